@@ -1,0 +1,134 @@
+"""What a device said while it ran (``trace.npz``), and what it lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import Record, write_whole
+from framefit.core.program import read_arrays
+from framefit.errors import InputError
+
+__all__ = ["Event", "EventType", "Trace", "TraceLoss", "TraceMeta"]
+
+
+class EventType(IntEnum):
+    """Type of an event packet."""
+
+    START = 0
+    END = 1
+
+
+class Event(Record):
+    """One packet; see :class:`Trace` for the fields."""
+
+    time_ns: int
+    id: int
+    type: EventType
+    core: int
+    operation: int = -1
+
+
+class TraceLoss(Record):
+    """A loss that the device itself reported: somewhere after ``position`` packets."""
+
+    position: int
+
+
+class TraceMeta(Record):
+    """How the device makes its packets.
+
+    Attributes:
+        wrap_bits: time stamps are modulo 2**wrap_bits x resolution_ns.
+        lost_events: packets that the recorder knows it dropped, where it counts them.
+    """
+
+    resolution_ns: int = 1
+    wrap_bits: int | None = None
+    selected_kinds: tuple[str, ...] | None = None
+    buffer_events: int | None = None
+    drain_rate_hz: float | None = None
+    lost_events: int | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Event packets in order of arrival.
+
+    Attributes:
+        time_ns: int64.
+        id: int32, index into ``kinds``.
+        type: uint8, :class:`EventType`.
+        core: int16.
+        operation: int64, index within the launch's program, -1 unknown.
+        kinds: event ids by name.
+        loss_after: int64, numbers of packets after which the device reported a loss.
+    """
+
+    time_ns: npt.NDArray[np.int64]
+    id: npt.NDArray[np.int32]
+    type: npt.NDArray[np.uint8]
+    core: npt.NDArray[np.int16]
+    operation: npt.NDArray[np.int64]
+    kinds: tuple[str, ...]
+    loss_after: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    meta: TraceMeta = TraceMeta()
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.time_ns), len(self.id), len(self.type), len(self.core), len(self.operation)}
+        if len(lengths) > 1:
+            raise ValueError(f"event arrays differ in length: {sorted(lengths)}")
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+    @property
+    def losses(self) -> tuple[TraceLoss, ...]:
+        """Losses that the device reported."""
+        return tuple(TraceLoss(position=int(position)) for position in self.loss_after)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Trace:
+        """Read ``trace.npz``.
+
+        Raises:
+            InputError: not such a file.
+        """
+        arrays = read_arrays(path, {"time_ns": "i8", "id": "i4", "type": "u1", "core": "i2", "kinds": "U"})
+        with np.load(path, allow_pickle=False) as archive:
+            operation = archive["operation"] if "operation" in archive.files else np.full(len(arrays["id"]), -1)
+            loss_after = archive["loss_after"] if "loss_after" in archive.files else np.zeros(0)
+            meta_text = str(archive["meta"]) if "meta" in archive.files else "{}"
+        try:
+            return cls(
+                time_ns=arrays["time_ns"],
+                id=arrays["id"],
+                type=arrays["type"],
+                core=arrays["core"],
+                operation=operation.astype(np.int64),
+                kinds=tuple(str(kind) for kind in arrays["kinds"]),
+                loss_after=loss_after.astype(np.int64),
+                meta=msgspec.json.decode(meta_text, type=TraceMeta),
+            )
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise InputError(f"not a trace: {error}", where=path, remedy="check the file") from error
+
+    def write(self, path: str | Path, *, force: bool = False) -> None:
+        """Write ``trace.npz``, whole or not at all."""
+        with write_whole(path, force=force) as file:
+            np.savez(
+                file,
+                time_ns=self.time_ns,
+                id=self.id,
+                type=self.type,
+                core=self.core,
+                operation=self.operation,
+                kinds=np.asarray(self.kinds, dtype=np.str_),
+                loss_after=self.loss_after,
+                meta=np.asarray(msgspec.json.encode(self.meta).decode()),
+            )

@@ -1,0 +1,163 @@
+"""How records become files and come back: checked, versioned, written whole.
+
+Every JSON or TOML file is one :class:`Record`. Unknown keys are errors that name
+the path and the nearest known key; nothing is overwritten unless asked; a file
+appears complete or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from framefit.errors import InputError
+
+__all__ = ["Record", "from_data", "read_record", "to_json", "write_record", "write_whole"]
+
+R = TypeVar("R", bound="Record")
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every typed record; invariants belong into ``__post_init__`` (raise ``ValueError``)."""
+
+
+def _record_in(annotation: Any) -> tuple[type[Record] | None, str]:
+    """The record type inside an annotation and how it is nested: "one", "list" or "dict"."""
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        return annotation, "one"
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    for argument in arguments:
+        record, nesting = _record_in(argument)
+        if record is not None:
+            if isinstance(origin, type) and issubclass(origin, Mapping):
+                return record, "dict"
+            union = origin is types.UnionType or nesting == "list"
+            return record, nesting if union else "list"
+    return None, "one"
+
+
+def _unknown_keys(data: Any, kind: type[Record], path: str) -> Iterator[str]:
+    """Messages about keys of ``data`` that ``kind`` does not have, depth first."""
+    if not isinstance(data, dict):
+        return
+    hints = get_type_hints(kind)
+    known = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
+    for key, value in data.items():
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}"
+            yield f"unknown key {path}.{key}{hint}"
+            continue
+        record, nesting = _record_in(hints[known[key]])
+        if record is None:
+            continue
+        if nesting == "list" and isinstance(value, list):
+            for index, item in enumerate(value):
+                yield from _unknown_keys(item, record, f"{path}.{key}[{index}]")
+        elif nesting == "dict" and isinstance(value, dict):
+            for name, item in value.items():
+                yield from _unknown_keys(item, record, f"{path}.{key}.{name}")
+        else:
+            yield from _unknown_keys(value, record, f"{path}.{key}")
+
+
+def from_data(data: Any, kind: type[R], where: str | Path) -> R:
+    """Check plain data against ``kind``.
+
+    Args:
+        data: what a JSON or TOML reader returned.
+        kind: the record to make of it.
+        where: the file, for messages.
+
+    Raises:
+        InputError: unknown key, wrong type or broken invariant; the message names the path.
+    """
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    known_version = next((f.default for f in msgspec.structs.fields(kind) if f.name == "schema_version"), None)
+    if isinstance(known_version, int) and version not in (None, known_version):
+        raise InputError(
+            f"$.schema_version is {version!r}; this Framefit reads {known_version}",
+            where=where,
+            remedy="update Framefit, or write the file again with this version",
+        )
+    for message in _unknown_keys(data, kind, "$"):
+        raise InputError(message, where=where, remedy="correct or remove the key")
+    try:
+        return msgspec.convert(data, kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise InputError(str(error).replace(" - at `", ", at `"), where=where, remedy="correct the value") from error
+
+
+def read_record(path: str | Path, kind: type[R]) -> R:
+    """Read a ``.json`` or ``.toml`` file as ``kind``.
+
+    Raises:
+        InputError: missing, unreadable, malformed or not of this kind.
+    """
+    path = Path(path)
+    raw = read_bytes(path)
+    decode = msgspec.toml.decode if path.suffix == ".toml" else msgspec.json.decode
+    try:
+        data = decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        form = "TOML" if path.suffix == ".toml" else "JSON"
+        raise InputError(f"not valid {form}: {error}", where=path, remedy="correct the file") from error
+    return from_data(data, kind, path)
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The file's content, or one clear error.
+
+    Raises:
+        InputError: missing or unreadable.
+    """
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise InputError("no such file", where=path, remedy="check the path") from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=path, remedy="check the file") from error
+
+
+def to_json(record: Record) -> str:
+    """The record as indented JSON text."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=1).decode()
+
+
+def write_record(path: str | Path, record: Record, *, force: bool = False) -> None:
+    """Write a record as a JSON file, whole or not at all.
+
+    Raises:
+        InputError: the file exists and ``force`` is not set, or it cannot be written.
+    """
+    with write_whole(path, force=force) as file:
+        file.write(to_json(record).encode() + b"\n")
+
+
+@contextlib.contextmanager
+def write_whole(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]:
+    """A binary file that takes its name only once it is complete.
+
+    Raises:
+        InputError: the file exists and ``force`` is not set, or it cannot be written.
+    """
+    path = Path(path)
+    if path.exists() and not force:
+        raise InputError("already exists", where=path, remedy="choose another path, or overwrite it with --force")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w+b") as file:
+            yield file
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=path, remedy="check folder and space") from error
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,181 @@
+"""A small graph builder: networks from code, without an exporter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from framefit.core.model.model import Model
+from framefit.core.model.reading import canonical
+
+__all__ = ["GraphBuilder"]
+
+_OPSET = 17
+
+
+class GraphBuilder:
+    """Builds a network operator by operator; weights are drawn from ``seed``.
+
+    Tensors are named by strings: every method takes names and returns the new one.
+
+    Args:
+        name: of the model.
+        seed: of the weights.
+
+    Example:
+        >>> b = GraphBuilder("tiny")
+        >>> x = b.input("image", (1, 3, 32, 32))
+        >>> x = b.conv(x, 8, kernel=3, stride=2, activation="Relu")
+        >>> b.output(b.op("GlobalAveragePool", x), "pooled")
+        >>> b.build().layers[0].op
+        'Conv'
+    """
+
+    def __init__(self, name: str, seed: int = 0) -> None:
+        self.name = name
+        self._random = np.random.default_rng(seed)
+        self._graph = ir.Graph([], [], nodes=[], opset_imports={"": _OPSET}, name=name)
+        self._values: dict[str, ir.Value] = {}
+        self._count: dict[str, int] = {}
+
+    def input(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> str:
+        """A graph input."""
+        value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype))))
+        self._graph.inputs.append(value)
+        self._values[name] = value
+        return name
+
+    def output(self, tensor: str, name: str | None = None) -> None:
+        """Make a tensor a graph output, under ``name`` where given."""
+        if name is not None and name != tensor:
+            tensor = self._add("Identity", [tensor], {}, [name])[0]
+        self._graph.outputs.append(self._values[tensor])
+
+    def constant(self, array: npt.ArrayLike, name: str | None = None) -> str:
+        """An initializer."""
+        name = name or self._fresh("constant")
+        value = ir.Value(name=name, const_value=ir.tensor(np.asarray(array), name=name))
+        value.shape, value.dtype = ir.Shape(np.shape(array)), ir.DataType.from_numpy(np.asarray(array).dtype)
+        self._graph.register_initializer(value)
+        self._values[name] = value
+        return name
+
+    def weight(self, shape: Sequence[int], fan_in: int) -> str:
+        """Normal weights of variance 2 / fan_in (He et al., 2015, "Delving Deep into Rectifiers")."""
+        scale = math.sqrt(2 / max(fan_in, 1))
+        return self.constant((self._random.standard_normal(shape) * scale).astype(np.float32), self._fresh("weight"))
+
+    def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
+        """Any operator; ``""`` leaves an optional input out.
+
+        Returns:
+            The output's name, or a list of names where ``outputs`` > 1.
+        """
+        label = self._fresh(kind)
+        names = [label] if outputs == 1 else [f"{label}_{index}" for index in range(outputs)]
+        made = self._add(kind, list(inputs), attributes, names, domain)
+        return made[0] if outputs == 1 else made
+
+    def channels(self, tensor: str, axis: int = 1) -> int:
+        """Size of a tensor along an axis."""
+        return self.shape(tensor)[axis]
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """Static shape of a tensor."""
+        value = self._values[tensor]
+        if value.shape is None:
+            self._infer()
+        shape = self._values[tensor].shape
+        if shape is None or not all(isinstance(size, int) for size in shape):
+            raise ValueError(f"the shape of {tensor!r} is not static: {shape}")
+        return tuple(int(size) for size in shape)
+
+    def conv(
+        self,
+        x: str,
+        channels: int,
+        *,
+        kernel: int = 3,
+        stride: int = 1,
+        groups: int = 1,
+        dilation: int = 1,
+        bias: bool = True,
+        norm: bool = False,
+        activation: str | None = None,
+    ) -> str:
+        """Convolution with "same" padding, then batch norm and activation where asked; x: N x C x H x W."""
+        features = self.channels(x) // groups
+        inputs = [x, self.weight((channels, features, kernel, kernel), features * kernel * kernel)]
+        if bias and not norm:
+            inputs.append(self.constant(np.zeros(channels, np.float32), self._fresh("bias")))
+        pad = dilation * (kernel - 1) // 2
+        x = self.op(
+            "Conv",
+            *inputs,
+            kernel_shape=[kernel, kernel],
+            strides=[stride, stride],
+            dilations=[dilation, dilation],
+            pads=[pad] * 4,
+            group=groups,
+        )
+        if norm:
+            x = self.batch_norm(x)
+        return self.op(activation, x) if activation else x
+
+    def batch_norm(self, x: str) -> str:
+        """Batch normalisation with mild random statistics; x: N x C x ..."""
+        channels = self.channels(x)
+        draw = self._random
+        parameters = [
+            draw.uniform(0.8, 1.2, channels),
+            draw.normal(0, 0.1, channels),
+            draw.normal(0, 0.1, channels),
+            draw.uniform(0.8, 1.2, channels),
+        ]
+        return self.op("BatchNormalization", x, *(self.constant(p.astype(np.float32)) for p in parameters))
+
+    def dense(self, x: str, features: int, *, activation: str | None = None) -> str:
+        """Fully connected layer; x: N x F."""
+        width = self.channels(x, -1)
+        bias = self.constant(np.zeros(features, np.float32), self._fresh("bias"))
+        x = self.op("Gemm", x, self.weight((width, features), width), bias)
+        return self.op(activation, x) if activation else x
+
+    def upsample(self, x: str, factor: int = 2) -> str:
+        """Nearest-neighbour resize; x: N x C x H x W."""
+        return self.op("Resize", x, "", self.constant(np.asarray([1, 1, factor, factor], np.float32)), mode="nearest")
+
+    def build(self) -> Model:
+        """The network as a :class:`Model`."""
+        graph = ir.Model(self._graph, ir_version=8, producer_name="framefit")
+        canonical(graph, {}, {}, self.name)
+        return Model(graph, name=self.name)
+
+    def _fresh(self, stem: str) -> str:
+        self._count[stem] = self._count.get(stem, 0) + 1
+        return f"{stem}_{self._count[stem]}"
+
+    def _add(self, kind: str, inputs: list[str], attributes: dict[str, Any], names: list[str], domain: str = "") -> list[str]:
+        values = [ir.Value(name=name) for name in names]
+        node = ir.node(
+            kind,
+            [self._values[name] if name else None for name in inputs],
+            attributes,
+            domain=domain,
+            outputs=values,
+            name=names[0],
+        )
+        self._graph.append(node)
+        self._values |= dict(zip(names, values, strict=True))
+        return names
+
+    def _infer(self) -> None:
+        """Shapes of what was built so far."""
+        import onnx_ir.passes.common as passes
+
+        passes.ShapeInferencePass(check_type=False, strict_mode=False)(ir.Model(self._graph, ir_version=8))

@@ -1,0 +1,158 @@
+"""Layers: what they read and write, their parameters and multiply-accumulates."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from framefit.core.files import Record
+
+__all__ = ["Layer", "TensorInfo", "node_macs", "tensor_info"]
+
+
+class TensorInfo(Record):
+    """A tensor between layers.
+
+    Attributes:
+        name: as in the ONNX file.
+        dtype: numpy's name ("float32"); "" where it is no tensor of numbers.
+        shape: static sizes, or ``None`` where they depend on the data.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes; 0 where the shape is not known."""
+        if self.shape is None or not self.dtype:
+            return 0
+        return math.prod(self.shape) * ir.DataType[_IR_NAMES.get(self.dtype, self.dtype.upper())].itemsize.__ceil__()
+
+    @property
+    def fixed(self) -> bool:
+        """Whether a buffer for it can be made ahead of time."""
+        return self.shape is not None and bool(self.dtype)
+
+
+_IR_NAMES = {"float32": "FLOAT", "float64": "DOUBLE"}
+
+
+class Layer(Record):
+    """One node of the model, or a group of nodes that the device always fuses.
+
+    Attributes:
+        name: name of its last node.
+        op: operators in order, joined by "+".
+        nodes: names of its nodes, in order.
+        inputs: tensors from other layers or the model's inputs; no parameters.
+        outputs: tensors that other layers or the model's outputs read.
+        parameters: number of constant elements.
+        macs: multiply-accumulates; 0 for operators that have none.
+    """
+
+    name: str
+    op: str
+    nodes: tuple[str, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    parameters: int
+    parameter_bytes: int
+    macs: int
+
+
+def tensor_info(value: ir.Value) -> TensorInfo:
+    """The record of a graph value; sequences, optionals and strings have no dtype."""
+    shape = None
+    if value.shape is not None and all(isinstance(size, int) for size in value.shape):
+        shape = tuple(int(size) for size in value.shape)
+    dtype = ""
+    if isinstance(value.type, ir.TensorType) and value.dtype not in (None, ir.DataType.STRING, ir.DataType.UNDEFINED):
+        assert value.dtype is not None
+        dtype = value.dtype.numpy().name
+    return TensorInfo(name=str(value.name), dtype=dtype, shape=shape)
+
+
+def _sizes(value: ir.Value | None) -> list[int] | None:
+    if value is None or value.shape is None or not all(isinstance(size, int) for size in value.shape):
+        return None
+    return [int(size) for size in value.shape]
+
+
+# Operator -> position of its weight; com.microsoft's quantised and fused forms beside the standard ones.
+_CONVOLUTIONS = {"Conv": 1, "FusedConv": 1, "NhwcConv": 1, "ConvInteger": 1, "QLinearConv": 3, "NhwcFusedConv": 1}
+_PRODUCTS = {
+    "MatMul": 1,
+    "FusedMatMul": 1,
+    "MatMulInteger": 1,
+    "DynamicQuantizeMatMul": 1,
+    "MatMulIntegerToFloat": 1,
+    "QLinearMatMul": 3,
+    "Gemm": 1,
+    "FusedGemm": 1,
+    "QGemm": 3,
+}
+_RECURRENT_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def node_macs(node: ir.Node) -> int:
+    """Multiply-accumulates of a node, its subgraphs included; 0 where shapes are not known.
+
+    An ``If`` counts its dearer branch, a ``Loop`` or ``Scan`` its body once an
+    iteration where the number of iterations is constant, else once.
+    """
+    op = node.op_type
+    inputs = [_sizes(value) for value in node.inputs]
+    output = _sizes(node.outputs[0]) if node.outputs else None
+    if op in _CONVOLUTIONS and output is not None and (weight := _at(inputs, _CONVOLUTIONS[op])):
+        return math.prod(output) * math.prod(weight[1:])
+    if op == "ConvTranspose" and (source := _at(inputs, 0)) and (weight := _at(inputs, 1)):
+        return math.prod(source) * math.prod(weight[1:])
+    if op in _PRODUCTS and output is not None and (first := _at(inputs, 0)):
+        transposed = node.attributes.get_int("transA", 0)
+        return math.prod(output) * first[0 if transposed else -1]
+    if op == "Einsum" and all(inputs):
+        return _einsum_macs(node, [sizes for sizes in inputs if sizes])
+    if op in _RECURRENT_GATES and (source := _at(inputs, 0)) and (weight := _at(inputs, 1)):
+        hidden = node.attributes.get_int("hidden_size", weight[1] // _RECURRENT_GATES[op])
+        gates = weight[0] * _RECURRENT_GATES[op] * hidden  # weight: directions x gates * hidden x features
+        return source[0] * source[1] * gates * (weight[2] + hidden)
+    if op == "Attention" and output is not None and (query := _at(inputs, 0)) and (key := _at(inputs, 1)):
+        return 2 * math.prod(query) * key[-2]
+    branches = [
+        sum(node_macs(inner) for inner in subgraph)
+        for attribute in node.attributes.values()
+        if attribute.type == ir.AttributeType.GRAPH
+        for subgraph in [attribute.as_graph()]
+    ]
+    if not branches:
+        return 0
+    return max(branches) * _iterations(node)
+
+
+def _at(sizes: list[list[int] | None], index: int) -> list[int] | None:
+    return sizes[index] if index < len(sizes) else None
+
+
+def _iterations(node: ir.Node) -> int:
+    if node.op_type == "Loop" and node.inputs and node.inputs[0] is not None:
+        count = node.inputs[0].const_value
+        return max(int(count.numpy().item()), 0) if count is not None and count.size == 1 else 1
+    if node.op_type == "Scan":
+        scanned = node.attributes.get_int("num_scan_inputs", 0)
+        sizes = _sizes(node.inputs[-1]) if scanned else None
+        return sizes[0] if sizes else 1
+    return 1
+
+
+def _einsum_macs(node: ir.Node, inputs: list[list[int]]) -> int:
+    terms = node.attributes.get_string("equation", "").split("->")[0].replace(" ", "").split(",")
+    extent: dict[str, int] = {}
+    for term, sizes in zip(terms, inputs, strict=False):
+        letters = term.replace("...", "")
+        extent |= dict(zip(reversed(letters), reversed(sizes), strict=False))
+        for position, size in enumerate(sizes[: len(sizes) - len(letters)]):
+            extent[f".{position}"] = max(size, extent.get(f".{position}", 1))
+    return math.prod(extent.values())

@@ -1,0 +1,342 @@
+"""A model that can be cut: layers in order, legal cuts, and the segment between two cuts."""
+
+from __future__ import annotations
+
+import graphlib
+import hashlib
+import heapq
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from framefit.core.files import Record, write_whole
+from framefit.core.model.layers import Layer, TensorInfo, node_macs, tensor_info
+from framefit.core.model.reading import canonical, dependent_nodes, node_inputs, read_graph
+from framefit.errors import InputError
+
+__all__ = ["Cut", "Model"]
+
+
+class Cut(Record):
+    """A boundary between two segments.
+
+    Attributes:
+        position: layers before it; 1 .. number of layers - 1.
+        tensors: what crosses it: made before, read after.
+        obstacle: why no segment may end here; ``None`` for a legal cut.
+    """
+
+    position: int
+    tensors: tuple[TensorInfo, ...]
+    obstacle: str | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that cross."""
+        return sum(tensor.bytes for tensor in self.tensors)
+
+
+class Model:
+    """A network with static input shapes, as layers in topological order.
+
+    Nodes that depend on no input (weights being transposed or dequantised, shapes)
+    are no layers: each segment that needs them gets them.
+
+    Make one with :meth:`load`; ``Model(...)`` itself takes a canonical graph.
+    """
+
+    def __init__(
+        self,
+        graph: ir.Model,
+        *,
+        name: str,
+        groups: Sequence[Sequence[str]] = (),
+        assumed: Sequence[str] = (),
+    ) -> None:
+        self._ir = graph
+        self._groups = tuple(tuple(group) for group in groups)
+        self.name = name
+        self.assumed = tuple(assumed)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        constants: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> Model:
+        """Read an ONNX file.
+
+        Args:
+            path: the file; external data beside it is read too.
+            shapes: graph input -> shape, needed for dynamic dimensions. Other inputs
+                follow where they use the same symbols; leading dimensions default to 1
+                (noted in ``assumed``).
+            constants: graph input -> value that never changes; it stops being an input.
+            name: default: the file's stem.
+
+        Raises:
+            InputError: missing, truncated or invalid file; a shape that does not fit.
+
+        Example:
+            >>> Model.load("face.onnx").layers[0].op  # doctest: +SKIP
+            'Conv'
+        """
+        graph = read_graph(path)
+        assumed = canonical(graph, shapes or {}, constants or {}, path)
+        return cls(graph, name=name or Path(path).stem, assumed=assumed)
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """Graph inputs; no initializers among them."""
+        return tuple(tensor_info(value) for value in self._ir.graph.inputs)
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """Graph outputs."""
+        return tuple(tensor_info(value) for value in self._ir.graph.outputs)
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """In topological order."""
+        return tuple(self._layer(nodes) for nodes in self._members)
+
+    @cached_property
+    def parameters(self) -> int:
+        """Number of weights, each counted once."""
+        return sum(_size(value) for value in self._ir.graph.initializers.values())
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one frame."""
+        return sum(layer.macs for layer in self.layers)
+
+    def grouped(self, groups: Iterable[Collection[str]]) -> Model:
+        """The same model with groups of nodes as single layers.
+
+        Args:
+            groups: names of nodes that the device always fuses. Groups that share a
+                node are joined; so are groups that would wait for each other.
+        """
+        graph = Model(self._ir, name=self.name, groups=[*self._groups, *map(tuple, groups)], assumed=self.assumed)
+        return graph
+
+    @cached_property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Every boundary between two layers, legal or not, in order."""
+        produced: dict[ir.Value, int] = {}
+        last_read: dict[ir.Value, int] = {}
+        for index, nodes in enumerate(self._members):
+            for node in nodes:
+                for value in node_inputs(node, self._ir.graph):
+                    if value in produced:
+                        last_read[value] = index
+                produced.update(dict.fromkeys(node.outputs, index))
+        crossing: list[list[TensorInfo]] = [[] for _ in range(len(self._members) + 1)]
+        for value, last in last_read.items():
+            info = tensor_info(value)
+            for position in range(produced[value] + 1, last + 1):
+                crossing[position].append(info)
+        return tuple(self._cut(position, crossing[position]) for position in range(1, len(self._members)))
+
+    @property
+    def legal_cuts(self) -> tuple[Cut, ...]:
+        """Boundaries at which a segment may end."""
+        return tuple(cut for cut in self.cuts if cut.obstacle is None)
+
+    def segment(self, first: int, last: int) -> Model:
+        """The sub-model of layers ``first`` .. ``last`` (inclusive), original names kept.
+
+        Its inputs are the tensors that it reads from outside, its outputs those that
+        later layers or the whole model's outputs read.
+
+        Raises:
+            InputError: no such layers, or an end that is no legal cut.
+        """
+        count = len(self._members)
+        if not 0 <= first <= last < count:
+            raise InputError(f"no layers {first} .. {last} in a model of {count}", where=self.name)
+        for position in (first, last + 1):
+            if 0 < position < count and (obstacle := self.cuts[position - 1].obstacle):
+                raise InputError(f"no cut after layer {self.layers[position - 1].name!r}: {obstacle}", where=self.name)
+        graph = self._ir.graph
+        inside = {node for nodes in self._members[first : last + 1] for node in nodes}
+        made = {value for node in inside for value in node.outputs}
+        by_layers = {value for nodes in self._members for node in nodes for value in node.outputs}
+        later = {
+            value
+            for nodes in self._members[last + 1 :]
+            for node in nodes
+            for value in node_inputs(node, graph)
+            if value in made
+        }
+        outputs = [value for node in graph if node in inside for value in node.outputs if value in later]
+        for value in graph.outputs:
+            if (value in made or (last == count - 1 and value not in by_layers)) and value not in outputs:
+                outputs.append(value)
+        reads = {value for node in inside for value in node_inputs(node, graph)} | set(outputs)
+        outside = (by_layers | set(graph.inputs)) - made
+        inputs = [value for value in [*graph.inputs, *_in_order(by_layers, graph)] if value in reads and value in outside]
+        sub = ir.convenience.extract(graph, inputs, outputs)
+        for key in sorted(sub.initializers):  # a set's order would change the digest from run to run
+            sub.initializers[key] = sub.initializers.pop(key)
+        groups = [[str(node.name) for node in nodes] for nodes in self._members[first : last + 1] if len(nodes) > 1]
+        whole = self._ir
+        part = ir.Model(sub, ir_version=whole.ir_version, producer_name=whole.producer_name)
+        return Model(part, name=f"{self.name}[{first}:{last + 1}]", groups=groups)
+
+    @cached_property
+    def _encoded(self) -> bytes:
+        proto = ir.to_proto(self._ir)
+        return bytes(proto.SerializeToString(deterministic=True))
+
+    def to_bytes(self) -> bytes:
+        """As an ONNX file."""
+        return self._encoded
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write an ONNX file, whole or not at all."""
+        with write_whole(path, force=force) as file:
+            file.write(self.to_bytes())
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the ONNX bytes: the same content gives the same digest."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"<Model {self.name}: {len(self.layers)} layers, {self.macs / 1e6:.1f} M MACs>"
+
+    @cached_property
+    def _members(self) -> list[list[ir.Node]]:
+        """Nodes of each layer; groups are contracted, and the result is acyclic and sorted."""
+        nodes = dependent_nodes(self._ir.graph)
+        position = {node: index for index, node in enumerate(nodes)}
+        leader = list(range(len(nodes)))
+
+        def find(index: int) -> int:
+            while leader[index] != index:
+                leader[index] = index = leader[leader[index]]
+            return index
+
+        def join(indices: Sequence[int]) -> None:
+            for index in indices[1:]:
+                leader[find(index)] = find(indices[0])
+
+        by_name = {str(node.name): index for node, index in position.items()}
+        for group in self._groups:
+            join([by_name[name] for name in group if name in by_name])
+        producer = {value: index for node, index in position.items() for value in node.outputs}
+        edges = [
+            (producer[value], position[node])
+            for node in nodes
+            for value in node_inputs(node, self._ir.graph)
+            if value in producer
+        ]
+        while True:
+            before: dict[int, set[int]] = {find(index): set() for index in range(len(nodes))}
+            for source, sink in edges:
+                if find(source) != find(sink):
+                    before[find(sink)].add(find(source))
+            try:
+                graphlib.TopologicalSorter(before).prepare()
+            except graphlib.CycleError as error:
+                join(error.args[1])
+            else:
+                break
+        members: dict[int, list[int]] = {}
+        for index in range(len(nodes)):
+            members.setdefault(find(index), []).append(index)
+        order = []
+        after: dict[int, list[int]] = {key: [] for key in members}
+        waiting = {key: len(sources) for key, sources in before.items()}
+        for key, sources in before.items():
+            for source in sources:
+                after[source].append(key)
+        ready = [(members[key][-1], key) for key, count in waiting.items() if not count]
+        heapq.heapify(ready)
+        while ready:
+            _, key = heapq.heappop(ready)
+            order.append([nodes[index] for index in members[key]])
+            for sink in after[key]:
+                waiting[sink] -= 1
+                if not waiting[sink]:
+                    heapq.heappush(ready, (members[sink][-1], sink))
+        return order
+
+    def _layer(self, nodes: list[ir.Node]) -> Layer:
+        graph = self._ir.graph
+        inside = set(nodes)
+        made = {value for node in nodes for value in node.outputs}
+        reads = list(dict.fromkeys(value for node in nodes for value in node_inputs(node, graph)))
+        constants = _initializers_behind([value for value in reads if value not in made], graph, self._dependent_values)
+        outputs = [
+            value
+            for node in nodes
+            for value in node.outputs
+            if value.is_graph_output() or any(_outer(use.node, graph) not in inside for use in value.uses())
+        ]
+        return Layer(
+            name=str(nodes[-1].name),
+            op="+".join(node.op_type for node in nodes),
+            nodes=tuple(str(node.name) for node in nodes),
+            inputs=tuple(tensor_info(v) for v in reads if v in self._dependent_values and v not in made),
+            outputs=tuple(tensor_info(value) for value in outputs),
+            parameters=sum(_size(value) for value in constants),
+            parameter_bytes=sum(value.const_value.nbytes for value in constants if value.const_value is not None),
+            macs=sum(node_macs(node) for node in nodes),
+        )
+
+    @cached_property
+    def _dependent_values(self) -> set[ir.Value]:
+        values = set(self._ir.graph.inputs)
+        for node in dependent_nodes(self._ir.graph):
+            values.update(node.outputs)
+        return values
+
+    @staticmethod
+    def _cut(position: int, tensors: list[TensorInfo]) -> Cut:
+        obstacle = None
+        for tensor in tensors:
+            if not tensor.dtype:
+                obstacle = f"{tensor.name!r} is no tensor of numbers"
+            elif tensor.shape is None:
+                obstacle = f"the shape of {tensor.name!r} depends on the data"
+        return Cut(position=position, tensors=tuple(tensors), obstacle=obstacle)
+
+
+def _size(value: ir.Value) -> int:
+    return 0 if value.const_value is None else value.const_value.size
+
+
+def _in_order(values: set[ir.Value], graph: ir.Graph) -> list[ir.Value]:
+    return [value for node in graph for value in node.outputs if value in values]
+
+
+def _outer(node: ir.Node, graph: ir.Graph) -> ir.Node | None:
+    """The node of ``graph`` that ``node`` belongs to, itself or around it."""
+    while node.graph is not graph:
+        parent = getattr(node.graph, "parent_node", None)
+        if parent is None:
+            return None
+        node = parent
+    return node
+
+
+def _initializers_behind(values: list[ir.Value], graph: ir.Graph, dependent: set[ir.Value]) -> list[ir.Value]:
+    """Initializers from which constant values are computed, each once."""
+    found: dict[ir.Value, None] = {}
+    stack = [value for value in values if value not in dependent]
+    while stack:
+        value = stack.pop()
+        producer = value.producer()
+        if producer is not None:
+            stack += [source for source in node_inputs(producer, graph) if source not in dependent]
+        elif value.const_value is not None:
+            found[value] = None
+    return list(found)

@@ -1,0 +1,319 @@
+"""From an ONNX file as users have it to a graph that can be cut.
+
+After :func:`canonical`: functions inlined, every node named, nodes in topological
+order, no initializer listed as an input, all input dimensions fixed, shapes
+inferred, shape computations on static shapes replaced by their values, and each
+``If`` whose condition became constant replaced by the branch that it takes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+from google.protobuf.message import DecodeError
+
+from framefit.errors import InputError
+
+__all__ = ["canonical", "dependent_nodes", "node_inputs", "read_graph"]
+
+logger = logging.getLogger(__name__)
+
+# Constant chains are evaluated only while they stay this small: they compute shapes, not weights.
+_FOLD_ELEMENTS = 1024
+
+
+def read_graph(path: str | Path) -> ir.Model:
+    """Read an ONNX file, external data included.
+
+    Raises:
+        InputError: missing, truncated or not an ONNX model.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError("no such file", where=path, remedy="check the path")
+    remedy = "export the model again, or copy the file completely"
+    try:
+        model = ir.load(path)
+        if not len(model.graph) or not model.graph.outputs:
+            raise InputError("the ONNX file holds no graph (is it truncated?)", where=path, remedy=remedy)
+        if not model.graph.opset_imports:
+            raise InputError("the ONNX file names no opset (is it truncated?)", where=path, remedy=remedy)
+        ir.external_data.load_to_model(model)
+    except InputError:
+        raise
+    except DecodeError as error:
+        raise InputError("not an ONNX file, or a truncated one", where=path, remedy=remedy) from error
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"not a usable ONNX file: {error}", where=path, remedy=remedy) from error
+    return model
+
+
+def node_inputs(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
+    """Values of ``graph`` that a node reads, those read only inside its subgraphs included."""
+    values = [value for value in node.inputs if value is not None]
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            subgraphs = [attribute.as_graph()]
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            subgraphs = list(attribute.as_graphs())
+        else:
+            continue
+        for subgraph in subgraphs:
+            for inner in ir.traversal.RecursiveGraphIterator(subgraph):
+                values += [value for value in inner.inputs if value is not None and value.graph is graph]
+            values += [value for value in subgraph.outputs if value.graph is graph]
+    return list(dict.fromkeys(values))
+
+
+def dependent_nodes(graph: ir.Graph) -> list[ir.Node]:
+    """Nodes that depend on an input of the graph, in order; the others are constants."""
+    known = set(graph.inputs)
+    nodes = []
+    for node in graph:
+        if _is_random(node) or not known.isdisjoint(node_inputs(node, graph)):
+            nodes.append(node)
+            known.update(node.outputs)
+    return nodes
+
+
+def canonical(
+    model: ir.Model,
+    shapes: Mapping[str, tuple[int, ...]],
+    constants: Mapping[str, Any],
+    where: str | Path | None,
+) -> list[str]:
+    """Bring ``model`` into the form that the module describes, in place.
+
+    Args:
+        model: as read.
+        shapes: graph input -> shape.
+        constants: graph input -> value; the input goes.
+        where: the file, for messages.
+
+    Returns:
+        What had to be assumed, as sentences for the user.
+
+    Raises:
+        InputError: an input, shape or constant does not fit the graph.
+    """
+    if model.functions:
+        passes.InlinePass()(model)
+    graph = model.graph
+    passes.RemoveInitializersFromInputsPass()(model)
+    passes.NameFixPass()(model)
+    try:
+        graph.sort()
+    except ValueError as error:
+        raise InputError(f"the graph has a cycle: {error}", where=where, remedy="export the model again") from error
+    _set_constants(model, constants, where)
+    assumed = _fix_inputs(graph, shapes, where)
+    declared = {value: value.shape for node in graph for value in node.outputs}
+    for value in declared:
+        value.shape = None
+    _fold_and_infer(model)
+    for value, shape in declared.items():
+        if not _static(value) and shape is not None and all(isinstance(size, int) for size in shape):
+            value.shape = shape  # an operator that inference does not know, but the exporter did
+    passes.RemoveUnusedNodesPass()(model)
+    return assumed
+
+
+def _input_named(graph: ir.Graph, name: str, key: str, where: str | Path | None) -> ir.Value:
+    for value in graph.inputs:
+        if value.name == name:
+            return value
+    names = ", ".join(str(value.name) for value in graph.inputs)
+    raise InputError(f"{key} names no input {name!r}; inputs: {names}", where=where, remedy="correct the name")
+
+
+def _set_constants(model: ir.Model, constants: Mapping[str, Any], where: str | Path | None) -> None:
+    for name, given in constants.items():
+        value = _input_named(model.graph, name, "constants", where)
+        dtype = value.dtype
+        if dtype is None:
+            raise InputError(f"input {name!r} has no type", where=where, remedy="export the model again")
+        array = np.asarray(given).astype(dtype.numpy())
+        rank = None if value.shape is None else len(value.shape)
+        if rank is not None and array.ndim < rank and array.size == 1:
+            array = array.reshape((1,) * rank)
+        value.const_value = ir.tensor(array, name=name)
+        value.shape = ir.Shape(array.shape)
+        model.graph.inputs.remove(value)
+        model.graph.register_initializer(value)
+
+
+def _fix_inputs(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], where: str | Path | None) -> list[str]:
+    """Give every input a static shape: from ``shapes``, by equal symbols, leading dimensions 1."""
+    symbols: dict[str, int] = {}
+    for name, given in shapes.items():
+        value = _input_named(graph, name, "shapes", where)
+        if value.shape is None:
+            value.shape = ir.Shape(given)
+            continue
+        declared = [size if isinstance(size, int) else str(size) for size in value.shape]
+        fits = len(given) == len(declared)
+        fits = fits and all(not isinstance(d, int) or d == g for d, g in zip(declared, given, strict=True))
+        if not fits:
+            raise InputError(
+                f"input {name!r} takes {_shown(declared)}, not {_shown(given)}",
+                where=where,
+                remedy="give a shape (or a stream) that fits",
+            )
+        for size, number in zip(value.shape, given, strict=True):
+            if isinstance(size, ir.SymbolicDim) and size.value is not None:
+                if symbols.setdefault(size.value, number) != number:
+                    raise InputError(
+                        f"dimension {size.value!r} would be {symbols[size.value]} and {number}",
+                        where=where,
+                        remedy="give shapes that agree",
+                    )
+        value.shape = ir.Shape(given)
+    assumed = []
+    for value in graph.inputs:
+        if value.shape is None:
+            raise InputError(
+                f"input {value.name!r} has no shape", where=where, remedy=f"shapes = {{ {value.name} = [...] }}"
+            )
+        fixed: list[int] = []
+        for axis, size in enumerate(value.shape):
+            if isinstance(size, int) and size >= 0:
+                fixed.append(size)
+                continue
+            symbol = size.value if isinstance(size, ir.SymbolicDim) else None
+            if symbol is not None and symbol in symbols:
+                fixed.append(symbols[symbol])
+            elif axis == 0:
+                fixed.append(1)
+                if symbol is not None:
+                    symbols[symbol] = 1
+                assumed.append(f"input {value.name!r}: leading dimension {symbol or '?'} taken as 1")
+            else:
+                raise InputError(
+                    f"input {value.name!r} has the dynamic dimension {symbol or '?'} (axis {axis})",
+                    where=where,
+                    remedy=f"fix it: shapes = {{ {value.name} = [...] }}, or the shape of its stream",
+                )
+        value.shape = ir.Shape(fixed)
+    return assumed
+
+
+def _shown(shape: Any) -> str:
+    return " x ".join(str(size) for size in shape) or "a scalar"
+
+
+def _static(value: ir.Value) -> bool:
+    return value.shape is not None and all(isinstance(size, int) for size in value.shape)
+
+
+def _is_random(node: ir.Node) -> bool:
+    return node.op_type.startswith(("Random", "Multinomial", "Bernoulli"))
+
+
+def _fold_and_infer(model: ir.Model) -> None:
+    """Infer shapes and fold what computes them, each helping the other, until nothing changes."""
+    graph = model.graph
+    while True:
+        passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+        folded = 0
+        for node in list(graph):
+            source = node.inputs[0] if node.inputs else None
+            if node.domain == "" and node.op_type in ("Shape", "Size") and source is not None and _static(source):
+                assert source.shape is not None
+                sizes = np.asarray([int(size) for size in source.shape], np.int64)
+                if node.op_type == "Shape":
+                    start = node.attributes.get_int("start", 0)
+                    sizes = sizes[slice(start, node.attributes.get_int("end", len(sizes)))]
+                    _become_constant(graph, node, [sizes])
+                else:
+                    _become_constant(graph, node, [np.asarray(sizes.prod(dtype=np.int64))])
+                folded += 1
+        folded += sum(_take_branch(graph, node) for node in list(graph) if node.op_type == "If")
+        if any(not _static(value) for node in graph for value in node.outputs):
+            folded += sum(_evaluate(model, node) for node in _small_constants(graph))
+        if not folded:
+            return
+        passes.NameFixPass()(model)  # branches may have used one name twice
+
+
+def _small_constants(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Nodes without subgraphs whose inputs are all small known constants, QDQ pairs left alone."""
+    for node in list(graph):
+        if _is_random(node) or "Quantize" in node.op_type:
+            continue
+        if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+            continue
+        tensors = [None if value is None else value.const_value for value in node.inputs]
+        if all(
+            value is None or (tensor is not None and tensor.size <= _FOLD_ELEMENTS)
+            for value, tensor in zip(node.inputs, tensors, strict=True)
+        ):
+            yield node
+
+
+def _evaluate(model: ir.Model, node: ir.Node) -> bool:
+    """Replace a constant node by its value; False where the reference implementation cannot."""
+    from onnx.reference import ReferenceEvaluator
+
+    names = [value.name for value in node.inputs if value is not None]
+    inputs = [onnx.helper.make_tensor_value_info(str(name), onnx.TensorProto.UNDEFINED, None) for name in names]
+    outputs = [onnx.helper.make_tensor_value_info(str(v.name), onnx.TensorProto.UNDEFINED, None) for v in node.outputs]
+    graph = onnx.helper.make_graph([ir.to_proto(node)], "constant", inputs, outputs)
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
+    feeds = {str(v.name): v.const_value.numpy() for v in node.inputs if v is not None and v.const_value is not None}
+    try:
+        results = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets)).run(None, feeds)
+    except Exception as error:  # the reference implementation raises whatever its numpy code raises
+        logger.debug("constant %s not folded: %s", node.name, error)
+        return False
+    if any(np.size(result) > _FOLD_ELEMENTS for result in results):
+        return False
+    _become_constant(model.graph, node, [np.asarray(result) for result in results])
+    return True
+
+
+def _take_branch(graph: ir.Graph, node: ir.Node) -> bool:
+    """Put the branch of an ``If`` with a constant condition in its place."""
+    condition = node.inputs[0].const_value if node.inputs and node.inputs[0] is not None else None
+    if condition is None or condition.size != 1:
+        return False
+    branch = node.attributes["then_branch" if condition.numpy().item() else "else_branch"].as_graph()
+    for value in list(branch.initializers.values()):
+        branch.initializers.pop(str(value.name))
+        while value.name in graph.initializers:
+            value.name = f"{value.name}_"
+        graph.register_initializer(value)
+    inner, results = list(branch), list(branch.outputs)
+    branch.outputs.clear()
+    branch.remove(inner)
+    graph.insert_before(node, inner)
+    for old, new in zip(node.outputs, results, strict=True):
+        if new.producer() not in inner:  # a value from outside: it keeps its name
+            copy = ir.node("Identity", [new], name=f"{node.name}/{old.name}")
+            graph.insert_before(node, [copy])
+            inner.append(copy)
+            new = copy.outputs[0]
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        new.name, old.name = old.name, None
+    graph.remove(node, safe=True)
+    return True
+
+
+def _become_constant(graph: ir.Graph, node: ir.Node, arrays: list[np.ndarray[Any, Any]]) -> None:
+    """Put initializers of the same names in the place of a node's outputs."""
+    values = list(node.outputs)
+    replacements = []
+    for value, array in zip(values, arrays, strict=True):
+        new = ir.Value(name=value.name, const_value=ir.tensor(array, name=value.name))
+        new.shape, new.dtype = ir.Shape(array.shape), ir.DataType.from_numpy(array.dtype)
+        ir.convenience.replace_all_uses_with(value, new, replace_graph_outputs=True)
+        replacements.append(new)
+    graph.remove(node, safe=True)
+    for new in replacements:
+        graph.register_initializer(new)

@@ -1,0 +1,163 @@
+"""The order in which a device was told to execute (``program.json``, ``launches.npz``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import Record, read_record, write_record, write_whole
+from framefit.errors import InputError
+
+__all__ = ["Group", "Launches", "Operation", "Program", "ProgramUnit", "RuleOffsets", "SegmentProgram", "read_arrays"]
+
+
+class Operation(Record):
+    """One operation; ``index`` counts through all groups of its segment's program.
+
+    Attributes:
+        kind: event id, index into nothing: the name found in ``Trace.kinds``.
+        sigma_ratio: spread of the duration over its expectation.
+        after: operations of the same program that must have ended.
+    """
+
+    index: int
+    name: str
+    layer: str
+    kind: str
+    unit: str
+    expected_ns: int
+    sigma_ratio: float
+    after: tuple[int, ...] = ()
+
+
+class Group(Record):
+    """Operations that the device executes together."""
+
+    index: int
+    operations: tuple[Operation, ...]
+
+
+class SegmentProgram(Record):
+    """What one launch of one segment executes."""
+
+    name: str
+    model: str
+    segment: int
+    groups: tuple[Group, ...]
+
+
+class ProgramUnit(Record):
+    """A unit and the core number of its events."""
+
+    name: str
+    core: int
+
+
+class RuleOffsets(Record):
+    """Offsets of the compensation rule (``spec/profiling.md``)."""
+
+    t1: int = 10
+    t2: int = 10
+    t3: int = 10
+
+
+class Program(Record):
+    """What a trace is held against.
+
+    Attributes:
+        launches: name of the ``.npz`` beside it; ``None``: the first program repeats.
+        repeats: how often; ``None``: until the trace ends.
+    """
+
+    schema_version: int = 1
+    window_ns: int
+    units: tuple[ProgramUnit, ...]
+    rule_offsets_ns: dict[str, RuleOffsets] = {}
+    exclusive: tuple[tuple[str, ...], ...] = ()
+    programs: tuple[SegmentProgram, ...]
+    launches: str | None = None
+    repeats: int | None = None
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Executions of segments, in the order in which the host submitted them.
+
+    Attributes:
+        program: int32, index into ``Program.programs``.
+        window: int64, the window in which it was submitted.
+        frame: int64.
+        submit_ns: int64, host clock.
+    """
+
+    program: npt.NDArray[np.int32]
+    window: npt.NDArray[np.int64]
+    frame: npt.NDArray[np.int64]
+    submit_ns: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.program), len(self.window), len(self.frame), len(self.submit_ns)}
+        if len(lengths) > 1:
+            raise ValueError(f"launch arrays differ in length: {sorted(lengths)}")
+
+    def __len__(self) -> int:
+        return len(self.program)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Launches:
+        """Read ``launches.npz``.
+
+        Raises:
+            InputError: not such a file.
+        """
+        arrays = read_arrays(path, {"program": "i4", "window": "i8", "frame": "i8", "submit_ns": "i8"})
+        try:
+            return cls(**arrays)
+        except ValueError as error:
+            raise InputError(str(error), where=path, remedy="write the file again") from error
+
+    def write(self, path: str | Path, *, force: bool = False) -> None:
+        """Write ``launches.npz``, whole or not at all."""
+        with write_whole(path, force=force) as file:
+            np.savez(file, program=self.program, window=self.window, frame=self.frame, submit_ns=self.submit_ns)
+
+
+def read_arrays(path: str | Path, dtypes: dict[str, str]) -> dict[str, npt.NDArray[np.generic]]:
+    """The named arrays of an ``.npz``, converted where no value changes; pickles are refused.
+
+    Raises:
+        InputError: missing file or array, damaged archive, wrong kind of array.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            missing = [name for name in dtypes if name not in archive.files]
+            if missing:
+                raise InputError(
+                    f"array {missing[0]!r} is missing; it has: {', '.join(archive.files)}",
+                    where=path,
+                    remedy="check that this is the right file",
+                )
+            return {name: archive[name].astype(dtype, casting="same_kind") for name, dtype in dtypes.items()}
+    except FileNotFoundError:
+        raise InputError("no such file", where=path, remedy="check the path") from None
+    except InputError:
+        raise
+    except Exception as error:  # zip, header and value errors of a damaged file have no common class
+        raise InputError(f"not a readable .npz: {error}", where=path, remedy="check the file") from error
+
+
+def read_program(path: str | Path) -> tuple[Program, Launches | None]:
+    """A program and the launches that lie beside it."""
+    program = read_record(path, Program)
+    launches = None if program.launches is None else Launches.read(Path(path).parent / program.launches)
+    return program, launches
+
+
+def write_program(folder: str | Path, program: Program, launches: Launches | None, *, force: bool = False) -> None:
+    """Write ``program.json`` and, where it names one, its launch list."""
+    write_record(Path(folder) / "program.json", program, force=force)
+    if launches is not None and program.launches is not None:
+        launches.write(Path(folder) / program.launches, force=force)

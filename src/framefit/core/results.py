@@ -1,0 +1,136 @@
+"""What a run or a search found: the records that ``report`` shows."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import Record
+
+__all__ = ["Frame", "Metrics", "Miss", "ModelMetrics", "Percentiles", "RunInfo", "StreamMetrics"]
+
+
+class Percentiles(Record):
+    """Percentiles of a sample of durations; all 0 for an empty one."""
+
+    p50: int
+    p90: int
+    p99: int
+    p999: int
+    max: int
+    count: int
+
+    @classmethod
+    def of(cls, samples_ns: npt.ArrayLike) -> Percentiles:
+        """Of a one-dimensional sample, in nanoseconds."""
+        samples = np.asarray(samples_ns)
+        if samples.size == 0:
+            return cls(p50=0, p90=0, p99=0, p999=0, max=0, count=0)
+        p50, p90, p99, p999 = np.quantile(samples, (0.5, 0.9, 0.99, 0.999))
+        return cls(
+            p50=round(p50), p90=round(p90), p99=round(p99), p999=round(p999), max=int(samples.max()), count=samples.size
+        )
+
+
+class ModelMetrics(Record):
+    """One model in one run.
+
+    Attributes:
+        releases: frames released while it ran.
+        completed: frames finished, late ones included.
+        missed: priority: frames late, dropped or unfinished; background: late ones.
+        miss_ratio_upper: 95 % upper bound; 3/N where none was seen.
+        max_relative_difference: joined segments against the whole model.
+    """
+
+    name: str
+    role: Literal["priority", "background"]
+    releases: int
+    completed: int
+    missed: int
+    dropped: int
+    throughput_hz: float
+    fluid_bound_hz: float | None
+    packing_bound_hz: float | None
+    release_to_start_ns: Percentiles
+    release_to_finish_ns: Percentiles
+    miss_ratio_upper: float
+    result_age_windows_max: int
+    segmentation_overhead_ratio: float
+    max_relative_difference: float
+
+
+class StreamMetrics(Record):
+    """Frames of one stream: received, and dropped by any of its readers."""
+
+    name: str
+    received: int
+    dropped: int
+
+
+class Miss(Record):
+    """A priority frame that was not ready in time, and why."""
+
+    window: int
+    model: str
+    cause: Literal["late wake-up", "overrun", "own duration", "backlog", "run ended"]
+    detail: str
+
+
+class Metrics(Record):
+    """What a run measured (``metrics.json``).
+
+    Attributes:
+        residual_utilisation_ratio: useful background time over residual offered;
+            what is missing is split into guard and packing.
+        floor_release_to_start_ns: wake-ups of windows without work, same run.
+        estimate_exceeded_ratio: segments that took longer than their quantile.
+        dispatch_ns: from one launch's end to the next one's start, where it followed at once.
+    """
+
+    schema_version: int = 1
+    windows: int
+    models: tuple[ModelMetrics, ...]
+    residual_utilisation_ratio: float
+    guard_loss_ratio: float
+    packing_loss_ratio: float
+    floor_release_to_start_ns: Percentiles
+    estimate_exceeded_ratio: float
+    dispatch_ns: Percentiles
+    peak_memory_bytes: int
+    rung_switches: int
+    streams: tuple[StreamMetrics, ...]
+    misses: tuple[Miss, ...]
+
+    @property
+    def miss_ratio(self) -> float:
+        """The worst priority model's misses over its releases."""
+        ratios = [m.missed / m.releases for m in self.models if m.role == "priority" and m.releases]
+        return max(ratios, default=0.0)
+
+
+class Frame(Record):
+    """The fate of one frame at one model (a line of ``frames.csv``)."""
+
+    stream: str
+    frame: int
+    model: str
+    fate: Literal["done", "late", "dropped", "skipped"]
+    reason: str
+    released_ns: int
+    finished_ns: int | None
+
+
+class RunInfo(Record):
+    """Settings and facts of a run (``run.json``)."""
+
+    schema_version: int = 1
+    command: str
+    created: str
+    seed: int
+    interrupted: bool
+    workload: dict[str, object]
+    host: dict[str, object]
+    warnings: tuple[str, ...] = ()

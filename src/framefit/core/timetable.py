@@ -1,0 +1,128 @@
+"""What runs when: the plan (``timetable.json``)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from framefit.core.files import Record
+
+__all__ = ["Fix", "PlannedModel", "PriorityPeriod", "Segment", "Slot", "Timetable", "Window"]
+
+
+class Segment(Record):
+    """A contiguous part of a model's layers, compiled on its own.
+
+    Attributes:
+        index: 0 is the first of its model.
+        fill_layer: the layer that receives the intermediate tensors.
+        first_layer, last_layer: its ends in the model's order of layers.
+        output_layers: layers whose outputs leave the segment.
+        duration_ns: the planned quantile.
+        median_ns: the measured median.
+        boundary_bytes: bytes of the tensors that it hands on.
+        tensors: names of the tensors that it hands on, outputs of the model included.
+    """
+
+    index: int
+    unit: str
+    fill_layer: str
+    first_layer: str
+    last_layer: str
+    output_layers: tuple[str, ...]
+    duration_ns: int
+    median_ns: int
+    boundary_bytes: int
+    tensors: tuple[str, ...]
+
+
+class PlannedModel(Record):
+    """A model's part in the plan.
+
+    Attributes:
+        duration_ns: quantile of the whole model, what its boundaries cost included.
+        result_age_windows: bound on the age of a result when it is ready, in windows
+            after its frame's release; ``None`` where there is none.
+    """
+
+    name: str
+    role: Literal["priority", "background"]
+    level: int
+    reasons: tuple[str, ...]
+    duration_ns: int
+    segments: tuple[Segment, ...]
+    result_age_windows: int | None = None
+    segmentation_overhead_ratio: float = 0.0
+    max_relative_difference: float = 0.0
+
+
+class PriorityPeriod(Record):
+    """Time of a window that is reserved, relative to its beginning."""
+
+    unit: str
+    start_ns: int
+    end_ns: int
+    model: str
+
+
+class Slot(Record):
+    """A planned launch; ``frame`` counts the model's frames from the first window on."""
+
+    unit: str
+    start_ns: int
+    duration_ns: int
+    model: str
+    segment: int
+    frame: int
+
+
+class Window(Record):
+    """One window of the hyperperiod.
+
+    Attributes:
+        residual_ns: what the first, second, ... background model finds.
+    """
+
+    index: int
+    length_ns: int
+    priority: tuple[PriorityPeriod, ...]
+    residual_ns: tuple[int, ...]
+    slots: tuple[Slot, ...]
+
+
+class Fix(Record):
+    """A change that would make the workload fit, and whether planning again confirmed it."""
+
+    change: str
+    effect: str
+    verified: bool
+
+
+class Timetable(Record):
+    """The plan: it repeats after ``hyperperiod_windows``.
+
+    Attributes:
+        bound: least windows a frame of the background models that any plan needs.
+        gap_ratio: planned windows a frame over that bound, minus 1.
+    """
+
+    schema_version: int = 1
+    feasible: bool
+    worst_slack_ns: int
+    hyperperiod_windows: int
+    window_ns: int
+    priority_ns: int
+    residual_ns: int
+    guard_ns: int
+    units: tuple[str, ...]
+    windows: tuple[Window, ...]
+    models: tuple[PlannedModel, ...]
+    memory_bytes: dict[str, int]
+    bound: float | None = None
+    gap_ratio: float | None = None
+    binding_constraint: str | None = None
+    reasons: tuple[str, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+
+    def model(self, name: str) -> PlannedModel:
+        """The entry of that name."""
+        return next(model for model in self.models if model.name == name)

@@ -1,0 +1,70 @@
+"""The one tree of errors that Framefit raises on purpose.
+
+    FramefitError                  exit code
+    ├── InputError                 2   a file, key, argument or model that cannot be used
+    │   ├── UnsupportedError       2   valid, but not built yet
+    │   └── MissingExtraError      2   needs an optional dependency
+    ├── InfeasibleError            1   a valid question with a negative answer
+    └── DeviceError                3   the device or its runtime failed
+
+Each says what is wrong (with the value received), where, and the remedy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["DeviceError", "FramefitError", "InfeasibleError", "InputError", "MissingExtraError", "UnsupportedError"]
+
+
+class FramefitError(Exception):
+    """Anything that Framefit refuses or fails to do.
+
+    Args:
+        what: what is wrong, with the value received.
+        where: file, key or layer that it is about.
+        remedy: what the user can do.
+    """
+
+    exit_code = 3
+
+    def __init__(self, what: str, *, where: str | Path | None = None, remedy: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = None if where is None else str(where)
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        parts = [self.what if self.where is None else f"{self.where}: {self.what}"]
+        if self.remedy:
+            parts.append(f"remedy: {self.remedy}")
+        return "\n".join(parts)
+
+
+class InputError(FramefitError):
+    """A file, key, argument or model that cannot be used as it is."""
+
+    exit_code = 2
+
+
+class UnsupportedError(InputError):
+    """Valid input that this version does not handle yet; never ignored silently."""
+
+
+class MissingExtraError(InputError):
+    """An optional dependency is needed and absent."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed", remedy=f"pip install 'framefit[{extra}]'")
+
+
+class InfeasibleError(FramefitError):
+    """The models do not fit; the message names what binds."""
+
+    exit_code = 1
+
+
+class DeviceError(FramefitError):
+    """The device or the runtime on it failed."""
+
+    exit_code = 3
