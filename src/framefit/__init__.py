@@ -1,0 +1,74 @@
+"""Framefit fits several neural networks into every frame of a small device, and proves it.
+
+    import framefit
+
+    plan = framefit.plan("app.toml")
+    print(plan.timetable.feasible, plan.timetable.worst_slack_ns)
+    result = framefit.run(plan, seconds=10)
+    print(result.metrics.miss_ratio, result.folder)
+
+Names load when they are first used, so importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from framefit.core.model import GraphBuilder, Model
+    from framefit.core.timetable import Timetable
+    from framefit.core.workload import Workload, load_workload
+    from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
+    from framefit.workflows.demo import demo
+    from framefit.workflows.doctor import doctor
+    from framefit.workflows.plan import Plan, plan
+    from framefit.workflows.run import RunResult, run
+
+_HOME = {
+    "DeviceError": "framefit.errors",
+    "FramefitError": "framefit.errors",
+    "GraphBuilder": "framefit.core.model",
+    "InfeasibleError": "framefit.errors",
+    "InputError": "framefit.errors",
+    "Model": "framefit.core.model",
+    "Plan": "framefit.workflows.plan",
+    "RunResult": "framefit.workflows.run",
+    "Timetable": "framefit.core.timetable",
+    "Workload": "framefit.core.workload",
+    "demo": "framefit.workflows.demo",
+    "doctor": "framefit.workflows.doctor",
+    "load_workload": "framefit.core.workload",
+    "plan": "framefit.workflows.plan",
+    "run": "framefit.workflows.run",
+}
+
+__all__ = [
+    "DeviceError",
+    "FramefitError",
+    "GraphBuilder",
+    "InfeasibleError",
+    "InputError",
+    "Model",
+    "Plan",
+    "RunResult",
+    "Timetable",
+    "Workload",
+    "demo",
+    "doctor",
+    "load_workload",
+    "plan",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'framefit' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

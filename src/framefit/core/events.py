@@ -24,7 +24,7 @@ class EventType(IntEnum):
     END = 1
 
 
-class Event(Record):
+class Event(Record, kw_only=True):
     """One packet; see :class:`Trace` for the fields."""
 
     time_ns: int
@@ -34,13 +34,13 @@ class Event(Record):
     operation: int = -1
 
 
-class TraceLoss(Record):
+class TraceLoss(Record, kw_only=True):
     """A loss that the device itself reported: somewhere after ``position`` packets."""
 
     position: int
 
 
-class TraceMeta(Record):
+class TraceMeta(Record, kw_only=True):
     """How the device makes its packets.
 
     Attributes:

@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import os
 import types
+import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -19,12 +20,13 @@ import msgspec
 
 from framefit.errors import InputError
 
-__all__ = ["Record", "from_data", "read_record", "to_json", "write_record", "write_whole"]
+__all__ = ["Record", "cache_folder", "from_data", "read_bytes", "read_record", "to_json", "write_record", "write_whole"]
 
 R = TypeVar("R", bound="Record")
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of every typed record; invariants belong into ``__post_init__`` (raise ``ValueError``)."""
 
 
@@ -161,3 +163,14 @@ def write_whole(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]
         raise InputError(f"cannot be written: {error.strerror}", where=path, remedy="check folder and space") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def cache_folder() -> Path:
+    """Where compiled segments and measured tables are kept between runs.
+
+    ``FRAMEFIT_CACHE``, else ``XDG_CACHE_HOME/framefit``, else ``~/.cache/framefit``.
+    """
+    given = os.environ.get("FRAMEFIT_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "framefit"

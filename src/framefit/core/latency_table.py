@@ -14,7 +14,7 @@ __all__ = ["Correction", "LatencyEntry", "LatencyTable", "Overhead"]
 Value = bool | int | float | str | list[bool | int | float | str | None] | None
 
 
-class Overhead(Record):
+class Overhead(Record, kw_only=True):
     """Linear model of what an inference costs beside the layer (spec L3)."""
 
     input_ns_per_byte: float
@@ -23,14 +23,14 @@ class Overhead(Record):
     condition_number: float
 
 
-class Correction(Record):
+class Correction(Record, kw_only=True):
     """What the audit added to the plain sum of layers: scale and a constant a boundary."""
 
     scale: float = 1.0
     boundary_ns: float = 0.0
 
 
-class LatencyEntry(Record):
+class LatencyEntry(Record, kw_only=True):
     """One configuration on one unit, with every sample.
 
     Attributes:
@@ -58,7 +58,7 @@ class LatencyEntry(Record):
         return int(np.quantile(np.asarray(self.samples_ns), quantile, method="higher"))
 
 
-class LatencyTable(Record, dict=True):
+class LatencyTable(Record, kw_only=True, dict=True):
     """Entries of one target, found by configuration.
 
     Attributes:

@@ -14,7 +14,7 @@ from framefit.errors import InputError
 __all__ = ["Group", "Launches", "Operation", "Program", "ProgramUnit", "RuleOffsets", "SegmentProgram", "read_arrays"]
 
 
-class Operation(Record):
+class Operation(Record, kw_only=True):
     """One operation; ``index`` counts through all groups of its segment's program.
 
     Attributes:
@@ -33,14 +33,14 @@ class Operation(Record):
     after: tuple[int, ...] = ()
 
 
-class Group(Record):
+class Group(Record, kw_only=True):
     """Operations that the device executes together."""
 
     index: int
     operations: tuple[Operation, ...]
 
 
-class SegmentProgram(Record):
+class SegmentProgram(Record, kw_only=True):
     """What one launch of one segment executes."""
 
     name: str
@@ -49,14 +49,14 @@ class SegmentProgram(Record):
     groups: tuple[Group, ...]
 
 
-class ProgramUnit(Record):
+class ProgramUnit(Record, kw_only=True):
     """A unit and the core number of its events."""
 
     name: str
     core: int
 
 
-class RuleOffsets(Record):
+class RuleOffsets(Record, kw_only=True):
     """Offsets of the compensation rule (``spec/profiling.md``)."""
 
     t1: int = 10
@@ -64,7 +64,7 @@ class RuleOffsets(Record):
     t3: int = 10
 
 
-class Program(Record):
+class Program(Record, kw_only=True):
     """What a trace is held against.
 
     Attributes:

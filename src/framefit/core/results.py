@@ -9,10 +9,20 @@ import numpy.typing as npt
 
 from framefit.core.files import Record
 
-__all__ = ["Frame", "Metrics", "Miss", "ModelMetrics", "Percentiles", "RunInfo", "StreamMetrics"]
+__all__ = [
+    "Finding",
+    "Frame",
+    "HostReport",
+    "Metrics",
+    "Miss",
+    "ModelMetrics",
+    "Percentiles",
+    "RunInfo",
+    "StreamMetrics",
+]
 
 
-class Percentiles(Record):
+class Percentiles(Record, kw_only=True):
     """Percentiles of a sample of durations; all 0 for an empty one."""
 
     p50: int
@@ -34,7 +44,7 @@ class Percentiles(Record):
         )
 
 
-class ModelMetrics(Record):
+class ModelMetrics(Record, kw_only=True):
     """One model in one run.
 
     Attributes:
@@ -62,7 +72,7 @@ class ModelMetrics(Record):
     max_relative_difference: float
 
 
-class StreamMetrics(Record):
+class StreamMetrics(Record, kw_only=True):
     """Frames of one stream: received, and dropped by any of its readers."""
 
     name: str
@@ -70,7 +80,7 @@ class StreamMetrics(Record):
     dropped: int
 
 
-class Miss(Record):
+class Miss(Record, kw_only=True):
     """A priority frame that was not ready in time, and why."""
 
     window: int
@@ -79,7 +89,7 @@ class Miss(Record):
     detail: str
 
 
-class Metrics(Record):
+class Metrics(Record, kw_only=True):
     """What a run measured (``metrics.json``).
 
     Attributes:
@@ -111,7 +121,7 @@ class Metrics(Record):
         return max(ratios, default=0.0)
 
 
-class Frame(Record):
+class Frame(Record, kw_only=True):
     """The fate of one frame at one model (a line of ``frames.csv``)."""
 
     stream: str
@@ -123,7 +133,7 @@ class Frame(Record):
     finished_ns: int | None
 
 
-class RunInfo(Record):
+class RunInfo(Record, kw_only=True):
     """Settings and facts of a run (``run.json``)."""
 
     schema_version: int = 1
@@ -134,3 +144,30 @@ class RunInfo(Record):
     workload: dict[str, object]
     host: dict[str, object]
     warnings: tuple[str, ...] = ()
+
+
+class Finding(Record, kw_only=True):
+    """One fact of a machine, and what it means for work on a beat.
+
+    Attributes:
+        topic: what was looked at.
+        status: "poor" costs missed deadlines, "fair" costs jitter or throughput;
+            "unknown" where the machine does not say.
+        value: what was found.
+        why: why it matters.
+        remedy: what to do, as a command where there is one; ``None`` where nothing is needed or possible.
+    """
+
+    topic: str
+    status: Literal["good", "fair", "poor", "unknown"]
+    value: str
+    why: str
+    remedy: str | None = None
+
+
+class HostReport(Record, kw_only=True):
+    """What a machine permits (``framefit doctor``), and what decides how fast it runs."""
+
+    schema_version: int = 1
+    findings: tuple[Finding, ...]
+    fingerprint: dict[str, str | int | float | bool]

@@ -9,7 +9,7 @@ from framefit.core.files import Record
 __all__ = ["Target", "Unit", "cpu_target"]
 
 
-class Unit(Record):
+class Unit(Record, kw_only=True):
     """A processing unit: it runs one segment at a time.
 
     Attributes:
@@ -25,7 +25,7 @@ class Unit(Record):
     memory_bytes: int | None = None
 
 
-class Target(Record):
+class Target(Record, kw_only=True):
     """A described device.
 
     Attributes:

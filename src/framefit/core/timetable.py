@@ -9,7 +9,7 @@ from framefit.core.files import Record
 __all__ = ["Fix", "PlannedModel", "PriorityPeriod", "Segment", "Slot", "Timetable", "Window"]
 
 
-class Segment(Record):
+class Segment(Record, kw_only=True):
     """A contiguous part of a model's layers, compiled on its own.
 
     Attributes:
@@ -35,7 +35,7 @@ class Segment(Record):
     tensors: tuple[str, ...]
 
 
-class PlannedModel(Record):
+class PlannedModel(Record, kw_only=True):
     """A model's part in the plan.
 
     Attributes:
@@ -55,7 +55,7 @@ class PlannedModel(Record):
     max_relative_difference: float = 0.0
 
 
-class PriorityPeriod(Record):
+class PriorityPeriod(Record, kw_only=True):
     """Time of a window that is reserved, relative to its beginning."""
 
     unit: str
@@ -64,7 +64,7 @@ class PriorityPeriod(Record):
     model: str
 
 
-class Slot(Record):
+class Slot(Record, kw_only=True):
     """A planned launch; ``frame`` counts the model's frames from the first window on."""
 
     unit: str
@@ -75,7 +75,7 @@ class Slot(Record):
     frame: int
 
 
-class Window(Record):
+class Window(Record, kw_only=True):
     """One window of the hyperperiod.
 
     Attributes:
@@ -89,7 +89,7 @@ class Window(Record):
     slots: tuple[Slot, ...]
 
 
-class Fix(Record):
+class Fix(Record, kw_only=True):
     """A change that would make the workload fit, and whether planning again confirmed it."""
 
     change: str
@@ -97,7 +97,7 @@ class Fix(Record):
     verified: bool
 
 
-class Timetable(Record):
+class Timetable(Record, kw_only=True):
     """The plan: it repeats after ``hyperperiod_windows``.
 
     Attributes:

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-class Schedule(Record):
+class Schedule(Record, kw_only=True):
     """How windows are filled."""
 
     priority_position: Literal["start", "middle", "end"] = "start"
@@ -40,7 +40,7 @@ class Schedule(Record):
             raise ValueError(f"guard_ms must not be negative, is {self.guard_ms}")
 
 
-class StreamEntry(Record):
+class StreamEntry(Record, kw_only=True):
     """Where frames come from.
 
     Attributes:
@@ -67,7 +67,7 @@ class StreamEntry(Record):
             raise ValueError(f"shape must be positive, is {list(self.shape)}")
 
 
-class Preprocess(Record):
+class Preprocess(Record, kw_only=True):
     """How an image becomes a model's input."""
 
     size: tuple[int, int] | None = None
@@ -77,7 +77,7 @@ class Preprocess(Record):
     scale: float = 1.0
 
 
-class ModelEntry(Record):
+class ModelEntry(Record, kw_only=True):
     """One network and how it takes part.
 
     Attributes:
@@ -115,7 +115,7 @@ class ModelEntry(Record):
                 raise ValueError(f"{key} must be at least 1, is {getattr(self, key)}")
 
 
-class OutputEntry(Record):
+class OutputEntry(Record, kw_only=True):
     """Where a model's outputs go."""
 
     model: str
@@ -123,7 +123,7 @@ class OutputEntry(Record):
     tensors: tuple[str, ...] | None = None
 
 
-class Workload(Record):
+class Workload(Record, kw_only=True):
     """A device, a beat, streams and models.
 
     Attributes:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from framefit.core.model.model import Model
-from framefit.core.model.reading import canonical
+from framefit.core.model.reading import canonical, infer
 
 __all__ = ["GraphBuilder"]
 
@@ -160,7 +160,9 @@ class GraphBuilder:
         self._count[stem] = self._count.get(stem, 0) + 1
         return f"{stem}_{self._count[stem]}"
 
-    def _add(self, kind: str, inputs: list[str], attributes: dict[str, Any], names: list[str], domain: str = "") -> list[str]:
+    def _add(
+        self, kind: str, inputs: list[str], attributes: dict[str, Any], names: list[str], domain: str = ""
+    ) -> list[str]:
         values = [ir.Value(name=name) for name in names]
         node = ir.node(
             kind,
@@ -176,6 +178,4 @@ class GraphBuilder:
 
     def _infer(self) -> None:
         """Shapes of what was built so far."""
-        import onnx_ir.passes.common as passes
-
-        passes.ShapeInferencePass(check_type=False, strict_mode=False)(ir.Model(self._graph, ir_version=8))
+        infer(ir.Model(self._graph, ir_version=8))

@@ -11,7 +11,7 @@ from framefit.core.files import Record
 __all__ = ["Layer", "TensorInfo", "node_macs", "tensor_info"]
 
 
-class TensorInfo(Record):
+class TensorInfo(Record, kw_only=True):
     """A tensor between layers.
 
     Attributes:
@@ -40,7 +40,7 @@ class TensorInfo(Record):
 _IR_NAMES = {"float32": "FLOAT", "float64": "DOUBLE"}
 
 
-class Layer(Record):
+class Layer(Record, kw_only=True):
     """One node of the model, or a group of nodes that the device always fuses.
 
     Attributes:

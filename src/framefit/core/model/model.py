@@ -20,7 +20,7 @@ from framefit.errors import InputError
 __all__ = ["Cut", "Model"]
 
 
-class Cut(Record):
+class Cut(Record, kw_only=True):
     """A boundary between two segments.
 
     Attributes:
@@ -90,6 +90,16 @@ class Model:
         graph = read_graph(path)
         assumed = canonical(graph, shapes or {}, constants or {}, path)
         return cls(graph, name=name or Path(path).stem, assumed=assumed)
+
+    @staticmethod
+    def input_names(path: str | Path) -> tuple[str, ...]:
+        """Names of a file's inputs that are no initializers, in order, without loading the model.
+
+        Raises:
+            InputError: missing, truncated or invalid file.
+        """
+        graph = read_graph(path).graph
+        return tuple(str(value.name) for value in graph.inputs if not value.is_initializer())
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -181,7 +191,9 @@ class Model:
                 outputs.append(value)
         reads = {value for node in inside for value in node_inputs(node, graph)} | set(outputs)
         outside = (by_layers | set(graph.inputs)) - made
-        inputs = [value for value in [*graph.inputs, *_in_order(by_layers, graph)] if value in reads and value in outside]
+        inputs = [
+            value for value in [*graph.inputs, *_in_order(by_layers, graph)] if value in reads and value in outside
+        ]
         sub = ir.convenience.extract(graph, inputs, outputs)
         for key in sorted(sub.initializers):  # a set's order would change the digest from run to run
             sub.initializers[key] = sub.initializers.pop(key)

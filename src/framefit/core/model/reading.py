@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from framefit.errors import InputError
 
-__all__ = ["canonical", "dependent_nodes", "node_inputs", "read_graph"]
+__all__ = ["canonical", "dependent_nodes", "infer", "node_inputs", "read_graph"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,14 +45,29 @@ def read_graph(path: str | Path) -> ir.Model:
             raise InputError("the ONNX file holds no graph (is it truncated?)", where=path, remedy=remedy)
         if not model.graph.opset_imports:
             raise InputError("the ONNX file names no opset (is it truncated?)", where=path, remedy=remedy)
+        _check_names(model.graph, path)
         ir.external_data.load_to_model(model)
     except InputError:
         raise
     except DecodeError as error:
         raise InputError("not an ONNX file, or a truncated one", where=path, remedy=remedy) from error
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:  # onnx_ir wraps some in RuntimeError
         raise InputError(f"not a usable ONNX file: {error}", where=path, remedy=remedy) from error
     return model
+
+
+def _check_names(graph: ir.Graph, where: Path) -> None:
+    """Refuse a graph that reads what nothing makes."""
+    nodes = ir.traversal.RecursiveGraphIterator(graph)
+    reads = [(node, value) for node in nodes for value in node.inputs]
+    for node, value in [*reads, *((None, value) for value in graph.outputs)]:
+        if value is None:  # an optional input left out
+            continue
+        if value.producer() is None and not value.is_graph_input() and not value.is_initializer():
+            reader = "an output of the graph" if node is None else f"read by {node.op_type} {node.name!r}"
+            raise InputError(
+                f"nothing makes the tensor {value.name!r}, {reader}", where=where, remedy="export the model again"
+            )
 
 
 def node_inputs(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
@@ -81,6 +96,32 @@ def dependent_nodes(graph: ir.Graph) -> list[ir.Node]:
             nodes.append(node)
             known.update(node.outputs)
     return nodes
+
+
+def infer(model: ir.Model) -> None:
+    """Set the types and shapes that ONNX's inference finds, in place.
+
+    onnx_ir's own pass would turn sequences and optionals into tensors.
+    """
+    slim = model.clone()
+    for name, value in list(slim.graph.initializers.items()):
+        if value.const_value is not None and value.const_value.size > _FOLD_ELEMENTS:
+            del slim.graph.initializers[name]  # inference reads shapes and axes, no weights
+            value.const_value = None
+            slim.graph.inputs.append(value)
+    try:
+        inferred = ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(slim), data_prop=True))
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError) as error:
+        logger.warning("no shapes inferred: %s", error)
+        return
+    for graph, other in zip(model.graphs(), inferred.graphs(), strict=True):
+        found = {value.name: value for node in other for value in node.outputs}
+        found |= {value.name: value for value in other.inputs}
+        for value in [*graph.inputs, *(value for node in graph for value in node.outputs)]:
+            new = found.get(value.name)
+            if new is not None:
+                value.type = new.type or value.type
+                value.shape = value.shape if new.shape is None else new.shape
 
 
 def canonical(
@@ -220,7 +261,7 @@ def _fold_and_infer(model: ir.Model) -> None:
     """Infer shapes and fold what computes them, each helping the other, until nothing changes."""
     graph = model.graph
     while True:
-        passes.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+        infer(model)
         folded = 0
         for node in list(graph):
             source = node.inputs[0] if node.inputs else None

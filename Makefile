@@ -1,0 +1,33 @@
+# make demo   set up, then plan and run two built-in models
+# make test   set up, then all checks and tests
+# make check  formatting, lint, types, floors, spelling
+# make bench  the benchmarks, long; results in benchmarks/results
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test check bench
+.DELETE_ON_ERROR:
+
+demo: $(READY)
+	$(BIN)/framefit demo
+
+test: check
+	$(BIN)/pytest
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+
+bench: $(READY)
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $(READY)

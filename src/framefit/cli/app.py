@@ -1,0 +1,59 @@
+"""``framefit``: all commands, and how errors and interrupts end."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from framefit.cli import demo, doctor, plan, run
+from framefit.errors import FramefitError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="framefit",
+    help="Fits several neural networks into every frame of a small device, and proves it.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo.demo)
+app.command("plan")(plan.plan)
+app.command("run")(run.run)
+app.command("doctor")(doctor.doctor)
+
+
+def _version(asked: bool) -> None:  # noqa: FBT001 - typer calls it
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"framefit {version('framefit')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """Fits several neural networks into every frame of a small device, and proves it."""
+
+
+def main() -> None:
+    """Entry point of the console script; errors end as one message and their exit code."""
+    try:
+        app()
+    except FramefitError as error:
+        lines = str(error).splitlines()
+        print("\n".join([f"framefit: {lines[0]}", *lines[1:]]), file=sys.stderr)  # noqa: T201
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("framefit: interrupted", file=sys.stderr)  # noqa: T201
+        sys.exit(130)
+    except BrokenPipeError:  # a reader such as `head` went away
+        sys.stderr.close()
+        sys.exit(0)

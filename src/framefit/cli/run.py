@@ -1,0 +1,105 @@
+"""``framefit run APP.toml``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from framefit.cli.screen import Progress, show, show_json
+
+if TYPE_CHECKING:
+    from framefit.workflows.run import RunResult
+
+__all__ = ["Interrupt", "run", "show_run"]
+
+
+class Interrupt:
+    """Turns the first Ctrl-C into a request to stop; a second one ends the program."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> Interrupt:
+        import signal
+
+        def ask(number: int, frame: object) -> None:  # noqa: ARG001 - the signal module's form
+            if self.asked:
+                raise KeyboardInterrupt
+            self.asked = True
+
+        self._before = signal.signal(signal.SIGINT, ask)
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        import signal
+
+        signal.signal(signal.SIGINT, self._before)
+
+    def __call__(self) -> bool:
+        """Whether to stop."""
+        return self.asked
+
+
+def run(
+    app: Annotated[Path, typer.Argument(metavar="APP.toml", help="The workload.")],
+    windows: Annotated[int | None, typer.Option("--windows", min=1, help="How many windows to run.")] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", help="How long to run (default: 10).")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Run folder (default: runs/APP-N).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite run folder and sinks.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew before planning.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Of synthetic frames.")] = 0,
+    max_miss_ratio: Annotated[
+        float, typer.Option("--max-miss-ratio", min=0.0, max=1.0, help="Exit code 1 above it.")
+    ] = 0.01,
+    json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
+) -> None:
+    """Run the models of a workload on the beat, and say what happened.
+
+    Plans first. Ctrl-C ends the run and saves it (exit code 130).
+
+    Example: framefit run app.toml --seconds 30 -o runs/first
+    """
+    from framefit.workflows.run import run as run_workload
+
+    progress = Progress()
+    with Interrupt() as interrupt:
+        try:
+            result = run_workload(
+                app,
+                windows=windows,
+                seconds=seconds,
+                output=output,
+                force=force,
+                fresh=fresh,
+                seed=seed,
+                notify=progress,
+                stop=interrupt,
+                on_idle=progress.windows,
+            )
+        finally:
+            progress.end()
+    if json:
+        show_json(result.metrics)
+    else:
+        show_run(result)
+    if result.interrupted:
+        raise typer.Exit(130)
+    if result.metrics.miss_ratio > max_miss_ratio:
+        raise typer.Exit(1)
+
+
+def show_run(result: RunResult) -> None:
+    """Figures, a picture, and where the files lie."""
+    from framefit.report.picture import terminal_picture
+    from framefit.report.tables import metrics_view
+
+    priority = [model.name for model in result.metrics.models if model.role == "priority"]
+    show(
+        metrics_view(result.metrics),
+        terminal_picture(result.trace, result.program, result.launches, result.releases_ns, priority),
+        f"run folder: {result.folder}\n"
+        f"trace:      {result.folder / 'trace.pftrace'} (open it at https://ui.perfetto.dev)\n"
+        f"picture:    {result.folder / 'run.svg'}",
+    )

@@ -1,0 +1,106 @@
+"""Built-in networks: real shapes and costs, random weights.
+
+They let every command run without a model file. Nothing was trained: the
+numbers that they compute mean nothing, only what computing them takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from framefit.core.model.builder import GraphBuilder
+from framefit.core.model.model import Model
+
+__all__ = ["BUILTIN", "depth", "detector"]
+
+
+def detector(seed: int = 0) -> Model:
+    """A face detector's shape: depthwise-separable convolutions and heads at three scales.
+
+    Laid out like single-shot detectors (Liu et al., 2016, "SSD: Single Shot MultiBox
+    Detector") on a MobileNet (Howard et al., 2017). Random weights: its boxes mean nothing.
+
+    Input "image": 1 x 3 x 240 x 320, float32. Outputs "scores", 1 x 4360 x 2 (each
+    anchor's background and face add up to 1), and "boxes", 1 x 4360 x 4.
+
+    Args:
+        seed: of the weights.
+    """
+    b = GraphBuilder("detector", seed)
+    x = b.input("image", (1, 3, 240, 320))
+    x = b.conv(x, 32, kernel=3, stride=2, norm=True, activation="Relu")
+    scores, boxes = [], []
+    # (channels, stride) of the blocks before each head, anchors per position of the head.
+    stages = (
+        ([(64, 1), (64, 2), (64, 1), (128, 2), (128, 1), (128, 1), (128, 1)], 3),
+        ([(224, 2), (224, 1), (224, 1)], 2),
+        ([(384, 2), (384, 1)], 2),
+    )
+    for blocks, anchors in stages:
+        for channels, stride in blocks:
+            x = _separable(b, x, channels, stride)
+        scores.append(_head(b, x, anchors, 2))
+        boxes.append(_head(b, x, anchors, 4))
+    b.output(b.op("Softmax", b.op("Concat", *scores, axis=1), axis=2), "scores")
+    b.output(b.op("Concat", *boxes, axis=1), "boxes")
+    return b.build()
+
+
+def depth(seed: int = 0) -> Model:
+    """A monocular depth network's shape: a U-Net of inverted residual blocks.
+
+    Encoder of inverted residuals (Sandler et al., 2018, "MobileNetV2"), decoder that
+    resizes and concatenates what the encoder had at that scale (Ronneberger et al.,
+    2015, "U-Net"). Random weights: its depths mean nothing.
+
+    Input "image": 1 x 3 x 192 x 256, float32. Output "depth": 1 x 1 x 192 x 256, in 0 .. 1.
+
+    Args:
+        seed: of the weights.
+    """
+    b = GraphBuilder("depth", seed)
+    x = b.input("image", (1, 3, 192, 256))
+    x = b.conv(x, 32, kernel=3, stride=2, norm=True, activation="Relu")
+    skips = []
+    for channels, blocks in ((48, 2), (80, 3), (128, 3), (224, 3)):
+        skips.append(x)
+        for block in range(blocks):
+            x = _inverted_residual(b, x, channels, stride=2 if block == 0 else 1)
+    for channels, skip in zip((192, 128, 80, 48), reversed(skips), strict=True):
+        x = b.conv(b.op("Concat", b.upsample(x), skip, axis=1), channels, norm=True, activation="Relu")
+    x = b.conv(b.upsample(x), 24, norm=True, activation="Relu")
+    b.output(b.op("Sigmoid", _linear(b, x, 1)), "depth")
+    return b.build()
+
+
+BUILTIN: dict[str, Callable[[int], Model]] = {"detector": detector, "depth": depth}
+"""Name -> network, made from a seed."""
+
+
+def _separable(b: GraphBuilder, x: str, channels: int, stride: int) -> str:
+    x = b.conv(x, b.channels(x), stride=stride, groups=b.channels(x), norm=True, activation="Relu")
+    return b.conv(x, channels, kernel=1, norm=True, activation="Relu")
+
+
+def _head(b: GraphBuilder, x: str, anchors: int, numbers: int) -> str:
+    """Per-anchor numbers of one scale, 1 x (height * width * anchors) x numbers."""
+    x = b.conv(x, b.channels(x), groups=b.channels(x), norm=True, activation="Relu")
+    x = b.op("Transpose", _linear(b, x, anchors * numbers, gain=0.1), perm=[0, 2, 3, 1])
+    return str(b.op("Reshape", x, b.constant(np.asarray([1, -1, numbers], np.int64))))
+
+
+def _linear(b: GraphBuilder, x: str, channels: int, gain: float = 1.0) -> str:
+    """1 x 1 convolution that no activation follows; ``gain``: of the variance."""
+    features = b.channels(x)
+    weight = b.weight((channels, features, 1, 1), round(2 * features / gain))
+    return str(b.op("Conv", x, weight, b.constant(np.zeros(channels, np.float32)), kernel_shape=[1, 1]))
+
+
+def _inverted_residual(b: GraphBuilder, x: str, channels: int, *, stride: int, expansion: int = 4) -> str:
+    wide = b.channels(x) * expansion
+    y = b.conv(x, wide, kernel=1, norm=True, activation="Relu")
+    y = b.conv(y, wide, stride=stride, groups=wide, norm=True, activation="Relu")
+    y = b.batch_norm(_linear(b, y, channels, gain=0.5))  # about the gain at which sums neither grow nor vanish
+    return str(b.op("Add", x, y)) if stride == 1 and b.channels(x) == channels else y

@@ -1,0 +1,1 @@
+"""What executes a compiled segment and says how long it took."""

@@ -1,0 +1,108 @@
+"""The protocol that everything that executes segments speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.events import Trace
+from framefit.core.model import Model, TensorInfo
+from framefit.core.target import Target
+from framefit.devices.clock import Clock
+
+__all__ = ["Array", "Binding", "Completion", "Device", "Handle", "Tensors", "allocate", "random_inputs"]
+
+Array = npt.NDArray[Any]
+Tensors = Mapping[str, Array]
+
+_ALIGNMENT = 64  # a cache line, and the widest vector register
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """When a launch began and ended, on the clock of its device."""
+
+    started_ns: int
+    finished_ns: int
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it took."""
+        return self.finished_ns - self.started_ns
+
+
+class Binding(Protocol):
+    """A compiled segment with its tensors attached: what can be submitted."""
+
+    def output(self, name: str) -> Array:
+        """An output of the latest launch; one without a fixed shape lives until the next."""
+
+
+class Handle(Protocol):
+    """A segment compiled for a unit."""
+
+    def bind(self, tensors: Tensors) -> Binding:
+        """Attach preallocated arrays to all inputs and to those outputs whose shape is fixed.
+
+        Raises:
+            DeviceError: an array is missing or does not fit.
+        """
+
+
+class Device(Protocol):
+    """Units that run one segment at a time each."""
+
+    @property
+    def target(self) -> Target:
+        """Units, what they can do, and their memory."""
+
+    @property
+    def clock(self) -> Clock:
+        """What its completions and packets are timed by."""
+
+    def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
+        """Groups of nodes that it would fuse; no cut belongs inside one."""
+
+    def compile(self, segment: Model, unit: str, label: str) -> Handle:
+        """Make a segment ready; ``label`` is its kind in the trace.
+
+        Raises:
+            DeviceError: the segment cannot run on this unit.
+        """
+
+    def submit(self, binding: Binding) -> Completion:
+        """Run it; a device that has to wait for the end waits on its clock.
+
+        Raises:
+            DeviceError: the launch failed.
+        """
+
+    def events(self) -> Trace:
+        """Packets since the last call, in order of arrival."""
+
+
+def allocate(tensor: TensorInfo) -> Array:
+    """A zeroed buffer of fixed shape, aligned to 64 bytes."""
+    assert tensor.shape is not None
+    dtype = np.dtype(tensor.dtype)
+    size = int(np.prod(tensor.shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(tensor.shape)
+
+
+def random_inputs(tensors: Sequence[TensorInfo], random: np.random.Generator) -> dict[str, Array]:
+    """Arrays that fit ``tensors``: standard normal floats, small whole numbers, booleans."""
+    arrays: dict[str, Array] = {}
+    for tensor in tensors:
+        assert tensor.shape is not None
+        dtype = np.dtype(tensor.dtype)
+        if dtype.kind == "f":
+            arrays[tensor.name] = random.standard_normal(tensor.shape).astype(dtype)
+        else:
+            arrays[tensor.name] = random.integers(0, 2, tensor.shape).astype(dtype)
+    return arrays

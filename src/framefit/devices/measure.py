@@ -1,0 +1,119 @@
+"""The one way to time anything: warmed up, interleaved, all samples kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.devices.clock import Clock
+from framefit.devices.device import Completion
+
+__all__ = ["Measurement", "measure", "measure_floor"]
+
+_LEAST_WARM_UP, _MOST_WARM_UP = 3, 12
+_SETTLED = 0.05  # two rounds' medians this close: warm
+_UNSTABLE = 0.10  # first and second half's medians this far apart: the machine drifted
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Durations of one thing, one a round, in order.
+
+    Attributes:
+        samples_ns: int64.
+    """
+
+    samples_ns: npt.NDArray[np.int64]
+
+    @property
+    def median_ns(self) -> int:
+        """The 0.5 quantile."""
+        return int(np.median(self.samples_ns))
+
+    def quantile_ns(self, quantile: float) -> int:
+        """An upper empirical quantile: a value that was seen."""
+        return int(np.quantile(self.samples_ns, quantile, method="higher"))
+
+    @property
+    def interval_ns(self) -> tuple[int, int]:
+        """90 % interval of the median, from order statistics (binomial, normal approximation)."""
+        ordered = np.sort(self.samples_ns)
+        count = len(ordered)
+        spread = 1.645 * np.sqrt(count) / 2
+        low, high = int(np.floor((count - 1) / 2 - spread)), int(np.ceil((count - 1) / 2 + spread))
+        return int(ordered[max(low, 0)]), int(ordered[min(high, count - 1)])
+
+    @property
+    def drift_ratio(self) -> float:
+        """Second half's median over the first's, minus 1."""
+        half = len(self.samples_ns) // 2
+        if half == 0:
+            return 0.0
+        return float(np.median(self.samples_ns[half:]) / max(np.median(self.samples_ns[:half]), 1) - 1)
+
+    @property
+    def stable(self) -> bool:
+        """Whether the machine's speed stayed the same while it was measured."""
+        return abs(self.drift_ratio) <= _UNSTABLE
+
+
+def measure(
+    launches: Sequence[Callable[[], Completion]],
+    *,
+    budget_ns: int = 2_000_000_000,
+    least_rounds: int = 20,
+    most_rounds: int = 200,
+    on_round: Callable[[int, int], None] | None = None,
+) -> list[Measurement]:
+    """Time launches in turn: each round runs every one of them once, in order.
+
+    Taking turns gives each launch the caches that it finds in a real run, and lets
+    drift of the machine's speed touch all of them alike.
+
+    Args:
+        launches: what to time; the device's own completion is what counts. Rounds that
+            are not kept come first, until their totals change by less than 5 %.
+        budget_ns: time to spend, within the two limits on rounds.
+        least_rounds: samples of each at least.
+        most_rounds: samples of each at most.
+        on_round: called with (rounds done, rounds) for progress.
+
+    Returns:
+        One measurement for each launch, in order.
+    """
+    total = before = 0
+    for turn in range(_MOST_WARM_UP):
+        total = sum(launch().duration_ns for launch in launches)
+        if turn + 1 >= _LEAST_WARM_UP and abs(total - before) <= _SETTLED * before:
+            break
+        before = total
+    rounds = min(max(budget_ns // max(total, 1), least_rounds), most_rounds)
+    samples = np.empty((len(launches), rounds), np.int64)
+    for turn in range(rounds):
+        for index, launch in enumerate(launches):
+            samples[index, turn] = launch().duration_ns
+        if on_round is not None:
+            on_round(turn + 1, rounds)
+    return [Measurement(row) for row in samples]
+
+
+def measure_floor(clock: Clock, period_ns: int, windows: int) -> npt.NDArray[np.int64]:
+    """How late the machine wakes up with nothing to do: the idle control.
+
+    Args:
+        clock: the clock that the run uses.
+        period_ns: distance of the wake-ups, on an absolute grid.
+        windows: number of wake-ups.
+
+    Returns:
+        Lateness of each in nanoseconds, int64.
+    """
+    start = clock.now_ns() + period_ns
+    late = np.empty(windows, np.int64)
+    for window in range(windows):
+        clock.sleep_until_ns(start + window * period_ns)
+        late[window] = clock.now_ns() - start - window * period_ns
+    return late

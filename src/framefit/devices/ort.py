@@ -1,0 +1,239 @@
+"""Segments on this machine, by ONNX Runtime: one session a segment, one thread a unit."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from framefit.core.events import EventType, Trace
+from framefit.core.files import cache_folder
+from framefit.core.model import Model, TensorInfo, fused_groups
+from framefit.core.target import Target, cpu_target
+from framefit.devices.clock import Clock, RealClock
+from framefit.devices.device import Array, Completion, Tensors
+from framefit.devices.host import default_core, fingerprint
+from framefit.devices.recorder import EventRecorder
+from framefit.errors import DeviceError, InputError
+
+__all__ = ["OrtDevice"]
+
+
+class OrtBinding:
+    """A session with its tensors bound."""
+
+    __slots__ = ("_fixed", "_io", "_options", "_outputs", "core", "kind", "run")
+
+    def __init__(self, handle: OrtHandle, io: Any, options: Any, fixed: Tensors) -> None:
+        self.kind = handle.kind
+        self.core = handle.core
+        self._io = io  # keeps the bound memory's description alive
+        self._options = options
+        self._fixed = fixed
+        self._outputs = [tensor.name for tensor in handle.outputs]
+        session = handle.session
+        self.run = lambda: session.run_with_iobinding(io, options)
+
+    def output(self, name: str) -> Array:
+        """An output of the latest launch."""
+        if name in self._fixed:
+            return self._fixed[name]
+        array: Array = self._io.get_outputs()[self._outputs.index(name)].numpy()
+        return array
+
+
+class OrtHandle:
+    """A session for one segment."""
+
+    def __init__(self, session: Any, segment: Model, label: str, kind: int, core: int) -> None:
+        self.session = session
+        self.label = label
+        self.kind = kind
+        self.core = core
+        self.inputs = segment.inputs
+        self.outputs = segment.outputs
+
+    def bind(self, tensors: Tensors) -> OrtBinding:
+        """Attach arrays; see :class:`framefit.devices.device.Handle`."""
+        import onnxruntime
+
+        io = self.session.io_binding()
+        fixed = {}
+        for tensor in self.inputs:
+            if tensor.name not in tensors:
+                raise DeviceError(f"{self.label}: no array for input {tensor.name!r}")
+            array = _fitting(tensors[tensor.name], tensor, self.label)
+            io.bind_input(tensor.name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+            fixed[tensor.name] = array
+        for tensor in self.outputs:
+            if tensor.name in tensors:
+                array = _fitting(tensors[tensor.name], tensor, self.label)
+                io.bind_output(tensor.name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+                fixed[tensor.name] = array
+            elif tensor.fixed:
+                raise DeviceError(f"{self.label}: no array for output {tensor.name!r}")
+            else:
+                io.bind_output(tensor.name, "cpu")
+        options = onnxruntime.RunOptions()
+        options.log_severity_level = 4  # failures are raised; the runtime need not print them too
+        return OrtBinding(self, io, options, fixed)
+
+
+def _fitting(array: Array, tensor: TensorInfo, label: str) -> Array:
+    if array.dtype.name != tensor.dtype or (tensor.shape is not None and array.shape != tensor.shape):
+        raise DeviceError(
+            f"{label}: {tensor.name!r} is {tensor.dtype} {tensor.shape}, the array {array.dtype} {array.shape}"
+        )
+    if not array.flags.c_contiguous:
+        raise DeviceError(f"{label}: the array for {tensor.name!r} is not contiguous")
+    return array
+
+
+class OrtDevice:
+    """One CPU core (or another execution provider) as a unit.
+
+    The calling thread executes: pin it with :func:`framefit.devices.host.pinned`.
+
+    Args:
+        core: the unit's core; default: the last one available.
+        providers: execution providers in order of preference.
+        clock: what launches are timed by.
+        cache: folder of compiled segments; default: the user's cache.
+        trace_events: capacity of the event buffer.
+
+    Raises:
+        InputError: the installed ONNX Runtime has no such provider.
+    """
+
+    def __init__(
+        self,
+        core: int | None = None,
+        *,
+        providers: Sequence[str] = ("CPUExecutionProvider",),
+        clock: Clock | None = None,
+        cache: Path | None = None,
+        trace_events: int = 1 << 18,
+    ) -> None:
+        import onnxruntime
+
+        available = onnxruntime.get_available_providers()
+        for provider in providers:
+            if provider not in available:
+                near = difflib.get_close_matches(provider, available, n=1)
+                raise InputError(
+                    f"ONNX Runtime {onnxruntime.__version__} here has no provider {provider!r}"
+                    + (f"; did you mean {near[0]!r}?" if near else ""),
+                    where="$.providers",
+                    remedy=f"choose from {', '.join(available)}",
+                )
+        self.clock = clock or RealClock()
+        self.core = default_core() if core is None else core
+        self._target = cpu_target((self.core,))
+        self._providers = list(providers)
+        self._cache = (cache or cache_folder()) / "segments"
+        self._recorder = EventRecorder(trace_events)
+        self._kinds: dict[str, int] = {}
+
+    @property
+    def target(self) -> Target:
+        """One preemptive unit, named after its core."""
+        return self._target
+
+    def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
+        """Read off the graph that the runtime saves at the extended level.
+
+        The last level, "all", only adds layouts of this processor on top.
+        """
+        import onnxruntime
+
+        with tempfile.TemporaryDirectory() as folder:
+            saved = Path(folder) / "extended.onnx"
+            options = self._options()
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+            options.optimized_model_filepath = str(saved)
+            self._session(model.to_bytes(), options, model.name)
+            return fused_groups(model, saved.read_bytes()) if saved.is_file() else ()
+
+    def compile(self, segment: Model, unit: str, label: str) -> OrtHandle:
+        """A session, from the cache where this segment was compiled before on such a machine."""
+        if unit != self._target.units[0].name:
+            raise DeviceError(f"no unit {unit!r}; units: {self._target.units[0].name}")
+        import onnxruntime
+
+        kind = self._kinds.setdefault(label, len(self._kinds))
+        cached = self._cache / f"{self._key(segment)}.onnx"
+        session = None
+        if cached.is_file():
+            options = self._options()
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            try:
+                session = self._session(str(cached), options, label)
+            except DeviceError:  # a damaged file: compile again
+                cached.unlink(missing_ok=True)
+        if session is None:
+            options = self._options()
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            temporary = cached.with_suffix(f".{os.getpid()}.part")
+            options.optimized_model_filepath = str(temporary)
+            try:
+                session = self._session(segment.to_bytes(), options, label)
+                if temporary.is_file():
+                    temporary.replace(cached)
+            finally:
+                temporary.unlink(missing_ok=True)
+        return OrtHandle(session, segment, label, kind, self.core)
+
+    def submit(self, binding: OrtBinding) -> Completion:  # type: ignore[override]  # takes its own bindings only
+        """Run it on the calling thread."""
+        now, add = self.clock.now_ns, self._recorder.add
+        started = now()
+        try:
+            binding.run()
+        except Exception as error:  # ONNX Runtime's errors have no common class
+            raise DeviceError(f"ONNX Runtime failed: {error}", where=self._label(binding.kind)) from error
+        finished = now()
+        add(started, binding.kind, EventType.START, binding.core, 0)
+        add(finished, binding.kind, EventType.END, binding.core, 0)
+        return Completion(started, finished)
+
+    def events(self) -> Trace:
+        """Packets since the last call; one START and END a launch."""
+        return self._recorder.drain(tuple(self._kinds))
+
+    def _label(self, kind: int) -> str:
+        return next(label for label, number in self._kinds.items() if number == kind)
+
+    def _key(self, segment: Model) -> str:
+        facts = repr((segment.digest, sorted(fingerprint().items()), self._providers, "v1"))
+        return hashlib.sha256(facts.encode()).hexdigest()
+
+    def _session(self, source: bytes | str, options: Any, label: str) -> Any:
+        import onnxruntime
+
+        try:
+            return onnxruntime.InferenceSession(source, options, providers=self._providers)
+        except Exception as error:  # ONNX Runtime's errors have no common class
+            message = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DeviceError(
+                f"ONNX Runtime cannot compile it: {message}",
+                where=label,
+                remedy="check the model with onnx.checker, or export it at another opset",
+            ) from error
+
+    @staticmethod
+    def _options() -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
+        return options

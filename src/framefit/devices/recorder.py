@@ -1,0 +1,46 @@
+"""A bounded buffer of event packets that counts what it could not keep."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from framefit.core.events import EventType, Trace, TraceMeta
+
+__all__ = ["EventRecorder"]
+
+
+class EventRecorder:
+    """Keeps the first ``capacity`` packets since it was last emptied.
+
+    Args:
+        capacity: packets; the memory is taken at once.
+    """
+
+    def __init__(self, capacity: int = 1 << 18) -> None:
+        self._packets = np.zeros((capacity, 5), np.int64)
+        self._count = 0
+        self._lost = 0
+        self.capacity = capacity
+
+    def add(self, time_ns: int, kind: int, type_: EventType, core: int, operation: int) -> None:
+        """Append a packet, or count it as lost."""
+        if self._count == self.capacity:
+            self._lost += 1
+            return
+        self._packets[self._count] = (time_ns, kind, type_, core, operation)
+        self._count += 1
+
+    def drain(self, kinds: tuple[str, ...]) -> Trace:
+        """What is held, as a trace; the buffer is empty afterwards."""
+        packets = self._packets[: self._count].copy()
+        lost, self._count, self._lost = self._lost, 0, 0
+        return Trace(
+            time_ns=packets[:, 0],
+            id=packets[:, 1].astype(np.int32),
+            type=packets[:, 2].astype(np.uint8),
+            core=packets[:, 3].astype(np.int16),
+            operation=packets[:, 4],
+            kinds=kinds,
+            loss_after=np.asarray([len(packets)] if lost else [], np.int64),
+            meta=TraceMeta(buffer_events=self.capacity, lost_events=lost),
+        )

@@ -1,0 +1,68 @@
+"""Measured segments of this machine, kept between plans."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from framefit.core.files import cache_folder, read_record, write_record
+from framefit.core.latency_table import LatencyEntry, LatencyTable
+from framefit.core.model import Model
+from framefit.devices.host import fingerprint
+from framefit.devices.measure import Measurement
+from framefit.errors import InputError
+
+__all__ = ["MeasurementStore"]
+
+
+class MeasurementStore:
+    """A latency table of segments, found by the content of the segment.
+
+    Args:
+        providers: execution providers; with the machine's facts they name the table.
+        fresh: ignore what earlier plans measured.
+    """
+
+    def __init__(self, providers: Sequence[str], *, fresh: bool = False) -> None:
+        facts = {**fingerprint(), "providers": ",".join(providers)}
+        digest = hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()[:16]
+        self._path = cache_folder() / "tables" / f"{digest}.table.json"
+        self._table = LatencyTable(target="cpu", fingerprint=facts)
+        self._old = self._read()
+        if not fresh:
+            self._table = self._old
+
+    def _read(self) -> LatencyTable:
+        if not self._path.is_file():
+            return self._table
+        try:
+            return read_record(self._path, LatencyTable)
+        except InputError:  # written by another version: measure again
+            return self._table
+
+    def find(self, segment: Model, unit: str, beside: str, least_samples: int) -> Measurement | None:
+        """What is known of a segment that was measured in turn with ``beside``, if that is enough."""
+        entry = self._table.find("segment", {"digest": segment.digest, "beside": beside}, unit)
+        if entry is None or len(entry.samples_ns) < least_samples:
+            return None
+        return Measurement(np.asarray(entry.samples_ns, np.int64))
+
+    def add(self, beside: str, measured: Sequence[tuple[Model, str, Measurement]]) -> None:
+        """Keep measurements of (segment, unit) that were made in turn; written at once, whole."""
+        entries = tuple(
+            LatencyEntry(
+                op="segment",
+                configuration={"digest": segment.digest, "beside": beside},
+                unit=unit,
+                latency_ns=measurement.median_ns,
+                interval_ns=measurement.interval_ns,
+                samples_ns=tuple(measurement.samples_ns.tolist()),
+            )
+            for segment, unit, measurement in measured
+        )
+        self._table = self._table.with_entries(entries)
+        self._old = self._old.with_entries(entries)
+        write_record(self._path, self._old, force=True)

@@ -1,0 +1,491 @@
+"""A run as a picture, one row a window: SVG for a page, block characters for a terminal."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from xml.sax.saxutils import escape
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from framefit.core.events import Trace
+from framefit.core.program import Launches, Program
+from framefit.errors import InputError
+from framefit.report.perfetto import executions
+
+__all__ = ["run_picture", "terminal_picture"]
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """A part of an executed segment within one window; start and end are from that window's release.
+
+    Attributes:
+        lane: the unit's place in ``Program.units``.
+        program: index into ``Program.programs``, -1 where it is unknown.
+        frame: -1 where it is unknown.
+        whole_ns: duration of the whole segment.
+        overrun: the segment started in an earlier window.
+        runs_over: it goes on in the next window.
+    """
+
+    lane: int
+    program: int
+    frame: int
+    start_ns: int
+    end_ns: int
+    whole_ns: int
+    overrun: bool
+    runs_over: bool
+
+
+@dataclass(frozen=True)
+class _Row:
+    window: int
+    length_ns: int
+    bars: tuple[_Bar, ...]
+
+
+@dataclass(frozen=True)
+class _Look:
+    """How a model's bars look: plain, in every other frame, and without colour."""
+
+    fill: str
+    alternate: str
+    ink: str
+    block: str
+    ascii_block: str
+
+
+# Chosen so that neighbours differ also for colour-blind readers (blue against yellow to
+# orange) and in grey, on white and on dark ground; red is left for overruns.
+_PRIORITY_LOOKS = (
+    _Look("#2563eb", "#2563eb", "#ffffff", "█", "#"),
+    _Look("#0891b2", "#0891b2", "#ffffff", "▉", "%"),
+)
+_BACKGROUND_LOOKS = (
+    _Look("#f5b041", "#fad7a0", "#3d2a05", "▒", "="),
+    _Look("#45b39d", "#a2d9ce", "#04302a", "░", "-"),
+    _Look("#af7ac5", "#d7bde2", "#2c1038", "▓", "+"),
+    _Look("#aab7b8", "#d5dbdb", "#1c2526", "▚", "~"),
+)
+_UNKNOWN_LOOK = _Look("#8a94a6", "#8a94a6", "#ffffff", "▞", "?")
+_OVERRUN_LOOK = _Look("#e5383b", "#e5383b", "#ffffff", "╳", "!")
+
+
+def run_picture(
+    trace: Trace,
+    program: Program,
+    launches: Launches,
+    releases_ns: npt.NDArray[np.int64],
+    priority_models: Collection[str],
+    *,
+    first_window: int = 0,
+    windows: int = 12,
+) -> str:
+    """Draw a run as a self-contained SVG.
+
+    Args:
+        trace: events of the run.
+        program: its units, models and segments.
+        launches: in the order of submission.
+        releases_ns: int64, one release a window, ascending, on the trace's clock.
+        priority_models: their names.
+        first_window: the first row.
+        windows: rows at most.
+
+    Returns:
+        The SVG's text; it adapts to light and dark pages.
+
+    Raises:
+        InputError: the run has no such window.
+    """
+    rows = _rows(trace, program, launches, releases_ns, first_window, windows)
+    return _Drawing(program, rows, len(releases_ns), priority_models).svg()
+
+
+def terminal_picture(
+    trace: Trace,
+    program: Program,
+    launches: Launches,
+    releases_ns: npt.NDArray[np.int64],
+    priority_models: Collection[str],
+    *,
+    first_window: int = 0,
+    windows: int = 8,
+) -> RenderableType:
+    """Draw a run with block characters, as wide as the console; readable without colour.
+
+    Args:
+        trace: events of the run.
+        program: its units, models and segments.
+        launches: in the order of submission.
+        releases_ns: int64, one release a window, ascending, on the trace's clock.
+        priority_models: their names.
+        first_window: the first row.
+        windows: rows at most.
+
+    Raises:
+        InputError: the run has no such window.
+    """
+    rows = _rows(trace, program, launches, releases_ns, first_window, windows)
+    return _TerminalDrawing(program, rows, _looks(program, priority_models))
+
+
+def _rows(
+    trace: Trace,
+    program: Program,
+    launches: Launches,
+    releases_ns: npt.NDArray[np.int64],
+    first_window: int,
+    windows: int,
+) -> list[_Row]:
+    """The asked windows with what was executed in each; a segment is cut at the ends of windows."""
+    releases = np.asarray(releases_ns, np.int64)
+    if windows < 1 or not 0 <= first_window < len(releases):
+        raise InputError(
+            f"windows {first_window} to {first_window + windows - 1} of a run that has {len(releases)}",
+            remedy=f"ask for windows from 0 to {len(releases) - 1}",
+        )
+    ends = np.append(releases[1:], releases[-1] + program.window_ns)
+    last = min(first_window + windows, len(releases))
+    bars: list[list[_Bar]] = [[] for _ in range(len(releases))]
+    span = (int(releases[first_window]), int(ends[last - 1]))
+    for lane, which, frame, start, end in _segments(trace, program, launches, span):
+        begun = max(int(np.searchsorted(releases, start, "right")) - 1, 0)
+        for window in range(begun, last):
+            release, window_end = int(releases[window]), int(ends[window])
+            if window > begun and end <= release:
+                break
+            from_ns, to_ns = max(start, release) - release, min(end, window_end) - release
+            over = end > window_end and window + 1 < len(releases)
+            bars[window].append(_Bar(lane, which, frame, from_ns, to_ns, end - start, window > begun, over))
+    return [
+        _Row(window, int(ends[window] - releases[window]), tuple(bars[window])) for window in range(first_window, last)
+    ]
+
+
+def _segments(
+    trace: Trace, program: Program, launches: Launches, span: tuple[int, int]
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """Lane, program, frame, start and end of what was executed within ``span``.
+
+    The operations of one launch on one unit become one bar. Where launches are unknown, an
+    operation's kind still names its segment when only one segment has operations of that kind.
+    """
+    executed = executions(trace, program, launches)
+    lanes = {unit.core: lane for lane, unit in enumerate(program.units)}
+    of_kind: dict[str, set[int]] = {}
+    for index, segment in enumerate(program.programs):
+        for group in segment.groups:
+            for operation in group.operations:
+                of_kind.setdefault(operation.kind, set()).add(index)
+    merged: dict[tuple[int, int], list[int]] = {}
+    for at in np.flatnonzero((executed.end_ns > span[0]) & (executed.start_ns < span[1])):
+        lane, launch = lanes.get(int(executed.core[at])), int(executed.launch[at])
+        if lane is None:
+            continue
+        start, end = int(executed.start_ns[at]), int(executed.end_ns[at])
+        if launch < 0:
+            found = of_kind.get(trace.kinds[executed.kind[at]], set())
+            yield lane, next(iter(found)) if len(found) == 1 else -1, -1, start, end
+        elif (lane, launch) in merged:
+            whole = merged[lane, launch]
+            whole[0], whole[1] = min(whole[0], start), max(whole[1], end)
+        else:
+            merged[lane, launch] = [start, end]
+    for (lane, launch), (start, end) in merged.items():
+        yield lane, int(launches.program[launch]), int(launches.frame[launch]), start, end
+
+
+def _looks(program: Program, priority_models: Collection[str]) -> dict[str, _Look]:
+    """The look of each model, in the order of the program, priority models first."""
+    models = list(dict.fromkeys(segment.model for segment in program.programs))
+    looks = {}
+    for choice, wanted in ((_PRIORITY_LOOKS, True), (_BACKGROUND_LOOKS, False)):
+        named = [model for model in models if (model in priority_models) is wanted]
+        looks.update({model: choice[place % len(choice)] for place, model in enumerate(named)})
+    return looks
+
+
+def _label(program: Program, bar: _Bar) -> str:
+    """What stands in a bar: the segment's number, or the model's name where it is not cut."""
+    if bar.program < 0:
+        return "?"
+    segment = program.programs[bar.program]
+    cut = sum(other.model == segment.model for other in program.programs) > 1
+    return str(segment.segment) if cut else segment.model
+
+
+def _look(program: Program, looks: dict[str, _Look], bar: _Bar) -> _Look:
+    if bar.overrun:
+        return _OVERRUN_LOOK
+    return _UNKNOWN_LOOK if bar.program < 0 else looks[program.programs[bar.program].model]
+
+
+def _step_ms(span_ms: float, most: int) -> float:
+    """A round distance of ticks."""
+    raw = span_ms / most
+    magnitude = 10.0 ** np.floor(np.log10(raw))
+    return float(next(magnitude * factor for factor in (1, 2, 5, 10) if magnitude * factor >= raw * 0.999))
+
+
+_STYLE = """
+  .card { fill: #ffffff; stroke: #d8dee6 } .row { fill: #f1f4f8 } .grid { stroke: #ffffff; stroke-width: 1.5 }
+  .title { fill: #1b2430 } .text { fill: #5b6675 } .end { stroke: #1b2430; stroke-width: 2 }
+  text { font-family: ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, Helvetica, Arial, sans-serif }
+  .title { font-size: 17px; font-weight: 650 } .text { font-size: 12px } .in { font-size: 11.5px; font-weight: 600 }
+  .num { font-variant-numeric: tabular-nums } .over { fill: #e5383b }
+  @media (prefers-color-scheme: dark) {
+    .card { fill: #0f151d; stroke: #2b3644 } .row { fill: #1a222d } .grid { stroke: #0f151d }
+    .title { fill: #eef2f7 } .text { fill: #9aa7b8 } .end { stroke: #eef2f7 }
+  }
+"""
+
+
+class _Drawing:
+    """The SVG, laid out in pixels of a 960 wide view box."""
+
+    _WIDTH, _LEFT, _RIGHT, _TOP = 960.0, 74.0, 40.0, 106.0
+    _LANE, _GAP = 24.0, 6.0
+
+    def __init__(self, program: Program, rows: Sequence[_Row], windows: int, priority_models: Collection[str]) -> None:
+        self._program = program
+        self._rows = rows
+        self._windows = windows
+        self._looks = _looks(program, priority_models)
+        self._lanes = max(len(program.units), 1)
+        self._longest_ns = max(row.length_ns for row in rows)
+        self._row_height = self._lanes * self._LANE
+        self._bottom = self._TOP + len(rows) * (self._row_height + self._GAP)
+
+    def svg(self) -> str:
+        height = self._bottom + 50
+        title = self._title()
+        frame = f'viewBox="0 0 {self._WIDTH:g} {height:g}" role="img" aria-label="{_quoted(title)}"'
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {frame}>',
+            f"<style>{_STYLE}</style>",
+            f'<rect class="card" x="0.5" y="0.5" width="{self._WIDTH - 1:g}" height="{height - 1:g}" rx="14"/>',
+            _text(24, 36, title, "title"),
+            _text(24, 57, self._subtitle(), "text"),
+            *self._legend(),
+        ]
+        for place, row in enumerate(self._rows):
+            parts += self._row(row, self._TOP + place * (self._row_height + self._GAP))
+        parts += [*self._axis(), "</svg>"]
+        return "\n".join(parts) + "\n"
+
+    def _x(self, ns: float) -> float:
+        return self._LEFT + (self._WIDTH - self._LEFT - self._RIGHT) * ns / self._longest_ns
+
+    def _title(self) -> str:
+        return f"{' + '.join(self._looks)} at {_rate(self._program.window_ns)}"
+
+    def _subtitle(self) -> str:
+        first, last = self._rows[0].window, self._rows[-1].window
+        which = f"window {first}" if first == last else f"windows {first} to {last}"
+        text = f"{which} of {self._windows}; each row is one window, from its frame's release to the next"
+        return text + (f"; units, from the top: {_units(self._program)}" if self._lanes > 1 else "")
+
+    def _legend(self) -> Iterator[str]:
+        x, y = 24.0, 82.0
+        bars = [bar for row in self._rows for bar in row.bars]
+        entries = [(name, look) for name, look in self._looks.items()]
+        if any(bar.program < 0 for bar in bars):
+            entries.append(("unknown: events were lost", _UNKNOWN_LOOK))
+        if any(bar.overrun or bar.runs_over for bar in bars):
+            entries.append(("over the window's end", _OVERRUN_LOOK))
+        for name, look in entries:
+            shades = (look.fill,) if look.fill == look.alternate else (look.fill, look.alternate)
+            for shade in shades:
+                yield f'<rect x="{x:g}" y="{y - 10:g}" width="14" height="12" rx="3.5" fill="{shade}"/>'
+                x += 17
+            yield _text(x + 4, y, name, "text")
+            x += 4 + _width(name, 12) + 22
+        if any(look.fill != look.alternate for look in self._looks.values()):
+            note = "number: segment; shade: changes with the frame"
+            yield _text(self._WIDTH - 24, y, note, "text", anchor="end")
+
+    def _row(self, row: _Row, y: float) -> Iterator[str]:
+        end = self._x(row.length_ns)
+        height = self._row_height
+        size = f'width="{end - self._LEFT:.1f}" height="{height:g}"'
+        yield f'<rect class="row" x="{self._LEFT:g}" y="{y:.1f}" {size} rx="5"/>'
+        for tick in self._ticks():
+            if tick and self._x(tick * 1e6) < end - 2:
+                yield _upright("grid", self._x(tick * 1e6), y, y + height)
+        yield _text(self._LEFT - 12, y + height / 2 + 4, str(row.window), "text num", anchor="end")
+        for bar in sorted(row.bars, key=lambda bar: bar.start_ns):
+            yield from self._bar(bar, y + bar.lane * self._LANE)
+        yield _upright("end", end, y - 1, y + height + 1)
+        for bar in row.bars:
+            if bar.runs_over:
+                middle = y + (bar.lane + 0.5) * self._LANE
+                yield (
+                    f'<path class="over" d="M{end + 3:.1f} {middle - 6:.1f}l8 6l-8 6z">'
+                    f"<title>runs over the window's end</title></path>"
+                )
+
+    def _bar(self, bar: _Bar, y: float) -> Iterator[str]:
+        look = _look(self._program, self._looks, bar)
+        left, right = self._x(bar.start_ns), self._x(bar.end_ns)
+        gap = min(1.2, (right - left) / 4)  # neighbours stay apart, and short ones visible
+        width = max(right - left - gap, 0.8)
+        fill = look.alternate if bar.frame % 2 else look.fill
+        top, height = y + 2, self._LANE - 4
+        label = _label(self._program, bar)
+        yield f"<g><title>{escape(self._tooltip(bar))}</title>"
+        yield (
+            f'<rect x="{left:.2f}" y="{top:.1f}" width="{width:.2f}" height="{height:g}" '
+            f'rx="{min(4.5, width / 2):.2f}" fill="{fill}"/>'
+        )
+        if _width(label, 11.5) + 6 <= width:
+            x, base = left + width / 2, top + height / 2 + 4
+            yield (
+                f'<text class="in num" x="{x:.1f}" y="{base:.1f}" text-anchor="middle" fill="{look.ink}">'
+                f"{escape(label)}</text>"
+            )
+        yield "</g>"
+
+    def _tooltip(self, bar: _Bar) -> str:
+        times = f"{bar.start_ns / 1e6:.2f} to {bar.end_ns / 1e6:.2f} ms, takes {bar.whole_ns / 1e6:.2f} ms"
+        if bar.program < 0:
+            return f"unknown, {times}"
+        segment = self._program.programs[bar.program]
+        frame = f", frame {bar.frame}" if bar.frame >= 0 else ""
+        over = ", over the end of its window" if bar.overrun or bar.runs_over else ""
+        return f"{segment.model}, segment {segment.segment}{frame}: {times}{over}"
+
+    def _ticks(self) -> list[float]:
+        span_ms = self._longest_ns / 1e6
+        step = _step_ms(span_ms, 8)
+        return [step * number for number in range(int(span_ms / step) + 1)]
+
+    def _axis(self) -> Iterator[str]:
+        y = self._bottom + 14
+        end_ms = self._longest_ns / 1e6
+        end = self._x(self._longest_ns)
+        for tick in self._ticks():
+            x = self._x(tick * 1e6)
+            if end - x > 34:  # leaves room for the label of the end
+                yield _text(x, y, f"{tick:g}", "text num", anchor="middle")
+        yield _text(end, y, f"{end_ms:.4g} ms", "title num", anchor="middle", size=12)
+        yield _text(self._LEFT - 12, y, "window", "text", anchor="end")
+        yield _text((self._LEFT + end) / 2, y + 20, "ms after the release", "text", anchor="middle")
+
+
+def _rate(window_ns: int) -> str:
+    return f"{1e9 / window_ns:.4g} Hz"
+
+
+def _units(program: Program) -> str:
+    return ", ".join(unit.name for unit in program.units)
+
+
+def _quoted(text: str) -> str:
+    return escape(text, {'"': "&quot;"})
+
+
+def _width(text: str, size: float) -> float:
+    """Width in pixels, on the safe side: sans-serif letters are about 0.56 of their size wide."""
+    return 0.58 * size * len(text)
+
+
+def _upright(style: str, x: float, top: float, bottom: float) -> str:
+    return f'<line class="{style}" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"/>'
+
+
+def _text(x: float, y: float, text: str, style: str, *, anchor: str = "start", size: float | None = None) -> str:
+    inline = "" if size is None else f' style="font-size:{size:g}px"'
+    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{inline}>{escape(text)}</text>'
+
+
+def _solid(look: _Look) -> str:  # noqa: ARG001 - in colour, all blocks are full ones
+    return "█"
+
+
+class _TerminalDrawing:
+    """The same rows in cells; each cell shows what ran in its middle."""
+
+    def __init__(self, program: Program, rows: Sequence[_Row], looks: dict[str, _Look]) -> None:
+        self._program = program
+        self._rows = rows
+        self._looks = looks
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        block = operator.attrgetter("ascii_block" if options.ascii_only else "block")
+        if console.color_system is not None and not console.no_color:
+            block = _solid
+        margin = max(len("window"), len(str(self._rows[-1].window)))
+        cells = max(options.max_width - margin - 4, 8)
+        longest_ns = max(row.length_ns for row in self._rows)
+        lines = [self._legend(block), Text()]
+        for row in self._rows:
+            for lane in range(max(len(self._program.units), 1)):
+                name = f"{row.window if lane == 0 else '':>{margin}} "
+                width = cells * row.length_ns // longest_ns
+                lines.append(Text(name).append_text(self._lane(row, lane, width, block)))
+        lines.append(self._axis(margin, cells, longest_ns / 1e6))
+        for line in lines[1:]:
+            line.no_wrap, line.overflow = True, "crop"
+        yield Group(*lines)
+
+    def _legend(self, block: Callable[[_Look], str]) -> Text:
+        bars = [bar for row in self._rows for bar in row.bars]
+        entries = list(self._looks.items())
+        if any(bar.program < 0 for bar in bars):
+            entries.append(("unknown", _UNKNOWN_LOOK))
+        if any(bar.overrun or bar.runs_over for bar in bars):
+            entries.append(("over the end", _OVERRUN_LOOK))
+        legend = Text(f"{_rate(self._program.window_ns)}")
+        for name, look in entries:
+            legend.append_text(Text.assemble("   ", (block(look) * 2, look.fill), f" {name}"))
+        if len(self._program.units) > 1:
+            legend.append(f"   units: {_units(self._program)}")
+        return legend
+
+    def _lane(self, row: _Row, lane: int, cells: int, block: Callable[[_Look], str]) -> Text:
+        ascii_only = block(_OVERRUN_LOOK).isascii()
+        wall = "|" if ascii_only else "│"
+        shown: list[tuple[str, str]] = [(" ", "")] * cells
+        over = False
+        for bar in sorted(row.bars, key=lambda bar: bar.start_ns):
+            if bar.lane != lane:
+                continue
+            over = over or bar.runs_over
+            look = _look(self._program, self._looks, bar)
+            first = min(round(bar.start_ns * cells / row.length_ns), cells - 1)
+            after = max(round(bar.end_ns * cells / row.length_ns), first + 1)
+            colour = look.alternate if bar.frame % 2 else look.fill
+            text = block(look) * (after - first)
+            label = _label(self._program, bar)
+            inked = len(label) < after - first
+            if inked:
+                text = label + text[len(label) :]
+            for place, mark in enumerate(text[: cells - first]):
+                lettered = inked and place < len(label)
+                shown[first + place] = (mark, f"bold {look.ink} on {colour}" if lettered else colour)
+        drawn = Text(wall)
+        for style, run in groupby(shown, key=operator.itemgetter(1)):
+            drawn.append("".join(mark for mark, _ in run), style=style)
+        mark = (">" if ascii_only else "▶") if over else " "
+        return Text.assemble(drawn, wall, (mark, f"bold {_OVERRUN_LOOK.fill}"))
+
+    def _axis(self, margin: int, cells: int, span_ms: float) -> Text:
+        line = [" "] * (cells + 3)
+        step = _step_ms(span_ms, max(cells // 10, 1))
+        labels = [(tick * step, f"{tick * step:g}") for tick in range(int(span_ms / step) + 1)]
+        end = f"{span_ms:.4g} ms"
+        at_end = len(line) - len(end)
+        for tick, label in labels:
+            at = 1 + round(tick * cells / span_ms)
+            if at + len(label) < at_end:
+                line[at : at + len(label)] = label
+        line[at_end:] = end
+        return Text(f"{'window':>{margin}} " + "".join(line), style="dim")

@@ -1,0 +1,1 @@
+"""Models as launches on a device, streams and sinks, and the dispatcher between them."""

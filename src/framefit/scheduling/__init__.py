@@ -1,0 +1,1 @@
+"""From measured costs to a timetable, its bounds, and an independent check of it."""

@@ -1,0 +1,71 @@
+"""``framefit demo``: the main job on built-in models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from framefit.core.files import write_whole
+from framefit.core.model.builtin import BUILTIN
+from framefit.workflows.plan import Notify, Plan, plan
+from framefit.workflows.run import RunResult, run
+
+__all__ = ["demo"]
+
+_APP = """\
+# A camera at 30 frames a second: the detector sees every frame, depth runs in what is left.
+schema_version = 1
+target = "cpu"
+rate_hz = 30
+
+[[streams]]
+name = "camera"
+source = "synthetic"          # random frames in each model's own size
+
+[[models]]
+name = "detector"
+path = "detector.onnx"
+priority = "every-window"
+inputs = { image = "camera" }
+
+[[models]]
+name = "depth"
+path = "depth.onnx"
+priority = "background"
+inputs = { image = "camera" }
+"""
+
+
+def demo(
+    folder: str | Path,
+    *,
+    seconds: float = 8.0,
+    seed: int = 0,
+    notify: Notify = lambda message: None,
+    stop: Callable[[], bool] = lambda: False,
+    on_idle: Callable[[int, int], None] | None = None,
+) -> tuple[Plan, RunResult]:
+    """Write built-in models and a workload into ``folder``, plan and run them.
+
+    Args:
+        folder: gets ``detector.onnx``, ``depth.onnx`` and ``app.toml``; an ``app.toml``
+            that is there already is used as it is.
+        seconds: length of the run.
+        seed: of weights and frames.
+        notify: receives what is being done.
+        stop: asked in every window.
+        on_idle: called with (windows begun, windows).
+
+    Raises:
+        InfeasibleError: even these do not fit on this machine.
+    """
+    folder = Path(folder)
+    notify("building models")
+    for name in ("detector", "depth"):
+        BUILTIN[name](seed).save(folder / f"{name}.onnx", force=True)
+    app = folder / "app.toml"
+    if not app.exists():
+        with write_whole(app) as file:
+            file.write(_APP.encode())
+    planned = plan(app, notify=notify)
+    return planned, run(planned, seconds=seconds, seed=seed, notify=notify, stop=stop, on_idle=on_idle)

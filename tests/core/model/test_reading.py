@@ -1,0 +1,298 @@
+"""From files as users have them to graphs that can be cut, and clear refusals of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from networks import NETWORKS, Runner, difference, random_inputs, write_dynamic
+from onnx import TensorProto, helper, numpy_helper
+
+from framefit.core.model import Model
+from framefit.errors import InputError
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+def info(name: str, shape: list[Any] | None, kind: int = FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def write(
+    path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: dict[str, Any] | None = None
+) -> Path:
+    """A file of opset 17 with ``constants`` as initializers."""
+    initializers = [numpy_helper.from_array(np.asarray(array), name) for name, array in (constants or {}).items()]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+# Canonical form ------------------------------------------------------------------------------
+
+
+def test_initializers_are_no_inputs(tmp_path: Path) -> None:
+    """Initializers that an old exporter listed as inputs are parameters."""
+    model = Model.load(write_dynamic(tmp_path / "m.onnx"))
+    assert [tensor.name for tensor in model.inputs] == ["image"]
+    assert [tensor.name for tensor in model.segment(0, 1).inputs] == ["image"]
+    assert [layer.parameters for layer in model.layers] == [72, 0, 2, 192]  # 2: the target that was computed
+
+
+def test_shape_computations_on_static_shapes_are_no_layers(tmp_path: Path) -> None:
+    """Shape, Gather, Unsqueeze and Concat become the value that they compute."""
+    model = Model.load(write_dynamic(tmp_path / "m.onnx"))
+    assert [layer.op for layer in model.layers] == ["Conv", "Relu", "Reshape", "MatMul"]
+    assert all(cut.obstacle is None for cut in model.cuts)
+
+
+def test_an_unnamed_batch_is_one_and_noted(tmp_path: Path) -> None:
+    """A dynamic leading dimension without a shape is taken as 1, and ``assumed`` says so."""
+    model = Model.load(write_dynamic(tmp_path / "m.onnx"))
+    assert model.inputs[0].shape == (1, 2, 6, 6)
+    assert model.outputs[0].shape == (1, 3)
+    assert len(model.assumed) == 1
+    assert "'image'" in model.assumed[0]
+    assert "batch" in model.assumed[0]
+    assert model.grouped([]).assumed == model.assumed
+
+
+def test_a_given_batch_is_not_assumed(tmp_path: Path) -> None:
+    """A shape that was given reaches every layer, and nothing is assumed."""
+    path = write_dynamic(tmp_path / "m.onnx")
+    model = Model.load(path, shapes={"image": (5, 2, 6, 6)})
+    assert model.assumed == ()
+    assert model.outputs[0].shape == (5, 3)
+    assert model.macs == 5 * Model.load(path).macs
+    feeds = random_inputs(model, 0)
+    run = Runner(model)
+    assert difference(run.whole(feeds), run.cut(feeds, [1, 2, 3])) <= 1e-6
+
+
+def test_equal_symbols_take_equal_sizes(tmp_path: Path) -> None:
+    """A size given for one input goes to every input whose dimension has the same symbol."""
+    nodes = [helper.make_node("Add", ["a", "b"], ["y"])]
+    path = write(tmp_path / "m.onnx", nodes, [info("a", [1, "n"]), info("b", ["batch", "n"])], [info("y", None)])
+    model = Model.load(path, shapes={"a": (1, 7)})
+    assert [tensor.shape for tensor in model.inputs] == [(1, 7), (1, 7)]
+    assert len(model.assumed) == 1
+    with pytest.raises(InputError, match="'n' would be 7 and 8"):
+        Model.load(path, shapes={"a": (1, 7), "b": (1, 8)})
+
+
+def test_names_are_kept(tmp_path: Path) -> None:
+    """Nodes and tensors have the names of the file; a node without one gets one."""
+    nodes = [
+        helper.make_node("Relu", ["in/0"], ["middle:1"], name="my relu"),
+        helper.make_node("Neg", ["middle:1"], ["out.2"]),
+    ]
+    model = Model.load(write(tmp_path / "given.onnx", nodes, [info("in/0", [2])], [info("out.2", [2])]))
+    assert model.name == "given"
+    assert model.layers[0].nodes == ("my relu",)
+    assert model.layers[1].name
+    assert [tensor.name for tensor in model.layers[0].outputs] == ["middle:1"]
+    assert ([t.name for t in model.inputs], [t.name for t in model.outputs]) == (["in/0"], ["out.2"])
+    assert Model.load(tmp_path / "given.onnx", name="other").name == "other"
+
+
+def test_nodes_out_of_order_are_sorted(tmp_path: Path) -> None:
+    """A file whose nodes come in any order has its layers in topological order."""
+    nodes = [helper.make_node("Neg", ["m"], ["y"]), helper.make_node("Relu", ["x"], ["m"])]
+    model = Model.load(write(tmp_path / "m.onnx", nodes, [info("x", [2])], [info("y", [2])]))
+    assert [layer.op for layer in model.layers] == ["Relu", "Neg"]
+
+
+def write_if(path: Path) -> Path:
+    """If ``flag``: relu(x) + bias, else -x; then exp. The bias lies in the branch."""
+    bias = numpy_helper.from_array(np.asarray([1, 2], np.float32), "bias")
+    then = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["t"]), helper.make_node("Add", ["t", "bias"], ["then_out"])],
+        "then",
+        [],
+        [info("then_out", [2])],
+        [bias],
+    )
+    otherwise = helper.make_graph([helper.make_node("Neg", ["x"], ["else_out"])], "else", [], [info("else_out", [2])])
+    nodes = [
+        helper.make_node("If", ["flag"], ["chosen"], then_branch=then, else_branch=otherwise),
+        helper.make_node("Exp", ["chosen"], ["y"]),
+    ]
+    return write(path, nodes, [info("x", [2]), info("flag", [], BOOL)], [info("y", [2])])
+
+
+@pytest.mark.parametrize(("flag", "ops"), [(True, ["Relu", "Add", "Exp"]), (False, ["Neg", "Exp"])])
+def test_an_if_of_a_constant_is_the_branch_that_it_takes(tmp_path: Path, flag: bool, ops: list[str]) -> None:
+    """A constant condition leaves the layers of one branch, which can be cut."""
+    model = Model.load(write_if(tmp_path / "m.onnx"), constants={"flag": flag})
+    assert [layer.op for layer in model.layers] == ops
+    assert [tensor.name for tensor in model.inputs] == ["x"]
+    assert [tensor.name for tensor in model.layers[-1].inputs] == ["chosen"]
+    x = np.asarray([-1, 2], np.float32)
+    expected = np.exp(np.maximum(x, 0) + [1, 2] if flag else -x)
+    for positions in ([], [1]):
+        np.testing.assert_allclose(Runner(model).cut({"x": x}, positions)["y"], expected, rtol=1e-6)
+
+
+def test_an_if_of_an_input_stays(tmp_path: Path) -> None:
+    """Without a constant condition the ``If`` is one layer."""
+    assert [layer.op for layer in Model.load(write_if(tmp_path / "m.onnx")).layers] == ["If", "Exp"]
+
+
+def test_functions_are_inlined(tmp_path: Path) -> None:
+    """A model-local function's nodes are layers."""
+    body = [helper.make_node("Relu", ["a"], ["r"]), helper.make_node("Neg", ["r"], ["b"])]
+    opset = helper.make_opsetid("", 17)
+    function = helper.make_function("local", "Both", ["a"], ["b"], body, [opset])
+    nodes = [
+        helper.make_node("Both", ["x"], ["m"], domain="local"),
+        helper.make_node("Both", ["m"], ["y"], domain="local"),
+    ]
+    graph = helper.make_graph(nodes, "graph", [info("x", [2])], [info("y", [2])])
+    opsets = [opset, helper.make_opsetid("local", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=8), tmp_path / "m.onnx")
+    model = Model.load(tmp_path / "m.onnx")
+    assert [layer.op for layer in model.layers] == ["Relu", "Neg"] * 2
+    assert len({layer.name for layer in model.layers}) == 4
+
+
+def test_constants_are_cast_and_shaped_like_their_input(tmp_path: Path) -> None:
+    """A plain number becomes a constant of the input's type and rank."""
+    nodes = [helper.make_node("Add", ["x", "k"], ["y"])]
+    path = write(tmp_path / "m.onnx", nodes, [info("x", [3], INT64), info("k", [1], INT64)], [info("y", [3], INT64)])
+    model = Model.load(path, constants={"k": 4.0})
+    assert [tensor.name for tensor in model.inputs] == ["x"]
+    assert Runner(model).whole({"x": np.asarray([1, 2, 3])})["y"].tolist() == [5, 6, 7]
+
+
+def test_external_data_is_read(tmp_path: Path) -> None:
+    """Weights in a file beside the model are parameters like any other; without that file it is refused."""
+    model = NETWORKS["plain"]()
+    path = tmp_path / "m.onnx"
+    proto = onnx.load_from_string(model.to_bytes())
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    loaded = Model.load(path)
+    assert loaded.parameters == model.parameters
+    feeds = random_inputs(model, 0)
+    assert difference(Runner(model).whole(feeds), Runner(loaded.segment(0, len(loaded.layers) - 1)).whole(feeds)) == 0
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(InputError, match=r"m\.onnx"):
+        Model.load(path)
+
+
+# Refusals ------------------------------------------------------------------------------------
+
+
+def refusal(path: Path, **arguments: Any) -> InputError:
+    """The error that loading raises; it says what, where and the remedy."""
+    with pytest.raises(InputError) as caught:
+        Model.load(path, **arguments)
+    error = caught.value
+    assert error.what
+    assert error.remedy
+    assert error.where == str(path)
+    assert str(path) in str(error)
+    return error
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    """No such file."""
+    assert "no such file" in refusal(tmp_path / "none.onnx").what
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    """A folder is no model."""
+    refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\0" * 100, b"# A model\n\nsee the other file\n", b"\x89PNG\r\n\x1a\n", b"{}"]
+)
+def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    """Empty, text and image files are no models."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    refusal(path)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_truncated_files_are_refused(tmp_path: Path, name: str) -> None:
+    """A file cut off at any twentieth of its length, or one byte short, is an input error and nothing else."""
+    whole = NETWORKS[name]().to_bytes()
+    path = tmp_path / "m.onnx"
+    for length in [*(len(whole) * part // 20 for part in range(20)), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        refusal(path)
+
+
+def test_a_tensor_that_nothing_makes_is_refused(tmp_path: Path) -> None:
+    """A node that reads an unknown tensor is named in the error, and so is an output that nothing makes."""
+    nodes = [helper.make_node("Relu", ["ghost"], ["y"], name="first")]
+    error = refusal(write(tmp_path / "m.onnx", nodes, [info("x", [2])], [info("y", [2])]))
+    assert "'ghost'" in error.what
+    assert "'first'" in error.what
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    assert "'z'" in refusal(write(tmp_path / "n.onnx", nodes, [info("x", [2])], [info("z", [2])])).what
+
+
+def test_a_cycle_is_refused(tmp_path: Path) -> None:
+    """Nodes that wait for each other cannot be ordered."""
+    nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])]
+    assert "cycle" in refusal(write(tmp_path / "m.onnx", nodes, [info("x", [2])], [info("b", [2])])).what
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 6), (1, 3, 6, 6), (1, 2, 6, 6, 1), ()])
+def test_a_shape_that_does_not_fit_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """The error names the input and both shapes."""
+    error = refusal(write_dynamic(tmp_path / "m.onnx"), shapes={"image": shape})
+    assert "'image'" in error.what
+    assert "batch x 2 x 6 x 6" in error.what
+
+
+@pytest.mark.parametrize("argument", ["shapes", "constants"])
+def test_an_unknown_input_is_refused(tmp_path: Path, argument: str) -> None:
+    """The error names the argument, the wrong name and the inputs that there are."""
+    error = refusal(write_dynamic(tmp_path / "m.onnx"), **{argument: {"picture": (1, 2, 6, 6)}})
+    for part in (argument, "'picture'", "image"):
+        assert part in error.what
+
+
+def test_a_parameter_is_no_input_to_be_shaped(tmp_path: Path) -> None:
+    """An initializer that the file lists among its inputs cannot be given a shape."""
+    refusal(write_dynamic(tmp_path / "m.onnx"), shapes={"weight": (4, 2, 3, 3)})
+
+
+def test_a_dynamic_dimension_without_a_size_is_refused(tmp_path: Path) -> None:
+    """The error names input, symbol and axis, and the remedy is what to write."""
+    nodes = [helper.make_node("Relu", ["sound"], ["y"])]
+    path = write(tmp_path / "m.onnx", nodes, [info("sound", [1, "samples"])], [info("y", None)])
+    error = refusal(path)
+    for part in ("'sound'", "samples", "axis 1"):
+        assert part in error.what
+    assert error.remedy is not None
+    assert "shapes = { sound" in error.remedy
+    assert Model.load(path, shapes={"sound": (1, 160)}).outputs[0].shape == (1, 160)
+
+
+def test_an_input_without_a_shape_is_refused(tmp_path: Path) -> None:
+    """An input of unknown rank needs a shape."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = write(tmp_path / "m.onnx", nodes, [info("x", None)], [info("y", None)])
+    assert "'x'" in refusal(path).what
+    assert Model.load(path, shapes={"x": (2, 3)}).outputs[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize("given", ["many", [1, 2, 3], None])
+def test_a_constant_that_does_not_fit_is_refused(tmp_path: Path, given: Any) -> None:
+    """A value that is no number, or of another shape than the input, is refused when it is given."""
+    nodes = [helper.make_node("Add", ["x", "k"], ["y"])]
+    path = write(tmp_path / "m.onnx", nodes, [info("x", [2], INT64), info("k", [2], INT64)], [info("y", [2], INT64)])
+    assert "'k'" in refusal(path, constants={"k": given}).what
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_size_below_one_is_refused(tmp_path: Path, size: int) -> None:
+    """Frames have at least one element along each dimension."""
+    refusal(write_dynamic(tmp_path / "m.onnx"), shapes={"image": (size, 2, 6, 6)})
