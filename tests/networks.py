@@ -173,7 +173,7 @@ def looping() -> Model:
     body = ir.Graph(
         [number, going, carried], [still.outputs[0], total.outputs[0]], nodes=[still, half, total], name="body"
     )
-    times, true = b.constant(np.asarray(3, np.int64)), b.constant(np.asarray(True))
+    times, true = b.constant(np.asarray(3, np.int64)), b.constant(np.asarray([True]).squeeze())
     x = b.op("Loop", times, true, x, body=body)
     b.output(b.op("Conv", x, b.weight((3, 2, 3, 3), 18), kernel_shape=[3, 3]), "result")
     return b.build()

@@ -26,7 +26,7 @@ app.command("run")(run.run)
 app.command("doctor")(doctor.doctor)
 
 
-def _version(asked: bool) -> None:  # noqa: FBT001 - typer calls it
+def _version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
@@ -36,7 +36,7 @@ def _version(asked: bool) -> None:  # noqa: FBT001 - typer calls it
 
 @app.callback()
 def _options(
-    version: Annotated[  # noqa: ARG001 - its callback does the work
+    version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
     ] = False,
 ) -> None:

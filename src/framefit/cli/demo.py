@@ -44,7 +44,8 @@ def demo(
 
         show(
             "Two built-in networks with seeded random weights: the timing is real, their outputs mean nothing.\n"
-            f"The workload is {folder / 'app.toml'}; change it and run it again with: framefit run {folder / 'app.toml'}\n",
+            f"The workload is {folder / 'app.toml'}; change it and run it again with:\n"
+            f"framefit run {folder / 'app.toml'}\n",
             plan_view(planned.timetable),
         )
         show_run(result)

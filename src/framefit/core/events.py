@@ -77,7 +77,7 @@ class Trace:
     operation: npt.NDArray[np.int64]
     kinds: tuple[str, ...]
     loss_after: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    meta: TraceMeta = TraceMeta()
+    meta: TraceMeta = field(default_factory=TraceMeta)
 
     def __post_init__(self) -> None:
         lengths = {len(self.time_ns), len(self.id), len(self.type), len(self.core), len(self.operation)}

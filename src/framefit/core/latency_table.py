@@ -9,7 +9,7 @@ import numpy as np
 
 from framefit.core.files import Record
 
-__all__ = ["Correction", "LatencyEntry", "LatencyTable", "Overhead"]
+__all__ = ["Correction", "LatencyEntry", "LatencyTable", "Overhead", "Value"]
 
 Value = bool | int | float | str | list[bool | int | float | str | None] | None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ class Operation(Record, kw_only=True):
     """One operation; ``index`` counts through all groups of its segment's program.
 
     Attributes:
-        kind: event id, index into nothing: the name found in ``Trace.kinds``.
+        kind: name of the event id, as in ``Trace.kinds``.
         sigma_ratio: spread of the duration over its expectation.
         after: operations of the same program that must have ended.
     """
@@ -125,7 +126,7 @@ class Launches:
             np.savez(file, program=self.program, window=self.window, frame=self.frame, submit_ns=self.submit_ns)
 
 
-def read_arrays(path: str | Path, dtypes: dict[str, str]) -> dict[str, npt.NDArray[np.generic]]:
+def read_arrays(path: str | Path, dtypes: dict[str, str]) -> dict[str, npt.NDArray[Any]]:
     """The named arrays of an ``.npz``, converted where no value changes; pickles are refused.
 
     Raises:

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from framefit.core.files import cache_folder
 from framefit.core.model import Model, TensorInfo, fused_groups
 from framefit.core.target import Target, cpu_target
 from framefit.devices.clock import Clock, RealClock
-from framefit.devices.device import Array, Completion, Tensors
+from framefit.devices.device import Array, Binding, Completion, Tensors
 from framefit.devices.host import default_core, fingerprint
 from framefit.devices.recorder import EventRecorder
 from framefit.errors import DeviceError, InputError
@@ -36,7 +36,7 @@ class OrtBinding:
         self._fixed = fixed
         self._outputs = [tensor.name for tensor in handle.outputs]
         session = handle.session
-        self.run = lambda: session.run_with_iobinding(io, options)
+        self.run: Callable[[], None] = lambda: session.run_with_iobinding(io, options)
 
     def output(self, name: str) -> Array:
         """An output of the latest launch."""
@@ -187,8 +187,9 @@ class OrtDevice:
                 temporary.unlink(missing_ok=True)
         return OrtHandle(session, segment, label, kind, self.core)
 
-    def submit(self, binding: OrtBinding) -> Completion:  # type: ignore[override]  # takes its own bindings only
+    def submit(self, binding: Binding) -> Completion:
         """Run it on the calling thread."""
+        assert isinstance(binding, OrtBinding)
         now, add = self.clock.now_ns, self._recorder.add
         started = now()
         try:

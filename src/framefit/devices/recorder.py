@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 
 from framefit.core.events import EventType, Trace, TraceMeta
@@ -13,27 +15,26 @@ class EventRecorder:
     """Keeps the first ``capacity`` packets since it was last emptied.
 
     Args:
-        capacity: packets; the memory is taken at once.
+        capacity: packets, 40 bytes each.
     """
 
     def __init__(self, capacity: int = 1 << 18) -> None:
-        self._packets = np.zeros((capacity, 5), np.int64)
-        self._count = 0
+        self._cells = array("q")
+        self._full = 5 * capacity
         self._lost = 0
         self.capacity = capacity
 
     def add(self, time_ns: int, kind: int, type_: EventType, core: int, operation: int) -> None:
         """Append a packet, or count it as lost."""
-        if self._count == self.capacity:
+        if len(self._cells) == self._full:
             self._lost += 1
             return
-        self._packets[self._count] = (time_ns, kind, type_, core, operation)
-        self._count += 1
+        self._cells.extend((time_ns, kind, type_, core, operation))
 
     def drain(self, kinds: tuple[str, ...]) -> Trace:
         """What is held, as a trace; the buffer is empty afterwards."""
-        packets = self._packets[: self._count].copy()
-        lost, self._count, self._lost = self._lost, 0, 0
+        packets = np.frombuffer(self._cells, np.int64).reshape(-1, 5)
+        lost, self._cells, self._lost = self._lost, array("q"), 0
         return Trace(
             time_ns=packets[:, 0],
             id=packets[:, 1].astype(np.int32),

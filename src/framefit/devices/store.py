@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from framefit.core.files import cache_folder, read_record, write_record
-from framefit.core.latency_table import LatencyEntry, LatencyTable
+from framefit.core.latency_table import LatencyEntry, LatencyTable, Value
 from framefit.core.model import Model
 from framefit.devices.host import fingerprint
 from framefit.devices.measure import Measurement
@@ -27,7 +27,7 @@ class MeasurementStore:
     """
 
     def __init__(self, providers: Sequence[str], *, fresh: bool = False) -> None:
-        facts = {**fingerprint(), "providers": ",".join(providers)}
+        facts: dict[str, Value] = {**fingerprint(), "providers": ",".join(providers)}
         digest = hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()[:16]
         self._path = cache_folder() / "tables" / f"{digest}.table.json"
         self._table = LatencyTable(target="cpu", fingerprint=facts)

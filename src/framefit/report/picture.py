@@ -72,10 +72,12 @@ _BACKGROUND_LOOKS = (
     _Look("#f5b041", "#fad7a0", "#3d2a05", "▒", "="),
     _Look("#45b39d", "#a2d9ce", "#04302a", "░", "-"),
     _Look("#af7ac5", "#d7bde2", "#2c1038", "▓", "+"),
-    _Look("#aab7b8", "#d5dbdb", "#1c2526", "▚", "~"),
+    _Look("#ec7fa9", "#f7c5da", "#420c23", "▞", "*"),
+    _Look("#9bb53c", "#d3e09a", "#262e08", "▙", "o"),
+    _Look("#aab7b8", "#d5dbdb", "#1c2526", "▌", "~"),
 )
-_UNKNOWN_LOOK = _Look("#8a94a6", "#8a94a6", "#ffffff", "▞", "?")
-_OVERRUN_LOOK = _Look("#e5383b", "#e5383b", "#ffffff", "╳", "!")
+_UNKNOWN_LOOK = _Look("#8a94a6", "#8a94a6", "#ffffff", "▘", "?")
+_OVERRUN_LOOK = _Look("#e5383b", "#e5383b", "#ffffff", "▚", "!")
 
 
 def run_picture(
@@ -188,7 +190,7 @@ def _segments(
     merged: dict[tuple[int, int], list[int]] = {}
     for at in np.flatnonzero((executed.end_ns > span[0]) & (executed.start_ns < span[1])):
         lane, launch = lanes.get(int(executed.core[at])), int(executed.launch[at])
-        if lane is None:
+        if lane is None:  # not a unit of the program
             continue
         start, end = int(executed.start_ns[at]), int(executed.end_ns[at])
         if launch < 0:
@@ -251,8 +253,8 @@ _STYLE = """
 class _Drawing:
     """The SVG, laid out in pixels of a 960 wide view box."""
 
-    _WIDTH, _LEFT, _RIGHT, _TOP = 960.0, 74.0, 40.0, 106.0
-    _LANE, _GAP = 24.0, 6.0
+    _WIDTH, _LEFT, _RIGHT = 960.0, 84.0, 54.0
+    _LEGEND, _LEGEND_LINE, _LANE, _GAP = 82.0, 20.0, 24.0, 6.0
 
     def __init__(self, program: Program, rows: Sequence[_Row], windows: int, priority_models: Collection[str]) -> None:
         self._program = program
@@ -262,10 +264,12 @@ class _Drawing:
         self._lanes = max(len(program.units), 1)
         self._longest_ns = max(row.length_ns for row in rows)
         self._row_height = self._lanes * self._LANE
-        self._bottom = self._TOP + len(rows) * (self._row_height + self._GAP)
+        self._legend, legend_bottom = self._make_legend()
+        self._top = legend_bottom + 24
+        self._bottom = self._top + len(rows) * (self._row_height + self._GAP)
 
     def svg(self) -> str:
-        height = self._bottom + 50
+        height = self._bottom + 54
         title = self._title()
         frame = f'viewBox="0 0 {self._WIDTH:g} {height:g}" role="img" aria-label="{_quoted(title)}"'
         parts = [
@@ -274,10 +278,10 @@ class _Drawing:
             f'<rect class="card" x="0.5" y="0.5" width="{self._WIDTH - 1:g}" height="{height - 1:g}" rx="14"/>',
             _text(24, 36, title, "title"),
             _text(24, 57, self._subtitle(), "text"),
-            *self._legend(),
+            *self._legend,
         ]
         for place, row in enumerate(self._rows):
-            parts += self._row(row, self._TOP + place * (self._row_height + self._GAP))
+            parts += self._row(row, self._top + place * (self._row_height + self._GAP))
         parts += [*self._axis(), "</svg>"]
         return "\n".join(parts) + "\n"
 
@@ -293,24 +297,26 @@ class _Drawing:
         text = f"{which} of {self._windows}; each row is one window, from its frame's release to the next"
         return text + (f"; units, from the top: {_units(self._program)}" if self._lanes > 1 else "")
 
-    def _legend(self) -> Iterator[str]:
-        x, y = 24.0, 82.0
+    def _make_legend(self) -> tuple[list[str], float]:
+        """Its elements, in as many lines as it needs, and the last line's y."""
         bars = [bar for row in self._rows for bar in row.bars]
-        entries = [(name, look) for name, look in self._looks.items()]
+        entries = list(self._looks.items())
         if any(bar.program < 0 for bar in bars):
             entries.append(("unknown: events were lost", _UNKNOWN_LOOK))
         if any(bar.overrun or bar.runs_over for bar in bars):
             entries.append(("over the window's end", _OVERRUN_LOOK))
+        parts, x, y = [], 24.0, self._LEGEND
         for name, look in entries:
-            shades = (look.fill,) if look.fill == look.alternate else (look.fill, look.alternate)
-            for shade in shades:
-                yield f'<rect x="{x:g}" y="{y - 10:g}" width="14" height="12" rx="3.5" fill="{shade}"/>'
-                x += 17
-            yield _text(x + 4, y, name, "text")
-            x += 4 + _width(name, 12) + 22
-        if any(look.fill != look.alternate for look in self._looks.values()):
-            note = "number: segment; shade: changes with the frame"
-            yield _text(self._WIDTH - 24, y, note, "text", anchor="end")
+            shades = dict.fromkeys((look.fill, look.alternate))
+            width = 17 * len(shades) + 4 + _width(name, 12)
+            if x > 24 and x + width > self._WIDTH - 24:
+                x, y = 24.0, y + self._LEGEND_LINE
+            for place, shade in enumerate(shades):
+                box = f'x="{x + 17 * place:g}" y="{y - 10:g}" width="14" height="12" rx="3.5"'
+                parts.append(f'<rect {box} fill="{shade}"/>')
+            parts.append(_text(x + 17 * len(shades) + 4, y, name, "text"))
+            x += width + 22
+        return parts, y
 
     def _row(self, row: _Row, y: float) -> Iterator[str]:
         end = self._x(row.length_ns)
@@ -337,7 +343,7 @@ class _Drawing:
         left, right = self._x(bar.start_ns), self._x(bar.end_ns)
         gap = min(1.2, (right - left) / 4)  # neighbours stay apart, and short ones visible
         width = max(right - left - gap, 0.8)
-        fill = look.alternate if bar.frame % 2 else look.fill
+        fill = look.alternate if bar.frame > 0 and bar.frame % 2 else look.fill
         top, height = y + 2, self._LANE - 4
         label = _label(self._program, bar)
         yield f"<g><title>{escape(self._tooltip(bar))}</title>"
@@ -377,7 +383,9 @@ class _Drawing:
                 yield _text(x, y, f"{tick:g}", "text num", anchor="middle")
         yield _text(end, y, f"{end_ms:.4g} ms", "title num", anchor="middle", size=12)
         yield _text(self._LEFT - 12, y, "window", "text", anchor="end")
-        yield _text((self._LEFT + end) / 2, y + 20, "ms after the release", "text", anchor="middle")
+        yield _text(self._LEFT, y + 22, "ms after the release; upright line: the next release", "text")
+        if any(look.fill != look.alternate for look in self._looks.values()):
+            yield _text(end, y + 22, "number: segment; shade: changes with the frame", "text", anchor="end")
 
 
 def _rate(window_ns: int) -> str:
@@ -406,7 +414,15 @@ def _text(x: float, y: float, text: str, style: str, *, anchor: str = "start", s
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{inline}>{escape(text)}</text>'
 
 
-def _solid(look: _Look) -> str:  # noqa: ARG001 - in colour, all blocks are full ones
+def _block(look: _Look) -> str:
+    return look.block
+
+
+def _ascii_block(look: _Look) -> str:
+    return look.ascii_block
+
+
+def _solid(_: _Look) -> str:
     return "█"
 
 
@@ -419,8 +435,8 @@ class _TerminalDrawing:
         self._looks = looks
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        block = operator.attrgetter("ascii_block" if options.ascii_only else "block")
-        if console.color_system is not None and not console.no_color:
+        block: Callable[[_Look], str] = _ascii_block if options.ascii_only else _block
+        if console.color_system is not None and not console.no_color and not options.ascii_only:
             block = _solid
         margin = max(len("window"), len(str(self._rows[-1].window)))
         cells = max(options.max_width - margin - 4, 8)
@@ -462,7 +478,7 @@ class _TerminalDrawing:
             look = _look(self._program, self._looks, bar)
             first = min(round(bar.start_ns * cells / row.length_ns), cells - 1)
             after = max(round(bar.end_ns * cells / row.length_ns), first + 1)
-            colour = look.alternate if bar.frame % 2 else look.fill
+            colour = look.alternate if bar.frame > 0 and bar.frame % 2 else look.fill
             text = block(look) * (after - first)
             label = _label(self._program, bar)
             inked = len(label) < after - first

@@ -129,27 +129,28 @@ class Dispatcher:
         Raises:
             DeviceError: the device failed; what happened so far is kept.
         """
-        clock = self._clock
+        clock, guard_ns, priority = self._clock, self._guard_ns, self._priority
         self.start_ns = clock.now_ns() + _LEAD_NS
         clock.sleep_until_ns(self.start_ns)
         drained = 0
+        reserved = self.start_ns  # the next release, or the end of the run
         try:
             while not stop():
                 now = clock.now_ns()
-                while self.windows < windows and now >= self.release(self.windows):
+                while now >= reserved and self.windows < windows:
                     self._deliver(self.windows)
                     self.windows += 1
-                waiting = next((entry for entry in self._priority if entry[1].ready), None)
-                if waiting is not None:
-                    self._launch(*waiting, now)
+                    reserved = self.release(self.windows)
+                chosen = next((entry for entry in priority if entry[1].ready), None)
+                if chosen is not None:
+                    self._launch(*chosen, now)
                     continue
-                if now >= self.release(windows):
+                if now >= reserved:
                     break
-                reserved = self.release(self.windows)
                 chosen = self._next_background()
                 if chosen is not None:
                     job = chosen[1]
-                    if now + job.estimates_ns[job.next_segment] + self._guard_ns <= reserved:
+                    if now + job.estimates_ns[job.next_segment] + guard_ns <= reserved:
                         self._launch(*chosen, now)
                         continue
                 self._use_idle(reserved, on_idle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -68,7 +69,7 @@ def check_timetable(
             launches[slot.model, slot.frame].append((begin + slot.start_ns, slot))
         for unit, spans in busy.items():
             spans.sort()
-            for (_, end, first), (start, _, second) in zip(spans, spans[1:], strict=False):
+            for (_, end, first), (start, _, second) in itertools.pairwise(spans):
                 if start < end:
                     wrong.append(f"{here}: {first} and {second} overlap on {unit}")
         for model in timetable.models:
@@ -86,7 +87,7 @@ def check_timetable(
     for name, model in models.items():
         if not any(key[0] == name for key in launches):
             wrong.append(f"{name} never runs")
-        for left, right in zip(model.segments, model.segments[1:], strict=False):
+        for left, right in itertools.pairwise(model.segments):
             if right.index != left.index + 1:
                 wrong.append(f"{name}: segment {right.index} follows {left.index}")
     for unit, limit in (memory_limit_bytes or {}).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,7 +42,7 @@ def candidate_pieces(model: Model, most: int) -> list[tuple[int, int]]:
                 bins[share] = position
         chosen = sorted(bins.values())
     edges = [0, *chosen, count]
-    return [(first, last - 1) for first, last in zip(edges, edges[1:], strict=False)]
+    return [(first, last - 1) for first, last in itertools.pairwise(edges)]
 
 
 def pooled_excess(samples_ns: Sequence[npt.NDArray[np.int64]], quantile: float) -> float:
@@ -95,8 +96,7 @@ def priced_pieces(single_ns: Sequence[float], pair_ns: Sequence[float], whole_ns
 def paired(runs: Sequence[tuple[int, int]], start: int) -> list[tuple[int, int]]:
     """Runs of layers joined two by two from number ``start`` on; what is left over stays single."""
     joined = list(runs[:start])
-    for left in range(start, len(runs) - 1, 2):
-        joined.append((runs[left][0], runs[left + 1][1]))
+    joined += [(runs[left][0], runs[left + 1][1]) for left in range(start, len(runs) - 1, 2)]
     if (len(runs) - start) % 2:
         joined.append(runs[-1])
     return joined

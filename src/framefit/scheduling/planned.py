@@ -68,7 +68,8 @@ def planned_model(
     reasons = [f'priority = "{entry.priority}" in the workload']
     if not priority:
         reasons.append(
-            f"{planned_quantile_ns(whole_ns, excess) / 1e6:.2f} ms whole, {limit_ns / 1e6:.2f} ms of residual less guard: "
+            f"{planned_quantile_ns(whole_ns, excess) / 1e6:.2f} ms whole, "
+            f"{limit_ns / 1e6:.2f} ms of residual less guard: "
             + ("runs whole" if len(segments) == 1 else f"cut into {len(segments)} segments")
         )
     medians = sum(segment.median_ns for segment in segments)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from framefit.core.files import write_whole
 from framefit.core.model.builtin import BUILTIN
-from framefit.workflows.plan import Notify, Plan, plan
+from framefit.workflows.plan import Notify, Plan, plan, silent
 from framefit.workflows.run import RunResult, run
 
 __all__ = ["demo"]
@@ -41,7 +41,7 @@ def demo(
     *,
     seconds: float = 8.0,
     seed: int = 0,
-    notify: Notify = lambda message: None,
+    notify: Notify = silent,
     stop: Callable[[], bool] = lambda: False,
     on_idle: Callable[[int, int], None] | None = None,
 ) -> tuple[Plan, RunResult]:

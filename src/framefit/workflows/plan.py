@@ -27,7 +27,7 @@ from framefit.scheduling.pieces import candidate_pieces, paired, planned_quantil
 from framefit.scheduling.planned import planned_model
 from framefit.scheduling.timetable import Beat, build_timetable
 
-__all__ = ["Plan", "PlannedTask", "plan"]
+__all__ = ["Notify", "Plan", "PlannedTask", "plan", "silent"]
 
 _MOST_PIECES = 64
 _LEAST_GUARD_NS = 50_000  # a dispatch costs about this much
@@ -38,6 +38,10 @@ _MOST_ATTEMPTS = 4  # at cutting anew where measured segments exceed the residua
 _TOLERANCE = 1e-4
 
 Notify = Callable[[str], None]
+
+
+def silent(message: str) -> None:
+    """Report no progress."""
 
 
 @dataclass
@@ -92,7 +96,7 @@ def plan(
     output: str | Path | None = None,
     force: bool = False,
     fresh: bool = False,
-    notify: Notify = lambda message: None,
+    notify: Notify = silent,
 ) -> Plan:
     """Say whether and how a workload's models fit into every window.
 
@@ -155,14 +159,12 @@ class _Planner:
         durations = [planned_quantile_ns(m.samples_ns, excess) for m in measured]
         priority_ns = sum(duration for task, duration in zip(tasks, durations, strict=True) if task.priority)
         limit_ns = beat.window_ns - priority_ns - beat.guard_ns
-        for task, duration, whole in zip(tasks, durations, measured, strict=True):
+        for task, duration, uncut in zip(tasks, durations, measured, strict=True):
             if not task.priority and duration > limit_ns:
-                self._probe(task, whole.median_ns, excess)
+                self._probe(task, uncut.median_ns, excess)
         timetable = self._place(tasks, beat, limit_ns)
-        if timetable.feasible:
-            timetable = self._verified(timetable, tasks)
-        else:
-            timetable = self._explained(timetable, tasks)
+        complete = self._verified if timetable.feasible else self._explained
+        timetable = complete(timetable, tasks)
         memory = {self.unit: sum(task.execution.memory_bytes for task in tasks)}
         timetable = msgspec.structs.replace(timetable, memory_bytes=memory, reasons=tuple(self.warnings))
         deadlines = dict(beat.deadlines_ns)

@@ -29,16 +29,16 @@ from framefit.core.workload import release_ns
 from framefit.devices.host import fingerprint, pinned
 from framefit.devices.measure import Measurement, measure, measure_floor
 from framefit.errors import DeviceError, InfeasibleError, InputError
+from framefit.report.frames import write_frames
 from framefit.report.perfetto import write_perfetto
 from framefit.report.picture import run_picture
-from framefit.report.frames import write_frames
 from framefit.runtime.dispatcher import Dispatcher, Job, steady
 from framefit.runtime.metrics import figures, frame_records, misses, model_metrics
 from framefit.runtime.sinks import Sink, open_sink
 from framefit.runtime.streams import Queue, Stream, open_stream
 from framefit.runtime.wiring import streams_of
 from framefit.scheduling.bounds import fluid_bound_hz, packing_bound_hz
-from framefit.workflows.plan import Notify, Plan, plan
+from framefit.workflows.plan import Notify, Plan, plan, silent
 
 __all__ = ["RunResult", "run"]
 
@@ -80,7 +80,7 @@ def run(
     force: bool = False,
     fresh: bool = False,
     seed: int = 0,
-    notify: Notify = lambda message: None,
+    notify: Notify = silent,
     stop: Callable[[], bool] = lambda: False,
     on_idle: Callable[[int, int], None] | None = None,
 ) -> RunResult:

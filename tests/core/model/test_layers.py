@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from networks import NETWORKS
 
 from framefit.core.model import GraphBuilder, Layer, Model, TensorInfo
+from networks import NETWORKS
 
 
 def only_layer(b: GraphBuilder, output: str) -> Layer:
+    """The layer of a network of one."""
     b.output(output)
     model = b.build()
     assert len(model.layers) == 1
@@ -96,7 +97,7 @@ def test_loop_counts_its_body_once_an_iteration() -> None:
     product = ir.node("MatMul", [carried, b._values[weight]])
     results = [still.outputs[0], product.outputs[0]]
     body = ir.Graph([number, going, carried], results, nodes=[still, product], name="body")
-    times, true = b.constant(np.asarray(3, np.int64)), b.constant(np.asarray(True))
+    times, true = b.constant(np.asarray(3, np.int64)), b.constant(np.asarray([True]).squeeze())
     layer = only_layer(b, b.op("Loop", times, true, x, body=body))
     assert layer.macs == 3 * 16
     assert layer.parameters == 16 + 2  # the matrix, the count and the condition
@@ -130,7 +131,7 @@ def test_an_op_without_products_costs_no_macs_but_has_its_parameters() -> None:
 
 
 def test_shared_weights_count_once_in_the_model() -> None:
-    """Two towers of three convolutions share one 2 x 2 x 3 x 3 weight; each layer shows it, the model counts it once."""
+    """Two towers of three convolutions share a weight; every layer shows it, the model counts it once."""
     model = NETWORKS["towers"]()
     convolutions = [layer for layer in model.layers if layer.op == "Conv"]
     assert [layer.parameters for layer in convolutions].count(36) == 6
@@ -166,8 +167,9 @@ def test_a_late_input_does_not_cross() -> None:
     """A graph input that is read late is fed to the late segment; it does not cross the cuts before."""
     model = NETWORKS["two_ends"]()
     assert all("bias" not in {tensor.name for tensor in cut.tensors} for cut in model.cuts)
-    last = model.segment(len(model.layers) - 1, len(model.layers) - 1)
-    assert "bias" in {tensor.name for tensor in last.inputs}
+    reader = [layer.op for layer in model.layers].index("Add")
+    assert "bias" in {tensor.name for tensor in model.segment(reader, reader).inputs}
+    assert "bias" not in {tensor.name for tensor in model.segment(0, reader - 1).inputs}
 
 
 def test_an_outer_tensor_of_a_branch_crosses() -> None:

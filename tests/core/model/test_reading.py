@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from networks import NETWORKS, Runner, difference, random_inputs, write_dynamic
 from onnx import TensorProto, helper, numpy_helper
 
 from framefit.core.model import Model
 from framefit.errors import InputError
+from networks import NETWORKS, Runner, difference, random_inputs, write_dynamic
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
 
 def info(name: str, shape: list[Any] | None, kind: int = FLOAT) -> onnx.ValueInfoProto:
+    """A declared input or output."""
     return helper.make_tensor_value_info(name, kind, shape)
 
 
@@ -131,7 +132,7 @@ def test_an_if_of_a_constant_is_the_branch_that_it_takes(tmp_path: Path, flag: b
     assert [tensor.name for tensor in model.inputs] == ["x"]
     assert [tensor.name for tensor in model.layers[-1].inputs] == ["chosen"]
     x = np.asarray([-1, 2], np.float32)
-    expected = np.exp(np.maximum(x, 0) + [1, 2] if flag else -x)
+    expected = np.exp(np.maximum(x, 0) + np.asarray([1, 2]) if flag else -x)
     for positions in ([], [1]):
         np.testing.assert_allclose(Runner(model).cut({"x": x}, positions)["y"], expected, rtol=1e-6)
 

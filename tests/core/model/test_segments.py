@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import subprocess
 import sys
@@ -13,10 +14,10 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import NETWORKS, Runner, difference, random_inputs
 
 from framefit.core.model import Model
 from framefit.errors import InputError
+from networks import NETWORKS, Runner, difference, random_inputs
 
 TOLERANCE = 1e-4
 
@@ -26,10 +27,12 @@ few = settings(max_examples=12, deadline=None)
 
 @functools.cache
 def runner(name: str) -> Runner:
+    """One runner a network, so that sessions are made once."""
     return Runner(NETWORKS[name]())
 
 
 def draw_positions(data: st.DataObject, model: Model) -> set[int]:
+    """Any legal cuts."""
     legal = [cut.position for cut in model.legal_cuts]
     return data.draw(st.sets(st.sampled_from(legal))) if legal else set()
 
@@ -66,7 +69,7 @@ def test_grouped_chains_keep_the_outputs(name: str, data: st.DataObject) -> None
     plain = runner(name)
     nodes = [node for layer in plain.model.layers for node in layer.nodes]
     bounds = sorted({0, len(nodes), *data.draw(st.sets(st.integers(1, len(nodes) - 1)))})
-    chains = [tuple(nodes[first:end]) for first, end in zip(bounds, bounds[1:], strict=False)]
+    chains = [tuple(nodes[first:end]) for first, end in itertools.pairwise(bounds)]
     model = plain.model.grouped(chains)
     assert sorted(sorted(layer.nodes) for layer in model.layers) == sorted(sorted(chain) for chain in chains)
     assert model.macs == plain.model.macs
@@ -99,7 +102,7 @@ def test_segments_keep_names_and_are_valid(name: str) -> None:
     known |= {tensor.name: tensor for tensor in (*model.inputs, *model.outputs)}
     bounds = [0, *(cut.position for cut in model.legal_cuts), len(model.layers)]
     layers = []
-    for first, end in zip(bounds, bounds[1:], strict=False):
+    for first, end in itertools.pairwise(bounds):
         part = model.segment(first, end - 1)
         layers += part.layers
         for tensor in (*part.inputs, *part.outputs):

@@ -93,7 +93,7 @@ class GraphBuilder:
         shape = self._values[tensor].shape
         if shape is None or not all(isinstance(size, int) for size in shape):
             raise ValueError(f"the shape of {tensor!r} is not static: {shape}")
-        return tuple(int(size) for size in shape)
+        return tuple(size for size in shape if isinstance(size, int))
 
     def conv(
         self,
@@ -137,7 +137,7 @@ class GraphBuilder:
             draw.normal(0, 0.1, channels),
             draw.uniform(0.8, 1.2, channels),
         ]
-        return self.op("BatchNormalization", x, *(self.constant(p.astype(np.float32)) for p in parameters))
+        return str(self.op("BatchNormalization", x, *(self.constant(p.astype(np.float32)) for p in parameters)))
 
     def dense(self, x: str, features: int, *, activation: str | None = None) -> str:
         """Fully connected layer; x: N x F."""
@@ -148,7 +148,8 @@ class GraphBuilder:
 
     def upsample(self, x: str, factor: int = 2) -> str:
         """Nearest-neighbour resize; x: N x C x H x W."""
-        return self.op("Resize", x, "", self.constant(np.asarray([1, 1, factor, factor], np.float32)), mode="nearest")
+        scales = self.constant(np.asarray([1, 1, factor, factor], np.float32))
+        return str(self.op("Resize", x, "", scales, mode="nearest"))
 
     def build(self) -> Model:
         """The network as a :class:`Model`."""

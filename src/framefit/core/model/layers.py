@@ -67,7 +67,7 @@ def tensor_info(value: ir.Value) -> TensorInfo:
     """The record of a graph value; sequences, optionals and strings have no dtype."""
     shape = None
     if value.shape is not None and all(isinstance(size, int) for size in value.shape):
-        shape = tuple(int(size) for size in value.shape)
+        shape = tuple(size for size in value.shape if isinstance(size, int))
     dtype = ""
     if isinstance(value.type, ir.TensorType) and value.dtype not in (None, ir.DataType.STRING, ir.DataType.UNDEFINED):
         assert value.dtype is not None
@@ -78,7 +78,7 @@ def tensor_info(value: ir.Value) -> TensorInfo:
 def _sizes(value: ir.Value | None) -> list[int] | None:
     if value is None or value.shape is None or not all(isinstance(size, int) for size in value.shape):
         return None
-    return [int(size) for size in value.shape]
+    return [size for size in value.shape if isinstance(size, int)]
 
 
 # Operator -> position of its weight; com.microsoft's quantised and fused forms beside the standard ones.

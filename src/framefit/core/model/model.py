@@ -133,8 +133,7 @@ class Model:
             groups: names of nodes that the device always fuses. Groups that share a
                 node are joined; so are groups that would wait for each other.
         """
-        graph = Model(self._ir, name=self.name, groups=[*self._groups, *map(tuple, groups)], assumed=self.assumed)
-        return graph
+        return Model(self._ir, name=self.name, groups=[*self._groups, *map(tuple, groups)], assumed=self.assumed)
 
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:

@@ -9,7 +9,7 @@ inferred, shape computations on static shapes replaced by their values, and each
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,10 +180,22 @@ def _set_constants(model: ir.Model, constants: Mapping[str, Any], where: str | P
         dtype = value.dtype
         if dtype is None:
             raise InputError(f"input {name!r} has no type", where=where, remedy="export the model again")
-        array = np.asarray(given).astype(dtype.numpy())
-        rank = None if value.shape is None else len(value.shape)
-        if rank is not None and array.ndim < rank and array.size == 1:
-            array = array.reshape((1,) * rank)
+        try:
+            array = np.asarray(given).astype(dtype.numpy())
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"constant {name!r} cannot be {given!r}: {error}", where=where, remedy=f"give {dtype.numpy()} numbers"
+            ) from error
+        if value.shape is not None:
+            declared = list(value.shape)
+            if array.ndim < len(declared) and array.size == 1:
+                array = array.reshape((1,) * len(declared))
+            if not _fits(declared, array.shape):
+                raise InputError(
+                    f"constant {name!r} is {_shown(declared)}, not {_shown(array.shape)}",
+                    where=where,
+                    remedy="give a value of that shape",
+                )
         value.const_value = ir.tensor(array, name=name)
         value.shape = ir.Shape(array.shape)
         model.graph.inputs.remove(value)
@@ -195,26 +207,28 @@ def _fix_inputs(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], where: s
     symbols: dict[str, int] = {}
     for name, given in shapes.items():
         value = _input_named(graph, name, "shapes", where)
+        if any(size < 1 for size in given) and (value.shape is None or tuple(given) != tuple(value.shape)):
+            raise InputError(
+                f"input {name!r} cannot be {_shown(given)}", where=where, remedy="give sizes of at least 1"
+            )
         if value.shape is None:
             value.shape = ir.Shape(given)
             continue
         declared = [size if isinstance(size, int) else str(size) for size in value.shape]
-        fits = len(given) == len(declared)
-        fits = fits and all(not isinstance(d, int) or d == g for d, g in zip(declared, given, strict=True))
-        if not fits:
+        if not _fits(declared, given):
             raise InputError(
                 f"input {name!r} takes {_shown(declared)}, not {_shown(given)}",
                 where=where,
                 remedy="give a shape (or a stream) that fits",
             )
         for size, number in zip(value.shape, given, strict=True):
-            if isinstance(size, ir.SymbolicDim) and size.value is not None:
-                if symbols.setdefault(size.value, number) != number:
-                    raise InputError(
-                        f"dimension {size.value!r} would be {symbols[size.value]} and {number}",
-                        where=where,
-                        remedy="give shapes that agree",
-                    )
+            symbol = size.value if isinstance(size, ir.SymbolicDim) else None
+            if symbol is not None and symbols.setdefault(symbol, number) != number:
+                raise InputError(
+                    f"dimension {symbol!r} would be {symbols[symbol]} and {number}",
+                    where=where,
+                    remedy="give shapes that agree",
+                )
         value.shape = ir.Shape(given)
     assumed = []
     for value in graph.inputs:
@@ -245,6 +259,13 @@ def _fix_inputs(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], where: s
     return assumed
 
 
+def _fits(declared: Sequence[Any], given: Sequence[int]) -> bool:
+    """Whether static sizes agree with declared ones, of which some may be symbols."""
+    return len(given) == len(declared) and all(
+        not isinstance(size, int) or size == number for size, number in zip(declared, given, strict=True)
+    )
+
+
 def _shown(shape: Any) -> str:
     return " x ".join(str(size) for size in shape) or "a scalar"
 
@@ -267,7 +288,7 @@ def _fold_and_infer(model: ir.Model) -> None:
             source = node.inputs[0] if node.inputs else None
             if node.domain == "" and node.op_type in ("Shape", "Size") and source is not None and _static(source):
                 assert source.shape is not None
-                sizes = np.asarray([int(size) for size in source.shape], np.int64)
+                sizes = np.asarray([size for size in source.shape if isinstance(size, int)], np.int64)
                 if node.op_type == "Shape":
                     start = node.attributes.get_int("start", 0)
                     sizes = sizes[slice(start, node.attributes.get_int("end", len(sizes)))]
@@ -310,7 +331,7 @@ def _evaluate(model: ir.Model, node: ir.Node) -> bool:
     feeds = {str(v.name): v.const_value.numpy() for v in node.inputs if v is not None and v.const_value is not None}
     try:
         results = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets)).run(None, feeds)
-    except Exception as error:  # the reference implementation raises whatever its numpy code raises
+    except Exception as error:  # noqa: BLE001 - the reference implementation raises whatever its numpy code raises
         logger.debug("constant %s not folded: %s", node.name, error)
         return False
     if any(np.size(result) > _FOLD_ELEMENTS for result in results):

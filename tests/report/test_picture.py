@@ -1,0 +1,134 @@
+"""Runs as pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from framefit.errors import InputError
+from framefit.report.picture import run_picture, terminal_picture
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def bars(text):
+    """Tooltip, fill and left edge of every bar."""
+    root = ET.fromstring(text)
+    return [
+        (group.findtext(f"{SVG}title"), group.find(f"{SVG}rect").get("fill"), float(group.find(f"{SVG}rect").get("x")))
+        for group in root.iter(f"{SVG}g")
+    ]
+
+
+def drawn(renderable, **options):
+    """Lines that a console shows."""
+    console = Console(file=io.StringIO(), **options)
+    console.print(renderable)
+    return console.file.getvalue().splitlines()
+
+
+def test_svg_bars(run):
+    """Every segment executed in the shown windows is one bar, named in its tooltip."""
+    shown = run.launches.window < 12
+    found = bars(run_picture(*run.arguments))
+    assert len(found) == shown.sum()
+    for (tooltip, _, _), which, frame in zip(found, run.launches.program, run.launches.frame, strict=False):
+        segment = run.program.programs[which]
+        assert tooltip.startswith(f"{segment.model}, segment {segment.segment}, frame {frame}: ")
+    assert len({fill for tooltip, fill, _ in found if tooltip.startswith("face")}) == 1
+    assert len({fill for tooltip, fill, _ in found if tooltip.startswith("segmenter")}) == 2
+
+
+def test_svg_title_and_rows(run):
+    """The title names models and rate; rows are the windows asked for, at most those that there are."""
+    text = run_picture(*run.arguments, first_window=15, windows=12)
+    assert "face + segmenter at 30 Hz" in text
+    assert "windows 15 to 19 of 20" in text
+    assert text.count('class="row"') == 5
+
+
+def test_svg_overrun(run, late_run):
+    """What runs over a window's end is red in the next window, from its beginning."""
+    red = "#e5383b"
+    assert not any(fill == red for _, fill, _ in bars(run_picture(*run.arguments)))
+    text = run_picture(*late_run.arguments)
+    over = [(tooltip, x) for tooltip, fill, x in bars(text) if fill == red]
+    assert len(over) == 1
+    assert over[0][0].endswith("over the end of its window")
+    left = float(ET.fromstring(text).find(f"{SVG}rect[@class='row']").get("x"))
+    assert over[0][1] == pytest.approx(left, abs=0.01)
+    assert text.count('class="over"') == 1
+
+
+def test_svg_names(run):
+    """Names with characters that XML reserves are shown as they are."""
+    programs = tuple(
+        replace(one, model="a<b>&\"c'" if one.model == "face" else one.model) for one in run.program.programs
+    )
+    text = run_picture(run.trace, replace(run.program, programs=programs), run.launches, run.releases_ns, ["x"])
+    assert any(tooltip.startswith("a<b>&\"c'") for tooltip, _, _ in bars(text))
+
+
+def test_svg_legend(run):
+    """A legend of many models takes as many lines as it needs; none overlaps another or leaves the picture."""
+    programs = tuple(replace(one, model=f"model with a long name {at}") for at, one in enumerate(run.program.programs))
+    root = ET.fromstring(
+        run_picture(run.trace, replace(run.program, programs=programs), run.launches, run.releases_ns, [])
+    )
+    first_row = float(root.find(f"{SVG}rect[@class='row']").get("y"))
+    labels = [label for label in root.findall(f"{SVG}text") if label.text.startswith("model with a long name")][1:]
+    assert len(labels) == len(programs)
+    assert all(float(label.get("x")) < 960 - 24 and float(label.get("y")) < first_row for label in labels)
+    assert len({(label.get("x"), label.get("y")) for label in labels}) == len(labels)
+
+
+def test_svg_lost_events(run):
+    """Where events were lost, an operation's own kind still names its segment, but not its frame."""
+    kept = np.arange(len(run.trace)) >= 2
+    columns = {name: getattr(run.trace, name)[kept] for name in ("time_ns", "id", "type", "core", "operation")}
+    damaged = dataclasses.replace(run, trace=dataclasses.replace(run.trace, **columns))
+    found = bars(run_picture(*damaged.arguments))
+    assert len(found) == (run.launches.window < 12).sum() - 1
+    assert found[0][0].startswith("segmenter, segment 0: ")
+
+
+@pytest.mark.parametrize(("first", "windows"), [(20, 12), (-1, 12), (0, 0)])
+@pytest.mark.parametrize("picture", [run_picture, terminal_picture])
+def test_missing_windows(run, picture, first, windows):
+    """Windows that the run does not have are refused."""
+    with pytest.raises(InputError, match="of a run that has 20"):
+        picture(*run.arguments, first_window=first, windows=windows)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_terminal(late_run, width):
+    """Eight rows as wide as the console show the segments in order, and the overrun."""
+    lines = drawn(terminal_picture(*late_run.arguments), width=width, no_color=True)
+    assert max(map(len, lines)) <= width
+    rows = [line for line in lines if "│" in line]
+    assert len(rows) == 8
+    assert [digit for digit in "".join(row.split("│")[1] for row in rows[:2]) if digit.isdigit()] == list("01234567")
+    assert rows[5].rstrip().endswith("│▶")
+    assert rows[6].split("│")[1].startswith("5▚")
+    assert lines[-1].rstrip().endswith("33.33 ms")
+
+
+def test_terminal_lengths(run):
+    """A bar is as long as its share of the window."""
+    row = next(line for line in drawn(terminal_picture(*run.arguments), width=120, no_color=True) if "│" in line)
+    inside = row.split("│")[1]
+    assert inside.index("0") / len(inside) == pytest.approx(6.1 / 33.33, abs=1.5 / len(inside))
+
+
+def test_terminal_without_unicode(run):
+    """A console that knows only ASCII gets ASCII."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    Console(file=file, width=80).print(terminal_picture(*run.arguments))
+    file.flush()
+    assert b"|face####" in file.buffer.getvalue()
