@@ -14,6 +14,7 @@ from framefit.devices.device import Completion
 __all__ = ["Measurement", "measure", "measure_floor"]
 
 _LEAST_WARM_UP, _MOST_WARM_UP = 3, 12
+_LEAST_SLEEP_NS = 1_000_000
 _SETTLED = 0.05  # two rounds' medians this close: warm
 _UNSTABLE = 0.10  # first and second half's medians this far apart: the machine drifted
 
@@ -66,12 +67,15 @@ def measure(
     budget_ns: int = 2_000_000_000,
     least_rounds: int = 20,
     most_rounds: int = 200,
-    on_round: Callable[[int, int], None] | None = None,
+    clock: Clock | None = None,
+    period_ns: int = 0,
 ) -> list[Measurement]:
     """Time launches in turn: each round runs every one of them once, in order.
 
     Taking turns gives each launch the caches that it finds in a real run, and lets
-    drift of the machine's speed touch all of them alike.
+    drift of the machine's speed touch all of them alike. With a period each round
+    begins after a sleep, as a window does: what runs after one finds its caches cold
+    and the processor slow.
 
     Args:
         launches: what to time; the device's own completion is what counts. Rounds that
@@ -79,7 +83,8 @@ def measure(
         budget_ns: time to spend, within the two limits on rounds.
         least_rounds: samples of each at least.
         most_rounds: samples of each at most.
-        on_round: called with (rounds done, rounds) for progress.
+        clock: sleeps between rounds where ``period_ns`` is given.
+        period_ns: distance of the rounds' beginnings, longer where a round is.
 
     Returns:
         One measurement for each launch, in order.
@@ -90,13 +95,13 @@ def measure(
         if turn + 1 >= _LEAST_WARM_UP and abs(total - before) <= _SETTLED * before:
             break
         before = total
-    rounds = min(max(budget_ns // max(total, 1), least_rounds), most_rounds)
+    rounds = min(max(budget_ns // max(total, period_ns, 1), least_rounds), most_rounds)
     samples = np.empty((len(launches), rounds), np.int64)
     for turn in range(rounds):
+        if clock is not None and period_ns:
+            clock.sleep_until_ns(clock.now_ns() + max(period_ns - total, _LEAST_SLEEP_NS))
         for index, launch in enumerate(launches):
             samples[index, turn] = launch().duration_ns
-        if on_round is not None:
-            on_round(turn + 1, rounds)
     return [Measurement(row) for row in samples]
 
 

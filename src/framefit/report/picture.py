@@ -29,6 +29,7 @@ class _Bar:
         lane: the unit's place in ``Program.units``.
         program: index into ``Program.programs``, -1 where it is unknown.
         frame: -1 where it is unknown.
+        odd: whether an odd number of frames of this model was executed before.
         whole_ns: duration of the whole segment.
         overrun: the segment started in an earlier window.
         runs_over: it goes on in the next window.
@@ -37,6 +38,7 @@ class _Bar:
     lane: int
     program: int
     frame: int
+    odd: bool
     start_ns: int
     end_ns: int
     whole_ns: int
@@ -158,7 +160,7 @@ def _rows(
     last = min(first_window + windows, len(releases))
     bars: list[list[_Bar]] = [[] for _ in range(len(releases))]
     span = (int(releases[first_window]), int(ends[last - 1]))
-    for lane, which, frame, start, end in _segments(trace, program, launches, span):
+    for lane, which, frame, odd, start, end in _segments(trace, program, launches, span):
         begun = max(int(np.searchsorted(releases, start, "right")) - 1, 0)
         for window in range(begun, last):
             release, window_end = int(releases[window]), int(ends[window])
@@ -166,7 +168,7 @@ def _rows(
                 break
             from_ns, to_ns = max(start, release) - release, min(end, window_end) - release
             over = end > window_end and window + 1 < len(releases)
-            bars[window].append(_Bar(lane, which, frame, from_ns, to_ns, end - start, window > begun, over))
+            bars[window].append(_Bar(lane, which, frame, odd, from_ns, to_ns, end - start, window > begun, over))
     return [
         _Row(window, int(ends[window] - releases[window]), tuple(bars[window])) for window in range(first_window, last)
     ]
@@ -174,8 +176,8 @@ def _rows(
 
 def _segments(
     trace: Trace, program: Program, launches: Launches, span: tuple[int, int]
-) -> Iterator[tuple[int, int, int, int, int]]:
-    """Lane, program, frame, start and end of what was executed within ``span``.
+) -> Iterator[tuple[int, int, int, bool, int, int]]:
+    """Lane, program, frame, its parity, start and end of what was executed within ``span``.
 
     The operations of one launch on one unit become one bar. Where launches are unknown, an
     operation's kind still names its segment when only one segment has operations of that kind.
@@ -195,14 +197,18 @@ def _segments(
         start, end = int(executed.start_ns[at]), int(executed.end_ns[at])
         if launch < 0:
             found = of_kind.get(trace.kinds[executed.kind[at]], set())
-            yield lane, next(iter(found)) if len(found) == 1 else -1, -1, start, end
+            yield lane, next(iter(found)) if len(found) == 1 else -1, -1, False, start, end
         elif (lane, launch) in merged:
             whole = merged[lane, launch]
             whole[0], whole[1] = min(whole[0], start), max(whole[1], end)
         else:
             merged[lane, launch] = [start, end]
+    model_of = np.asarray([segment.model for segment in program.programs])[launches.program]
+    frames = {model: np.unique(launches.frame[model_of == model]) for model in np.unique(model_of)}
     for (lane, launch), (start, end) in merged.items():
-        yield lane, int(launches.program[launch]), int(launches.frame[launch]), start, end
+        frame = int(launches.frame[launch])
+        odd = bool(np.searchsorted(frames[model_of[launch]], frame) % 2)
+        yield lane, int(launches.program[launch]), frame, odd, start, end
 
 
 def _looks(program: Program, priority_models: Collection[str]) -> dict[str, _Look]:
@@ -343,7 +349,7 @@ class _Drawing:
         left, right = self._x(bar.start_ns), self._x(bar.end_ns)
         gap = min(1.2, (right - left) / 4)  # neighbours stay apart, and short ones visible
         width = max(right - left - gap, 0.8)
-        fill = look.alternate if bar.frame > 0 and bar.frame % 2 else look.fill
+        fill = look.alternate if bar.odd else look.fill
         top, height = y + 2, self._LANE - 4
         label = _label(self._program, bar)
         yield f"<g><title>{escape(self._tooltip(bar))}</title>"
@@ -478,7 +484,7 @@ class _TerminalDrawing:
             look = _look(self._program, self._looks, bar)
             first = min(round(bar.start_ns * cells / row.length_ns), cells - 1)
             after = max(round(bar.end_ns * cells / row.length_ns), first + 1)
-            colour = look.alternate if bar.frame > 0 and bar.frame % 2 else look.fill
+            colour = look.alternate if bar.odd else look.fill
             text = block(look) * (after - first)
             label = _label(self._program, bar)
             inked = len(label) < after - first

@@ -200,9 +200,12 @@ class _Planner:
         )
 
     def _measure(
-        self, launches: Sequence[tuple[Execution, int]], budget_ns: int, least_rounds: int
+        self, launches: Sequence[tuple[Execution, int]], budget_ns: int, least_rounds: int, *, on_beat: bool = True
     ) -> list[Measurement]:
-        """Durations of segments: from the store where it has all of them, else measured in turn."""
+        """Durations of segments: from the store where it has all of them, else measured in turn.
+
+        On the beat, each round begins after a sleep as in a run; else back to back.
+        """
         beside = hashlib.sha256("".join(sorted(e.parts[i].digest for e, i in launches)).encode()).hexdigest()[:16]
         known = [self.store.find(e.parts[index], self.unit, beside, least_rounds) for e, index in launches]
         found = [measurement for measurement in known if measurement is not None]
@@ -212,7 +215,13 @@ class _Planner:
         for execution in {id(execution): execution for execution, _ in launches}.values():
             execution.run(random_inputs(execution.inputs, random))  # real values between the segments
         calls = [lambda e=execution, i=index: e.launch(i) for execution, index in launches]
-        found = measure(calls, budget_ns=budget_ns, least_rounds=least_rounds)
+        found = measure(
+            calls,
+            budget_ns=budget_ns,
+            least_rounds=least_rounds,
+            clock=self.device.clock,
+            period_ns=self.workload.window_ns if on_beat else 0,
+        )
         self.store.add(beside, [(e.parts[index], self.unit, m) for (e, index), m in zip(launches, found, strict=True)])
         if sum(not measurement.stable for measurement in found) > len(found) / 2:
             self.warnings.append("the machine's speed drifted while it was measured: see framefit doctor, plan again")
@@ -229,7 +238,7 @@ class _Planner:
         # Pieces 0+1, 2+3, ... and 1+2, 3+4, ... joined: two more ways to cut the model.
         joined = [self._execution(task.wired, paired(task.runs, start)) for start in (0, 1)]
         launches += [(joined[left % 2], (left + left % 2) // 2) for left in range(len(task.runs) - 1)]
-        cost = [m.median_ns for m in self._measure(launches, _PROBE_NS, _PROBE_ROUNDS)]
+        cost = [m.median_ns for m in self._measure(launches, _PROBE_NS, _PROBE_ROUNDS, on_beat=False)]
         task.pieces = priced_pieces(cost[: len(task.runs)], cost[len(task.runs) :], whole_ns, excess)
 
     def _place(self, tasks: Sequence[PlannedTask], beat: Beat, limit_ns: int) -> Timetable:

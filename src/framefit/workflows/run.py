@@ -217,7 +217,14 @@ class _Session:
         launches = [(t.execution, index) for t in self.plan.tasks for index in range(len(t.execution.parts))]
         launches += [(task.whole, 0) for task in self.plan.tasks]
         calls = [lambda e=execution, i=index: e.launch(i) for execution, index in launches]
-        return measure(calls, budget_ns=_AROUND_NS, least_rounds=_AROUND_LEAST, most_rounds=_AROUND_MOST)
+        return measure(
+            calls,
+            budget_ns=_AROUND_NS,
+            least_rounds=_AROUND_LEAST,
+            most_rounds=_AROUND_MOST,
+            clock=self.plan.device.clock,
+            period_ns=self.plan.timetable.window_ns,
+        )
 
     def reset(self) -> None:
         """Zero all state."""
@@ -240,7 +247,7 @@ class _Session:
         """Figures from the logs."""
         timetable, run = self.plan.timetable, self.dispatcher
         rate_hz, windows = self.plan.workload.beat_hz, run.windows
-        releases = np.asarray([run.start_ns + release_ns(k, rate_hz) for k in range(windows + 1)], np.int64)
+        releases = np.asarray([run.start_ns + release_ns(k, rate_hz) for k in range(windows)], np.int64)
         medians = [int(np.median(np.concatenate([m.samples_ns for m in same]))) for same in zip(*around, strict=True)]
         segment_ns, whole_ns = medians[: -len(self.plan.tasks)], medians[-len(self.plan.tasks) :]
         rows = run.launches.rows()

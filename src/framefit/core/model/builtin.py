@@ -34,7 +34,7 @@ def detector(seed: int = 0) -> Model:
     scores, boxes = [], []
     # (channels, stride) of the blocks before each head, anchors per position of the head.
     stages = (
-        ([(64, 1), (64, 2), (64, 1), (128, 2), (128, 1), (128, 1), (128, 1)], 3),
+        ([(64, 1), (72, 2), (72, 1), (136, 2), (136, 1), (136, 1), (136, 1)], 3),
         ([(224, 2), (224, 1), (224, 1)], 2),
         ([(384, 2), (384, 1)], 2),
     )
@@ -64,13 +64,13 @@ def depth(seed: int = 0) -> Model:
     x = b.input("image", (1, 3, 192, 256))
     x = b.conv(x, 32, kernel=3, stride=2, norm=True, activation="Relu")
     skips = []
-    for channels, blocks in ((48, 2), (80, 3), (128, 3), (224, 3)):
+    for channels, blocks in ((48, 2), (88, 3), (136, 3), (240, 3)):
         skips.append(x)
         for block in range(blocks):
             x = _inverted_residual(b, x, channels, stride=2 if block == 0 else 1)
-    for channels, skip in zip((192, 128, 80, 48), reversed(skips), strict=True):
+    for channels, skip in zip((224, 160, 96, 56), reversed(skips), strict=True):
         x = b.conv(b.op("Concat", b.upsample(x), skip, axis=1), channels, norm=True, activation="Relu")
-    x = b.conv(b.upsample(x), 24, norm=True, activation="Relu")
+    x = b.conv(b.upsample(x), 32, norm=True, activation="Relu")
     b.output(b.op("Sigmoid", _linear(b, x, 1)), "depth")
     return b.build()
 

@@ -74,9 +74,9 @@ class Model:
 
         Args:
             path: the file; external data beside it is read too.
-            shapes: graph input -> shape, needed for dynamic dimensions. Other inputs
-                follow where they use the same symbols; leading dimensions default to 1
-                (noted in ``assumed``).
+            shapes: graph input -> shape, needed for dynamic dimensions; a leading 1 may
+                be left out. Other inputs follow where they use the same symbols; leading
+                dimensions default to 1 (noted in ``assumed``).
             constants: graph input -> value that never changes; it stops being an input.
             name: default: the file's stem.
 

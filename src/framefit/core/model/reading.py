@@ -215,6 +215,8 @@ def _fix_inputs(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], where: s
             value.shape = ir.Shape(given)
             continue
         declared = [size if isinstance(size, int) else str(size) for size in value.shape]
+        if len(given) == len(declared) - 1 and _fits(declared, (1, *given)):
+            given = (1, *given)  # a single frame: its leading dimension may be left out
         if not _fits(declared, given):
             raise InputError(
                 f"input {name!r} takes {_shown(declared)}, not {_shown(given)}",

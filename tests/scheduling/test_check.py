@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from plans import planned
+
+from framefit.core.timetable import Slot, Timetable
+from framefit.scheduling.check import check_timetable
+from framefit.scheduling.timetable import Beat, build_timetable
+
+replace = msgspec.structs.replace
+
+
+def good() -> Timetable:
+    """Two windows of 100: a priority model of 20 + 10, then segments of 25, 20 and 40."""
+    first, later = planned("first", [20, 10], priority=True), planned("later", [25, 20, 40])
+    timetable = build_timetable(Beat(100, 5), [first, later])
+    assert [len(window.slots) for window in timetable.windows] == [4, 3]
+    return replace(timetable, memory_bytes={"cpu0": 1000})
+
+
+def with_slots(timetable: Timetable, window: int, slots: tuple[Slot, ...]) -> Timetable:
+    """Other slots in one window."""
+    changed = replace(timetable.windows[window], slots=slots)
+    windows = [changed if index == window else old for index, old in enumerate(timetable.windows)]
+    return replace(timetable, windows=tuple(windows))
+
+
+def with_slot(window: int, number: int, **changes: object) -> Callable[[Timetable], Timetable]:
+    """One slot changed."""
+
+    def change(timetable: Timetable) -> Timetable:
+        slots = list(timetable.windows[window].slots)
+        slots[number] = replace(slots[number], **changes)
+        return with_slots(timetable, window, tuple(slots))
+
+    return change
+
+
+def without_slot(window: int, number: int) -> Callable[[Timetable], Timetable]:
+    """One slot left out."""
+
+    def change(timetable: Timetable) -> Timetable:
+        slots = timetable.windows[window].slots
+        return with_slots(timetable, window, slots[:number] + slots[number + 1 :])
+
+    return change
+
+
+def swapped(timetable: Timetable) -> Timetable:
+    """The first window's two background segments in the wrong order."""
+    slots = timetable.windows[0].slots
+    later = replace(slots[2], start_ns=slots[2].start_ns + slots[3].duration_ns)
+    return with_slots(timetable, 0, (*slots[:2], replace(slots[3], start_ns=slots[2].start_ns), later))
+
+
+def priority_twice(timetable: Timetable) -> Timetable:
+    """The priority model's first segment once more in the second window."""
+    slots = timetable.windows[1].slots
+    return with_slots(timetable, 1, (*slots, replace(slots[0], start_ns=75)))
+
+
+def shorter_window(timetable: Timetable) -> Timetable:
+    """A window below the timetable's shortest."""
+    return replace(timetable, windows=(replace(timetable.windows[0], length_ns=90), timetable.windows[1]))
+
+
+def without_background(timetable: Timetable) -> Timetable:
+    """No slot of the background model."""
+    for index, window in enumerate(timetable.windows):
+        timetable = with_slots(timetable, index, tuple(s for s in window.slots if s.model == "first"))
+    return timetable
+
+
+def renumbered(timetable: Timetable) -> Timetable:
+    """A model whose list of segments has a gap."""
+    first, later = timetable.models
+    segments = (later.segments[0], later.segments[1], replace(later.segments[2], index=3))
+    return replace(timetable, models=(first, replace(later, segments=segments)))
+
+
+def test_a_good_timetable_passes() -> None:
+    """Nothing is found where nothing is wrong."""
+    assert check_timetable(good(), deadlines_ns={"first": 30}, memory_limit_bytes={"cpu0": 1000}) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (with_slot(0, 3, start_ns=50), "window 0: later[0] and later[1] overlap on cpu0"),
+        (swapped, "later frame 0: segments run as [1, 0, 2]"),
+        (without_slot(0, 3), "later frame 0: segments run as [0, 2]"),
+        (with_slot(1, 2, frame=1), "later frame 0: segments run as [0, 1]"),
+        (with_slot(1, 2, start_ns=57), "window 1: later[2] ends within the guard"),
+        (with_slot(1, 2, start_ns=70), "window 1: later[2] leaves the window"),
+        (with_slot(0, 0, start_ns=-5), "window 0: first[0] leaves the window"),
+        (with_slot(0, 2, start_ns=28), "window 0: later[0] inside the priority period of first"),
+        (with_slot(0, 1, start_ns=95), "window 0: first[1] ends 5 ns after its deadline"),
+        (with_slot(0, 1, start_ns=21), "window 0: first[1] outside its priority period"),
+        (with_slot(0, 2, unit="npu0"), "window 0: later[0] on unit 'npu0', compiled for 'cpu0'"),
+        (with_slot(0, 2, duration_ns=24), "window 0: later[0] is given 24 ns and takes 25"),
+        (with_slot(0, 2, model="other"), "window 0: other[0] is no segment of the plan"),
+        (with_slot(0, 3, segment=7), "window 0: later[7] is no segment of the plan"),
+        (priority_twice, "window 1: priority model first does not run exactly once"),
+        (without_slot(1, 1), "window 1: priority model first does not run exactly once"),
+        (shorter_window, "window 0: shorter than the timetable's window"),
+        (without_background, "later never runs"),
+        (renumbered, "later: segment 3 follows 1"),
+        (lambda t: replace(t, hyperperiod_windows=3), "2 windows, hyperperiod of 3"),
+        (lambda t: replace(t, memory_bytes={"cpu0": 1001}), "cpu0: 1001 bytes planned, it has 1000"),
+        (lambda t: replace(t, guard_ns=31), "window 1: later[2] ends within the guard"),
+    ],
+)
+def test_a_planted_violation_is_found(change: Callable[[Timetable], Timetable], found: str) -> None:
+    """Breaking one thing of a good timetable gives the sentence that names it."""
+    wrong = check_timetable(change(good()), memory_limit_bytes={"cpu0": 1000})
+    assert found in wrong
+
+
+def test_a_deadline_below_the_window_is_checked() -> None:
+    """The priority model ends at 30: a deadline of 29 is missed in both windows, one of 30 in none."""
+    wrong = check_timetable(good(), deadlines_ns={"first": 29})
+    assert wrong == [f"window {index}: first[1] ends 1 ns after its deadline" for index in (0, 1)]

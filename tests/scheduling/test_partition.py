@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framefit.scheduling.partition import Pieces, partition
+
+Runs = list[tuple[int, int]]
+
+
+@st.composite
+def some_pieces(draw: st.DrawFn) -> Pieces:
+    """One to eight pieces; a boundary costs no more than the pieces beside it."""
+    median = draw(st.lists(st.integers(1, 1000), min_size=1, max_size=8))
+    excess = draw(st.lists(st.integers(0, 300), min_size=len(median), max_size=len(median)))
+    boundary = [draw(st.integers(0, min(pair) // 2)) for pair in itertools.pairwise(median)]
+    return Pieces(np.asarray(median), np.asarray(median) + np.asarray(excess), np.asarray(boundary, np.int64))
+
+
+def median_of(pieces: Pieces, first: int, last: int) -> float:
+    """Sum of a run's pieces without the boundaries inside it."""
+    return float(sum(pieces.median_ns[first : last + 1]) - sum(pieces.boundary_ns[first:last]))
+
+
+def quantile_of(pieces: Pieces, first: int, last: int) -> float:
+    """A run's median and the root of its summed squared excesses."""
+    excess = [float(q - m) ** 2 for q, m in zip(pieces.quantile_ns, pieces.median_ns, strict=True)]
+    return median_of(pieces, first, last) + sum(excess[first : last + 1]) ** 0.5
+
+
+def cost_of(pieces: Pieces, runs: Runs, residual_ns: int) -> float:
+    """What the module's text says that a set of cuts loses."""
+    idle = sum(median_of(pieces, *run) ** 2 for run in runs) / (2 * residual_ns)
+    return idle + float(sum(pieces.boundary_ns[last] for _, last in runs[:-1]))
+
+
+def every_partition(count: int) -> list[Runs]:
+    """All ways to cut ``count`` pieces."""
+    found = []
+    for number in range(count):
+        for cuts in itertools.combinations(range(1, count), number):
+            found.append([(first, end - 1) for first, end in itertools.pairwise([0, *cuts, count])])
+    return found
+
+
+@given(some_pieces(), st.integers(1, 4000), st.floats(0.3, 1))
+def test_no_set_of_cuts_loses_less(pieces: Pieces, residual_ns: int, share: float) -> None:
+    """The chosen segments cost what the best of all legal cut sets costs; None where there is no legal one."""
+    limit_ns = max(int(residual_ns * share), 1)
+    legal = [
+        runs for runs in every_partition(len(pieces)) if all(quantile_of(pieces, *run) <= limit_ns for run in runs)
+    ]
+    chosen = partition(pieces, residual_ns, limit_ns)
+    if not legal:
+        assert chosen is None
+        return
+    assert chosen in legal
+    best = min(cost_of(pieces, runs, residual_ns) for runs in legal)
+    assert cost_of(pieces, chosen, residual_ns) == pytest.approx(best)
+
+
+@given(some_pieces())
+def test_a_piece_above_the_limit_leaves_no_partition(pieces: Pieces) -> None:
+    """A limit just below the longest piece gives None; just above it there are segments."""
+    longest = int(pieces.quantile_ns.max())
+    assert partition(pieces, longest, longest - 1) is None
+    assert partition(pieces, longest + 2, longest + 1) is not None
+
+
+def test_cheap_boundaries_are_cut_finely_and_dear_ones_not() -> None:
+    """Ten equal pieces: free boundaries are all cut, those dearer than the idle time saved are not."""
+    ten = np.full(10, 100)
+    free = Pieces(ten, ten, np.zeros(9, np.int64))
+    assert partition(free, 2000, 2000) == [(index, index) for index in range(10)]
+    dear = Pieces(ten, ten, np.full(9, 90))
+    assert partition(dear, 2000, 2000) == [(0, 9)]
+
+
+@given(some_pieces())
+def test_joined_is_what_a_loop_over_the_runs_gives(pieces: Pieces) -> None:
+    """Median and quantile of every run match sums made piece by piece."""
+    median, quantile = pieces.joined()
+    for first in range(len(pieces)):
+        for last in range(first, len(pieces)):
+            assert median[first, last] == pytest.approx(median_of(pieces, first, last))
+            assert quantile[first, last] == pytest.approx(quantile_of(pieces, first, last))
+
+
+def test_scaling_keeps_the_boundaries() -> None:
+    """Each piece's times are multiplied by its own factor; boundaries stay as they are."""
+    pieces = Pieces(np.asarray([100, 200]), np.asarray([110, 240]), np.asarray([7]))
+    scaled = pieces.scaled(np.asarray([2.0, 0.5]))
+    assert scaled.median_ns.tolist() == [200, 100]
+    assert scaled.quantile_ns.tolist() == [220, 120]
+    assert scaled.boundary_ns.tolist() == [7]
+
+
+def test_a_boundary_too_many_is_refused() -> None:
+    """Two pieces have one boundary, not two."""
+    with pytest.raises(ValueError, match="n - 1 boundaries"):
+        Pieces(np.asarray([1, 2]), np.asarray([1, 2]), np.asarray([0, 0]))
