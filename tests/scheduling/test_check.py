@@ -14,8 +14,8 @@ replace = msgspec.structs.replace
 
 
 def good() -> Timetable:
-    """Two windows of 100: a priority model of 20 + 10, then segments of 25, 20 and 40."""
-    first, later = planned("first", [20, 10], priority=True), planned("later", [25, 20, 40])
+    """Two windows of 100: a priority model of 20 + 10, then segments of 25, 20 and 50."""
+    first, later = planned("first", [20, 10], priority=True), planned("later", [25, 20, 50])
     timetable = build_timetable(Beat(100, 5), [first, later])
     assert [len(window.slots) for window in timetable.windows] == [4, 3]
     return replace(timetable, memory_bytes={"cpu0": 1000})
@@ -59,7 +59,7 @@ def swapped(timetable: Timetable) -> Timetable:
 def priority_twice(timetable: Timetable) -> Timetable:
     """The priority model's first segment once more in the second window."""
     slots = timetable.windows[1].slots
-    return with_slots(timetable, 1, (*slots, replace(slots[0], start_ns=75)))
+    return with_slots(timetable, 1, (*slots, replace(slots[0], start_ns=80)))
 
 
 def shorter_window(timetable: Timetable) -> Timetable:
@@ -93,7 +93,7 @@ def test_a_good_timetable_passes() -> None:
         (swapped, "later frame 0: segments run as [1, 0, 2]"),
         (without_slot(0, 3), "later frame 0: segments run as [0, 2]"),
         (with_slot(1, 2, frame=1), "later frame 0: segments run as [0, 1]"),
-        (with_slot(1, 2, start_ns=57), "window 1: later[2] ends within the guard"),
+        (with_slot(1, 2, start_ns=46), "window 1: later[2] ends within the guard"),
         (with_slot(1, 2, start_ns=70), "window 1: later[2] leaves the window"),
         (with_slot(0, 0, start_ns=-5), "window 0: first[0] leaves the window"),
         (with_slot(0, 2, start_ns=28), "window 0: later[0] inside the priority period of first"),

@@ -80,9 +80,9 @@ class Trace:
     meta: TraceMeta = field(default_factory=TraceMeta)
 
     def __post_init__(self) -> None:
-        lengths = {len(self.time_ns), len(self.id), len(self.type), len(self.core), len(self.operation)}
-        if len(lengths) > 1:
-            raise ValueError(f"event arrays differ in length: {sorted(lengths)}")
+        shapes = {np.shape(array) for array in (self.time_ns, self.id, self.type, self.core, self.operation)}
+        if len(shapes) > 1 or len(min(shapes)) != 1:
+            raise ValueError(f"event arrays need one length, have shapes {sorted(shapes)}")
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -99,23 +99,23 @@ class Trace:
         Raises:
             InputError: not such a file.
         """
-        arrays = read_arrays(path, {"time_ns": "i8", "id": "i4", "type": "u1", "core": "i2", "kinds": "U"})
-        with np.load(path, allow_pickle=False) as archive:
-            operation = archive["operation"] if "operation" in archive.files else np.full(len(arrays["id"]), -1)
-            loss_after = archive["loss_after"] if "loss_after" in archive.files else np.zeros(0)
-            meta_text = str(archive["meta"]) if "meta" in archive.files else "{}"
+        arrays = read_arrays(
+            path,
+            {"time_ns": "i8", "id": "i4", "type": "u1", "core": "i2", "kinds": "U"},
+            {"operation": "i8", "loss_after": "i8", "meta": "U"},
+        )
         try:
             return cls(
                 time_ns=arrays["time_ns"],
                 id=arrays["id"],
                 type=arrays["type"],
                 core=arrays["core"],
-                operation=operation.astype(np.int64),
+                operation=arrays.get("operation", np.full(np.shape(arrays["id"]), -1, np.int64)),
                 kinds=tuple(str(kind) for kind in arrays["kinds"]),
-                loss_after=loss_after.astype(np.int64),
-                meta=msgspec.json.decode(meta_text, type=TraceMeta),
+                loss_after=arrays.get("loss_after", np.zeros(0, np.int64)),
+                meta=msgspec.json.decode(str(arrays.get("meta", "{}")), type=TraceMeta),
             )
-        except (ValueError, msgspec.MsgspecError) as error:
+        except (ValueError, TypeError, msgspec.MsgspecError) as error:
             raise InputError(f"not a trace: {error}", where=path, remedy="check the file") from error
 
     def write(self, path: str | Path, *, force: bool = False) -> None:

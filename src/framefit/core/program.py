@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,9 +101,9 @@ class Launches:
     submit_ns: npt.NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        lengths = {len(self.program), len(self.window), len(self.frame), len(self.submit_ns)}
-        if len(lengths) > 1:
-            raise ValueError(f"launch arrays differ in length: {sorted(lengths)}")
+        shapes = {np.shape(array) for array in (self.program, self.window, self.frame, self.submit_ns)}
+        if len(shapes) > 1 or len(min(shapes)) != 1:
+            raise ValueError(f"launch arrays need one length, have shapes {sorted(shapes)}")
 
     def __len__(self) -> int:
         return len(self.program)
@@ -126,14 +127,21 @@ class Launches:
             np.savez(file, program=self.program, window=self.window, frame=self.frame, submit_ns=self.submit_ns)
 
 
-def read_arrays(path: str | Path, dtypes: dict[str, str]) -> dict[str, npt.NDArray[Any]]:
+def read_arrays(
+    path: str | Path, dtypes: dict[str, str], optional: dict[str, str] | None = None
+) -> dict[str, npt.NDArray[Any]]:
     """The named arrays of an ``.npz``, converted where no value changes; pickles are refused.
+
+    Args:
+        path: the archive.
+        dtypes: name -> dtype of each array that has to be there.
+        optional: the same for arrays that may be absent; they are then absent in the result.
 
     Raises:
         InputError: missing file or array, damaged archive, wrong kind of array.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
             missing = [name for name in dtypes if name not in archive.files]
             if missing:
                 raise InputError(
@@ -141,13 +149,22 @@ def read_arrays(path: str | Path, dtypes: dict[str, str]) -> dict[str, npt.NDArr
                     where=path,
                     remedy="check that this is the right file",
                 )
-            return {name: archive[name].astype(dtype, casting="same_kind") for name, dtype in dtypes.items()}
+            wanted = dtypes | (optional or {})
+            return {name: _converted(archive, name, wanted[name]) for name in wanted if name in archive.files}
     except FileNotFoundError:
         raise InputError("no such file", where=path, remedy="check the path") from None
     except InputError:
         raise
     except Exception as error:  # zip, header and value errors of a damaged file have no common class
         raise InputError(f"not a readable .npz: {error}", where=path, remedy="check the file") from error
+
+
+def _converted(archive: Mapping[str, npt.NDArray[Any]], name: str, dtype: str) -> npt.NDArray[Any]:
+    array = archive[name]
+    converted = array.astype(dtype, casting="same_kind")
+    if array.dtype.kind in "iu" and not np.array_equal(converted, array):
+        raise ValueError(f"array {name!r} holds values that do not fit {converted.dtype}")
+    return converted
 
 
 def read_program(path: str | Path) -> tuple[Program, Launches | None]:

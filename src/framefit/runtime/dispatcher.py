@@ -64,7 +64,7 @@ class Job:
     @property
     def busy(self) -> bool:
         """Whether a frame is in flight."""
-        return self.next_segment > 0
+        return self.frame >= 0
 
     @property
     def ready(self) -> bool:
@@ -208,7 +208,7 @@ class Dispatcher:
             outputs = {name: job.execution.output(name).copy() for name in names}
             self._outputs.append((sink, job.frame, outputs))
         job.execution.finish()
-        job.next_segment = 0
+        job.frame, job.next_segment = -1, 0
         if not job.priority:
             self._turn = (self._turn + 1) % len(self._background)
         if len(self._outputs) > _PENDING_OUTPUTS:
@@ -235,7 +235,7 @@ class Dispatcher:
             unfinished = [job.frame] if job.busy else []
             for frame in [*unfinished, *job.queue.clear()]:
                 self.frames.add(index, frame, Fate.RUN_ENDED, self.release(frame), -1, -1)
-            job.next_segment = 0
+            job.frame, job.next_segment = -1, 0
         self._hand_out()
         self._traces.append(self._device.events())
 

@@ -109,8 +109,11 @@ class Execution:
     def _check_state(self) -> None:
         inputs = {tensor.name: tensor for tensor in self.model.inputs}
         outputs = {tensor.name: tensor for tensor in self.model.outputs}
+        fed_back: dict[str, str] = {}
         for source, sink in self.state.items():
             where = f"model {self.name!r}, state.{source}"
+            if (other := fed_back.setdefault(sink, source)) != source:
+                raise InputError(f"output {sink!r} already feeds {other!r}", where=where, remedy="feed it back once")
             if source not in inputs:
                 raise InputError(f"no input {source!r}; inputs: {', '.join(inputs)}", where=where, remedy="correct it")
             if sink not in outputs:
@@ -159,12 +162,16 @@ class Execution:
 
 
 def greatest_difference(joined: Tensors, whole: Tensors) -> float:
-    """Greatest max|a - b| / max|b| over outputs; infinite where shapes differ."""
+    """Greatest max|a - b| / max|b| over outputs; infinite where shapes, NaNs or infinities differ."""
     worst = 0.0
     for name, reference in whole.items():
         if reference.shape != joined[name].shape:
             return float("inf")
-        if reference.size:
-            scale = max(float(np.abs(reference).max()), float(np.finfo(np.float32).tiny))
-            worst = max(worst, float(np.abs(joined[name].astype(np.float64) - reference).max()) / scale)
+        a, b = joined[name].astype(np.float64), reference.astype(np.float64)
+        finite = np.isfinite(b)
+        if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
+            return float("inf")
+        if finite.any():
+            scale = max(float(np.abs(b[finite]).max()), float(np.finfo(np.float32).tiny))
+            worst = max(worst, float(np.abs(a[finite] - b[finite]).max()) / scale)
     return worst

@@ -114,7 +114,7 @@ def _npz_array(entry: StreamEntry) -> Array:
             f"source = {entry.source!r} is not supported yet", where=where, remedy='use "synthetic" or an .npz'
         )
     try:
-        with np.load(entry.source, allow_pickle=False) as archive:
+        with Path(entry.source).open("rb") as file, np.load(file, allow_pickle=False) as archive:
             name = entry.array or (archive.files[0] if len(archive.files) == 1 else None)
             if name not in archive.files:
                 has = ", ".join(archive.files)

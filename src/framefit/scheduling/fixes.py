@@ -1,14 +1,42 @@
-"""The smallest change that makes an infeasible workload fit."""
+"""The smallest changes that make an infeasible workload fit."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from framefit.core.timetable import Fix
+from framefit.core.timetable import Fix, PlannedModel
 from framefit.scheduling.partition import Pieces, partition
+from framefit.scheduling.timetable import Beat, build_timetable
 
-__all__ = ["slower_beat"]
+__all__ = ["later_deadlines", "slower_beat"]
+
+
+def later_deadlines(beat: Beat, models: Sequence[PlannedModel]) -> Fix | None:
+    """The least deadlines (to 0.01 ms) at which no priority model is late; verified by placing again.
+
+    Args:
+        beat: windows, guard, deadlines.
+        models: measured.
+
+    Returns:
+        The change, or ``None`` where every deadline that was given holds.
+    """
+    end, later = 0, {}
+    for model in models:
+        if model.role == "priority":
+            end += model.duration_ns
+            if end > beat.deadlines_ns.get(model.name, end):
+                later[model.name] = math.ceil(end / 1e4) / 100
+    if not later:
+        return None
+    deadlines = {**beat.deadlines_ns, **{name: round(after_ms * 1e6) for name, after_ms in later.items()}}
+    moved = Beat(beat.window_ns, beat.guard_ns, deadlines, beat.queues)
+    return Fix(
+        change=", ".join(f"deadline_ms = {after_ms:g} for {name!r}" for name, after_ms in later.items()),
+        effect="the planned quantiles of the priority models, one after the other, end before it",
+        verified=build_timetable(moved, models).feasible,
+    )
 
 
 def slower_beat(priority_ns: int, guard_ns: int, pieces: Sequence[Pieces], rate_hz: float) -> Fix:

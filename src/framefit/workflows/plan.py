@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from framefit.core.files import write_record
-from framefit.core.timetable import PlannedModel, Timetable
+from framefit.core.timetable import Fix, PlannedModel, Timetable
 from framefit.core.workload import Workload, load_workload
 from framefit.devices.device import Device, random_inputs
 from framefit.devices.host import pinned
@@ -21,7 +21,7 @@ from framefit.errors import DeviceError, FramefitError, InputError, UnsupportedE
 from framefit.runtime.execution import Execution, greatest_difference
 from framefit.runtime.wiring import WiredModel, streams_of, wire
 from framefit.scheduling.check import check_timetable
-from framefit.scheduling.fixes import slower_beat
+from framefit.scheduling.fixes import later_deadlines, slower_beat
 from framefit.scheduling.partition import Pieces, partition
 from framefit.scheduling.pieces import candidate_pieces, paired, planned_quantile_ns, pooled_excess, priced_pieces
 from framefit.scheduling.planned import planned_model
@@ -36,6 +36,7 @@ _PROBE_NS, _PROBE_ROUNDS = 2_000_000_000, 12  # measuring pieces
 _FINAL_NS, _FINAL_ROUNDS = 4_000_000_000, 25  # measuring the segments that were chosen
 _MOST_ATTEMPTS = 4  # at cutting anew where measured segments exceed the residual
 _TOLERANCE = 1e-4
+_NOISY = 2.0  # quantile over median
 
 Notify = Callable[[str], None]
 
@@ -163,8 +164,7 @@ class _Planner:
             if not task.priority and duration > limit_ns:
                 self._probe(task, uncut.median_ns, excess)
         timetable = self._place(tasks, beat, limit_ns)
-        complete = self._verified if timetable.feasible else self._explained
-        timetable = complete(timetable, tasks)
+        timetable = self._verified(timetable, tasks) if timetable.feasible else self._explained(timetable, tasks, beat)
         memory = {self.unit: sum(task.execution.memory_bytes for task in tasks)}
         timetable = msgspec.structs.replace(timetable, memory_bytes=memory, reasons=tuple(self.warnings))
         deadlines = dict(beat.deadlines_ns)
@@ -255,13 +255,23 @@ class _Planner:
             models = self._measured_models(tasks, limit_ns)
             timetable = build_timetable(beat, models)
             attempt += 1
-            cut = [(task, model) for task, model in zip(tasks, models, strict=True) if task.execution is not task.whole]
-            if timetable.feasible or not cut or attempt == _MOST_ATTEMPTS:
+            if timetable.feasible or attempt == _MOST_ATTEMPTS:
+                return timetable
+            limit_ns = timetable.residual_ns - beat.guard_ns
+            again = False
+            for task, model in zip(tasks, models, strict=True):
+                if task.execution is not task.whole:
+                    _correct(task, model)
+                elif not task.priority and task.pieces is None and model.duration_ns > limit_ns:
+                    # It fitted whole by the first, shorter measurement.
+                    median_ns = model.segments[0].median_ns
+                    self._probe(task, median_ns, model.duration_ns / max(median_ns, 1))
+                else:
+                    continue
+                again = True
+            if not again:
                 return timetable
             self.notify("cutting again")
-            limit_ns = timetable.residual_ns - beat.guard_ns
-            for task, model in cut:
-                _correct(task, model)
 
     def _measured_models(self, tasks: Sequence[PlannedTask], limit_ns: int) -> list[PlannedModel]:
         """All models as they are to run, measured in turn as they will run."""
@@ -270,6 +280,11 @@ class _Planner:
         self.notify(f"measuring {len(launches)} segments")
         found = self._measure(launches, _FINAL_NS, _FINAL_ROUNDS)
         excess = pooled_excess([m.samples_ns for m in found], self.quantile)
+        if excess > _NOISY:
+            self.warnings.append(
+                f"durations vary a lot here: the {self.quantile:g} quantile is {excess:.1f} x the median; stop other "
+                "programs, see framefit doctor, and plan again with --fresh"
+            )
         samples = {(id(e), index): m.samples_ns for (e, index), m in zip(launches, found, strict=True)}
         return [
             planned_model(
@@ -285,8 +300,8 @@ class _Planner:
             for task in tasks
         ]
 
-    def _explained(self, timetable: Timetable, tasks: Sequence[PlannedTask]) -> Timetable:
-        """What binds, by layer where a layer does, and a beat that would fit."""
+    def _explained(self, timetable: Timetable, tasks: Sequence[PlannedTask], beat: Beat) -> Timetable:
+        """What binds, by layer where a layer does, and a beat or deadlines that would fit."""
         limit_ns = timetable.residual_ns - timetable.guard_ns
         binding = timetable.binding_constraint
         for task in tasks:
@@ -303,8 +318,15 @@ class _Planner:
             )
             break
         pieces = [task.pieces for task in tasks if task.pieces is not None]
-        fix = slower_beat(timetable.priority_ns, timetable.guard_ns, pieces, self.workload.beat_hz)
-        return msgspec.structs.replace(timetable, binding_constraint=binding, fixes=(fix,))
+        later = later_deadlines(beat, timetable.models)
+        slower = slower_beat(timetable.priority_ns, timetable.guard_ns, pieces, self.workload.beat_hz)
+        if later is None:
+            fixes: tuple[Fix, ...] = (slower,)
+        elif later.verified:
+            fixes = (later,)
+        else:  # neither of them is enough alone
+            fixes = (later, msgspec.structs.replace(slower, verified=False))
+        return msgspec.structs.replace(timetable, binding_constraint=binding, fixes=fixes)
 
     def _verified(self, timetable: Timetable, tasks: Sequence[PlannedTask]) -> Timetable:
         """The joined segments against the whole model, two frames in a row (state included)."""

@@ -67,7 +67,7 @@ def test_shapes_of_depth() -> None:
     """One depth a pixel, neither all near nor all far."""
     run = runner("depth")
     outputs = run.whole(random_inputs(run.model, 0))
-    assert outputs["depth"].shape == (1, 1, 192, 256)
+    assert outputs["depth"].shape == (1, 1, 256, 320)
     assert 0.02 < outputs["depth"].std() < 0.4
 
 

@@ -89,7 +89,7 @@ class GraphBuilder:
         """Static shape of a tensor."""
         value = self._values[tensor]
         if value.shape is None:
-            self._infer()
+            self._infer(value)
         shape = self._values[tensor].shape
         if shape is None or not all(isinstance(size, int) for size in shape):
             raise ValueError(f"the shape of {tensor!r} is not static: {shape}")
@@ -177,6 +177,36 @@ class GraphBuilder:
         self._values |= dict(zip(names, values, strict=True))
         return names
 
-    def _infer(self) -> None:
-        """Shapes of what was built so far."""
-        infer(ir.Model(self._graph, ir_version=8))
+    def _infer(self, value: ir.Value) -> None:
+        """Shape of a value and of what it is made from, node by node."""
+        node = value.producer()
+        if node is None or value.shape is not None:
+            return
+        sources = [source for source in node.inputs if source is not None]
+        for source in sources:
+            self._infer(source)
+        copies = {
+            source: ir.Value(name=source.name, shape=source.shape, type=source.type, const_value=source.const_value)
+            for source in sources
+        }
+        results = [ir.Value(name=output.name) for output in node.outputs]
+        copy = ir.Node(
+            node.domain,
+            node.op_type,
+            [None if source is None else copies[source] for source in node.inputs],
+            node.attributes.values(),
+            outputs=results,
+        )
+        constants = [copies[source] for source in copies if source.const_value is not None]
+        inputs = [copies[source] for source in copies if source.const_value is None]
+        graph = ir.Graph(
+            inputs,
+            results,
+            nodes=[copy],
+            initializers=constants,
+            opset_imports=dict(self._graph.opset_imports),
+            name="one",
+        )
+        infer(ir.Model(graph, ir_version=8))
+        for output, result in zip(node.outputs, results, strict=True):
+            output.shape, output.type = result.shape, result.type

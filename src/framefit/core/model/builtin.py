@@ -55,22 +55,24 @@ def depth(seed: int = 0) -> Model:
     resizes and concatenates what the encoder had at that scale (Ronneberger et al.,
     2015, "U-Net"). Random weights: its depths mean nothing.
 
-    Input "image": 1 x 3 x 192 x 256, float32. Output "depth": 1 x 1 x 192 x 256, in 0 .. 1.
+    Input "image": 1 x 3 x 256 x 320, float32. Output "depth": 1 x 1 x 256 x 320, in 0 .. 1.
 
     Args:
         seed: of the weights.
     """
     b = GraphBuilder("depth", seed)
-    x = b.input("image", (1, 3, 192, 256))
+    x = b.input("image", (1, 3, 256, 320))
     x = b.conv(x, 32, kernel=3, stride=2, norm=True, activation="Relu")
     skips = []
-    for channels, blocks in ((48, 2), (88, 3), (136, 3), (240, 3)):
+    for channels, blocks in ((48, 3), (80, 4), (128, 6), (240, 6)):
         skips.append(x)
         for block in range(blocks):
             x = _inverted_residual(b, x, channels, stride=2 if block == 0 else 1)
     for channels, skip in zip((224, 160, 96, 56), reversed(skips), strict=True):
-        x = b.conv(b.op("Concat", b.upsample(x), skip, axis=1), channels, norm=True, activation="Relu")
-    x = b.conv(b.upsample(x), 32, norm=True, activation="Relu")
+        x = b.conv(b.op("Concat", b.upsample(x), skip, axis=1), channels, kernel=1, norm=True, activation="Relu")
+        for _ in range(4):
+            x = _separable(b, x, channels, 1)
+    x = _separable(b, b.upsample(b.conv(x, 24, kernel=1, norm=True, activation="Relu")), 24, 1)
     b.output(b.op("Sigmoid", _linear(b, x, 1)), "depth")
     return b.build()
 

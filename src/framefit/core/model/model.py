@@ -88,7 +88,16 @@ class Model:
             'Conv'
         """
         graph = read_graph(path)
-        assumed = canonical(graph, shapes or {}, constants or {}, path)
+        try:
+            assumed = canonical(graph, shapes or {}, constants or {}, path)
+        except (
+            TypeError,
+            ValueError,
+            RuntimeError,
+            KeyError,
+            IndexError,
+        ) as error:  # a damaged graph, deep inside onnx
+            raise InputError(f"the graph is damaged: {error}", where=path, remedy="export the model again") from error
         return cls(graph, name=name or Path(path).stem, assumed=assumed)
 
     @staticmethod
