@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
+import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from framefit.core.results import Finding
@@ -299,3 +302,24 @@ class TestDiagnose:
         assert [f.topic for f in empty] == [f.topic for f in malformed]
         assert {f.topic for f in empty if f.status == "unknown"} >= {"load", "swap", "steal time", "CPU quota"}
         assert {f.topic for f in malformed if f.status == "unknown"} >= {"load", "steal time", "CPU quota"}
+
+
+def test_denormals_are_zero_only_inside() -> None:
+    """Denormal numbers are taken as zero inside the context, in threads started there too, and not after it."""
+    tiny = np.full(64, 1e-40, np.float32)
+
+    def total() -> float:
+        return float((tiny * np.float32(1)).sum())
+
+    before = total()
+    seen: list[float] = []
+    with host.flushed_denormals():
+        inside = total()
+        thread = threading.Thread(target=lambda: seen.append(total()))
+        thread.start()
+        thread.join()
+    assert before > 0
+    assert total() == before
+    if platform.machine() == "x86_64" and sys.platform == "linux":
+        assert inside == 0
+        assert seen == [0.0]

@@ -52,4 +52,5 @@ def beats_and_models(draw: st.DrawFn) -> tuple[Beat, list[PlannedModel]]:
         model.name: draw(st.integers(1, window)) for model in models if model.role == "priority" and draw(st.booleans())
     }
     queues = {model.name: draw(st.integers(1, 4)) for model in models}
-    return Beat(window, draw(st.integers(0, window // 5)), deadlines, queues), models
+    refusing = frozenset(model.name for model in models if draw(st.booleans()))
+    return Beat(window, draw(st.integers(0, window // 5)), deadlines, queues, refusing), models

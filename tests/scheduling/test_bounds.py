@@ -1,3 +1,5 @@
+"""What no dispatcher can exceed."""
+
 from __future__ import annotations
 
 import pytest

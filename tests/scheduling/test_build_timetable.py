@@ -1,3 +1,5 @@
+"""Timetables from planned models."""
+
 from __future__ import annotations
 
 from collections import deque
@@ -76,6 +78,8 @@ def simulated_age(beat: Beat, models: list[PlannedModel], windows: int, random: 
     for window in range(windows):
         for name, queue in queues.items():
             if len(queue) == beat.queues.get(name, 1):
+                if name in beat.refusing:
+                    continue
                 queue.popleft()
             queue.append(window)
         now = sum(int(m.duration_ns * random.uniform(0.5, 1)) for m in models if m.role == "priority")
@@ -119,6 +123,13 @@ def test_the_bound_on_a_result_s_age_is_reached() -> None:
     timetable = build_timetable(beat, [FIRST, planned("later", [50, 50])])
     assert timetable.model("later").result_age_windows == 3
     assert timetable.model("first").result_age_windows == 1
+
+
+def test_a_queue_that_refuses_new_frames_makes_results_older() -> None:
+    """One segment a window, six a frame, two frames waiting: the second of them is ready in window 18."""
+    beat = Beat(100, 0, queues={"later": 2}, refusing=frozenset({"later"}))
+    timetable = build_timetable(beat, [FIRST, planned("later", [40] * 6)])
+    assert timetable.model("later").result_age_windows == 18
 
 
 def test_each_background_model_finds_what_the_one_before_left() -> None:
@@ -167,3 +178,9 @@ def test_what_does_not_fit_is_named(beat: Beat, models: list[PlannedModel], name
     assert timetable.binding_constraint is not None
     for part in named:
         assert part in timetable.binding_constraint
+
+
+def test_a_deadline_is_met_on_the_dot() -> None:
+    """A model that ends 30 ns after its release holds a deadline of 30 and misses one of 29."""
+    assert build_timetable(Beat(100, 0, {"first": 30}), [FIRST]).feasible
+    assert not build_timetable(Beat(100, 0, {"first": 29}), [FIRST]).feasible

@@ -1,3 +1,5 @@
+"""The independent check of timetables."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""Changes that make an infeasible workload fit."""
+
 from __future__ import annotations
 
 import re

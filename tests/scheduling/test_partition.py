@@ -1,3 +1,5 @@
+"""Where a model is cut."""
+
 from __future__ import annotations
 
 import itertools
@@ -40,11 +42,11 @@ def cost_of(pieces: Pieces, runs: Runs, residual_ns: int) -> float:
 
 def every_partition(count: int) -> list[Runs]:
     """All ways to cut ``count`` pieces."""
-    found = []
-    for number in range(count):
-        for cuts in itertools.combinations(range(1, count), number):
-            found.append([(first, end - 1) for first, end in itertools.pairwise([0, *cuts, count])])
-    return found
+    return [
+        [(first, end - 1) for first, end in itertools.pairwise([0, *cuts, count])]
+        for number in range(count)
+        for cuts in itertools.combinations(range(1, count), number)
+    ]
 
 
 @given(some_pieces(), st.integers(1, 4000), st.floats(0.3, 1))

@@ -1,3 +1,5 @@
+"""What cutting between layers costs."""
+
 from __future__ import annotations
 
 import itertools
@@ -6,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import NETWORKS
 
 from framefit.core.model import GraphBuilder, Model
 from framefit.scheduling.pieces import candidate_pieces, paired, planned_quantile_ns, pooled_excess, priced_pieces
+from networks import NETWORKS
 
 
 def chain(layers: int) -> Model:

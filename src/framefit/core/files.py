@@ -162,7 +162,8 @@ def write_whole(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=path, remedy="check folder and space") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # gone, or its folder is none
+            temporary.unlink()
 
 
 def cache_folder() -> Path:

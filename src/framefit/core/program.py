@@ -161,7 +161,7 @@ def read_arrays(
 
 def _converted(archive: Mapping[str, npt.NDArray[Any]], name: str, dtype: str) -> npt.NDArray[Any]:
     array = archive[name]
-    converted = array.astype(dtype, casting="same_kind")
+    converted = array.astype(dtype, casting="same_kind" if array.size else "unsafe")
     if array.dtype.kind in "iu" and not np.array_equal(converted, array):
         raise ValueError(f"array {name!r} holds values that do not fit {converted.dtype}")
     return converted

@@ -36,7 +36,14 @@ class OrtBinding:
         self._fixed = fixed
         self._outputs = [tensor.name for tensor in handle.outputs]
         session = handle.session
-        self.run: Callable[[], None] = lambda: session.run_with_iobinding(io, options)
+        free = [name for name in self._outputs if name not in fixed]
+
+        def run() -> None:
+            for name in free:  # else the array of the latest launch stays bound, and only its shape would fit
+                io.bind_output(name, "cpu")
+            session.run_with_iobinding(io, options)
+
+        self.run: Callable[[], None] = run
 
     def output(self, name: str) -> Array:
         """An output of the latest launch."""
@@ -236,5 +243,4 @@ class OrtDevice:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.add_session_config_entry("session.set_denormal_as_zero", "1")
         return options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -31,7 +32,7 @@ def later_deadlines(beat: Beat, models: Sequence[PlannedModel]) -> Fix | None:
     if not later:
         return None
     deadlines = {**beat.deadlines_ns, **{name: round(after_ms * 1e6) for name, after_ms in later.items()}}
-    moved = Beat(beat.window_ns, beat.guard_ns, deadlines, beat.queues)
+    moved = dataclasses.replace(beat, deadlines_ns=deadlines)
     return Fix(
         change=", ".join(f"deadline_ms = {after_ms:g} for {name!r}" for name, after_ms in later.items()),
         effect="the planned quantiles of the priority models, one after the other, end before it",

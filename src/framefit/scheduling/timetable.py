@@ -22,12 +22,14 @@ class Beat:
         guard_ns: time kept free before the next reserved instant.
         deadlines_ns: model -> deadline after its frame's release; default: the window.
         queues: background model -> frames that may wait for it.
+        refusing: background models whose full queue refuses the new frame, not the oldest.
     """
 
     window_ns: int
     guard_ns: int
     deadlines_ns: Mapping[str, int] = field(default_factory=dict)
     queues: Mapping[str, int] = field(default_factory=dict)
+    refusing: frozenset[str] = frozenset()
 
 
 def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
@@ -91,7 +93,7 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         guard_ns=beat.guard_ns,
         units=units,
         windows=windows,
-        models=tuple(_with_age(model, beat, priority_ns, limit) for model in models)
+        models=tuple(_with_age(model, background, beat, priority_ns, limit) for model in models)
         if problem is None
         else tuple(models),
         memory_bytes={},
@@ -179,22 +181,40 @@ def _ends(slot: Slot, model: PlannedModel) -> bool:
     return slot.model == model.name and slot.segment == len(model.segments) - 1
 
 
-def _with_age(model: PlannedModel, beat: Beat, priority_ns: int, limit_ns: int) -> PlannedModel:
+def _with_age(
+    model: PlannedModel, background: Sequence[PlannedModel], beat: Beat, priority_ns: int, limit_ns: int
+) -> PlannedModel:
     """The model with its bound on the age of a result.
 
-    A frame that begins with a fresh window takes ``spans`` windows; one more where it
-    begins in the rest of a window; before that it may have waited in the queue.
+    A frame that begins with a fresh window takes so many windows as its segments span;
+    one more where it begins in the rest of a window; before that it may have waited in
+    the queue, as many windows as that holds frames: then a newer one takes its place.
+    Where the queue refuses newer ones, it waits for the frame in flight and for all
+    before it in the queue, with a frame of every other model between two of them.
     """
     import msgspec
 
     if model.role == "priority":
         return msgspec.structs.replace(model, result_age_windows=1)
-    spans, now = 1, priority_ns
-    for segment in model.segments:
-        if now + segment.duration_ns > limit_ns:
-            spans, now = spans + 1, priority_ns
-        now += segment.duration_ns
-    return msgspec.structs.replace(model, result_age_windows=spans + beat.queues.get(model.name, 1))
+    depth = beat.queues.get(model.name, 1)
+    if model.name in beat.refusing:
+        place = background.index(model)
+        others = [*background[place + 1 :], *background[:place]]
+        served = [model, *[*others, model] * depth]
+        age = _spans([segment.duration_ns for each in served for segment in each.segments], priority_ns, limit_ns)
+    else:
+        age = _spans([segment.duration_ns for segment in model.segments], priority_ns, limit_ns) + depth
+    return msgspec.structs.replace(model, result_age_windows=age)
+
+
+def _spans(durations_ns: Sequence[int], begin_ns: int, limit_ns: int) -> int:
+    """Windows that segments take one after the other, from a fresh window on."""
+    spans, now = 1, begin_ns
+    for duration in durations_ns:
+        if now + duration > limit_ns:
+            spans, now = spans + 1, begin_ns
+        now += duration
+    return spans
 
 
 def _ms(time_ns: int) -> str:

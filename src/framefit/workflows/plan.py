@@ -14,7 +14,7 @@ from framefit.core.files import write_record
 from framefit.core.timetable import Fix, PlannedModel, Timetable
 from framefit.core.workload import Workload, load_workload
 from framefit.devices.device import Device, random_inputs
-from framefit.devices.host import pinned
+from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.measure import Measurement, measure, measure_floor
 from framefit.devices.store import MeasurementStore
 from framefit.errors import DeviceError, FramefitError, InputError, UnsupportedError
@@ -79,12 +79,14 @@ class Plan:
     """A workload with its timetable, compiled.
 
     Attributes:
+        app: its file.
         workload: with absolute paths.
         device: where everything is compiled.
         timetable: the plan; see ``feasible``.
         tasks: in the order of ``timetable.models``.
     """
 
+    app: Path
     workload: Workload
     device: Device
     timetable: Timetable
@@ -125,9 +127,8 @@ def plan(
         raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
     device = OrtDevice(workload.cores[0] if workload.cores else None, providers=workload.providers)
     store = MeasurementStore(workload.providers, fresh=fresh)
-    with pinned(device.core):
-        notify("loading models")
-        result = _Planner(workload, device, store, notify).plan(wire(workload, Path(app)))
+    with pinned(device.core), flushed_denormals():
+        result = _Planner(Path(app), workload, device, store, notify).plan()
     if output is not None:
         write_record(output, result.timetable, force=force)
     return result
@@ -136,7 +137,8 @@ def plan(
 class _Planner:
     """Measures, cuts, places and checks one workload."""
 
-    def __init__(self, workload: Workload, device: Device, store: MeasurementStore, notify: Notify) -> None:
+    def __init__(self, app: Path, workload: Workload, device: Device, store: MeasurementStore, notify: Notify) -> None:
+        self.app = app
         self.workload = workload
         self.device = device
         self.unit = device.target.units[0].name
@@ -145,8 +147,10 @@ class _Planner:
         self.notify = notify
         self.warnings: list[str] = []
 
-    def plan(self, wired: Sequence[WiredModel]) -> Plan:
+    def plan(self) -> Plan:
         """The plan, feasible or not."""
+        self.notify("loading models")
+        wired = wire(self.workload, self.app)
         self.notify("compiling whole models")
         tasks = []
         for model in wired:
@@ -171,7 +175,7 @@ class _Planner:
         violations = check_timetable(timetable, deadlines_ns=deadlines) if timetable.feasible else []
         if violations:
             raise FramefitError(f"the timetable fails its check: {violations[0]}", remedy="report this as a bug")
-        return Plan(self.workload, self.device, timetable, tuple(tasks))
+        return Plan(self.app, self.workload, self.device, timetable, tuple(tasks))
 
     def _execution(self, wired: WiredModel, bounds: Sequence[tuple[int, int]]) -> Execution:
         return Execution(wired.model, bounds, self.device, self.unit, state=wired.entry.state, name=wired.entry.name)
@@ -184,7 +188,7 @@ class _Planner:
             self.notify("measuring the machine's floor")
             late = measure_floor(self.device.clock, _FLOOR_PERIOD_NS, _FLOOR_WAKE_UPS)
             guard_ns = max(int(np.quantile(late, 0.99)), _LEAST_GUARD_NS)
-        depth = {stream.name: stream.queue for stream in streams_of(self.workload)}
+        streams = {stream.name: stream for stream in streams_of(self.workload)}
         return Beat(
             window_ns=self.workload.window_ns,
             guard_ns=guard_ns,
@@ -194,9 +198,14 @@ class _Planner:
                 if model.entry.deadline_ms is not None
             },
             queues={
-                model.entry.name: min((depth[source] for source in model.sources.values()), default=1)
+                model.entry.name: min((streams[source].queue for source in model.sources.values()), default=1)
                 for model in wired
             },
+            refusing=frozenset(
+                model.entry.name
+                for model in wired
+                if any(streams[source].when_full != "drop-oldest" for source in model.sources.values())
+            ),
         )
 
     def _measure(

@@ -26,7 +26,7 @@ from framefit.core.program import (
 from framefit.core.results import Frame, Metrics, Percentiles, RunInfo, StreamMetrics
 from framefit.core.timetable import Timetable
 from framefit.core.workload import release_ns
-from framefit.devices.host import fingerprint, pinned
+from framefit.devices.host import fingerprint, flushed_denormals, pinned
 from framefit.devices.measure import Measurement, measure, measure_floor
 from framefit.errors import DeviceError, InfeasibleError, InputError
 from framefit.report.frames import write_frames
@@ -111,8 +111,8 @@ def run(
         raise InputError("windows and seconds are both given", remedy="give one of them")
     if (windows is not None and windows < 1) or (seconds is not None and not seconds > 0):
         raise InputError(f"nothing to run: {windows if windows is not None else seconds}", remedy="ask for more than 0")
-    name = "run" if isinstance(app, Plan) else _name(Path(app))
-    folder = _free_folder(name) if output is None else Path(output)
+    path = app.app if isinstance(app, Plan) else Path(app)
+    folder = _free_folder(path) if output is None else Path(output)
     if folder.exists() and not force:
         raise InputError("already exists", where=folder, remedy="choose another folder, or overwrite it with --force")
     planned = app if isinstance(app, Plan) else plan(app, fresh=fresh, notify=notify)
@@ -121,7 +121,7 @@ def run(
         fixes = "; ".join(f"{fix.change} ({fix.effect})" for fix in timetable.fixes)
         raise InfeasibleError(
             f"the models do not fit: {timetable.binding_constraint}",
-            where=None if isinstance(app, Plan) else app,
+            where=path,
             remedy=fixes or None,
         )
     rate_hz = planned.workload.beat_hz
@@ -129,7 +129,7 @@ def run(
     session = _Session(planned, seed=seed, force=force)
     count = min([count, *(stream.length for stream in session.streams.values() if stream.length is not None)])
     failure: DeviceError | None = None
-    with pinned(planned.device.target.units[0].core):
+    with pinned(planned.device.target.units[0].core), flushed_denormals():
         notify("warming up")
         around = [session.measure()]
         notify("idle control")
@@ -360,12 +360,9 @@ def _program(planned: Plan) -> Program:
     )
 
 
-def _name(app: Path) -> str:
-    stem = app.stem if app.stem != "app" else app.resolve().parent.name
-    return stem or "run"
-
-
-def _free_folder(name: str) -> Path:
+def _free_folder(app: Path) -> Path:
+    """``runs/APP-N``: named after the file, or its folder where it is just called app.toml."""
+    name = app.stem if app.stem != "app" else app.resolve().parent.name
     number = 1
     while (folder := Path("runs") / f"{name}-{number}").exists():
         number += 1

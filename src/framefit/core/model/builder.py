@@ -185,6 +185,9 @@ class GraphBuilder:
         sources = [source for source in node.inputs if source is not None]
         for source in sources:
             self._infer(source)
+        if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+            infer(ir.Model(self._graph, ir_version=8))  # its branches may read anything built so far
+            return
         copies = {
             source: ir.Value(name=source.name, shape=source.shape, type=source.type, const_value=source.const_value)
             for source in sources

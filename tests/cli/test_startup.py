@@ -1,0 +1,54 @@
+"""What the command line costs before it does anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(sys.executable).with_name("framefit")
+HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "rich")
+
+
+def seconds(command: list[str | Path]) -> float:
+    """Wall time of a process that ends well; the best of five."""
+    best = float("inf")
+    for _ in range(5):
+        begun = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        best = min(best, time.perf_counter() - begun)
+    return best
+
+
+def test_help_lists_the_commands() -> None:
+    """``framefit --help`` names every command."""
+    shown = subprocess.run([SCRIPT, "--help"], check=True, capture_output=True, text=True).stdout
+    for command in ("demo", "plan", "run", "doctor"):
+        assert f"  {command} " in shown
+
+
+def test_help_is_quick() -> None:
+    """Under 0.3 s."""
+    assert seconds([SCRIPT, "--help"]) < 0.3
+
+
+def test_importing_costs_next_to_nothing() -> None:
+    """``import framefit`` takes under 0.1 s more than Python itself."""
+    assert seconds([sys.executable, "-c", "import framefit"]) - seconds([sys.executable, "-c", "pass"]) < 0.1
+
+
+@pytest.mark.parametrize("code", ["import framefit", "import framefit.cli.app"])
+def test_nothing_heavy_is_imported(code: str) -> None:
+    """Neither the package nor the command line loads numpy, onnx or the runtime."""
+    script = f"import sys; {code}; print([name for name in {HEAVY} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert loaded.strip() == "[]"
+
+
+def test_the_version_is_shown() -> None:
+    """``framefit --version`` prints name and version."""
+    shown = subprocess.run([SCRIPT, "--version"], check=True, capture_output=True, text=True).stdout
+    assert shown.startswith("framefit ")

@@ -1,0 +1,208 @@
+"""Records as files: checked, versioned, written whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from framefit.core.files import Record, cache_folder, from_data, read_record, to_json, write_record, write_whole
+from framefit.errors import InputError
+
+
+class Wheel(Record, kw_only=True):
+    """Within a list."""
+
+    radius: float = 1.0
+    spokes: int = 8
+
+
+class Bell(Record, kw_only=True):
+    """On its own."""
+
+    pitch: int = 440
+
+    def __post_init__(self) -> None:
+        if self.pitch <= 0:
+            raise ValueError(f"pitch must be positive, is {self.pitch}")
+
+
+class Bicycle(Record, kw_only=True):
+    """A file."""
+
+    schema_version: int = 1
+    wheels: tuple[Wheel, ...] = ()
+    bell: Bell | None = None
+    bags: dict[str, Bell] = {}
+    pairs: tuple[tuple[str, ...], ...] = ()
+
+
+def refused(data: object) -> str:
+    """The message with which data is refused."""
+    with pytest.raises(InputError) as found:
+        from_data(data, Bicycle, "bicycle.toml")
+    assert found.value.exit_code == 2
+    assert found.value.where == "bicycle.toml"
+    assert found.value.remedy
+    return found.value.what
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "near"),
+    [
+        ({"whels": []}, "$.whels", "wheels"),
+        ({"wheels": [{}, {"radios": 1}]}, "$.wheels[1].radios", "radius"),
+        ({"bell": {"pitc": 1}}, "$.bell.pitc", "pitch"),
+        ({"bags": {"left": {"pitsch": 1}}}, "$.bags.left.pitsch", "pitch"),
+    ],
+)
+def test_unknown_key(data: dict[str, object], path: str, near: str) -> None:
+    """An unknown key is named with its path and the nearest key that exists."""
+    assert refused(data) == f"unknown key {path}; did you mean {near!r}?"
+
+
+def test_unknown_key_unlike_any() -> None:
+    """Where no key is near, all known ones are listed."""
+    assert refused({"wheels": [{"zzz": 1}]}) == "unknown key $.wheels[0].zzz; known keys: radius, spokes"
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        ({"wheels": [{}, {"spokes": "8"}]}, "$.wheels[1].spokes"),
+        ({"wheels": [{}, {"spokes": 8.5}]}, "$.wheels[1].spokes"),
+        ({"wheels": {}}, "$.wheels"),
+        ({"bell": [1]}, "$.bell"),
+        ({"bell": {"pitch": True}}, "$.bell.pitch"),
+        ({"pairs": [["a"], [1]]}, "$.pairs[1][0]"),
+    ],
+)
+def test_wrong_type(data: dict[str, object], path: str) -> None:
+    """A value of the wrong type is named by its path; nothing is converted silently."""
+    assert f"at `{path}`" in refused(data)
+
+
+@pytest.mark.parametrize("data", [None, 3, [], "text"])
+def test_no_object_at_all(data: object) -> None:
+    """A file that holds no object is refused."""
+    assert "Expected `object`" in refused(data)
+
+
+def test_broken_invariant() -> None:
+    """What a record refuses on construction is named by its path too."""
+    message = refused({"bell": {"pitch": -3}})
+    assert "pitch must be positive, is -3" in message
+    assert "at `$.bell`" in message
+
+
+@pytest.mark.parametrize("version", [2, 0, "1"])
+def test_other_version(version: object) -> None:
+    """A file of another version says so, before its unknown keys are complained about."""
+    assert refused({"schema_version": version, "motor": 1}) == f"$.schema_version is {version!r}; this Framefit reads 1"
+
+
+def test_defaults_and_whole_numbers() -> None:
+    """Absent keys take their defaults, and a whole number may stand for a float."""
+    assert from_data({}, Bicycle, "x") == Bicycle()
+    assert from_data({"wheels": [{"radius": 2}]}, Bicycle, "x").wheels[0].radius == 2.0
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    """A record that was written reads back equal, from a file of one JSON object and a final newline."""
+    record = Bicycle(wheels=(Wheel(radius=0.1), Wheel()), bell=Bell(), bags={"ä": Bell(pitch=1)}, pairs=(("a",), ()))
+    write_record(tmp_path / "new" / "a.json", record)
+    assert read_record(tmp_path / "new" / "a.json", Bicycle) == record
+    assert (tmp_path / "new" / "a.json").read_text(encoding="utf-8") == to_json(record) + "\n"
+
+
+def test_toml(tmp_path: Path) -> None:
+    """A ``.toml`` file is read as TOML."""
+    (tmp_path / "a.toml").write_text("[[wheels]]\nspokes = 3\n[bell]\npitch = 2\n")
+    assert read_record(tmp_path / "a.toml", Bicycle) == Bicycle(wheels=(Wheel(spokes=3),), bell=Bell(pitch=2))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "form"),
+    [
+        ("a.json", b"{", "JSON"),
+        ("a.json", b"", "JSON"),
+        ("a.json", b'{"bell": "\xff"}', "JSON"),
+        ("a.toml", b"wheels = [", "TOML"),
+        ("a.toml", b"\xff\xfe", "TOML"),
+    ],
+)
+def test_malformed(tmp_path: Path, name: str, content: bytes, form: str) -> None:
+    """A file that is no JSON or TOML says so and where it is."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"not valid {form}") as found:
+        read_record(tmp_path / name, Bicycle)
+    assert found.value.where == str(tmp_path / name)
+
+
+def test_missing(tmp_path: Path) -> None:
+    """A missing file, and a folder in its place, are refused by path."""
+    with pytest.raises(InputError, match="no such file"):
+        read_record(tmp_path / "a.json", Bicycle)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_record(tmp_path, Bicycle)
+
+
+def write_half(path: Path, error: type[BaseException], *, force: bool = False) -> None:
+    """Write something, then fail."""
+    with write_whole(path, force=force) as file:
+        file.write(b"half")
+        raise error
+
+
+@pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("old", [None, b"old"])
+def test_failed_write_changes_nothing(tmp_path: Path, error: type[BaseException], old: bytes | None) -> None:
+    """When writing fails half-way, an old file stays as it was, and no new one or part of it appears."""
+    path = tmp_path / "a.bin"
+    if old is not None:
+        path.write_bytes(old)
+    with pytest.raises(InputError if error is OSError else error):
+        write_half(path, error, force=True)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == ({} if old is None else {"a.bin": old})
+
+
+def test_a_file_appears_only_when_it_is_complete(tmp_path: Path) -> None:
+    """While it is being written, nobody sees it under its name."""
+    path = tmp_path / "a.bin"
+    with write_whole(path) as file:
+        file.write(b"whole")
+        file.flush()
+        assert not path.exists()
+    assert path.read_bytes() == b"whole"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_nothing_is_overwritten_unless_asked(tmp_path: Path) -> None:
+    """An existing file is refused with its remedy, and replaced with ``force``."""
+    path = tmp_path / "a.json"
+    write_record(path, Bell(pitch=1))
+    with pytest.raises(InputError, match="already exists") as found:
+        write_record(path, Bell(pitch=2))
+    assert "--force" in str(found.value)
+    assert read_record(path, Bell).pitch == 1
+    write_record(path, Bell(pitch=2), force=True)
+    assert read_record(path, Bell).pitch == 2
+
+
+def test_place_that_cannot_be_written(tmp_path: Path) -> None:
+    """A file in the folder's place is an input error."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_record(tmp_path / "file" / "a.json", Bell())
+
+
+def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The cache lies where FRAMEFIT_CACHE says, else XDG_CACHE_HOME, else in the home folder."""
+    monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path / "mine"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "mine"
+    monkeypatch.delenv("FRAMEFIT_CACHE")
+    assert cache_folder() == tmp_path / "xdg" / "framefit"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == tmp_path / "home" / ".cache" / "framefit"

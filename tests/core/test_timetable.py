@@ -1,0 +1,85 @@
+"""The plan as a file, and targets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from framefit.core.files import read_record, write_record
+from framefit.core.target import Target, cpu_target
+from framefit.core.timetable import Fix, PlannedModel, PriorityPeriod, Segment, Slot, Timetable, Window
+from framefit.errors import InputError
+
+SEGMENT = Segment(
+    index=0,
+    unit="cpu1",
+    fill_layer="conv1",
+    first_layer="conv1",
+    last_layer="relu9",
+    output_layers=("conv3", "relu9"),
+    duration_ns=6_000_000,
+    median_ns=5_500_000,
+    boundary_bytes=4096,
+    tensors=("a", "b"),
+)
+TIMETABLE = Timetable(
+    feasible=True,
+    worst_slack_ns=-1,
+    hyperperiod_windows=1,
+    window_ns=33_333_333,
+    priority_ns=6_000_000,
+    residual_ns=27_333_333,
+    guard_ns=300_000,
+    units=("cpu1",),
+    windows=(
+        Window(
+            index=0,
+            length_ns=33_333_333,
+            priority=(PriorityPeriod(unit="cpu1", start_ns=0, end_ns=6_000_000, model="face"),),
+            residual_ns=(27_333_333,),
+            slots=(Slot(unit="cpu1", start_ns=0, duration_ns=6_000_000, model="face", segment=0, frame=0),),
+        ),
+    ),
+    models=(
+        PlannedModel(
+            name="face",
+            role="priority",
+            level=9,
+            reasons=("runs in every window",),
+            duration_ns=6_000_000,
+            segments=(SEGMENT,),
+            result_age_windows=1,
+        ),
+    ),
+    memory_bytes={"cpu1": 12345},
+    fixes=(Fix(change="rate_hz = 20", effect="fits", verified=True),),
+)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    """A timetable reads back equal, and finds its models by name."""
+    write_record(tmp_path / "timetable.json", TIMETABLE)
+    read = read_record(tmp_path / "timetable.json", Timetable)
+    assert read == TIMETABLE
+    assert read.model("face").segments == (SEGMENT,)
+
+
+def test_mistakes_deep_inside_are_found(tmp_path: Path) -> None:
+    """A key that does not exist is named by its path through windows and slots."""
+    write_record(tmp_path / "timetable.json", TIMETABLE)
+    text = (tmp_path / "timetable.json").read_text()
+    (tmp_path / "bad.json").write_text(text.replace('"frame"', '"framme"'))
+    with pytest.raises(InputError) as found:
+        read_record(tmp_path / "bad.json", Timetable)
+    assert found.value.what == "unknown key $.windows[0].slots[0].framme; did you mean 'frame'?"
+
+
+def test_cpu_target() -> None:
+    """The built-in target has one preemptive unit a core, named after it; without cores there is no target."""
+    target = cpu_target((1, 3))
+    assert [(unit.name, unit.core, unit.preemptive) for unit in target.units] == [("cpu1", 1, True), ("cpu3", 3, True)]
+    with pytest.raises(ValueError, match="at least one unit"):
+        cpu_target(())
+    with pytest.raises(ValueError, match="names must differ"):
+        Target(name="twice", kind="ort", units=target.units[:1] * 2)

@@ -1,0 +1,235 @@
+"""What the user wants to run (``app.toml``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framefit.core.workload import Workload, load_workload, release_ns
+from framefit.errors import InputError, UnsupportedError
+
+BUILT = """
+schema_version = 1
+target = "cpu"
+cores = [1]
+providers = ["CPUExecutionProvider"]
+rate_hz = 30
+
+[schedule]
+priority_position = "start"
+segmentation = "fill"
+quantile = 0.99
+guard_ms = 0.3
+
+[[streams]]
+name = "camera"
+source = "synthetic"
+rate_hz = 30
+shape = [1, 3, 240, 320]
+queue = 2
+when_full = "drop-oldest"
+
+[[streams]]
+name = "sounds"
+source = "sounds.npz"
+array = "x"
+when_full = "drop-newest"
+
+[[models]]
+name = "face"
+path = "face.onnx"
+priority = "every-window"
+inputs = { input = "camera" }
+shapes = { input = [1, 3, 240, 320] }
+state = { state = "stateN" }
+constants = { sr = 16000 }
+frames = 1
+frames_axis = 0
+aggregate = 1
+deadline_ms = 33.3
+every = 1
+always_split = false
+
+[[models]]
+name = "voice"
+path = "sub/voice.onnx"
+priority = "background"
+inputs = { sound = "sounds" }
+
+[[outputs]]
+model = "face"
+tensors = ["boxes", "scores"]
+sink = "faces.npz"
+"""
+
+LEAST = """
+rate_hz = 30
+[[models]]
+name = "face"
+path = "face.onnx"
+priority = "background"
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    """An ``app.toml`` beside empty model files."""
+    (folder / "sub").mkdir(exist_ok=True)
+    for name in ("face.onnx", "sub/voice.onnx"):
+        (folder / name).touch()
+    path = folder / "app.toml"
+    path.write_text(text)
+    return path
+
+
+def refusal(folder: Path, text: str) -> InputError:
+    """The error with which a workload is refused."""
+    path = write(folder, text)
+    with pytest.raises(InputError) as found:
+        load_workload(path)
+    assert found.value.exit_code == 2
+    assert str(path) in str(found.value)
+    assert found.value.remedy
+    return found.value
+
+
+def test_the_contracts_example(tmp_path: Path) -> None:
+    """What is built of the contract's example is read, and paths become absolute."""
+    workload = load_workload(write(tmp_path, BUILT))
+    assert (workload.cores, workload.beat_hz, workload.window_ns) == ((1,), 30.0, 33_333_333)
+    assert workload.schedule.guard_ms == 0.3
+    assert workload.stream_names == ["camera", "sounds"]
+    assert workload.streams[0].source == "synthetic"
+    assert workload.streams[1].source == str(tmp_path / "sounds.npz")
+    face, voice = workload.models
+    assert (face.path, voice.path) == (str(tmp_path / "face.onnx"), str(tmp_path / "sub" / "voice.onnx"))
+    assert (face.state, face.constants, face.deadline_ms) == ({"state": "stateN"}, {"sr": 16000}, 33.3)
+    assert workload.outputs[0].sink == str(tmp_path / "faces.npz")
+    assert workload.outputs[0].tensors == ("boxes", "scores")
+
+
+def test_the_least(tmp_path: Path) -> None:
+    """A beat and a model are enough."""
+    workload = load_workload(write(tmp_path, LEAST))
+    assert (workload.target, workload.streams, workload.outputs) == ("cpu", (), ())
+
+
+NOT_BUILT = [
+    ('table = "board.table.json"', "", "", "$.table = "),
+    ("cores = [0, 1]", "", "", "$.cores = (0, 1)"),
+    ("", 'schedule.priority_position = "end"', "", "$.schedule.priority_position = 'end'"),
+    ("", "schedule.priority_threshold = 5", "", "$.schedule.priority_threshold = 5"),
+    ("", "schedule.num_priority = 1", "", "$.schedule.num_priority = 1"),
+    ("", 'schedule.segmentation = "equal"', "", "$.schedule.segmentation = 'equal'"),
+    ("", 'streams = [{ name = "s", when_full = "block" }]', "", "$.streams[0].when_full = 'block'"),
+    ("", "", "priority = 3", "$.models[0].priority = 3"),
+    ("", "", "frames = 2", "$.models[0].frames = 2"),
+    ("", "", "aggregate = 2", "$.models[0].aggregate = 2"),
+    ("", "", "preprocess = { size = [240, 320] }", "$.models[0].preprocess = "),
+    ("", "", 'postprocess = "module:function"', "$.models[0].postprocess = 'module:function'"),
+    ("", "", "latency_sensitive = true", "$.models[0].latency_sensitive = True"),
+    ("", "", 'task = "face-detection"', "$.models[0].task = 'face-detection'"),
+    ("", "", "every = 2", "$.models[0].every = 2"),
+    ("", "", "always_split = true", "$.models[0].always_split = True"),
+    ("", "", 'units = ["cpu1"]', "$.models[0].units = "),
+]
+
+
+@pytest.mark.parametrize(("top", "schedule", "model", "named"), NOT_BUILT, ids=[case[-1] for case in NOT_BUILT])
+def test_what_is_not_built_is_refused_by_name(tmp_path: Path, top: str, schedule: str, model: str, named: str) -> None:
+    """A key of the contract that no engine supports yet is named with its value, never ignored."""
+    priority = "" if model.startswith("priority") else 'priority = "background"'
+    text = f'rate_hz = 30\n{top}\n{schedule}\n[[models]]\nname = "face"\npath = "face.onnx"\n{priority}\n{model}\n'
+    error = refusal(tmp_path, text)
+    assert isinstance(error, UnsupportedError)
+    assert error.what.startswith(named)
+    assert "not supported yet" in error.what
+
+
+def test_priority_has_to_be_said(tmp_path: Path) -> None:
+    """The default priority is not built yet: the remedy says what to write."""
+    error = refusal(tmp_path, LEAST.replace('priority = "background"', ""))
+    assert isinstance(error, UnsupportedError)
+    assert error.what.startswith("$.models[0].priority = 'auto'")
+    assert 'priority = "every-window"' in str(error.remedy)
+
+
+def test_streams_of_another_rate(tmp_path: Path) -> None:
+    """Streams whose rates differ from the beat are refused by name."""
+    error = refusal(tmp_path, LEAST + '[[streams]]\nname = "a"\n[[streams]]\nname = "b"\nrate_hz = 15\n')
+    assert isinstance(error, UnsupportedError)
+    assert "$.streams[1].rate_hz = 15" in error.what
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("rate_hz = 30", "rate_hz = 0", "rate_hz must be greater than 0, is 0"),
+        ("rate_hz = 30", "rate_hz = -30", "rate_hz must be greater than 0, is -30"),
+        ("rate_hz = 30", "rate_hz = nan", "rate_hz must be greater than 0, is nan"),
+        ("rate_hz = 30", "rate_hz = inf", "rate_hz must be greater than 0, is inf"),
+        ("rate_hz = 30", 'rate_hz = "30"', "at `$.rate_hz`"),
+        ("rate_hz = 30", "window_ms = 0", "window_ms must be greater than 0"),
+        ("rate_hz = 30", "rate_hz = 30\nwindow_ms = 33.3", "rate_hz or window_ms, not both"),
+        ("rate_hz = 30", "", "the beat is missing"),
+        ("rate_hz = 30", "rat_hz = 30", "unknown key $.rat_hz; did you mean 'rate_hz'?"),
+        ("rate_hz = 30", "rate_hz = 30\nschedule.guard_ms = -1", "guard_ms must not be negative, is -1"),
+        ("rate_hz = 30", "rate_hz = 30\nschedule.quantile = 1.0", "quantile must be at least 0.5 and below 1"),
+        ("rate_hz = 30", "rate_hz = 30\nschema_version = 2", "$.schema_version is 2"),
+        ('path = "face.onnx"', 'path = "face.onnx"\nrate = 3', "unknown key $.models[0].rate"),
+        ('path = "face.onnx"', 'path = "face.onnx"\ndeadline_ms = 0', "deadline_ms must be greater than 0"),
+        ('path = "face.onnx"', 'path = "face.onnx"\nframes = 0', "frames must be at least 1, is 0"),
+        ('path = "face.onnx"', 'path = "nose.onnx"', "$.models[0].path: no such file"),
+        ('path = "face.onnx"', 'path = "face.onnx"\ninputs = { x = "cam" }', "input 'x' reads 'cam'; streams: none"),
+        ('name = "face"', 'name = "face"\npriority = "sometimes"', None),
+        ("[[models]]", "[[outputs]]\nmodel = 'nose'\nsink = 'a.npz'\n[[models]]", "outputs name a model 'nose'"),
+        ("[[models]]", "[[streams]]\nname = 'a'\nqueue = 0\n[[models]]", "queue must be at least 1, is 0"),
+        ("[[models]]", "[[streams]]\nname = 'a'\nshape = [1, 0]\n[[models]]", "shape must be positive, is [1, 0]"),
+        ("[[models]]", "[[streams]]\nname = 'a'\n[[streams]]\nname = 'a'\n[[models]]", "stream name 'a' is used twice"),
+        (
+            "[[models]]",
+            "[[models]]\nname = 'face'\npath = 'face.onnx'\n[[models]]",
+            "model name 'face' is used twice",
+        ),
+    ],
+)
+def test_mistakes(tmp_path: Path, old: str, new: str, message: str | None) -> None:
+    """Every mistake is refused with exit code 2 and a message that names it."""
+    assert old in LEAST
+    error = refusal(tmp_path, LEAST.replace(old, new))
+    assert not isinstance(error, UnsupportedError)
+    if message is not None:
+        assert message in error.what
+
+
+def test_no_models(tmp_path: Path) -> None:
+    """A workload without models is refused, whether the key is absent or empty."""
+    assert "models" in refusal(tmp_path, "rate_hz = 30").what
+    assert "no models" in refusal(tmp_path, "rate_hz = 30\nmodels = []").what
+
+
+def test_the_beat_follows_the_fastest_stream(tmp_path: Path) -> None:
+    """Without a rate of its own the workload takes the fastest stream's; ``window_ms`` is another way to say it."""
+    text = LEAST.replace("rate_hz = 30", 'streams = [{ name = "a", rate_hz = 25 }, { name = "b" }]')
+    assert load_workload(write(tmp_path, text)).window_ns == 40_000_000
+    assert load_workload(write(tmp_path, LEAST.replace("rate_hz = 30", "window_ms = 12.5"))).window_ns == 12_500_000
+    fields = load_workload(write(tmp_path, LEAST.replace("rate_hz = 30", "window_ms = 12.5")))
+    assert isinstance(fields, Workload)
+    assert fields.beat_hz == 80
+
+
+@given(st.integers(0, 10**6), st.integers(1, 2000))
+def test_releases_lie_on_an_exact_grid(window: int, rate_hz: int) -> None:
+    """Window k begins at k x 1e9 / rate, rounded: errors never add up."""
+    exact_twice = 2 * window * 10**9
+    assert abs(2 * rate_hz * release_ns(window, rate_hz) - exact_twice) <= rate_hz
+
+
+@pytest.mark.parametrize(
+    ("window", "rate", "begin"), [(0, 30, 0), (1, 30, 33_333_333), (2, 30, 66_666_667), (3, 30, 10**8)]
+)
+def test_release_times(window: int, rate: float, begin: int) -> None:
+    """Thirty windows a second begin at thirds of a tenth, to the nanosecond."""
+    assert release_ns(window, rate) == begin

@@ -1,0 +1,173 @@
+"""ONNX Runtime as a device."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from devices.conformance import DeviceConformance, arrays_for, small_network
+from framefit.core.model import GraphBuilder, Model
+from framefit.devices.ort import OrtDevice
+from framefit.errors import DeviceError, InputError
+from networks import NETWORKS, Runner, difference, random_inputs
+
+
+def results(device: OrtDevice, model: Model, feeds: dict[str, np.ndarray], label: str = "net") -> dict[str, np.ndarray]:
+    """Copies of a model's outputs for one frame."""
+    arrays = arrays_for(model)
+    for name, array in feeds.items():
+        arrays[name][...] = array
+    binding = device.compile(model, device.target.units[0].name, label).bind(arrays)
+    device.submit(binding)
+    return {tensor.name: binding.output(tensor.name).copy() for tensor in model.outputs}
+
+
+def cached_files(cache: Path) -> list[Path]:
+    """Compiled segments in a cache."""
+    return sorted(path for path in cache.rglob("*") if path.is_file())
+
+
+class TestOrtDevice(DeviceConformance):
+    """It keeps the protocol, and really computes."""
+
+    def make(self, cache: Path, trace_events: int = 1 << 12) -> OrtDevice:
+        """On the default core."""
+        return OrtDevice(cache=cache, trace_events=trace_events)
+
+    @pytest.fixture
+    def device(self, tmp_path: Path) -> OrtDevice:
+        """With a cache of its own."""
+        return self.make(tmp_path)
+
+    @pytest.mark.parametrize("name", ["plain", "residual", "lstm", "attention", "two_ends", "branching", "quantised"])
+    def test_outputs_are_the_runtimes_own(self, device: OrtDevice, name: str) -> None:
+        """A bound session gives what a plain one gives, for two frames in a row, cached or not."""
+        model = NETWORKS[name]()
+        plain = Runner(model)
+        for seed in (0, 1):
+            feeds = random_inputs(model, seed)
+            expected = plain.whole(feeds)
+            tolerance = 0.05 if name == "quantised" else 1e-5  # int8 kernels may round otherwise
+            assert difference(expected, results(device, model, feeds)) <= tolerance
+            assert any(np.any(array) for array in expected.values())
+
+    def test_output_whose_shape_depends_on_the_data(self, device: OrtDevice) -> None:
+        """Such an output is read from each launch in its own shape."""
+        b = GraphBuilder("positions")
+        x = b.op("Relu", b.input("x", (1, 6)))
+        b.output(x, "positive")
+        b.output(b.op("NonZero", x), "where")
+        model = b.build()
+        arrays = arrays_for(model)
+        assert set(arrays) == {"x", "positive"}
+        binding = device.compile(model, self.unit(device), "positions").bind(arrays)
+        for row in ([1, -1, 0, 2, 0, 3], [0, 0, -1, 0, 5, 0], [-1] * 6):
+            arrays["x"][...] = row
+            device.submit(binding)
+            np.testing.assert_array_equal(binding.output("where"), np.nonzero(np.maximum([row], 0)))
+            np.testing.assert_array_equal(binding.output("positive"), np.maximum([row], 0))
+
+    def test_second_compile_comes_from_the_cache(self, tmp_path: Path) -> None:
+        """A compiled segment is taken from its file; with another network's content there, that one runs."""
+        models = []
+        for seed in (1, 2):
+            b = GraphBuilder("net", seed)
+            b.output(b.conv(b.input("image", (1, 3, 8, 8)), 4), "feature")
+            models.append(b.build())
+        feeds = random_inputs(models[0], 0)
+        expected = [results(OrtDevice(cache=tmp_path / str(i)), model, feeds) for i, model in enumerate(models)]
+        assert difference(*expected) > 0.1
+        (first,), (second,) = cached_files(tmp_path / "0"), cached_files(tmp_path / "1")
+        assert first.name != second.name
+        first.write_bytes(second.read_bytes())
+        assert difference(expected[1], results(OrtDevice(cache=tmp_path / "0"), models[0], feeds)) <= 1e-6
+        assert cached_files(tmp_path / "0") == [first]
+
+    @pytest.mark.parametrize("kept", [0.0, 0.5, 0.95])
+    def test_damaged_cache_file_is_compiled_anew(self, tmp_path: Path, kept: float) -> None:
+        """Whatever is in the file, the network's outputs are right, and the file is whole again."""
+        model = small_network()
+        feeds = random_inputs(model, 0)
+        expected = results(OrtDevice(cache=tmp_path), model, feeds)
+        (file,) = cached_files(tmp_path)
+        whole = file.read_bytes()
+        file.write_bytes(whole[: int(kept * len(whole))] + b"no model" * (kept > 0))
+        assert difference(expected, results(OrtDevice(cache=tmp_path), model, feeds)) <= 1e-6
+        assert [path.stat().st_size for path in cached_files(tmp_path)] == [len(whole)]
+
+    def test_default_cache_is_the_users(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Without a folder given, compiled segments go below FRAMEFIT_CACHE."""
+        monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path / "mine"))
+        device = OrtDevice()
+        device.compile(small_network(), self.unit(device), "net")
+        assert len(cached_files(tmp_path / "mine")) == 1
+
+    def test_unknown_provider(self) -> None:
+        """A provider that is not there is refused, with the nearest and all available ones."""
+        with pytest.raises(InputError, match=r"no provider 'CPUExecutionProvidr'; did you mean 'CPUExecution") as found:
+            OrtDevice(providers=["CPUExecutionProvidr"])
+        assert found.value.remedy is not None
+        assert all(name in found.value.remedy for name in onnxruntime.get_available_providers())
+
+    def test_fused_nodes_are_one_group(self, device: OrtDevice) -> None:
+        """Convolution, batch norm and activation are fused; the pooling after them is not."""
+        model = small_network()
+        grouped = model.grouped(device.fusions(model))
+        assert [layer.op for layer in grouped.layers] == ["Conv+BatchNormalization+Relu", "GlobalAveragePool+Identity"]
+
+    def test_asking_for_fusions_leaves_the_cache_alone(self, device: OrtDevice, tmp_path: Path) -> None:
+        """Only compiled segments are kept."""
+        device.fusions(small_network())
+        assert cached_files(tmp_path) == []
+
+    def test_operator_that_the_runtime_does_not_know(self, device: OrtDevice, tmp_path: Path) -> None:
+        """A model that cannot be compiled is a device error that names the segment and operator."""
+        b = GraphBuilder("odd")
+        b.output(b.op("NoSuchThing", b.op("Relu", b.input("x", (1, 4))), domain="nowhere"), "y")
+        model = b.build()
+        with pytest.raises(DeviceError, match="NoSuchThing") as found:
+            device.compile(model, self.unit(device), "odd.0")
+        assert found.value.where == "odd.0"
+        assert cached_files(tmp_path) == []
+
+    def test_launch_that_fails(self, device: OrtDevice) -> None:
+        """A failure while it runs is a device error that names the segment, and leaves no packets."""
+        b = GraphBuilder("gathering")
+        x, index = b.input("x", (4, 2)), b.input("index", (1,), np.int64)
+        b.output(b.op("Gather", x, index), "row")
+        model = b.build()
+        arrays = arrays_for(model)
+        binding = device.compile(model, self.unit(device), "gathering").bind(arrays)
+        device.submit(binding)
+        assert len(device.events()) == 2
+        arrays["index"][...] = 9
+        with pytest.raises(DeviceError, match="out of data bounds") as found:
+            device.submit(binding)
+        assert found.value.where == "gathering"
+        assert len(device.events()) == 0
+
+
+_ARITHMETIC = """
+import numpy as np
+from framefit.core.model import GraphBuilder
+from framefit.devices.device import allocate
+from framefit.devices.ort import OrtDevice
+
+b = GraphBuilder("double")
+b.output(b.op("Add", *[b.input("x", (1, 64))] * 2), "y")
+model, device = b.build(), OrtDevice()
+arrays = {tensor.name: allocate(tensor) for tensor in (*model.inputs, *model.outputs)}
+device.submit(device.compile(model, device.target.units[0].name, "net").bind(arrays))
+print(float.fromhex("0x0.8p-1022") * 1.0 > 0)
+"""
+
+
+def test_callers_arithmetic_stays_as_it_was() -> None:
+    """In a process of its own, numbers near zero count as before once a segment was compiled and run."""
+    done = subprocess.run([sys.executable, "-c", _ARITHMETIC], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.returncode) == ("True", 0), done.stderr

@@ -1,0 +1,146 @@
+"""A device, streams and sinks that behave exactly as told, on virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from framefit.core.events import EventType, Trace
+from framefit.core.model import Model, TensorInfo
+from framefit.core.target import Target, Unit
+from framefit.devices.clock import VirtualClock
+from framefit.devices.device import Array, Binding, Completion, Tensors
+from framefit.devices.recorder import EventRecorder
+from framefit.errors import DeviceError
+
+__all__ = ["FakeDevice", "ListSink", "NumberStream"]
+
+
+@dataclass(frozen=True)
+class FakeBinding:
+    """A label and the arrays attached to it."""
+
+    label: str
+    tensors: Tensors
+
+    def output(self, name: str) -> Array:
+        """The attached array, as it is; an empty one where none is attached."""
+        return self.tensors.get(name, np.zeros(0))
+
+
+@dataclass(frozen=True)
+class FakeHandle:
+    """A segment that never computes."""
+
+    segment: Model
+    label: str
+
+    def bind(self, tensors: Tensors) -> FakeBinding:
+        """Check the arrays and keep them."""
+        needed = [*self.segment.inputs, *(tensor for tensor in self.segment.outputs if tensor.fixed)]
+        for tensor in needed:
+            array = tensors.get(tensor.name)
+            if array is None:
+                raise DeviceError(f"{self.label}: no array for {tensor.name!r}")
+            if array.dtype.name != tensor.dtype or array.shape != tensor.shape or not array.flags.c_contiguous:
+                raise DeviceError(f"{self.label}: the array for {tensor.name!r} does not fit")
+        return FakeBinding(self.label, tensors)
+
+
+class FakeDevice:
+    """One unit that takes exactly as long as it is told and leaves all outputs as they are.
+
+    Args:
+        durations_ns: of a launch: one number, by label, or (label, launch number) -> ns.
+        clock: advanced by each launch.
+        fail_at: number of the launch that fails, counted from 0 over all labels.
+        trace_events: capacity of the event buffer.
+        groups: what ``fusions`` answers, as far as the model has such nodes.
+    """
+
+    def __init__(
+        self,
+        durations_ns: int | Mapping[str, int] | Callable[[str, int], int] = 1_000_000,
+        *,
+        clock: VirtualClock | None = None,
+        fail_at: int | None = None,
+        trace_events: int = 1 << 18,
+        groups: tuple[tuple[str, ...], ...] = (),
+    ) -> None:
+        self.clock = clock or VirtualClock()
+        self.target = Target(name="fake", kind="npu", units=(Unit(name="fake0", preemptive=False, core=3),))
+        self.launches: list[tuple[str, int, int]] = []
+        self._durations_ns = durations_ns
+        self._fail_at = fail_at
+        self._recorder = EventRecorder(trace_events)
+        self._kinds: dict[str, int] = {}
+        self._groups = groups
+
+    def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
+        """The given groups."""
+        nodes = {node for layer in model.layers for node in layer.nodes}
+        return tuple(group for group in self._groups if nodes.issuperset(group))
+
+    def compile(self, segment: Model, unit: str, label: str) -> FakeHandle:
+        """A handle of that label."""
+        if unit != self.target.units[0].name:
+            raise DeviceError(f"no unit {unit!r}; units: {self.target.units[0].name}")
+        self._kinds.setdefault(label, len(self._kinds))
+        return FakeHandle(segment, label)
+
+    def submit(self, binding: Binding) -> Completion:
+        """Let the launch's duration pass."""
+        assert isinstance(binding, FakeBinding)
+        label, number = binding.label, len(self.launches)
+        if number == self._fail_at:
+            raise DeviceError("told to fail", where=label)
+        started = self.clock.now_ns()
+        finished = started + self._duration_ns(label, number)
+        self.clock.sleep_until_ns(finished)
+        self.launches.append((label, started, finished))
+        core = self.target.units[0].core
+        self._recorder.add(started, self._kinds[label], EventType.START, core, 0)
+        self._recorder.add(finished, self._kinds[label], EventType.END, core, 0)
+        return Completion(started, finished)
+
+    def events(self) -> Trace:
+        """Packets since the last call."""
+        return self._recorder.drain(tuple(self._kinds))
+
+    def _duration_ns(self, label: str, number: int) -> int:
+        durations = self._durations_ns
+        if isinstance(durations, int):
+            return durations
+        return durations[label] if isinstance(durations, Mapping) else durations(label, number)
+
+
+@dataclass(frozen=True)
+class NumberStream:
+    """Every frame is filled with its own number."""
+
+    length: int | None = None
+
+    @staticmethod
+    def read(frame: int, tensor: TensorInfo) -> Array:
+        """An array full of ``frame``."""
+        assert tensor.shape is not None
+        return np.full(tensor.shape, frame, tensor.dtype)
+
+
+@dataclass
+class ListSink:
+    """Keeps everything in order."""
+
+    taken: list[tuple[int, dict[str, Array]]] = field(default_factory=list)
+    closed: bool = False
+
+    def put(self, frame: int, outputs: dict[str, Array]) -> None:
+        """Append."""
+        assert not self.closed
+        self.taken.append((frame, outputs))
+
+    def close(self) -> None:
+        """Take no more."""
+        self.closed = True

@@ -1,0 +1,447 @@
+"""The loop that keeps the beat, on a device that takes exactly as long as told."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes import FakeDevice, ListSink, NumberStream
+from framefit.core.events import EventType
+from framefit.core.model import GraphBuilder, Model
+from framefit.core.workload import release_ns
+from framefit.devices.clock import VirtualClock
+from framefit.errors import DeviceError
+from framefit.runtime.dispatcher import Dispatcher, Job, steady
+from framefit.runtime.execution import Execution
+from framefit.runtime.log import Fate
+from framefit.runtime.streams import Queue
+
+MS = 1_000_000
+RATE_HZ = 100.0
+WINDOW_NS = 10 * MS
+GUARD_NS = MS // 2
+
+
+@functools.cache
+def network(segments: int) -> Model:
+    """So many layers; its second input "number" passes through as an output."""
+    b = GraphBuilder("network")
+    x, number = b.input("x", (1, 4)), b.input("number", (1,), np.int64)
+    for _ in range(segments):
+        x = b.op("Relu", x)
+    b.output(x)
+    b.output(number)
+    return b.build()
+
+
+@dataclass
+class Entry:
+    """A model of a test's workload."""
+
+    name: str
+    estimates_ns: Sequence[int]
+    priority: bool = False
+    deadline_ns: int | None = None
+    queue: int = 2
+    sink: ListSink = field(default_factory=ListSink)
+
+
+def dispatcher(device: FakeDevice, *entries: Entry, guard_ns: int = GUARD_NS, rate_hz: float = RATE_HZ) -> Dispatcher:
+    """A dispatcher for entries, as the workflow makes it; each sink takes the frame's number."""
+    jobs, first = [], 0
+    for entry in entries:
+        count = len(entry.estimates_ns)
+        execution = Execution(
+            network(count), [(layer, layer) for layer in range(count)], device, "fake0", name=entry.name
+        )
+        deadline_ns = entry.deadline_ns
+        if deadline_ns is None and entry.priority:
+            deadline_ns = release_ns(1, rate_hz)
+        jobs.append(
+            Job(
+                execution=execution,
+                first_program=first,
+                priority=entry.priority,
+                estimates_ns=entry.estimates_ns,
+                deadline_ns=deadline_ns,
+                sources={"x": NumberStream(), "number": NumberStream()},
+                queue=Queue(entry.queue),
+                sinks=[(entry.sink, ["number"])],
+            )
+        )
+        first += count
+    return Dispatcher(device, device.clock, jobs, rate_hz, guard_ns)
+
+
+def fates(run: Dispatcher, model: int) -> dict[int, Fate]:
+    """What became of each frame of a model; each may have one fate only."""
+    rows = [row for row in run.frames.rows().tolist() if row[0] == model]
+    assert len({row[1] for row in rows}) == len(rows)
+    return {row[1]: Fate(row[2]) for row in rows}
+
+
+def launched(device: FakeDevice, run: Dispatcher) -> list[tuple[str, float]]:
+    """Labels and starts, in milliseconds after the first release."""
+    return [(label, (started - run.start_ns) / MS) for label, started, _ in device.launches]
+
+
+def run_ended(run: Dispatcher, windows: int, models: int) -> None:
+    """Each model accounts for each released frame exactly once."""
+    for model in range(models):
+        assert sorted(fates(run, model)) == list(range(windows))
+
+
+def test_priority_starts_exactly_on_the_grid() -> None:
+    """With a rate that divides no nanosecond, window k begins at round(k x 1e9 / rate), without drift."""
+    device = FakeDevice({"face": 2 * MS})
+    run = dispatcher(device, Entry("face", [2 * MS], priority=True), rate_hz=30)
+    run.run(1000)
+    starts = [started for _, started, _ in device.launches]
+    assert starts == [run.start_ns + round(k * 1e9 / 30) for k in range(1000)]
+    assert run.windows == 1000
+    assert set(fates(run, 0).values()) == {Fate.DONE}
+    assert device.clock.now_ns() == run.release(1000)
+
+
+def test_segments_fill_the_residual() -> None:
+    """Behind the priority model segments run back to back, as long as the next one fits, over several windows."""
+    device = FakeDevice({"face": 2 * MS, "big.0": 3 * MS, "big.1": 3 * MS, "big.2": 3 * MS})
+    run = dispatcher(device, Entry("face", [2 * MS], priority=True), Entry("big", [3 * MS] * 3))
+    run.run(3)
+    assert launched(device, run) == [
+        *(("face", 0.0), ("big.0", 2.0), ("big.1", 5.0)),
+        *(("face", 10.0), ("big.2", 12.0), ("big.0", 15.0)),
+        *(("face", 20.0), ("big.1", 22.0), ("big.2", 25.0)),
+    ]
+    rows = run.frames.rows()
+    finished = [(row[1], (row[5] - run.start_ns) / MS) for row in rows.tolist() if row[0] == 1 and row[5] >= 0]
+    assert finished == [(0, 15.0), (1, 28.0)]
+    assert fates(run, 1) == {0: Fate.DONE, 1: Fate.DONE, 2: Fate.RUN_ENDED}
+    log = run.launches.launches()
+    assert log.program.tolist() == [0, 1, 2, 0, 3, 1, 0, 2, 3]
+    assert log.window.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert log.frame.tolist() == [0, 0, 0, 1, 0, 1, 2, 1, 1]
+
+
+@pytest.mark.parametrize(("excess_ns", "starts"), [(0, True), (1, False)])
+@pytest.mark.parametrize("longer", ["estimate", "guard"])
+def test_a_segment_starts_only_if_it_fits(excess_ns: int, starts: bool, longer: str) -> None:
+    """Estimate plus guard may reach the next release, and not a nanosecond beyond."""
+    estimate = 8 * MS - GUARD_NS + excess_ns * (longer == "estimate")
+    device = FakeDevice({"face": 2 * MS, "big": MS})
+    guard_ns = GUARD_NS + excess_ns * (longer == "guard")
+    entries = Entry("face", [2 * MS], priority=True), Entry("big", [estimate])
+    run = dispatcher(device, *entries, guard_ns=guard_ns)
+    run.run(4)
+    labels = Counter(label for label, _, _ in device.launches)
+    assert labels == Counter({"face": 4, "big": 4} if starts else {"face": 4})
+
+
+def test_the_last_window_keeps_the_guard_too() -> None:
+    """Nothing runs beyond the end of the run."""
+    device = FakeDevice({"big.0": 4 * MS, "big.1": 4 * MS})
+    run = dispatcher(device, Entry("big", [4 * MS] * 2))
+    run.run(1)
+    assert launched(device, run) == [("big.0", 0.0), ("big.1", 4.0)]
+    device = FakeDevice({"big.0": 6 * MS, "big.1": 6 * MS})
+    run = dispatcher(device, Entry("big", [6 * MS] * 2))
+    run.run(1)
+    assert launched(device, run) == [("big.0", 0.0)]
+    assert fates(run, 0) == {0: Fate.RUN_ENDED}
+
+
+estimates = st.integers(MS // 20, 12 * MS)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    face=st.lists(st.integers(1, 2 * MS), min_size=1, max_size=3),
+    big=st.lists(st.lists(estimates, min_size=1, max_size=5), min_size=1, max_size=3),
+    guard_ns=st.integers(0, 2 * MS),
+    queue=st.integers(1, 3),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_never_late_while_estimates_hold(
+    face: list[int], big: list[list[int]], guard_ns: int, queue: int, seed: int
+) -> None:
+    """Whatever the durations up to their estimates: no priority miss, and every frame has one fate."""
+    random = np.random.default_rng(seed)
+    entries = [
+        Entry("face", face, priority=True),
+        *(Entry(f"big{i}", parts, queue=queue) for i, parts in enumerate(big)),
+    ]
+    limit: dict[str, int] = {}
+    for entry in entries:
+        whole = len(entry.estimates_ns) == 1
+        limit |= {entry.name if whole else f"{entry.name}.{i}": ns for i, ns in enumerate(entry.estimates_ns)}
+    device = FakeDevice(lambda label, _: int(random.integers(1, limit[label] + 1)))
+    run = dispatcher(device, *entries, guard_ns=guard_ns)
+    run.run(40)
+    assert fates(run, 0) == dict.fromkeys(range(40), Fate.DONE)
+    run_ended(run, 40, len(entries))
+    starts = [started for label, started, _ in device.launches if label in ("face", "face.0")]
+    assert starts == [run.release(window) for window in range(40)]
+    for (label, _, _), row in zip(device.launches, run.launches.rows().tolist(), strict=True):
+        program, window, _, started = row[:4]
+        assert program < len(face) or started + limit[label] + guard_ns <= run.release(window + 1)
+    for index, entry in enumerate(entries):
+        done = [frame for frame, fate in fates(run, index).items() if fate == Fate.DONE]
+        assert [frame for frame, _ in entry.sink.taken] == sorted(done)
+        assert all(outputs["number"] == [frame] for frame, outputs in entry.sink.taken)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 3))
+def test_every_frame_is_accounted_for_even_if_estimates_fail(seed: int, queue: int) -> None:
+    """However long launches take, each released frame of each model has exactly one fate, and frames keep order."""
+    random = np.random.default_rng(seed)
+    device = FakeDevice(lambda *_: int(random.exponential(4 * MS)) + 1)
+    entries = [
+        Entry("face", [2 * MS], priority=True, queue=queue),
+        Entry("voice", [MS, MS], priority=True, queue=queue),
+        Entry("big", [2 * MS] * 3, queue=queue),
+    ]
+    run = dispatcher(device, *entries)
+    run.run(30)
+    assert run.windows == 30
+    run_ended(run, 30, 3)
+    for index, entry in enumerate(entries):
+        finished = [f for f, fate in fates(run, index).items() if fate in (Fate.DONE, Fate.LATE)]
+        assert [frame for frame, _ in entry.sink.taken] == sorted(finished)
+    for model, frame, fate, released, started, finished in run.frames.rows().tolist():
+        assert released == run.release(frame)
+        if fate in (Fate.DONE, Fate.LATE):
+            assert released <= started < finished
+            assert (fate == Fate.LATE) == (model < 2 and finished - released > WINDOW_NS)
+        else:
+            assert (started, finished) == (-1, -1)
+
+
+def test_an_overrun_delays_the_next_frame_and_is_recorded() -> None:
+    """A segment that takes too long pushes the next priority frame; the grid stays as it was."""
+    device = FakeDevice(lambda label, number: 17 * MS if number == 1 else {"face": 2 * MS, "big": 5 * MS}[label])
+    run = dispatcher(device, Entry("face", [2 * MS], priority=True), Entry("big", [5 * MS], queue=1))
+    run.run(4)
+    assert launched(device, run) == [
+        *(("face", 0.0), ("big", 2.0), ("face", 19.0)),
+        *(("face", 21.0), ("big", 23.0)),
+        *(("face", 30.0), ("big", 32.0)),
+    ]
+    assert fates(run, 0) == {0: Fate.DONE, 1: Fate.LATE, 2: Fate.DONE, 3: Fate.DONE}
+    assert fates(run, 1) == {0: Fate.DONE, 1: Fate.QUEUE_FULL, 2: Fate.DONE, 3: Fate.DONE}
+    rows = run.launches.rows()
+    assert rows[2].tolist()[1:5] == [1, 1, run.start_ns + 19 * MS, run.start_ns + 21 * MS]
+
+
+def test_the_deadline_decides_what_is_late() -> None:
+    """A frame that ends at its deadline is done; a nanosecond later it is late."""
+    for duration, fate in ((3 * MS, Fate.DONE), (3 * MS + 1, Fate.LATE)):
+        run = dispatcher(FakeDevice({"face": duration}), Entry("face", [3 * MS], priority=True, deadline_ns=3 * MS))
+        run.run(2)
+        assert fates(run, 0) == {0: fate, 1: fate}
+
+
+def test_priority_models_run_in_order_before_anything_else() -> None:
+    """Several priority models, cut or not, run one after the other at each release."""
+    device = FakeDevice({"a": MS, "b.0": MS, "b.1": MS, "big": 3 * MS})
+    entries = Entry("a", [MS], priority=True), Entry("b", [MS, MS], priority=True), Entry("big", [3 * MS])
+    run = dispatcher(device, *entries)
+    run.run(2)
+    expected = [("a", 0.0), ("b.0", 1.0), ("b.1", 2.0), ("big", 3.0)]
+    assert launched(device, run) == [*expected, *((label, start + 10) for label, start in expected)]
+
+
+def test_background_models_take_turns() -> None:
+    """Frame by frame, whatever their lengths: none runs twice while another one waits."""
+    device = FakeDevice({"a.0": 4 * MS, "a.1": 4 * MS, "b": 4 * MS, "c": 4 * MS})
+    entries = Entry("a", [4 * MS] * 2), Entry("b", [4 * MS]), Entry("c", [4 * MS])
+    run = dispatcher(device, *entries)
+    run.run(20)
+    order = [label for label, _, _ in device.launches]
+    assert order[:12] == ["a.0", "a.1", "b", "c"] * 3
+    completed = Counter(row[0] for row in run.frames.rows().tolist() if row[2] == Fate.DONE)
+    assert max(completed.values()) - min(completed.values()) <= 1
+
+
+def test_a_model_without_a_frame_does_not_hold_up_the_others() -> None:
+    """A short model whose frames are all done gives its turn away."""
+    device = FakeDevice({"a": MS, "b": 3 * MS})
+    run = dispatcher(device, Entry("a", [MS]), Entry("b", [3 * MS]))
+    run.run(3)
+    assert launched(device, run) == [(label, 10.0 * k + at) for k in range(3) for label, at in (("a", 0), ("b", 1))]
+
+
+@pytest.mark.parametrize("after_ns", [0, 3 * MS, 35 * MS, 36 * MS])
+def test_stop_ends_at_once_and_accounts_for_all(after_ns: int) -> None:
+    """No launch follows, and frames in flight or waiting are unfinished; what was released has one fate."""
+    device = FakeDevice({"face": 2 * MS, "big.0": 3 * MS, "big.1": 3 * MS, "big.2": 3 * MS})
+    entries = Entry("face", [2 * MS], priority=True), Entry("big", [3 * MS] * 3)
+    run = dispatcher(device, *entries)
+    until = 20 * MS + after_ns
+    run.run(100, stop=lambda: device.clock.now_ns() >= until)
+    assert all(started < until for _, started, _ in device.launches)
+    assert device.clock.now_ns() < until + WINDOW_NS
+    assert run.windows == {0: 0, 3 * MS: 1, 35 * MS: 4, 36 * MS: 4}[after_ns]
+    run_ended(run, run.windows, 2)
+    done = [frame for frame, fate in fates(run, 1).items() if fate == Fate.DONE]
+    assert [frame for frame, _ in entries[1].sink.taken] == done
+    assert len(run.trace()) == 2 * len(device.launches)
+
+
+@pytest.mark.parametrize("fail_at", range(7))
+def test_device_failure_keeps_what_happened(fail_at: int) -> None:
+    """A failing launch, the first of a frame or a later one, ends the run; nothing that happened is lost."""
+    device = FakeDevice({"face": 2 * MS, "big.0": 3 * MS, "big.1": 3 * MS}, fail_at=fail_at)
+    entries = Entry("face", [2 * MS], priority=True), Entry("big", [3 * MS] * 2)
+    run = dispatcher(device, *entries)
+    with pytest.raises(DeviceError, match="told to fail"):
+        run.run(10)
+    assert len(device.launches) == len(run.launches) == fail_at
+    assert run.windows == fail_at // 3 + 1
+    run_ended(run, run.windows, 2)
+    for index, entry in enumerate(entries):
+        done = [frame for frame, fate in fates(run, index).items() if fate == Fate.DONE]
+        assert [frame for frame, _ in entry.sink.taken] == done
+    unfinished = [fate for model in (0, 1) for fate in fates(run, model).values() if fate == Fate.RUN_ENDED]
+    assert unfinished
+    assert run.trace().time_ns.tolist() == [t for _, *times in device.launches for t in times]
+
+
+def test_outputs_come_in_order_and_belong_to_their_frame() -> None:
+    """Each sink gets every finished frame once, ascending, with that frame's own outputs, in time left over."""
+    device = FakeDevice({"face": 2 * MS, "big.0": 4 * MS, "big.1": 4 * MS})
+    entries = Entry("face", [2 * MS], priority=True), Entry("big", [4 * MS] * 2)
+    run = dispatcher(device, *entries)
+    seen: list[tuple[int, int]] = []
+    run.run(50, on_idle=lambda windows: seen.append((windows, len(entries[0].sink.taken))))
+    assert [frame for frame, _ in entries[0].sink.taken] == list(range(50))
+    frames = [frame for frame, _ in entries[1].sink.taken]
+    assert frames == sorted(set(frames))
+    assert len(frames) == 25
+    for entry in entries:
+        assert all(outputs["number"].tolist() == [frame] for frame, outputs in entry.sink.taken)
+        owners = [outputs["number"] for _, outputs in entry.sink.taken]
+        assert not any(np.shares_memory(owners[0], other) for other in owners[1:])
+    assert [windows for windows, _ in seen] == list(range(1, 51))
+    assert all(taken >= windows - 1 for windows, taken in seen)
+
+
+def test_outputs_do_not_pile_up_without_idle_time() -> None:
+    """A run without time to spare hands outputs out all the same."""
+    device = FakeDevice({"face": 9_500_000})
+    entry = Entry("face", [9_500_000], priority=True)
+    run = dispatcher(device, entry, guard_ns=0)
+    most = 0
+
+    def stop() -> bool:
+        nonlocal most
+        most = max(most, len(run._outputs))
+        return False
+
+    run.run(300, stop=stop)
+    assert [frame for frame, _ in entry.sink.taken] == list(range(300))
+    assert 0 < most <= 64
+
+
+def test_a_long_run_reads_the_devices_events_in_time() -> None:
+    """The event buffer is emptied on the way, so that a bounded one never overflows; the trace is in one piece."""
+    device = FakeDevice({"face": 2 * MS, "big": 3 * MS}, trace_events=3000)
+    run = dispatcher(device, Entry("face", [2 * MS], priority=True), Entry("big", [3 * MS]))
+    run.run(2000)
+    trace = run.trace()
+    assert trace.time_ns.tolist() == [t for _, *times in device.launches for t in times]
+    assert trace.type.tolist() == [EventType.START, EventType.END] * 4000
+    assert [trace.kinds[id_] for id_ in trace.id[::2]] == [label for label, _, _ in device.launches]
+    assert trace.meta.lost_events == 0
+    assert trace.losses == ()
+
+
+def test_losses_are_marked_where_they_were() -> None:
+    """Where the buffer overflows between two looks, the joined trace says after which packet, and how many."""
+    device = FakeDevice({"face": MS}, trace_events=100)
+    run = dispatcher(device, Entry("face", [MS], priority=True))
+    run.run(600)
+    trace = run.trace()
+    assert trace.meta.lost_events == 1200 - len(trace) > 0
+    assert trace.loss_after.tolist() == [100, 200, 300]
+    gaps = np.flatnonzero(np.diff(trace.time_ns) > WINDOW_NS) + 1
+    assert gaps.tolist() == [100, 200]
+
+
+class LateClock(VirtualClock):
+    """Oversleeps by a constant."""
+
+    def sleep_until_ns(self, time_ns: int) -> None:
+        """Wake up 40 us late."""
+        super().sleep_until_ns(time_ns + 40_000 if time_ns > self.now_ns() else time_ns)
+
+
+def test_late_wake_ups_do_not_add_up() -> None:
+    """A thread that wakes up late starts late by just that, in every window."""
+    device = FakeDevice({"face": 2 * MS})
+    device.clock = LateClock()
+    run = dispatcher(device, Entry("face", [2 * MS], priority=True))
+    run.run(50)
+    rows = run.frames.rows()
+    lateness = rows[:, 4] - rows[:, 3]
+    assert lateness.max() <= 80_000
+    assert lateness.min() == 40_000
+
+
+def test_no_windows() -> None:
+    """A run of nothing releases nothing."""
+    device = FakeDevice()
+    run = dispatcher(device, Entry("face", [MS], priority=True))
+    run.run(0)
+    assert (run.windows, len(run.frames), len(run.launches), len(run.trace())) == (0, 0, 0, 0)
+
+
+def test_many_windows_take_seconds() -> None:
+    """Twenty thousand windows of three models, with varying durations, cost little and keep the beat."""
+    random = np.random.default_rng(0)
+    mean: Mapping[str, float] = {"face": 1.8e6, "a.0": 2e6, "a.1": 1.5e6, "b": 2.2e6}
+    limit = {label: round(1.1 * ns) for label, ns in mean.items()}
+    draws = np.exp(0.02 * random.standard_normal(1 << 17)).tolist()
+    durations: Callable[[str, int], int] = lambda label, k: min(round(mean[label] * draws[k]), limit[label])  # noqa: E731
+    device = FakeDevice(durations)
+    run = dispatcher(
+        device,
+        Entry("face", [limit["face"]], priority=True),
+        Entry("a", [limit["a.0"], limit["a.1"]]),
+        Entry("b", [limit["b"]]),
+    )
+    before = time.process_time()
+    run.run(20_000)
+    took = time.process_time() - before
+    rows = run.frames.rows()
+    assert (rows[rows[:, 0] == 0][:, 2] == Fate.DONE).all()
+    assert np.bincount(rows[:, 0]).tolist() == [20_000] * 3
+    assert len(run.launches) > 60_000
+    assert took < 20
+
+
+def test_steady_restores_what_it_changed() -> None:
+    """Collector and switch interval are as before, also after an error."""
+    import gc
+    import sys
+
+    interval, frozen = sys.getswitchinterval(), gc.get_freeze_count()
+
+    def fail() -> None:
+        with steady():
+            assert sys.getswitchinterval() < interval
+            assert gc.get_freeze_count() > frozen
+            raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop"):
+        fail()
+    assert sys.getswitchinterval() == interval
+    assert gc.get_freeze_count() == 0

@@ -1,0 +1,94 @@
+"""Small workloads for tests: networks of a known order of magnitude, and their ``app.toml``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from framefit.core.model import GraphBuilder, Model
+
+__all__ = ["RATE_HZ", "WINDOW_MS", "chain", "listing", "measure_briefly", "small", "write_app", "write_models"]
+
+RATE_HZ = 20
+WINDOW_MS = 50.0
+
+
+@functools.cache
+def small() -> Model:
+    """A fraction of a millisecond; reads "image", 1 x 3 x 16 x 16, gives "pooled"."""
+    b = GraphBuilder("small", 1)
+    x = b.conv(b.input("image", (1, 3, 16, 16)), 8, activation="Relu")
+    b.output(b.op("GlobalAveragePool", x), "pooled")
+    return b.build()
+
+
+@functools.cache
+def chain() -> Model:
+    """Ten convolutions of like cost, a few milliseconds together; reads "image", 1 x 3 x 16 x 16, gives "pooled"."""
+    b = GraphBuilder("chain", 2)
+    x = b.upsample(b.input("image", (1, 3, 16, 16)), 3)
+    for _ in range(10):
+        x = b.conv(x, 24, activation="Relu")
+    b.output(b.op("GlobalAveragePool", x), "pooled")
+    return b.build()
+
+
+def write_models(folder: Path) -> Path:
+    """``small.onnx`` and ``chain.onnx`` in a folder; returns it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    small().save(folder / "small.onnx", force=True)
+    chain().save(folder / "chain.onnx", force=True)
+    return folder
+
+
+def write_app(
+    folder: Path,
+    *,
+    priority: Sequence[str] = ("small",),
+    background: Sequence[str] = ("chain",),
+    rate_hz: float = RATE_HZ,
+    guard_ms: float = 1.0,
+    stream: str = 'source = "synthetic"',
+    model: str = "",
+    more: str = "",
+) -> Path:
+    """An ``app.toml`` over models of the folder.
+
+    Args:
+        folder: gets it.
+        priority: names of models that run in every window.
+        background: names of those that run in what is left.
+        rate_hz: windows a second.
+        guard_ms: kept free before each.
+        stream: lines of the only stream.
+        model: further lines of the first model.
+        more: further tables, at the end.
+    """
+    text = f"schema_version = 1\nrate_hz = {rate_hz}\n[schedule]\nguard_ms = {guard_ms}\n"
+    text += f'[[streams]]\nname = "camera"\n{stream}\n'
+    for index, name in enumerate([*priority, *background]):
+        role = "every-window" if name in priority else "background"
+        text += f'[[models]]\nname = "{name}"\npath = "{name}.onnx"\npriority = "{role}"\n'
+        text += f"{model}\n" if index == 0 else ""
+    app = folder / "app.toml"
+    app.write_text(text + more)
+    return app
+
+
+def listing(folder: Path) -> dict[str, bytes | None]:
+    """Everything below a folder: path -> content, None for folders."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def measure_briefly(patch: pytest.MonkeyPatch) -> None:
+    """Plans and runs spend tenths of a second on measuring, and few windows on the idle control."""
+    for name in ("_PROBE_NS", "_FINAL_NS"):
+        patch.setattr(f"framefit.workflows.plan.{name}", 200_000_000)
+    patch.setattr("framefit.workflows.run._AROUND_NS", 100_000_000)
+    patch.setattr("framefit.workflows.run._LEAST_FLOOR", 5)
