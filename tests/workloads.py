@@ -52,27 +52,34 @@ def write_app(
     rate_hz: float = RATE_HZ,
     guard_ms: float = 1.0,
     stream: str = 'source = "synthetic"',
+    schedule: str = 'preemption = "never"',
     model: str = "",
+    last: str = "",
     more: str = "",
 ) -> Path:
     """An ``app.toml`` over models of the folder.
 
     Args:
         folder: gets it.
-        priority: names of models that run in every window.
-        background: names of those that run in what is left.
+        priority: names of models that run in every window; "NAME:X" has priority X instead.
+        background: names of those that run in what is left; likewise.
         rate_hz: windows a second.
         guard_ms: kept free before each.
         stream: lines of the only stream.
+        schedule: further lines of the schedule.
         model: further lines of the first model.
+        last: further lines of the last one.
         more: further tables, at the end.
     """
-    text = f"schema_version = 1\nrate_hz = {rate_hz}\n[schedule]\nguard_ms = {guard_ms}\n"
+    text = f"schema_version = 1\nrate_hz = {rate_hz}\n[schedule]\nguard_ms = {guard_ms}\n{schedule}\n"
     text += f'[[streams]]\nname = "camera"\n{stream}\n'
-    for index, name in enumerate([*priority, *background]):
-        role = "every-window" if name in priority else "background"
-        text += f'[[models]]\nname = "{name}"\npath = "{name}.onnx"\npriority = "{role}"\n'
+    entries = [*((name, '"every-window"') for name in priority), *((name, '"background"') for name in background)]
+    for index, (entry, role) in enumerate(entries):
+        name, _, given = entry.partition(":")
+        file = "chain" if name.startswith("chain") else name
+        text += f'[[models]]\nname = "{name}"\npath = "{file}.onnx"\npriority = {given or role}\n'
         text += f"{model}\n" if index == 0 else ""
+        text += f"{last}\n" if index == len(entries) - 1 else ""
     app = folder / "app.toml"
     app.write_text(text + more)
     return app

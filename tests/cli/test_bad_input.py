@@ -97,10 +97,7 @@ CASES: dict[str, tuple[Broken, list[str]]] = {
     "state that names no input": (recurrent('{ memory = "next_hidden" }'), ["'memory'", "hidden"]),
     "state of another shape": (recurrent('{ hidden = "speech", cell = "next_cell" }'), ["speech", "hidden"]),
     "blocking queue": (app(stream='when_full = "block"'), ["$.streams[0].when_full", "block"]),
-    "every second window": (app(model="every = 2"), ["$.models[0].every = 2"]),
-    "two frames at once": (app(model="frames = 2"), ["$.models[0].frames = 2"]),
     "other target": (replaced(TOP, TOP + 'target = "vpu"\n'), ["$.target", "vpu"]),
-    "automatic priority": (replaced('"every-window"', '"auto"'), ["$.models[0].priority", "auto", "every-window"]),
     "unknown provider": (
         replaced(TOP, TOP + 'providers = ["CPUExecutionProvide"]\n'),
         ["CPUExecutionProvide", "'CPUExecutionProvider'"],

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.core.workload import Workload, load_workload, release_ns
+from framefit.core.workload import Preprocess, Workload, load_workload, names_function, release_ns
 from framefit.errors import InputError, UnsupportedError
 
 BUILT = """
@@ -119,20 +119,7 @@ def test_the_least(tmp_path: Path) -> None:
 NOT_BUILT = [
     ('table = "board.table.json"', "", "", "$.table = "),
     ("cores = [0, 1]", "", "", "$.cores = (0, 1)"),
-    ("", 'schedule.priority_position = "end"', "", "$.schedule.priority_position = 'end'"),
-    ("", "schedule.priority_threshold = 5", "", "$.schedule.priority_threshold = 5"),
-    ("", "schedule.num_priority = 1", "", "$.schedule.num_priority = 1"),
-    ("", 'schedule.segmentation = "equal"', "", "$.schedule.segmentation = 'equal'"),
     ("", 'streams = [{ name = "s", when_full = "block" }]', "", "$.streams[0].when_full = 'block'"),
-    ("", "", "priority = 3", "$.models[0].priority = 3"),
-    ("", "", "frames = 2", "$.models[0].frames = 2"),
-    ("", "", "aggregate = 2", "$.models[0].aggregate = 2"),
-    ("", "", "preprocess = { size = [240, 320] }", "$.models[0].preprocess = "),
-    ("", "", 'postprocess = "module:function"', "$.models[0].postprocess = 'module:function'"),
-    ("", "", "latency_sensitive = true", "$.models[0].latency_sensitive = True"),
-    ("", "", 'task = "face-detection"', "$.models[0].task = 'face-detection'"),
-    ("", "", "every = 2", "$.models[0].every = 2"),
-    ("", "", "always_split = true", "$.models[0].always_split = True"),
     ("", "", 'units = ["cpu1"]', "$.models[0].units = "),
 ]
 
@@ -140,20 +127,70 @@ NOT_BUILT = [
 @pytest.mark.parametrize(("top", "schedule", "model", "named"), NOT_BUILT, ids=[case[-1] for case in NOT_BUILT])
 def test_what_is_not_built_is_refused_by_name(tmp_path: Path, top: str, schedule: str, model: str, named: str) -> None:
     """A key of the contract that no engine supports yet is named with its value, never ignored."""
-    priority = "" if model.startswith("priority") else 'priority = "background"'
-    text = f'rate_hz = 30\n{top}\n{schedule}\n[[models]]\nname = "face"\npath = "face.onnx"\n{priority}\n{model}\n'
+    text = f'rate_hz = 30\n{top}\n{schedule}\n[[models]]\nname = "face"\npath = "face.onnx"\n{model}\n'
     error = refusal(tmp_path, text)
     assert isinstance(error, UnsupportedError)
     assert error.what.startswith(named)
     assert "not supported yet" in error.what
 
 
-def test_priority_has_to_be_said(tmp_path: Path) -> None:
-    """The default priority is not built yet: the remedy says what to write."""
-    error = refusal(tmp_path, LEAST.replace('priority = "background"', ""))
-    assert isinstance(error, UnsupportedError)
-    assert error.what.startswith("$.models[0].priority = 'auto'")
-    assert 'priority = "every-window"' in str(error.remedy)
+def test_optional_keys(tmp_path: Path) -> None:
+    """What goes beyond the beat, a model and its role is read with its values."""
+    text = LEAST.replace('priority = "background"', "") + (
+        "priority = 3\nframes = 2\nframes_axis = 1\naggregate = 4\nevery = 2\nalways_split = true\n"
+        'latency_sensitive = true\ntask = "face-detection"\npostprocess = "boxes.decode:best"\n'
+        'preprocess = { size = [240, 320], layout = "NHWC", channels = "BGR", mean = [1, 2.5, 3], scale = 0.5 }\n'
+        '[schedule]\npriority_position = "end"\npriority_threshold = 5\nsegmentation = "equal"\npreemption = "never"\n'
+    )
+    workload = load_workload(write(tmp_path, text))
+    (model,) = workload.models
+    assert (model.priority, model.frames, model.frames_axis, model.aggregate, model.every) == (3, 2, 1, 4, 2)
+    assert (model.always_split, model.latency_sensitive, model.task) == (True, True, "face-detection")
+    assert model.postprocess == "boxes.decode:best"
+    assert model.preprocess == Preprocess(
+        size=(240, 320), layout="NHWC", channels="BGR", mean=(1.0, 2.5, 3.0), scale=0.5
+    )
+    schedule = workload.schedule
+    assert (schedule.priority_position, schedule.priority_threshold, schedule.num_priority) == ("end", 5, None)
+    assert (schedule.segmentation, schedule.preemption) == ("equal", "never")
+
+
+def test_defaults(tmp_path: Path) -> None:
+    """Roles are determined, and real-time priorities used, where nothing else is said."""
+    workload = load_workload(write(tmp_path, LEAST.replace('priority = "background"', "")))
+    assert workload.models[0].priority == "auto"
+    assert workload.schedule.preemption == "auto"
+
+
+def test_paths_become_absolute_and_functions_stay(tmp_path: Path) -> None:
+    """Files and folders lie beside the app; functions and the synthetic stream are no paths."""
+    sources = ("clips/day", "frames.npz", "camera:frames", "my.camera:frames", "synthetic")
+    streams = "".join(f'[[streams]]\nname = "s{i}"\nsource = "{source}"\n' for i, source in enumerate(sources))
+    outputs = "".join(f'[[outputs]]\nmodel = "face"\nsink = "{sink}"\n' for sink in ("a.jsonl", "my:put", "my:put"))
+    workload = load_workload(write(tmp_path, LEAST + streams + outputs))
+    expected = [str(tmp_path / "clips" / "day"), str(tmp_path / "frames.npz"), *sources[2:]]
+    assert [stream.source for stream in workload.streams] == expected
+    assert [output.sink for output in workload.outputs] == [str(tmp_path / "a.jsonl"), "my:put", "my:put"]
+
+
+def test_the_implicit_stream_may_be_named(tmp_path: Path) -> None:
+    """A workload without streams has one called "synthetic"; with streams it has not."""
+    text = LEAST + 'inputs = { x = "synthetic" }\n'
+    assert load_workload(write(tmp_path, text)).models[0].inputs == {"x": "synthetic"}
+    error = refusal(tmp_path, text + '[[streams]]\nname = "camera"\n')
+    assert "input 'x' reads 'synthetic'; streams: camera" in error.what
+
+
+@pytest.mark.parametrize("text", ["a:b", "pkg.mod:name", "_a1:_b2"])
+def test_names_of_functions(text: str) -> None:
+    """A module, which may be dotted, a colon, and a name."""
+    assert names_function(text)
+
+
+@pytest.mark.parametrize("text", ["a", "a:", ":b", "a.:b", "a:b.c", "a:b.npz", "1a:b", "a b:c", "a:b:c", "", "dir/a:b"])
+def test_names_of_no_functions(text: str) -> None:
+    """Files, folders and unfinished names are none."""
+    assert not names_function(text)
 
 
 def test_streams_of_another_rate(tmp_path: Path) -> None:
@@ -177,12 +214,37 @@ def test_streams_of_another_rate(tmp_path: Path) -> None:
         ("rate_hz = 30", "rat_hz = 30", "unknown key $.rat_hz; did you mean 'rate_hz'?"),
         ("rate_hz = 30", "rate_hz = 30\nschedule.guard_ms = -1", "guard_ms must not be negative, is -1"),
         ("rate_hz = 30", "rate_hz = 30\nschedule.quantile = 1.0", "quantile must be at least 0.5 and below 1"),
+        ("rate_hz = 30", "rate_hz = 30\nschedule.num_priority = -1", "num_priority must not be negative, is -1"),
+        ("rate_hz = 30", "rate_hz = 30\nschedule = { num_priority = 1, priority_threshold = 2 }", "not both"),
+        ("rate_hz = 30", 'rate_hz = 30\nschedule.preemption = "always"', "at `$.schedule.preemption`"),
         ("rate_hz = 30", "rate_hz = 30\nschema_version = 2", "$.schema_version is 2"),
+        ('"face.onnx"', '"face.onnx"\npreprocess = { size = [0, 4] }', "size must be positive, is [0, 4]"),
+        (
+            '"face.onnx"',
+            '"face.onnx"\npreprocess = { mean = [1, 2] }',
+            "mean must hold 1 number or 3 numbers for RGB, holds 2",
+        ),
+        (
+            '"face.onnx"',
+            '"face.onnx"\npreprocess = { channels = "GRAY", mean = [1, 2, 3] }',
+            "mean must hold 1 number for GRAY, holds 3",
+        ),
+        ('"face.onnx"', '"face.onnx"\npreprocess = { scale = 0 }', "scale not 0"),
+        ('"face.onnx"', '"face.onnx"\npostprocess = "boxes.py"', 'postprocess must read "module:function"'),
+        (
+            "[[models]]",
+            "outputs = [{ model = 'face', sink = 'a.npz' }, { model = 'face', sink = 'a.npz' }]\n[[models]]",
+            "sink 'a.npz' is used twice",
+        ),
         ('path = "face.onnx"', 'path = "face.onnx"\nrate = 3', "unknown key $.models[0].rate"),
         ('path = "face.onnx"', 'path = "face.onnx"\ndeadline_ms = 0', "deadline_ms must be greater than 0"),
         ('path = "face.onnx"', 'path = "face.onnx"\nframes = 0', "frames must be at least 1, is 0"),
         ('path = "face.onnx"', 'path = "nose.onnx"', "$.models[0].path: no such file"),
-        ('path = "face.onnx"', 'path = "face.onnx"\ninputs = { x = "cam" }', "input 'x' reads 'cam'; streams: none"),
+        (
+            'path = "face.onnx"',
+            'path = "face.onnx"\ninputs = { x = "cam" }',
+            "input 'x' reads 'cam'; streams: synthetic",
+        ),
         ('name = "face"', 'name = "face"\npriority = "sometimes"', None),
         ("[[models]]", "[[outputs]]\nmodel = 'nose'\nsink = 'a.npz'\n[[models]]", "outputs name a model 'nose'"),
         ("[[models]]", "[[streams]]\nname = 'a'\nqueue = 0\n[[models]]", "queue must be at least 1, is 0"),

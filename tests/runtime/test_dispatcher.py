@@ -19,10 +19,12 @@ from framefit.core.model import GraphBuilder, Model
 from framefit.core.workload import release_ns
 from framefit.devices.clock import VirtualClock
 from framefit.errors import DeviceError
-from framefit.runtime.dispatcher import Dispatcher, Job, steady
+from framefit.runtime.dispatcher import Dispatcher, steady
 from framefit.runtime.execution import Execution
-from framefit.runtime.log import Fate
+from framefit.runtime.job import Job
+from framefit.runtime.log import Fate, LaunchLog
 from framefit.runtime.streams import Queue
+from framefit.scheduling.service import Rotation
 
 MS = 1_000_000
 RATE_HZ = 100.0
@@ -31,10 +33,10 @@ GUARD_NS = MS // 2
 
 
 @functools.cache
-def network(segments: int) -> Model:
-    """So many layers; its second input "number" passes through as an output."""
+def network(segments: int, frames: int = 1) -> Model:
+    """So many layers; its second input "number", of each frame, passes through as an output."""
     b = GraphBuilder("network")
-    x, number = b.input("x", (1, 4)), b.input("number", (1,), np.int64)
+    x, number = b.input("x", (frames, 4)), b.input("number", (frames,), np.int64)
     for _ in range(segments):
         x = b.op("Relu", x)
     b.output(x)
@@ -52,15 +54,31 @@ class Entry:
     deadline_ns: int | None = None
     queue: int = 2
     sink: ListSink = field(default_factory=ListSink)
+    every: int = 1
+    frames: int = 1
+    drop_oldest: bool = True
 
 
-def dispatcher(device: FakeDevice, *entries: Entry, guard_ns: int = GUARD_NS, rate_hz: float = RATE_HZ) -> Dispatcher:
+def dispatcher(
+    device: FakeDevice,
+    *entries: Entry,
+    guard_ns: int = GUARD_NS,
+    rate_hz: float = RATE_HZ,
+    reserved: Sequence[Sequence[tuple[int, int]]] | None = None,
+    stalls: Callable[[], int] | None = None,
+    kind: type[Dispatcher] = Dispatcher,
+) -> Dispatcher:
     """A dispatcher for entries, as the workflow makes it; each sink takes the frame's number."""
     jobs, first = [], 0
     for entry in entries:
         count = len(entry.estimates_ns)
         execution = Execution(
-            network(count), [(layer, layer) for layer in range(count)], device, "fake0", name=entry.name
+            network(count, entry.frames),
+            [(layer, layer) for layer in range(count)],
+            device,
+            "fake0",
+            name=entry.name,
+            frames=entry.frames,
         )
         deadline_ns = entry.deadline_ns
         if deadline_ns is None and entry.priority:
@@ -73,12 +91,15 @@ def dispatcher(device: FakeDevice, *entries: Entry, guard_ns: int = GUARD_NS, ra
                 estimates_ns=entry.estimates_ns,
                 deadline_ns=deadline_ns,
                 sources={"x": NumberStream(), "number": NumberStream()},
-                queue=Queue(entry.queue),
+                queue=Queue(entry.queue, drop_oldest=entry.drop_oldest),
                 sinks=[(entry.sink, ["number"])],
+                every=entry.every,
+                frames=entry.frames,
             )
         )
         first += count
-    return Dispatcher(device, device.clock, jobs, rate_hz, guard_ns)
+    service = Rotation(sum(not entry.priority for entry in entries))
+    return kind(device, device.clock, jobs, rate_hz, guard_ns, service=service, reserved=reserved, stalls=stalls)
 
 
 def fates(run: Dispatcher, model: int) -> dict[int, Fate]:
@@ -304,7 +325,9 @@ def test_device_failure_keeps_what_happened(fail_at: int) -> None:
     run = dispatcher(device, *entries)
     with pytest.raises(DeviceError, match="told to fail"):
         run.run(10)
-    assert len(device.launches) == len(run.launches) == fail_at
+    assert len(device.launches) == len(run.launches.finished()) == len(run.launches.launches()) == fail_at
+    assert len(run.launches) == fail_at + 1
+    assert run.launches.rows()[-1, LaunchLog.FINISHED] == -1
     assert run.windows == fail_at // 3 + 1
     run_ended(run, run.windows, 2)
     for index, entry in enumerate(entries):

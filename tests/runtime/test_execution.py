@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from fakes import FakeDevice
-from framefit.core.model import GraphBuilder, Model
+from framefit.core.model import GraphBuilder, Model, TensorInfo
+from framefit.core.workload import Preprocess
 from framefit.devices.ort import OrtDevice
-from framefit.errors import InputError
+from framefit.errors import FramefitError, InputError
 from framefit.runtime.execution import Execution, greatest_difference
+from framefit.runtime.prepare import Preparation
 from networks import NETWORKS, Runner, difference, random_inputs
 
 STATE = {"hidden": "next_hidden", "cell": "next_cell"}
@@ -146,6 +148,212 @@ def test_the_first_launch_includes_handing_the_frame_over(device: OrtDevice) -> 
     assert before <= done[0].started_ns < starts[0]
     assert [completion.started_ns for completion in done[1:]] == starts[1:]
     assert [completion.finished_ns for completion in done] == trace.time_ns[1::2].tolist()
+
+
+def doubling(*shape: int) -> Model:
+    """Input "x" and output "y", twice as much; "same" is what came in plus a half."""
+    b = GraphBuilder("doubling")
+    x = b.input("x", shape)
+    same = b.op("Add", x, b.constant(np.float32(0.5)))
+    b.output(same, "same")
+    b.output(b.op("Sub", b.op("Add", x, same), b.constant(np.float32(0.5))), "y")
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("frame", "problem"),
+    [
+        ({}, "a frame lacks input 'bias'"),
+        ({"bias": np.zeros((1, 6, 1, 1))}, "a frame lacks input 'image'"),
+        ({"bias": np.zeros((1, 6, 1, 1)), "image": np.zeros((1, 3, 8, 8)), "more": np.zeros(1)}, "'more', which is no"),
+        (
+            {"bias": np.zeros((1, 6, 1, 1)), "image": np.zeros((1, 1, 8, 8))},
+            r"a frame is \[1, 1, 8, 8\], input 'image'",
+        ),
+        ([], "0 frames are given, 1 are consumed at once"),
+    ],
+)
+def test_frames_that_are_refused(frame: object, problem: str) -> None:
+    """A frame that lacks an input, has too much or another shape is refused before anything runs."""
+    device = FakeDevice()
+    whole = execution(NETWORKS["two_ends"](), device)
+    if isinstance(frame, dict) and not frame:
+        frame = {"image": np.zeros((1, 3, 8, 8))}
+    with pytest.raises(InputError, match=problem):
+        whole.load(frame)
+    assert device.launches == []
+
+
+def test_a_leading_one_may_be_left_out(device: OrtDevice) -> None:
+    """A frame without the batch axis counts as one with it."""
+    whole = execution(doubling(1, 3), device)
+    frame = np.arange(3, dtype=np.float32)
+    assert whole.run({"x": frame})["y"].tolist() == [[0, 2, 4]]
+
+
+@pytest.mark.parametrize("step", [None, 1])
+@pytest.mark.parametrize(("shape", "axis", "one"), [((4, 3), 0, (1, 3)), ((1, 8), 1, (1, 2)), ((2, 8), -1, (2, 2))])
+def test_several_frames_at_once(
+    device: OrtDevice, shape: tuple[int, ...], axis: int, one: tuple[int, ...], step: int | None
+) -> None:
+    """Frames lie one after the other along their axis of the input, group after group."""
+    joined = execution(doubling(*shape), device, step, frames=4, frames_axis=axis)
+    assert [(tensor.name, tensor.shape) for tensor in joined.frame_inputs] == [("x", one)]
+    assert joined.inputs[0].shape == shape
+    for start in (0, 4):
+        frames = [np.random.default_rng(start + k).random(one, np.float32) for k in range(4)]
+        found = joined.run([{"x": frame} for frame in frames])
+        np.testing.assert_allclose(found["y"], 2 * np.concatenate(frames, axis), rtol=1e-6)
+    with pytest.raises(InputError, match="1 frames are given, 4 are consumed at once"):
+        joined.load({"x": frames[0]})
+
+
+@pytest.mark.parametrize(("frames", "axis"), [(3, 0), (2, 2), (2, -3)])
+def test_frames_that_cannot_be_stacked(frames: int, axis: int) -> None:
+    """An axis that is not there, or that the frames do not divide, is refused with the input's name."""
+    with pytest.raises(
+        InputError, match=rf"input 'x' is \[4, 3\]: {frames} frames cannot be stacked along axis {axis}"
+    ):
+        execution(doubling(4, 3), FakeDevice(), frames=frames, frames_axis=axis)
+
+
+def test_state_does_not_count_as_frames(device: OrtDevice) -> None:
+    """A recurrent model of four steps gives the same for four frames at once as for their stack."""
+    model = NETWORKS["lstm"]()
+    plain = execution(model, device, state=STATE)
+    joined = execution(model, device, 1, state=STATE, frames=4)
+    assert [(tensor.name, tensor.shape) for tensor in joined.frame_inputs] == [("sound", (1, 1, 10))]
+    for frame in frames(model, 3, STATE):
+        parts = [{"sound": part} for part in frame["sound"]]  # without their leading 1
+        assert difference(plain.run(frame), joined.run(parts)) <= 1e-5
+
+
+class Slow:
+    """Anything that takes a millisecond of a fake device's time."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.device = device
+        self.calls = 0
+
+    def __call__(self, given: object) -> object:
+        """Let time pass."""
+        self.calls += 1
+        self.device.clock.sleep_until_ns(self.device.clock.now_ns() + 1_000_000)
+        return given
+
+
+def test_preparing_and_postprocessing_are_timed() -> None:
+    """They count as part of the first and the last segment, and of nothing else."""
+    device = FakeDevice(5_000_000)
+    before, after = Slow(device), Slow(device)
+    cut = execution(doubling(1, 3), device, 1, prepare={"x": before}, postprocess=after)
+    assert [(tensor.shape, tensor.dtype) for tensor in cut.frame_inputs] == [(None, "")]
+    for _ in range(2):
+        cut.load({"x": np.zeros((1, 3), np.float32)})
+        done = [cut.launch(index) for index in range(len(cut.parts))]
+        assert len(done) > 2
+        assert [launch.duration_ns for launch in done] == [6_000_000, *[5_000_000] * (len(done) - 2), 6_000_000]
+        cut.finish()
+    whole = execution(doubling(1, 3), device, prepare={"x": before}, postprocess=after)
+    whole.load({"x": np.zeros((1, 3), np.float32)})
+    assert whole.launch(0).duration_ns == 7_000_000
+    assert (before.calls, after.calls) == (3, 3)
+
+
+@pytest.mark.parametrize("step", [None, 1])
+@pytest.mark.parametrize("frames", [1, 2])
+def test_raw_images(device: OrtDevice, step: int | None, frames: int) -> None:
+    """A model with preprocess is loaded with raw images of any size; its input holds what they become."""
+    one = TensorInfo(name="x", dtype="float32", shape=(1, 3, 2, 4))
+    prepare = Preparation(Preprocess(mean=(100.0,), scale=0.5), one)
+    cut = execution(doubling(frames, 3, 2, 4), device, step, frames=frames, prepare={"x": prepare})
+    assert cut.frame_inputs == (prepare.raw,)
+    random = np.random.default_rng(0)
+    raws = [random.integers(0, 256, (2, 4, 3), np.uint8) for _ in range(frames)]
+    found = cut.run([{"x": raw} for raw in raws])["y"]
+    np.testing.assert_allclose(found, [(raw.transpose(2, 0, 1) - 100.0) for raw in raws], rtol=1e-5)
+    assert cut.run([{"x": random.integers(0, 256, (20, 40, 3), np.uint8)}] * frames)["y"].shape == found.shape
+
+
+def test_examples_can_be_loaded(device: OrtDevice) -> None:
+    """Random frames for measuring: raw images of the typical size where the input is prepared."""
+    one = TensorInfo(name="x", dtype="float32", shape=(1, 3, 2, 4))
+    prepare = Preparation(Preprocess(), one, example=(20, 40, 3))
+    cut = execution(doubling(2, 3, 2, 4), device, frames=2, prepare={"x": prepare})
+    frames = cut.example(np.random.default_rng(0))
+    assert [frame["x"].shape for frame in frames] == [(20, 40, 3)] * 2
+    assert not np.array_equal(frames[0]["x"], frames[1]["x"])
+    assert cut.run(frames)["y"].any()
+    plain = execution(doubling(1, 3), device)
+    (frame,) = plain.example(np.random.default_rng(0))
+    np.testing.assert_allclose(plain.run(frame)["y"], 2 * frame["x"], rtol=1e-5)
+
+
+def test_preparing_what_is_no_input() -> None:
+    """It is refused by name."""
+    with pytest.raises(InputError, match="no input 'z'; inputs: x"):
+        execution(doubling(1, 3), FakeDevice(), prepare={"z": lambda raw: raw})
+
+
+def test_results_are_copies(device: OrtDevice) -> None:
+    """Outputs of one frame stay what they are when the next one comes, all of them or those asked for."""
+    cut = execution(doubling(1, 3), device, 1)
+    assert cut.output_names == ("same", "y")
+    taken = []
+    for number in range(2):
+        cut.load({"x": np.full((1, 3), number, np.float32)})
+        for index in range(len(cut.parts)):
+            cut.launch(index)
+        taken.append((cut.results(), cut.results(["y"])))
+        with pytest.raises(InputError, match="model 'doubling' has no output 'z'; outputs: same, y"):
+            cut.results(["z"])
+        cut.finish()
+    for number, (every, some) in enumerate(taken):
+        assert {name: array.ravel()[0] for name, array in every.items()} == {"same": number + 0.5, "y": 2 * number}
+        assert {name: array.ravel()[0] for name, array in some.items()} == {"y": 2 * number}
+
+
+@pytest.mark.parametrize("step", [None, 1])
+def test_postprocessed_results(device: OrtDevice, step: int | None) -> None:
+    """What the function makes of all outputs replaces them, also where it gives its arguments back."""
+
+    def best(outputs: dict[str, np.ndarray]) -> dict[str, object]:
+        return {"y": outputs["y"], "sum": outputs["same"].sum() - outputs["y"].sum()}
+
+    cut = execution(doubling(1, 3), device, step, postprocess=best)
+    assert cut.output_names is None
+    taken = []
+    for number in range(2):
+        frame = {"x": np.full((1, 3), number, np.float32)}
+        assert set(cut.run(frame)) == {"same", "y"}
+        cut.load(frame)
+        for index in range(len(cut.parts)):
+            cut.launch(index)
+        taken.append(cut.results())
+        assert set(cut.results(["sum"])) == {"sum"}
+        with pytest.raises(InputError, match="has no output 'same'; outputs: y, sum"):
+            cut.results(["same"])
+        cut.finish()
+    assert [results["y"].ravel()[0] for results in taken] == [0, 2]
+    assert [results["sum"].item() for results in taken] == [1.5, -1.5]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda outputs: outputs["z"], r"the function raised KeyError: 'z' \(test_execution\.py, line \d+\)"),
+        (lambda _: 3, "the function returned int"),
+        (lambda outputs: {1: outputs["y"]}, "the function returned dict"),
+    ],
+)
+def test_functions_that_fail(function: object, message: str) -> None:
+    """A failing function is told with the model's name and its place, and the device is not blamed."""
+    whole = execution(doubling(1, 3), FakeDevice(), postprocess=function)
+    whole.load({"x": np.zeros((1, 3), np.float32)})
+    with pytest.raises(FramefitError, match=message) as found:
+        whole.launch(0)
+    assert type(found.value) is FramefitError
+    assert found.value.where == "model 'doubling', postprocess"
 
 
 def chain(layers: int, width: int) -> Model:

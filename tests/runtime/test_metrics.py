@@ -74,7 +74,8 @@ def launch_log(*rows: tuple[int, int, float, float]) -> LaunchLog:
         followed = int(0 <= started - last < 0.1)
         ready = START_NS + round((last if followed else started) * MS)
         start, end = START_NS + round(started * MS), START_NS + round(finished * MS)
-        log.add(program, int(started // 10), frame, start, end, followed, ready)
+        place = log.begin(program, int(started // 10), frame, start, ready, bool(followed))
+        log.end(place, start, end, -1)
         last = finished
     return log
 
@@ -181,7 +182,7 @@ def test_records_of_frames() -> None:
 
 def causes(frames: FrameLog, launches: LaunchLog) -> list[tuple[int, str]]:
     """Windows and causes of all misses; each has a detail."""
-    found = misses(TIMETABLE, launches, frames, window_ns=WINDOW_NS, floor_p99_ns=50_000)
+    found = misses(TIMETABLE, launches, frames, floor_p99_ns=50_000)
     assert all(miss.detail and miss.model == "face" for miss in found)
     return [(miss.window, miss.cause) for miss in found]
 
@@ -191,8 +192,8 @@ def test_overrun() -> None:
     launches = launch_log((0, 0, 0, 2), (2, 0, 3, 18.5), (0, 1, 18.5, 20.5))
     frames = frame_log((0, 0, Fate.DONE, 0, 2), (0, 1, Fate.LATE, 18.5, 20.5))
     assert causes(frames, launches) == [(1, "overrun")]
-    (miss,) = misses(TIMETABLE, launches, frames, window_ns=WINDOW_NS, floor_p99_ns=50_000)
-    assert miss.detail == "big[1] took 15.50 ms, planned 4.00 ms, and ended 8.50 ms into the window"
+    (miss,) = misses(TIMETABLE, launches, frames, floor_p99_ns=50_000)
+    assert miss.detail == "big[1] took 15.50 ms, planned 4.00 ms, and ended 8.50 ms after the instant"
 
 
 def test_late_wake_up() -> None:
@@ -206,7 +207,7 @@ def test_own_duration() -> None:
     launches = launch_log((0, 0, 0, 2), (1, 0, 3, 6), (0, 1, 10.04, 21))
     frames = frame_log((0, 1, Fate.LATE, 10.04, 21))
     assert causes(frames, launches) == [(1, "own duration")]
-    (miss,) = misses(TIMETABLE, launches, frames, window_ns=WINDOW_NS, floor_p99_ns=50_000)
+    (miss,) = misses(TIMETABLE, launches, frames, floor_p99_ns=50_000)
     assert miss.detail == "took 10.96 ms, planned 2.00 ms"
 
 

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from framefit.core.model import TensorInfo
 from framefit.core.workload import StreamEntry
-from framefit.errors import InputError, UnsupportedError
-from framefit.runtime.streams import Queue, frame_shape, open_stream
+from framefit.errors import FramefitError, InputError
+from framefit.runtime import streams
+from framefit.runtime.streams import EndOfStream, Queue, frame_shape, open_stream
 
+RAW = TensorInfo(name="image", dtype="", shape=None)
 IMAGE = TensorInfo(name="image", dtype="float32", shape=(1, 3, 4))
 
 
@@ -130,10 +133,155 @@ def test_missing_file(tmp_path: Path) -> None:
             read(entry(tmp_path / "gone.npz"))
 
 
-def test_sources_that_are_not_built() -> None:
-    """Folders and functions are refused by name."""
-    with pytest.raises(UnsupportedError, match="source = 'module:function' is not supported yet"):
-        open_stream(entry("module:function"), 0)
+def test_arrays_for_several_inputs(tmp_path: Path) -> None:
+    """One array is read as inputs of several types and shapes, and as it is."""
+    values = np.arange(60, dtype=np.uint8).reshape(5, 3, 4)
+    stream = open_stream(entry(stored(tmp_path, x=values)), 0)
+    for _ in range(2):
+        for dtype, shape in (("float32", (1, 3, 4)), ("float32", (3, 4)), ("uint8", (1, 3, 4))):
+            frame = stream.read(2, TensorInfo(name="image", dtype=dtype, shape=shape))
+            assert (frame.dtype.name, frame.shape) == (dtype, shape)
+            np.testing.assert_array_equal(frame.ravel(), values[2].ravel())
+        raw = stream.read(2, RAW)
+        assert (raw.dtype.name, raw.shape) == ("uint8", (3, 4))
+    with pytest.raises(EndOfStream, match="ended after 5 frames"):
+        stream.read(5, IMAGE)
+
+
+def test_synthetic_images_use_all_bytes() -> None:
+    """Raw images are uint8 from 0 to 255; other whole numbers stay small."""
+    stream = open_stream(StreamEntry(name="s"), 0)
+    frame = stream.read(0, TensorInfo(name="x", dtype="uint8", shape=(40, 40, 3)))
+    assert (frame.min(), frame.max()) == (0, 255)
+    assert stream.read(0, TensorInfo(name="x", dtype="int64", shape=(40, 40, 3))).max() == 1
+
+
+def images(folder: Path, names: tuple[str, ...] = ("b.png", "a/z.png", "c.BMP", "a.png")) -> Path:
+    """Images 6 wide and 4 high, image k filled with 10 x k, and a file that is none."""
+    for number, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 6, 3), 10 * number, np.uint8)).save(path)
+    (folder / "notes.txt").write_text("no image")
+    return folder
+
+
+@pytest.mark.parametrize("limit", [512 * 2**20, 100])
+def test_image_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """Images come by name, folders within included, whether they are decoded ahead or when they are read."""
+    monkeypatch.setattr(streams, "_EAGER_BYTES", limit)
+    monkeypatch.setattr(streams, "_KEPT_IMAGES", 2)
+    given = entry(images(tmp_path))
+    stream = open_stream(given, 0)
+    assert stream.length == 4
+    assert frame_shape(given) == (4, 6, 3)
+    for index in (0, 1, 2, 3, 0, 3):
+        frame = stream.read(index, RAW)
+        assert (frame.dtype.name, frame.shape) == ("uint8", (4, 6, 3))
+        assert (frame == [10, 30, 0, 20][index]).all()  # a/z.png, a.png, b.png, c.BMP
+    with pytest.raises(EndOfStream, match="ended after 4 frames"):
+        stream.read(4, RAW)
+
+
+def test_images_become_rgb(tmp_path: Path) -> None:
+    """Gray, palette and transparent images are read as three channels."""
+    for mode in ("L", "P", "RGBA", "1"):
+        Image.new(mode, (6, 4)).save(tmp_path / f"{mode}.png")
+    stream = open_stream(entry(tmp_path), 0)
+    assert {stream.read(index, RAW).shape for index in range(4)} == {(4, 6, 3)}
+
+
+def test_images_without_preprocess(tmp_path: Path) -> None:
+    """An input of their shape takes them as they are; for another one preprocess is suggested."""
+    stream = open_stream(entry(images(tmp_path)), 0)
+    frame = stream.read(1, TensorInfo(name="x", dtype="float32", shape=(1, 4, 6, 3)))
+    assert (frame.dtype.name, frame.max()) == ("float32", 30)
+    with pytest.raises(InputError, match=r"frames are \[4, 6, 3\], input 'image' takes \[1, 3, 4\]") as found:
+        stream.read(1, IMAGE)
+    assert "preprocess" in str(found.value.remedy)
+
+
+@pytest.mark.parametrize("limit", [512 * 2**20, 100])
+@pytest.mark.parametrize("cut", [0, 40])
+def test_damaged_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, cut: int) -> None:
+    """The first damaged image is refused at opening, a later one when it is read, each by name."""
+    monkeypatch.setattr(streams, "_EAGER_BYTES", limit)
+    images(tmp_path, ("a.png", "b.png", "c.png"))
+    (tmp_path / "b.png").write_bytes((tmp_path / "b.png").read_bytes()[:cut])
+    stream = open_stream(entry(tmp_path), 0)
+    assert (stream.read(2, RAW) == 20).all()
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"b\.png cannot be read as an image"):
+            stream.read(1, RAW)
+    (tmp_path / "a.png").write_bytes(b"")
+    with pytest.raises(InputError, match=r"a\.png cannot be read as an image"):
+        open_stream(entry(tmp_path), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("gone", "no such folder"), ("empty", "no images in"), ("file", "nor a")]
+)
+def test_folders_without_images(tmp_path: Path, name: str, message: str) -> None:
+    """A missing or empty folder, and any other file, are refused, for their frames and their shape."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for read in (lambda given: open_stream(given, 0), frame_shape):
+        with pytest.raises(InputError, match=message) as found:
+            read(entry(tmp_path / name))
+        assert found.value.where == "stream 'camera'"
+
+
+def function(folder: Path, text: str) -> StreamEntry:
+    """A stream from a function "frames" with this body, in a module of its own."""
+    module = f"source_{folder.name}"
+    (folder / f"{module}.py").write_text(f"import numpy as np\ndef frames():\n    {text}\n")
+    return entry(f"{module}:frames")
+
+
+def test_functions_give_frames(tmp_path: Path) -> None:
+    """Frames are pulled in order, also over those that nobody asks for, and the last 64 can be read again."""
+    given = function(tmp_path, "yield from (np.full((3, 4), k, np.float32) for k in range(100))")
+    stream = open_stream(given, 0, folder=tmp_path)
+    assert (stream.length, frame_shape(given)) == (None, None)
+    for index in (0, 3, 3, 1, 70, 7):
+        assert (stream.read(index, IMAGE) == index).all()
+    assert stream.read(70, RAW).shape == (3, 4)
+    with pytest.raises(FramefitError, match="frame 6 is gone: the last 64 of 71 are kept"):
+        stream.read(6, IMAGE)
+    for _ in range(2):
+        with pytest.raises(EndOfStream, match="ended after 100 frames"):
+            stream.read(100, IMAGE)
+    assert (stream.read(99, IMAGE) == 99).all()
+
+
+def test_a_function_is_called_once(tmp_path: Path) -> None:
+    """A list is as good as a generator, and the function runs once for all readers."""
+    given = function(tmp_path, "frames.calls = getattr(frames, 'calls', 0) + 1; return [np.full(1, frames.calls)] * 3")
+    stream = open_stream(given, 0, folder=tmp_path)
+    assert [stream.read(index, RAW).item() for index in (0, 1, 2, 0)] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("raise ValueError('no camera')", r"ValueError: no camera \(source_.*\.py, line 3\)"),
+        ("return 3", "the function returned int"),
+        ("yield np.zeros((3, 4)); raise OSError('gone')", r"OSError: gone \(source_.*\.py, line 3\)"),
+        ("yield np.zeros((3, 4)); yield 'text'", "the function gave str"),
+        ("yield np.zeros((3, 4)); yield np.zeros((4, 3))", r"frames are \[4, 3\], input 'image' takes \[1, 3, 4\]"),
+    ],
+)
+def test_functions_that_fail(tmp_path: Path, text: str, message: str) -> None:
+    """What a function raises, or gives that is no frame, is told with the stream and the frame."""
+
+    def read() -> list[object]:
+        stream = open_stream(function(tmp_path, text), 0, folder=tmp_path)
+        return [stream.read(index, IMAGE) for index in range(2)]
+
+    with pytest.raises(FramefitError, match=message) as found:
+        read()
+    assert "stream 'camera' (source_" in str(found.value.where)
+    assert ("frame 1" in str(found.value.where)) == text.startswith("yield")
 
 
 def test_shape_of_synthetic_frames() -> None:

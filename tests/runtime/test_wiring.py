@@ -6,9 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from fakes import FakeDevice
+from framefit.core.model import GraphBuilder, TensorInfo
 from framefit.core.workload import load_workload
 from framefit.errors import InputError, UnsupportedError
+from framefit.runtime.streams import open_stream
 from framefit.runtime.wiring import WiredModel, streams_of, wire
 from networks import NETWORKS, write_dynamic
 
@@ -104,3 +108,191 @@ def test_streams_of_a_workload(tmp_path: Path) -> None:
     """Those of the file, else one synthetic stream."""
     wired(tmp_path, model("plain"))
     assert [entry.name for entry in streams_of(load_workload(tmp_path / "app.toml"))] == ["synthetic"]
+
+
+def test_the_implicit_stream_by_name(tmp_path: Path) -> None:
+    """Without streams an input may name the synthetic one."""
+    (found,) = wired(tmp_path, model("plain", 'inputs = { image = "synthetic" }'))
+    assert found.sources == {"image": "synthetic"}
+
+
+def write_video(folder: Path, *shape: int | str) -> None:
+    """``video.onnx``: input "image" of this shape, text for dynamic sizes."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["image"], ["y"])],
+        "video",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, list(shape))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), folder / "video.onnx"
+    )
+
+
+def camera(**keys: object) -> str:
+    """A stream."""
+    return '[[streams]]\nname = "camera"\n' + "".join(
+        f"{key} = {list(value) if isinstance(value, tuple) else repr(value)}\n" for key, value in keys.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("declared", "frame", "keys", "whole", "one"),
+    [
+        (("n", 3, 8, 8), (1, 3, 8, 8), "frames = 4", (4, 3, 8, 8), (1, 3, 8, 8)),
+        (("n", 3, 8, 8), (3, 8, 8), "frames = 4", (4, 3, 8, 8), (1, 3, 8, 8)),
+        ((1, "c", 8, 8), (1, 3, 8, 8), "frames = 4\nframes_axis = 1", (1, 12, 8, 8), (1, 3, 8, 8)),
+        ((1, "samples"), (160,), "frames = 3\nframes_axis = 1", (1, 480), (1, 160)),
+        ((1, "samples"), (1, 160), "frames = 3\nframes_axis = -1", (1, 480), (1, 160)),
+        (("samples",), (160,), "frames = 3", (480,), (160,)),
+        ((4, 3, 8, 8), None, "frames = 4", (4, 3, 8, 8), (1, 3, 8, 8)),
+        (("n", 3), None, "frames = 4\nshapes = { image = [8, 3] }", (8, 3), (2, 3)),
+    ],
+)
+def test_several_frames_at_once(
+    tmp_path: Path,
+    declared: tuple[int | str, ...],
+    frame: tuple[int, ...] | None,
+    keys: str,
+    whole: tuple[int, ...],
+    one: tuple[int, ...],
+) -> None:
+    """The input holds that many of the stream's frames along their axis, and the stream is asked for one."""
+    write_video(tmp_path, *declared)
+    (found,) = wired(tmp_path, model("video", keys), camera() if frame is None else camera(shape=frame))
+    assert found.model.inputs[0].shape == whole
+    execution = found.execution([(0, 0)], FakeDevice(), "fake0")
+    assert execution.frame_inputs[0].shape == one
+
+
+@pytest.mark.parametrize(("declared", "keys"), [((4, 3), "frames = 3"), ((4, 3), "frames = 2\nframes_axis = 2")])
+def test_frames_that_cannot_be_stacked(tmp_path: Path, declared: tuple[int, ...], keys: str) -> None:
+    """They are refused with the model and its input."""
+    write_video(tmp_path, *declared)
+    with pytest.raises(InputError, match=r"input 'image' is \[4, 3\]: . frames cannot be stacked") as error:
+        wired(tmp_path, model("video", keys))
+    assert "model 'video'" in str(error.value.where)
+
+
+@pytest.mark.parametrize(
+    ("declared", "stream", "keys", "whole", "raw"),
+    [
+        ((1, 3, 8, 12), camera(), "preprocess = {}", (1, 3, 8, 12), (8, 12, 3)),
+        ((1, 3, 8, 12), camera(shape=(20, 30, 3)), "preprocess = {}", (1, 3, 8, 12), (20, 30, 3)),
+        ((1, 3, 8, 12), camera(shape=(1, 3, 20, 30)), "preprocess = {}", (1, 3, 8, 12), (20, 30, 3)),
+        ((1, 3, 8, 12), camera(shape=(20, 30)), "preprocess = {}", (1, 3, 8, 12), (20, 30)),
+        (("n", 3, "h", "w"), camera(), "preprocess = { size = [8, 12] }", (1, 3, 8, 12), (8, 12, 3)),
+        (("n", 3, "h", "w"), camera(shape=(20, 30, 3)), "preprocess = {}", (1, 3, 20, 30), (20, 30, 3)),
+        (("n", "h", "w", 3), camera(), 'preprocess = { size = [8, 12], layout = "NHWC" }', (1, 8, 12, 3), (8, 12, 3)),
+        (("n", 1, 8, 12), camera(), 'preprocess = { channels = "GRAY" }', (1, 1, 8, 12), (8, 12, 1)),
+        (("n", 3, 8, 12), camera(), "preprocess = {}\nframes = 4", (4, 3, 8, 12), (8, 12, 3)),
+        ((1, "c", 8, 12), camera(), "preprocess = {}\nframes = 4\nframes_axis = 1", (1, 12, 8, 12), (8, 12, 3)),
+        ((1, "f", 3, 8, 12), camera(), "preprocess = {}\nframes = 4\nframes_axis = 1", (1, 4, 3, 8, 12), (8, 12, 3)),
+        ((1, 3, "f", 8, 12), camera(), "preprocess = {}\nframes = 4\nframes_axis = 2", (1, 3, 4, 8, 12), (8, 12, 3)),
+    ],
+)
+def test_preprocessed_inputs(
+    tmp_path: Path,
+    declared: tuple[int | str, ...],
+    stream: str,
+    keys: str,
+    whole: tuple[int, ...],
+    raw: tuple[int, ...],
+) -> None:
+    """Open sizes follow from preprocess or the images, and synthetic streams give random images of bytes."""
+    write_video(tmp_path, *declared)
+    (found,) = wired(tmp_path, model("video", keys), stream)
+    assert found.model.inputs[0].shape == whole
+    execution = found.execution([(0, 0)], FakeDevice(), "fake0")
+    (tensor,) = execution.frame_inputs
+    assert tensor == TensorInfo(name="image", dtype="uint8", shape=raw)
+    frame = open_stream(load_workload(tmp_path / "app.toml").streams[0], 0).read(0, tensor)
+    assert frame.max() > 200
+    execution.load([{"image": frame}] * found.entry.frames)
+    execution.launch(0)
+    assert execution._tensors[0]["image"].max() > 150
+
+
+@pytest.mark.parametrize("source", ["frames.npz", "pictures"])
+def test_preprocessed_files(tmp_path: Path, source: str) -> None:
+    """Stored images go through preprocess as they are; open sizes follow from them where nothing else is said."""
+    np.savez(tmp_path / "frames.npz", np.full((2, 20, 30, 3), 9, np.uint8))
+    (tmp_path / "pictures").mkdir()
+    Image.new("RGB", (30, 20), (9, 9, 9)).save(tmp_path / "pictures" / "0.png")
+    write_video(tmp_path, 1, 3, "h", "w")
+    (found,) = wired(tmp_path, model("video", "preprocess = { scale = 2 }"), camera(source=source))
+    assert found.model.inputs[0].shape == (1, 3, 20, 30)
+    execution = found.execution([(0, 0)], FakeDevice(), "fake0")
+    (tensor,) = execution.frame_inputs
+    assert (tensor.shape, execution.example(np.random.default_rng(0))[0]["image"].shape) == (None, (20, 30, 3))
+    execution.load({"image": open_stream(load_workload(tmp_path / "app.toml").streams[0], 0).read(0, tensor)})
+    execution.launch(0)
+    assert (execution._tensors[0]["image"] == 18).all()
+
+
+def test_preprocess_is_about_images(tmp_path: Path) -> None:
+    """Of several inputs those that look like images are prepared, the others are read as they are."""
+    b = GraphBuilder("mixed")
+    left, right, shift = b.input("left", (1, 3, 8, 8)), b.input("right", (1, 3, 8, 8)), b.input("shift", (1, 1))
+    b.output(b.op("Add", b.op("Add", left, right), shift))
+    b.build().save(tmp_path / "mixed.onnx")
+    (found,) = wired(tmp_path, model("mixed", "preprocess = {}"))
+    assert set(found.prepare) == {"left", "right"}
+    shapes = {tensor.name: tensor.shape for tensor in found.execution([(0, 0)], FakeDevice(), "fake0").frame_inputs}
+    assert shapes == {"left": (8, 8, 3), "right": (8, 8, 3), "shift": (1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("declared", "stream", "keys", "message"),
+    [
+        (
+            (1, 3, 8, 8),
+            camera(),
+            "preprocess = { size = [4, 4] }",
+            r"size = \[4, 4\], but input 'image' takes \[8, 8\]",
+        ),
+        ((1, 3, 8, 8), camera(), 'preprocess = { layout = "NHWC" }', "not RGB as NHWC"),
+        ((1, 3), camera(), "preprocess = {}", "takes 2 axes, no NCHW image"),
+        ((1, 3, "h", "w"), camera(), "preprocess = {}", "dynamic dimension h"),
+        ((1, 3, 8, 8), camera(shape=(5, 5)), "constants = { image = 1 }\npreprocess = {}", "no input reads a stream"),
+        ((1, 3, 8, 8), camera(shape=(5,)), "preprocess = {}", r"frames of stream 'camera' are \[5\]"),
+        ((1, 3, 8, 8), camera(source="frames.npz"), "preprocess = {}", r"frames of stream 'camera' are \[3, 8, 8\]"),
+        ((1, 3, 8, 8), camera(), 'postprocess = "nowhere_at_all:f"', "no module 'nowhere_at_all'"),
+    ],
+)
+def test_processing_that_does_not_fit(
+    tmp_path: Path, declared: tuple[int | str, ...], stream: str, keys: str, message: str
+) -> None:
+    """It is refused with the model's name before anything is measured."""
+    np.savez(tmp_path / "frames.npz", np.zeros((2, 3, 8, 8), np.uint8))
+    write_video(tmp_path, *declared)
+    with pytest.raises(InputError, match=message) as error:
+        wired(tmp_path, model("video", keys), stream)
+    assert "video" in str(error.value)
+
+
+def test_images_without_preprocess(tmp_path: Path) -> None:
+    """Where images do not fit an input as they are read, preprocess is suggested; where they do, they are taken."""
+    (tmp_path / "pictures").mkdir()
+    Image.new("RGB", (30, 20)).save(tmp_path / "pictures" / "0.png")
+    write_video(tmp_path, 1, 3, 20, 30)
+    with pytest.raises(InputError, match=r"does not take images as they are read, \[20, 30, 3\]") as error:
+        wired(tmp_path, model("video"), camera(source="pictures"))
+    assert "preprocess = {" in str(error.value.remedy)
+    write_video(tmp_path, 1, "h", "w", 3)
+    (found,) = wired(tmp_path, model("video"), camera(source="pictures"))
+    assert found.model.inputs[0].shape == (1, 20, 30, 3)
+
+
+def test_postprocess_comes_from_the_apps_folder(tmp_path: Path) -> None:
+    """The function beside the app is what the execution calls."""
+    (tmp_path / "finishing.py").write_text("def total(outputs): return {'n': outputs['y'].size}\n")
+    write_video(tmp_path, 1, 5)
+    (found,) = wired(tmp_path, model("video", 'postprocess = "finishing:total"'))
+    execution = found.execution([(0, 0)], FakeDevice(), "fake0")
+    execution.load({"image": np.zeros((1, 5), np.float32)})
+    execution.launch(0)
+    assert execution.results() == {"n": 5}

@@ -1,15 +1,18 @@
-"""Planned models and timetables in plain numbers."""
+"""Planned models, timetables and pieces in plain numbers."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
+import numpy as np
 from hypothesis import strategies as st
 
 from framefit.core.timetable import PlannedModel, Segment
-from framefit.scheduling.timetable import Beat
+from framefit.scheduling.partition import Pieces
+from framefit.scheduling.timetable import Beat, Demand
 
-__all__ = ["beats_and_models", "planned"]
+__all__ = ["beats_and_models", "one_round", "planned", "some_pieces", "uniform"]
 
 
 def planned(name: str, durations_ns: Sequence[int], *, priority: bool = False, unit: str = "cpu0") -> PlannedModel:
@@ -39,18 +42,68 @@ def planned(name: str, durations_ns: Sequence[int], *, priority: bool = False, u
     )
 
 
+def uniform(durations_ns: Sequence[int]) -> Pieces:
+    """Pieces without spread or boundaries."""
+    times = np.asarray(durations_ns, np.int64)
+    return Pieces(times, times, np.zeros(len(times) - 1, np.int64))
+
+
+@st.composite
+def some_pieces(draw: st.DrawFn) -> Pieces:
+    """One to eight pieces; a boundary costs no more than the pieces beside it."""
+    median = draw(st.lists(st.integers(1, 1000), min_size=1, max_size=8))
+    excess = draw(st.lists(st.integers(0, 300), min_size=len(median), max_size=len(median)))
+    boundary = [draw(st.integers(0, min(pair) // 2)) for pair in itertools.pairwise(median)]
+    return Pieces(np.asarray(median), np.asarray(median) + np.asarray(excess), np.asarray(boundary, np.int64))
+
+
+def one_round(random: np.random.Generator) -> tuple[Beat, list[PlannedModel]]:
+    """Any beat with 0 to 3 priority and 0 to 4 background models of windows of 100 to 1000 ns; not all fit."""
+
+    def between(low: int, high: int) -> int:
+        return int(random.integers(low, max(high, low) + 1))
+
+    def maybe(chance: float) -> bool:
+        return bool(random.random() < chance)
+
+    window = between(100, 1000)
+    first, later = between(0, 3), between(0, 4)
+    longest = max(int(window * random.choice([0.05, 0.15, 0.3, 0.45])), 1)
+    models = [
+        planned(f"first{n}", [between(1, window // (4 * first)) for _ in range(between(1, 2))], priority=True)
+        for n in range(first)
+    ]
+    models += [
+        planned(f"later{n}", [between(1, longest) for _ in range(between(1, 10 if maybe(0.6) else 3))])
+        for n in range(later)
+    ]
+    demands = {}
+    for model in models:
+        every = between(1, 3)
+        if model.role == "priority":
+            deadline = between(window // 2, window) if maybe(0.15) else None
+            demands[model.name] = Demand(deadline_ns=deadline, every=every)
+        elif maybe(0.85):
+            deadline = between(window // 2, 30 * window) if maybe(0.1) else None
+            demands[model.name] = Demand(
+                deadline_ns=deadline,
+                queue=between(1, 4),
+                every=every,
+                frames=between(1, 3) if maybe(0.4) else 1,
+                refuses=maybe(0.4),
+            )
+    beat = Beat(
+        window_ns=window,
+        guard_ns=between(0, window // 10) if maybe(0.8) else 0,
+        late_ns=between(0, window // 20) if maybe(0.7) else 0,
+        position=str(random.choice(["start", "middle", "end"])),  # type: ignore[arg-type]
+        preemptive=maybe(0.25),
+        demands=demands,
+    )
+    return beat, models
+
+
 @st.composite
 def beats_and_models(draw: st.DrawFn) -> tuple[Beat, list[PlannedModel]]:
-    """Windows of 100 to 1000 ns, up to two priority and three background models; not all of them fit."""
-    window = draw(st.integers(100, 1000))
-    longest = st.integers(1, window // 2)
-    priority = draw(st.lists(st.lists(st.integers(1, window // 4), min_size=1, max_size=2), max_size=2))
-    background = draw(st.lists(st.lists(longest, min_size=1, max_size=5), max_size=3))
-    models = [planned(f"first{index}", durations, priority=True) for index, durations in enumerate(priority)]
-    models += [planned(f"later{index}", durations) for index, durations in enumerate(background)]
-    deadlines = {
-        model.name: draw(st.integers(1, window)) for model in models if model.role == "priority" and draw(st.booleans())
-    }
-    queues = {model.name: draw(st.integers(1, 4)) for model in models}
-    refusing = frozenset(model.name for model in models if draw(st.booleans()))
-    return Beat(window, draw(st.integers(0, window // 5)), deadlines, queues, refusing), models
+    """:func:`one_round` of a drawn seed."""
+    return one_round(np.random.default_rng(draw(st.integers(0, 2**32 - 1))))

@@ -34,3 +34,11 @@ def test_no_packing_beats_the_fluid(priority_ns: int, segments_ns: list[int]) ->
     """Segments that cannot be divided are never served faster than a fluid of their sum."""
     packing = packing_bound_hz(100, priority_ns, segments_ns, windows=200)
     assert 0 < packing <= fluid_bound_hz(100, priority_ns, sum(segments_ns)) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_a_model_that_is_not_due_in_every_window_is_bounded_by_its_frames(every: int) -> None:
+    """A short model is done once in so many windows, in both bounds; a long one as often as it fits."""
+    assert fluid_bound_hz(100, 40, 10, every) == pytest.approx(1e7 / every)
+    assert packing_bound_hz(100, 40, [10], windows=600, every=every) == pytest.approx(1e7 / every)
+    assert packing_bound_hz(100, 40, [40] * 4, windows=600, every=every) == pytest.approx(1e7 / 4)

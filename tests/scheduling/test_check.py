@@ -10,7 +10,7 @@ from plans import planned
 
 from framefit.core.timetable import Slot, Timetable
 from framefit.scheduling.check import check_timetable
-from framefit.scheduling.timetable import Beat, build_timetable
+from framefit.scheduling.timetable import Beat, Demand, build_timetable
 
 replace = msgspec.structs.replace
 
@@ -105,8 +105,8 @@ def test_a_good_timetable_passes() -> None:
         (with_slot(0, 2, duration_ns=24), "window 0: later[0] is given 24 ns and takes 25"),
         (with_slot(0, 2, model="other"), "window 0: other[0] is no segment of the plan"),
         (with_slot(0, 3, segment=7), "window 0: later[7] is no segment of the plan"),
-        (priority_twice, "window 1: priority model first does not run exactly once"),
-        (without_slot(1, 1), "window 1: priority model first does not run exactly once"),
+        (priority_twice, "window 1: priority model first runs 3 segments, due is True"),
+        (without_slot(1, 1), "window 1: priority model first runs 1 segments, due is True"),
         (shorter_window, "window 0: shorter than the timetable's window"),
         (without_background, "later never runs"),
         (renumbered, "later: segment 3 follows 1"),
@@ -125,3 +125,49 @@ def test_a_deadline_below_the_window_is_checked() -> None:
     """The priority model ends at 30: a deadline of 29 is missed in both windows, one of 30 in none."""
     wrong = check_timetable(good(), deadlines_ns={"first": 29})
     assert wrong == [f"window {index}: first[1] ends 1 ns after its deadline" for index in (0, 1)]
+
+
+def test_a_model_of_every_second_window_is_checked_in_those() -> None:
+    """Planned in windows 0, 2, ...: fine with every = 2, wrong without; a launch out of its turn is found."""
+    beat = Beat(100, 5, demands={"first": Demand(every=2)})
+    timetable = build_timetable(beat, [planned("first", [20, 10], priority=True), planned("later", [65])])
+    assert check_timetable(timetable, every={"first": 2}) == []
+    assert "window 1: priority model first runs 0 segments, due is True" in check_timetable(timetable)
+    assert "window 1: priority model first runs 2 segments, due is False" in check_timetable(good(), every={"first": 2})
+
+
+def test_the_guard_before_a_priority_period_is_checked() -> None:
+    """In the middle of the window: a segment that ends 5 before it is fine with a guard of 5, wrong with 6."""
+    beat = Beat(100, 5, position="middle")
+    timetable = build_timetable(beat, [planned("first", [20], priority=True), planned("later", [35])])
+    assert check_timetable(timetable) == []
+    wrong = check_timetable(replace(timetable, guard_ns=6))
+    assert "window 0: later[0] ends within the guard before first" in wrong
+
+
+def test_interrupted_segments_are_given_their_time_in_parts() -> None:
+    """Parts of a launch may lie in two windows where the unit is preemptive; a part left out is found."""
+    beat = Beat(100, 0, preemptive=True)
+    timetable = build_timetable(beat, [planned("first", [30], priority=True), planned("later", [60, 60])])
+    assert check_timetable(timetable) == []
+    number = next(n for n, slot in enumerate(timetable.windows[1].slots) if slot.model == "later")
+    wrong = check_timetable(without_slot(1, number)(timetable))
+    assert any("later frame 0: is given" in sentence for sentence in wrong)
+    assert any("takes" in sentence for sentence in check_timetable(replace(timetable, preemptive=False)))
+
+
+@pytest.mark.parametrize(("deadline_ns", "fine"), [(101, True), (100, False), (50, False)])
+def test_a_background_result_may_not_be_older_than_its_deadline(deadline_ns: int, fine: bool) -> None:
+    """Ready in the second window after release, so later than 100: a deadline of 100 is missed for certain."""
+    timetable = build_timetable(Beat(100, 0), [planned("first", [30], priority=True), planned("later", [50, 50])])
+    assert timetable.model("later").result_age_windows == 2
+    wrong = check_timetable(timetable, deadlines_ns={"later": deadline_ns})
+    assert wrong == (
+        [] if fine else [f"later: results may be ready 2 windows after release, its deadline is {deadline_ns}"]
+    )
+
+
+@pytest.mark.parametrize("changes", [{"priority_ns": 29}, {"residual_ns": 71}])
+def test_priority_and_residual_agree_with_the_windows(changes: dict[str, int]) -> None:
+    """The plan's figures are the worst window's."""
+    assert "window 0: 30 ns reserved, the plan says" in " ".join(check_timetable(replace(good(), **changes)))

@@ -8,19 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plans import some_pieces, uniform
 
 from framefit.scheduling.partition import Pieces, partition
 
 Runs = list[tuple[int, int]]
-
-
-@st.composite
-def some_pieces(draw: st.DrawFn) -> Pieces:
-    """One to eight pieces; a boundary costs no more than the pieces beside it."""
-    median = draw(st.lists(st.integers(1, 1000), min_size=1, max_size=8))
-    excess = draw(st.lists(st.integers(0, 300), min_size=len(median), max_size=len(median)))
-    boundary = [draw(st.integers(0, min(pair) // 2)) for pair in itertools.pairwise(median)]
-    return Pieces(np.asarray(median), np.asarray(median) + np.asarray(excess), np.asarray(boundary, np.int64))
 
 
 def median_of(pieces: Pieces, first: int, last: int) -> float:
@@ -90,6 +82,62 @@ def test_joined_is_what_a_loop_over_the_runs_gives(pieces: Pieces) -> None:
         for last in range(first, len(pieces)):
             assert median[first, last] == pytest.approx(median_of(pieces, first, last))
             assert quantile[first, last] == pytest.approx(quantile_of(pieces, first, last))
+
+
+@given(some_pieces())
+def test_chosen_runs_cost_what_the_matrices_say(pieces: Pieces) -> None:
+    """``of`` some runs is ``joined`` at their places."""
+    median, quantile = pieces.joined()
+    runs = [(first, last) for first in range(len(pieces)) for last in range(first, len(pieces))]
+    some_median, some_quantile = pieces.of(runs)
+    assert some_median.tolist() == pytest.approx([median[run] for run in runs])
+    assert some_quantile.tolist() == pytest.approx([quantile[run] for run in runs])
+
+
+def legal_partitions(pieces: Pieces, limit_ns: int) -> list[Runs]:
+    """All ways to cut in which every segment fits."""
+    return [runs for runs in every_partition(len(pieces)) if all(quantile_of(pieces, *run) <= limit_ns for run in runs)]
+
+
+@given(some_pieces(), st.integers(1, 4000))
+def test_fewest_is_the_least_number_at_the_cheapest_boundaries(pieces: Pieces, limit_ns: int) -> None:
+    """No legal cut set has fewer segments, and none of that many cheaper boundaries."""
+    legal = legal_partitions(pieces, limit_ns)
+    chosen = partition(pieces, limit_ns, limit_ns, "fewest")
+    if not legal:
+        assert chosen is None
+        return
+    assert chosen in legal
+    least = min(map(len, legal))
+    assert len(chosen) == least
+    prices = [sum(int(pieces.boundary_ns[last]) for _, last in runs[:-1]) for runs in legal if len(runs) == least]
+    assert sum(int(pieces.boundary_ns[last]) for _, last in chosen[:-1]) == min(prices)
+
+
+@given(some_pieces(), st.integers(1, 4000))
+def test_equal_has_the_least_number_and_the_least_sum_of_squares(pieces: Pieces, limit_ns: int) -> None:
+    """As many segments as "fewest", of the most equal medians that are legal."""
+    legal = legal_partitions(pieces, limit_ns)
+    chosen = partition(pieces, limit_ns, limit_ns, "equal")
+    if not legal:
+        assert chosen is None
+        return
+    assert chosen in legal
+    least = min(map(len, legal))
+    assert len(chosen) == least
+
+    def squares(runs: Runs) -> float:
+        return sum(median_of(pieces, *run) ** 2 for run in runs)
+
+    assert squares(chosen) == pytest.approx(min(squares(runs) for runs in legal if len(runs) == least))
+
+
+def test_the_three_modes_differ_where_they_should() -> None:
+    """Six pieces of 10, limit 40: single pieces, then 2 segments cut anywhere that fits, then 30 and 30."""
+    six = uniform([10] * 6)
+    assert len(partition(six, 40, 40) or []) == 6
+    assert len(partition(six, 40, 40, "fewest") or []) == 2
+    assert partition(six, 40, 40, "equal") == [(0, 2), (3, 5)]
 
 
 def test_scaling_keeps_the_boundaries() -> None:

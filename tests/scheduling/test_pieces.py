@@ -88,12 +88,22 @@ def test_pieces_without_their_boundaries_are_the_whole_model(
     assert pieces.joined()[0][0, -1] == pytest.approx(whole_ns, abs=rounding)
 
 
-def test_a_boundary_costs_what_two_pieces_take_more_than_their_pair() -> None:
-    """10 + 20 apart, 24 together: 6 at the boundary; a pair that is slower than its pieces costs nothing."""
-    pieces = priced_pieces([10, 20, 30], [24, 55], whole_ns=54, excess=1.5)
-    assert pieces.boundary_ns.tolist() == [6, 0]
-    assert pieces.median_ns.tolist() == [10, 20, 30]
-    assert pieces.quantile_ns.tolist() == [15, 30, 45]
+def test_boundaries_share_what_the_pieces_take_more_than_the_whole_model() -> None:
+    """1000 + 2000 + 3000 apart, 5400 whole: 600, of which 70 % go where a pair is quicker and 30 % evenly."""
+    pieces = priced_pieces([1000, 2000, 3000], [2400, 5500], whole_ns=5400, excess=1.5)
+    assert pieces.boundary_ns.tolist() == pytest.approx([510, 90], abs=1)
+    assert pieces.median_ns.tolist() == pytest.approx([1000, 2000, 3000], abs=1)
+    assert pieces.quantile_ns.tolist() == pytest.approx([1500, 3000, 4500], abs=2)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "whole", "boundaries"), [([3000, 5000], 5400, [300, 300]), ([2400, 4000], 6500, [0, 0])]
+)
+def test_boundaries_without_a_measured_price(pairs: list[int], whole: int, boundaries: list[int]) -> None:
+    """Pairs that are never quicker share evenly; pieces that together are quicker than the whole cost nothing."""
+    pieces = priced_pieces([1000, 2000, 3000], pairs, whole_ns=whole, excess=1.0)
+    assert pieces.boundary_ns.tolist() == pytest.approx(boundaries, abs=1)
+    assert pieces.median_ns.sum() - pieces.boundary_ns.sum() == pytest.approx(whole, abs=6)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6])

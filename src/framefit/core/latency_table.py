@@ -40,7 +40,7 @@ class LatencyEntry(Record, kw_only=True):
         latency_ns: median.
         interval_ns: 90 % interval of the median.
         samples_ns: all samples, in order.
-        source: "measured", "interpolated", "modelled" or "profiled".
+        source: "measured", "derived", "interpolated", "modelled" or "profiled".
     """
 
     op: str

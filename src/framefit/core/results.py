@@ -85,7 +85,9 @@ class Miss(Record, kw_only=True):
 
     window: int
     model: str
-    cause: Literal["late wake-up", "overrun", "own duration", "backlog", "run ended"]
+    cause: Literal[
+        "late wake-up", "overrun", "own duration", "backlog", "contention", "host stall", "stream", "run ended"
+    ]
     detail: str
 
 

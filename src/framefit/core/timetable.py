@@ -101,6 +101,7 @@ class Timetable(Record, kw_only=True):
     """The plan: it repeats after ``hyperperiod_windows``.
 
     Attributes:
+        preemptive: background slots may be parts of a launch that priority periods interrupt.
         bound: least windows a frame of the background models that any plan needs.
         gap_ratio: planned windows a frame over that bound, minus 1.
     """
@@ -113,6 +114,7 @@ class Timetable(Record, kw_only=True):
     priority_ns: int
     residual_ns: int
     guard_ns: int
+    preemptive: bool = False
     units: tuple[str, ...]
     windows: tuple[Window, ...]
     models: tuple[PlannedModel, ...]

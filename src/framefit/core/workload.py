@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +14,7 @@ from framefit.core.files import Record, read_record
 from framefit.errors import InputError, UnsupportedError
 
 __all__ = [
+    "IMPLICIT_STREAM",
     "ModelEntry",
     "OutputEntry",
     "Preprocess",
@@ -19,12 +22,29 @@ __all__ = [
     "StreamEntry",
     "Workload",
     "load_workload",
+    "names_function",
     "release_ns",
 ]
 
+IMPLICIT_STREAM = "synthetic"  # the stream of a workload that names none
+_MOST_PATTERN = 1000  # windows until the values of `every` repeat
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
 
 class Schedule(Record, kw_only=True):
-    """How windows are filled."""
+    """How windows are filled.
+
+    Attributes:
+        priority_position: of the priority period in its window.
+        priority_threshold: levels from here on are priority; or
+        num_priority: so many models of the highest levels are.
+        segmentation: cut so finely that residuals are filled, into as few segments as
+            possible, or into nearly equal ones.
+        quantile: of a segment's duration that is planned with.
+        guard_ms: kept free before each reserved instant; default: from the machine's floor.
+        preemption: "auto" uses the operating system's real-time priorities where they
+            are permitted; "never" runs segments cooperatively.
+    """
 
     priority_position: Literal["start", "middle", "end"] = "start"
     priority_threshold: int | None = None
@@ -32,19 +52,25 @@ class Schedule(Record, kw_only=True):
     segmentation: Literal["fill", "fewest", "equal"] = "fill"
     quantile: float = 0.99
     guard_ms: float | None = None
+    preemption: Literal["auto", "never"] = "auto"
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.quantile < 1:
             raise ValueError(f"quantile must be at least 0.5 and below 1, is {self.quantile}")
         if self.guard_ms is not None and self.guard_ms < 0:
             raise ValueError(f"guard_ms must not be negative, is {self.guard_ms}")
+        if self.num_priority is not None and self.num_priority < 0:
+            raise ValueError(f"num_priority must not be negative, is {self.num_priority}")
+        if self.num_priority is not None and self.priority_threshold is not None:
+            raise ValueError("give priority_threshold or num_priority, not both")
 
 
 class StreamEntry(Record, kw_only=True):
     """Where frames come from.
 
     Attributes:
-        source: "synthetic", a ``.npz`` file, an image folder, or "module:function".
+        source: "synthetic", a ``.npz`` file, an image folder, or "module:function" (a
+            function without arguments that gives arrays, one after the other).
         shape: of one frame; synthetic streams only (default: what the models read).
         array: name of the array in the ``.npz``; its first axis counts frames.
         queue: frames that may wait for a model.
@@ -68,13 +94,30 @@ class StreamEntry(Record, kw_only=True):
 
 
 class Preprocess(Record, kw_only=True):
-    """How an image becomes a model's input."""
+    """How an image becomes a model's input: resized, then ``(x - mean) * scale``.
+
+    Attributes:
+        size: height and width; default: what the input takes.
+        layout: of the input.
+        channels: of the input, in its order; images come as RGB or gray.
+        mean: one for all channels, or one a channel in that order; default: 0.
+    """
 
     size: tuple[int, int] | None = None
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     channels: Literal["RGB", "BGR", "GRAY"] = "RGB"
     mean: tuple[float, ...] = ()
     scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        count = 1 if self.channels == "GRAY" else 3
+        if self.size is not None and min(self.size) < 1:
+            raise ValueError(f"size must be positive, is {list(self.size)}")
+        if len(self.mean) not in (0, 1, count):
+            allowed = " or ".join(dict.fromkeys(("1 number", "1 number" if count == 1 else f"{count} numbers")))
+            raise ValueError(f"mean must hold {allowed} for {self.channels}, holds {len(self.mean)}")
+        if not all(map(math.isfinite, (*self.mean, self.scale))) or self.scale == 0:
+            raise ValueError(f"mean and scale must be finite, scale not 0; they are {list(self.mean)}, {self.scale}")
 
 
 class ModelEntry(Record, kw_only=True):
@@ -87,6 +130,12 @@ class ModelEntry(Record, kw_only=True):
         shapes: graph input -> shape, for dynamic dimensions.
         state: graph input -> the output that is fed back to it; zeros at first.
         constants: graph input -> value that never changes.
+        frames: consecutive frames consumed at once, stacked along ``frames_axis``.
+        aggregate: frames whose outputs are given out together.
+        preprocess: how raw images become its inputs.
+        postprocess: "module:function", called with the outputs; its result replaces them.
+        every: windows between its frames.
+        always_split: cut it even where it fits whole.
     """
 
     name: str
@@ -113,10 +162,12 @@ class ModelEntry(Record, kw_only=True):
         for key in ("frames", "aggregate", "every"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} must be at least 1, is {getattr(self, key)}")
+        if self.postprocess is not None and not names_function(self.postprocess):
+            raise ValueError(f'postprocess must read "module:function", is {self.postprocess!r}')
 
 
 class OutputEntry(Record, kw_only=True):
-    """Where a model's outputs go."""
+    """Where a model's outputs go: a ``.npz``, a ``.jsonl``, or "module:function"."""
 
     model: str
     sink: str
@@ -155,14 +206,22 @@ class Workload(Record, kw_only=True):
             twice = {name for name in names if names.count(name) > 1}
             if twice:
                 raise ValueError(f"{kind} name {min(twice)!r} is used twice")
+        pattern = math.lcm(*(model.every for model in self.models))
+        if pattern > _MOST_PATTERN:
+            raise ValueError(f"the values of every repeat only after {pattern} windows; choose multiples of each other")
         for output in self.outputs:
             if output.model not in self.model_names:
                 raise ValueError(f"outputs name a model {output.model!r}; models: {', '.join(self.model_names)}")
+        files = [output.sink for output in self.outputs if not names_function(output.sink)]
+        for sink in files:
+            if files.count(sink) > 1:
+                raise ValueError(f"sink {sink!r} is used twice: the outputs would overwrite each other")
+        streams = self.stream_names or [IMPLICIT_STREAM]
         for model in self.models:
             for key, source in model.inputs.items():
                 producer = source.partition(".")[0]
-                if source not in self.stream_names and producer not in self.model_names:
-                    known = ", ".join(self.stream_names) or "none"
+                if source not in streams and producer not in self.model_names:
+                    known = ", ".join(streams)
                     raise ValueError(f"model {model.name!r}: input {key!r} reads {source!r}; streams: {known}")
 
     @property
@@ -190,6 +249,11 @@ class Workload(Record, kw_only=True):
         return release_ns(1, self.beat_hz)
 
 
+def names_function(text: str) -> bool:
+    """Whether it reads ``"module:function"``; the module may be dotted."""
+    return _FUNCTION.fullmatch(text) is not None
+
+
 def release_ns(window: int, rate_hz: float) -> int:
     """When window number ``window`` begins, relative to window 0: round(k x 1e9 / rate)."""
     return round(window * 1e9 / rate_hz)
@@ -204,20 +268,7 @@ def _need_positive(key: str, value: float | None) -> None:
 _NOT_BUILT: dict[str, Callable[[Any], bool]] = {
     "$.table": lambda value: value is not None,
     "$.cores": lambda value: value is not None and len(value) > 1,
-    "$.schedule.priority_position": lambda value: value != "start",
-    "$.schedule.priority_threshold": lambda value: value is not None,
-    "$.schedule.num_priority": lambda value: value is not None,
-    "$.schedule.segmentation": lambda value: value != "fill",
     "$.streams.when_full": lambda value: value == "block",
-    "$.models.priority": lambda value: value not in ("every-window", "background"),
-    "$.models.frames": lambda value: value != 1,
-    "$.models.aggregate": lambda value: value != 1,
-    "$.models.preprocess": lambda value: value is not None,
-    "$.models.postprocess": lambda value: value is not None,
-    "$.models.latency_sensitive": lambda value: value is not None,
-    "$.models.task": lambda value: value is not None,
-    "$.models.every": lambda value: value != 1,
-    "$.models.always_split": lambda value: value,
     "$.models.units": lambda value: value is not None,
 }
 
@@ -237,7 +288,7 @@ def _not_built(record: Record, path: str, plain: str) -> Iterator[str]:
 
 
 def load_workload(path: str | Path) -> Workload:
-    """Read an ``app.toml``; model and stream paths become absolute.
+    """Read an ``app.toml``; paths of models, streams and sinks become absolute.
 
     Raises:
         InputError: missing, malformed or inconsistent file.
@@ -246,10 +297,7 @@ def load_workload(path: str | Path) -> Workload:
     path = Path(path)
     workload = read_record(path, Workload)
     for key in _not_built(workload, "$", "$"):
-        remedy = "leave the key out"
-        if key.endswith("= 'auto'"):
-            remedy = 'say priority = "every-window" or "background"'
-        raise UnsupportedError(f"{key} is not supported yet", where=path, remedy=remedy)
+        raise UnsupportedError(f"{key} is not supported yet", where=path, remedy="leave the key out")
     for index, stream in enumerate(workload.streams):
         if stream.rate_hz is not None and abs(stream.rate_hz / workload.beat_hz - 1) > 1e-9:
             raise UnsupportedError(
@@ -261,7 +309,9 @@ def load_workload(path: str | Path) -> Workload:
     folder = path.resolve().parent
     models = tuple(msgspec.structs.replace(m, path=str(folder / m.path)) for m in workload.models)
     streams = tuple(
-        msgspec.structs.replace(s, source=str(folder / s.source)) if s.source.endswith(".npz") else s
+        s
+        if s.source == "synthetic" or names_function(s.source)
+        else msgspec.structs.replace(s, source=str(folder / s.source))
         for s in workload.streams
     )
     outputs = tuple(

@@ -31,6 +31,7 @@ __all__ = [
     "diagnose",
     "fingerprint",
     "flushed_denormals",
+    "host_stalls",
     "pinned",
     "realtime_priority_permitted",
     "wake_up_lateness_ns",
@@ -236,6 +237,28 @@ def pinned(core: int) -> Iterator[None]:
 
 
 # What is permitted, tried for real
+
+
+def host_stalls(core: int, root: Path = _ROOT) -> Callable[[], int] | None:
+    """Reads how long a virtual machine's host kept a core from running, in ns since boot; None: not known.
+
+    The kernel counts it ("steal") in ticks of 10 ms.
+    """
+    label, path = f"cpu{core} ".encode(), root / "proc/stat"
+    try:
+        path.open("rb", buffering=0).close()
+        tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+    def read() -> int:
+        with path.open("rb", buffering=0) as file:
+            text = file.read(1 << 16)
+        begin = text.find(label)
+        fields = text[begin : text.find(b"\n", begin)].split()
+        return int(fields[8]) * tick_ns if begin >= 0 and len(fields) > 8 else 0
+
+    return read
 
 
 @contextlib.contextmanager

@@ -26,15 +26,17 @@ class EventRecorder:
 
     def add(self, time_ns: int, kind: int, type_: EventType, core: int, operation: int) -> None:
         """Append a packet, or count it as lost."""
-        if len(self._cells) == self._full:
+        if len(self._cells) >= self._full:
             self._lost += 1
             return
         self._cells.extend((time_ns, kind, type_, core, operation))
 
     def drain(self, kinds: tuple[str, ...]) -> Trace:
         """What is held, as a trace; the buffer is empty afterwards."""
-        packets = np.frombuffer(self._cells, np.int64).reshape(-1, 5)
-        lost, self._cells, self._lost = self._lost, array("q"), 0
+        # Set aside first: an array that numpy looks at cannot grow, and another thread may add to it.
+        cells, self._cells = self._cells, array("q")
+        lost, self._lost = self._lost, 0
+        packets = np.frombuffer(cells, np.int64).reshape(-1, 5)
         return Trace(
             time_ns=packets[:, 0],
             id=packets[:, 1].astype(np.int32),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 
 import msgspec
@@ -16,6 +17,8 @@ from framefit.devices.measure import Measurement
 from framefit.errors import InputError
 
 __all__ = ["MeasurementStore"]
+
+logger = logging.getLogger(__name__)
 
 
 class MeasurementStore:
@@ -50,6 +53,26 @@ class MeasurementStore:
             return None
         return Measurement(np.asarray(entry.samples_ns, np.int64))
 
+    def find_numbers(self, what: str, configuration: dict[str, Value], unit: str) -> tuple[int, ...] | None:
+        """Numbers that were derived from measurements of a whole campaign, such as the costs of all pieces."""
+        entry = self._table.find(what, configuration, unit)
+        return None if entry is None else entry.samples_ns
+
+    def add_numbers(self, what: str, configuration: dict[str, Value], unit: str, numbers_ns: Sequence[int]) -> None:
+        """Keep such numbers."""
+        middle = int(np.median(numbers_ns))
+        self._keep(
+            LatencyEntry(
+                op=what,
+                configuration=configuration,
+                unit=unit,
+                latency_ns=middle,
+                interval_ns=(min(numbers_ns), max(numbers_ns)),
+                samples_ns=tuple(numbers_ns),
+                source="derived",
+            )
+        )
+
     def add(self, beside: str, measured: Sequence[tuple[Model, str, Measurement]]) -> None:
         """Keep measurements of (segment, unit) that were made in turn; written at once, whole."""
         entries = tuple(
@@ -63,6 +86,12 @@ class MeasurementStore:
             )
             for segment, unit, measurement in measured
         )
+        self._keep(*entries)
+
+    def _keep(self, *entries: LatencyEntry) -> None:
         self._table = self._table.with_entries(entries)
         self._old = self._old.with_entries(entries)
-        write_record(self._path, self._old, force=True)
+        try:
+            write_record(self._path, self._old, force=True)
+        except InputError as error:  # nothing is kept for the next plan, but this one goes on
+            logger.warning("measurements are not kept: %s", error)

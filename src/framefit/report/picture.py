@@ -160,15 +160,21 @@ def _rows(
     last = min(first_window + windows, len(releases))
     bars: list[list[_Bar]] = [[] for _ in range(len(releases))]
     span = (int(releases[first_window]), int(ends[last - 1]))
-    for lane, which, frame, odd, start, end in _segments(trace, program, launches, span):
+    segments = sorted(_segments(trace, program, launches, span), key=lambda segment: segment[4])
+    starts = [np.asarray([s[4] for s in segments if s[0] == lane]) for lane in range(len(program.units))]
+    for lane, which, frame, odd, start, end in segments:
+        # What another segment interrupted may go on in the next window: nobody waited for it.
+        interrupted = np.searchsorted(starts[lane], end) > np.searchsorted(starts[lane], start, "right")
         begun = max(int(np.searchsorted(releases, start, "right")) - 1, 0)
         for window in range(begun, last):
             release, window_end = int(releases[window]), int(ends[window])
             if window > begun and end <= release:
                 break
             from_ns, to_ns = max(start, release) - release, min(end, window_end) - release
-            over = end > window_end and window + 1 < len(releases)
-            bars[window].append(_Bar(lane, which, frame, odd, from_ns, to_ns, end - start, window > begun, over))
+            over = end > window_end and window + 1 < len(releases) and not interrupted
+            bars[window].append(
+                _Bar(lane, which, frame, odd, from_ns, to_ns, end - start, window > begun and not interrupted, over)
+            )
     return [
         _Row(window, int(ends[window] - releases[window]), tuple(bars[window])) for window in range(first_window, last)
     ]

@@ -1,27 +1,29 @@
-"""The loop that keeps the beat: priority models at each release, segments in the residuals."""
+"""The loop that keeps the beat: priority models at their instants, segments in the residuals."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from framefit.core.events import Trace
-from framefit.core.model import TensorInfo
+from framefit.core.timetable import Timetable
 from framefit.core.workload import release_ns
 from framefit.devices.clock import Clock, RealClock
 from framefit.devices.device import Array, Device
-from framefit.runtime.execution import Execution
+from framefit.runtime.job import Job
 from framefit.runtime.log import Fate, FrameLog, LaunchLog
 from framefit.runtime.sinks import Sink
-from framefit.runtime.streams import Queue, Stream
+from framefit.runtime.streams import EndOfStream
 
-__all__ = ["Dispatcher", "Job", "steady"]
+__all__ = ["Dispatcher", "Service", "instants", "steady"]
 
 _IDLE_NS = 1_000_000  # sinks and progress get a turn only when this much of a window is left
 _PENDING_OUTPUTS = 64  # outputs that may wait for such a turn
@@ -30,81 +32,69 @@ _SWITCH_INTERVAL_S = 1e-4  # other Python threads get the lock this often at mos
 _LEAD_NS = 20_000_000  # between the call and the first release
 
 
-@dataclass
-class Job:
-    """A model as the dispatcher sees it.
+class Service(Protocol):
+    """Whose background segment runs next; the planner's own policy."""
 
-    Attributes:
-        execution: what it launches.
-        first_program: number of its first segment's program.
-        priority: whether it runs at each release.
-        estimates_ns: planned quantile of each segment.
-        deadline_ns: after release; ``None``: none.
-        sources: graph input -> stream that feeds it.
-        queue: frames that wait.
-        sinks: where outputs go, and which.
-    """
+    def choose(self, needed_ns: Sequence[int | None], room_ns: int) -> int | None:
+        """Number of the background model, or None: nothing fits into ``room_ns``."""
 
-    execution: Execution
-    first_program: int
-    priority: bool
-    estimates_ns: Sequence[int]
-    deadline_ns: int | None
-    sources: Mapping[str, Stream]
-    queue: Queue
-    sinks: Sequence[tuple[Sink, Sequence[str]]] = ()
-    next_segment: int = 0
-    frame: int = -1
-    started_ns: int = -1
-    _inputs: tuple[TensorInfo, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._inputs = self.execution.inputs
-
-    @property
-    def busy(self) -> bool:
-        """Whether a frame is in flight."""
-        return self.frame >= 0
-
-    @property
-    def ready(self) -> bool:
-        """Whether something could be launched."""
-        return self.busy or len(self.queue) > 0
-
-    def read(self, frame: int) -> dict[str, Array]:
-        """A frame's tensors."""
-        return {tensor.name: self.sources[tensor.name].read(frame, tensor) for tensor in self._inputs}
+    def finished(self, model: int) -> None:
+        """A frame of that background model is done."""
 
 
 class Dispatcher:
     """One cooperative thread on one unit.
 
-    At each release the priority models run, in order. Then background models take
-    turns frame by frame; a segment starts only when its planned quantile and the
-    guard fit before the next release. Otherwise the thread waits.
+    In every window the priority models run at their reserved instants, in order.
+    Between, background segments run as ``service`` chooses; a segment starts only when
+    its planned quantile and the guard fit before the next reserved instant. Otherwise
+    the thread waits.
 
     Args:
         device: executes.
         clock: the run's time; the device's own.
         jobs: priority models first, then background models in order of service.
         rate_hz: windows a second; window k begins round(k x 1e9 / rate) after the first.
-        guard_ns: kept free before each release.
+        guard_ns: kept free before each reserved instant.
+        service: policy among background models.
+        reserved: for each window of a repeating pattern, when priority jobs are due: pairs
+            of time after the release and number of the job. Default: all at the release.
+        stalls: reads how long the host kept this machine from running (ns, ever growing).
     """
 
-    def __init__(self, device: Device, clock: Clock, jobs: Sequence[Job], rate_hz: float, guard_ns: int) -> None:
+    _one_thread = True
+
+    def __init__(
+        self,
+        device: Device,
+        clock: Clock,
+        jobs: Sequence[Job],
+        rate_hz: float,
+        guard_ns: int,
+        *,
+        service: Service,
+        reserved: Sequence[Sequence[tuple[int, int]]] | None = None,
+        stalls: Callable[[], int] | None = None,
+    ) -> None:
         self._device = device
         self._clock = clock
         self._jobs = list(jobs)
-        self._priority = [(index, job) for index, job in enumerate(jobs) if job.priority]
         self._background = [(index, job) for index, job in enumerate(jobs) if not job.priority]
         self._rate_hz = rate_hz
         self._guard_ns = guard_ns
-        self._turn = 0
+        self._service = service
+        self._reserved = reserved or [[(0, index) for index, job in enumerate(jobs) if job.priority]]
+        self._stalls = stalls
+        self._stalled_ns = 0
+        self._on_thread = isinstance(clock, RealClock) and device.target.kind == "ort"
         self._outputs: deque[tuple[Sink, int, dict[str, Array]]] = deque()
         self._traces: list[Trace] = []
+        self._drained = 0
         self._last_finish = -1
+        self._ended = False
         self.launches = LaunchLog()
         self.frames = FrameLog()
+        self.stalled: dict[int, int] = {}
         self.start_ns = 0
         self.windows = 0
 
@@ -122,42 +112,41 @@ class Dispatcher:
         """Run ``windows`` windows; what happened is in ``launches``, ``frames`` and :meth:`trace`.
 
         Args:
-            windows: how many.
+            windows: how many; fewer where a stream ends.
             stop: asked at every step; true ends the run at once, nothing gets lost.
             on_idle: called with the number of windows begun when there is time for it.
 
         Raises:
             DeviceError: the device failed; what happened so far is kept.
         """
-        clock, guard_ns, priority = self._clock, self._guard_ns, self._priority
-        self.start_ns = clock.now_ns() + _LEAD_NS
-        clock.sleep_until_ns(self.start_ns)
-        drained = 0
-        reserved = self.start_ns  # the next release, or the end of the run
+        clock, pattern = self._clock, self._reserved
+        if self._stalls is not None:
+            self._stalled_ns = self._stalls()
+        self.start_ns = next_release = clock.now_ns() + _LEAD_NS
+        clock.sleep_until_ns(next_release)
+        agenda: deque[tuple[int, int]] = deque()  # when which priority job is due
         try:
-            while not stop():
+            while not self._ended and not stop():
                 now = clock.now_ns()
-                while now >= reserved and self.windows < windows:
+                while now >= next_release and self.windows < windows:
                     self._deliver(self.windows)
+                    agenda.extend((next_release + after, job) for after, job in pattern[self.windows % len(pattern)])
                     self.windows += 1
-                    reserved = self.release(self.windows)
-                chosen = next((entry for entry in priority if entry[1].ready), None)
-                if chosen is not None:
-                    self._launch(*chosen, now)
+                    next_release = self.release(self.windows)
+                if agenda and agenda[0][0] <= now:
+                    index = agenda[0][1]
+                    if self._jobs[index].ready:
+                        self._launch(index, now)
+                    else:
+                        agenda.popleft()
                     continue
-                if now >= reserved:
+                if now >= next_release:
                     break
-                chosen = self._next_background()
-                if chosen is not None:
-                    job = chosen[1]
-                    if now + job.estimates_ns[job.next_segment] + guard_ns <= reserved:
-                        self._launch(*chosen, now)
-                        continue
-                self._use_idle(reserved, on_idle)
-                if self.windows - drained >= _DRAIN_WINDOWS:
-                    self._traces.append(self._device.events())
-                    drained = self.windows
-                clock.sleep_until_ns(reserved)
+                if self._serve(now, agenda[0][0] if agenda else self._next_reserved(next_release, windows)):
+                    continue
+                wake = min(agenda[0][0], next_release) if agenda else next_release
+                self._use_idle(wake, on_idle)
+                clock.sleep_until_ns(wake)
         finally:
             self._end()
 
@@ -165,64 +154,109 @@ class Dispatcher:
         """All packets of the run, losses marked where they were noticed."""
         return _joined(self._traces)
 
+    def _next_reserved(self, next_release: int, windows: int) -> int:
+        """The first reserved instant from the next release on."""
+        if self.windows >= windows:
+            return next_release
+        due = self._reserved[self.windows % len(self._reserved)]
+        return next_release + (due[0][0] if due else 0)
+
     def _deliver(self, window: int) -> None:
-        """A frame arrives at every model."""
+        """A frame arrives at every model that wants it."""
+        released = self.release(window)
         for index, job in enumerate(self._jobs):
-            dropped = job.queue.put(window)
+            if window % job.every:
+                self.frames.add(index, window, Fate.SKIPPED, released)
+                continue
+            dropped = self._put(job, window)
             if dropped is not None:
-                self.frames.add(index, dropped, Fate.QUEUE_FULL, self.release(dropped), -1, -1)
+                fate = Fate.REFUSED if dropped == window else Fate.QUEUE_FULL
+                self.frames.add(index, dropped, fate, self.release(dropped))
 
-    def _next_background(self) -> tuple[int, Job] | None:
-        """Whose turn it is: the frame in flight, else the next model that has a frame."""
-        for _ in self._background:
-            entry = self._background[self._turn]
-            if entry[1].ready:
-                return entry
-            self._turn = (self._turn + 1) % len(self._background)
-        return None
+    def _put(self, job: Job, frame: int) -> int | None:
+        return job.queue.put(frame)
 
-    def _launch(self, index: int, job: Job, ready_ns: int) -> None:
+    def _take(self, job: Job) -> None:
+        job.take()
+
+    def _serve(self, now: int, reserved: int) -> bool:
+        """Launch the background segment that is due and fits, if there is one."""
+        if not self._background:
+            return False
+        needed = [job.next_ns for _, job in self._background]
+        chosen = self._service.choose(needed, reserved - self._guard_ns - now)
+        if chosen is None:
+            return False
+        self._launch(self._background[chosen][0], now)
+        return True
+
+    def _launch(self, index: int, ready_ns: int) -> None:
+        job = self._jobs[index]
         if not job.busy:
-            job.frame = job.queue.take()
-            job.execution.load(job.read(job.frame))
-        segment = job.next_segment
+            self._take(job)
+            try:
+                job.load()
+            except EndOfStream:
+                self._ended = True
+                return
+        segment, clock = job.next_segment, self._clock
+        followed = self._one_thread and self._last_finish >= 0
+        place = self.launches.begin(
+            job.first_program + segment,
+            self.windows - 1,
+            job.in_flight[-1],
+            clock.now_ns(),
+            self._last_finish if followed else ready_ns,
+            followed,
+        )
+        before = time.thread_time_ns() if self._on_thread else 0
         done = job.execution.launch(segment)
+        spent = time.thread_time_ns() - before if self._on_thread else -1
+        self.launches.end(place, done.started_ns, done.finished_ns, spent)
         if segment == 0:
             job.started_ns = done.started_ns
-        window = self.windows - 1
-        followed = int(self._last_finish >= 0)
-        since = self._last_finish if followed else ready_ns
-        self.launches.add(
-            job.first_program + segment, window, job.frame, done.started_ns, done.finished_ns, followed, since
-        )
         self._last_finish = done.finished_ns
         job.next_segment = segment + 1
         if job.next_segment == len(job.estimates_ns):
             self._complete(index, job, done.finished_ns)
 
     def _complete(self, index: int, job: Job, finished_ns: int) -> None:
-        released = self.release(job.frame)
-        late = job.deadline_ns is not None and finished_ns - released > job.deadline_ns
-        self.frames.add(index, job.frame, Fate.LATE if late else Fate.DONE, released, job.started_ns, finished_ns)
+        # Frames that are consumed together are as late as the newest of them.
+        age = finished_ns - self.release(job.in_flight[-1])
+        fate = Fate.LATE if job.deadline_ns is not None and age > job.deadline_ns else Fate.DONE
+        for frame in job.in_flight:
+            self.frames.add(index, frame, fate, self.release(frame), job.started_ns, finished_ns)
         for sink, names in job.sinks:
-            outputs = {name: job.execution.output(name).copy() for name in names}
-            self._outputs.append((sink, job.frame, outputs))
+            self._outputs.append((sink, job.in_flight[-1], job.execution.results(names)))
         job.execution.finish()
-        job.frame, job.next_segment = -1, 0
+        job.in_flight, job.next_segment = [], 0
         if not job.priority:
-            self._turn = (self._turn + 1) % len(self._background)
+            self._service.finished(next(n for n, (place, _) in enumerate(self._background) if place == index))
+        self._relieve()
+
+    def _relieve(self) -> None:
+        """Hand outputs out where there never was time to."""
         if len(self._outputs) > _PENDING_OUTPUTS:
             self._hand_out()
 
-    def _use_idle(self, reserved: int, on_idle: Callable[[int], None] | None) -> None:
+    def _use_idle(self, wake: int, on_idle: Callable[[int], None] | None) -> None:
+        """Housekeeping that fits before the next instant."""
         self._last_finish = -1
-        if reserved - self._clock.now_ns() < _IDLE_NS:
+        if wake - self._clock.now_ns() < _IDLE_NS:
             return
-        while self._outputs and reserved - self._clock.now_ns() >= _IDLE_NS:
+        while self._outputs and wake - self._clock.now_ns() >= _IDLE_NS:
             sink, frame, outputs = self._outputs.popleft()
             sink.put(frame, outputs)
-        if on_idle is not None and reserved - self._clock.now_ns() >= _IDLE_NS:
+        if self._stalls is not None:
+            stalled = self._stalls()
+            if stalled > self._stalled_ns:
+                self.stalled[self.windows - 1] = stalled - self._stalled_ns
+                self._stalled_ns = stalled
+        if on_idle is not None and wake - self._clock.now_ns() >= _IDLE_NS:
             on_idle(self.windows)
+        if self.windows - self._drained >= _DRAIN_WINDOWS:
+            self._traces.append(self._device.events())
+            self._drained = self.windows
 
     def _hand_out(self) -> None:
         while self._outputs:
@@ -232,19 +266,37 @@ class Dispatcher:
     def _end(self) -> None:
         """Account for what is unfinished; outputs and events are not lost."""
         for index, job in enumerate(self._jobs):
-            unfinished = [job.frame] if job.busy else []
-            for frame in [*unfinished, *job.queue.clear()]:
-                self.frames.add(index, frame, Fate.RUN_ENDED, self.release(frame), -1, -1)
-            job.frame, job.next_segment = -1, 0
-        self._hand_out()
+            for frame in job.clear():
+                self.frames.add(index, frame, Fate.RUN_ENDED, self.release(frame))
         self._traces.append(self._device.events())
+        self._hand_out()
+
+
+def instants(timetable: Timetable, numbers: Mapping[str, int]) -> list[list[tuple[int, int]]]:
+    """When priority models are due in each window; what follows another at once is due with it.
+
+    Args:
+        timetable: its windows repeat.
+        numbers: model -> number of its job.
+
+    Returns:
+        For each window pairs of time after the release and number of the job.
+    """
+    pattern = []
+    for window in timetable.windows:
+        due: list[tuple[int, int]] = []
+        begin = end = -1
+        for period in window.priority:
+            begin = begin if period.start_ns == end else period.start_ns
+            due.append((begin, numbers[period.model]))
+            end = period.end_ns
+        pattern.append(due)
+    return pattern
 
 
 def _joined(traces: Sequence[Trace]) -> Trace:
     """Traces one after the other; the last one knows all kinds."""
     counts = np.cumsum([0, *(len(trace) for trace in traces)])
-    import msgspec
-
     last = traces[-1]
     lost = sum(trace.meta.lost_events or 0 for trace in traces)
     return Trace(

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from framefit.core.model import Model, TensorInfo
-from framefit.devices.device import Array, Binding, Completion, Device, Tensors, allocate
-from framefit.errors import InputError
+from framefit.devices.device import Array, Binding, Completion, Device, Tensors, allocate, random_inputs
+from framefit.errors import FramefitError, InputError
 from framefit.runtime.buffers import place
+from framefit.runtime.functions import told
+from framefit.runtime.prepare import Preparation
 
-__all__ = ["Execution", "greatest_difference"]
+__all__ = ["Execution", "Postprocess", "Prepare", "greatest_difference", "one_frame"]
+
+Prepare = Callable[[Array], Array]  # a raw frame -> one frame of an input
+Postprocess = Callable[[dict[str, Array]], dict[str, Array]]  # all outputs -> what replaces them
 
 
 class Execution:
     """Compiled segments, the memory between them, and the recurrent state.
 
     One frame is in flight at a time: :meth:`load` it, :meth:`launch` the segments in
-    order, read the :meth:`output`, and :meth:`finish` it. State that a frame hands on
-    is in place for the next one without a copy: two sets of bindings take turns.
+    order, take the :meth:`results`, and :meth:`finish` it. State that a frame hands on
+    is in place for the next one without a copy: two sets of bindings take turns. A model
+    that consumes several frames at once is loaded with all of them.
 
     Args:
         model: canonical.
@@ -28,9 +35,17 @@ class Execution:
         unit: name of the unit.
         state: graph input -> output that is fed back to it; zeros at first.
         name: prefix of the labels in the trace; default: the model's.
+        frames: frames consumed at once, stacked along ``frames_axis`` of each input that
+            is no state.
+        frames_axis: may count from the end.
+        prepare: graph input -> what makes one frame of it out of a raw one; timed, in the
+            first launch. :class:`Preparation` writes into the input's place.
+        postprocess: called with the model's outputs, which it must not keep; timed, in the
+            last launch.
 
     Raises:
-        InputError: ``state`` names no input or output, or their shapes differ.
+        InputError: ``state`` or ``prepare`` names no input or output, shapes differ, or
+            ``frames`` do not divide an input.
         DeviceError: a segment cannot be compiled.
     """
 
@@ -43,13 +58,21 @@ class Execution:
         *,
         state: Mapping[str, str] | None = None,
         name: str | None = None,
+        frames: int = 1,
+        frames_axis: int = 0,
+        prepare: Mapping[str, Prepare] | None = None,
+        postprocess: Postprocess | None = None,
     ) -> None:
         self.name = name or model.name
         self.model = model
         self.bounds = tuple(segments)
         self.state = dict(state or {})
         self._device = device
+        self.frames = frames
+        self._postprocess = postprocess
         self._check_state()
+        self._one = {t.name: one_frame(t, frames, frames_axis, f"model {self.name!r}") for t in self.inputs}
+        self._prepare = self._check_prepare(prepare or {})
         whole = len(segments) == 1
         self.parts = tuple(model if whole else model.segment(first, last) for first, last in segments)
         self.labels = (self.name,) if whole else tuple(f"{self.name}.{index}" for index in range(len(segments)))
@@ -59,35 +82,126 @@ class Execution:
             [handle.bind(tensors) for handle in handles] for tensors in self._tensors
         ]
         self._parity = 0
+        self._output_names = tuple(tensor.name for tensor in model.outputs)
         self._producer = {tensor.name: index for index, part in enumerate(self.parts) for tensor in part.outputs}
-        self._waiting: Tensors = {}
+        self._last = len(self.parts) - 1
+        # Inputs are no state: they lie in the same place for both parities.
+        self._places = [
+            {t.name: _slice(self._tensors[0][t.name], self._one[t.name], number, frames_axis) for t in self.inputs}
+            for number in range(frames)
+        ]
+        self._waiting: Sequence[Tensors] = ()
+        self._results: dict[str, Array] | None = None
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """What a frame consists of: graph inputs that are no state."""
+        """Graph inputs that are no state, as the model takes them."""
         return tuple(tensor for tensor in self.model.inputs if tensor.name not in self.state)
 
-    def load(self, frame: Tensors) -> None:
-        """Take a frame; it is copied to its place as part of the first launch."""
-        self._waiting = frame
+    @property
+    def frame_inputs(self) -> tuple[TensorInfo, ...]:
+        """What streams are asked for: the same inputs for one frame, raw where it is prepared.
+
+        One without a shape takes what the stream has.
+        """
+        return tuple(self._raw(tensor) for tensor in self._one.values())
+
+    @property
+    def output_names(self) -> tuple[str, ...] | None:
+        """What :meth:`results` holds; ``None``: ``postprocess`` decides."""
+        return None if self._postprocess else tuple(tensor.name for tensor in self.model.outputs)
+
+    def example(self, random: np.random.Generator) -> list[dict[str, Array]]:
+        """Random frames to load, as many as the model consumes at once; raw images of a typical size."""
+        return [{name: self._example(tensor, random) for name, tensor in self._one.items()} for _ in self._places]
+
+    def load(self, frame: Tensors | Sequence[Tensors]) -> None:
+        """Take a frame, or a list of as many as the model consumes at once.
+
+        They are prepared and copied to their place as part of the first launch.
+
+        Args:
+            frame: what :attr:`frame_inputs` asks for; arrays may leave out a leading 1.
+
+        Raises:
+            InputError: too few or too many frames, an input is missing, or an array has
+                another shape.
+        """
+        waiting: Sequence[Tensors] = (frame,) if isinstance(frame, Mapping) else frame
+        if len(waiting) != self.frames:
+            raise InputError(
+                f"{len(waiting)} frames are given, {self.frames} are consumed at once",
+                where=f"model {self.name!r}",
+                remedy="load as many as frames says",
+            )
+        for one in waiting:
+            if one.keys() != self._one.keys():
+                self._refuse(one)
+            for name, array in one.items():
+                shape = self._one[name].shape
+                if array.shape != shape and (1, *array.shape) != shape and name not in self._prepare:
+                    raise InputError(
+                        f"a frame is {list(array.shape)}, input {name!r} takes {list(shape or ())}",
+                        where=f"model {self.name!r}",
+                        remedy="give frames of the input's shape",
+                    )
+        self._waiting = waiting
 
     def launch(self, index: int) -> Completion:
-        """Run segment ``index``; the time of the first includes handing the frame over."""
+        """Run segment ``index``.
+
+        The time of the first includes preparing the frame and handing it over, that of the
+        last ``postprocess``.
+
+        Raises:
+            DeviceError: the launch failed.
+            FramefitError: ``postprocess`` failed.
+        """
         binding = self._bindings[self._parity][index]
-        if index or not self._waiting:
+        hands_over = not index and bool(self._waiting)
+        postprocess = self._postprocess if index == self._last else None
+        if not hands_over and postprocess is None:
             return self._device.submit(binding)
-        tensors, clock = self._tensors[self._parity], self._device.clock
+        clock = self._device.clock
         started = clock.now_ns()
-        for name, array in self._waiting.items():
-            np.copyto(tensors[name], array, casting="same_kind")
-        return Completion(started, self._device.submit(binding).finished_ns)
+        if hands_over:
+            self._hand_over()
+        done = self._device.submit(binding)
+        finished = done.finished_ns
+        if postprocess is not None:
+            self._results = self._postprocessed(postprocess)
+            finished = clock.now_ns()
+        return Completion(started if hands_over else done.started_ns, finished)
 
     def output(self, name: str) -> Array:
         """An output of the frame in flight; valid until the next frame's launches."""
         return self._bindings[self._parity][self._producer[name]].output(name)
 
+    def results(self, names: Sequence[str] | None = None) -> dict[str, Array]:
+        """Copies of what the frame in flight gave: the outputs, or what ``postprocess`` made of them.
+
+        Args:
+            names: which; default: all.
+
+        Raises:
+            InputError: there is none of that name.
+        """
+        found = self._results
+        if found is None:
+            found = {name: self.output(name) for name in names or self._output_names if name in self._producer}
+        for name in names or ():
+            if name not in found:
+                known = ", ".join(found if self._results is not None else self._output_names)
+                raise InputError(
+                    f"model {self.name!r} has no output {name!r}; outputs: {known}",
+                    where="$.outputs",
+                    remedy="correct the name",
+                )
+        return {name: np.array(found[name]) for name in (found if names is None else names)}
+
     def finish(self) -> None:
         """The frame is done: its state becomes the next one's."""
+        self._results = None
         if self.state:
             self._parity = 1 - self._parity
 
@@ -97,14 +211,78 @@ class Execution:
             for name in self.state:
                 tensors[name].fill(0)
 
-    def run(self, frame: Tensors) -> dict[str, Array]:
-        """All segments for one frame; copies of the model's outputs."""
+    def run(self, frame: Tensors | Sequence[Tensors]) -> dict[str, Array]:
+        """All segments for one frame; copies of the model's outputs, before any ``postprocess``."""
         self.load(frame)
         for index in range(len(self.parts)):
             self.launch(index)
         outputs = {tensor.name: self.output(tensor.name).copy() for tensor in self.model.outputs}
         self.finish()
         return outputs
+
+    def _raw(self, tensor: TensorInfo) -> TensorInfo:
+        """What a stream is asked for."""
+        prepare = self._prepare.get(tensor.name)
+        if prepare is None:
+            return tensor
+        return (
+            prepare.raw if isinstance(prepare, Preparation) else msgspec.structs.replace(tensor, dtype="", shape=None)
+        )
+
+    def _example(self, tensor: TensorInfo, random: np.random.Generator) -> Array:
+        prepare = self._prepare.get(tensor.name)
+        if isinstance(prepare, Preparation):
+            return random.integers(0, 256, prepare.example, np.uint8)
+        return random_inputs([tensor], random)[tensor.name]
+
+    def _hand_over(self) -> None:
+        """Frames to their places."""
+        prepares = self._prepare
+        for frame, places in zip(self._waiting, self._places, strict=True):
+            for name, array in frame.items():
+                prepare = prepares.get(name) if prepares else None
+                if prepare is None:
+                    np.copyto(places[name], array, casting="same_kind")
+                elif isinstance(prepare, Preparation):
+                    prepare(array, places[name])
+                else:
+                    np.copyto(places[name], prepare(array), casting="same_kind")
+
+    def _postprocessed(self, postprocess: Postprocess) -> dict[str, Array]:
+        where = f"model {self.name!r}, postprocess"
+        try:
+            results = postprocess({name: self.output(name) for name in self._output_names})
+        except Exception as error:  # whatever the user's code raises
+            raise FramefitError(f"the function raised {told(error)}", where=where, remedy="correct it") from error
+        if not isinstance(results, Mapping) or not all(isinstance(name, str) for name in results):
+            raise FramefitError(
+                f"the function returned {type(results).__name__}",
+                where=where,
+                remedy="return a dict of arrays by name",
+            )
+        return {name: np.asarray(array) for name, array in results.items()}
+
+    def _refuse(self, frame: Tensors) -> None:
+        """Say which input a frame lacks, or has too much."""
+        missing = [name for name in self._one if name not in frame]
+        what = (
+            f"a frame lacks input {missing[0]!r}"
+            if missing
+            else f"a frame holds {next(name for name in frame if name not in self._one)!r}, which is no input"
+        )
+        raise InputError(
+            what, where=f"model {self.name!r}", remedy=f"give exactly: {', '.join(self._one) or 'nothing'}"
+        )
+
+    def _check_prepare(self, prepare: Mapping[str, Prepare]) -> dict[str, Prepare]:
+        for name in prepare:
+            if name not in self._one:
+                raise InputError(
+                    f"no input {name!r}; inputs: {', '.join(self._one)}",
+                    where=f"model {self.name!r}, preprocess",
+                    remedy="correct it",
+                )
+        return dict(prepare)
 
     def _check_state(self) -> None:
         inputs = {tensor.name: tensor for tensor in self.model.inputs}
@@ -159,6 +337,36 @@ class Execution:
         )
         self.memory_bytes += plan.total_bytes
         return sets
+
+
+def one_frame(tensor: TensorInfo, frames: int, axis: int, where: str) -> TensorInfo:
+    """An input's part for one of several frames stacked along ``axis``.
+
+    Raises:
+        InputError: there is no such axis, or it cannot be divided.
+    """
+    if frames == 1:
+        return tensor
+    shape = list(tensor.shape or ())
+    if not -len(shape) <= axis < len(shape) or shape[axis] % frames:
+        raise InputError(
+            f"input {tensor.name!r} is {shape}: {frames} frames cannot be stacked along axis {axis}",
+            where=where,
+            remedy="correct frames and frames_axis, or give shapes",
+        )
+    shape[axis] //= frames
+    return msgspec.structs.replace(tensor, shape=tuple(shape))
+
+
+def _slice(array: Array, one: TensorInfo, number: int, axis: int) -> Array:
+    """Where frame ``number`` lies in an input."""
+    if array.shape == one.shape:
+        return array
+    assert one.shape is not None
+    size = one.shape[axis]
+    places: list[slice] = [slice(None)] * array.ndim
+    places[axis] = slice(number * size, (number + 1) * size)
+    return array[tuple(places)]
 
 
 def greatest_difference(joined: Tensors, whole: Tensors) -> float:

@@ -10,18 +10,33 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.results import Frame, Miss, ModelMetrics, Percentiles
+from framefit.core.results import Frame, Metrics, Miss, ModelMetrics, Percentiles, StreamMetrics
 from framefit.core.timetable import PlannedModel, Timetable
+from framefit.runtime.dispatcher import Dispatcher
 from framefit.runtime.log import Fate, FrameLog, LaunchLog
 
-__all__ = ["RunFigures", "figures", "frame_records", "miss_ratio_upper", "misses", "model_metrics"]
+__all__ = [
+    "RunFigures",
+    "figures",
+    "frame_records",
+    "miss_ratio_upper",
+    "misses",
+    "model_metrics",
+    "priority_ns",
+    "run_metrics",
+    "stream_metrics",
+]
 
 _FATES: dict[Fate, tuple[Literal["done", "late", "dropped", "skipped"], str]] = {
     Fate.DONE: ("done", ""),
     Fate.LATE: ("late", "finished after its deadline"),
     Fate.QUEUE_FULL: ("dropped", "a newer frame took its place in the queue"),
+    Fate.REFUSED: ("dropped", "the queue was full"),
     Fate.RUN_ENDED: ("dropped", "the run ended"),
+    Fate.SKIPPED: ("skipped", "every"),
 }
+
+Cause = Literal["late wake-up", "overrun", "own duration", "backlog", "contention", "host stall", "stream", "run ended"]
 
 
 @dataclass(frozen=True)
@@ -69,13 +84,17 @@ def model_metrics(
         overhead_ratio: of its segmentation, as measured around the run.
     """
     rows = frames.rows()
-    rows = rows[rows[:, 0] == index]
-    finished = rows[np.isin(rows[:, 2], (Fate.DONE, Fate.LATE))]
-    late = int((rows[:, 2] == Fate.LATE).sum())
+    rows = rows[(rows[:, FrameLog.MODEL] == index) & (rows[:, FrameLog.FATE] != Fate.SKIPPED)]
+    finished = rows[np.isin(rows[:, FrameLog.FATE], (Fate.DONE, Fate.LATE))]
+    late = int((rows[:, FrameLog.FATE] == Fate.LATE).sum())
     unfinished = len(rows) - len(finished)
     missed = late + unfinished if planned.role == "priority" else late
     seconds = windows / rate_hz
-    age = finished[:, 5] - finished[:, 3]
+    # Of frames that are consumed together, the newest one's times are the result's.
+    newest = np.ones(len(finished), bool)
+    newest[:-1] = np.diff(finished[:, FrameLog.FINISHED]) != 0
+    results = finished[newest]
+    age = results[:, FrameLog.FINISHED] - results[:, FrameLog.RELEASED]
     fluid, packing = bounds_hz or (None, None)
     return ModelMetrics(
         name=planned.name,
@@ -87,7 +106,7 @@ def model_metrics(
         throughput_hz=len(finished) / seconds if seconds else 0.0,
         fluid_bound_hz=fluid,
         packing_bound_hz=packing,
-        release_to_start_ns=Percentiles.of(finished[:, 4] - finished[:, 3]),
+        release_to_start_ns=Percentiles.of(results[:, FrameLog.STARTED] - results[:, FrameLog.RELEASED]),
         release_to_finish_ns=Percentiles.of(age),
         miss_ratio_upper=miss_ratio_upper(missed, len(rows)),
         result_age_windows_max=int(np.ceil(age.max() * rate_hz / 1e9)) if len(age) else 0,
@@ -99,33 +118,117 @@ def model_metrics(
 def figures(timetable: Timetable, launches: LaunchLog, *, windows: int, rate_hz: float) -> RunFigures:
     """Use of the residual over the whole run.
 
-    The residual offered is what the windows had left beside the priority models. A
-    window whose last background launch ended early lost the guard (as far as it
-    lasted) and the rest to packing: no segment that was due would have fitted.
+    The residual offered is what the windows had left beside the priority models. Of what
+    was not used, the guard lost its length in every window; the rest went to packing: no
+    segment that was due would have fitted. Where launches are interrupted, their time on
+    the processor counts.
     """
-    rows = launches.rows()
+    rows = launches.finished()
     models = timetable.models
+    if not len(rows) or not windows:
+        return RunFigures(0, 0, 0, 0, Percentiles.of([]))
+    program = rows[:, LaunchLog.PROGRAM]
     program_model = np.repeat(np.arange(len(models)), [len(model.segments) for model in models])
     quantiles = np.asarray([segment.duration_ns for model in models for segment in model.segments])
     background = np.asarray([model.role == "background" for model in models], bool)
-    if not len(rows) or not windows:
-        return RunFigures(0, 0, 0, 0, Percentiles.of([]))
-    duration = rows[:, 4] - rows[:, 3]
-    is_background = background[program_model[rows[:, 0]]]
-    total = windows * 1e9 / rate_hz
-    offered = total - float(duration[~is_background].sum())
+    is_background = background[program_model[program]]
+    duration = rows[:, LaunchLog.FINISHED] - rows[:, LaunchLog.STARTED]
+    if timetable.preemptive:
+        duration = np.where(is_background, rows[:, LaunchLog.CPU], duration)
+    offered = windows * 1e9 / rate_hz - float(duration[~is_background].sum())
     used = float(duration[is_background].sum())
-    utilisation = used / offered if offered > 0 else 0.0
-    guard = min(timetable.guard_ns * windows / offered, 1 - utilisation) if offered > 0 and background.any() else 0.0
-    followed = rows[:, 5] == 1
-    dispatch: npt.NDArray[np.int64] = (rows[:, 3] - rows[:, 6])[followed]
+    utilisation = min(used / offered, 1.0) if offered > 0 else 0.0
+    left = 1 - utilisation if background.any() else 0.0
+    guard = min(timetable.guard_ns * windows / offered, left) if offered > 0 else 0.0
+    followed = rows[:, LaunchLog.FOLLOWED] == 1
     return RunFigures(
         residual_utilisation_ratio=utilisation,
-        guard_loss_ratio=max(guard, 0.0),
-        packing_loss_ratio=max(1 - utilisation - guard, 0.0) if background.any() else 0.0,
-        estimate_exceeded_ratio=float((duration > quantiles[rows[:, 0]]).mean()),
-        dispatch_ns=Percentiles.of(dispatch),
+        guard_loss_ratio=guard,
+        packing_loss_ratio=left - guard,
+        estimate_exceeded_ratio=float((duration > quantiles[program]).mean()),
+        dispatch_ns=Percentiles.of((rows[:, LaunchLog.STARTED] - rows[:, LaunchLog.READY])[followed]),
     )
+
+
+def priority_ns(timetable: Timetable, run: Dispatcher) -> float:
+    """Time of a window that went to priority models: medians of their launches, by how often they ran."""
+    rows = run.launches.finished()
+    lasted = rows[:, LaunchLog.FINISHED] - rows[:, LaunchLog.STARTED]
+    total, program = 0.0, 0
+    for model in timetable.models:
+        for _ in model.segments:
+            mine = lasted[rows[:, LaunchLog.PROGRAM] == program]
+            if model.role == "priority" and len(mine):
+                total += float(np.median(mine)) * len(mine)
+            program += 1
+    return total / max(run.windows, 1)
+
+
+def run_metrics(
+    timetable: Timetable,
+    run: Dispatcher,
+    *,
+    rate_hz: float,
+    segment_ns: Sequence[int],
+    whole_ns: Sequence[int],
+    floor_ns: npt.NDArray[np.int64],
+    bounds_hz: tuple[float, float] | None,
+    memory_bytes: int,
+    streams: Sequence[StreamMetrics],
+) -> Metrics:
+    """All figures of a run.
+
+    Args:
+        timetable: the plan.
+        run: the dispatcher afterwards.
+        rate_hz: windows a second.
+        segment_ns: medians of all segments in the plan's order, measured around the run.
+        whole_ns: medians of the uncut models, measured in turn with them.
+        floor_ns: how late the idle machine woke up.
+        bounds_hz: fluid and packing bound of the background models.
+        memory_bytes: of all tensors.
+        streams: their figures.
+    """
+    models, first = [], 0
+    for index, (model, whole) in enumerate(zip(timetable.models, whole_ns, strict=True)):
+        cut = sum(segment_ns[first : first + len(model.segments)])
+        first += len(model.segments)
+        models.append(
+            model_metrics(
+                index,
+                model,
+                run.frames,
+                windows=run.windows,
+                rate_hz=rate_hz,
+                bounds_hz=bounds_hz if model.role == "background" else None,
+                overhead_ratio=cut / max(whole, 1) - 1 if len(model.segments) > 1 else 0.0,
+            )
+        )
+    use = figures(timetable, run.launches, windows=run.windows, rate_hz=rate_hz)
+    floor = Percentiles.of(floor_ns)
+    return Metrics(
+        windows=run.windows,
+        models=tuple(models),
+        residual_utilisation_ratio=use.residual_utilisation_ratio,
+        guard_loss_ratio=use.guard_loss_ratio,
+        packing_loss_ratio=use.packing_loss_ratio,
+        floor_release_to_start_ns=floor,
+        estimate_exceeded_ratio=use.estimate_exceeded_ratio,
+        dispatch_ns=use.dispatch_ns,
+        peak_memory_bytes=memory_bytes,
+        rung_switches=0,
+        streams=tuple(streams),
+        misses=tuple(misses(timetable, run.launches, run.frames, floor_p99_ns=floor.p99, stalled=run.stalled)),
+    )
+
+
+def stream_metrics(frames: Sequence[Frame], streams: Sequence[str], windows: int) -> list[StreamMetrics]:
+    """Frames received and dropped by any reader, of each stream."""
+    dropped: dict[str, set[int]] = {name: set() for name in streams}
+    for frame in frames:
+        if frame.fate == "dropped" and frame.stream in dropped:
+            dropped[frame.stream].add(frame.frame)
+    return [StreamMetrics(name=name, received=windows, dropped=len(gone)) for name, gone in dropped.items()]
 
 
 def frame_records(frames: FrameLog, models: Sequence[str], streams: Mapping[str, str], start_ns: int) -> list[Frame]:
@@ -157,47 +260,82 @@ def frame_records(frames: FrameLog, models: Sequence[str], streams: Mapping[str,
 
 
 def misses(
-    timetable: Timetable, launches: LaunchLog, frames: FrameLog, *, window_ns: int, floor_p99_ns: int
+    timetable: Timetable,
+    launches: LaunchLog,
+    frames: FrameLog,
+    *,
+    floor_p99_ns: int,
+    stalled: Mapping[int, int] | None = None,
 ) -> list[Miss]:
-    """Every miss of a priority model, explained.
+    """Every miss of a priority model, explained by what cost it most.
 
-    A frame that waited in the queue while an earlier one ran was caught in a backlog;
-    one that was started late because a segment ran over its window suffered an
-    overrun; one that was started late without that, a late wake-up; the rest took too
-    long themselves.
+    A late start is blamed on the background launch that ran over the instant (overrun),
+    on earlier priority frames (backlog), or on nothing that ran (late wake-up). A long
+    run is blamed on other threads where the processor was given to them (contention),
+    else on the model's own duration. Where the host kept the machine from running in that
+    window, that is the cause: its clock went on.
+
+    Args:
+        timetable: what was planned.
+        launches: all launches of the run.
+        frames: all frames of the run.
+        floor_p99_ns: how late the idle machine wakes up.
+        stalled: window -> time that the host took, where it is known.
     """
-    rows, launched = frames.rows(), launches.rows()
+    rows, launched = frames.rows(), launches.finished()
+    owner = np.repeat(np.arange(len(timetable.models)), [len(model.segments) for model in timetable.models])
     labels = [f"{model.name}[{segment.index}]" for model in timetable.models for segment in model.segments]
     quantiles = [segment.duration_ns for model in timetable.models for segment in model.segments]
+    periods = [{period.model: period.start_ns for period in window.priority} for window in timetable.windows]
+    roles = np.asarray([model.role == "background" for model in timetable.models], bool)
+    blocking = launched
+    if timetable.preemptive and len(launched):  # background launches are interrupted: nobody waits for them
+        blocking = launched[~roles[owner[launched[:, LaunchLog.PROGRAM]]]]
+    # Frames that were consumed together count from the newest one's release.
+    together = {(row[FrameLog.MODEL], row[FrameLog.FINISHED]): row[FrameLog.RELEASED] for row in rows.tolist()}
+    ends, starts = np.maximum.accumulate(blocking[:, LaunchLog.FINISHED]), blocking[:, LaunchLog.STARTED]
     found = []
-    for model, frame, fate, released, started, finished in rows.tolist():
+    for model, frame, fate, _, started, finished in rows.tolist():
         planned = timetable.models[model]
-        if planned.role != "priority" or fate == Fate.DONE:
+        if planned.role != "priority" or fate in (Fate.DONE, Fate.SKIPPED):
             continue
-        detail = ""
-        cause: Literal["late wake-up", "overrun", "own duration", "backlog", "run ended"] = "own duration"
+        cause: Cause
         if fate == Fate.RUN_ENDED:
             cause, detail = "run ended", "unfinished at the end of the run"
-        elif fate == Fate.QUEUE_FULL:
+        elif fate in (Fate.QUEUE_FULL, Fate.REFUSED):
             cause, detail = "backlog", "earlier frames took longer than their windows"
         else:
-            lateness = started - released
-            before = launched[(launched[:, 3] < released) & (launched[:, 4] > released)]
-            if len(before):
-                program = int(before[-1, 0])
-                took = int(before[-1, 4] - before[-1, 3])
-                over = int(before[-1, 4]) - released
-                cause = "overrun"
-                detail = (
-                    f"{labels[program]} took {took / 1e6:.2f} ms, planned {quantiles[program] / 1e6:.2f} ms, "
-                    f"and ended {over / 1e6:.2f} ms into the window"
-                )
-            elif lateness >= window_ns:
-                cause, detail = "backlog", f"it waited {lateness / 1e6:.2f} ms for earlier frames"
-            elif lateness > max(10 * floor_p99_ns, 1_000_000):
-                cause, detail = "late wake-up", f"started {lateness / 1e6:.2f} ms late, nothing ran before"
+            begins = periods[frame % len(periods)].get(planned.name, 0) if periods else 0
+            due = together[model, finished] + begins
+            lateness, took = started - due, finished - started
+            before = blocking[np.searchsorted(starts, due) : np.searchsorted(ends, started, "right")]
+            waited = int((before[:, LaunchLog.FINISHED] - before[:, LaunchLog.STARTED]).sum())
+            excess = took - planned.duration_ns
+            first = int(np.searchsorted(ends, due, "right"))
+            running = blocking[first] if first < len(blocking) and starts[first] < due else None
+            own = blocking[np.searchsorted(starts, started) : np.searchsorted(ends, finished, "right")]
+            if lateness > max(excess, 0) and (excess <= 0 or lateness > max(10 * floor_p99_ns, 200_000)):
+                if running is not None and timetable.models[owner[running[LaunchLog.PROGRAM]]].role == "background":
+                    program = int(running[LaunchLog.PROGRAM])
+                    ran = int(running[LaunchLog.FINISHED] - running[LaunchLog.STARTED])
+                    off = ran - int(running[LaunchLog.CPU]) if running[LaunchLog.CPU] >= 0 else 0
+                    cause = "contention" if 2 * off > ran - quantiles[program] > 0 else "overrun"
+                    detail = (
+                        f"{labels[program]} took {ran / 1e6:.2f} ms, planned {quantiles[program] / 1e6:.2f} ms, "
+                        f"and ended {(int(running[LaunchLog.FINISHED]) - due) / 1e6:.2f} ms after the instant"
+                    )
+                elif running is not None or 2 * waited > lateness:
+                    cause, detail = "backlog", f"it waited {lateness / 1e6:.2f} ms for an earlier priority frame"
+                else:
+                    cause, detail = "late wake-up", f"started {lateness / 1e6:.2f} ms late, nothing ran before"
             else:
-                took = finished - started
+                off = took - int(own[:, LaunchLog.CPU].sum()) if len(own) and (own[:, LaunchLog.CPU] >= 0).all() else 0
+                cause = "contention" if 2 * off > excess > 0 else "own duration"
                 detail = f"took {took / 1e6:.2f} ms, planned {planned.duration_ns / 1e6:.2f} ms"
+                if cause == "contention":
+                    detail += f"; other threads had the core for {off / 1e6:.2f} ms"
+            taken = (stalled or {}).get(frame, 0)
+            if 2 * taken > max(lateness, excess) > 0 and cause != "backlog":
+                cause, detail = "host stall", f"the host stopped this machine for {taken / 1e6:.0f} ms; {detail}"
         found.append(Miss(window=frame, model=planned.name, cause=cause, detail=detail))
     return found

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+import warnings
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from PIL import Image
 
 from framefit.core.model import TensorInfo
-from framefit.core.workload import StreamEntry
+from framefit.core.workload import StreamEntry, names_function
 from framefit.devices.device import Array, random_inputs
-from framefit.errors import InputError, UnsupportedError
+from framefit.errors import FramefitError, InputError
+from framefit.runtime.functions import load_function, told
 
-__all__ = ["ArrayStream", "Queue", "Stream", "SyntheticStream", "frame_shape", "open_stream"]
+__all__ = [
+    "ArrayStream",
+    "EndOfStream",
+    "FunctionStream",
+    "ImageStream",
+    "Queue",
+    "Stream",
+    "SyntheticStream",
+    "frame_shape",
+    "open_stream",
+]
 
 _SYNTHETIC_FRAMES = 8
+_KEPT_FRAMES = 64  # of a function's stream, for models that are behind
+_KEPT_IMAGES = 8  # decoded, of a folder that does not fit into memory
+_EAGER_BYTES = 512 * 2**20  # folders up to this size are decoded before the run
+_IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
+
+
+class EndOfStream(FramefitError):  # noqa: N818  # what a stream comes to, no fault
+    """A frame past a stream's last one was asked for: the stream has ended, nothing failed."""
 
 
 class Stream(Protocol):
@@ -24,10 +45,15 @@ class Stream(Protocol):
 
     @property
     def length(self) -> int | None:
-        """How many there are; ``None``: no end."""
+        """How many there are; ``None``: no end, or not known yet."""
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
-        """Frame number ``frame`` as the input ``tensor``."""
+        """Frame number ``frame`` as the input ``tensor``; as it is where that has no shape.
+
+        Raises:
+            EndOfStream: there are not so many.
+            InputError: the frame does not fit the input, or cannot be read.
+        """
 
 
 class SyntheticStream:
@@ -44,11 +70,11 @@ class SyntheticStream:
         self._frames: dict[tuple[str, str, tuple[int, ...] | None], list[Array]] = {}
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
-        """The same array every ``8`` frames."""
+        """The same array every ``8`` frames; raw images (uint8, height x width or x 1 or 3) use all 256 values."""
         key = (tensor.name, tensor.dtype, tensor.shape)
         if key not in self._frames:
             random = np.random.default_rng(self._seed)
-            self._frames[key] = [random_inputs([tensor], random)[tensor.name] for _ in range(_SYNTHETIC_FRAMES)]
+            self._frames[key] = [_random_frame(tensor, random) for _ in range(_SYNTHETIC_FRAMES)]
         return self._frames[key][frame % _SYNTHETIC_FRAMES]
 
 
@@ -64,55 +90,249 @@ class ArrayStream:
         self._array = array
         self._where = where
         self.length = len(array)
-        self._ready: dict[str, Array] = {}
+        self._ready: dict[tuple[str, tuple[int, ...] | None], Array] = {}
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
-        """Raises InputError where the frames do not fit the input."""
-        if tensor.name not in self._ready:
-            self._ready[tensor.name] = self._fitted(tensor)
-        array: Array = self._ready[tensor.name][frame]
+        """The frame, in the input's shape and type."""
+        if frame >= self.length:
+            raise _ended(self._where, self.length)
+        key = (tensor.dtype, tensor.shape)
+        if key not in self._ready:
+            self._ready[key] = _fitted(self._array, tensor, self._where, count=self.length)
+        array: Array = self._ready[key][frame]
         return array
 
-    def _fitted(self, tensor: TensorInfo) -> Array:
-        shape = self._array.shape[1:]
-        assert tensor.shape is not None
-        if shape != tensor.shape and (1, *shape) != tensor.shape:
-            raise InputError(
-                f"frames are {list(shape)}, input {tensor.name!r} takes {list(tensor.shape)}",
-                where=self._where,
-                remedy="store the frames in the input's shape",
-            )
-        try:
-            fitted = self._array.astype(tensor.dtype, casting="same_kind", copy=False)
-        except TypeError as error:
-            raise InputError(str(error), where=self._where, remedy=f"store the frames as {tensor.dtype}") from error
-        return np.ascontiguousarray(fitted).reshape(len(fitted), *tensor.shape)
 
+class ImageStream:
+    """The images of a folder, in the order of their names: height x width x 3, uint8, RGB.
 
-def open_stream(entry: StreamEntry, seed: int) -> Stream:
-    """The stream that an entry of ``app.toml`` describes.
+    All are decoded at once while they fit into 512 MB, else each when it is read.
+
+    Args:
+        folder: searched with its folders; .jpg, .jpeg, .png, .bmp and .webp count.
+        where: for messages.
 
     Raises:
-        InputError: missing or malformed file.
-        UnsupportedError: a source that is not built yet.
+        InputError: no such folder, no images in it, or a damaged first one.
+    """
+
+    def __init__(self, folder: Path, where: str) -> None:
+        self._where = where
+        self._paths = _images(folder, where)
+        self.length = len(self._paths)
+        self._decoded: OrderedDict[int, Array] = OrderedDict()
+        first = self._decode(0)
+        self._eager = self._fits()
+        self._decoded[0] = first
+        if self._eager:
+            for index in range(1, self.length):
+                try:
+                    self._decoded[index] = self._decode(index)
+                except InputError:
+                    continue  # told when it is read
+
+    def read(self, frame: int, tensor: TensorInfo) -> Array:
+        """The image, in the input's shape and type."""
+        if frame >= self.length:
+            raise _ended(self._where, self.length)
+        image = self._decoded.get(frame)
+        if image is None:
+            image = self._decoded[frame] = self._decode(frame)
+            if not self._eager and len(self._decoded) > _KEPT_IMAGES:
+                self._decoded.popitem(last=False)
+        return _fitted(image, tensor, f"{self._where}, {self._paths[frame].name}", remedy=_AS_IMAGE)
+
+    def _decode(self, index: int) -> Array:
+        with _opened(self._paths[index], self._where) as image:
+            return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+
+    def _fits(self) -> bool:
+        """Whether all images together fit, by their headers."""
+        total = 0
+        for path in self._paths:
+            try:
+                with _opened(path, self._where, decode=False) as image:
+                    total += 3 * image.width * image.height
+            except InputError:
+                continue  # takes no place
+            if total > _EAGER_BYTES:
+                return False
+        return True
+
+
+class FunctionStream:
+    """Arrays that a function of the user's gives, one after the other.
+
+    Args:
+        function: called once, without arguments; what it returns is iterated over.
+        where: for messages.
+
+    Raises:
+        FramefitError: the function fails.
+        InputError: it returns nothing that can be iterated over.
+    """
+
+    length = None
+
+    def __init__(self, function: Callable[[], Any], where: str) -> None:
+        self._where = where
+        try:
+            frames = function()
+        except Exception as error:  # whatever the user's code raises
+            raise FramefitError(f"the function raised {told(error)}", where=where, remedy="correct it") from error
+        try:
+            self._source: Iterator[Any] = iter(frames)
+        except TypeError:
+            raise InputError(
+                f"the function returned {type(frames).__name__}", where=where, remedy="yield or return arrays"
+            ) from None
+        self._kept: deque[Array] = deque(maxlen=_KEPT_FRAMES)
+        self._count = 0
+        self._over = False
+
+    def read(self, frame: int, tensor: TensorInfo) -> Array:
+        """The frame; pulls all up to it, and keeps the last 64."""
+        while self._count <= frame:
+            self._pull()
+        behind = self._count - frame
+        if behind > len(self._kept):
+            raise FramefitError(
+                f"frame {frame} is gone: the last {_KEPT_FRAMES} of {self._count} are kept",
+                where=self._where,
+                remedy="give the model a shorter queue",
+            )
+        return _fitted(self._kept[-behind], tensor, f"{self._where}, frame {frame}", remedy=_AS_IMAGE)
+
+    def _pull(self) -> None:
+        if self._over:
+            raise _ended(self._where, self._count)
+        try:
+            frame = next(self._source)
+        except StopIteration:
+            self._over = True
+            raise _ended(self._where, self._count) from None
+        except Exception as error:  # whatever the user's code raises
+            raise FramefitError(
+                f"the function raised {told(error)}", where=f"{self._where}, frame {self._count}", remedy="correct it"
+            ) from error
+        array = np.asarray(frame)
+        if array.dtype.kind not in "biufcV":
+            raise InputError(
+                f"the function gave {type(frame).__name__}",
+                where=f"{self._where}, frame {self._count}",
+                remedy="give arrays of numbers",
+            )
+        self._kept.append(array)
+        self._count += 1
+
+
+def open_stream(entry: StreamEntry, seed: int, *, folder: Path | None = None) -> Stream:
+    """The stream that an entry of ``app.toml`` describes.
+
+    Args:
+        entry: with an absolute path.
+        seed: of synthetic frames.
+        folder: the app's, where functions are looked for first; default: the current one.
+
+    Raises:
+        InputError: a missing or malformed file, folder or function.
     """
     if entry.source == "synthetic":
         return SyntheticStream(seed)
-    array = _npz_array(entry)
-    return ArrayStream(array, f"stream {entry.name!r} ({Path(entry.source).name})")
+    where = f"stream {entry.name!r}"
+    if entry.source.endswith(".npz"):
+        return ArrayStream(_npz_array(entry), f"{where} ({Path(entry.source).name})")
+    if names_function(entry.source):
+        where = f"{where} ({entry.source})"
+        return FunctionStream(load_function(entry.source, folder or Path(), where), where)
+    return ImageStream(Path(entry.source), where)
 
 
 def frame_shape(entry: StreamEntry) -> tuple[int, ...] | None:
-    """Shape of one frame where the stream decides it."""
-    return entry.shape if entry.source == "synthetic" else tuple(_npz_array(entry).shape[1:])
+    """Shape of one frame where the stream decides it; of an image folder's first.
+
+    ``None`` for a function's frames, and synthetic ones without ``shape``.
+
+    Raises:
+        InputError: a missing or malformed file or folder.
+    """
+    if entry.source == "synthetic" or names_function(entry.source):
+        return entry.shape if entry.source == "synthetic" else None
+    if entry.source.endswith(".npz"):
+        return tuple(_npz_array(entry).shape[1:])
+    where = f"stream {entry.name!r}"
+    with _opened(_images(Path(entry.source), where)[0], where, decode=False) as image:
+        return (image.height, image.width, 3)
+
+
+_AS_IMAGE = "give frames in the input's shape, or say preprocess = { ... } where they are images"
+
+
+def _fitted(
+    array: Array,
+    tensor: TensorInfo,
+    where: str,
+    *,
+    count: int | None = None,
+    remedy: str = "store the frames in the input's shape",
+) -> Array:
+    """One frame, or ``count`` of them, in the input's shape and type; as they are where it has none."""
+    if tensor.shape is None:
+        return array
+    shape = array.shape if count is None else array.shape[1:]
+    if shape != tensor.shape and (1, *shape) != tensor.shape:
+        raise InputError(
+            f"frames are {list(shape)}, input {tensor.name!r} takes {list(tensor.shape)}", where=where, remedy=remedy
+        )
+    try:
+        fitted = array.astype(tensor.dtype, casting="same_kind", copy=False)
+    except TypeError as error:
+        raise InputError(str(error), where=where, remedy=f"give the frames as {tensor.dtype}") from error
+    return np.ascontiguousarray(fitted).reshape(tensor.shape if count is None else (count, *tensor.shape))
+
+
+def _random_frame(tensor: TensorInfo, random: np.random.Generator) -> Array:
+    shape = tensor.shape or ()
+    if tensor.dtype == "uint8" and ((len(shape) == 2 and shape[0] > 1) or (len(shape) == 3 and shape[2] in (1, 3))):
+        return random.integers(0, 256, shape, np.uint8)
+    return random_inputs([tensor], random)[tensor.name]
+
+
+def _ended(where: str, length: int) -> EndOfStream:
+    return EndOfStream(f"ended after {length} frames", where=where)
+
+
+def _images(folder: Path, where: str) -> list[Path]:
+    """Paths of a folder's images, by name."""
+    if not folder.is_dir():
+        what = f"{folder} is neither an .npz nor a folder" if folder.exists() else f"no such folder {folder}"
+        raise InputError(
+            what, where=where, remedy='use "synthetic", an .npz, a folder of images, or a "module:function"'
+        )
+    found = [path for path in folder.rglob("*") if path.suffix.lower() in _IMAGE_SUFFIXES and path.is_file()]
+    if not found:
+        kinds = ", ".join(sorted(_IMAGE_SUFFIXES))
+        raise InputError(f"no images in {folder}", where=where, remedy=f"put files there: {kinds}")
+    return sorted(found, key=lambda path: path.relative_to(folder).parts)
+
+
+def _opened(path: Path, where: str, *, decode: bool = True) -> Image.Image:
+    """An image, decoded or only its header."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about size and metadata; what matters is raised
+            image = Image.open(path)
+            if decode:
+                image.load()
+    except Exception as error:  # Pillow's errors about damaged files have no common class
+        raise InputError(
+            f"{path} cannot be read as an image: {error}", where=where, remedy="replace or remove it"
+        ) from error
+    return image
 
 
 def _npz_array(entry: StreamEntry) -> Array:
     where = f"stream {entry.name!r}"
-    if not entry.source.endswith(".npz"):
-        raise UnsupportedError(
-            f"source = {entry.source!r} is not supported yet", where=where, remedy='use "synthetic" or an .npz'
-        )
     try:
         with Path(entry.source).open("rb") as file, np.load(file, allow_pickle=False) as archive:
             name = entry.array or (archive.files[0] if len(archive.files) == 1 else None)

@@ -1,16 +1,24 @@
-"""Which stream feeds which input of which model."""
+"""Which stream feeds which input of which model, and how its frames become that input."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from framefit.core.model import Model
-from framefit.core.workload import ModelEntry, StreamEntry, Workload
+from framefit.core.model import Model, TensorInfo
+from framefit.core.model.reading import read_graph
+from framefit.core.workload import IMPLICIT_STREAM, ModelEntry, Preprocess, StreamEntry, Workload
+from framefit.devices.device import Device
 from framefit.errors import InputError, UnsupportedError
+from framefit.runtime.execution import Execution, Postprocess, one_frame
+from framefit.runtime.functions import load_function
+from framefit.runtime.prepare import Preparation, image_axes
 from framefit.runtime.streams import frame_shape
 
 __all__ = ["WiredModel", "streams_of", "wire"]
+
+_Sizes = tuple[int | None, ...] | None  # of an input as declared; None: dynamic
 
 
 @dataclass(frozen=True)
@@ -19,18 +27,42 @@ class WiredModel:
 
     Attributes:
         entry: its part of ``app.toml``.
-        model: loaded, shapes fixed.
+        model: loaded, shapes fixed; inputs hold all frames that are consumed at once.
         sources: graph input -> name of the stream that feeds it.
+        prepare: graph input -> what makes a frame of it out of a raw one.
+        postprocess: what becomes of the outputs.
     """
 
     entry: ModelEntry
     model: Model
     sources: dict[str, str]
+    prepare: Mapping[str, Preparation] = field(default_factory=dict)
+    postprocess: Postprocess | None = None
+
+    def execution(self, segments: Sequence[tuple[int, int]], device: Device, unit: str) -> Execution:
+        """The model in these segments, with all that its entry says about frames.
+
+        Raises:
+            InputError: state or frames do not fit.
+            DeviceError: a segment cannot be compiled.
+        """
+        return Execution(
+            self.model,
+            segments,
+            device,
+            unit,
+            state=self.entry.state,
+            name=self.entry.name,
+            frames=self.entry.frames,
+            frames_axis=self.entry.frames_axis,
+            prepare=self.prepare,
+            postprocess=self.postprocess,
+        )
 
 
 def streams_of(workload: Workload) -> tuple[StreamEntry, ...]:
     """The workload's streams; one synthetic stream where it names none."""
-    return workload.streams or (StreamEntry(name="synthetic"),)
+    return workload.streams or (StreamEntry(name=IMPLICIT_STREAM),)
 
 
 def wire(workload: Workload, app: Path) -> list[WiredModel]:
@@ -38,13 +70,13 @@ def wire(workload: Workload, app: Path) -> list[WiredModel]:
 
     Args:
         workload: with absolute paths.
-        app: its file, for messages.
+        app: its file, for messages, and its folder for functions.
 
     Returns:
         Priority models first, else in the order of the file.
 
     Raises:
-        InputError: an input without a source, or a model or stream that does not fit.
+        InputError: an input without a source, or a model, stream or function that does not fit.
     """
     entries = sorted(workload.models, key=lambda entry: entry.priority != "every-window")
     return [_wire(entry, workload, app) for entry in entries]
@@ -52,14 +84,63 @@ def wire(workload: Workload, app: Path) -> list[WiredModel]:
 
 def _wire(entry: ModelEntry, workload: Workload, app: Path) -> WiredModel:
     streams = {stream.name: stream for stream in streams_of(workload)}
-    names = Model.input_names(entry.path)
     where = f"{app}: model {entry.name!r}"
+    declared = _declared(entry.path)
     for key in ("inputs", "shapes", "state", "constants"):
         for name in getattr(entry, key):
-            if name not in names:
+            if name not in declared:
                 raise InputError(
-                    f"{key} names no input {name!r}; inputs: {', '.join(names)}", where=where, remedy="correct it"
+                    f"{key} names no input {name!r}; inputs: {', '.join(declared)}", where=where, remedy="correct it"
                 )
+    sources = _sources(entry, list(declared), streams, where)
+    images = _images(entry, declared, sources, where)
+    shapes = dict(entry.shapes)
+    frames = {source: frame_shape(streams[source]) for source in dict.fromkeys(sources.values())}
+    raw = {name: _raw_shape(streams[sources[name]], frames[sources[name]], where) for name in images}
+    for name, source in sources.items():
+        frame = frames[source]
+        if name in images:
+            shape = _image_shape(entry, declared[name], raw[name], f"{where}, input {name!r}")
+        else:
+            shape = None if frame is None else _stacked(entry, frame, declared[name])
+        if shape is None:
+            continue
+        if name not in images and Path(streams[source].source).is_dir() and not _fits(declared[name], shape):
+            raise InputError(
+                f"input {name!r} does not take images as they are read, {list(shape)}",
+                where=where,
+                remedy="say how they become its input: preprocess = { layout = ..., mean = ..., scale = ... }",
+            )
+        shapes.setdefault(name, shape)
+    model = Model.load(entry.path, shapes=shapes, constants=entry.constants, name=entry.name)
+    prepare = {}
+    for tensor in model.inputs:
+        if tensor.name in sources:
+            one = one_frame(tensor, entry.frames, entry.frames_axis, where)
+            if entry.preprocess is not None and tensor.name in images:
+                synthetic = streams[sources[tensor.name]].source == "synthetic"
+                prepare[tensor.name] = _preparation(
+                    entry.preprocess, one, raw[tensor.name], where, as_example=synthetic
+                )
+    postprocess = None
+    if entry.postprocess is not None:
+        postprocess = load_function(entry.postprocess, app.parent, f"{where}, postprocess")
+    return WiredModel(entry, model, sources, prepare, postprocess)
+
+
+def _declared(path: str) -> dict[str, _Sizes]:
+    """A file's inputs that are no initializers, with the sizes it declares."""
+    declared: dict[str, _Sizes] = {}
+    for value in read_graph(path).graph.inputs:
+        if not value.is_initializer():
+            shape = value.shape
+            sizes = None if shape is None else tuple(size if isinstance(size, int) else None for size in shape)
+            declared[str(value.name)] = sizes
+    return declared
+
+
+def _sources(entry: ModelEntry, names: Sequence[str], streams: Mapping[str, StreamEntry], where: str) -> dict[str, str]:
+    """Graph input -> stream."""
     sources = {}
     for name in names:
         if name in entry.state or name in entry.constants:
@@ -74,10 +155,105 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path) -> WiredModel:
                 remedy="feed it from a stream",
             )
         sources[name] = source
-    shapes = dict(entry.shapes)
-    for name, source in sources.items():
-        shape = frame_shape(streams[source])
-        if shape is not None:
-            shapes.setdefault(name, shape)
-    model = Model.load(entry.path, shapes=shapes, constants=entry.constants, name=entry.name)
-    return WiredModel(entry, model, sources)
+    return sources
+
+
+def _images(entry: ModelEntry, declared: Mapping[str, _Sizes], sources: Mapping[str, str], where: str) -> set[str]:
+    """Inputs that ``preprocess`` is about: the only one that reads a stream, else those that look like images."""
+    if entry.preprocess is None or not sources:
+        if entry.preprocess is not None:
+            raise InputError("preprocess, but no input reads a stream", where=where, remedy="leave preprocess out")
+        return set()
+    if len(sources) == 1:
+        return set(sources)
+    found = set()
+    for name in sources:
+        sizes = declared[name] or entry.shapes.get(name)
+        axes = None if sizes is None else image_axes(entry.preprocess.layout, len(sizes), entry.frames_axis)
+        if sizes is None or axes is None:
+            continue
+        channels = (1 if entry.preprocess.channels == "GRAY" else 3) * _times(entry, axes, axes.index("C"))
+        if sizes[axes.index("C")] in (None, channels):
+            found.add(name)
+    if not found:
+        raise InputError(
+            f"preprocess, but none of the inputs {', '.join(sources)} takes images of its layout and channels",
+            where=where,
+            remedy="correct layout and channels, or leave preprocess out",
+        )
+    return found
+
+
+def _image_shape(
+    entry: ModelEntry, declared: _Sizes, frame: tuple[int, ...] | None, where: str
+) -> tuple[int, ...] | None:
+    """Shape of a prepared input: as declared, open sizes from ``preprocess``, else from the raw frames."""
+    assert entry.preprocess is not None
+    sizes: Sequence[int | None] = declared or (None,) * 4
+    axes = image_axes(entry.preprocess.layout, len(sizes), entry.frames_axis)
+    if axes is None:
+        raise InputError(
+            f"takes {len(sizes)} axes, no {entry.preprocess.layout} image",
+            where=where,
+            remedy="leave preprocess out, or do it in a stream of your own",
+        )
+    height, width = entry.preprocess.size or (frame[:2] if frame is not None and len(frame) > 1 else (None, None))
+    one = {"N": 1, "F": 1, "C": 1 if entry.preprocess.channels == "GRAY" else 3, "H": height, "W": width}
+    shape = []
+    for index, (size, axis) in enumerate(zip(sizes, axes, strict=True)):
+        each = one[axis]
+        shape.append(size if size is not None else each and each * _times(entry, axes, index))
+    if any(size is None for size in shape):
+        return None  # given in shapes, or named as dynamic when the model is loaded
+    return tuple(size for size in shape if size is not None)
+
+
+def _times(entry: ModelEntry, axes: Sequence[object], index: int) -> int:
+    """How often a frame's size along an axis counts."""
+    return entry.frames if index == entry.frames_axis % len(axes) else 1
+
+
+def _stacked(entry: ModelEntry, frame: tuple[int, ...], declared: _Sizes) -> tuple[int, ...]:
+    """Shape of all frames that are consumed at once."""
+    if entry.frames == 1:
+        return frame
+    if declared is not None and len(declared) == len(frame) + 1:
+        frame = (1, *frame)
+    if not -len(frame) <= entry.frames_axis < len(frame):
+        return frame  # told when the model is loaded
+    return tuple(size * _times(entry, frame, index) for index, size in enumerate(frame))
+
+
+def _raw_shape(stream: StreamEntry, shape: tuple[int, ...] | None, where: str) -> tuple[int, ...] | None:
+    """Shape of a stream's raw images, where it is known; a synthetic stream's may be given as N x C x H x W."""
+    if shape is None or len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3)):
+        return shape
+    if stream.source == "synthetic" and shape[:-3] in ((), (1,)) and shape[-3:][:1] in ((1,), (3,)) and len(shape) > 2:
+        return (*shape[-2:], shape[-3])
+    raise InputError(
+        f"preprocess takes images, frames of stream {stream.name!r} are {list(shape)}",
+        where=where,
+        remedy="give height x width x 3 (RGB) or height x width (gray), or leave preprocess out",
+    )
+
+
+def _preparation(
+    preprocess: Preprocess, one: TensorInfo, shape: tuple[int, ...] | None, where: str, *, as_example: bool
+) -> Preparation:
+    """What makes a model's input out of raw frames; ``as_example``: the stream makes them up."""
+    found = Preparation(preprocess, one, example=shape, where=where)
+    if not as_example:
+        return found
+    raw = TensorInfo(name=one.name, dtype="uint8", shape=found.example)
+    return Preparation(preprocess, one, raw=raw, example=raw.shape, where=where)
+
+
+def _fits(declared: _Sizes, shape: Sequence[int]) -> bool:
+    """Whether a shape, with or without a leading 1, is what an input declares."""
+    if declared is None:
+        return True
+    return any(
+        len(declared) == len(given)
+        and all(size in (None, number) for size, number in zip(declared, given, strict=True))
+        for given in (tuple(shape), (1, *shape))
+    )

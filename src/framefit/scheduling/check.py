@@ -15,13 +15,16 @@ def check_timetable(
     timetable: Timetable,
     *,
     deadlines_ns: Mapping[str, int] | None = None,
+    every: Mapping[str, int] | None = None,
     memory_limit_bytes: Mapping[str, int] | None = None,
 ) -> list[str]:
     """Everything that is wrong with a timetable that says it is feasible.
 
     Args:
         timetable: the plan.
-        deadlines_ns: model -> deadline after release; default: the window's length.
+        deadlines_ns: model -> deadline after release; default: the window's length for
+            priority models, none for background models.
+        every: priority model -> windows between its frames; default: 1.
         memory_limit_bytes: unit -> bytes that it has.
 
     Returns:
@@ -48,7 +51,7 @@ def check_timetable(
             segment = model.segments[slot.segment]
             if slot.unit != segment.unit or slot.unit not in timetable.units:
                 wrong.append(f"{here}: {name} on unit {slot.unit!r}, compiled for {segment.unit!r}")
-            if slot.duration_ns < segment.duration_ns:
+            if slot.duration_ns < segment.duration_ns and not timetable.preemptive:
                 wrong.append(f"{here}: {name} is given {slot.duration_ns} ns and takes {segment.duration_ns}")
             end = slot.start_ns + slot.duration_ns
             if slot.start_ns < 0 or end > window.length_ns:
@@ -57,8 +60,12 @@ def check_timetable(
                 if end + timetable.guard_ns > window.length_ns:
                     wrong.append(f"{here}: {name} ends within the guard")
                 for start, stop, period in reserved:
-                    if period.unit == slot.unit and slot.start_ns < stop and end > start:
+                    if period.unit != slot.unit or slot.start_ns >= stop:
+                        continue
+                    if end > start:
                         wrong.append(f"{here}: {name} inside the priority period of {period.model}")
+                    elif end + timetable.guard_ns > start:
+                        wrong.append(f"{here}: {name} ends within the guard before {period.model}")
             else:
                 limit = (deadlines_ns or {}).get(slot.model, window.length_ns)
                 if end > limit:
@@ -74,14 +81,21 @@ def check_timetable(
                     wrong.append(f"{here}: {first} and {second} overlap on {unit}")
         for model in timetable.models:
             here_slots = [slot for slot in window.slots if slot.model == model.name]
-            if model.role == "priority" and len(here_slots) != len(model.segments):
-                wrong.append(f"{here}: priority model {model.name} does not run exactly once")
+            due = window.index % (every or {}).get(model.name, 1) == 0
+            if model.role == "priority" and len(here_slots) != (len(model.segments) if due else 0):
+                wrong.append(f"{here}: priority model {model.name} runs {len(here_slots)} segments, due is {due}")
         begin += window.length_ns
     if len(timetable.windows) != timetable.hyperperiod_windows:
         wrong.append(f"{len(timetable.windows)} windows, hyperperiod of {timetable.hyperperiod_windows}")
     for (name, frame), entries in launches.items():
         entries.sort(key=lambda entry: entry[0])
         order = [slot.segment for _, slot in entries]
+        if timetable.preemptive:
+            order = [segment for segment, _ in itertools.groupby(order)]
+            spent = sum(slot.duration_ns for _, slot in entries)
+            planned = sum(segment.duration_ns for segment in models[name].segments)
+            if spent < planned:
+                wrong.append(f"{name} frame {frame}: is given {spent} ns and takes {planned}")
         if order != list(range(len(models[name].segments))):
             wrong.append(f"{name} frame {frame}: segments run as {order}")
     for name, model in models.items():
@@ -90,6 +104,18 @@ def check_timetable(
         for left, right in itertools.pairwise(model.segments):
             if right.index != left.index + 1:
                 wrong.append(f"{name}: segment {right.index} follows {left.index}")
+    for name, model in models.items():
+        deadline = (deadlines_ns or {}).get(name)
+        if model.role == "background" and deadline is not None:
+            windows = model.result_age_windows
+            if windows is None or (windows - 1) * timetable.window_ns >= deadline:
+                wrong.append(
+                    f"{name}: results may be ready {windows} windows after release, its deadline is {deadline}"
+                )
+    for window in timetable.windows:
+        taken = sum(period.end_ns - period.start_ns for period in window.priority)
+        if taken > timetable.priority_ns or window.length_ns - taken < timetable.residual_ns:
+            wrong.append(f"window {window.index}: {taken} ns reserved, the plan says {timetable.priority_ns}")
     for unit, limit in (memory_limit_bytes or {}).items():
         if timetable.memory_bytes.get(unit, 0) > limit:
             wrong.append(f"{unit}: {timetable.memory_bytes[unit]} bytes planned, it has {limit}")

@@ -10,7 +10,9 @@ dynamic programme over the candidate cuts finds the best set.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -54,36 +56,69 @@ class Pieces:
         Boundaries inside a run are not paid. Excesses of the quantile over the median
         add as independent ones do: by squares.
         """
-        medians = np.concatenate([[0.0], np.cumsum(self.median_ns, dtype=np.float64)])
-        excess = np.concatenate([[0.0], np.cumsum((self.quantile_ns - self.median_ns).astype(np.float64) ** 2)])
-        inner = np.concatenate([[0.0], np.cumsum(self.boundary_ns, dtype=np.float64)])
+        medians, excess, inner = self._sums()
         median = medians[None, 1:] - medians[:-1, None] - (inner[None, :] - inner[:, None])
         spread = np.sqrt(np.maximum(excess[None, 1:] - excess[:-1, None], 0))
         return np.maximum(median, 0), np.maximum(median, 0) + spread
 
+    def of(self, runs: Sequence[tuple[int, int]]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """The same for some runs only: median and quantile of each."""
+        medians, excess, inner = self._sums()
+        first, last = np.asarray(runs, np.int64).reshape(-1, 2).T
+        median = np.maximum(medians[last + 1] - medians[first] - (inner[last] - inner[first]), 0)
+        return median, median + np.sqrt(np.maximum(excess[last + 1] - excess[first], 0))
 
-def partition(pieces: Pieces, residual_ns: int, limit_ns: int) -> list[tuple[int, int]] | None:
-    """The runs of pieces that lose least (see the module's text).
+    def _sums(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Medians, squared excesses and boundaries, cumulated."""
+        excess = (self.quantile_ns - self.median_ns).astype(np.float64) ** 2
+        return (
+            np.concatenate([[0.0], np.cumsum(self.median_ns, dtype=np.float64)]),
+            np.concatenate([[0.0], np.cumsum(excess)]),
+            np.concatenate([[0.0], np.cumsum(self.boundary_ns, dtype=np.float64)]),
+        )
+
+
+def partition(
+    pieces: Pieces, residual_ns: int, limit_ns: int, mode: Literal["fill", "fewest", "equal"] = "fill"
+) -> list[tuple[int, int]] | None:
+    """Which runs of pieces become segments.
 
     Args:
         pieces: of one model.
         residual_ns: time that a window leaves.
         limit_ns: greatest quantile of a segment, at most the residual minus the guard.
+        mode: "fill" loses least (see the module's text); "fewest" makes as few segments
+            as possible, at the cheapest boundaries; "equal" makes that many of the most
+            equal duration.
 
     Returns:
         First and last piece of each segment, in order; ``None`` where a single piece
         is longer than the limit.
     """
     count = len(pieces)
+    if pieces.quantile_ns.max() > limit_ns:
+        return None
     median, quantile = pieces.joined()
-    idle = np.where(quantile <= limit_ns, median**2 / (2 * max(residual_ns, 1)), np.inf)
-    idle[np.tril_indices(count, -1)] = np.inf
-    boundary = np.concatenate([[0], pieces.boundary_ns])
+    fits = quantile <= limit_ns
+    fits[np.tril_indices(count, -1)] = False
+    boundary = np.concatenate([[0.0], pieces.boundary_ns])
+    if mode == "fill":
+        return _cheapest(np.where(fits, median**2 / (2 * max(residual_ns, 1)), np.inf), boundary)
+    # One segment more must never pay: its weight exceeds all boundaries together.
+    fewest = _cheapest(np.where(fits, 0.0, np.inf), boundary + boundary.sum() + 1)
+    if mode == "fewest" or fewest is None:
+        return fewest
+    return _most_equal(np.where(fits, median, np.inf), len(fewest))
+
+
+def _cheapest(inside: npt.NDArray[np.float64], boundary: npt.NDArray[np.float64]) -> list[tuple[int, int]] | None:
+    """The partition of least total cost: ``inside[i, j]`` a segment, ``boundary[i]`` a cut before piece i."""
+    count = len(inside)
     best = np.full(count + 1, np.inf)
     best[0] = 0
     came_from = np.zeros(count + 1, np.int64)
     for end in range(1, count + 1):
-        cost = best[:end] + idle[:end, end - 1] + boundary[:end]
+        cost = best[:end] + inside[:end, end - 1] + boundary[:end]
         came_from[end] = int(np.argmin(cost))
         best[end] = cost[came_from[end]]
     if not np.isfinite(best[count]):
@@ -94,3 +129,23 @@ def partition(pieces: Pieces, residual_ns: int, limit_ns: int) -> list[tuple[int
         segments.append((int(came_from[end]), end - 1))
         end = int(came_from[end])
     return segments[::-1]
+
+
+def _most_equal(median: npt.NDArray[np.float64], segments: int) -> list[tuple[int, int]]:
+    """Exactly that many segments with the least sum of squares, so of the most equal duration."""
+    count = len(median)
+    best = np.full((segments + 1, count + 1), np.inf)
+    best[0, 0] = 0
+    came_from = np.zeros((segments + 1, count + 1), np.int64)
+    squares = median**2
+    for number in range(1, segments + 1):
+        cost = best[number - 1, :-1, None] + squares  # first piece x last piece
+        came_from[number, 1:] = cost.argmin(axis=0)
+        best[number, 1:] = cost.min(axis=0)
+    found = []
+    end = count
+    for number in range(segments, 0, -1):
+        begin = int(came_from[number, end])
+        found.append((begin, end - 1))
+        end = begin
+    return found[::-1]

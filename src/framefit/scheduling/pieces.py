@@ -15,6 +15,7 @@ __all__ = ["candidate_pieces", "paired", "planned_quantile_ns", "pooled_excess",
 
 _MACS_PER_BYTE = 4  # one byte moved weighs as much as these: a core of 50 GMAC/s and 12 GB/s
 _OWN_QUANTILE = 0.9
+_EVEN_SHARE = 0.3
 
 
 def candidate_pieces(model: Model, most: int) -> list[tuple[int, int]]:
@@ -67,25 +68,28 @@ def planned_quantile_ns(samples_ns: npt.NDArray[np.int64], excess: float) -> int
 def priced_pieces(single_ns: Sequence[float], pair_ns: Sequence[float], whole_ns: float, excess: float) -> Pieces:
     """Costs of pieces and of the boundaries between them.
 
-    A boundary's price is what two pieces cost more apart than together: crossing bytes,
-    reordered layouts and lost fusions, whatever their cause. What the pieces then still
-    differ from the whole model by is spread over them in proportion.
+    All boundaries together cost what the pieces take more than the whole model: crossing
+    bytes, reordered layouts and lost fusions, whatever their cause. A boundary's share of
+    that is mostly what its two pieces take more apart than together; a part of it is
+    spread evenly, for a boundary whose price was lost in the noise is not free.
 
     Args:
         single_ns: median of each piece run on its own.
         pair_ns: median of each two adjacent pieces run as one.
-        whole_ns: median of the whole model.
+        whole_ns: median of the whole model, measured in turn with them.
         excess: quantile over median.
     """
     single = np.asarray(single_ns, np.float64)
-    boundary = np.maximum(single[:-1] + single[1:] - np.asarray(pair_ns, np.float64), 0)
-    inside = max(single.sum() - boundary.sum(), 1.0)
-    # A piece keeps its share of the boundaries beside it; only what is inside is scaled.
-    scale = whole_ns / inside
-    half = np.zeros(len(single))
+    count = len(single) - 1
+    apart = np.maximum(single[:-1] + single[1:] - np.asarray(pair_ns, np.float64), 0)
+    even = np.full(count, 1 / max(count, 1))
+    share = (1 - _EVEN_SHARE) * apart / apart.sum() + _EVEN_SHARE * even if apart.sum() > 0 else even
+    boundary = max(single.sum() - whole_ns, 0.0) * share
+    half = np.zeros(count + 1)
     half[:-1] += boundary / 2
     half[1:] += boundary / 2
-    median = np.maximum(single - half, 0) * scale + half
+    inside = np.maximum(single - half, 0)
+    median = inside * (whole_ns / max(inside.sum(), 1.0)) + half
     return Pieces(
         median_ns=median.astype(np.int64),
         quantile_ns=np.ceil(median * excess).astype(np.int64),

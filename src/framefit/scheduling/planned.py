@@ -9,36 +9,37 @@ import numpy.typing as npt
 
 from framefit.core.model import Model
 from framefit.core.timetable import PlannedModel, Segment
-from framefit.core.workload import ModelEntry
 from framefit.scheduling.pieces import planned_quantile_ns
 
 __all__ = ["planned_model"]
 
-_HIGHEST_LEVEL = 10
-
 
 def planned_model(
-    entry: ModelEntry,
+    name: str,
     model: Model,
     bounds: Sequence[tuple[int, int]],
     unit: str,
     *,
+    priority: bool,
+    level: int,
+    reasons: Sequence[str],
     samples_ns: Sequence[npt.NDArray[np.int64]],
     whole_ns: npt.NDArray[np.int64],
     excess: float,
-    limit_ns: int,
 ) -> PlannedModel:
     """Segments with their durations, boundaries and reasons.
 
     Args:
-        entry: its part of the workload.
+        name: in the workload.
         model: in the layers that ``bounds`` count.
         bounds: first and last layer of each segment.
         unit: where it runs.
+        priority: whether it is a priority model.
+        level: 0 to 10.
+        reasons: for role and level, and for how it is cut.
         samples_ns: durations of each segment.
         whole_ns: durations of the uncut model, measured in turn with them.
         excess: quantile over median of this measurement.
-        limit_ns: residual less guard.
     """
     outputs = {tensor.name for tensor in model.outputs}
     segments = []
@@ -64,19 +65,11 @@ def planned_model(
                 tensors=tuple(tensor.name for _, tensor in leaving),
             )
         )
-    priority = entry.priority == "every-window"
-    reasons = [f'priority = "{entry.priority}" in the workload']
-    if not priority:
-        reasons.append(
-            f"{planned_quantile_ns(whole_ns, excess) / 1e6:.2f} ms whole, "
-            f"{limit_ns / 1e6:.2f} ms of residual less guard: "
-            + ("runs whole" if len(segments) == 1 else f"cut into {len(segments)} segments")
-        )
     medians = sum(segment.median_ns for segment in segments)
     return PlannedModel(
-        name=entry.name,
+        name=name,
         role="priority" if priority else "background",
-        level=_HIGHEST_LEVEL if priority else 0,
+        level=level,
         reasons=tuple(reasons),
         duration_ns=sum(segment.duration_ns for segment in segments),
         segments=tuple(segments),

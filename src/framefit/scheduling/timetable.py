@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
 
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Slot, Timetable, Window
+from framefit.scheduling.ages import Spans, age_bound_ns
+from framefit.scheduling.service import Rotation
 
-__all__ = ["Beat", "build_timetable"]
+__all__ = ["Beat", "Demand", "build_timetable", "reserved_periods", "segment_room"]
 
-_SEARCHED_WINDOWS = 64  # a longer hyperperiod gains less than 1/64 of a frame
+_SEARCHED_WINDOWS = 64  # a longer hyperperiod gains less than 1/64 of a round
 _MOST_WINDOWS = 10_000
+
+
+@dataclass(frozen=True)
+class Demand:
+    """How a model takes part in the beat.
+
+    Attributes:
+        deadline_ns: after its frame's release; default: the window for priority
+            models, none for background models.
+        queue: frames that may wait for it.
+        every: windows between its frames.
+        frames: frames that it takes at once.
+        refuses: a full queue refuses the new frame instead of dropping the oldest.
+    """
+
+    deadline_ns: int | None = None
+    queue: int = 1
+    every: int = 1
+    frames: int = 1
+    refuses: bool = False
 
 
 @dataclass(frozen=True)
@@ -19,28 +46,67 @@ class Beat:
 
     Attributes:
         window_ns: length of the shortest window.
-        guard_ns: time kept free before the next reserved instant.
-        deadlines_ns: model -> deadline after its frame's release; default: the window.
-        queues: background model -> frames that may wait for it.
-        refusing: background models whose full queue refuses the new frame, not the oldest.
+        guard_ns: time kept free before each reserved instant.
+        late_ns: how late a window's first launch begins: wake-up and dispatch. It is
+            part of the priority period.
+        position: of the priority period in its window.
+        preemptive: background work is interrupted for a priority period and goes on
+            after it: no guard, no segment that does not fit.
+        demands: model -> how it takes part; default: a frame in every window.
     """
 
     window_ns: int
     guard_ns: int
-    deadlines_ns: Mapping[str, int] = field(default_factory=dict)
-    queues: Mapping[str, int] = field(default_factory=dict)
-    refusing: frozenset[str] = frozenset()
+    late_ns: int = 0
+    position: Literal["start", "middle", "end"] = "start"
+    preemptive: bool = False
+    demands: Mapping[str, Demand] = field(default_factory=dict)
+
+    def of(self, model: str) -> Demand:
+        """A model's demand."""
+        return self.demands.get(model, Demand())
+
+
+def reserved_periods(beat: Beat, priority: Sequence[PlannedModel]) -> list[list[PriorityPeriod]]:
+    """The priority periods of each window, in order, until they repeat.
+
+    A model of ``every`` n is reserved in windows 0, n, 2n, ... At the end of the
+    window the guard stays free after the period, for a run longer than planned.
+    """
+    pattern = math.lcm(*(beat.of(model.name).every for model in priority)) if priority else 1
+    windows = []
+    for index in range(pattern):
+        due = [model for model in priority if index % beat.of(model.name).every == 0]
+        total = sum(model.duration_ns for model in due) + (beat.late_ns if due else 0)
+        if beat.position == "start":
+            now = 0
+        elif beat.position == "middle":
+            now = max((beat.window_ns - total) // 2, 0)
+        else:
+            now = max(beat.window_ns - beat.guard_ns - total, 0)
+        periods: list[PriorityPeriod] = []
+        for model in due:
+            end = now + model.duration_ns + (0 if periods else beat.late_ns)
+            periods.append(PriorityPeriod(unit=model.segments[0].unit, start_ns=now, end_ns=end, model=model.name))
+            now = end
+        windows.append(periods)
+    return windows
+
+
+def segment_room(beat: Beat, priority: Sequence[PlannedModel]) -> int:
+    """The longest planned duration that a segment may have: it fits into every window somewhere."""
+    windows = [_free(beat, periods) for periods in reserved_periods(beat, priority)]
+    return min(max((end - begin for begin, end in spans), default=0) for spans in windows)
 
 
 def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
-    """Reserve the priority period of every window and fill the residuals.
+    """Reserve the priority periods and fill the residuals.
 
-    Background models are served one frame after another in the order given; a
-    segment is placed where its quantile and the guard fit before the next window.
-    A model starts at most one frame a window, for no more arrive.
+    Background models take turns (:class:`Rotation`); a segment is placed where its
+    quantile and the guard fit before the next reserved instant or the window's end.
 
     Args:
-        beat: windows, guard, deadlines.
+        beat: windows, guard, position, demands.
         models: measured; every segment with its quantile.
 
     Returns:
@@ -49,172 +115,222 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
     """
     priority = [model for model in models if model.role == "priority"]
     background = [model for model in models if model.role == "background"]
-    units = tuple(dict.fromkeys(segment.unit for model in models for segment in model.segments))
-    periods, slots, slack, late = _priority_period(beat, priority)
-    priority_ns = max((slot.start_ns + slot.duration_ns for slot in slots), default=0)
-    limit = beat.window_ns - beat.guard_ns
-    problem = late
-    if problem is None and priority_ns > limit:
-        problem = f"the priority period of {_ms(priority_ns)} and the guard exceed the window of {_ms(beat.window_ns)}"
-    for model in background:
-        for segment in model.segments:
-            room = limit - priority_ns - segment.duration_ns
-            if background and room < 0 and problem is None:
-                problem = (
-                    f"segment {segment.index} of {model.name!r} (layer {segment.first_layer!r} to "
-                    f"{segment.last_layer!r}) takes {_ms(segment.duration_ns)}, the residual less guard is "
-                    f"{_ms(limit - priority_ns)}"
-                )
-    if problem is not None:
-        filled: list[list[Slot]] = [[]]
-    else:
-        filled, idle = _fill(background, priority_ns, limit)
-        slack = min(slack, idle)
-    windows = tuple(
-        Window(
-            index=index,
-            length_ns=beat.window_ns,
-            priority=periods,
-            residual_ns=_residuals(beat.window_ns, priority_ns, background, placed),
-            slots=tuple(_numbered(slots, index)) + tuple(placed),
+    reserved = reserved_periods(beat, priority)
+    free = [_free(beat, periods) for periods in reserved]
+    room = segment_room(beat, priority)
+    slack, problem = _deadlines(beat, priority, reserved)
+    if not beat.preemptive:
+        problem = problem or _too_long(background, room)
+    ages: dict[str, int] = {}
+    if problem is None:
+        ages, problem = _ages(background, beat, free)
+    filled: list[list[Slot]] = [[] for _ in reserved]
+    rounds = 0
+    if problem is None and background:
+        placed_windows, rounds, idle = _fill(background, beat, free)
+        if rounds:
+            filled, slack = placed_windows, min(slack, idle)
+        else:
+            problem = f"the background models do not all get a frame done within {_MOST_WINDOWS} windows"
+    windows = []
+    for index, placed in enumerate(filled):
+        periods = reserved[index % len(reserved)]
+        own = _priority_slots(beat, priority, periods, index)
+        left = beat.window_ns - sum(period.end_ns - period.start_ns for period in periods)
+        residuals = []
+        for model in background:
+            residuals.append(left)
+            left -= sum(slot.duration_ns for slot in placed if slot.model == model.name)
+        windows.append(
+            Window(
+                index=index,
+                length_ns=beat.window_ns,
+                priority=tuple(periods),
+                residual_ns=tuple(residuals),
+                slots=tuple(sorted([*own, *placed], key=lambda slot: slot.start_ns)),
+            )
         )
-        for index, placed in enumerate(filled)
-    )
-    residual_ns = beat.window_ns - priority_ns
-    needed = sum(model.duration_ns for model in background) / residual_ns if residual_ns > 0 else None
-    rounds = sum(1 for placed in filled for slot in placed if background and _ends(slot, background[-1]))
+    priority_ns = max((sum(p.end_ns - p.start_ns for p in periods) for periods in reserved), default=0)
+    mean_residual = beat.window_ns - sum(p.end_ns - p.start_ns for w in reserved for p in w) / len(reserved)
+    needed = sum(model.duration_ns for model in background) / mean_residual if mean_residual > 0 else None
+    aged = [
+        msgspec.structs.replace(model, result_age_windows=ages.get(model.name, 1) if problem is None else None)
+        for model in models
+    ]
     return Timetable(
         feasible=problem is None,
         worst_slack_ns=slack,
         hyperperiod_windows=len(windows),
         window_ns=beat.window_ns,
         priority_ns=priority_ns,
-        residual_ns=residual_ns,
+        residual_ns=beat.window_ns - priority_ns,
         guard_ns=beat.guard_ns,
-        units=units,
-        windows=windows,
-        models=tuple(_with_age(model, background, beat, priority_ns, limit) for model in models)
-        if problem is None
-        else tuple(models),
+        preemptive=beat.preemptive,
+        units=tuple(dict.fromkeys(segment.unit for model in models for segment in model.segments)),
+        windows=tuple(windows),
+        models=tuple(aged),
         memory_bytes={},
         bound=needed if background else None,
-        gap_ratio=len(windows) / rounds / needed - 1 if needed and rounds else None,
+        gap_ratio=max(len(windows) / rounds / needed - 1, 0.0) if needed and rounds else None,
         binding_constraint=problem,
     )
 
 
-def _priority_period(
-    beat: Beat, priority: Sequence[PlannedModel]
-) -> tuple[tuple[PriorityPeriod, ...], list[Slot], int, str | None]:
-    """Reserved time, slots of the first window, least slack, and the first deadline that breaks."""
-    periods, slots, late = [], [], None
-    slack, now = beat.window_ns, 0
-    for model in priority:
-        begin = now
+def _free(beat: Beat, periods: Sequence[PriorityPeriod]) -> list[tuple[int, int]]:
+    """Where background segments may run in a window: begin, and latest end.
+
+    A window that does not begin with a priority period wakes up as late as one that does.
+    """
+    awake = 0 if periods and periods[0].start_ns == 0 else beat.late_ns
+    edges = [awake, *(edge for period in periods for edge in (period.start_ns, period.end_ns)), beat.window_ns]
+    spans = [(begin, end - beat.guard_ns) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
+    return [(begin, end) for begin, end in spans if end > begin]
+
+
+def _deadlines(
+    beat: Beat, priority: Sequence[PlannedModel], reserved: Sequence[Sequence[PriorityPeriod]]
+) -> tuple[int, str | None]:
+    """Least slack of the priority models, and the first of them that is late."""
+    slack, problem = beat.window_ns, None
+    for period in itertools.chain.from_iterable(reserved):
+        deadline = beat.of(period.model).deadline_ns or beat.window_ns
+        slack = min(slack, deadline - period.end_ns)
+        if period.end_ns > deadline and problem is None:
+            problem = (
+                f"{period.model!r} is ready {_ms(period.end_ns)} after its release, its deadline is {_ms(deadline)}"
+            )
+    total = max((sum(p.end_ns - p.start_ns for p in periods) for periods in reserved), default=0)
+    if priority and problem is None and total + beat.guard_ns > beat.window_ns:
+        problem = f"the priority period of {_ms(total)} and the guard exceed the window of {_ms(beat.window_ns)}"
+    return slack, problem
+
+
+def _too_long(background: Sequence[PlannedModel], room_ns: int) -> str | None:
+    for model in background:
         for segment in model.segments:
-            slots.append(_slot(segment.unit, now, segment.duration_ns, model.name, segment.index, 0))
+            if segment.duration_ns > room_ns:
+                return (
+                    f"segment {segment.index} of {model.name!r} (layer {segment.first_layer!r} to "
+                    f"{segment.last_layer!r}) takes {_ms(segment.duration_ns)}, the residual less guard is "
+                    f"{_ms(room_ns)}"
+                )
+    return None
+
+
+def _ages(
+    background: Sequence[PlannedModel], beat: Beat, free: Sequence[Sequence[tuple[int, int]]]
+) -> tuple[dict[str, int], str | None]:
+    """Bound on the age of each model's results in windows, and the first that is too old."""
+    ages: dict[str, int] = {}
+    if background and not any(free):
+        return ages, "the priority models and the guard leave no residual"
+    spans = Spans(beat.window_ns, free, preemptive=beat.preemptive, crossing=beat.position != "start")
+    for number, model in enumerate(background):
+        demand = beat.of(model.name)
+        others = [*background[number + 1 :], *background[:number]]
+        bound = age_bound_ns(
+            [segment.duration_ns for segment in model.segments],
+            [segment.duration_ns for other in others for segment in other.segments],
+            spans,
+            queue=demand.queue,
+            frames=demand.frames,
+            every=demand.every,
+            refuses=demand.refuses,
+        )
+        if bound is None:
+            return ages, f"results of {model.name!r} may be more than {_MOST_WINDOWS} windows old"
+        if demand.deadline_ns is not None and bound > demand.deadline_ns:
+            return ages, f"results of {model.name!r} may be {_ms(bound)} old, its deadline is {_ms(demand.deadline_ns)}"
+        ages[model.name] = max(-(-bound // beat.window_ns), 1)
+    return ages, None
+
+
+def _priority_slots(
+    beat: Beat, priority: Sequence[PlannedModel], periods: Sequence[PriorityPeriod], window: int
+) -> list[Slot]:
+    models = {model.name: model for model in priority}
+    slots = []
+    for period in periods:
+        now = period.start_ns
+        for segment in models[period.model].segments:
+            frame = window // beat.of(period.model).every
+            slots.append(_slot(segment.unit, now, segment.duration_ns, period.model, segment.index, frame))
             now += segment.duration_ns
-        periods.append(PriorityPeriod(unit=model.segments[0].unit, start_ns=begin, end_ns=now, model=model.name))
-        deadline = beat.deadlines_ns.get(model.name, beat.window_ns)
-        slack = min(slack, deadline - now)
-        if now > deadline and late is None:
-            late = f"{model.name!r} is ready {_ms(now)} after its release, its deadline is {_ms(deadline)}"
-    return tuple(periods), slots, slack, late
+    return slots
 
 
 def _slot(unit: str, start_ns: int, duration_ns: int, model: str, segment: int, frame: int) -> Slot:
     return Slot(unit=unit, start_ns=start_ns, duration_ns=duration_ns, model=model, segment=segment, frame=frame)
 
 
-def _numbered(slots: Sequence[Slot], frame: int) -> list[Slot]:
-    return [_slot(s.unit, s.start_ns, s.duration_ns, s.model, s.segment, frame) for s in slots]
+def _fill(
+    background: Sequence[PlannedModel], beat: Beat, free: Sequence[Sequence[tuple[int, int]]]
+) -> tuple[list[list[Slot]], int, int]:
+    """Windows of background slots that may repeat, frames of the slowest model in them, least idle time.
 
-
-def _fill(background: Sequence[PlannedModel], begin_ns: int, limit_ns: int) -> tuple[list[list[Slot]], int]:
-    """Windows of background slots that may repeat, and the least time left before the guard."""
-    order = [(model, segment) for model in background for segment in model.segments]
-    if not order:
-        return [[]], limit_ns - begin_ns
-    windows: list[list[Slot]] = []
-    frames = dict.fromkeys((model.name for model in background), 0)
-    turn, complete, best = 0, 0, (0.0, 1, 0)
-    while len(windows) < _SEARCHED_WINDOWS or (not complete and len(windows) < _MOST_WINDOWS):
-        now, placed, started = begin_ns, [], set()
-        while True:
-            model, segment = order[turn]
-            if now + segment.duration_ns > limit_ns or (segment.index == 0 and model.name in started):
-                break
-            if segment.index == 0:
-                started.add(model.name)
-            placed.append(_slot(segment.unit, now, segment.duration_ns, model.name, segment.index, frames[model.name]))
-            now += segment.duration_ns
-            if segment.index == len(model.segments) - 1:
-                frames[model.name] += 1
-            turn = (turn + 1) % len(order)
-            if turn == 0:
-                complete += 1
-                rate = complete / (len(windows) + 1)
-                if rate > best[0]:
-                    best = (rate, len(windows) + 1, len(placed))
-        windows.append(placed)
-        if turn == 0:
-            break
-    _, count, kept = best
-    windows = windows[:count]
-    windows[-1] = windows[-1][:kept]
-    idle = min(limit_ns - (placed[-1].start_ns + placed[-1].duration_ns if placed else begin_ns) for placed in windows)
-    return windows, idle
-
-
-def _residuals(
-    window_ns: int, priority_ns: int, background: Sequence[PlannedModel], placed: Sequence[Slot]
-) -> tuple[int, ...]:
-    """What the first, second, ... background model finds in a window."""
-    left, found = window_ns - priority_ns, []
-    for model in background:
-        found.append(left)
-        left -= sum(slot.duration_ns for slot in placed if slot.model == model.name)
-    return tuple(found)
-
-
-def _ends(slot: Slot, model: PlannedModel) -> bool:
-    return slot.model == model.name and slot.segment == len(model.segments) - 1
-
-
-def _with_age(
-    model: PlannedModel, background: Sequence[PlannedModel], beat: Beat, priority_ns: int, limit_ns: int
-) -> PlannedModel:
-    """The model with its bound on the age of a result.
-
-    A frame that begins with a fresh window takes so many windows as its segments span;
-    one more where it begins in the rest of a window; before that it may have waited in
-    the queue, as many windows as that holds frames: then a newer one takes its place.
-    Where the queue refuses newer ones, it waits for the frame in flight and for all
-    before it in the queue, with a frame of every other model between two of them.
+    The policy is played through at the planned quantiles. A repetition ends where no
+    frame is in flight; of those within the horizon the one with most slots' time a
+    window is taken, and slots of frames that would be in flight there are left out.
     """
-    import msgspec
-
-    if model.role == "priority":
-        return msgspec.structs.replace(model, result_age_windows=1)
-    depth = beat.queues.get(model.name, 1)
-    if model.name in beat.refusing:
-        place = background.index(model)
-        others = [*background[place + 1 :], *background[:place]]
-        served = [model, *[*others, model] * depth]
-        age = _spans([segment.duration_ns for each in served for segment in each.segments], priority_ns, limit_ns)
-    else:
-        age = _spans([segment.duration_ns for segment in model.segments], priority_ns, limit_ns) + depth
-    return msgspec.structs.replace(model, result_age_windows=age)
-
-
-def _spans(durations_ns: Sequence[int], begin_ns: int, limit_ns: int) -> int:
-    """Windows that segments take one after the other, from a fresh window on."""
-    spans, now = 1, begin_ns
-    for duration in durations_ns:
-        if now + duration > limit_ns:
-            spans, now = spans + 1, begin_ns
-        now += duration
-    return spans
+    demands = [beat.of(model.name) for model in background]
+    rotation = Rotation(len(background))
+    waiting, segment_of, frames = [0] * len(background), [0] * len(background), [0] * len(background)
+    windows: list[list[Slot]] = []
+    best: tuple[float, int] = (0.0, 0)
+    used = 0
+    rest = [0] * len(background)  # of a preemptive segment
+    while len(windows) < _SEARCHED_WINDOWS or (not best[1] and len(windows) < _MOST_WINDOWS):
+        index, placed = len(windows), []
+        for number, demand in enumerate(demands):
+            if index % demand.every == 0:
+                waiting[number] = min(waiting[number] + 1, max(demand.queue, demand.frames))
+        for begin, end in free[index % len(free)]:
+            now = begin
+            while True:
+                needed = [
+                    (1 if beat.preemptive else model.segments[segment_of[number]].duration_ns)
+                    if segment_of[number] or rest[number] or waiting[number] >= demands[number].frames
+                    else None
+                    for number, model in enumerate(background)
+                ]
+                chosen = rotation.choose(needed, end - now)
+                if chosen is None:
+                    break
+                model = background[chosen]
+                segment = model.segments[segment_of[chosen]]
+                if not rest[chosen]:
+                    rest[chosen] = segment.duration_ns
+                    waiting[chosen] -= demands[chosen].frames if segment.index == 0 else 0
+                length = min(rest[chosen], end - now) if beat.preemptive else segment.duration_ns
+                placed.append(_slot(segment.unit, now, length, model.name, segment.index, frames[chosen]))
+                now += length
+                rest[chosen] -= length
+                if rest[chosen]:
+                    continue
+                segment_of[chosen] += 1
+                if segment_of[chosen] == len(model.segments):
+                    segment_of[chosen] = 0
+                    frames[chosen] += 1
+                    rotation.finished(chosen)
+        windows.append(placed)
+        used += sum(slot.duration_ns for slot in placed)
+        complete = sum(frames[n] * background[n].duration_ns for n in range(len(background)))
+        if len(windows) % len(free) == 0 and all(frames) and complete / len(windows) > best[0]:
+            best = (complete / len(windows), len(windows))
+    count = best[1] or len(windows)
+    windows = windows[:count]
+    lengths = {model.name: sum(segment.duration_ns for segment in model.segments) for model in background}
+    launched: dict[tuple[str, int], int] = {}
+    for slot in itertools.chain.from_iterable(windows):
+        launched[slot.model, slot.frame] = launched.get((slot.model, slot.frame), 0) + slot.duration_ns
+    windows = [[s for s in placed if launched[s.model, s.frame] == lengths[s.model]] for placed in windows]
+    done = [sum(1 for (name, _), n in launched.items() if name == m.name and n == lengths[name]) for m in background]
+    idle = beat.window_ns
+    for index, placed in enumerate(windows):
+        for begin, end in free[index % len(free)]:
+            within = [s.start_ns + s.duration_ns for s in placed if begin <= s.start_ns < end]
+            idle = min(idle, end - max(within, default=begin))
+    return windows, min(done), idle
 
 
 def _ms(time_ns: int) -> str:

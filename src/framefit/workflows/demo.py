@@ -18,6 +18,10 @@ schema_version = 1
 target = "cpu"
 rate_hz = 30
 
+[schedule]
+preemption = "never"          # cut, as for a unit that cannot be interrupted; without this
+                              # line real-time priorities are used where they are permitted
+
 [[streams]]
 name = "camera"
 source = "synthetic"          # random frames in each model's own size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,26 +12,30 @@ import msgspec
 import numpy as np
 
 from framefit.core.files import write_record
-from framefit.core.timetable import Fix, PlannedModel, Timetable
+from framefit.core.latency_table import Value
+from framefit.core.timetable import PlannedModel, Timetable
 from framefit.core.workload import Workload, load_workload
-from framefit.devices.device import Device, random_inputs
-from framefit.devices.host import flushed_denormals, pinned
+from framefit.devices.device import Device
+from framefit.devices.host import flushed_denormals, pinned, realtime_priority_permitted
 from framefit.devices.measure import Measurement, measure, measure_floor
 from framefit.devices.store import MeasurementStore
 from framefit.errors import DeviceError, FramefitError, InputError, UnsupportedError
 from framefit.runtime.execution import Execution, greatest_difference
 from framefit.runtime.wiring import WiredModel, streams_of, wire
 from framefit.scheduling.check import check_timetable
-from framefit.scheduling.fixes import later_deadlines, slower_beat
+from framefit.scheduling.levels import Traits, levels, roles
 from framefit.scheduling.partition import Pieces, partition
 from framefit.scheduling.pieces import candidate_pieces, paired, planned_quantile_ns, pooled_excess, priced_pieces
 from framefit.scheduling.planned import planned_model
-from framefit.scheduling.timetable import Beat, build_timetable
+from framefit.scheduling.planner import Candidate, fixes
+from framefit.scheduling.timetable import Beat, Demand, build_timetable, segment_room
 
 __all__ = ["Notify", "Plan", "PlannedTask", "plan", "silent"]
 
 _MOST_PIECES = 64
-_LEAST_GUARD_NS = 50_000  # a dispatch costs about this much
+_LEAST_GUARD_NS = 50_000
+_LATE_QUANTILE = 0.95  # a later wake-up costs a segment its window, no more
+_DISPATCH_NS = 100_000  # from waking up to the first launch, frame handed over
 _FLOOR_WAKE_UPS, _FLOOR_PERIOD_NS = 100, 5_000_000
 _PROBE_NS, _PROBE_ROUNDS = 2_000_000_000, 12  # measuring pieces
 _FINAL_NS, _FINAL_ROUNDS = 4_000_000_000, 25  # measuring the segments that were chosen
@@ -53,25 +58,28 @@ class PlannedTask:
         wired: entry, model and sources.
         whole: the uncut model, compiled.
         execution: as it is to run; ``whole`` itself where it is not cut.
+        priority: whether windows are reserved for it.
+        level: 0 to 10, for these
+        reasons.
         runs: first and last layer of each piece between candidate cuts, and
         pieces: what they cost; empty and None where the model fits whole.
+        uncut: the whole model as measured.
     """
 
     wired: WiredModel
     whole: Execution
     execution: Execution
+    priority: bool = False
+    level: int = 0
+    reasons: tuple[str, ...] = ()
     runs: list[tuple[int, int]] = field(default_factory=list)
     pieces: Pieces | None = None
+    uncut: PlannedModel | None = None
 
     @property
     def name(self) -> str:
         """The model's name in the workload."""
         return self.wired.entry.name
-
-    @property
-    def priority(self) -> bool:
-        """Whether it runs in every window."""
-        return self.wired.entry.priority == "every-window"
 
 
 @dataclass(frozen=True)
@@ -143,6 +151,7 @@ class _Planner:
         self.device = device
         self.unit = device.target.units[0].name
         self.quantile = workload.schedule.quantile
+        self.mode = workload.schedule.segmentation
         self.store = store
         self.notify = notify
         self.warnings: list[str] = []
@@ -157,56 +166,88 @@ class _Planner:
             self.warnings += [f"{model.entry.name}: {note}" for note in model.model.assumed]
             whole = self._execution(model, [(0, len(model.model.layers) - 1)])
             tasks.append(PlannedTask(model, whole, whole))
-        beat = self._beat(wired)
         self.notify("measuring whole models")
         measured = self._measure([(task.whole, 0) for task in tasks], _PROBE_NS, _PROBE_ROUNDS)
         excess = pooled_excess([m.samples_ns for m in measured], self.quantile)
         durations = [planned_quantile_ns(m.samples_ns, excess) for m in measured]
-        priority_ns = sum(duration for task, duration in zip(tasks, durations, strict=True) if task.priority)
-        limit_ns = beat.window_ns - priority_ns - beat.guard_ns
-        for task, duration, uncut in zip(tasks, durations, measured, strict=True):
-            if not task.priority and duration > limit_ns:
-                self._probe(task, uncut.median_ns, excess)
-        timetable = self._place(tasks, beat, limit_ns)
-        timetable = self._verified(timetable, tasks) if timetable.feasible else self._explained(timetable, tasks, beat)
+        tasks = self._ranked(tasks, durations)
+        beat = self._beat(tasks)
+        timetable = self._place(tasks, beat)
+        complete = self._verified if timetable.feasible else self._explained
+        timetable = complete(timetable, tasks, beat)
         memory = {self.unit: sum(task.execution.memory_bytes for task in tasks)}
         timetable = msgspec.structs.replace(timetable, memory_bytes=memory, reasons=tuple(self.warnings))
-        deadlines = dict(beat.deadlines_ns)
-        violations = check_timetable(timetable, deadlines_ns=deadlines) if timetable.feasible else []
-        if violations:
-            raise FramefitError(f"the timetable fails its check: {violations[0]}", remedy="report this as a bug")
+        if timetable.feasible:
+            violations = check_timetable(
+                timetable,
+                deadlines_ns={name: d.deadline_ns for name, d in beat.demands.items() if d.deadline_ns is not None},
+                every={name: demand.every for name, demand in beat.demands.items()},
+            )
+            if violations:
+                raise FramefitError(f"the timetable fails its check: {violations[0]}", remedy="report this as a bug")
         return Plan(self.app, self.workload, self.device, timetable, tuple(tasks))
 
     def _execution(self, wired: WiredModel, bounds: Sequence[tuple[int, int]]) -> Execution:
-        return Execution(wired.model, bounds, self.device, self.unit, state=wired.entry.state, name=wired.entry.name)
+        return wired.execution(bounds, self.device, self.unit)
 
-    def _beat(self, wired: Sequence[WiredModel]) -> Beat:
-        guard_ms = self.workload.schedule.guard_ms
-        if guard_ms is not None:
-            guard_ns = round(guard_ms * 1e6)
-        else:
-            self.notify("measuring the machine's floor")
-            late = measure_floor(self.device.clock, _FLOOR_PERIOD_NS, _FLOOR_WAKE_UPS)
-            guard_ns = max(int(np.quantile(late, 0.99)), _LEAST_GUARD_NS)
+    def _ranked(self, tasks: Sequence[PlannedTask], durations: Sequence[int]) -> list[PlannedTask]:
+        """Levels and roles; priority models first, higher levels before lower ones."""
+        for task, duration in zip(tasks, durations, strict=True):
+            traits = Traits(
+                macs=task.wired.model.macs,
+                parameters=task.wired.model.parameters,
+                window_ratio=duration / self.workload.window_ns,
+            )
+            task.level, task.reasons = levels(task.wired.entry, traits)
+        for task, priority in zip(tasks, roles([task.level for task in tasks], self.workload.schedule), strict=True):
+            task.priority = priority
+        return sorted(tasks, key=lambda task: (not task.priority, -task.level))
+
+    def _beat(self, tasks: Sequence[PlannedTask]) -> Beat:
+        """Windows, guard and demands."""
+        schedule = self.workload.schedule
+        late = self._floor()
+        mixed = len({task.priority for task in tasks}) == 2
+        preemptive = mixed and schedule.preemption == "auto" and all(u.preemptive for u in self.device.target.units)
+        if preemptive and not realtime_priority_permitted():
+            preemptive = False
+            self.warnings.append(
+                "real-time priorities are not permitted here (see framefit doctor): background work yields by itself, "
+                "in segments"
+            )
+        guard_ns = max(int(np.quantile(late, 0.99)), _LEAST_GUARD_NS)
+        if schedule.guard_ms is not None:
+            guard_ns = round(schedule.guard_ms * 1e6)
         streams = {stream.name: stream for stream in streams_of(self.workload)}
+        demands = {}
+        for task in tasks:
+            entry = task.wired.entry
+            read = [streams[source] for source in task.wired.sources.values()]
+            demands[task.name] = Demand(
+                deadline_ns=None if entry.deadline_ms is None else round(entry.deadline_ms * 1e6),
+                queue=max(min((stream.queue for stream in read), default=1), entry.frames),
+                every=entry.every,
+                frames=entry.frames,
+                refuses=any(stream.when_full != "drop-oldest" for stream in read),
+            )
         return Beat(
             window_ns=self.workload.window_ns,
-            guard_ns=guard_ns,
-            deadlines_ns={
-                model.entry.name: round(model.entry.deadline_ms * 1e6)
-                for model in wired
-                if model.entry.deadline_ms is not None
-            },
-            queues={
-                model.entry.name: min((streams[source].queue for source in model.sources.values()), default=1)
-                for model in wired
-            },
-            refusing=frozenset(
-                model.entry.name
-                for model in wired
-                if any(streams[source].when_full != "drop-oldest" for source in model.sources.values())
-            ),
+            guard_ns=0 if preemptive else guard_ns,
+            late_ns=int(np.quantile(late, _LATE_QUANTILE)) + _DISPATCH_NS,
+            position=schedule.priority_position,
+            preemptive=preemptive,
+            demands=demands,
         )
+
+    def _floor(self) -> tuple[int, ...]:
+        """How late the idle machine wakes up, in nanoseconds."""
+        known = self.store.find_numbers("wake-up", {"period_ns": _FLOOR_PERIOD_NS}, self.unit)
+        if known is not None:
+            return known
+        self.notify("measuring the machine's floor")
+        late = tuple(measure_floor(self.device.clock, _FLOOR_PERIOD_NS, _FLOOR_WAKE_UPS).tolist())
+        self.store.add_numbers("wake-up", {"period_ns": _FLOOR_PERIOD_NS}, self.unit, late)
+        return late
 
     def _measure(
         self, launches: Sequence[tuple[Execution, int]], budget_ns: int, least_rounds: int, *, on_beat: bool = True
@@ -222,7 +263,7 @@ class _Planner:
             return found
         random = np.random.default_rng(0)
         for execution in {id(execution): execution for execution, _ in launches}.values():
-            execution.run(random_inputs(execution.inputs, random))  # real values between the segments
+            execution.run(execution.example(random))  # real values between the segments
         calls = [lambda e=execution, i=index: e.launch(i) for execution, index in launches]
         found = measure(
             calls,
@@ -236,53 +277,63 @@ class _Planner:
             self.warnings.append("the machine's speed drifted while it was measured: see framefit doctor, plan again")
         return found
 
-    def _probe(self, task: PlannedTask, whole_ns: int, excess: float) -> None:
+    def _probe(self, task: PlannedTask, duration_ns: int, excess: float) -> None:
         """Price the pieces and boundaries of a model that has to be cut."""
         self.notify(f"pricing cuts of {task.name}")
         model = task.wired.model.grouped(self.device.fusions(task.wired.model))
-        task.wired = WiredModel(task.wired.entry, model, task.wired.sources)
+        task.wired = dataclasses.replace(task.wired, model=model)
         task.runs = candidate_pieces(model, _MOST_PIECES)
+        key: dict[str, Value] = {"model": model.digest, "runs": str(task.runs)}
+        known = self.store.find_numbers("pieces", key, self.unit)
+        *cost, whole_ns = known if known is not None else self._price(task)
+        if known is None:
+            self.store.add_numbers("pieces", key, self.unit, [*cost, whole_ns])
+        pieces = priced_pieces(cost[: len(task.runs)], cost[len(task.runs) :], whole_ns, excess)
+        task.pieces = pieces.scaled(np.full(len(pieces), duration_ns / excess / max(whole_ns, 1)))
+
+    def _price(self, task: PlannedTask) -> list[int]:
+        """Medians of all pieces, of all adjacent pairs, and of the whole model, measured in turn."""
         single = self._execution(task.wired, task.runs)
         launches = [(single, index) for index in range(len(task.runs))]
         # Pieces 0+1, 2+3, ... and 1+2, 3+4, ... joined: two more ways to cut the model.
         joined = [self._execution(task.wired, paired(task.runs, start)) for start in (0, 1)]
         launches += [(joined[left % 2], (left + left % 2) // 2) for left in range(len(task.runs) - 1)]
-        cost = [m.median_ns for m in self._measure(launches, _PROBE_NS, _PROBE_ROUNDS, on_beat=False)]
-        task.pieces = priced_pieces(cost[: len(task.runs)], cost[len(task.runs) :], whole_ns, excess)
+        launches.append((task.whole, 0))
+        return [m.median_ns for m in self._measure(launches, _PROBE_NS, _PROBE_ROUNDS, on_beat=False)]
 
-    def _place(self, tasks: Sequence[PlannedTask], beat: Beat, limit_ns: int) -> Timetable:
-        """Cut, measure what came of it, place; again where a segment turned out too long."""
-        attempt = 0
-        while True:
-            for task in tasks:
-                if task.pieces is None or limit_ns <= 0:
+    def _place(self, tasks: Sequence[PlannedTask], beat: Beat) -> Timetable:
+        """Measure, place; cut what is too long and measure what came of it, until it holds."""
+        for _ in range(_MOST_ATTEMPTS):
+            models = self._measured_models(tasks)
+            timetable = build_timetable(beat, models)
+            room = segment_room(beat, [model for model in models if model.role == "priority"])
+            changed = False
+            for task, model in zip(tasks, models, strict=True):
+                task.uncut = model if task.execution is task.whole else task.uncut
+                if task.priority or room <= 0:
                     continue
-                chosen = partition(task.pieces, limit_ns + beat.guard_ns, limit_ns)
+                too_long = not beat.preemptive and max(segment.duration_ns for segment in model.segments) > room
+                cut = task.execution is not task.whole
+                if not too_long and (cut or not task.wired.entry.always_split):
+                    continue
+                if task.pieces is None:
+                    self._probe(task, model.duration_ns, model.duration_ns / max(model.segments[0].median_ns, 1))
+                elif cut:
+                    _correct(task, model)
+                assert task.pieces is not None
+                # Asked to be split, though it fits: into two at least.
+                limit = room if too_long else min(room, int(task.pieces.joined()[1][0, -1]) - 1)
+                chosen = partition(task.pieces, room + beat.guard_ns, limit, self.mode)
                 if chosen is not None:
                     bounds = [(task.runs[first][0], task.runs[last][1]) for first, last in chosen]
-                    task.execution = self._execution(task.wired, bounds)
-            models = self._measured_models(tasks, limit_ns)
-            timetable = build_timetable(beat, models)
-            attempt += 1
-            if timetable.feasible or attempt == _MOST_ATTEMPTS:
-                return timetable
-            limit_ns = timetable.residual_ns - beat.guard_ns
-            again = False
-            for task, model in zip(tasks, models, strict=True):
-                if task.execution is not task.whole:
-                    _correct(task, model)
-                elif not task.priority and task.pieces is None and model.duration_ns > limit_ns:
-                    # It fitted whole by the first, shorter measurement.
-                    median_ns = model.segments[0].median_ns
-                    self._probe(task, median_ns, model.duration_ns / max(median_ns, 1))
-                else:
-                    continue
-                again = True
-            if not again:
-                return timetable
-            self.notify("cutting again")
+                    if len(bounds) > 1 and tuple(bounds) != task.execution.bounds:
+                        task.execution = self._execution(task.wired, bounds)
+                        changed = True
+            if not changed:
+                break
+        return timetable
 
-    def _measured_models(self, tasks: Sequence[PlannedTask], limit_ns: int) -> list[PlannedModel]:
+    def _measured_models(self, tasks: Sequence[PlannedTask]) -> list[PlannedModel]:
         """All models as they are to run, measured in turn as they will run."""
         launches = [(task.execution, index) for task in tasks for index in range(len(task.execution.parts))]
         launches += [(task.whole, 0) for task in tasks if task.execution is not task.whole]
@@ -295,49 +346,60 @@ class _Planner:
                 "programs, see framefit doctor, and plan again with --fresh"
             )
         samples = {(id(e), index): m.samples_ns for (e, index), m in zip(launches, found, strict=True)}
-        return [
-            planned_model(
-                task.wired.entry,
-                task.execution.model,
-                task.execution.bounds,
-                self.unit,
-                samples_ns=[samples[id(task.execution), index] for index in range(len(task.execution.parts))],
-                whole_ns=samples[id(task.whole), 0],
-                excess=excess,
-                limit_ns=limit_ns,
+        models = []
+        for task in tasks:
+            count = len(task.execution.parts)
+            whole = samples[id(task.whole), 0]
+            reasons = list(task.reasons)
+            if not task.priority:
+                reasons.append(
+                    f"{planned_quantile_ns(whole, excess) / 1e6:.2f} ms whole: "
+                    + ("runs whole" if count == 1 else f"cut into {count} segments ({self.mode})")
+                )
+            models.append(
+                planned_model(
+                    task.name,
+                    task.execution.model,
+                    task.execution.bounds,
+                    self.unit,
+                    priority=task.priority,
+                    level=task.level,
+                    reasons=reasons,
+                    samples_ns=[samples[id(task.execution), index] for index in range(count)],
+                    whole_ns=whole,
+                    excess=excess,
+                )
             )
-            for task in tasks
-        ]
+        return models
 
     def _explained(self, timetable: Timetable, tasks: Sequence[PlannedTask], beat: Beat) -> Timetable:
-        """What binds, by layer where a layer does, and a beat or deadlines that would fit."""
-        limit_ns = timetable.residual_ns - timetable.guard_ns
+        """What binds, by layer where a layer does, and changes that would help."""
+        room = segment_room(beat, [model for model in timetable.models if model.role == "priority"])
         binding = timetable.binding_constraint
         for task in tasks:
-            if task.pieces is None or limit_ns <= 0 or int(task.pieces.quantile_ns.max()) <= limit_ns:
+            if task.pieces is None or room <= 0 or int(task.pieces.quantile_ns.max()) <= room:
                 continue
             longest = int(task.pieces.quantile_ns.argmax())
-            layers = [
-                layer.name for layer in task.wired.model.layers[task.runs[longest][0] : task.runs[longest][1] + 1]
-            ]
+            first, last = task.runs[longest]
+            names = dict.fromkeys((task.wired.model.layers[first].name, task.wired.model.layers[last].name))
             binding = (
-                f"{'layer' if len(layers) == 1 else 'layers'} {' .. '.join(dict.fromkeys((layers[0], layers[-1])))} of "
-                f"{task.name!r} take {task.pieces.quantile_ns[longest] / 1e6:.2f} ms in one piece; the residual less "
-                f"guard is {limit_ns / 1e6:.2f} ms"
+                f"{'layer' if first == last else 'layers'} {' .. '.join(names)} of {task.name!r} take "
+                f"{task.pieces.quantile_ns[longest] / 1e6:.2f} ms in one piece; the residual less guard is "
+                f"{room / 1e6:.2f} ms"
             )
             break
-        pieces = [task.pieces for task in tasks if task.pieces is not None]
-        later = later_deadlines(beat, timetable.models)
-        slower = slower_beat(timetable.priority_ns, timetable.guard_ns, pieces, self.workload.beat_hz)
-        if later is None:
-            fixes: tuple[Fix, ...] = (slower,)
-        elif later.verified:
-            fixes = (later,)
-        else:  # neither of them is enough alone
-            fixes = (later, msgspec.structs.replace(slower, verified=False))
-        return msgspec.structs.replace(timetable, binding_constraint=binding, fixes=fixes)
+        candidates = [
+            Candidate(task.uncut or model, task.pieces, task.wired.entry.always_split)
+            for task, model in zip(tasks, timetable.models, strict=True)
+        ]
+        self.notify("looking for changes that would help")
+        return msgspec.structs.replace(
+            timetable,
+            binding_constraint=binding,
+            fixes=fixes(candidates, beat, self.workload.beat_hz, self.mode),
+        )
 
-    def _verified(self, timetable: Timetable, tasks: Sequence[PlannedTask]) -> Timetable:
+    def _verified(self, timetable: Timetable, tasks: Sequence[PlannedTask], beat: Beat) -> Timetable:  # noqa: ARG002
         """The joined segments against the whole model, two frames in a row (state included)."""
         self.notify("verifying the segments' outputs")
         models = []
@@ -348,7 +410,7 @@ class _Planner:
                 whole.reset()
                 random = np.random.default_rng(0)
                 for _ in range(2):
-                    frame = random_inputs(cut.inputs, random)
+                    frame = cut.example(random)
                     difference = max(difference, greatest_difference(cut.run(frame), whole.run(frame)))
                 cut.reset()
                 whole.reset()

@@ -23,21 +23,24 @@ from framefit.core.program import (
     SegmentProgram,
     write_program,
 )
-from framefit.core.results import Frame, Metrics, Percentiles, RunInfo, StreamMetrics
+from framefit.core.results import Frame, Metrics, RunInfo
 from framefit.core.timetable import Timetable
 from framefit.core.workload import release_ns
-from framefit.devices.host import fingerprint, flushed_denormals, pinned
+from framefit.devices.host import fingerprint, flushed_denormals, host_stalls, pinned
 from framefit.devices.measure import Measurement, measure, measure_floor
-from framefit.errors import DeviceError, InfeasibleError, InputError
+from framefit.errors import FramefitError, InfeasibleError, InputError
 from framefit.report.frames import write_frames
 from framefit.report.perfetto import write_perfetto
 from framefit.report.picture import run_picture
-from framefit.runtime.dispatcher import Dispatcher, Job, steady
-from framefit.runtime.metrics import figures, frame_records, misses, model_metrics
-from framefit.runtime.sinks import Sink, open_sink
+from framefit.runtime.dispatcher import Dispatcher, instants, steady
+from framefit.runtime.job import Job
+from framefit.runtime.metrics import frame_records, priority_ns, run_metrics, stream_metrics
+from framefit.runtime.preemptive import PreemptiveDispatcher
+from framefit.runtime.sinks import AggregatingSink, Sink, open_sink
 from framefit.runtime.streams import Queue, Stream, open_stream
 from framefit.runtime.wiring import streams_of
 from framefit.scheduling.bounds import fluid_bound_hz, packing_bound_hz
+from framefit.scheduling.service import Rotation
 from framefit.workflows.plan import Notify, Plan, plan, silent
 
 __all__ = ["RunResult", "run"]
@@ -128,7 +131,7 @@ def run(
     count = windows if windows is not None else max(round((seconds or _DEFAULT_SECONDS) * rate_hz), 1)
     session = _Session(planned, seed=seed, force=force)
     count = min([count, *(stream.length for stream in session.streams.values() if stream.length is not None)])
-    failure: DeviceError | None = None
+    failure: FramefitError | None = None
     with pinned(planned.device.target.units[0].core), flushed_denormals():
         notify("warming up")
         around = [session.measure()]
@@ -144,14 +147,17 @@ def run(
                 dispatcher.run(
                     count, stop=stop, on_idle=None if on_idle is None else lambda begun: on_idle(begun, count)
                 )
-        except DeviceError as error:
+        except FramefitError as error:  # of the device, a sink, a stream: what happened is kept
             failure = error
         interrupted = dispatcher.windows < count and failure is None
         if failure is None:
             notify("measuring once more")
             around.append(session.measure())
         planned.device.events()
-    session.close()
+    try:
+        session.close()
+    except FramefitError as error:
+        failure = failure or error
     notify("writing the run folder")
     result = session.result(folder, floor, around, interrupted=interrupted)
     _write(result, planned, seed=seed, force=force, command=" ".join(sys.argv))
@@ -167,50 +173,72 @@ class _Session:
         self.plan = planned
         workload, timetable = planned.workload, planned.timetable
         entries = streams_of(workload)
+        folder = planned.app.resolve().parent
         self.streams: dict[str, Stream] = {
-            entry.name: open_stream(entry, seed + index) for index, entry in enumerate(entries)
+            entry.name: open_stream(entry, seed + index, folder=folder) for index, entry in enumerate(entries)
         }
         by_name = {entry.name: entry for entry in entries}
         jobs, first = [], 0
         self.first_programs: list[int] = []
         self.sinks: list[Sink] = []
         for task, model in zip(planned.tasks, timetable.models, strict=True):
-            sinks = []
+            entry = task.wired.entry
             for output in workload.outputs:
                 if output.model == task.name:
-                    names = output.tensors or tuple(tensor.name for tensor in task.execution.model.outputs)
-                    unknown = set(names) - {tensor.name for tensor in task.execution.model.outputs}
-                    if unknown:
-                        raise InputError(
-                            f"model {task.name!r} has no output {min(unknown)!r}; outputs: "
-                            f"{', '.join(tensor.name for tensor in task.execution.model.outputs)}",
-                            where="$.outputs",
-                            remedy="correct the name",
-                        )
-                    sinks.append((open_sink(output.sink, force=force), names))
-            self.sinks += [sink for sink, _ in sinks]
+                    _check_names(output.tensors, task.execution.output_names, task.name)
             read = [by_name[source] for source in task.wired.sources.values()]
             default_ns = timetable.window_ns if task.priority else None
-            deadline_ms = task.wired.entry.deadline_ms
             jobs.append(
                 Job(
                     execution=task.execution,
                     first_program=first,
                     priority=task.priority,
                     estimates_ns=[segment.duration_ns for segment in model.segments],
-                    deadline_ns=default_ns if deadline_ms is None else round(deadline_ms * 1e6),
+                    deadline_ns=default_ns if entry.deadline_ms is None else round(entry.deadline_ms * 1e6),
                     sources={name: self.streams[source] for name, source in task.wired.sources.items()},
                     queue=Queue(
-                        min((entry.queue for entry in read), default=1),
-                        drop_oldest=all(entry.when_full == "drop-oldest" for entry in read),
+                        max(min((stream.queue for stream in read), default=1), entry.frames),
+                        drop_oldest=all(stream.when_full == "drop-oldest" for stream in read),
                     ),
-                    sinks=sinks,
+                    every=entry.every,
+                    frames=entry.frames,
                 )
             )
             jobs[-1].read(0)  # a frame that does not fit is found now, not in the loop
             self.first_programs.append(first)
             first += len(model.segments)
-        self.dispatcher = Dispatcher(planned.device, planned.device.clock, jobs, workload.beat_hz, timetable.guard_ns)
+        self._open_sinks(jobs, folder, force=force)  # last: nothing is left behind by what is refused
+        numbers = {task.name: index for index, task in enumerate(planned.tasks)}
+        dispatching = PreemptiveDispatcher if timetable.preemptive else Dispatcher
+        self.dispatcher = dispatching(
+            planned.device,
+            planned.device.clock,
+            jobs,
+            workload.beat_hz,
+            timetable.guard_ns,
+            service=Rotation(sum(not job.priority for job in jobs)),
+            reserved=instants(timetable, numbers),
+            stalls=host_stalls(planned.device.target.units[0].core),
+        )
+
+    def _open_sinks(self, jobs: Sequence[Job], folder: Path, *, force: bool) -> None:
+        outputs = self.plan.workload.outputs
+        paths = [folder / output.sink for output in outputs if output.sink.endswith((".npz", ".jsonl"))]
+        new = [path for path in paths if not path.exists()]
+        try:
+            for task, job in zip(self.plan.tasks, jobs, strict=True):
+                aggregate, sinks = task.wired.entry.aggregate, []
+                for output in outputs:
+                    if output.model == task.name:
+                        sink = open_sink(output.sink, force=force, folder=folder)
+                        self.sinks.append(AggregatingSink(sink, aggregate) if aggregate > 1 else sink)
+                        sinks.append((self.sinks[-1], output.tensors))
+                job.sinks = sinks
+        except FramefitError:
+            self.close()
+            for path in new:
+                path.unlink(missing_ok=True)
+            raise
 
     def measure(self) -> list[Measurement]:
         """All segments and uncut background models in turn, as around every run."""
@@ -233,8 +261,32 @@ class _Session:
 
     def close(self) -> None:
         """Complete all sinks."""
+        failure: FramefitError | None = None
         for sink in self.sinks:
-            sink.close()
+            try:
+                sink.close()
+            except FramefitError as error:  # the others are completed all the same
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _bounds_hz(self, segment_ns: Sequence[int], whole_ns: Sequence[int]) -> tuple[float, float] | None:
+        """Fluid and packing bound of the background models, all served alike."""
+        timetable = self.plan.timetable
+        background = [
+            (first, model, whole)
+            for first, model, whole in zip(self.first_programs, timetable.models, whole_ns, strict=True)
+            if model.role == "background"
+        ]
+        if not background:
+            return None
+        reserved_ns = priority_ns(timetable, self.dispatcher)
+        every = max(task.wired.entry.every * task.wired.entry.frames for task in self.plan.tasks if not task.priority)
+        fluid = fluid_bound_hz(timetable.window_ns, reserved_ns, sum(whole for _, _, whole in background), every)
+        if timetable.preemptive:
+            return fluid, fluid  # nothing has to be packed
+        segments = [segment_ns[first + index] for first, model, _ in background for index in range(len(model.segments))]
+        return fluid, packing_bound_hz(timetable.window_ns, round(reserved_ns), segments, every=every)
 
     def result(
         self,
@@ -247,74 +299,24 @@ class _Session:
         """Figures from the logs."""
         timetable, run = self.plan.timetable, self.dispatcher
         rate_hz, windows = self.plan.workload.beat_hz, run.windows
-        releases = np.asarray([run.start_ns + release_ns(k, rate_hz) for k in range(windows)], np.int64)
+        count = len(self.plan.tasks)
         medians = [int(np.median(np.concatenate([m.samples_ns for m in same]))) for same in zip(*around, strict=True)]
-        segment_ns, whole_ns = medians[: -len(self.plan.tasks)], medians[-len(self.plan.tasks) :]
-        rows = run.launches.rows()
-        lasted = rows[:, 4] - rows[:, 3]
-        priority_programs = [
-            first + index
-            for first, model in zip(self.first_programs, timetable.models, strict=True)
-            for index in range(len(model.segments))
-            if model.role == "priority"
-        ]
-        is_priority = np.isin(rows[:, 0], priority_programs)
-        per_window = np.bincount(rows[is_priority, 1].astype(np.int64), lasted[is_priority], minlength=max(windows, 1))
-        priority_ns = float(np.median(per_window))
-        background = [
-            (first, model, whole)
-            for first, model, whole in zip(self.first_programs, timetable.models, whole_ns, strict=True)
-            if model.role == "background"
-        ]
-        all_segments = [segment_ns[first + i] for first, model, _ in background for i in range(len(model.segments))]
-        window_ns = timetable.window_ns
-        bounds = None
-        if background:
-            bounds = (
-                fluid_bound_hz(window_ns, priority_ns, sum(whole for _, _, whole in background)),
-                packing_bound_hz(window_ns, round(priority_ns), all_segments),
-            )
-        models = []
-        for index, (first, model, whole) in enumerate(
-            zip(self.first_programs, timetable.models, whole_ns, strict=True)
-        ):
-            cut = sum(segment_ns[first : first + len(model.segments)])
-            models.append(
-                model_metrics(
-                    index,
-                    model,
-                    run.frames,
-                    windows=windows,
-                    rate_hz=rate_hz,
-                    bounds_hz=bounds if model.role == "background" else None,
-                    overhead_ratio=cut / max(whole, 1) - 1 if len(model.segments) > 1 else 0.0,
-                )
-            )
-        use = figures(timetable, run.launches, windows=windows, rate_hz=rate_hz)
+        segment_ns, whole_ns = medians[:-count], medians[-count:]
         names = [task.name for task in self.plan.tasks]
         counted_by = {task.name: next(iter(task.wired.sources.values()), "-") for task in self.plan.tasks}
-        floor_ns = Percentiles.of(floor)
         frames = frame_records(run.frames, names, counted_by, run.start_ns)
-        dropped: dict[str, set[int]] = {name: set() for name in self.streams}
-        for frame in frames:
-            if frame.fate == "dropped" and frame.stream in dropped:
-                dropped[frame.stream].add(frame.frame)
-        metrics = Metrics(
-            windows=windows,
-            models=tuple(models),
-            residual_utilisation_ratio=use.residual_utilisation_ratio,
-            guard_loss_ratio=use.guard_loss_ratio,
-            packing_loss_ratio=use.packing_loss_ratio,
-            floor_release_to_start_ns=floor_ns,
-            estimate_exceeded_ratio=use.estimate_exceeded_ratio,
-            dispatch_ns=use.dispatch_ns,
-            peak_memory_bytes=sum(task.execution.memory_bytes for task in self.plan.tasks),
-            rung_switches=0,
-            streams=tuple(
-                StreamMetrics(name=name, received=windows, dropped=len(frames)) for name, frames in dropped.items()
-            ),
-            misses=tuple(misses(timetable, run.launches, run.frames, window_ns=window_ns, floor_p99_ns=floor_ns.p99)),
+        metrics = run_metrics(
+            timetable,
+            run,
+            rate_hz=rate_hz,
+            segment_ns=segment_ns,
+            whole_ns=whole_ns,
+            floor_ns=floor,
+            bounds_hz=self._bounds_hz(segment_ns, whole_ns),
+            memory_bytes=sum(task.execution.memory_bytes for task in self.plan.tasks),
+            streams=stream_metrics(frames, list(self.streams), windows),
         )
+        releases = np.asarray([run.start_ns + release_ns(k, rate_hz) for k in range(windows)], np.int64)
         program = _program(self.plan)
         return RunResult(
             folder=folder,
@@ -326,6 +328,17 @@ class _Session:
             launches=run.launches.launches(),
             releases_ns=releases,
             interrupted=interrupted,
+        )
+
+
+def _check_names(asked: Sequence[str] | None, known: Sequence[str] | None, model: str) -> None:
+    """Whether a model has the outputs that are asked for; what postprocess gives is not known yet."""
+    unknown = set(asked or ()) - set(known or asked or ())
+    if unknown:
+        raise InputError(
+            f"model {model!r} has no output {min(unknown)!r}; outputs: {', '.join(known or ())}",
+            where="$.outputs",
+            remedy="correct the name",
         )
 
 

@@ -1,0 +1,105 @@
+"""Functions of the user's own that a workload names: ``"module:function"``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from framefit.core.workload import names_function
+from framefit.errors import InputError
+
+__all__ = ["load_function", "told"]
+
+
+def load_function(spec: str, folder: Path, where: str) -> Callable[..., Any]:
+    """Import the function that ``spec`` names.
+
+    The module is looked for in ``folder`` first, then where Python looks. A module of
+    that name that is already loaded from elsewhere stays what it is for everyone else.
+
+    Args:
+        spec: "module:function"; the module may be dotted.
+        folder: the app's.
+        where: key or entry, for messages.
+
+    Raises:
+        InputError: no such module or attribute, nothing that can be called, or a
+            module that fails while it is imported.
+    """
+    if not names_function(spec):
+        raise InputError(f"{spec!r} names no function", where=where, remedy='write "module:function"')
+    name, _, attribute = spec.partition(":")
+    root = name.partition(".")[0]
+    folder = folder.resolve()
+    with _importing_from(folder, root):
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            missing = error.name or ""
+            if name != missing and not name.startswith(f"{missing}."):
+                raise InputError(
+                    f"importing {name!r} failed: {told(error)}", where=where, remedy=f"install {missing!r}"
+                ) from error
+            raise InputError(
+                f"no module {name!r}", where=where, remedy=f"put {root}.py beside the app, or install it"
+            ) from None
+        except (Exception, SystemExit) as error:  # whatever the user's module does
+            raise InputError(
+                f"importing {name!r} failed: {told(error)}", where=where, remedy="correct the module"
+            ) from error
+    try:
+        function = getattr(module, attribute)
+    except AttributeError:
+        raise InputError(
+            f"module {name!r} has no {attribute!r}", where=where, remedy="correct the name, or define it"
+        ) from None
+    if not callable(function):
+        raise InputError(f"{spec!r} is a {type(function).__name__}, not a function", where=where, remedy="name one")
+    found: Callable[..., Any] = function
+    return found
+
+
+def told(error: BaseException) -> str:
+    """An exception of the user's code in one line: kind, message, and where it was raised."""
+    message = next(iter(str(error).splitlines()), "")
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} ({Path(error.filename or '?').name}, line {error.lineno})"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__ and "importlib" not in frame.filename
+    ]
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}{f': {message}' if message else ''}{place}"
+
+
+@contextmanager
+def _importing_from(folder: Path, root: str) -> Iterator[None]:
+    """The folder goes first; a module of the same name from elsewhere is put aside meanwhile."""
+    aside = {}
+    if (folder / f"{root}.py").is_file() or (folder / root).is_dir():
+        loaded = sys.modules.get(root)
+        file = getattr(loaded, "__file__", None)
+        if loaded is not None and (file is None or not Path(file).resolve().is_relative_to(folder)):
+            aside = _removed(root)
+    path = list(sys.path)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        if aside:
+            _removed(root)
+            sys.modules.update(aside)
+
+
+def _removed(root: str) -> dict[str, Any]:
+    """A module and its submodules, taken out of Python's list of loaded modules."""
+    names = [name for name in sys.modules if name == root or name.startswith(f"{root}.")]
+    return {name: sys.modules.pop(name) for name in names}

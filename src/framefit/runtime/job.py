@@ -1,0 +1,110 @@
+"""A model as the dispatcher sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from framefit.core.model import TensorInfo
+from framefit.devices.device import Array, Completion, Tensors
+from framefit.runtime.sinks import Sink
+from framefit.runtime.streams import Queue, Stream
+
+__all__ = ["Job", "Launchable"]
+
+
+class Launchable(Protocol):
+    """What a job launches: :class:`framefit.runtime.execution.Execution`, or bare durations."""
+
+    @property
+    def frame_inputs(self) -> tuple[TensorInfo, ...]:
+        """What one frame consists of."""
+
+    def load(self, frame: Tensors | Sequence[Tensors]) -> None:
+        """Take a frame, or as many as the model consumes at once."""
+
+    def launch(self, index: int) -> Completion:
+        """Run a segment."""
+
+    def results(self, names: Sequence[str] | None = None) -> dict[str, Array]:
+        """Copies of the outputs of the frame in flight."""
+
+    def finish(self) -> None:
+        """The frame is done."""
+
+
+@dataclass
+class Job:
+    """One model of a run.
+
+    Attributes:
+        execution: what it launches.
+        first_program: number of its first segment's program.
+        priority: whether windows are reserved for it.
+        estimates_ns: planned quantile of each segment.
+        deadline_ns: after release; ``None``: none.
+        sources: graph input -> stream that feeds it.
+        queue: frames that wait.
+        sinks: where outputs go, and which (``None``: all).
+        every: windows between its frames; the frames between are skipped.
+        frames: frames that it consumes at once.
+    """
+
+    execution: Launchable
+    first_program: int
+    priority: bool
+    estimates_ns: Sequence[int]
+    deadline_ns: int | None
+    sources: Mapping[str, Stream]
+    queue: Queue
+    sinks: Sequence[tuple[Sink, Sequence[str] | None]] = ()
+    every: int = 1
+    frames: int = 1
+    next_segment: int = 0
+    in_flight: list[int] = field(default_factory=list)
+    started_ns: int = -1
+    _inputs: tuple[TensorInfo, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._inputs = self.execution.frame_inputs
+
+    @property
+    def busy(self) -> bool:
+        """Whether a frame is in flight."""
+        return bool(self.in_flight)
+
+    @property
+    def ready(self) -> bool:
+        """Whether something could be launched."""
+        return bool(self.in_flight) or len(self.queue) >= self.frames
+
+    @property
+    def next_ns(self) -> int | None:
+        """Planned quantile of what it would launch next; ``None``: nothing."""
+        return self.estimates_ns[self.next_segment] if self.ready else None
+
+    def read(self, frame: int) -> dict[str, Array]:
+        """A frame's tensors."""
+        return {tensor.name: self.sources[tensor.name].read(frame, tensor) for tensor in self._inputs}
+
+    def take(self) -> None:
+        """Put the frames that waited longest in flight."""
+        self.in_flight = [self.queue.take() for _ in range(self.frames)]
+
+    def load(self) -> None:
+        """Hand the frames in flight over.
+
+        Raises:
+            EndOfStream: there are not so many.
+        """
+        if not self._inputs:
+            return
+        read = [self.read(frame) for frame in self.in_flight]
+        self.execution.load(read[0] if self.frames == 1 else read)
+
+    def clear(self) -> list[int]:
+        """Forget all frames; those in flight and those that wait."""
+        left = [*self.in_flight, *self.queue.clear()]
+        self.in_flight, self.next_segment = [], 0
+        return left

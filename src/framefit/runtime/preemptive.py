@@ -1,0 +1,133 @@
+"""Dispatching where the operating system can interrupt background work.
+
+A CPU core is preemptive: a thread of real-time priority gets it at once, whatever runs.
+Then nothing has to be cut, and no residual is lost to guards or gaps.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from framefit.core.model import TensorInfo
+from framefit.devices.device import Array
+from framefit.runtime.dispatcher import Dispatcher
+from framefit.runtime.job import Job
+from framefit.runtime.streams import Stream
+
+__all__ = ["PreemptiveDispatcher"]
+
+_PRIORITY = 50  # middle of SCHED_FIFO's 1 .. 99: above what users run, below the kernel's own threads
+_ALWAYS = 1 << 62  # room of a segment that may be interrupted
+_WAIT_S = 0.1
+
+
+class PreemptiveDispatcher(Dispatcher):
+    """Two threads on one core: priority models in one of real-time priority, the rest in a plain one.
+
+    The same jobs, logs and policy as the cooperative dispatcher's; the guard plays no
+    part. Needs permission for SCHED_FIFO
+    (:func:`framefit.devices.host.realtime_priority_permitted`).
+    """
+
+    _one_thread = False
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._lock = threading.Lock()  # of all queues
+        shared: dict[int, Stream] = {}
+        for job in self._jobs:
+            job.sources = {
+                name: shared.setdefault(id(stream), _SharedStream(stream)) for name, stream in job.sources.items()
+            }
+
+    def run(
+        self,
+        windows: int,
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        on_idle: Callable[[int], None] | None = None,
+    ) -> None:
+        """See :meth:`Dispatcher.run`."""
+        self._arrived = threading.Event()
+        self._closing = False
+        self._failure: BaseException | None = None
+        before = os.sched_getscheduler(0), os.sched_getparam(0)
+        # Made before this thread's priority rises: it would inherit that.
+        self._worker = threading.Thread(target=self._work, name="framefit-background", daemon=True)
+        self._worker.start()
+        try:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
+            super().run(windows, stop=lambda: stop() or self._failure is not None, on_idle=on_idle)
+        finally:
+            self._join()
+            os.sched_setscheduler(0, *before)
+        if self._failure is not None:
+            raise self._failure
+
+    def _serve(self, now: int, reserved: int) -> bool:  # noqa: ARG002 - the other thread serves
+        return False
+
+    def _relieve(self) -> None:
+        """Outputs are handed out by one thread only."""
+
+    def _deliver(self, window: int) -> None:
+        super()._deliver(window)
+        self._arrived.set()
+
+    def _put(self, job: Job, frame: int) -> int | None:
+        with self._lock:
+            return super()._put(job, frame)
+
+    def _take(self, job: Job) -> None:
+        with self._lock:
+            super()._take(job)
+
+    def _work(self) -> None:
+        """Run background launches until the end."""
+        try:
+            _plain()  # this thread too inherits what its maker has
+            while not (self._closing or self._ended):
+                needed = [job.next_ns for _, job in self._background]
+                chosen = self._service.choose(needed, _ALWAYS) if self._background else None
+                if chosen is None:
+                    self._arrived.wait(_WAIT_S)
+                    self._arrived.clear()
+                else:
+                    self._launch(self._background[chosen][0], self._clock.now_ns())
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that called run()
+            self._failure = error
+
+    def _end(self) -> None:
+        self._join()
+        super()._end()
+
+    def _join(self) -> None:
+        self._closing = True
+        self._arrived.set()
+        _plain()  # else this thread's waiting would keep its priority from the worker
+        self._worker.join()
+
+
+class _SharedStream:
+    """A stream that two threads read, one at a time."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    @property
+    def length(self) -> int | None:
+        return self._stream.length
+
+    def read(self, frame: int, tensor: TensorInfo) -> Array:
+        with self._lock:
+            return self._stream.read(frame, tensor)
+
+
+def _plain() -> None:
+    """No real-time priority for the calling thread."""
+    if os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
