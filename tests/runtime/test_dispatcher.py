@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 
 from fakes import FakeDevice, ListSink, NumberStream
 from framefit.core.events import EventType
-from framefit.core.model import GraphBuilder, Model
+from framefit.core.model import GraphBuilder, Model, TensorInfo
 from framefit.core.workload import release_ns
 from framefit.devices.clock import VirtualClock
+from framefit.devices.device import Array
 from framefit.errors import DeviceError
 from framefit.runtime.dispatcher import Dispatcher, steady
 from framefit.runtime.execution import Execution
 from framefit.runtime.job import Job
 from framefit.runtime.log import Fate, LaunchLog
-from framefit.runtime.streams import Queue
+from framefit.runtime.streams import EndOfStream, Queue
 from framefit.scheduling.service import Rotation
 
 MS = 1_000_000
@@ -468,3 +469,221 @@ def test_steady_restores_what_it_changed() -> None:
         fail()
     assert sys.getswitchinterval() == interval
     assert gc.get_freeze_count() == 0
+
+
+def test_a_reserved_instant_in_the_middle() -> None:
+    """Priority starts at its instant, not at the release; background work fills both sides and keeps its guard."""
+    device = FakeDevice({"face": 2 * MS, "big.0": 3 * MS, "big.1": 3 * MS})
+    entries = Entry("face", [2 * MS], priority=True), Entry("big", [3 * MS] * 2)
+    run = dispatcher(device, *entries, reserved=[[(4 * MS, 0)]])
+    run.run(3)
+    window = [("big.0", 0.0), ("face", 4.0), ("big.1", 6.0)]
+    assert launched(device, run) == [(label, 10.0 * k + at) for k in range(3) for label, at in window]
+    assert fates(run, 0) == fates(run, 1) == dict.fromkeys(range(3), Fate.DONE)
+
+
+@pytest.mark.parametrize(("excess_ns", "starts"), [(0, True), (1, False)])
+def test_the_guard_before_a_reserved_instant(excess_ns: int, starts: bool) -> None:
+    """Before an instant in mid-window a segment starts only if it and the guard fit, to the nanosecond."""
+    estimate = 4 * MS - GUARD_NS + excess_ns
+    device = FakeDevice({"face": 6 * MS, "big": MS})
+    entries = Entry("face", [6 * MS], priority=True), Entry("big", [estimate])
+    run = dispatcher(device, *entries, reserved=[[(4 * MS, 0)]])
+    run.run(3)
+    assert [label for label, _, _ in device.launches] == (["big", "face"] * 3 if starts else ["face"] * 3)
+
+
+def test_a_segment_may_cross_a_release_that_is_no_instant() -> None:
+    """With the period at the end, background work goes on over the release; each frame is delivered all the same."""
+    device = FakeDevice({"face": 2 * MS, "big.0": 3 * MS, "big.1": 3 * MS})
+    entries = Entry("face", [2 * MS], priority=True), Entry("big", [3 * MS] * 2, queue=1)
+    run = dispatcher(device, *entries, reserved=[[(6 * MS, 0)]], guard_ns=0)
+    run.run(4)
+    assert launched(device, run) == [
+        *(("big.0", 0.0), ("big.1", 3.0), ("face", 6.0)),
+        *(("big.0", 10.0), ("big.1", 13.0), ("face", 16.0)),
+        *(("big.0", 20.0), ("big.1", 23.0), ("face", 26.0)),
+        *(("big.0", 30.0), ("big.1", 33.0), ("face", 36.0)),
+    ]
+    device = FakeDevice({"face": 2 * MS, "big.0": 5 * MS, "big.1": 5 * MS})
+    entries = Entry("face", [2 * MS], priority=True), Entry("big", [5 * MS] * 2, queue=1)
+    run = dispatcher(device, *entries, reserved=[[(6 * MS, 0)]], guard_ns=0)
+    run.run(4)
+    assert launched(device, run) == [
+        *(("big.0", 0.0), ("face", 6.0), ("big.1", 8.0)),
+        *(("face", 16.0), ("big.0", 18.0)),
+        *(("face", 26.0), ("big.1", 28.0)),
+        ("face", 36.0),
+    ]
+    assert fates(run, 0) == dict.fromkeys(range(4), Fate.DONE)
+    assert fates(run, 1) == {0: Fate.DONE, 1: Fate.DONE, 2: Fate.QUEUE_FULL, 3: Fate.RUN_ENDED}
+    starts = {row[1]: row[4] for row in run.frames.rows().tolist() if row[0] == 0}
+    assert starts == {k: run.release(k) + 6 * MS for k in range(4)}
+
+
+def test_instants_that_differ_from_window_to_window() -> None:
+    """The pattern repeats: a model of every second window is due there only, and the free window is used whole."""
+    device = FakeDevice({"face": 2 * MS, "voice": 4 * MS, "big": 5 * MS})
+    entries = (
+        Entry("face", [2 * MS], priority=True),
+        Entry("voice", [4 * MS], priority=True, every=2),
+        Entry("big", [5 * MS]),
+    )
+    run = dispatcher(device, *entries, reserved=[[(0, 0), (0, 1)], [(0, 0)]])
+    run.run(4)
+    pair = [("face", 0.0), ("voice", 2.0), ("face", 10.0), ("big", 12.0)]
+    assert launched(device, run) == [*pair, *((label, 20 + at) for label, at in pair)]
+    assert fates(run, 1) == {0: Fate.DONE, 1: Fate.SKIPPED, 2: Fate.DONE, 3: Fate.SKIPPED}
+
+
+def test_two_instants_in_a_window() -> None:
+    """Priority models with instants of their own each start at theirs; background work runs between them."""
+    device = FakeDevice({"face": 2 * MS, "voice": MS, "big": 2 * MS})
+    entries = Entry("face", [2 * MS], priority=True), Entry("voice", [MS], priority=True), Entry("big", [2 * MS])
+    run = dispatcher(device, *entries, reserved=[[(MS, 0), (6 * MS, 1)]])
+    run.run(2)
+    window = [("face", 1.0), ("big", 3.0), ("voice", 6.0)]
+    assert launched(device, run) == [(label, 10.0 * k + at) for k in range(2) for label, at in window]
+
+
+def test_every_third_frame() -> None:
+    """Frames between are skipped at their release, wait nowhere and reach no sink."""
+    device = FakeDevice({"face": 2 * MS, "big": 3 * MS})
+    entries = Entry("face", [2 * MS], priority=True), Entry("big", [3 * MS], every=3)
+    run = dispatcher(device, *entries)
+    run.run(8)
+    assert fates(run, 1) == {frame: Fate.SKIPPED if frame % 3 else Fate.DONE for frame in range(8)}
+    assert [frame for frame, _ in entries[1].sink.taken] == [0, 3, 6]
+    skipped = [row for row in run.frames.rows().tolist() if row[2] == Fate.SKIPPED]
+    assert all(row[3:] == [run.release(row[1]), -1, -1] for row in skipped)
+    run_ended(run, 8, 2)
+
+
+def test_several_frames_at_once() -> None:
+    """A model of three frames starts with the third, gives one output for all of them, and each has a fate."""
+    device = FakeDevice({"face": 2 * MS, "clip.0": 3 * MS, "clip.1": 3 * MS})
+    entries = Entry("face", [2 * MS], priority=True), Entry("clip", [3 * MS] * 2, frames=3, queue=3)
+    run = dispatcher(device, *entries)
+    run.run(8)
+    assert [(label, at) for label, at in launched(device, run) if label != "face"] == [
+        ("clip.0", 22.0),
+        ("clip.1", 25.0),
+        ("clip.0", 52.0),
+        ("clip.1", 55.0),
+    ]
+    assert fates(run, 1) == {frame: Fate.DONE if frame < 6 else Fate.RUN_ENDED for frame in range(8)}
+    assert [(frame, outputs["number"].tolist()) for frame, outputs in entries[1].sink.taken] == [
+        (2, [0, 1, 2]),
+        (5, [3, 4, 5]),
+    ]
+    mine = [row for row in run.frames.rows().tolist() if row[0] == 1 and row[2] == Fate.DONE]
+    assert [row[3] for row in mine] == [run.release(frame) for frame in range(6)]
+    assert run.launches.launches().frame[run.launches.launches().program == 1].tolist() == [2, 5]
+
+
+def test_frames_consumed_together_are_as_late_as_the_newest() -> None:
+    """The deadline counts from the newest frame's release: the older ones had to wait for it."""
+    device = FakeDevice({"clip": 2 * MS})
+    run = dispatcher(device, Entry("clip", [2 * MS], priority=True, frames=2, deadline_ns=2 * MS))
+    run.run(6)
+    assert fates(run, 0) == dict.fromkeys(range(6), Fate.DONE)
+    device = FakeDevice({"clip": 2 * MS + 1})
+    run = dispatcher(device, Entry("clip", [2 * MS], priority=True, frames=2, deadline_ns=2 * MS))
+    run.run(6)
+    assert fates(run, 0) == dict.fromkeys(range(6), Fate.LATE)
+
+
+def test_a_full_queue_may_refuse_the_new_frame() -> None:
+    """With drop-newest the frame that finds the queue full is refused, and the older ones are served."""
+    device = FakeDevice({"big.0": 9 * MS, "big.1": 9 * MS, "big.2": 9 * MS})
+    oldest = dispatcher(device, Entry("big", [9 * MS] * 3, queue=1))
+    oldest.run(7)
+    full, refused, ended = Fate.QUEUE_FULL, Fate.REFUSED, Fate.RUN_ENDED
+    assert fates(oldest, 0) == dict(enumerate([Fate.DONE, full, full, Fate.DONE, full, full, ended]))
+    newest = dispatcher(FakeDevice(9 * MS), Entry("big", [9 * MS] * 3, queue=1, drop_oldest=False))
+    newest.run(7)
+    assert fates(newest, 0) == dict(enumerate([Fate.DONE, Fate.DONE, refused, refused, ended, refused, refused]))
+
+
+def test_a_backlog_of_priority_frames_is_worked_off_in_order() -> None:
+    """After a stall each waiting frame runs at once, before background work; what the queue could not hold is lost."""
+    device = FakeDevice(lambda _, number: 35 * MS if number == 1 else 2 * MS)
+    entries = Entry("face", [2 * MS], priority=True, queue=2), Entry("big", [2 * MS])
+    run = dispatcher(device, *entries)
+    run.run(6)
+    assert launched(device, run)[:5] == [("face", 0.0), ("big", 2.0), ("face", 37.0), ("face", 39.0), ("face", 41.0)]
+    late = Fate.LATE
+    assert fates(run, 0) == dict(enumerate([Fate.DONE, Fate.QUEUE_FULL, late, late, Fate.DONE, Fate.DONE]))
+    assert [frame for frame, _ in entries[0].sink.taken] == [0, 2, 3, 4, 5]
+
+
+def test_a_frame_that_waited_for_its_own_instant_is_not_run_early() -> None:
+    """A priority frame that ends after the next release leaves the next frame to its own instant, others first."""
+    device = FakeDevice(lambda label, number: 9 * MS if number == 0 else {"face": 2 * MS, "voice": MS}[label])
+    entries = Entry("face", [2 * MS], priority=True), Entry("voice", [MS], priority=True, deadline_ns=13 * MS)
+    run = dispatcher(device, *entries, reserved=[[(4 * MS, 0), (4 * MS, 1)]])
+    run.run(3)
+    assert launched(device, run) == [
+        *(("face", 4.0), ("voice", 13.0)),
+        *(("face", 14.0), ("voice", 16.0)),
+        *(("face", 24.0), ("voice", 26.0)),
+    ]
+    assert fates(run, 0) == {0: Fate.LATE, 1: Fate.DONE, 2: Fate.DONE}
+
+
+def test_gaps_are_used_out_of_turn_without_delaying_the_turn() -> None:
+    """What the model in turn cannot use goes to the next whose segment fits; its own start stays the same."""
+    device = FakeDevice({"a.0": 6 * MS, "a.1": 6 * MS, "b": 3 * MS, "c": 2 * MS})
+    alone = dispatcher(device, Entry("a", [6 * MS] * 2, queue=1))
+    alone.run(6)
+    starts = [at for label, at in launched(device, alone) if label.startswith("a")]
+    device = FakeDevice({"a.0": 6 * MS, "a.1": 6 * MS, "b": 3 * MS, "c": 2 * MS})
+    entries = Entry("a", [6 * MS] * 2, queue=1), Entry("b", [3 * MS]), Entry("c", [2 * MS])
+    run = dispatcher(device, *entries)
+    run.run(6)
+    assert launched(device, run)[:6] == [
+        *(("a.0", 0.0), ("b", 6.0)),
+        *(("a.1", 10.0), ("b", 16.0)),
+        *(("c", 20.0), ("a.0", 22.0)),
+    ]
+    assert [at for label, at in launched(device, run) if label.startswith("a")][:2] == starts[:2] == [0, 10]
+    for entry in entries:
+        numbers = [frame for frame, _ in entry.sink.taken]
+        assert numbers == sorted(set(numbers))
+        assert numbers
+
+
+def test_stalls_of_the_host_are_noted_by_window() -> None:
+    """What the host took is read in idle time, and kept with the window in which it was noticed."""
+    device = FakeDevice({"face": 2 * MS})
+    readings = iter([5, 5, 5, 20, 20, 50, 50, 50, 50, 50, 50])
+    run = dispatcher(device, Entry("face", [2 * MS], priority=True), stalls=lambda: next(readings))
+    run.run(6)
+    assert run.stalled == {2: 15, 4: 30}
+
+
+@dataclass(frozen=True)
+class EndingStream(NumberStream):
+    """Ends after some frames without saying so before."""
+
+    frames: int = 3
+
+    def read(self, frame: int, tensor: TensorInfo) -> Array:
+        """An array full of ``frame``, while there are any."""
+        if frame >= self.frames:
+            raise EndOfStream("ended")
+        return NumberStream.read(frame, tensor)
+
+
+def test_the_end_of_a_stream_ends_the_run() -> None:
+    """A frame that is not there is no failure: the run ends, and every released frame has a fate."""
+    device = FakeDevice({"face": 2 * MS, "big": 3 * MS})
+    entries = Entry("face", [2 * MS], priority=True), Entry("big", [3 * MS])
+    run = dispatcher(device, *entries)
+    for job in run._jobs:
+        job.sources = {"x": EndingStream(), "number": EndingStream()}
+    run.run(100)
+    assert run.windows == 4
+    for model in (0, 1):
+        assert fates(run, model) == {0: Fate.DONE, 1: Fate.DONE, 2: Fate.DONE, 3: Fate.RUN_ENDED}
+    assert [label for label, _, _ in device.launches] == ["face", "big"] * 3

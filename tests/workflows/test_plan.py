@@ -304,7 +304,7 @@ def test_preemption_keeps_models_whole(cut: Plan, folder: Path, guard_ms: float,
 def test_without_permission_models_are_cut_and_it_is_said(
     cut: Plan, folder: Path, guard_ms: float, quiet: Quiet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ "auto" where real-time priorities are refused: the same segments as with "never", and a reason."""
+    """Mode "auto" where real-time priorities are refused: the same segments as with "never", and a reason."""
     monkeypatch.setattr(module, "realtime_priority_permitted", lambda: False)
     timetable = plan(write_app(folder, guard_ms=guard_ms, schedule='preemption = "auto"')).timetable
     assert not timetable.preemptive

@@ -135,9 +135,10 @@ class Dispatcher:
                     next_release = self.release(self.windows)
                 if agenda and agenda[0][0] <= now:
                     index = agenda[0][1]
-                    if self._jobs[index].ready:
+                    job = self._jobs[index]
+                    if job.ready:
                         self._launch(index, now)
-                    else:
+                    if not job.busy:  # one frame an instant: the next one has its own
                         agenda.popleft()
                     continue
                 if now >= next_release:
