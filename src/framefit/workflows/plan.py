@@ -34,7 +34,7 @@ __all__ = ["Notify", "Plan", "PlannedTask", "plan", "silent"]
 
 _MOST_PIECES = 64
 _LEAST_GUARD_NS = 50_000
-_LATE_QUANTILE = 0.95  # a later wake-up costs a segment its window, no more
+_FLOOR_QUANTILE = 0.95  # of wake-ups; beyond it lie stalls of the host that no guard covers
 _DISPATCH_NS = 100_000  # from waking up to the first launch, frame handed over
 _FLOOR_WAKE_UPS, _FLOOR_PERIOD_NS = 100, 5_000_000
 _PROBE_NS, _PROBE_ROUNDS = 2_000_000_000, 12  # measuring pieces
@@ -215,7 +215,7 @@ class _Planner:
                 "real-time priorities are not permitted here (see framefit doctor): background work yields by itself, "
                 "in segments"
             )
-        guard_ns = max(int(np.quantile(late, 0.99)), _LEAST_GUARD_NS)
+        guard_ns = max(int(np.quantile(late, _FLOOR_QUANTILE)), _LEAST_GUARD_NS)
         if schedule.guard_ms is not None:
             guard_ns = round(schedule.guard_ms * 1e6)
         streams = {stream.name: stream for stream in streams_of(self.workload)}
@@ -233,7 +233,7 @@ class _Planner:
         return Beat(
             window_ns=self.workload.window_ns,
             guard_ns=0 if preemptive else guard_ns,
-            late_ns=int(np.quantile(late, _LATE_QUANTILE)) + _DISPATCH_NS,
+            late_ns=int(np.quantile(late, _FLOOR_QUANTILE)) + _DISPATCH_NS,
             position=schedule.priority_position,
             preemptive=preemptive,
             demands=demands,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -51,14 +52,26 @@ class NpuBinding:
 
 @dataclass(frozen=True)
 class NpuHandle:
-    """A label with its duration."""
+    """A label with its duration, and the segment that it was compiled from, if any."""
 
+    label: str
     kind: int
     core: int
     duration_ns: int
+    segment: Model | None = None
 
     def bind(self, tensors: Tensors) -> NpuBinding:
-        """Any arrays will do."""
+        """Check the arrays of the segment's inputs and outputs; without a segment any will do."""
+        if self.segment is not None:
+            for tensor in (*self.segment.inputs, *(output for output in self.segment.outputs if output.fixed)):
+                array = tensors.get(tensor.name)
+                if array is None:
+                    raise DeviceError(f"{self.label}: no array for {tensor.name!r}")
+                if array.dtype.name != tensor.dtype or array.shape != tensor.shape or not array.flags.c_contiguous:
+                    raise DeviceError(
+                        f"{self.label}: {tensor.name!r} is {tensor.dtype} {tensor.shape}, the array {array.dtype} "
+                        f"{array.shape}" + ("" if array.flags.c_contiguous else ", not contiguous")
+                    )
         return NpuBinding(self.kind, self.core, self.duration_ns, tensors)
 
 
@@ -102,9 +115,9 @@ class NpuDevice:
         """None."""
         return ()
 
-    def compile(self, segment: Model, unit: str, label: str) -> NpuHandle:  # noqa: ARG002 - the protocol's form
+    def compile(self, segment: Model, unit: str, label: str) -> NpuHandle:
         """Look up how long ``label`` takes."""
-        return self.handle(label, unit)
+        return dataclasses.replace(self.handle(label, unit), segment=segment)
 
     def handle(self, label: str, unit: str) -> NpuHandle:
         """A launch without a model.
@@ -117,7 +130,8 @@ class NpuDevice:
             raise DeviceError(f"no unit {unit!r}; units: {', '.join(u.name for u in self._target.units)}")
         if label not in self._durations:
             raise DeviceError(f"no duration is known for {label!r}", where=self._target.name)
-        return NpuHandle(self._kinds.setdefault(label, len(self._kinds)), core, self._durations[label])
+        kind = self._kinds.setdefault(label, len(self._kinds))
+        return NpuHandle(label, kind, core, self._durations[label])
 
     def submit(self, binding: Binding) -> Completion:
         """Wait until the launch has ended."""
