@@ -10,7 +10,7 @@ import numpy as np
 from framefit.core.events import EventType, Trace
 from framefit.core.model import Model, TensorInfo
 from framefit.core.target import Target, Unit
-from framefit.devices.clock import VirtualClock
+from framefit.devices.clock import Clock, VirtualClock
 from framefit.devices.device import Array, Binding, Completion, Tensors
 from framefit.devices.recorder import EventRecorder
 from framefit.errors import DeviceError
@@ -64,12 +64,12 @@ class FakeDevice:
         self,
         durations_ns: int | Mapping[str, int] | Callable[[str, int], int] = 1_000_000,
         *,
-        clock: VirtualClock | None = None,
+        clock: Clock | None = None,
         fail_at: int | None = None,
         trace_events: int = 1 << 18,
         groups: tuple[tuple[str, ...], ...] = (),
     ) -> None:
-        self.clock = clock or VirtualClock()
+        self.clock: Clock = clock or VirtualClock()
         self.target = Target(name="fake", kind="npu", units=(Unit(name="fake0", preemptive=False, core=3),))
         self.launches: list[tuple[str, int, int]] = []
         self._durations_ns = durations_ns

@@ -3,17 +3,64 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from framefit.core.model import GraphBuilder, Model
+from framefit.devices.device import Completion
+from framefit.devices.measure import Measurement, measure
+from framefit.workflows.plan import _DISPATCH_NS
 
-__all__ = ["RATE_HZ", "WINDOW_MS", "chain", "listing", "measure_briefly", "small", "write_app", "write_models"]
+__all__ = [
+    "LATE_NS",
+    "RATE_HZ",
+    "WINDOW_MS",
+    "Quiet",
+    "chain",
+    "listing",
+    "measure_briefly",
+    "no_noise",
+    "small",
+    "write_app",
+    "write_models",
+]
 
 RATE_HZ = 20
 WINDOW_MS = 50.0
+
+
+class Quiet:
+    """Stands in for ``measure`` on a machine without noise: few rounds, and the least of them for all.
+
+    It counts its calls; ``scales[n]`` multiplies the durations of call n.
+    """
+
+    def __init__(self, scales: Sequence[float] = ()) -> None:
+        self.calls = 0
+        self._scales = scales
+
+    def __call__(self, launches: Sequence[Callable[[], Completion]], **limits: Any) -> list[Measurement]:
+        """Take ``least_rounds``."""
+        rounds = limits["least_rounds"]
+        scale = self._scales[self.calls] if self.calls < len(self._scales) else 1.0
+        self.calls += 1
+        found = measure(launches, least_rounds=rounds, budget_ns=1)
+        return [Measurement(np.full(rounds, int(m.samples_ns.min() * scale), np.int64)) for m in found]
+
+
+LATE_NS = 120_000  # of a window's first launch, on a machine without noise
+
+
+def no_noise(patch: pytest.MonkeyPatch, scales: Sequence[float] = ()) -> Quiet:
+    """Let plans see no noise: durations as :class:`Quiet` measures them, and wake-ups 20 us late."""
+    fake = Quiet(scales)
+    patch.setattr("framefit.workflows.plan.measure", fake)
+    patch.setattr("framefit.workflows.plan.measure_floor", lambda *_: np.full(100, LATE_NS - _DISPATCH_NS))
+    return fake
 
 
 @functools.cache

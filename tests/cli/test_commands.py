@@ -18,6 +18,7 @@ from console import Framefit
 from framefit.core.files import read_record
 from framefit.core.results import Metrics, RunInfo
 from framefit.core.timetable import Timetable
+from framefit.devices.host import realtime_priority_permitted
 from framefit.workflows.run import RunResult, run
 from workloads import listing, measure_briefly, write_app, write_models
 
@@ -47,6 +48,38 @@ def test_plan_json_is_only_json(framefit: Framefit, models: Path) -> None:
     ended = framefit("plan", write_app(models), "--json")
     assert (ended.code, ended.err) == (0, "")
     assert json.loads(ended.out)["feasible"] is True
+
+
+def test_plan_tells_levels_and_reasons(framefit: Framefit, models: Path) -> None:
+    """Roles that were determined come with the level and what it is made of, in the table and as JSON."""
+    workload = write_app(
+        models,
+        priority=('small:"auto"',),
+        background=('chain:"auto"',),
+        model='task = "tracking"',
+        last="latency_sensitive = false",
+    )
+    ended = framefit("plan", workload, "--json")
+    assert ended.code == 0
+    small, chain = json.loads(ended.out)["models"]
+    assert (small["name"], small["role"]) == ("small", "priority")
+    assert (chain["name"], chain["role"]) == ("chain", "background")
+    assert "+2 task tracking" in small["reasons"]
+    assert small["level"] >= 5 > chain["level"]
+    shown = framefit("plan", workload)
+    assert shown.code == 0
+    assert "task tracking" in " ".join(shown.out.split())
+
+
+@pytest.mark.skipif(not realtime_priority_permitted(), reason="real-time priorities are not permitted here")
+def test_run_may_preempt(framefit: Framefit, models: Path, tmp_path: Path) -> None:
+    """Where permitted, and not forbidden, background work is interrupted; the command line says the same things."""
+    workload = write_app(models, schedule="")
+    ended = framefit("run", workload, "--windows", 10, "--max-miss-ratio", 1, "-o", tmp_path / "out")
+    assert (ended.code, ended.err) == (0, "")
+    assert read_record(tmp_path / "out" / "timetable.json", Timetable).preemptive
+    assert read_record(tmp_path / "out" / "metrics.json", Metrics).windows == 10
+    assert "chain" in ended.out
 
 
 def test_an_infeasible_plan_is_a_negative_answer(framefit: Framefit, models: Path) -> None:

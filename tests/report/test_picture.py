@@ -11,6 +11,8 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from framefit.core.events import EventType
+from framefit.core.program import Launches
 from framefit.errors import InputError
 from framefit.report.picture import run_picture, terminal_picture
 
@@ -64,6 +66,70 @@ def test_svg_overrun(run, late_run):
     left = float(ET.fromstring(text).find(f"{SVG}rect[@class='row']").get("x"))
     assert over[0][1] == pytest.approx(left, abs=0.01)
     assert text.count('class="over"') == 1
+
+
+@pytest.fixture
+def interrupted_run(run):
+    """Background launches of 50 ms, around a priority launch of 4 ms at the beginning of each of 6 windows."""
+    releases = run.releases_ns[:6].tolist()
+    launches, events, start = [], [], releases[0] + 4_100_000
+    for window, release in enumerate(releases):
+        launches.append((0, window, window, release))
+        events += [(release + 50_000, 0, EventType.START), (release + 4_050_000, 0, EventType.END)]
+    for frame in range(4):
+        end = start + 50_000_000
+        launches.append((1, int(np.searchsorted(releases, start)) - 1, frame, start - 10_000))
+        events += [(start, 1, EventType.START), (end, 1, EventType.END)]
+        start = end + 5_000
+    launches.sort(key=lambda launch: launch[3])
+    program, window_of, frame_of, submit = (np.array(column) for column in zip(*launches, strict=True))
+    # A launch's packets arrive when it ends, so those of an interrupted one come behind the others.
+    time, kind, type_ = (np.array(column) for column in zip(*events, strict=True))
+    return dataclasses.replace(
+        run,
+        trace=dataclasses.replace(
+            run.trace,
+            time_ns=time.astype(np.int64),
+            id=kind.astype(np.int32),
+            type=type_.astype(np.uint8),
+            core=np.full(len(time), 1, np.int16),
+            operation=np.zeros(len(time), np.int64),
+        ),
+        launches=Launches(
+            program=program.astype(np.int32),
+            window=window_of.astype(np.int64),
+            frame=frame_of.astype(np.int64),
+            submit_ns=submit.astype(np.int64),
+        ),
+        releases_ns=run.releases_ns[:6],
+    )
+
+
+def test_svg_interruptions_are_no_overruns(interrupted_run):
+    """A background launch that others interrupt goes on in the next windows, in its own colour."""
+    text = run_picture(*interrupted_run.arguments)
+    found = bars(text)
+    assert not any(fill == "#e5383b" for _, fill, _ in found)
+    assert 'class="over"' not in text
+    assert not any("over the end of its window" in tooltip for tooltip, _, _ in found)
+    assert sum(tooltip.startswith("face") for tooltip, _, _ in found) == 6
+    first = [(tooltip, x) for tooltip, _, x in found if tooltip.startswith("segmenter, segment 0, frame 0:")]
+    assert len(first) == 2  # 4.1 to 54.1 ms: in windows 0 and 1
+    assert first[1][1] < first[0][1]
+
+
+@pytest.mark.parametrize("windows", [1, 2, 3, 6])
+def test_svg_interruptions_beyond_the_last_row(interrupted_run, windows):
+    """What interrupts a launch may lie in the window after those that are shown."""
+    text = run_picture(*interrupted_run.arguments, windows=windows)
+    assert 'class="over"' not in text
+    assert text.count('class="row"') == windows
+
+
+def test_terminal_interruptions_are_no_overruns(interrupted_run):
+    """Nor are they in a terminal."""
+    lines = drawn(terminal_picture(*interrupted_run.arguments), width=100, no_color=True)
+    assert not any("▶" in line or "▚" in line for line in lines)
 
 
 def test_svg_names(run):

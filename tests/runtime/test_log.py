@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
+import time
+from array import array
 
 import numpy as np
 
@@ -13,9 +14,9 @@ from framefit.runtime.log import Fate, FrameLog, LaunchLog
 def test_a_launch_is_completed_in_its_place() -> None:
     """Launches stand in order of their beginning, whichever ends first; those that failed are left out."""
     log = LaunchLog()
-    outer = log.begin(4, 2, 7, 100, 90, True)
-    failed = log.begin(5, 2, 8, 110, 110, False)
-    inner = log.begin(6, 3, 9, 120, 120, False)
+    outer = log.begin(4, 2, 7, 100, 90, followed=True)
+    failed = log.begin(5, 2, 8, 110, 110, followed=False)
+    inner = log.begin(6, 3, 9, 120, 120, followed=False)
     log.end(inner, 121, 130, 8)
     log.end(outer, 101, 200, -1)
     assert len(log) == 3
@@ -56,25 +57,31 @@ def test_rows_are_a_copy() -> None:
     assert len(log) == 2
 
 
+class Hesitant(array):
+    """Gives other threads a turn between reading its length and using it."""
+
+    def __len__(self) -> int:
+        """The length a moment ago."""
+        length = super().__len__()
+        time.sleep(0)
+        return length
+
+
 def test_two_threads_never_share_a_place() -> None:
     """Launches that two threads begin at the same time are all there, each completed by its own thread."""
-    log, count = LaunchLog(), 20_000
+    log, count = LaunchLog(), 2_000
+    log._cells = Hesitant("q")
 
     def work(program: int) -> None:
         for number in range(count):
-            place = log.begin(program, 0, number, 0, 0, False)
+            place = log.begin(program, 0, number, 0, 0, followed=False)
             log.end(place, program, number, program)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=work, args=(program,)) for program in (1, 2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    threads = [threading.Thread(target=work, args=(program,)) for program in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     rows = log.finished()
     assert len(rows) == 2 * count
     assert (rows[:, LaunchLog.STARTED] == rows[:, LaunchLog.PROGRAM]).all()

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import cast
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.core.timetable import PlannedModel, Segment, Timetable
+from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, Timetable, Window
+from framefit.runtime.dispatcher import Dispatcher
 from framefit.runtime.log import Fate, FrameLog, LaunchLog
-from framefit.runtime.metrics import figures, frame_records, miss_ratio_upper, misses, model_metrics
+from framefit.runtime.metrics import (
+    figures,
+    frame_records,
+    miss_ratio_upper,
+    misses,
+    model_metrics,
+    priority_ns,
+    stream_metrics,
+)
 
 MS = 1_000_000
 WINDOW_NS = 10 * MS
@@ -67,15 +80,18 @@ def frame_log(*rows: tuple[int, int, Fate, float | None, float | None]) -> Frame
     return log
 
 
-def launch_log(*rows: tuple[int, int, float, float]) -> LaunchLog:
-    """(program, frame, start, end); a launch follows where the one before ended less than 0.1 ms earlier."""
+def launch_log(*rows: tuple[int, int, float, float] | tuple[int, int, float, float, float]) -> LaunchLog:
+    """(program, frame, start, end, time on the processor if known).
+
+    A launch follows where the one before ended less than 0.1 ms earlier.
+    """
     log, last = LaunchLog(), -1.0
-    for program, frame, started, finished in rows:
+    for program, frame, started, finished, *cpu in rows:
         followed = int(0 <= started - last < 0.1)
         ready = START_NS + round((last if followed else started) * MS)
         start, end = START_NS + round(started * MS), START_NS + round(finished * MS)
         place = log.begin(program, int(started // 10), frame, start, ready, bool(followed))
-        log.end(place, start, end, -1)
+        log.end(place, start, end, round(cpu[0] * MS) if cpu else -1)
         last = finished
     return log
 
@@ -232,3 +248,198 @@ def test_only_priority_models_miss() -> None:
         (1, 2, Fate.RUN_ENDED, None, None),
     )
     assert causes(frames, launch_log((0, 0, 0, 2))) == []
+
+
+def explained(
+    timetable: Timetable, frames: FrameLog, launches: LaunchLog, stalled: Mapping[int, int] | None = None
+) -> list[tuple[int, str, str]]:
+    """Window, model and cause of all misses."""
+    found = misses(timetable, launches, frames, floor_p99_ns=50_000, stalled=stalled)
+    return [(miss.window, miss.model, miss.cause) for miss in found]
+
+
+def detail(frames: FrameLog, launches: LaunchLog, stalled: Mapping[int, int] | None = None) -> str:
+    """What the only miss says."""
+    (miss,) = misses(TIMETABLE, launches, frames, floor_p99_ns=50_000, stalled=stalled)
+    return miss.detail
+
+
+LATE_1 = (0, 1, Fate.LATE)  # frame 1 of the priority model
+
+
+def test_contention_of_the_model_itself() -> None:
+    """It started in time, and others had the core for most of what it took too long."""
+    frames = frame_log((*LATE_1, 10.0, 21))
+    launches = launch_log((0, 1, 10, 21, 3.0))
+    assert causes(frames, launches) == [(1, "contention")]
+    assert detail(frames, launches) == "took 11.00 ms, planned 2.00 ms; other threads had the core for 8.00 ms"
+    assert causes(frames, launch_log((0, 1, 10, 21, 10.5))) == [(1, "own duration")]
+
+
+def test_contention_of_the_segment_before() -> None:
+    """A background segment that ran over the instant because others had the core is no bad estimate."""
+    frames = frame_log((*LATE_1, 18.5, 20.5))
+    assert causes(frames, launch_log((2, 0, 3, 18.5, 4.0), (0, 1, 18.5, 20.5, 2.0))) == [(1, "contention")]
+    assert causes(frames, launch_log((2, 0, 3, 18.5, 15.0), (0, 1, 18.5, 20.5, 2.0))) == [(1, "overrun")]
+
+
+def test_host_stall() -> None:
+    """Where the host had the machine for most of the delay, that is the cause, whatever it looks like."""
+    frames = frame_log((*LATE_1, 19, 21))
+    launches = launch_log((0, 0, 0, 2), (1, 0, 3, 6), (0, 1, 19, 21))
+    assert explained(TIMETABLE, frames, launches, {1: 10 * MS}) == [(1, "face", "host stall")]
+    assert detail(frames, launches, {1: 10 * MS}).startswith("the host stopped this machine for 10 ms; started 9.00 ms")
+    assert explained(TIMETABLE, frames, launches, {1: 4 * MS, 2: 50 * MS}) == [(1, "face", "late wake-up")]
+
+
+def test_a_small_lateness_decides_where_nothing_else_is_wrong() -> None:
+    """A model that took no longer than planned and started a little late missed by its late start."""
+    tight = frame_log((*LATE_1, 10.15, 12.1))
+    assert causes(tight, launch_log((0, 1, 10.15, 12.1))) == [(1, "late wake-up")]
+
+
+def test_waiting_for_frames_that_started_late_themselves() -> None:
+    """Time after the instant that earlier priority frames took is a backlog; the first one is explained by itself."""
+    launches = launch_log((0, 0, 0, 2), (0, 1, 17, 24), (0, 2, 24, 31))
+    frames = frame_log((*LATE_1, 17, 24), (0, 2, Fate.LATE, 24, 31))
+    assert causes(frames, launches) == [(1, "late wake-up"), (2, "own duration")]
+    frames = frame_log((*LATE_1, 17, 29), (0, 2, Fate.LATE, 29, 31))
+    launches = launch_log((0, 1, 17, 29), (0, 2, 29, 31))
+    assert causes(frames, launches) == [(1, "own duration"), (2, "backlog")]
+
+
+def test_refused_frames_are_a_backlog() -> None:
+    """A priority frame that found the queue full, whichever frame was dropped for it."""
+    assert causes(frame_log((0, 3, Fate.REFUSED, None, None)), launch_log()) == [(3, "backlog")]
+
+
+def test_skipped_frames_are_no_misses() -> None:
+    """A frame that nobody wanted is not missed."""
+    assert causes(frame_log((0, 3, Fate.SKIPPED, None, None)), launch_log()) == []
+
+
+def elsewhere(*starts_ms: float | None) -> Timetable:
+    """The priority model is due so long after the beginning of each window; in none where there is no time."""
+    windows = tuple(
+        Window(
+            index=index,
+            length_ns=WINDOW_NS,
+            priority=()
+            if start is None
+            else (
+                PriorityPeriod(unit="cpu1", start_ns=round(start * MS), end_ns=round((start + 2) * MS), model="face"),
+            ),
+            residual_ns=(8 * MS,),
+            slots=(),
+        )
+        for index, start in enumerate(starts_ms)
+    )
+    return msgspec.structs.replace(TIMETABLE, windows=windows, hyperperiod_windows=len(windows))
+
+
+def test_lateness_counts_from_the_reserved_instant() -> None:
+    """A model that is due late in its window started in time there; each window has its own instants."""
+    launches = launch_log((0, 0, 5, 11), (0, 1, 18, 21))
+    frames = frame_log((0, 0, Fate.LATE, 5, 11), (*LATE_1, 18, 21))
+    assert explained(elsewhere(5, 8), frames, launches) == [(0, "face", "own duration"), (1, "face", "own duration")]
+    assert explained(elsewhere(0, 0), frames, launches) == [(0, "face", "late wake-up"), (1, "face", "late wake-up")]
+    frames = frame_log((0, 2, Fate.LATE, 28, 31))  # the pattern repeats
+    assert explained(elsewhere(8, None), frames, launch_log((0, 2, 28, 31))) == [(2, "face", "own duration")]
+
+
+def test_an_overrun_of_an_instant_in_mid_window() -> None:
+    """The segment that was running at the instant is named, though its window had begun long before."""
+    launches = launch_log((1, 0, 12, 19), (0, 1, 19, 21))
+    frames = frame_log((*LATE_1, 19, 21))
+    (miss,) = misses(elsewhere(5, 5), launches, frames, floor_p99_ns=50_000)
+    assert (miss.cause, miss.detail) == (
+        "overrun",
+        "big[0] took 7.00 ms, planned 3.00 ms, and ended 4.00 ms after the instant",
+    )
+
+
+def test_interrupted_background_work_is_never_to_blame() -> None:
+    """Where background launches are interrupted, one that lasts over the instant delays nobody."""
+    preemptive = msgspec.structs.replace(TIMETABLE, preemptive=True)
+    launches = launch_log((2, 0, 3, 38, 20.0), (0, 1, 18.5, 20.5, 2.0))
+    frames = frame_log((*LATE_1, 18.5, 20.5))
+    assert explained(TIMETABLE, frames, launches) == [(1, "face", "overrun")]
+    assert explained(preemptive, frames, launches) == [(1, "face", "late wake-up")]
+
+
+def test_frames_consumed_together_have_one_cause() -> None:
+    """The older ones had to wait for the newest: that is no lateness."""
+    frames = frame_log((0, 0, Fate.LATE, 10.0, 21), (*LATE_1, 10.0, 21))
+    launches = launch_log((0, 1, 10, 21))
+    assert explained(TIMETABLE, frames, launches) == [(0, "face", "own duration"), (1, "face", "own duration")]
+
+
+def test_figures_of_frames_consumed_together() -> None:
+    """All of them are completed; times and age are those of the newest, whose result it is."""
+    log = frame_log((1, 0, Fate.DONE, 12, 18), (1, 1, Fate.DONE, 12, 18), (1, 2, Fate.DONE, 31, 33))
+    log.add(1, 3, Fate.DONE, START_NS + 3 * WINDOW_NS, START_NS + 31 * MS, START_NS + 33 * MS)
+    found = model_metrics(1, TIMETABLE.models[1], log, windows=4, rate_hz=100, bounds_hz=None, overhead_ratio=0.0)
+    assert (found.completed, found.releases) == (4, 4)
+    assert (found.release_to_finish_ns.count, found.release_to_finish_ns.max) == (2, 8 * MS)
+    assert found.release_to_start_ns.max == 2 * MS
+    assert found.result_age_windows_max == 1
+
+
+def test_skipped_frames_count_nowhere() -> None:
+    """Releases, misses and drops are of the frames that the model was to have."""
+    log = frame_log((0, 0, Fate.DONE, 0, 2), (0, 1, Fate.SKIPPED, None, None), (0, 2, Fate.REFUSED, None, None))
+    found = model_metrics(0, TIMETABLE.models[0], log, windows=3, rate_hz=100, bounds_hz=None, overhead_ratio=0.0)
+    assert (found.releases, found.completed, found.dropped, found.missed) == (2, 1, 1, 1)
+
+
+def test_interrupted_launches_count_by_their_time_on_the_processor() -> None:
+    """Where background work is interrupted it has used what it computed, not what it lasted."""
+    preemptive = msgspec.structs.replace(TIMETABLE, preemptive=True, guard_ns=0)
+    log = launch_log((1, 0, 2, 9, 3.0), (0, 1, 10, 12, 2.0), (2, 0, 9, 24, 13.0), (0, 2, 20, 22, 2.0))
+    found = figures(preemptive, log, windows=3, rate_hz=100)
+    assert found.residual_utilisation_ratio == pytest.approx((3 + 13) / (30 - 4))
+    assert (found.guard_loss_ratio, found.packing_loss_ratio) == (0, pytest.approx(1 - 16 / 26))
+    assert found.estimate_exceeded_ratio == pytest.approx(1 / 4)  # 13 ms of 4 planned
+
+
+class Ran:
+    """What is left of a run."""
+
+    def __init__(self, launches: LaunchLog, windows: int) -> None:
+        self.launches = launches
+        self.windows = windows
+
+
+def priority(timetable: Timetable, launches: LaunchLog, windows: int) -> float:
+    """Priority time of a window, in ms."""
+    return priority_ns(timetable, cast("Dispatcher", Ran(launches, windows))) / MS
+
+
+def test_priority_time_of_a_window() -> None:
+    """The median of its launches, by how often they ran: background launches and one long one change nothing."""
+    log = launch_log((0, 0, 0, 2), (1, 0, 2, 8), (0, 1, 10, 12.2), (0, 2, 20, 29), (0, 3, 30, 32))
+    assert priority(TIMETABLE, log, 4) == pytest.approx(2.1)
+    every_second = launch_log((0, 0, 0, 2), (0, 2, 20, 22), (0, 4, 40, 42))
+    assert priority(TIMETABLE, every_second, 6) == pytest.approx(1)
+    assert priority(TIMETABLE, LaunchLog(), 5) == 0
+
+
+def test_streams_count_frames_that_any_reader_dropped() -> None:
+    """A frame dropped by two models is one dropped frame; skipped ones are none."""
+    log = frame_log(
+        (0, 0, Fate.QUEUE_FULL, None, None),
+        (1, 0, Fate.REFUSED, None, None),
+        (1, 1, Fate.RUN_ENDED, None, None),
+        (0, 2, Fate.SKIPPED, None, None),
+        (0, 3, Fate.DONE, 30, 32),
+    )
+    records = frame_records(log, ["face", "big"], {"face": "camera", "big": "camera"}, START_NS)
+    assert [(r.frame, r.model, r.fate, r.reason) for r in records] == [
+        (0, "face", "dropped", "a newer frame took its place in the queue"),
+        (0, "big", "dropped", "the queue was full"),
+        (1, "big", "dropped", "the run ended"),
+        (2, "face", "skipped", "every"),
+        (3, "face", "done", ""),
+    ]
+    found = stream_metrics(records, ["camera", "sound"], 4)
+    assert [(s.name, s.received, s.dropped) for s in found] == [("camera", 4, 2), ("sound", 4, 0)]

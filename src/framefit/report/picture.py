@@ -159,7 +159,7 @@ def _rows(
     ends = np.append(releases[1:], releases[-1] + program.window_ns)
     last = min(first_window + windows, len(releases))
     bars: list[list[_Bar]] = [[] for _ in range(len(releases))]
-    span = (int(releases[first_window]), int(ends[last - 1]))
+    span = (int(releases[first_window]), int(ends[min(last, len(ends) - 1)]))  # and what interrupts the last window's
     segments = sorted(_segments(trace, program, launches, span), key=lambda segment: segment[4])
     starts = [np.asarray([s[4] for s in segments if s[0] == lane]) for lane in range(len(program.units))]
     for lane, which, frame, odd, start, end in segments:

@@ -21,6 +21,10 @@ class Launchable(Protocol):
     def frame_inputs(self) -> tuple[TensorInfo, ...]:
         """What one frame consists of."""
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Kinds of its segments in the trace."""
+
     def load(self, frame: Tensors | Sequence[Tensors]) -> None:
         """Take a frame, or as many as the model consumes at once."""
 

@@ -70,6 +70,10 @@ class LaunchLog(_Table):
         cells[place + self.FINISHED] = finished_ns
         cells[place + self.CPU] = cpu_ns
 
+    def reorder(self, order: npt.NDArray[np.intp]) -> None:
+        """Put the launches into another order; numbers of rows."""
+        self._cells = array("q", self.rows()[order].tobytes())
+
     def finished(self) -> npt.NDArray[np.int64]:
         """Rows of the launches that ended."""
         rows = self.rows()

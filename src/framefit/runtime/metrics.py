@@ -315,7 +315,15 @@ def misses(
             running = blocking[first] if first < len(blocking) and starts[first] < due else None
             own = blocking[np.searchsorted(starts, started) : np.searchsorted(ends, finished, "right")]
             if lateness > max(excess, 0) and (excess <= 0 or lateness > max(10 * floor_p99_ns, 200_000)):
-                if running is not None and timetable.models[owner[running[LaunchLog.PROGRAM]]].role == "background":
+                blocked = 0 if running is None else int(running[LaunchLog.FINISHED]) - due
+                background = (
+                    running is not None and timetable.models[owner[running[LaunchLog.PROGRAM]]].role == "background"
+                )
+                if 2 * (blocked + waited) <= lateness:
+                    idle = not (blocked or waited or timetable.preemptive)
+                    cause = "late wake-up"
+                    detail = f"started {lateness / 1e6:.2f} ms late" + (", nothing ran before" if idle else "")
+                elif running is not None and background and blocked >= waited:
                     program = int(running[LaunchLog.PROGRAM])
                     ran = int(running[LaunchLog.FINISHED] - running[LaunchLog.STARTED])
                     off = ran - int(running[LaunchLog.CPU]) if running[LaunchLog.CPU] >= 0 else 0
@@ -324,10 +332,8 @@ def misses(
                         f"{labels[program]} took {ran / 1e6:.2f} ms, planned {quantiles[program] / 1e6:.2f} ms, "
                         f"and ended {(int(running[LaunchLog.FINISHED]) - due) / 1e6:.2f} ms after the instant"
                     )
-                elif running is not None or 2 * waited > lateness:
-                    cause, detail = "backlog", f"it waited {lateness / 1e6:.2f} ms for an earlier priority frame"
                 else:
-                    cause, detail = "late wake-up", f"started {lateness / 1e6:.2f} ms late, nothing ran before"
+                    cause, detail = "backlog", f"it waited {lateness / 1e6:.2f} ms for an earlier priority frame"
             else:
                 off = took - int(own[:, LaunchLog.CPU].sum()) if len(own) and (own[:, LaunchLog.CPU] >= 0).all() else 0
                 cause = "contention" if 2 * off > excess > 0 else "own duration"

@@ -11,10 +11,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from framefit.core.events import EventType
 from framefit.core.model import TensorInfo
 from framefit.devices.device import Array
 from framefit.runtime.dispatcher import Dispatcher
 from framefit.runtime.job import Job
+from framefit.runtime.log import LaunchLog
 from framefit.runtime.streams import Stream
 
 __all__ = ["PreemptiveDispatcher"]
@@ -73,9 +77,9 @@ class PreemptiveDispatcher(Dispatcher):
     def _relieve(self) -> None:
         """Outputs are handed out by one thread only."""
 
-    def _deliver(self, window: int) -> None:
-        super()._deliver(window)
-        self._arrived.set()
+    def _use_idle(self, wake: int, on_idle: Callable[[int], None] | None) -> None:
+        self._arrived.set()  # only now: it would cost time before the priority models
+        super()._use_idle(wake, on_idle)
 
     def _put(self, job: Job, frame: int) -> int | None:
         with self._lock:
@@ -103,6 +107,27 @@ class PreemptiveDispatcher(Dispatcher):
     def _end(self) -> None:
         self._join()
         super()._end()
+        self._order()
+
+    def _order(self) -> None:
+        """Launches in the order in which the device began them.
+
+        A launch that was logged first may begin second: the other thread may interrupt it
+        while it hands its frame over. Each model's own launches are in order.
+        """
+        trace, rows = self.trace(), self.launches.rows()
+        if not len(rows):
+            return
+        begun = rows[:, LaunchLog.STARTED].copy()
+        ended = rows[:, LaunchLog.FINISHED] >= 0
+        starts, kinds = trace.type == EventType.START, {kind: number for number, kind in enumerate(trace.kinds)}
+        for job in self._jobs:
+            for segment, label in enumerate(job.execution.labels):
+                mine = ended & (rows[:, LaunchLog.PROGRAM] == job.first_program + segment)
+                times = trace.time_ns[starts & (trace.id == kinds.get(label, -1))]
+                if len(times) == mine.sum():  # else packets were lost
+                    begun[mine] = times
+        self.launches.reorder(np.argsort(begun, kind="stable"))
 
     def _join(self) -> None:
         self._closing = True

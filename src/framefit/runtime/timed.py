@@ -28,6 +28,7 @@ class TimedExecution:
     frame_inputs: tuple[TensorInfo, ...] = ()
 
     def __init__(self, model: PlannedModel, device: NpuDevice) -> None:
+        self.labels = tuple(_label(model, segment.index) for segment in model.segments)
         self._device = device
         self._bindings = [device.handle(_label(model, s.index), s.unit).bind({}) for s in model.segments]
 
