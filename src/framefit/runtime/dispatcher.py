@@ -91,7 +91,7 @@ class Dispatcher:
         self._traces: list[Trace] = []
         self._drained = 0
         self._last_finish = -1
-        self._ended = False
+        self.ended = False
         self.launches = LaunchLog()
         self.frames = FrameLog()
         self.stalled: dict[int, int] = {}
@@ -126,7 +126,7 @@ class Dispatcher:
         clock.sleep_until_ns(next_release)
         agenda: deque[tuple[int, int]] = deque()  # when which priority job is due
         try:
-            while not self._ended and not stop():
+            while not self.ended and not stop():
                 now = clock.now_ns()
                 while now >= next_release and self.windows < windows:
                     self._deliver(self.windows)
@@ -198,7 +198,7 @@ class Dispatcher:
             try:
                 job.load()
             except EndOfStream:
-                self._ended = True
+                self.ended = True
                 return
         segment, clock = job.next_segment, self._clock
         followed = self._one_thread and self._last_finish >= 0

@@ -93,7 +93,7 @@ class PreemptiveDispatcher(Dispatcher):
         """Run background launches until the end."""
         try:
             _plain()  # this thread too inherits what its maker has
-            while not (self._closing or self._ended):
+            while not (self._closing or self.ended):
                 needed = [job.next_ns for _, job in self._background]
                 chosen = self._service.choose(needed, _ALWAYS) if self._background else None
                 if chosen is None:

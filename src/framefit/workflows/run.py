@@ -149,7 +149,7 @@ def run(
                 )
         except FramefitError as error:  # of the device, a sink, a stream: what happened is kept
             failure = error
-        interrupted = dispatcher.windows < count and failure is None
+        interrupted = dispatcher.windows < count and not dispatcher.ended and failure is None
         if failure is None:
             notify("measuring once more")
             around.append(session.measure())
