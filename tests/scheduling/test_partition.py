@@ -28,7 +28,7 @@ def quantile_of(pieces: Pieces, first: int, last: int) -> float:
 
 def cost_of(pieces: Pieces, runs: Runs, residual_ns: int) -> float:
     """What the module's text says that a set of cuts loses."""
-    idle = sum(median_of(pieces, *run) ** 2 for run in runs) / (2 * residual_ns)
+    idle = sum(median_of(pieces, *run) * quantile_of(pieces, *run) for run in runs) / (2 * residual_ns)
     return idle + float(sum(pieces.boundary_ns[last] for _, last in runs[:-1]))
 
 

@@ -2,10 +2,10 @@
 
 A residual ends while some segment would not fit any more; what is left of it is
 lost. With durations that vary, the place in the model at which this happens is as
-good as random: it falls into segment i with probability d_i / R a window, and then
-half of d_i is lost on average. A frame that takes T / R windows thus loses about
-sum(d_i^2) / (2 R), and pays for each boundary. Both are sums over segments, so a
-dynamic programme over the candidate cuts finds the best set.
+good as random: it falls into segment i, of median d_i, with probability d_i / R a
+frame. What is left is less than the quantile q_i that it would need, half of that on
+average. A frame thus loses about sum(d_i q_i) / (2 R), and pays for each boundary. Both
+are sums over segments, so a dynamic programme over the candidate cuts finds the best set.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def partition(
     fits[np.tril_indices(count, -1)] = False
     boundary = np.concatenate([[0.0], pieces.boundary_ns])
     if mode == "fill":
-        return _cheapest(np.where(fits, median**2 / (2 * max(residual_ns, 1)), np.inf), boundary)
+        return _cheapest(np.where(fits, median * quantile / (2 * max(residual_ns, 1)), np.inf), boundary)
     # One segment more must never pay: its weight exceeds all boundaries together.
     fewest = _cheapest(np.where(fits, 0.0, np.inf), boundary + boundary.sum() + 1)
     if mode == "fewest" or fewest is None:
