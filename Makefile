@@ -24,7 +24,8 @@ check: $(READY)
 	$(BIN)/codespell
 
 bench: $(READY)
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	for script in benchmarks/runtime_*.py; do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python benchmarks/picture.py
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -277,7 +277,6 @@ def _fill(
     waiting, segment_of, frames = [0] * len(background), [0] * len(background), [0] * len(background)
     windows: list[list[Slot]] = []
     best: tuple[float, int] = (0.0, 0)
-    used = 0
     rest = [0] * len(background)  # of a preemptive segment
     while len(windows) < _SEARCHED_WINDOWS or (not best[1] and len(windows) < _MOST_WINDOWS):
         index, placed = len(windows), []
@@ -313,7 +312,6 @@ def _fill(
                     frames[chosen] += 1
                     rotation.finished(chosen)
         windows.append(placed)
-        used += sum(slot.duration_ns for slot in placed)
         complete = sum(frames[n] * background[n].duration_ns for n in range(len(background)))
         if len(windows) % len(free) == 0 and all(frames) and complete / len(windows) > best[0]:
             best = (complete / len(windows), len(windows))
