@@ -91,6 +91,12 @@ def test_only_what_is_too_long_is_cut() -> None:
     assert all(last - begin <= 1 for begin, last in chosen["long"])
 
 
+def test_always_split_cuts_even_where_one_segment_would_lose_least() -> None:
+    """A model that is to be split becomes two segments at least, though "fewest" alone would leave it whole."""
+    chosen = choose_segments([first(8), later(1, 1, always_split=True)], BEAT, "fewest")["later"]
+    assert chosen == [(0, 0), (1, 1)]
+
+
 def test_always_split_cuts_what_would_fit() -> None:
     """The same model whole, and in pieces where that is asked for; on a preemptive unit too."""
     assert choose_segments([first(8), later(5, 5)], BEAT) == {}

@@ -15,7 +15,7 @@ from framefit.core.timetable import Fix, PlannedModel, Timetable
 from framefit.scheduling.partition import Pieces, partition
 from framefit.scheduling.timetable import Beat, build_timetable, segment_room
 
-__all__ = ["Candidate", "arrange", "choose_segments", "fixes"]
+__all__ = ["Candidate", "arrange", "choose_segments", "fixes", "split_limit"]
 
 Mode = Literal["fill", "fewest", "equal"]
 
@@ -53,8 +53,14 @@ def choose_segments(
             continue
         too_long = model.duration_ns > room and not beat.preemptive
         if too_long or candidate.always_split:
-            chosen[model.name] = partition(candidate.pieces, room + beat.guard_ns, room, mode) if room > 0 else None
+            limit = split_limit(candidate.pieces, room, fits=not too_long)
+            chosen[model.name] = partition(candidate.pieces, room + beat.guard_ns, limit, mode) if room > 0 else None
     return chosen
+
+
+def split_limit(pieces: Pieces, room_ns: int, *, fits: bool) -> int:
+    """Greatest quantile of a segment: the room, or less than the whole model where that fits and is to be split."""
+    return min(room_ns, int(pieces.joined()[1][0, -1]) - 1) if fits else room_ns
 
 
 def arrange(candidates: Sequence[Candidate], beat: Beat, mode: Mode = "fill") -> Timetable:

@@ -27,7 +27,7 @@ from framefit.scheduling.levels import Traits, levels, roles
 from framefit.scheduling.partition import Pieces, partition
 from framefit.scheduling.pieces import candidate_pieces, paired, planned_quantile_ns, pooled_excess, priced_pieces
 from framefit.scheduling.planned import planned_model
-from framefit.scheduling.planner import Candidate, fixes
+from framefit.scheduling.planner import Candidate, fixes, split_limit
 from framefit.scheduling.timetable import Beat, Demand, build_timetable, segment_room
 
 __all__ = ["Notify", "Plan", "PlannedTask", "plan", "silent"]
@@ -322,7 +322,7 @@ class _Planner:
                     _correct(task, model)
                 assert task.pieces is not None
                 # Asked to be split, though it fits: into two at least.
-                limit = room if too_long else min(room, int(task.pieces.joined()[1][0, -1]) - 1)
+                limit = split_limit(task.pieces, room, fits=not too_long)
                 chosen = partition(task.pieces, room + beat.guard_ns, limit, self.mode)
                 if chosen is not None:
                     bounds = [(task.runs[first][0], task.runs[last][1]) for first, last in chosen]
