@@ -28,11 +28,11 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_plan_and_run_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A workload is planned, run and looked at without another import."""
+    """A workload is planned, really measured, run and looked at without another import."""
     monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     measure_briefly(monkeypatch)
-    app = write_app(write_models(tmp_path / "models"))
+    app = write_app(write_models(tmp_path / "models"), rate_hz=5)
     plan = framefit.plan(app)
     result = framefit.run(plan, windows=3)
     assert plan.timetable.feasible

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from console import Framefit, framefit_in
 
-from workloads import measure_briefly, write_models
+from workloads import measure_briefly, no_noise, write_models
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,8 +21,9 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def framefit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Framefit:
-    """``framefit`` in an empty current folder."""
+    """``framefit`` in an empty current folder; plans see no noise."""
     measure_briefly(monkeypatch)
+    no_noise(monkeypatch)
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)

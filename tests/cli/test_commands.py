@@ -20,7 +20,7 @@ from framefit.core.results import Metrics, RunInfo
 from framefit.core.timetable import Timetable
 from framefit.devices.host import realtime_priority_permitted
 from framefit.workflows.run import RunResult, run
-from workloads import listing, measure_briefly, write_app, write_models
+from workloads import listing, measure_briefly, no_noise, write_app, write_models
 
 SCRIPT = Path(sys.executable).with_name("framefit")
 
@@ -31,6 +31,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     folder = write_models(tmp_path_factory.mktemp("result"))
     with pytest.MonkeyPatch.context() as patch:
         measure_briefly(patch)
+        no_noise(patch)
         return run(write_app(folder), windows=2, output=folder / "out")
 
 
@@ -158,10 +159,10 @@ def test_misses_above_the_threshold_are_a_negative_answer(
 
 
 def interrupted(signals: int, folder: Path) -> subprocess.CompletedProcess[str]:
-    """``framefit run`` of half a minute that gets SIGINT once its first outputs are written."""
+    """``framefit run`` of a minute that gets SIGINT once its first outputs are written."""
     sink = folder / "small.jsonl"
-    workload = write_app(folder, more='[[outputs]]\nmodel = "small"\nsink = "small.jsonl"\n')
-    command = [SCRIPT, "run", workload, "--seconds", "30", "-o", folder / "out"]
+    workload = write_app(folder, rate_hz=5, more='[[outputs]]\nmodel = "small"\nsink = "small.jsonl"\n')
+    command = [SCRIPT, "run", workload, "--seconds", "60", "-o", folder / "out"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
         patience = time.monotonic() + 60
         while not (sink.exists() and sink.stat().st_size) and process.poll() is None:
@@ -181,7 +182,7 @@ def test_an_interrupted_run_is_saved(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
     assert read_record(tmp_path / "out" / "run.json", RunInfo).interrupted
     metrics = read_record(tmp_path / "out" / "metrics.json", Metrics)
-    assert 1 <= metrics.windows < 600
+    assert 1 <= metrics.windows < 300
     lines = (tmp_path / "out" / "frames.csv").read_text().splitlines()
     assert len(lines) == 1 + 2 * metrics.windows
 

@@ -1,9 +1,8 @@
-"""Plans of small workloads, measured on this machine."""
+"""Plans of small workloads, on this machine with durations that follow from the layers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,8 @@ import pytest
 
 from framefit.core.files import read_record
 from framefit.core.timetable import Timetable
-from framefit.devices.device import Completion, random_inputs
+from framefit.devices.device import random_inputs
 from framefit.devices.host import realtime_priority_permitted
-from framefit.devices.measure import Measurement
 from framefit.errors import DeviceError, InputError
 from framefit.scheduling.check import check_timetable
 from framefit.workflows import plan as module
@@ -40,8 +38,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> Plan:
-    """A plan in which everything fits whole, really measured."""
-    return plan(write_app(folder), output=folder / "whole.json")
+    """A plan in which everything fits whole."""
+    with pytest.MonkeyPatch.context() as patch:
+        no_noise(patch)
+        return plan(write_app(folder), output=folder / "whole.json")
 
 
 @pytest.fixture(scope="module")
@@ -321,22 +321,8 @@ def test_an_early_deadline_forbids_a_late_period(folder: Path, quiet: Quiet) -> 
     assert any("deadline_ms" in fix.change and fix.verified for fix in timetable.fixes)
 
 
-def modelled(launches: Sequence[Callable[[], Completion]], **_: object) -> list[Measurement]:
-    """Instead of measuring: 0.1 ms a launch, and what its layers' work and bytes say; the same every time."""
-    found = []
-    for launch in launches:
-        execution, index = launch.__defaults__  # as the planner makes them
-        layers = execution.parts[index].layers
-        work = sum(layer.macs + sum(tensor.bytes for tensor in layer.outputs) for layer in layers)
-        found.append(Measurement(np.full(30, 100_000 + work // 4)))
-    return found
-
-
-def test_ways_to_segment(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ways_to_segment(folder: Path, quiet: Quiet) -> None:
     """Mode "fewest" makes no more segments than "fill", and "equal" as many as "fewest", of like duration."""
-    monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path))
-    no_noise(monkeypatch)
-    monkeypatch.setattr(module, "measure", modelled)
     small, chain = plan(write_app(folder)).timetable.models
     guard_ms = WINDOW_MS - (small.duration_ns + 0.6 * chain.segments[0].median_ns) / 1e6
     found = {}
