@@ -1,12 +1,190 @@
-"""What a device is: its units and what they can do (``target.toml``)."""
+"""What a device is: its units, arithmetic, memories, link and trace (``target.toml``).
+
+``docs/targets.md`` documents the file key by key.
+"""
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Literal
 
-from framefit.core.files import Record
+import msgspec
 
-__all__ = ["Target", "Unit", "cpu_target"]
+from framefit.core.files import Record, read_record
+from framefit.errors import InputError
+
+__all__ = [
+    "PRECISIONS",
+    "Cache",
+    "Cost",
+    "Host",
+    "Memory",
+    "Processor",
+    "Sparsity",
+    "Target",
+    "TraceUnit",
+    "Unit",
+    "Variation",
+    "cpu_target",
+    "load_target",
+]
+
+PRECISIONS = {"int4": 4, "int8": 8, "int16": 16, "fp16": 16, "bf16": 16, "fp32": 32}  # bits
+_BITS = (1, 2, 4, 8, 16, 32)
+
+
+def _positive(key: str, value: float | None) -> None:
+    if value is not None and not 0 < value < math.inf:
+        raise ValueError(f"{key} must be greater than 0, is {value}")
+
+
+def _not_negative(key: str, value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{key} must not be negative, is {value}")
+
+
+def _ratio(key: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{key} must be 0 to 1, is {value}")
+
+
+class Processor(Record, kw_only=True):
+    """The arithmetic of each unit.
+
+    Attributes:
+        clock_mhz: of the data processing units; cycles are counted in it.
+        fabric_clock_mhz: of memories on the chip and of the interconnect; default: the same clock.
+        processing_units: data processing units behind each unit's queue; they share a segment's layers.
+        macs_per_cycle: precision -> multiply-accumulates of one data processing unit a cycle.
+        array_rows, array_columns: of a weight-stationary systolic array in each data
+            processing unit; where given, its formula replaces ``macs_per_cycle``.
+        channel_granule: input channels are rounded up to a multiple of it.
+        vector_lanes: elements a cycle, for everything without multiply-accumulates.
+        activation_bits, weight_bits: how tensors and weights are stored; default: as in
+            the model.
+        layer_cycles: fixed overhead of a layer.
+    """
+
+    clock_mhz: float
+    fabric_clock_mhz: float | None = None
+    processing_units: int = 1
+    macs_per_cycle: dict[str, float] = {}
+    array_rows: int | None = None
+    array_columns: int | None = None
+    channel_granule: int = 1
+    vector_lanes: int = 16
+    activation_bits: int | None = None
+    weight_bits: int | None = None
+    layer_cycles: int = 0
+
+    def __post_init__(self) -> None:
+        _positive("clock_mhz", self.clock_mhz)
+        _positive("fabric_clock_mhz", self.fabric_clock_mhz)
+        for key in ("processing_units", "channel_granule", "vector_lanes", "array_rows", "array_columns"):
+            _positive(key, getattr(self, key))
+        if (self.array_rows is None) != (self.array_columns is None):
+            raise ValueError("array_rows and array_columns belong together: give both or neither")
+        for precision, macs in self.macs_per_cycle.items():
+            if precision not in PRECISIONS:
+                raise ValueError(f"macs_per_cycle: no precision {precision!r}; known: {', '.join(PRECISIONS)}")
+            _positive(f"macs_per_cycle.{precision}", macs)
+        for key in ("activation_bits", "weight_bits"):
+            bits = getattr(self, key)
+            if bits is not None and bits not in _BITS:
+                raise ValueError(f"{key} must be one of {', '.join(map(str, _BITS))}, is {bits}")
+        if self.layer_cycles < 0:
+            raise ValueError(f"layer_cycles must not be negative, is {self.layer_cycles}")
+
+
+class Memory(Record, kw_only=True):
+    """A memory that holds weights and tensors.
+
+    Attributes:
+        type: off the chip ("ddr"), or clocked with the fabric ("sram").
+        size_mib: capacity; default: enough.
+        read_bandwidth_gbps, write_bandwidth_gbps: gigabytes (10^9) a second; default: what the bus carries.
+        read_bus_bits, write_bus_bits: width of one port.
+        derating_ratio: part of the bandwidth that is reached in practice.
+        ports: that can be used at once.
+        latency_ns: until the first byte.
+    """
+
+    name: str = "memory"
+    type: Literal["ddr", "sram"] = "ddr"
+    size_mib: float | None = None
+    read_bandwidth_gbps: float | None = None
+    write_bandwidth_gbps: float | None = None
+    read_bus_bits: int = 64
+    write_bus_bits: int = 64
+    derating_ratio: float = 1.0
+    ports: int = 1
+    latency_ns: float = 0.0
+
+    def __post_init__(self) -> None:
+        for key in (
+            "size_mib",
+            "read_bandwidth_gbps",
+            "write_bandwidth_gbps",
+            "read_bus_bits",
+            "write_bus_bits",
+            "ports",
+        ):
+            _positive(key, getattr(self, key))
+        _ratio("derating_ratio", self.derating_ratio)
+        _positive("derating_ratio", self.derating_ratio)
+        _not_negative("latency_ns", self.latency_ns)
+
+
+class Cache(Record, kw_only=True):
+    """Cache or scratchpad beside the arithmetic.
+
+    Attributes:
+        size_kib: of the whole; half of it holds a tile while the other half is filled.
+        clock_mhz: default: the fabric's.
+        word_bits: of one access on one port.
+        ports: accesses a cycle.
+    """
+
+    size_kib: float
+    clock_mhz: float | None = None
+    word_bits: int = 128
+    ports: int = 1
+
+    def __post_init__(self) -> None:
+        for key in ("size_kib", "clock_mhz", "word_bits", "ports"):
+            _positive(key, getattr(self, key))
+
+
+class Sparsity(Record, kw_only=True):
+    """Which zeros the arithmetic skips.
+
+    Attributes:
+        skips: "none", "weights", "activations", "saturating" (the greater of both counts) or "dual" (both).
+        granularity: of the zeros in the weights that count.
+        n, m: of "n:m": at most n of m neighbours are not zero.
+        cap_ratio: greatest speed-up.
+        threshold_density_ratio: skipping starts to pay below this density.
+        lanes: that work in step: the slowest one counts; 1: no imbalance.
+        weights_packed: zero weights are not transferred, at one bit of index an element.
+    """
+
+    skips: Literal["none", "weights", "activations", "saturating", "dual"] = "none"
+    granularity: Literal["unstructured", "n:m", "channel", "none"] = "unstructured"
+    n: int | None = None
+    m: int | None = None
+    cap_ratio: float | None = None
+    threshold_density_ratio: float = 1.0
+    lanes: int = 1
+    weights_packed: bool = True
+
+    def __post_init__(self) -> None:
+        if self.granularity == "n:m" and (self.n is None or self.m is None or not 0 < self.n <= self.m):
+            raise ValueError('granularity "n:m" needs n and m, 0 < n <= m')
+        if self.cap_ratio is not None and not 1 <= self.cap_ratio < math.inf:
+            raise ValueError(f"cap_ratio must be at least 1, is {self.cap_ratio}")
+        _ratio("threshold_density_ratio", self.threshold_density_ratio)
+        _positive("lanes", self.lanes)
 
 
 class Unit(Record, kw_only=True):
@@ -14,15 +192,155 @@ class Unit(Record, kw_only=True):
 
     Attributes:
         name: unique within the target.
-        preemptive: whether the operating system can interrupt a running segment.
+        preemptive: whether the operating system can interrupt a running segment; default: on a CPU only.
         core: number of the CPU core, or of the unit's core in event packets.
-        memory_bytes: memory for tensors; ``None``: the host's.
+        memory_mib: for tensors of its segments; default: enough.
+        operators: that it supports; default: all.
+        unsupported: that it does not support.
+        tuned: operator -> its cycles are multiplied by this (a hand-written kernel: below 1).
+        speed_ratio: of its clock to the processor's.
     """
 
     name: str
-    preemptive: bool = True
+    preemptive: bool | None = None
     core: int = 0
-    memory_bytes: int | None = None
+    memory_mib: float | None = None
+    operators: tuple[str, ...] | None = None
+    unsupported: tuple[str, ...] = ()
+    tuned: dict[str, float] = {}
+    speed_ratio: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive("memory_mib", self.memory_mib)
+        _positive("speed_ratio", self.speed_ratio)
+        for operator, factor in self.tuned.items():
+            _positive(f"tuned.{operator}", factor)
+        if self.operators is not None and not self.operators:
+            raise ValueError(f"unit {self.name!r} supports no operator: name some, or leave operators out")
+
+    def supports(self, op: str) -> bool:
+        """Whether it can run this operator."""
+        return (self.operators is None or op in self.operators) and op not in self.unsupported
+
+
+class Host(Record, kw_only=True):
+    """The link between host and device, and the host's part in an inference.
+
+    Attributes:
+        inference_ns: of the host's processing, for each launch.
+        byte_ns: of the host's processing, for each byte in and out.
+        input_bandwidth_gbps, output_bandwidth_gbps: gigabytes (10^9) a second; default: tensors are shared.
+        latency_ns: fixed, each way.
+    """
+
+    inference_ns: float = 0.0
+    byte_ns: float = 0.0
+    input_bandwidth_gbps: float | None = None
+    output_bandwidth_gbps: float | None = None
+    latency_ns: float = 0.0
+
+    def __post_init__(self) -> None:
+        _positive("input_bandwidth_gbps", self.input_bandwidth_gbps)
+        _positive("output_bandwidth_gbps", self.output_bandwidth_gbps)
+        for key in ("inference_ns", "byte_ns", "latency_ns"):
+            _not_negative(key, getattr(self, key))
+
+    def transfer_ns(self, input_bytes: float, output_bytes: float) -> float:
+        """Time beside the units' own for a launch with so many bytes in and out."""
+        time = self.inference_ns + self.byte_ns * (input_bytes + output_bytes)
+        for size, bandwidth in ((input_bytes, self.input_bandwidth_gbps), (output_bytes, self.output_bandwidth_gbps)):
+            if size:
+                time += self.latency_ns + (size / bandwidth if bandwidth else 0.0)
+        return time
+
+
+class TraceUnit(Record, kw_only=True):
+    """The part that makes event packets.
+
+    Attributes:
+        events: kinds that can be selected; default: all that occur.
+        selected: kinds that are recorded; default: all of them.
+        combinations: name -> kinds that are selected together; ``selected`` may name one.
+        buffer_events: packets that wait for the host.
+        drain_rate_hz: packets a second that the host takes; default: all at once, between segments.
+        resolution_ns: of time stamps.
+        time_bits: of time stamps; they wrap around. Default: they do not.
+        loss_markers: whether the device reports that packets were dropped.
+        operations: whether packets carry the operation's number.
+        packet_format: numpy-like description of a packet's fields, for readers of raw streams.
+    """
+
+    events: tuple[str, ...] | None = None
+    selected: tuple[str, ...] | None = None
+    combinations: dict[str, tuple[str, ...]] = {}
+    buffer_events: int = 1 << 18
+    drain_rate_hz: float | None = None
+    resolution_ns: int = 1
+    time_bits: int | None = None
+    loss_markers: bool = True
+    operations: bool = False
+    packet_format: str = "<qihBx"
+
+    def __post_init__(self) -> None:
+        for key in ("buffer_events", "drain_rate_hz", "resolution_ns"):
+            _positive(key, getattr(self, key))
+        if self.time_bits is not None and not 8 <= self.time_bits <= 63:
+            raise ValueError(f"time_bits must be 8 to 63, is {self.time_bits}")
+        for name in (*(self.selected or ()), *(kind for kinds in self.combinations.values() for kind in kinds)):
+            if self.events is not None and name not in self.events and name not in self.combinations:
+                raise ValueError(f"no event {name!r}; events: {', '.join((*self.events, *self.combinations))}")
+
+    @property
+    def selected_kinds(self) -> tuple[str, ...] | None:
+        """Kinds that are recorded, combinations resolved; ``None``: all."""
+        if self.selected is None:
+            return self.events
+        kinds = [kind for name in self.selected for kind in self.combinations.get(name, (name,))]
+        return tuple(dict.fromkeys(kinds))
+
+
+class Cost(Record, kw_only=True):
+    """Where durations come from: the cycle model, a latency table, or a user's function.
+
+    Attributes:
+        table: path of a ``*.table.json``, relative to the target's file.
+        function: "module:function", called with a layer, a unit's name and the target; gives nanoseconds.
+    """
+
+    source: Literal["cycles", "table", "function"] = "cycles"
+    table: str | None = None
+    function: str | None = None
+
+    def __post_init__(self) -> None:
+        for source in ("table", "function"):
+            given = getattr(self, source) is not None
+            if given != (self.source == source):
+                raise ValueError(f'source = "{source}" and {source} = ... belong together')
+
+
+class Variation(Record, kw_only=True):
+    """How the simulated device departs from the model's time; from the seed.
+
+    Attributes:
+        sigma_ratio: of log-normal jitter, median 1.
+        most_ratio: the jitter's factor is at most 1 plus this.
+        stall_rate_hz, stall_ns: stalls of this length, so often a second of busy time (Poisson).
+        drift_ratio, drift_period_ms: amplitude and period of a slow sine of the speed.
+    """
+
+    sigma_ratio: float = 0.0
+    most_ratio: float = 0.1
+    stall_rate_hz: float = 0.0
+    stall_ns: float = 0.0
+    drift_ratio: float = 0.0
+    drift_period_ms: float = 1000.0
+
+    def __post_init__(self) -> None:
+        for key in ("sigma_ratio", "most_ratio", "stall_rate_hz", "stall_ns", "drift_ratio"):
+            _not_negative(key, getattr(self, key))
+        _positive("drift_period_ms", self.drift_period_ms)
+        if self.drift_ratio >= 1:
+            raise ValueError(f"drift_ratio must be below 1, is {self.drift_ratio}")
 
 
 class Target(Record, kw_only=True):
@@ -31,20 +349,43 @@ class Target(Record, kw_only=True):
     Attributes:
         name: what ``app.toml`` calls it.
         kind: "ort" (ONNX Runtime on this machine) or "npu" (a described accelerator).
-        units: at least one.
+        units: default: one, named like the target.
     """
 
     schema_version: int = 1
     name: str
     kind: Literal["ort", "npu"]
     description: str = ""
-    units: tuple[Unit, ...]
+    processor: Processor | None = None
+    memory: tuple[Memory, ...] = ()
+    cache: Cache | None = None
+    sparsity: Sparsity = Sparsity()
+    units: tuple[Unit, ...] = ()
+    host: Host = Host()
+    trace: TraceUnit = TraceUnit()
+    cost: Cost = Cost()
+    variation: Variation = Variation()
 
     def __post_init__(self) -> None:
-        if not self.units:
-            raise ValueError("a target needs at least one unit")
-        if len({unit.name for unit in self.units}) < len(self.units):
+        if not self.name:
+            raise ValueError("name must not be empty")
+        units = self.units or (Unit(name=self.name),)
+        if len({unit.name for unit in units}) < len(units):
             raise ValueError("unit names must differ")
+        preemptive = self.kind == "ort"
+        settled = (msgspec.structs.replace(u, preemptive=preemptive) if u.preemptive is None else u for u in units)
+        msgspec.structs.force_setattr(self, "units", tuple(settled))
+
+    def unit(self, name: str) -> Unit:
+        """The unit of this name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for unit in self.units:
+            if unit.name == name:
+                return unit
+        raise KeyError(name)
 
 
 def cpu_target(cores: tuple[int, ...]) -> Target:
@@ -55,3 +396,23 @@ def cpu_target(cores: tuple[int, ...]) -> Target:
         description="ONNX Runtime on this machine, one pinned thread a core",
         units=tuple(Unit(name=f"cpu{core}", core=core) for core in cores),
     )
+
+
+def load_target(path: str | Path) -> Target:
+    """Read a ``target.toml``; the path of its latency table becomes absolute.
+
+    Raises:
+        InputError: missing, malformed or inconsistent file.
+    """
+    path = Path(path)
+    target = read_record(path, Target)
+    if target.kind == "npu" and target.processor is None and target.cost.source == "cycles":
+        raise InputError(
+            "$.processor is missing: the cycle model needs its clock",
+            where=path,
+            remedy="add [processor] with clock_mhz, or a [cost] source",
+        )
+    if target.cost.table is not None:
+        table = str(path.resolve().parent / target.cost.table)
+        target = msgspec.structs.replace(target, cost=msgspec.structs.replace(target.cost, table=table))
+    return target
