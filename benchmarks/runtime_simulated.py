@@ -104,16 +104,10 @@ WORKLOADS: dict[str, tuple[float, list[Candidate]]] = {
 
 def planned(rate_hz: float, candidates: list[Candidate], floor_ns: int = 0) -> Timetable:
     """The timetable with the default guard: the longest segment's greatest excess, or the floor."""
-    guard = floor_ns
-    while True:
-        beat = Beat(window_ns=int(1e9 / rate_hz), guard_ns=guard, late_ns=floor_ns)
-        timetable = arrange(candidates, beat)
-        excess = max(
-            math.ceil(s.median_ns * (1 + MOST)) + 1 - s.duration_ns for m in timetable.models for s in m.segments
-        )
-        if max(excess, floor_ns) <= guard:
-            return timetable
-        guard = max(excess, floor_ns)
+    excess = (1 + MOST) / QUANTILE - 1 + 1e-6
+    return arrange(
+        candidates, Beat(window_ns=int(1e9 / rate_hz), guard_ns=floor_ns, excess_ratio=excess, late_ns=floor_ns)
+    )
 
 
 def uncut(rate_hz: float, candidates: list[Candidate]) -> Timetable:

@@ -21,9 +21,9 @@ def median_of(pieces: Pieces, first: int, last: int) -> float:
 
 
 def quantile_of(pieces: Pieces, first: int, last: int) -> float:
-    """A run's median and the root of its summed squared excesses."""
-    excess = [float(q - m) ** 2 for q, m in zip(pieces.quantile_ns, pieces.median_ns, strict=True)]
-    return median_of(pieces, first, last) + sum(excess[first : last + 1]) ** 0.5
+    """A run's median and the sum of its excesses."""
+    excess = [float(q - m) for q, m in zip(pieces.quantile_ns, pieces.median_ns, strict=True)]
+    return median_of(pieces, first, last) + sum(excess[first : last + 1])
 
 
 def cost_of(pieces: Pieces, runs: Runs, residual_ns: int) -> float:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plans import planned, uniform
+from plans import one_round, planned, uniform
+from simulation import Simulation
 
 from framefit.core.timetable import Fix
 from framefit.scheduling.check import check_timetable
@@ -205,10 +206,59 @@ def test_a_fix_that_says_verified_makes_it_fit(
         assert_verified(candidates, beat, mode)
 
 
+EXCESS = dataclasses.replace(BEAT, guard_ns=0, excess_ratio=0.05)
+
+
+def test_a_model_that_fits_whole_is_cut_where_that_lowers_the_guard() -> None:
+    """The guard covers the longest segment's excess: 12 ms whole would need 0.6 ms; at 5 ms a boundary it is kept."""
+    pieces = [0.5] * 24
+    cheap, dear = (dataclasses.replace(later(*pieces), pieces=priced(pieces, cost)) for cost in (0.002, 5.0))
+    cut, whole = (arrange([first(4), candidate], EXCESS) for candidate in (cheap, dear))
+    assert len(cut.model("later").segments) > 6
+    assert cut.guard_ns < 150_000
+    assert len(whole.model("later").segments) == 1
+    assert whole.guard_ns == 600_000
+    assert len(arrange([first(4), cheap], BEAT).model("later").segments) == 1, "a guard that is given stays"
+
+
+def priced(pieces_ms: list[float], boundary_ms: float) -> Pieces:
+    """Pieces that cost so much more where they are cut."""
+    boundary = np.full(len(pieces_ms) - 1, int(boundary_ms * MS))
+    inside = np.asarray([int(piece * MS) for piece in pieces_ms])
+    inside[:-1] += boundary // 2
+    inside[1:] += boundary // 2
+    return Pieces(inside, inside, boundary)
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 2**32 - 1), st.floats(0, 0.3))
+def test_what_slack_and_guard_cover_is_never_late(seed: int, excess: float) -> None:
+    """A timetable that says feasible keeps every deadline while no launch exceeds its quantile by more than said."""
+    random = np.random.default_rng(seed)
+    beat, models = one_round(random)
+    beat = dataclasses.replace(beat, excess_ratio=excess, preemptive=False)
+    candidates = [
+        Candidate(m, None if m.role == "priority" else uniform([s.duration_ns for s in m.segments])) for m in models
+    ]
+    timetable = arrange(candidates, beat)
+    if not timetable.feasible:
+        return
+    assert timetable.guard_ns >= beat.guard_ns
+    settled = dataclasses.replace(beat, guard_ns=timetable.guard_ns)
+    for crossing in (False, True):
+
+        def takes(quantile: int) -> int:
+            return int(quantile * (1 + excess)) if random.random() < 0.5 else max(int(quantile * random.random()), 1)
+
+        run = Simulation(settled, timetable, takes, lambda latest: latest, crossing=crossing)
+        run.run(60)
+        assert run.late == []
+
+
 @pytest.mark.parametrize("mode", ["fill", "fewest", "equal"])
-@pytest.mark.parametrize("total_ms", [60, 400])
-def test_ten_models_of_500_pieces_are_planned_in_time(mode: Mode, total_ms: int) -> None:
-    """The bar is 2 s (0.1 to 0.25 s were measured); three times that on a busy machine."""
+@pytest.mark.parametrize(("total_ms", "excess"), [(60, 0.0), (400, 0.0), (400, 0.05)])
+def test_ten_models_of_500_pieces_are_planned_in_time(mode: Mode, total_ms: int, excess: float) -> None:
+    """The bar is 2 s (0.1 to 0.7 s were measured); three times that on a busy machine."""
     random = np.random.default_rng(0)
     candidates = [first(8)]
     for number in range(10):
@@ -218,7 +268,8 @@ def test_ten_models_of_500_pieces_are_planned_in_time(mode: Mode, total_ms: int)
         pieces = Pieces(median, (median * 1.05).astype(np.int64), boundary)
         candidates.append(Candidate(planned(f"later{number}", [int(pieces.of([(0, 499)])[1][0])]), pieces))
     begin = time.perf_counter()
-    timetable = arrange(candidates, Beat(33_333_333, 500_000, late_ns=100_000), mode)
+    beat = Beat(33_333_333, 500_000, late_ns=100_000, excess_ratio=excess)
+    timetable = arrange(candidates, beat, mode)
     assert time.perf_counter() - begin < 6
     assert timetable.feasible
     assert check_timetable(timetable) == []

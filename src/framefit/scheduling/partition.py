@@ -53,27 +53,25 @@ class Pieces:
     def joined(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Median and quantile of every run of pieces i .. j, as two n x n matrices.
 
-        Boundaries inside a run are not paid. Excesses of the quantile over the median
-        add as independent ones do: by squares.
+        Boundaries inside a run are not paid. Excesses of the quantile over the median add
+        up: what makes one piece of a launch slow mostly makes all of them slow.
         """
         medians, excess, inner = self._sums()
         median = medians[None, 1:] - medians[:-1, None] - (inner[None, :] - inner[:, None])
-        spread = np.sqrt(np.maximum(excess[None, 1:] - excess[:-1, None], 0))
-        return np.maximum(median, 0), np.maximum(median, 0) + spread
+        return np.maximum(median, 0), np.maximum(median, 0) + excess[None, 1:] - excess[:-1, None]
 
     def of(self, runs: Sequence[tuple[int, int]]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """The same for some runs only: median and quantile of each."""
         medians, excess, inner = self._sums()
         first, last = np.asarray(runs, np.int64).reshape(-1, 2).T
         median = np.maximum(medians[last + 1] - medians[first] - (inner[last] - inner[first]), 0)
-        return median, median + np.sqrt(np.maximum(excess[last + 1] - excess[first], 0))
+        return median, median + excess[last + 1] - excess[first]
 
     def _sums(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Medians, squared excesses and boundaries, cumulated."""
-        excess = (self.quantile_ns - self.median_ns).astype(np.float64) ** 2
+        """Medians, excesses and boundaries, cumulated."""
         return (
             np.concatenate([[0.0], np.cumsum(self.median_ns, dtype=np.float64)]),
-            np.concatenate([[0.0], np.cumsum(excess)]),
+            np.concatenate([[0.0], np.cumsum(self.quantile_ns - self.median_ns, dtype=np.float64)]),
             np.concatenate([[0.0], np.cumsum(self.boundary_ns, dtype=np.float64)]),
         )
 

@@ -13,11 +13,13 @@ import numpy as np
 
 from framefit.core.timetable import Fix, PlannedModel, Timetable
 from framefit.scheduling.partition import Pieces, partition
-from framefit.scheduling.timetable import Beat, build_timetable, segment_room
+from framefit.scheduling.timetable import Beat, build_timetable, reserved_periods, segment_room
 
 __all__ = ["Candidate", "arrange", "choose_segments", "fixes", "split_limit"]
 
 Mode = Literal["fill", "fewest", "equal"]
+
+_FINER, _MOST_FINER = 0.8, 16  # longest segments that are tried where the guard follows from them
 
 
 @dataclass(frozen=True)
@@ -36,24 +38,30 @@ class Candidate:
 
 
 def choose_segments(
-    candidates: Sequence[Candidate], beat: Beat, mode: Mode = "fill"
+    candidates: Sequence[Candidate], beat: Beat, mode: Mode = "fill", limit_ns: int | None = None
 ) -> dict[str, list[tuple[int, int]] | None]:
     """Runs of pieces for each background model that has to be cut, or is to be.
+
+    Args:
+        candidates: priority models first.
+        beat: windows, guard, demands.
+        mode: of segmentation.
+        limit_ns: no segment's quantile is to be greater, though the room may be; default: the room.
 
     Returns:
         Model -> first and last piece of each segment; ``None`` where no cut makes it fit.
         Models that stay whole are not in it.
     """
-    priority = [c.model for c in candidates if c.model.role == "priority"]
-    room = segment_room(beat, priority)
+    room = segment_room(beat, [c.model for c in candidates if c.model.role == "priority"])
+    most = room if limit_ns is None else min(room, limit_ns)
     chosen: dict[str, list[tuple[int, int]] | None] = {}
     for candidate in candidates:
         model = candidate.model
         if model.role == "priority" or candidate.pieces is None:
             continue
-        too_long = model.duration_ns > room and not beat.preemptive
+        too_long = model.duration_ns > most and not beat.preemptive
         if too_long or candidate.always_split:
-            limit = split_limit(candidate.pieces, room, fits=not too_long)
+            limit = split_limit(candidate.pieces, most, fits=not too_long)
             chosen[model.name] = partition(candidate.pieces, room + beat.guard_ns, limit, mode) if room > 0 else None
     return chosen
 
@@ -66,12 +74,42 @@ def split_limit(pieces: Pieces, room_ns: int, *, fits: bool) -> int:
 def arrange(candidates: Sequence[Candidate], beat: Beat, mode: Mode = "fill") -> Timetable:
     """Cut and place at the estimated costs.
 
+    Where the guard follows from the longest segment (``beat.excess_ratio``), segments are
+    made as short as pays: also of models that would fit whole.
+
     Args:
         candidates: priority models first.
-        beat: windows, guard, demands.
+        beat: windows, least guard, demands.
         mode: of segmentation.
     """
-    chosen = choose_segments(candidates, beat, mode)
+    return build_timetable(*_arranged(candidates, beat, mode)[:2])
+
+
+def _arranged(candidates: Sequence[Candidate], beat: Beat, mode: Mode) -> tuple[Beat, list[PlannedModel], bool]:
+    """The beat with its guard, models in segments, and whether each could be cut to fit."""
+    best: tuple[float, Beat, list[PlannedModel], bool] | None = None
+    for limit in _limits(candidates, beat, mode):
+        guard = beat.covering(limit)
+        chosen = choose_segments(candidates, guard, mode, limit)
+        models = _models(candidates, chosen)
+        settled = beat.guarded(models)
+        found = (_loss_ratio(candidates, models, settled), settled, models, None not in chosen.values())
+        if best is None or (not found[3], found[0]) < (not best[3], best[0]):
+            best = found
+    assert best is not None
+    return best[1:]
+
+
+def _limits(candidates: Sequence[Candidate], beat: Beat, mode: Mode) -> list[int | None]:
+    """Greatest segments to be tried; the longest leaves room for its own guard."""
+    if not beat.excess_ratio:
+        return [None]
+    room = segment_room(beat, [c.model for c in candidates if c.model.role == "priority"])
+    longest = int(room / (1 + beat.excess_ratio))
+    return [int(longest * _FINER**step) for step in range(_MOST_FINER if mode == "fill" else 1)]
+
+
+def _models(candidates: Sequence[Candidate], chosen: Mapping[str, list[tuple[int, int]] | None]) -> list[PlannedModel]:
     models = []
     for candidate in candidates:
         if candidate.model.name not in chosen:
@@ -81,7 +119,26 @@ def arrange(candidates: Sequence[Candidate], beat: Beat, mode: Mode = "fill") ->
         if runs is None and candidate.pieces is not None:
             runs = [(piece, piece) for piece in range(len(candidate.pieces))]  # the one that is too long gets named
         models.append(_cut(candidate, runs or []))
-    return build_timetable(beat, models)
+    return models
+
+
+def _loss_ratio(candidates: Sequence[Candidate], models: Sequence[PlannedModel], beat: Beat) -> float:
+    """Part of the residual that guard, gaps and boundaries are expected to cost (see :mod:`~.partition`).
+
+    A window ends with the guard; a frame of each model loses what its boundaries cost and
+    the gaps before windows' ends, in which the next segment would not fit.
+    """
+    residual = beat.window_ns - max(
+        sum(period.end_ns - period.start_ns for period in periods)
+        for periods in reserved_periods(beat, [model for model in models if model.role == "priority"])
+    )
+    useful, lost = 0.0, 0.0
+    for candidate, model in zip(candidates, models, strict=True):
+        if model.role == "background":
+            useful += candidate.model.segments[0].median_ns
+            lost += sum(s.median_ns for s in model.segments) - candidate.model.segments[0].median_ns
+            lost += sum(s.median_ns * s.duration_ns for s in model.segments) / (2 * max(residual, 1))
+    return 1 - (1 - beat.guard_ns / max(residual, 1)) * useful / max(useful + lost, 1.0)
 
 
 def _cut(candidate: Candidate, runs: Sequence[tuple[int, int]]) -> PlannedModel:
@@ -134,9 +191,8 @@ def fixes(candidates: Sequence[Candidate], beat: Beat, rate_hz: float, mode: Mod
 
 
 def _feasible(candidates: Sequence[Candidate], beat: Beat, mode: Mode) -> bool:
-    if None in choose_segments(candidates, beat, mode).values():
-        return False
-    return arrange(candidates, beat, mode).feasible
+    settled, models, cut = _arranged(candidates, beat, mode)
+    return cut and build_timetable(settled, models).feasible
 
 
 def _slower(candidates: Sequence[Candidate], beat: Beat, rate_hz: float, mode: Mode) -> Fix | None:

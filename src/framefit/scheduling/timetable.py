@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
@@ -53,6 +53,9 @@ class Beat:
         preemptive: background work is interrupted for a priority period and goes on
             after it: no guard, no segment that does not fit.
         demands: model -> how it takes part; default: a frame in every window.
+        excess_ratio: how much longer than its quantile a launch may be, at most. Where it
+            is known (else 0), the guard covers the longest segment's excess, and the slack
+            that of the priority models: a feasible plan is never late.
     """
 
     window_ns: int
@@ -61,10 +64,24 @@ class Beat:
     position: Literal["start", "middle", "end"] = "start"
     preemptive: bool = False
     demands: Mapping[str, Demand] = field(default_factory=dict)
+    excess_ratio: float = 0.0
 
     def of(self, model: str) -> Demand:
         """A model's demand."""
         return self.demands.get(model, Demand())
+
+    def covering(self, longest_ns: int | None) -> Beat:
+        """With a guard, at least the present one, for segments of at most this quantile."""
+        return replace(self, guard_ns=max(self.guard_ns, math.ceil(self.excess_ratio * (longest_ns or 0))))
+
+    def guarded(self, models: Sequence[PlannedModel]) -> Beat:
+        """With the guard that these models need."""
+        if self.preemptive:
+            return self
+        longest = max((s.duration_ns for m in models if m.role == "background" for s in m.segments), default=0)
+        if self.position == "end":  # what follows the period is the guard
+            longest = max(longest, sum(m.duration_ns for m in models if m.role == "priority"))
+        return self.covering(longest)
 
 
 def reserved_periods(beat: Beat, priority: Sequence[PlannedModel]) -> list[list[PriorityPeriod]]:
@@ -192,13 +209,17 @@ def _deadlines(
 ) -> tuple[int, str | None]:
     """Least slack of the priority models, and the first of them that is late."""
     slack, problem = beat.window_ns, None
-    for period in itertools.chain.from_iterable(reserved):
-        deadline = beat.of(period.model).deadline_ns or beat.window_ns
-        slack = min(slack, deadline - period.end_ns)
-        if period.end_ns > deadline and problem is None:
-            problem = (
-                f"{period.model!r} is ready {_ms(period.end_ns)} after its release, its deadline is {_ms(deadline)}"
-            )
+    for periods in reserved:
+        for period in periods:
+            deadline = beat.of(period.model).deadline_ns or beat.window_ns
+            excess = math.ceil(beat.excess_ratio * (period.end_ns - periods[0].start_ns))
+            slack = min(slack, deadline - period.end_ns - excess)
+            if period.end_ns + excess > deadline and problem is None:
+                problem = (
+                    f"{period.model!r} is ready {_ms(period.end_ns)} after its release"
+                    + (f", {_ms(excess)} later at worst" if excess else "")
+                    + f"; its deadline is {_ms(deadline)}"
+                )
     total = max((sum(p.end_ns - p.start_ns for p in periods) for periods in reserved), default=0)
     if priority and problem is None and total + beat.guard_ns > beat.window_ns:
         problem = f"the priority period of {_ms(total)} and the guard exceed the window of {_ms(beat.window_ns)}"
