@@ -10,15 +10,19 @@ import numpy.typing as npt
 from framefit.core.files import Record
 
 __all__ = [
+    "CycleReport",
     "Finding",
     "Frame",
     "HostReport",
+    "LayerCycles",
     "Metrics",
     "Miss",
     "ModelMetrics",
     "Percentiles",
     "RunInfo",
     "StreamMetrics",
+    "TargetList",
+    "TargetSummary",
 ]
 
 
@@ -48,7 +52,7 @@ class ModelMetrics(Record, kw_only=True):
     """One model in one run.
 
     Attributes:
-        releases: frames released while it ran.
+        releases: frames released while it ran; a window in which its stream waited has none.
         completed: frames finished, late ones included.
         missed: priority: frames late, dropped or unfinished; background: late ones.
         miss_ratio_upper: 95 % upper bound; 3/N where none was seen.
@@ -73,11 +77,16 @@ class ModelMetrics(Record, kw_only=True):
 
 
 class StreamMetrics(Record, kw_only=True):
-    """Frames of one stream: received, and dropped by any of its readers."""
+    """Frames of one stream: received, and dropped by any of its readers.
+
+    Attributes:
+        waited_windows: windows without a new frame, because a full queue made the stream wait.
+    """
 
     name: str
     received: int
     dropped: int
+    waited_windows: int = 0
 
 
 class Miss(Record, kw_only=True):
@@ -136,13 +145,19 @@ class Frame(Record, kw_only=True):
 
 
 class RunInfo(Record, kw_only=True):
-    """Settings and facts of a run (``run.json``)."""
+    """Settings and facts of a run (``run.json``).
+
+    Attributes:
+        interrupted: it was stopped before its end.
+        error: what made it fail before its end; ``None``: nothing did.
+    """
 
     schema_version: int = 1
     command: str
     created: str
     seed: int
     interrupted: bool
+    error: str | None = None
     workload: dict[str, object]
     host: dict[str, object]
     warnings: tuple[str, ...] = ()
@@ -173,3 +188,88 @@ class HostReport(Record, kw_only=True):
     schema_version: int = 1
     findings: tuple[Finding, ...]
     fingerprint: dict[str, str | int | float | bool]
+
+
+class TargetSummary(Record, kw_only=True):
+    """One line of ``framefit targets``.
+
+    Attributes:
+        units: their names.
+    """
+
+    name: str
+    kind: Literal["ort", "npu"]
+    units: tuple[str, ...]
+    description: str
+
+
+class TargetList(Record, kw_only=True):
+    """The built-in targets (``framefit targets``), in their fixed order."""
+
+    schema_version: int = 1
+    targets: tuple[TargetSummary, ...]
+
+
+class LayerCycles(Record, kw_only=True):
+    """What one layer costs on a unit.
+
+    Attributes:
+        name: the layer's.
+        op: its operators.
+        macs: multiply-accumulates, zeros included.
+        cycles: of the unit's clock.
+        bound: the term that is longest: "compute", a memory's name with "read" or "write", "on-chip",
+            "overhead", "table" or "function" where these gave the duration; "none": nothing is to be done.
+        bytes_read, bytes_written: from and to all memories, tiles that come again included.
+        utilisation_ratio: multiply-accumulates that were not skipped, over what the unit could do meanwhile.
+        weight_sparsity_ratio, activation_sparsity_ratio: zeros among weights and first operand; 0
+            for layers without products.
+        latency_ns: these cycles as time.
+        unit: where it runs.
+        precision: of its products; "" without any.
+        method: what was priced: "products", "elements", "bytes" (an operator that the model does not
+            know, by what it reads and writes), "view" (nothing moves), "unknown" (a shape depends on
+            the data: what is known of it).
+        terms: each term's cycles.
+        overhead_cycles: load, drain and fixed, on top of the longest term.
+    """
+
+    name: str
+    op: str
+    macs: int
+    cycles: int
+    bound: str
+    bytes_read: int
+    bytes_written: int
+    utilisation_ratio: float
+    weight_sparsity_ratio: float
+    activation_sparsity_ratio: float
+    latency_ns: int
+    unit: str
+    precision: str
+    method: Literal["products", "elements", "bytes", "view", "unknown"]
+    terms: dict[str, float]
+    overhead_cycles: float
+
+
+class CycleReport(Record, kw_only=True):
+    """What a model costs on a target, layer by layer (``framefit cycles --json``).
+
+    Attributes:
+        source: where the costs come from: "cycles" (the model), "table" or "function".
+        total_cycles: of all layers, one after the other.
+        total_ns: as time.
+        clock_mhz: of the cycles.
+        notes: what to know of the figures, as sentences.
+    """
+
+    schema_version: int = 1
+    model: str
+    target: str
+    unit: str
+    source: Literal["cycles", "table", "function"]
+    clock_mhz: float
+    total_cycles: int
+    total_ns: int
+    layers: tuple[LayerCycles, ...]
+    notes: tuple[str, ...] = ()

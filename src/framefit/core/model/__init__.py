@@ -1,8 +1,21 @@
 """ONNX models as layers, cuts and segments; the only importer of ``onnx`` and ``onnx_ir``."""
 
 from framefit.core.model.builder import GraphBuilder
-from framefit.core.model.fusion import fused_groups
+from framefit.core.model.fusion import epilogue_groups, fused_groups
 from framefit.core.model.layers import Layer, TensorInfo
 from framefit.core.model.model import Cut, Model
+from framefit.core.model.nodes import Node, Operand, configuration, zeros_ratio
 
-__all__ = ["Cut", "GraphBuilder", "Layer", "Model", "TensorInfo", "fused_groups"]
+__all__ = [
+    "Cut",
+    "GraphBuilder",
+    "Layer",
+    "Model",
+    "Node",
+    "Operand",
+    "TensorInfo",
+    "configuration",
+    "epilogue_groups",
+    "fused_groups",
+    "zeros_ratio",
+]

@@ -1,4 +1,4 @@
-"""Which nodes a runtime fuses, read off the graph that it made of a model."""
+"""Which nodes are fused: read off the graph that a runtime made of a model, or by a rule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,51 @@ from google.protobuf.message import DecodeError
 from framefit.core.model.model import Model
 from framefit.errors import DeviceError
 
-__all__ = ["fused_groups"]
+__all__ = ["epilogue_groups", "fused_groups"]
+
+_HEAVY = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "MatMul", "MatMulInteger", "QLinearMatMul", "Gemm")
+_SUM = "Add"  # of a residual: what follows it is applied to it
+_EPILOGUE = (
+    *("BatchNormalization", "Add", "Mul", "Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid", "HardSwish"),
+    *("Tanh", "Elu", "Gelu", "Swish", "Mish", "Identity"),
+)
+
+
+def epilogue_groups(model: Model) -> tuple[tuple[str, ...], ...]:
+    """Convolutions, products and sums, each with what follows it element by element.
+
+    A rule for accelerators that cannot be asked: normalisation, bias, scale and activation
+    are applied on the way out of the array. Every step of the chain is the only reader of
+    the one before, and reads nothing else that depends on the inputs.
+
+    Args:
+        model: its layers; those that are groups already stay as they are.
+    """
+    readers: dict[str, list[int]] = {}
+    for index, layer in enumerate(model.layers):
+        for tensor in layer.inputs:
+            readers.setdefault(tensor.name, []).append(index)
+    results = {tensor.name for tensor in model.outputs}
+    groups, taken = [], set()
+    for index, layer in enumerate(model.layers):
+        if index in taken or layer.op not in (*_HEAVY, _SUM):
+            continue
+        chain = [index]
+        while True:
+            outputs = model.layers[chain[-1]].outputs
+            if len(outputs) != 1 or outputs[0].name in results:
+                break
+            following = readers.get(outputs[0].name, [])
+            if len(following) != 1:
+                break
+            reader = model.layers[following[0]]
+            if reader.op not in _EPILOGUE or len(reader.inputs) != 1:
+                break
+            chain.append(following[0])
+        if len(chain) > 1:
+            taken.update(chain)
+            groups.append(tuple(node for member in chain for node in model.layers[member].nodes))
+    return tuple(groups)
 
 
 def fused_groups(model: Model, optimised: bytes) -> tuple[tuple[str, ...], ...]:

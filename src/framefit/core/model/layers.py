@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from framefit.core.files import Record
 
-__all__ = ["Layer", "TensorInfo", "node_macs", "tensor_info"]
+__all__ = ["WEIGHT_INPUT", "Layer", "TensorInfo", "iterations", "node_macs", "tensor_info"]
 
 
 class TensorInfo(Record, kw_only=True):
@@ -96,6 +96,11 @@ _PRODUCTS = {
 }
 _RECURRENT_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
+_ATTENTION = ("Attention", "MultiHeadAttention")
+
+WEIGHT_INPUT = _CONVOLUTIONS | _PRODUCTS | dict.fromkeys((*_RECURRENT_GATES, "ConvTranspose"), 1)
+"""Operator -> position of its weight among its inputs; a recurrent one's second matrix follows it."""
+
 
 def node_macs(node: ir.Node) -> int:
     """Multiply-accumulates of a node, its subgraphs included; 0 where shapes are not known.
@@ -119,8 +124,11 @@ def node_macs(node: ir.Node) -> int:
         hidden = node.attributes.get_int("hidden_size", weight[1] // _RECURRENT_GATES[op])
         gates = weight[0] * _RECURRENT_GATES[op] * hidden  # weight: directions x gates * hidden x features
         return source[0] * source[1] * gates * (weight[2] + hidden)
-    if op == "Attention" and output is not None and (query := _at(inputs, 0)) and (key := _at(inputs, 1)):
-        return 2 * math.prod(query) * key[-2]
+    if op in _ATTENTION and (query := _at(inputs, 0)) and (key := _at(inputs, 1)):
+        if op == "Attention" and node.domain == "com.microsoft":  # key: one weight for query, key and value
+            width = key[1] // 3
+            return math.prod(query) * key[1] + 2 * query[0] * query[1] ** 2 * width
+        return math.prod(query) * key[-2] + math.prod(query[:-1]) * key[-2] * (_at(inputs, 2) or query)[-1]
     branches = [
         sum(node_macs(inner) for inner in subgraph)
         for attribute in node.attributes.values()
@@ -129,14 +137,15 @@ def node_macs(node: ir.Node) -> int:
     ]
     if not branches:
         return 0
-    return max(branches) * _iterations(node)
+    return max(branches) * iterations(node)
 
 
 def _at(sizes: list[list[int] | None], index: int) -> list[int] | None:
     return sizes[index] if index < len(sizes) else None
 
 
-def _iterations(node: ir.Node) -> int:
+def iterations(node: ir.Node) -> int:
+    """How often a ``Loop`` or ``Scan`` runs its body, where that is known; else 1."""
     if node.op_type == "Loop" and node.inputs and node.inputs[0] is not None:
         count = node.inputs[0].const_value
         return max(int(count.numpy().item()), 0) if count is not None and count.size == 1 else 1

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from framefit.core.files import Record, write_whole
 from framefit.core.model.layers import Layer, TensorInfo, node_macs, tensor_info
+from framefit.core.model.nodes import Granularity, Node, describe, weight_masks, zeros_ratio
 from framefit.core.model.reading import canonical, dependent_nodes, node_inputs, read_graph
 from framefit.errors import InputError
 
@@ -55,11 +56,15 @@ class Model:
         name: str,
         groups: Sequence[Sequence[str]] = (),
         assumed: Sequence[str] = (),
+        handed_on: Collection[str] = (),
     ) -> None:
         self._ir = graph
         self._groups = tuple(tuple(group) for group in groups)
         self.name = name
         self.assumed = tuple(assumed)
+        self.handed_on = frozenset(handed_on)
+        """Inputs and outputs that a segment shares with other segments only; the others are the whole model's."""
+        self._zeros: dict[tuple[Granularity, int, int], tuple[float, ...]] = {}
 
     @classmethod
     def load(
@@ -126,6 +131,25 @@ class Model:
         return tuple(self._layer(nodes) for nodes in self._members)
 
     @cached_property
+    def nodes(self) -> tuple[tuple[Node, ...], ...]:
+        """What each layer's nodes are, in the order of ``layers``: what a cost is made from."""
+        return tuple(tuple(describe(node, self._dependent_values) for node in nodes) for nodes in self._members)
+
+    def weight_zeros(self, granularity: Granularity = "unstructured", n: int = 1, m: int = 1) -> tuple[float, ...]:
+        """Part of each layer's weights that is zero, 0 to 1; weights are what products multiply with.
+
+        Args:
+            granularity: of the zeros that count, see :func:`~framefit.core.model.nodes.zeros_ratio`.
+            n: of "n:m".
+            m: of "n:m".
+        """
+        key = granularity, n, m
+        if key not in self._zeros:
+            masks = (weight_masks(nodes, self._dependent_values) for nodes in self._members)
+            self._zeros[key] = tuple(zeros_ratio(found, granularity, n, m) for found in masks)
+        return self._zeros[key]
+
+    @cached_property
     def parameters(self) -> int:
         """Number of weights, each counted once."""
         return sum(_size(value) for value in self._ir.graph.initializers.values())
@@ -142,7 +166,13 @@ class Model:
             groups: names of nodes that the device always fuses. Groups that share a
                 node are joined; so are groups that would wait for each other.
         """
-        return Model(self._ir, name=self.name, groups=[*self._groups, *map(tuple, groups)], assumed=self.assumed)
+        return Model(
+            self._ir,
+            name=self.name,
+            groups=[*self._groups, *map(tuple, groups)],
+            assumed=self.assumed,
+            handed_on=self.handed_on,
+        )
 
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
@@ -208,7 +238,9 @@ class Model:
         groups = [[str(node.name) for node in nodes] for nodes in self._members[first : last + 1] if len(nodes) > 1]
         whole = self._ir
         part = ir.Model(sub, ir_version=whole.ir_version, producer_name=whole.producer_name)
-        return Model(part, name=f"{self.name}[{first}:{last + 1}]", groups=groups)
+        outer = {*graph.inputs, *graph.outputs}
+        inner = {str(value.name) for value in (*inputs, *outputs) if value not in outer} | self.handed_on
+        return Model(part, name=f"{self.name}[{first}:{last + 1}]", groups=groups, handed_on=inner)
 
     @cached_property
     def _encoded(self) -> bytes:

@@ -1,0 +1,172 @@
+"""Where a target's durations come from: the cycle model, a latency table, or a user's function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from framefit.core.files import read_record
+from framefit.core.latency_table import LatencyTable
+from framefit.core.model import Layer, Model, configuration
+from framefit.core.results import LayerCycles
+from framefit.core.target import Target, Unit
+from framefit.devices.npu.cycles import CycleModel, Ratios, check_support, unit_named
+from framefit.devices.npu.work import Method, layer_work
+from framefit.errors import InputError
+
+__all__ = ["CostSource", "Costs", "LayerFunction", "cost_source", "layer_times"]
+
+Costs = Literal["cycles", "table", "function"]
+LayerFunction = Callable[[Layer, str, Target], Any]
+"""A user's own: layer, name of the unit and target to nanoseconds."""
+
+
+class CostSource(Protocol):
+    """Prices the layers of a model on one unit.
+
+    Attributes:
+        clock_mhz: of the cycles.
+    """
+
+    unit: Unit
+    clock_mhz: float
+
+    def layers(
+        self, model: Model, *, weight_sparsity: Ratios | None = None, activation_sparsity: Ratios = 0.0
+    ) -> tuple[LayerCycles, ...]:
+        """What each layer costs."""
+        ...
+
+
+def cost_source(target: Target, unit: str | None = None, function: LayerFunction | None = None) -> CostSource:
+    """What a target's ``[cost]`` names.
+
+    Args:
+        target: the device.
+        unit: name of its unit; default: the first.
+        function: what ``cost.function`` names, imported.
+
+    Raises:
+        InputError: no such unit, or the source cannot be used.
+    """
+    if target.cost.source == "table":
+        assert target.cost.table is not None
+        table = read_record(target.cost.table, LatencyTable)
+        return GivenDurations(target, unit, "table", _from_table(table, target.cost.table))
+    if target.cost.source == "function":
+        if function is None:
+            raise InputError(f"cost.function = {target.cost.function!r} was not imported", where=target.name)
+        return GivenDurations(target, unit, "function", _from_function(function, str(target.cost.function)))
+    return CycleModel(target, unit)
+
+
+def layer_times(target: Target, function: LayerFunction | None = None) -> Callable[[Model, str], list[int]]:
+    """A function from a model and the name of a unit to nanoseconds of each layer.
+
+    Args:
+        target: the device.
+        function: what ``cost.function`` names, imported.
+    """
+    sources: dict[str, CostSource] = {}
+
+    def times(model: Model, unit: str) -> list[int]:
+        if unit not in sources:
+            sources[unit] = cost_source(target, unit, function)
+        return [layer.latency_ns for layer in sources[unit].layers(model)]
+
+    return times
+
+
+class GivenDurations:
+    """Durations from elsewhere, told as cycles of the unit's clock (1 GHz without a processor)."""
+
+    def __init__(
+        self,
+        target: Target,
+        unit: str | None,
+        source: Literal["table", "function"],
+        layer_ns: Callable[[Model, int, str, Target], int],
+    ) -> None:
+        self.target = target
+        self.unit = unit_named(target, unit)
+        processor = target.processor
+        self.clock_mhz = (1000.0 if processor is None else processor.clock_mhz) * self.unit.speed_ratio
+        self._source = source
+        self._layer_ns = layer_ns
+
+    def layers(
+        self, model: Model, *, weight_sparsity: Ratios | None = None, activation_sparsity: Ratios = 0.0
+    ) -> tuple[LayerCycles, ...]:
+        """What each layer costs.
+
+        Raises:
+            InputError: a layer that the unit does not support or that has no duration; sparsity, which
+                such a source knows nothing of.
+        """
+        if weight_sparsity is not None or activation_sparsity != 0.0:
+            raise InputError(
+                f"costs of target {self.target.name!r} come from a {self._source}, which knows no sparsity",
+                remedy="leave the sparsity out, or choose a target with the cycle model",
+            )
+        check_support(self.target, self.unit, model)
+        zeros = model.weight_zeros()
+        costs = []
+        for index, (layer, nodes) in enumerate(zip(model.layers, model.nodes, strict=True)):
+            method: Method = layer_work(layer, nodes).method
+            free = method == "view"
+            duration = 0 if free else self._layer_ns(model, index, self.unit.name, self.target)
+            costs.append(
+                LayerCycles(
+                    name=layer.name,
+                    op=layer.op,
+                    macs=layer.macs,
+                    cycles=math.ceil(round(duration * self.clock_mhz / 1e3, 6)),
+                    bound="none" if free else self._source,
+                    bytes_read=sum(tensor.bytes for tensor in layer.inputs) + layer.parameter_bytes,
+                    bytes_written=sum(tensor.bytes for tensor in layer.outputs),
+                    utilisation_ratio=0.0,
+                    weight_sparsity_ratio=zeros[index],
+                    activation_sparsity_ratio=0.0,
+                    latency_ns=duration,
+                    unit=self.unit.name,
+                    precision="",
+                    method=method,
+                    terms={},
+                    overhead_cycles=0.0,
+                )
+            )
+        return tuple(costs)
+
+
+def _from_table(table: LatencyTable, path: str) -> Callable[[Model, int, str, Target], int]:
+    def layer_ns(model: Model, index: int, unit: str, target: Target) -> int:  # noqa: ARG001 - one form for both
+        layer = model.layers[index]
+        entry = table.find(layer.op, configuration(model.nodes[index]), unit)
+        if entry is None:
+            raise InputError(
+                f"no entry for layer {layer.name} ({layer.op}) on unit {unit!r}",
+                where=path,
+                remedy="measure it into the table",
+            )
+        return entry.latency_ns
+
+    return layer_ns
+
+
+def _from_function(function: LayerFunction, spec: str) -> Callable[[Model, int, str, Target], int]:
+    def layer_ns(model: Model, index: int, unit: str, target: Target) -> int:
+        layer = model.layers[index]
+        try:
+            duration = float(function(layer, unit, target))
+        except Exception as error:
+            raise InputError(
+                f"{spec} failed: {type(error).__name__}: {error}", where=f"layer {layer.name}", remedy="correct it"
+            ) from error
+        if not 0 <= duration < math.inf:
+            raise InputError(
+                f"{spec} gave {duration}", where=f"layer {layer.name}", remedy="give nanoseconds, 0 or more"
+            )
+        return math.ceil(duration)
+
+    return layer_ns

@@ -1,0 +1,484 @@
+"""The cycle model: what a layer costs on a described accelerator, and what binds.
+
+Each layer takes the longest of its terms (arithmetic, each memory's reads and writes, on-chip
+traffic), and load, drain and fixed overhead on top. The parts and where they come from:
+
+- products on a weight-stationary array of R x C: ceil(k/R) * ceil(n/C) * (2R + C + m - 2)
+  cycles (Samajdar et al., 2020, "A Systematic Methodology for Characterizing Scalability of
+  DNN Accelerators using SCALE-Sim", section 3);
+- zeros that are skipped: :mod:`framefit.devices.npu.skipping`;
+- tiles: :mod:`framefit.devices.npu.tiling`;
+- what a layer asks for: :mod:`framefit.devices.npu.work`.
+
+Cycles are those of the unit's clock: ``clock_mhz`` x ``speed_ratio``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.model import Model
+from framefit.core.results import LayerCycles
+from framefit.core.target import PRECISIONS, Memory, Target, Unit
+from framefit.devices.npu.skipping import counted_zeros, packs_weights, remaining
+from framefit.devices.npu.tiling import refetched_bytes
+from framefit.devices.npu.work import LayerWork, Product, Tensor, dtype_bits, model_work
+from framefit.errors import InputError
+
+__all__ = ["CycleModel", "Estimate", "Ratios", "WorkTable", "check_support", "unit_named"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Ratios = float | Sequence[float]
+
+_SIZES = (
+    *("m", "n", "channels", "area", "groups", "steps", "tail"),
+    *("constant", "input_outside", "weight_outside"),
+)  # of a product, as they are
+_INDEX_BITS = 1  # of a packed weight
+
+
+@dataclass(frozen=True)
+class WorkTable:
+    """Layers as columns; made by :meth:`CycleModel.table`.
+
+    Attributes:
+        works: the layers.
+        precisions: of each layer's first product; "" where it has none.
+        first: where each layer's products begin in ``product``, and the end.
+        product: column -> numbers, one a product.
+        layer: column -> numbers, one a layer.
+    """
+
+    works: tuple[LayerWork, ...]
+    precisions: tuple[str, ...]
+    first: Ints
+    product: dict[str, Floats]
+    layer: dict[str, Floats]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What layers cost, one entry a row that was asked for.
+
+    Attributes:
+        cycles: in all.
+        terms: name ("compute", "ddr read", "on-chip", ...) -> cycles; the longest one counts.
+        overhead: load, drain and fixed cycles.
+        bound: index into ``names``: what binds.
+        names: of the terms, then "overhead" and "none".
+        bytes_read, bytes_written: from and to memories.
+        ideal: cycles of the multiply-accumulates that are not skipped, at the most a cycle.
+    """
+
+    cycles: Ints
+    terms: dict[str, Floats]
+    overhead: Floats
+    bound: Ints
+    names: tuple[str, ...]
+    bytes_read: Floats
+    bytes_written: Floats
+    ideal: Floats
+
+
+class CycleModel:
+    """Prices layers on one unit of a target.
+
+    Args:
+        target: with a processor.
+        unit: name of the unit; default: the first.
+
+    Raises:
+        InputError: the target has no processor, or no such unit.
+
+    Example:
+        >>> costs = CycleModel(target).layers(model, weight_sparsity=0.5)  # doctest: +SKIP
+        >>> [(layer.name, layer.cycles, layer.bound) for layer in costs]  # doctest: +SKIP
+    """
+
+    def __init__(self, target: Target, unit: str | None = None) -> None:
+        if target.processor is None:
+            raise InputError(
+                f"target {target.name!r} describes no processor: nothing to count cycles of",
+                remedy='choose a target of kind "npu", or add [processor] with clock_mhz',
+            )
+        self.target = target
+        self.unit = unit_named(target, unit)
+        self.clock_mhz = target.processor.clock_mhz * self.unit.speed_ratio
+        self._processor = target.processor
+        self._fabric_mhz = self._processor.fabric_clock_mhz or self._processor.clock_mhz
+        self._read = np.asarray([self._rate(memory, "read") for memory in target.memory])
+        self._write = np.asarray([self._rate(memory, "write") for memory in target.memory])
+        self._known: dict[tuple[LayerWork, float, float, float], LayerCycles] = {}
+
+    def layer_ns(self, cycles: npt.ArrayLike) -> Ints:
+        """Duration of so many of the unit's cycles, in nanoseconds, rounded up."""
+        return np.ceil(np.round(np.asarray(cycles, np.float64) * 1e3 / self.clock_mhz, 3)).astype(np.int64)
+
+    def layers(
+        self, model: Model, *, weight_sparsity: Ratios | None = None, activation_sparsity: Ratios = 0.0
+    ) -> tuple[LayerCycles, ...]:
+        """What each layer of a model costs; what was priced before is looked up.
+
+        Args:
+            model: its layers; groups of them are fused: tensors inside a group stay on the chip.
+            weight_sparsity: part of the weights that is zero, for all layers or one each,
+                laid out as the target likes it; default: what is in the model, as it lies there.
+            activation_sparsity: part of each layer's input that is zero, for all layers or one each.
+
+        Raises:
+            InputError: a ratio outside 0 to 1, a layer that the unit does not support, or that
+                multiplies in a precision that the target does not have.
+        """
+        count, rule = len(model.layers), self.target.sparsity
+        if weight_sparsity is None:
+            weights = np.asarray(model.weight_zeros(), np.float64)
+            counted = np.asarray(model.weight_zeros(rule.granularity, rule.n or 1, rule.m or 1), np.float64)
+        else:
+            weights = _ratios("weight_sparsity", weight_sparsity, count)
+            counted = counted_zeros(rule, weights)
+        activations = _ratios("activation_sparsity", activation_sparsity, count)
+        check_support(self.target, self.unit, model)
+        works = model_work(model)
+        keys = list(zip(works, weights.tolist(), counted.tolist(), activations.tolist(), strict=True))
+        new = [index for index, key in enumerate(keys) if key not in self._known]
+        if new:
+            table = self.table([works[index] for index in new], [model.layers[index].name for index in new])
+            found = self.evaluate(table, weights[new], activations[new], counted_weights=counted[new])
+            for row, index in enumerate(new):
+                self._known[keys[index]] = self._result(table, found, row, weights[index], activations[index])
+        return tuple(
+            msgspec.structs.replace(self._known[key], name=layer.name, macs=layer.macs)
+            for layer, key in zip(model.layers, keys, strict=True)
+        )
+
+    def table(self, works: Sequence[LayerWork], names: Sequence[str] | None = None) -> WorkTable:
+        """Layers as columns for :meth:`evaluate`.
+
+        Args:
+            works: the layers.
+            names: of the layers, for messages.
+
+        Raises:
+            InputError: a layer multiplies in a precision that the target does not have.
+        """
+        processor = self._processor
+        products = [product for work in works for product in work.products]
+        places = [index for index, work in enumerate(works) for _ in work.products]
+        precisions = [
+            self._precision(product, names[place] if names else works[place].op)
+            for product, place in zip(products, places, strict=True)
+        ]
+        count = processor.processing_units
+        peaks: list[float]
+        if processor.array_rows is not None and processor.array_columns is not None:
+            peaks = [count * processor.array_rows * processor.array_columns] * len(products)
+        elif processor.macs_per_cycle:
+            peaks = [count * processor.macs_per_cycle[precision] for precision in precisions]
+        else:
+            peaks = [count * processor.vector_lanes] * len(products)
+        product: dict[str, list[float]] = {
+            "peak": peaks,
+            "inputs": [p.inputs * self._bits(p.input_dtype) / 8 for p in products],
+            "halo": [p.halo * self._bits(p.input_dtype) / 8 for p in products],
+            "weight_bits": [self._bits(p.weight_dtype, weight=p.constant) for p in products],
+        }
+        for name in _SIZES:
+            product[name] = [getattr(p, name) for p in products]
+        reads = [self._bytes(work.reads) for work in works]
+        writes = [self._bytes(work.writes) for work in works]
+        first = np.cumsum([0, *(len(work.products) for work in works)])
+        begins = [self._ends(work, read, write) for work, read, write in zip(works, reads, writes, strict=True)]
+        layer = {
+            "reads": reads,
+            "writes": writes,
+            "constants": [work.constants for work in works],
+            "elements": [work.elements for work in works],
+            "moves": [work.method != "view" for work in works],
+            "factor": [self._factor(work) for work in works],
+            "home": [self._home(read + write) for read, write in zip(reads, writes, strict=True)],
+            "load": [begin[0] for begin in begins],
+            "column": [begin[1] for begin in begins],
+            "drain": [begin[2] for begin in begins],
+        }
+        return WorkTable(
+            works=tuple(works),
+            precisions=tuple(precisions[at] if at < end else "" for at, end in itertools.pairwise(first)),
+            first=first.astype(np.int64),
+            product={name: np.asarray(column, np.float64) for name, column in product.items()},
+            layer={name: np.asarray(column, np.float64) for name, column in layer.items()},
+        )
+
+    def evaluate(
+        self,
+        table: WorkTable,
+        weight_sparsity: npt.ArrayLike,
+        activation_sparsity: npt.ArrayLike = 0.0,
+        *,
+        which: npt.ArrayLike | None = None,
+        counted_weights: npt.ArrayLike | None = None,
+    ) -> Estimate:
+        """Cycles of many layers at once.
+
+        Args:
+            table: the layers.
+            weight_sparsity: part of the weights that is zero: one number a row, or for all.
+            activation_sparsity: part of the first operand that is zero, likewise.
+            which: the layer of each row; default: each layer once.
+            counted_weights: part of the weights whose zeros count; default: :func:`counted_zeros`.
+        """
+        rows = np.arange(len(table.works)) if which is None else np.asarray(which, np.int64)
+        counted = counted_zeros(self.target.sparsity, weight_sparsity) if counted_weights is None else counted_weights
+        zeros = np.broadcast_to(np.asarray(counted, np.float64), rows.shape)
+        activations = np.broadcast_to(np.asarray(activation_sparsity, np.float64), rows.shape)
+        layer = {name: column[rows] for name, column in table.layer.items()}
+        counts = table.first[rows + 1] - table.first[rows]
+        owner = np.repeat(np.arange(len(rows)), counts)
+        within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+        product = {name: column[table.first[rows][owner] + within] for name, column in table.product.items()}
+
+        def total(column: Floats) -> Floats:
+            return np.bincount(owner, column, len(rows)).astype(np.float64)
+
+        weights = zeros[owner] * product["constant"]
+        raw, left = remaining(
+            self.target.sparsity,
+            self._processor.channel_granule,
+            weights,
+            activations[owner],
+            channels=product["channels"],
+            area=product["area"],
+        )
+        macs = product["m"] * product["n"] * product["channels"] * product["area"] * product["groups"]
+        lanes = self._processor.vector_lanes * self._processor.processing_units
+        serial = product["steps"] * (self._product_cycles(product, left) + np.ceil(product["tail"] / lanes))
+        terms = {"compute": np.maximum(total(serial), np.ceil(layer["elements"] / lanes))}
+
+        stored = product["weight_bits"]
+        packed = np.minimum(stored, stored * (1 - weights) + _INDEX_BITS)
+        bits = np.where((weights > 0) & packs_weights(self.target.sparsity), packed, stored)
+        column = product["channels"] * product["area"] * bits / 8
+        whole = column * product["n"] * product["groups"] * product["constant"]
+        again_rows, again_columns = self._again(product, column, whole)
+        constant = product["constant"] > 0
+        fixed = total(whole + np.where(constant, again_columns, 0)) + layer["constants"]
+        reads = layer["reads"] + total(again_rows + np.where(constant, 0, again_columns))
+        reads, fixed = reads * layer["moves"], fixed * layer["moves"]
+        home = layer["home"].astype(np.int64)
+        terms |= self._memory_terms(home, reads, fixed, layer["writes"])
+        if self.target.cache is not None:
+            word = self.target.cache.word_bits / 8 * self.target.cache.ports
+            speed = (self.target.cache.clock_mhz or self._fabric_mhz) / self.clock_mhz
+            traffic = layer["reads"] + layer["writes"] + total(whole) + layer["constants"]
+            terms["on-chip"] = traffic * layer["moves"] / (word * speed)
+        overhead = (self._ends_cycles(home, layer) + self._processor.layer_cycles) * layer["moves"]
+        stacked = np.stack(list(terms.values()))
+        longest = stacked.max(axis=0)
+        cycles = np.ceil(np.round((longest + overhead) * layer["factor"], 6))
+        bound = np.where(overhead > longest, len(stacked), stacked.argmax(axis=0))
+        return Estimate(
+            cycles=cycles.astype(np.int64),
+            terms=terms,
+            overhead=overhead,
+            bound=np.where(cycles == 0, len(stacked) + 1, bound),
+            names=(*terms, "overhead", "none"),
+            bytes_read=reads + fixed,
+            bytes_written=layer["writes"],
+            ideal=total(macs * product["steps"] * raw / product["peak"]),
+        )
+
+    def _product_cycles(self, product: dict[str, Floats], left: Floats) -> Floats:
+        """Of one step of each product."""
+        processor = self._processor
+        granule, units = processor.channel_granule, processor.processing_units
+        m, n, groups = product["m"], product["n"], product["groups"]
+        k = np.ceil(product["channels"] / granule) * granule * product["area"]
+        if processor.array_rows is None or processor.array_columns is None:
+            return np.asarray(np.ceil(np.round(groups * m * n * k * left / product["peak"], 6)))
+        fill = 2 * processor.array_rows + processor.array_columns - 2
+        deep, wide = np.ceil(k / processor.array_rows), np.ceil(n / processor.array_columns)
+        shared_columns = np.ceil(groups * wide / units) * deep * (fill + m)
+        shared_rows = groups * wide * deep * (fill + np.ceil(m / units))
+        return np.asarray(np.ceil(np.round(np.minimum(shared_columns, shared_rows) * left, 6)))
+
+    def _again(self, product: dict[str, Floats], column: Floats, whole: Floats) -> tuple[Floats, Floats]:
+        """Bytes of both operands that are fetched again, in all groups and steps."""
+        if self.target.cache is None:
+            return np.zeros_like(column), np.zeros_like(column)
+        room = self.target.cache.size_kib * 1024 / 2
+        first, second = refetched_bytes(
+            room,
+            m=product["m"],
+            n=product["n"],
+            channels=product["channels"],
+            row=product["inputs"] / product["m"],
+            column=column,
+            halo=product["halo"],
+            result=(self._processor.activation_bits or 8) / 8,
+            row_outside=product["input_outside"],
+            column_outside=product["weight_outside"],
+        )
+        times = product["groups"] * product["steps"]
+        steps = np.where(whole > room, whole * (product["steps"] - 1), 0.0)  # weights that do not stay
+        return first * times, second * times + steps
+
+    def _memory_terms(self, home: Ints, reads: Floats, fixed: Floats, writes: Floats) -> dict[str, Floats]:
+        terms = {}
+        for index, memory in enumerate(self.target.memory):
+            latency = memory.latency_ns * self.clock_mhz / 1e3
+            here = home == index
+            read = np.where(here, reads, 0.0) + (fixed if index == self._weight_home else 0.0)
+            write = np.where(here, writes, 0.0)
+            terms[f"{memory.name} read"] = np.where(read > 0, latency + read / self._read[index], 0.0)
+            terms[f"{memory.name} write"] = np.where(write > 0, latency + write / self._write[index], 0.0)
+        return terms
+
+    def _ends_cycles(self, home: Ints, layer: dict[str, Floats]) -> Floats:
+        """Load of the first operands, drain of the last results; latencies are in the memories' terms."""
+        if not self.target.memory:
+            return np.zeros(len(home))
+        column = layer["column"] / self._read[self._weight_home]
+        ends: Floats = np.maximum(layer["load"] / self._read[home], column) + layer["drain"] / self._write[home]
+        return ends
+
+    def _ends(self, work: LayerWork, reads: float, writes: float) -> tuple[float, float, float]:
+        """Bytes before the arithmetic can begin (tensors, weights), and after it has ended."""
+        lanes = self._processor.vector_lanes
+        if not work.products:
+            elements = max(sum(count for count, _ in work.reads), 1), max(sum(count for count, _ in work.writes), 1)
+            return reads * min(lanes / elements[0], 1), 0.0, writes * min(lanes / elements[1], 1)
+        first, last = work.products[0], work.products[-1]
+        row = (first.inputs / first.m + first.halo) * self._bits(first.input_dtype) / 8 if first.m else 0.0
+        column = first.channels * first.area * self._bits(first.weight_dtype, weight=True) / 8 * first.constant
+        return min(row, reads), column, min(last.n * writes / max(last.m * last.n * last.groups, 1), writes)
+
+    def _rate(self, memory: Memory, direction: str) -> float:
+        """Bytes in a cycle of the unit's clock."""
+        clock = self._processor.clock_mhz if memory.type == "ddr" else self._fabric_mhz
+        bandwidth = memory.read_bandwidth_gbps if direction == "read" else memory.write_bandwidth_gbps
+        bits = memory.read_bus_bits if direction == "read" else memory.write_bus_bits
+        rate = bits / 8 * memory.ports
+        if bandwidth is not None:
+            possible = bandwidth * 1e3 / clock
+            rate = min(rate, np.floor(possible + 1e-9) if possible >= 1 else possible)
+        return float(rate * memory.derating_ratio * clock / self.clock_mhz)
+
+    def _home(self, size: float) -> int:
+        """The memory of a layer's tensors: the first on the chip that holds them, else as for weights."""
+        for index, memory in enumerate(self.target.memory):
+            if memory.type == "sram" and (memory.size_mib is None or size <= memory.size_mib * 2**20):
+                return index
+        return self._weight_home
+
+    @property
+    def _weight_home(self) -> int:
+        """The memory of weights: the first off the chip, else the first."""
+        types = [memory.type for memory in self.target.memory]
+        return types.index("ddr") if "ddr" in types else 0
+
+    def _bits(self, dtype: str, *, weight: bool = False) -> int:
+        """Bits of an element as the target stores it; whole numbers of 32 and more bits, and bool, stay."""
+        stored = dtype_bits(dtype)
+        given = self._processor.weight_bits if weight else self._processor.activation_bits
+        count = dtype == "bool" or (dtype.startswith(("int", "uint")) and stored >= 32)
+        return stored if given is None or count else given
+
+    def _bytes(self, tensors: Sequence[Tensor]) -> float:
+        return sum(count * self._bits(dtype) / 8 for count, dtype in tensors)
+
+    def _precision(self, product: Product, name: str) -> str:
+        """The narrowest arithmetic of the target that holds both operands."""
+        processor = self._processor
+        bits = (self._bits(product.input_dtype), self._bits(product.weight_dtype, weight=product.constant))
+        width = min(max(bits), 32)
+        is_float = "float" in product.input_dtype
+        own = ("fp" if is_float else "int") + str(width)
+        if processor.array_rows is not None or not processor.macs_per_cycle:
+            return own
+        only_float = is_float and processor.activation_bits is None
+        fit = [
+            precision
+            for precision in processor.macs_per_cycle
+            if PRECISIONS[precision] >= width and not (only_float and precision.startswith("int"))
+        ]
+        if not fit:
+            raise InputError(
+                f"{product.op} multiplies in {own}; target {self.target.name!r} has "
+                + ", ".join(processor.macs_per_cycle),
+                where=f"layer {name}",
+                remedy="quantise the model, or give activation_bits and weight_bits in the target's [processor]",
+            )
+        return min(fit, key=lambda precision: (PRECISIONS[precision], precision.startswith("int") == is_float))
+
+    def _factor(self, work: LayerWork) -> float:
+        """Of a tuned kernel: for the whole layer, else for its main operator."""
+        tuned = self.unit.tuned
+        main = work.products[0].op if work.products else work.op.split("+")[0]
+        return tuned.get(work.op, tuned.get(main, 1.0))
+
+    def _result(self, table: WorkTable, found: Estimate, row: int, weights: float, activations: float) -> LayerCycles:
+        work, cycles = table.works[row], int(found.cycles[row])
+        return LayerCycles(
+            name="",
+            op=work.op,
+            macs=0,
+            cycles=cycles,
+            bound=found.names[found.bound[row]],
+            bytes_read=round(found.bytes_read[row]),
+            bytes_written=round(found.bytes_written[row]),
+            utilisation_ratio=min(float(found.ideal[row] / cycles), 1.0) if cycles else 0.0,
+            weight_sparsity_ratio=float(weights) if any(p.constant for p in work.products) else 0.0,
+            activation_sparsity_ratio=float(activations) if work.products else 0.0,
+            latency_ns=int(self.layer_ns(cycles)),
+            unit=self.unit.name,
+            precision=table.precisions[row],
+            method=work.method,
+            terms={name: float(np.ceil(term[row])) for name, term in found.terms.items()},
+            overhead_cycles=float(np.ceil(found.overhead[row])),
+        )
+
+
+def unit_named(target: Target, name: str | None) -> Unit:
+    """A target's unit; without a name its first.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    names = [unit.name for unit in target.units]
+    if name is not None and name not in names:
+        raise InputError(f"target {target.name!r} has no unit {name!r}", remedy=f"choose from {', '.join(names)}")
+    return target.unit(name or names[0])
+
+
+def check_support(target: Target, unit: Unit, model: Model) -> None:
+    """Refuse a model with a layer that the unit does not run.
+
+    Raises:
+        InputError: it names the layer, and a unit that would run it.
+    """
+    for layer in model.layers:
+        for op in layer.op.split("+"):
+            if not unit.supports(op):
+                others = [other.name for other in target.units if other.supports(op)]
+                raise InputError(
+                    f"unit {unit.name!r} of target {target.name!r} does not support {op}",
+                    where=f"layer {layer.name}",
+                    remedy=f"choose unit {others[0]!r}" if others else "choose another target, or replace the layer",
+                )
+
+
+def _ratios(name: str, given: Ratios, count: int) -> Floats:
+    ratios = np.asarray(given, np.float64)
+    if ratios.ndim == 0:
+        ratios = np.full(count, ratios)
+    if ratios.shape != (count,):
+        raise InputError(f"{name} has {ratios.size} numbers for {count} layers", remedy="give one, or one a layer")
+    if not ((ratios >= 0) & (ratios <= 1)).all():
+        raise InputError(f"{name} must be 0 to 1, is {given}", remedy="give the part that is zero")
+    return ratios
