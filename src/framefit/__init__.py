@@ -17,13 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from framefit.core.model import GraphBuilder, Model
+    from framefit.core.target import Target, resolve_target
     from framefit.core.timetable import Timetable
     from framefit.core.workload import Workload, load_workload
     from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
+    from framefit.workflows.cycles import cycles
     from framefit.workflows.demo import demo
     from framefit.workflows.doctor import doctor
     from framefit.workflows.plan import Plan, plan
-    from framefit.workflows.run import RunResult, run
+    from framefit.workflows.run import run
+    from framefit.workflows.session import RunResult
+    from framefit.workflows.simulate import simulate
+    from framefit.workflows.targets import targets
 
 _HOME = {
     "DeviceError": "framefit.errors",
@@ -33,14 +38,19 @@ _HOME = {
     "InputError": "framefit.errors",
     "Model": "framefit.core.model",
     "Plan": "framefit.workflows.plan",
-    "RunResult": "framefit.workflows.run",
+    "RunResult": "framefit.workflows.session",
+    "Target": "framefit.core.target",
     "Timetable": "framefit.core.timetable",
     "Workload": "framefit.core.workload",
+    "cycles": "framefit.workflows.cycles",
     "demo": "framefit.workflows.demo",
     "doctor": "framefit.workflows.doctor",
     "load_workload": "framefit.core.workload",
     "plan": "framefit.workflows.plan",
+    "resolve_target": "framefit.core.target",
     "run": "framefit.workflows.run",
+    "simulate": "framefit.workflows.simulate",
+    "targets": "framefit.workflows.targets",
 }
 
 __all__ = [
@@ -52,13 +62,18 @@ __all__ = [
     "Model",
     "Plan",
     "RunResult",
+    "Target",
     "Timetable",
     "Workload",
+    "cycles",
     "demo",
     "doctor",
     "load_workload",
     "plan",
+    "resolve_target",
     "run",
+    "simulate",
+    "targets",
 ]
 
 

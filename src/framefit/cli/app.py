@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from framefit.cli import demo, doctor, plan, run
+from framefit.cli import cycles, demo, doctor, plan, run, simulate, targets
 from framefit.errors import FramefitError
 
 __all__ = ["app", "main"]
@@ -21,8 +21,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(demo.demo)
+app.command("cycles")(cycles.cycles)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
+app.command("simulate")(simulate.simulate)
+app.command("targets")(targets.targets)
 app.command("doctor")(doctor.doctor)
 
 

@@ -1,11 +1,18 @@
 """What a device is: its units, arithmetic, memories, link and trace (``target.toml``).
 
-``docs/targets.md`` documents the file key by key.
+``docs/targets.md`` documents the file key by key. The built-in targets are such files
+too, in ``targets/`` beside this module; they are read when they are asked for.
 """
 
 from __future__ import annotations
 
+import difflib
+import functools
 import math
+import os
+import struct
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +22,7 @@ from framefit.core.files import Record, read_record
 from framefit.errors import InputError
 
 __all__ = [
+    "BUILTIN_TARGETS",
     "PRECISIONS",
     "Cache",
     "Cost",
@@ -26,9 +34,15 @@ __all__ = [
     "TraceUnit",
     "Unit",
     "Variation",
+    "builtin_targets",
     "cpu_target",
     "load_target",
+    "resolve_target",
+    "target_file",
 ]
+
+BUILTIN_TARGETS = ("vpu", "micro-npu", "vpu-two-queues", "edge-8", "gpu", "dsp", "cpu")
+"""Names of the built-in targets. The order is a contract: the first name with ``vpu`` is the VPU with one queue."""
 
 PRECISIONS = {"int4": 4, "int8": 8, "int16": 16, "fp16": 16, "bf16": 16, "fp32": 32}  # bits
 _BITS = (1, 2, 4, 8, 16, 32)
@@ -47,6 +61,12 @@ def _not_negative(key: str, value: float) -> None:
 def _ratio(key: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise ValueError(f"{key} must be 0 to 1, is {value}")
+
+
+def _unique(what: str, names: Iterable[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(f"{what} must differ, {name!r} is there {count} times")
 
 
 class Processor(Record, kw_only=True):
@@ -164,7 +184,8 @@ class Sparsity(Record, kw_only=True):
         granularity: of the zeros in the weights that count.
         n, m: of "n:m": at most n of m neighbours are not zero.
         cap_ratio: greatest speed-up.
-        threshold_density_ratio: skipping starts to pay below this density.
+        threshold_density_ratio: skipping starts to pay below this density: a layer of density d
+            takes d / threshold of its dense time, or is computed densely.
         lanes: that work in step: the slowest one counts; 1: no imbalance.
         weights_packed: zero weights are not transferred, at one bit of index an element.
     """
@@ -180,7 +201,9 @@ class Sparsity(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.granularity == "n:m" and (self.n is None or self.m is None or not 0 < self.n <= self.m):
-            raise ValueError('granularity "n:m" needs n and m, 0 < n <= m')
+            raise ValueError(f'granularity "n:m" needs n and m, 0 < n <= m; n is {self.n}, m is {self.m}')
+        if self.granularity != "n:m" and (self.n is not None or self.m is not None):
+            raise ValueError(f'n and m belong to granularity "n:m", not to "{self.granularity}"')
         if self.cap_ratio is not None and not 1 <= self.cap_ratio < math.inf:
             raise ValueError(f"cap_ratio must be at least 1, is {self.cap_ratio}")
         _ratio("threshold_density_ratio", self.threshold_density_ratio)
@@ -211,6 +234,9 @@ class Unit(Record, kw_only=True):
     speed_ratio: float = 1.0
 
     def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("a unit's name must not be empty")
+        _not_negative("core", self.core)
         _positive("memory_mib", self.memory_mib)
         _positive("speed_ratio", self.speed_ratio)
         for operator, factor in self.tuned.items():
@@ -267,7 +293,7 @@ class TraceUnit(Record, kw_only=True):
         time_bits: of time stamps; they wrap around. Default: they do not.
         loss_markers: whether the device reports that packets were dropped.
         operations: whether packets carry the operation's number.
-        packet_format: numpy-like description of a packet's fields, for readers of raw streams.
+        packet_format: a packet's fields in a raw stream, as Python's ``struct`` writes them.
     """
 
     events: tuple[str, ...] | None = None
@@ -286,9 +312,21 @@ class TraceUnit(Record, kw_only=True):
             _positive(key, getattr(self, key))
         if self.time_bits is not None and not 8 <= self.time_bits <= 63:
             raise ValueError(f"time_bits must be 8 to 63, is {self.time_bits}")
-        for name in (*(self.selected or ()), *(kind for kinds in self.combinations.values() for kind in kinds)):
-            if self.events is not None and name not in self.events and name not in self.combinations:
-                raise ValueError(f"no event {name!r}; events: {', '.join((*self.events, *self.combinations))}")
+        if self.events is not None:
+            selectable = (*self.events, *self.combinations)
+            for name in self.selected or ():
+                if name not in selectable:
+                    raise ValueError(f"selected: no event {name!r}; there are {', '.join(selectable)}")
+            for combination, kinds in self.combinations.items():
+                for kind in kinds:
+                    if kind not in self.events:
+                        raise ValueError(
+                            f"combinations.{combination}: no event {kind!r}; there are {', '.join(self.events)}"
+                        )
+        try:
+            struct.calcsize(self.packet_format)
+        except struct.error as error:
+            raise ValueError(f"packet_format {self.packet_format!r}: {error}") from None
 
     @property
     def selected_kinds(self) -> tuple[str, ...] | None:
@@ -315,7 +353,9 @@ class Cost(Record, kw_only=True):
         for source in ("table", "function"):
             given = getattr(self, source) is not None
             if given != (self.source == source):
-                raise ValueError(f'source = "{source}" and {source} = ... belong together')
+                raise ValueError(f'source = "{source}" and {source} = ... belong together: give both or neither')
+        if self.function is not None and not all(self.function.partition(":")):
+            raise ValueError(f'function must be "module:function", is "{self.function}"')
 
 
 class Variation(Record, kw_only=True):
@@ -370,8 +410,8 @@ class Target(Record, kw_only=True):
         if not self.name:
             raise ValueError("name must not be empty")
         units = self.units or (Unit(name=self.name),)
-        if len({unit.name for unit in units}) < len(units):
-            raise ValueError("unit names must differ")
+        _unique("unit names", (unit.name for unit in units))
+        _unique("memory names", (memory.name for memory in self.memory))
         preemptive = self.kind == "ort"
         settled = (msgspec.structs.replace(u, preemptive=preemptive) if u.preemptive is None else u for u in units)
         msgspec.structs.force_setattr(self, "units", tuple(settled))
@@ -386,16 +426,6 @@ class Target(Record, kw_only=True):
             if unit.name == name:
                 return unit
         raise KeyError(name)
-
-
-def cpu_target(cores: tuple[int, ...]) -> Target:
-    """The built-in target ``cpu``: one preemptive unit a pinned core."""
-    return Target(
-        name="cpu",
-        kind="ort",
-        description="ONNX Runtime on this machine, one pinned thread a core",
-        units=tuple(Unit(name=f"cpu{core}", core=core) for core in cores),
-    )
 
 
 def load_target(path: str | Path) -> Target:
@@ -416,3 +446,66 @@ def load_target(path: str | Path) -> Target:
         table = str(path.resolve().parent / target.cost.table)
         target = msgspec.structs.replace(target, cost=msgspec.structs.replace(target.cost, table=table))
     return target
+
+
+def target_file(name_or_path: str | Path, folder: Path | None = None) -> Path:
+    """The file of a built-in target, or the path itself.
+
+    Args:
+        name_or_path: a name of ``BUILTIN_TARGETS``, or a path: something that ends in ``.toml``
+            or ``.json``, names a folder, or exists.
+        folder: what a path is relative to; default: the current one.
+
+    Raises:
+        InputError: neither a built-in name nor a path.
+    """
+    name = str(name_or_path)
+    if name in BUILTIN_TARGETS:
+        return Path(__file__).with_name("targets") / f"{name}.toml"
+    path = (folder or Path()) / name
+    if path.suffix in (".toml", ".json") or path.name != name or path.exists():
+        return path
+    near = difflib.get_close_matches(name, BUILTIN_TARGETS, n=1)
+    raise InputError(
+        f"no built-in target {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+        remedy=f"choose from {', '.join(BUILTIN_TARGETS)}, or give the path of a target.toml",
+    )
+
+
+def resolve_target(name_or_path: str | Path, folder: Path | None = None) -> Target:
+    """The target that ``app.toml`` or a command names.
+
+    Args:
+        name_or_path: built-in name, or path of a ``target.toml``.
+        folder: what a path is relative to; default: the current one.
+
+    Raises:
+        InputError: no such target, or its file cannot be used.
+    """
+    if name_or_path == "cpu":
+        return cpu_target(_available_cores())
+    if name_or_path in BUILTIN_TARGETS:
+        return _builtin(str(name_or_path))
+    return load_target(target_file(name_or_path, folder))
+
+
+def builtin_targets() -> tuple[Target, ...]:
+    """All built-in targets, in the order of ``BUILTIN_TARGETS``."""
+    return tuple(resolve_target(name) for name in BUILTIN_TARGETS)
+
+
+def cpu_target(cores: tuple[int, ...]) -> Target:
+    """The built-in target ``cpu``: one preemptive unit a pinned core."""
+    units = tuple(Unit(name=f"cpu{core}", core=core) for core in cores)
+    return msgspec.structs.replace(_builtin("cpu"), units=units)
+
+
+@functools.cache
+def _builtin(name: str) -> Target:
+    return load_target(target_file(name))
+
+
+def _available_cores() -> tuple[int, ...]:
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
