@@ -29,7 +29,12 @@ def quantile_of(pieces: Pieces, first: int, last: int) -> float:
 def cost_of(pieces: Pieces, runs: Runs, residual_ns: int) -> float:
     """What the module's text says that a set of cuts loses."""
     idle = sum(median_of(pieces, *run) * quantile_of(pieces, *run) for run in runs) / (2 * residual_ns)
-    return idle + float(sum(pieces.boundary_ns[last] for _, last in runs[:-1]))
+    return idle + boundaries_of(pieces, runs)
+
+
+def boundaries_of(pieces: Pieces, runs: Runs) -> float:
+    """What its boundaries cost."""
+    return float(sum(pieces.boundary_ns[last] for _, last in runs[:-1]))
 
 
 def every_partition(count: int) -> list[Runs]:
@@ -43,7 +48,7 @@ def every_partition(count: int) -> list[Runs]:
 
 @given(some_pieces(), st.integers(1, 4000), st.floats(0.3, 1))
 def test_no_set_of_cuts_loses_less(pieces: Pieces, residual_ns: int, share: float) -> None:
-    """The chosen segments cost what the best of all legal cut sets costs; None where there is no legal one."""
+    """Of all legal cut sets the best, if its boundaries add at most 2 %; else some that do, or the cheapest."""
     limit_ns = max(int(residual_ns * share), 1)
     legal = [
         runs for runs in every_partition(len(pieces)) if all(quantile_of(pieces, *run) <= limit_ns for run in runs)
@@ -53,8 +58,12 @@ def test_no_set_of_cuts_loses_less(pieces: Pieces, residual_ns: int, share: floa
         assert chosen is None
         return
     assert chosen in legal
-    best = min(cost_of(pieces, runs, residual_ns) for runs in legal)
-    assert cost_of(pieces, chosen, residual_ns) == pytest.approx(best)
+    best = min(legal, key=lambda runs: cost_of(pieces, runs, residual_ns))
+    most = 0.02 * median_of(pieces, 0, len(pieces) - 1)
+    if boundaries_of(pieces, best) <= most:
+        assert cost_of(pieces, chosen, residual_ns) == pytest.approx(cost_of(pieces, best, residual_ns))
+    else:
+        assert boundaries_of(pieces, chosen) <= max(most, min(boundaries_of(pieces, runs) for runs in legal))
 
 
 @given(some_pieces())

@@ -19,6 +19,9 @@ import numpy.typing as npt
 
 __all__ = ["Pieces", "partition"]
 
+_MOST_OVERHEAD = 0.02  # that boundaries may add to a model
+_BOUNDARY_WEIGHTS = (1.5, 2, 3, 4, 6, 8, 12, 16, 32, 1e6, 1)  # the last one is not looked at
+
 
 @dataclass(frozen=True)
 class Pieces:
@@ -85,7 +88,8 @@ def partition(
         pieces: of one model.
         residual_ns: time that a window leaves.
         limit_ns: greatest quantile of a segment, at most the residual minus the guard.
-        mode: "fill" loses least (see the module's text); "fewest" makes as few segments
+        mode: "fill" loses least (see the module's text) while its boundaries add at most
+            2 % to the model, where that can be; "fewest" makes as few segments
             as possible, at the cheapest boundaries; "equal" makes that many of the most
             equal duration.
 
@@ -101,12 +105,26 @@ def partition(
     fits[np.tril_indices(count, -1)] = False
     boundary = np.concatenate([[0.0], pieces.boundary_ns])
     if mode == "fill":
-        return _cheapest(np.where(fits, median * quantile / (2 * max(residual_ns, 1)), np.inf), boundary)
+        idle = np.where(fits, median * quantile / (2 * max(residual_ns, 1)), np.inf)
+        return _within(idle, boundary, _MOST_OVERHEAD * median[0, -1])
     # One segment more must never pay: its weight exceeds all boundaries together.
     fewest = _cheapest(np.where(fits, 0.0, np.inf), boundary + boundary.sum() + 1)
     if mode == "fewest" or fewest is None:
         return fewest
     return _most_equal(np.where(fits, median, np.inf), len(fewest))
+
+
+def _within(
+    inside: npt.NDArray[np.float64], boundary: npt.NDArray[np.float64], most: float
+) -> list[tuple[int, int]] | None:
+    """The partition of least cost whose boundaries cost at most so much; where there is none, of least cost."""
+    best = _cheapest(inside, boundary)
+    found = best
+    for weight in _BOUNDARY_WEIGHTS:
+        if found is None or sum(boundary[first] for first, _ in found) <= most:
+            return found
+        found = _cheapest(inside, boundary * weight)
+    return best
 
 
 def _cheapest(inside: npt.NDArray[np.float64], boundary: npt.NDArray[np.float64]) -> list[tuple[int, int]] | None:

@@ -15,7 +15,7 @@ from framefit.core.timetable import Fix, PlannedModel, Timetable
 from framefit.scheduling.partition import Pieces, partition
 from framefit.scheduling.timetable import Beat, build_timetable, reserved_periods, segment_room
 
-__all__ = ["Candidate", "arrange", "choose_segments", "fixes", "split_limit"]
+__all__ = ["Candidate", "Cutting", "arrange", "choose_segments", "cut", "fixes", "split_limit"]
 
 Mode = Literal["fill", "fewest", "equal"]
 
@@ -82,22 +82,43 @@ def arrange(candidates: Sequence[Candidate], beat: Beat, mode: Mode = "fill") ->
         beat: windows, least guard, demands.
         mode: of segmentation.
     """
-    return build_timetable(*_arranged(candidates, beat, mode)[:2])
+    cutting = cut(candidates, beat, mode)
+    return build_timetable(cutting.beat, cutting.models)
 
 
-def _arranged(candidates: Sequence[Candidate], beat: Beat, mode: Mode) -> tuple[Beat, list[PlannedModel], bool]:
-    """The beat with its guard, models in segments, and whether each could be cut to fit."""
-    best: tuple[float, Beat, list[PlannedModel], bool] | None = None
+@dataclass(frozen=True)
+class Cutting:
+    """Models in segments at their estimated costs.
+
+    Attributes:
+        beat: with the guard that they need.
+        runs: model -> first and last piece of each segment, ``None`` where no cut makes it
+            fit; models that stay whole are not in it.
+        models: in the order of the candidates.
+    """
+
+    beat: Beat
+    runs: Mapping[str, list[tuple[int, int]] | None]
+    models: list[PlannedModel]
+
+    @property
+    def fits(self) -> bool:
+        """Whether a cut was found wherever one is needed."""
+        return None not in self.runs.values()
+
+
+def cut(candidates: Sequence[Candidate], beat: Beat, mode: Mode = "fill") -> Cutting:
+    """Cut what has to be cut, and what is better cut; see :func:`arrange`."""
+    best: tuple[bool, float, Cutting] | None = None
     for limit in _limits(candidates, beat, mode):
-        guard = beat.covering(limit)
-        chosen = choose_segments(candidates, guard, mode, limit)
-        models = _models(candidates, chosen)
-        settled = beat.guarded(models)
-        found = (_loss_ratio(candidates, models, settled), settled, models, None not in chosen.values())
-        if best is None or (not found[3], found[0]) < (not best[3], best[0]):
-            best = found
+        runs = choose_segments(candidates, beat.covering(limit), mode, limit)
+        models = _models(candidates, runs)
+        found = Cutting(beat.guarded(models), runs, models)
+        rank = not found.fits, _loss_ratio(candidates, models, found.beat)
+        if best is None or rank < best[:2]:
+            best = *rank, found
     assert best is not None
-    return best[1:]
+    return best[2]
 
 
 def _limits(candidates: Sequence[Candidate], beat: Beat, mode: Mode) -> list[int | None]:
@@ -191,8 +212,8 @@ def fixes(candidates: Sequence[Candidate], beat: Beat, rate_hz: float, mode: Mod
 
 
 def _feasible(candidates: Sequence[Candidate], beat: Beat, mode: Mode) -> bool:
-    settled, models, cut = _arranged(candidates, beat, mode)
-    return cut and build_timetable(settled, models).feasible
+    cutting = cut(candidates, beat, mode)
+    return cutting.fits and build_timetable(cutting.beat, cutting.models).feasible
 
 
 def _slower(candidates: Sequence[Candidate], beat: Beat, rate_hz: float, mode: Mode) -> Fix | None:
