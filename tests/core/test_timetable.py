@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from framefit.core.files import read_record, write_record
@@ -82,3 +83,15 @@ def test_cpu_target() -> None:
     assert [unit.name for unit in Target(name="none", kind="ort").units] == ["none"]
     with pytest.raises(ValueError, match="names must differ"):
         Target(name="twice", kind="ort", units=target.units[:1] * 2)
+
+
+def test_the_first_reserved_instant_of_each_window() -> None:
+    """Where nothing is reserved in a window, its release counts."""
+    (window,) = TIMETABLE.windows
+    later = msgspec.structs.replace(
+        window, priority=(PriorityPeriod(unit="cpu1", start_ns=9, end_ns=10, model="face"), *window.priority)
+    )
+    none = msgspec.structs.replace(window, priority=())
+    timetable = msgspec.structs.replace(TIMETABLE, windows=(later, window, none))
+    assert timetable.first_reserved_ns == (9, 0, 0)
+    assert msgspec.structs.replace(TIMETABLE, windows=()).first_reserved_ns == (0,)

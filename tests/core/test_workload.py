@@ -119,7 +119,6 @@ def test_the_least(tmp_path: Path) -> None:
 NOT_BUILT = [
     ('table = "board.table.json"', "", "", "$.table = "),
     ("cores = [0, 1]", "", "", "$.cores = (0, 1)"),
-    ("", 'streams = [{ name = "s", when_full = "block" }]', "", "$.streams[0].when_full = 'block'"),
     ("", "", 'units = ["cpu1"]', "$.models[0].units = "),
 ]
 

@@ -20,6 +20,19 @@ class TestRealClock(ClockConformance):
         before = time.perf_counter_ns()
         assert before <= RealClock().now_ns() <= time.perf_counter_ns()
 
+    def test_dozing_leaves_time_to_get_ready(self) -> None:
+        """It ends before the time asked for by what is otherwise spun, unless the machine was stalled."""
+        clock, left = RealClock(spin_ns=2_000_000), []
+        for _ in range(10):
+            until = clock.now_ns() + 5_000_000
+            clock.doze_until_ns(until)
+            left.append(until - clock.now_ns())
+        assert max(left) <= 2_000_000
+        assert sorted(left)[5] > 1_000_000
+        before = clock.now_ns()
+        clock.doze_until_ns(before + 1_000_000)  # too near: no time to sleep
+        assert clock.now_ns() - before < 1_000_000
+
     def test_sharpen_is_harmless(self) -> None:
         """Asking for sharp timers never fails, and the clock goes on."""
         before = RealClock.now_ns()
@@ -42,4 +55,5 @@ class TestVirtualClock(ClockConformance):
         clock.sleep_until_ns(century)
         assert clock.now_ns() == century
         clock.sleep_until_ns(5)
+        clock.doze_until_ns(2 * century)
         assert clock.now_ns() == century

@@ -12,58 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framefit.core.results import Finding
+from devices.machines import XEON, system
 from framefit.devices import host
 from framefit.errors import InputError
 
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
 
-XEON = """processor\t: 0
-model name\t: Some CPU
-cpu family\t: 6
-model\t\t: 143
-stepping\t: 8
-flags\t\t: fpu sse4_2 avx2 avx512f amx_tile
-
-processor\t: 1
-model name\t: Another CPU
-"""
 CORTEX = "processor\t: 0\nFeatures\t: fp asimd asimddp sve\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
-
-GOOD = {
-    "proc/cpuinfo": XEON,
-    "proc/loadavg": "0.02 0.18 0.06 1/95 4072",
-    "proc/stat": "cpu  5385 0 1072 298536 193 0 44 0 0 0\ncpu0 1157 0 355 151087 9 0 25 0 0 0",
-    "proc/swaps": "Filename Type Size Used Priority",
-    "proc/version": "Linux version 6.12 #1 SMP PREEMPT_RT",
-    "proc/self/cgroup": "0::/app",
-    "sys/fs/cgroup/app/cpu.max": "max 100000",
-    "sys/devices/system/cpu/isolated": "1",
-    "sys/devices/system/cpu/cpu1/topology/thread_siblings_list": "1",
-    "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "performance",
-    "sys/devices/system/cpu/intel_pstate/no_turbo": "1",
-}
-
-
-@pytest.fixture(autouse=True)
-def two_quiet_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cores 0 and 1, and sleeps that take no time."""
-    monkeypatch.setattr(host, "available_cores", lambda: (0, 1))
-    monkeypatch.setattr(host, "wake_up_lateness_ns", lambda: (40_000, 50_000))
-
-
-def system(root: Path, files: dict[str, str]) -> Path:
-    """A folder that looks like a Linux system."""
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    return root
-
-
-def finding(root: Path, topic: str) -> Finding:
-    """The diagnosis of one topic."""
-    return next(finding for finding in host.diagnose(root) if finding.topic == topic)
 
 
 class TestFingerprint:
@@ -111,11 +66,6 @@ class TestFingerprint:
 @needs_affinity
 class TestPinned:
     """A thread kept on one core."""
-
-    @pytest.fixture(autouse=True)
-    def real_cores(self, monkeypatch: pytest.MonkeyPatch, two_quiet_cores: None) -> None:  # noqa: ARG002 - after it
-        """The machine's own cores again."""
-        monkeypatch.undo()
 
     def test_pins_and_restores(self) -> None:
         """Inside there is one core; afterwards the affinity is what it was."""
@@ -167,7 +117,6 @@ def test_pinned_warns_once_without_affinity(monkeypatch: pytest.MonkeyPatch, cap
 
 def test_all_cores_count_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the platform has no affinity, every core is available."""
-    monkeypatch.undo()
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     assert host.available_cores() == (0, 1, 2)
@@ -195,113 +144,11 @@ class TestRealtimePriority:
         assert host.realtime_priority_permitted() is False
 
 
-def test_wake_up_lateness_has_one_value_a_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wake_up_lateness_has_one_value_a_sleep() -> None:
     """No sleep ends before its deadline, and the first one is not counted."""
-    monkeypatch.undo()
     lateness = host.wake_up_lateness_ns(sleeps=3, period_ns=500_000)
     assert len(lateness) == 3
     assert min(lateness) >= 0
-
-
-class TestDiagnose:
-    """What a machine permits."""
-
-    def test_finds_a_good_machine_good(self, tmp_path: Path) -> None:
-        """Each topic that the folder describes is good, and needs no remedy."""
-        bad = [
-            found
-            for found in host.diagnose(system(tmp_path, GOOD))
-            if found.topic not in ("real-time priority", "memory locking", "disk") and found.status != "good"
-        ]
-        assert bad == []
-
-    @pytest.mark.parametrize(
-        ("topic", "files", "status", "value"),
-        [
-            ("cores", {"sys/devices/system/cpu/isolated": ""}, "fair", "isolated: none"),
-            ("load", {"proc/loadavg": "1.90 1 1 3/95 1"}, "poor", "others running now: 2"),
-            (
-                "SMT siblings",
-                {"sys/devices/system/cpu/cpu1/topology/thread_siblings_list": "0-1"},
-                "fair",
-                "core 1 shares its units with core 0",
-            ),
-            (
-                "frequency governor",
-                {"sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "powersave"},
-                "poor",
-                "powersave",
-            ),
-            (
-                "frequency governor",
-                {
-                    "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "powersave",
-                    "sys/devices/system/cpu/cpu1/cpufreq/scaling_driver": "intel_pstate",
-                },
-                "fair",
-                "powersave",
-            ),
-            ("turbo", {"sys/devices/system/cpu/intel_pstate/no_turbo": "0"}, "fair", "on"),
-            ("virtualised", {"proc/cpuinfo": "flags : hypervisor"}, "fair", "yes"),
-            ("steal time", {"proc/stat": "cpu 90 0 0 1000 50 0 0 10 0 0"}, "poor", "10.00% of busy time"),
-            ("kernel preemption", {"proc/version": "Linux #1 SMP"}, "fair", "none or voluntary"),
-            (
-                "kernel preemption",
-                {"proc/version": "#1 SMP PREEMPT_DYNAMIC", "proc/cmdline": "ro preempt=full"},
-                "good",
-                "full",
-            ),
-            (
-                "kernel preemption",
-                {
-                    "proc/version": "#1 SMP PREEMPT_DYNAMIC",
-                    "sys/kernel/debug/sched/preempt": "none (voluntary) full lazy",
-                },
-                "fair",
-                "voluntary",
-            ),
-            ("kernel preemption", {"proc/version": "#1 SMP PREEMPT_DYNAMIC"}, "unknown", "not readable"),
-            ("CPU quota", {"sys/fs/cgroup/app/cpu.max": "150000 100000"}, "poor", "1.5 of 2 cores"),
-            (
-                "CPU quota",
-                {
-                    "proc/self/cgroup": "4:cpu,cpuacct:/a/b",
-                    "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us": "50000",
-                    "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us": "100000",
-                },
-                "poor",
-                "0.5 of 2 cores",
-            ),
-            ("swap", {"proc/swaps": "Filename Type\n/swap file 4096 0 -2"}, "fair", "0 MiB used"),
-            ("swap", {"proc/swaps": "Filename Type\n/swap file 4096 2048 -2"}, "poor", "2 MiB used"),
-        ],
-    )
-    def test_names_what_is_wrong(
-        self, tmp_path: Path, topic: str, files: dict[str, str], status: str, value: str
-    ) -> None:
-        """One thing changed on a good machine shows under its topic, with a remedy unless it is good."""
-        found = finding(system(tmp_path, GOOD | files), topic)
-        assert found.status == status
-        assert value in found.value
-        assert (found.remedy is None) == (status == "good")
-
-    @pytest.mark.parametrize(
-        ("late_ns", "status"), [((50_000,) * 100, "good"), ((500_000,) * 100, "fair"), ((2_000_000,) * 100, "poor")]
-    )
-    def test_judges_wake_ups(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late_ns: tuple[int, ...], status: str
-    ) -> None:
-        """Lateness that the clock's spin hides is good; a millisecond is not."""
-        monkeypatch.setattr(host, "wake_up_lateness_ns", lambda: late_ns)
-        assert finding(tmp_path, "wake-up lateness").status == status
-
-    def test_never_raises(self, tmp_path: Path) -> None:
-        """Missing and malformed files make unknowns, each with its topic."""
-        empty = host.diagnose(tmp_path / "empty")
-        malformed = host.diagnose(system(tmp_path / "malformed", dict.fromkeys(GOOD, "(none) -")))
-        assert [f.topic for f in empty] == [f.topic for f in malformed]
-        assert {f.topic for f in empty if f.status == "unknown"} >= {"load", "swap", "steal time", "CPU quota"}
-        assert {f.topic for f in malformed if f.status == "unknown"} >= {"load", "steal time", "CPU quota"}
 
 
 def test_denormals_are_zero_only_inside() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Completion
-from framefit.devices.measure import Measurement, measure, measure_floor
+from framefit.devices.measure import Measurement, measure, measure_floor, mostly_drifting
 
 samples = st.lists(st.integers(1, 10**9), min_size=1, max_size=60)
 
@@ -129,3 +129,11 @@ def test_floor_is_lateness_on_an_absolute_grid() -> None:
     clock = LateClock()
     assert measure_floor(clock, 500, 4).tolist() == [10, 20, 30, 40]
     assert clock.sleeps == [1_500, 2_000, 2_500, 3_000]
+
+
+def test_most_of_what_was_measured_has_to_drift() -> None:
+    """One of two that changes is no drift of the machine."""
+    steady, changing = Measurement(np.full(10, 5)), Measurement(np.repeat([5, 9], 5))
+    assert not mostly_drifting([steady, changing])
+    assert mostly_drifting([steady, changing, changing])
+    assert not mostly_drifting([])

@@ -39,6 +39,21 @@ def test_nothing_goes_uncounted(capacity: int, bursts: list[int]) -> None:
         assert trace.loss_after.tolist() == ([kept] if burst > capacity else [])
 
 
+@given(st.integers(1, 9), st.integers(0, 6))
+def test_a_launch_is_a_start_and_an_end(capacity: int, launches: int) -> None:
+    """Added at once they are what they are one by one, also where the buffer is full after the START."""
+    at_once, one_by_one = EventRecorder(capacity), EventRecorder(capacity)
+    for number in range(launches):
+        at_once.add_launch(10 * number, 10 * number + 5, 3, 1)
+        one_by_one.add(10 * number, 3, EventType.START, 1, 0)
+        one_by_one.add(10 * number + 5, 3, EventType.END, 1, 0)
+    found, expected = at_once.drain(("a",) * 4), one_by_one.drain(("a",) * 4)
+    for name in ("time_ns", "id", "type", "core", "operation", "loss_after"):
+        assert getattr(found, name).tolist() == getattr(expected, name).tolist()
+    assert found.meta == expected.meta
+    assert len(found) == min(capacity, 2 * launches)
+
+
 def test_a_trace_outlives_the_buffer() -> None:
     """What was drained does not change when the recorder goes on."""
     recorder = EventRecorder(4)

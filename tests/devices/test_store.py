@@ -94,3 +94,14 @@ def test_an_unreadable_table_is_measured_anew(tables: Path, content: str) -> Non
     assert store.find(small_network(), "cpu1", "alone", 1) is None
     store.add("alone", [(small_network(), "cpu1", Measurement(SAMPLES))])
     assert MeasurementStore(CPU).find(small_network(), "cpu1", "alone", 4) is not None
+
+
+@pytest.mark.usefixtures("tables")
+def test_drift_is_kept_with_what_it_touched() -> None:
+    """Numbers that were measured while the machine's speed changed say so to later plans; others do not."""
+    store = MeasurementStore(CPU)
+    store.add_numbers("pieces", {"model": "a"}, "cpu1", [1, 2, 3], drifted=True)
+    store.add_numbers("pieces", {"model": "b"}, "cpu1", [4])
+    later = MeasurementStore(CPU)
+    assert later.find_numbers("pieces", {"model": "a"}, "cpu1") == (1, 2, 3)
+    assert [later.drifted("pieces", {"model": model}, "cpu1") for model in "abc"] == [True, False, False]

@@ -47,6 +47,28 @@ def test_svg_bars(run):
     assert len({fill for tooltip, fill, _ in found if tooltip.startswith("segmenter")}) == 2
 
 
+def test_a_segment_may_run_on_until_the_next_windows_first_instant(late_run):
+    """Where a window's priority period begins later, what runs into it from before is over nobody's end, until then."""
+    red = "#e5383b"
+    (late,) = [
+        n
+        for n, w in enumerate(late_run.launches.window)
+        if w == 5 and n + 1 < len(late_run.launches) and late_run.launches.window[n + 1] == 6
+    ]
+    ends = np.sort(late_run.trace.time_ns[late_run.trace.type == EventType.END])
+    crossed_ns = int(ends[late] - late_run.releases_ns[6])
+    assert crossed_ns > 0
+    for reserved_ns, over in (((crossed_ns,), 0), ((crossed_ns - 1,), 1), ((0, crossed_ns), 1), ((crossed_ns, 0), 0)):
+        text = run_picture(*late_run.arguments, reserved_ns=reserved_ns)
+        assert sum(fill == red for _, fill, _ in bars(text)) == over
+        assert text.count('class="over"') == over
+        shown = drawn(terminal_picture(*late_run.arguments, reserved_ns=reserved_ns), width=100, no_color=True)
+        assert any("▶" in line for line in shown) == bool(over)
+    everyone = [segment.model for segment in late_run.program.programs]
+    text = run_picture(*late_run.arguments[:4], everyone, reserved_ns=(crossed_ns,))
+    assert text.count('class="over"') == 1  # a priority model has to end in its own window
+
+
 def test_svg_title_and_rows(run):
     """The title names models and rate; rows are the windows asked for, at most those that there are."""
     text = run_picture(*run.arguments, first_window=15, windows=12)

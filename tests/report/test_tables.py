@@ -198,6 +198,9 @@ def test_metrics():
     for part in ("idle machine", "< 0.10 %", "0.940", "0.973", "87.2 %", "9.7 %", "1.2 %", "p50 8.4 us, p99 17 us"):
         assert part in text
     assert "3000 frames received, 2 dropped" in text
+    assert "waited" not in text
+    waiting = StreamMetrics(name="camera", received=2900, dropped=0, waited_windows=100)
+    assert "0 dropped, waited in 100" in shown(metrics_view(replace(metrics(), streams=(waiting,))))
 
 
 def test_misses():

@@ -71,12 +71,13 @@ TIMETABLE = Timetable(
 )
 
 
-def frame_log(*rows: tuple[int, int, Fate, float | None, float | None]) -> FrameLog:
-    """(model, frame, fate, start, end); times in ms after the first release."""
+def frame_log(*rows: tuple[int, int, Fate, float | None, float | None], lag: int = 0) -> FrameLog:
+    """(model, frame, fate, start, end); times in ms after the first release; frames came ``lag`` windows late."""
     log = FrameLog()
     for model, frame, fate, started, finished in rows:
         times = [-1 if at is None else START_NS + round(at * MS) for at in (started, finished)]
-        log.add(model, frame, fate, START_NS + frame * WINDOW_NS, *times)
+        window = frame + lag
+        log.add(model, frame, fate, window, START_NS + window * WINDOW_NS, *times)
     return log
 
 
@@ -90,8 +91,8 @@ def launch_log(*rows: tuple[int, int, float, float] | tuple[int, int, float, flo
         followed = int(0 <= started - last < 0.1)
         ready = START_NS + round((last if followed else started) * MS)
         start, end = START_NS + round(started * MS), START_NS + round(finished * MS)
-        place = log.begin(program, int(started // 10), frame, start, ready, bool(followed))
-        log.end(place, start, end, round(cpu[0] * MS) if cpu else -1)
+        spent = round(cpu[0] * MS) if cpu else -1
+        log.add(program, int(started // 10), frame, start, end, ready, bool(followed), spent)
         last = finished
     return log
 
@@ -308,6 +309,14 @@ def test_waiting_for_frames_that_started_late_themselves() -> None:
     assert causes(frames, launches) == [(1, "own duration"), (2, "backlog")]
 
 
+def test_a_miss_is_told_by_its_window() -> None:
+    """Frame 1 of a stream that waited twice came in window 3: that is where its miss is looked for."""
+    frames = frame_log((0, 0, Fate.DONE, 20, 22), (0, 1, Fate.LATE, 30, 42), lag=2)
+    launches = launch_log((0, 0, 20, 22), (0, 1, 30, 42))
+    assert causes(frames, launches) == [(3, "own duration")]
+    assert frame_records(frames, ["face", "big"], {"face": "camera"}, START_NS)[1].released_ns == 3 * WINDOW_NS
+
+
 def test_refused_frames_are_a_backlog() -> None:
     """A priority frame that found the queue full, whichever frame was dropped for it."""
     assert causes(frame_log((0, 3, Fate.REFUSED, None, None)), launch_log()) == [(3, "backlog")]
@@ -377,7 +386,7 @@ def test_frames_consumed_together_have_one_cause() -> None:
 def test_figures_of_frames_consumed_together() -> None:
     """All of them are completed; times and age are those of the newest, whose result it is."""
     log = frame_log((1, 0, Fate.DONE, 12, 18), (1, 1, Fate.DONE, 12, 18), (1, 2, Fate.DONE, 31, 33))
-    log.add(1, 3, Fate.DONE, START_NS + 3 * WINDOW_NS, START_NS + 31 * MS, START_NS + 33 * MS)
+    log.add(1, 3, Fate.DONE, 3, START_NS + 3 * WINDOW_NS, START_NS + 31 * MS, START_NS + 33 * MS)
     found = model_metrics(1, TIMETABLE.models[1], log, windows=4, rate_hz=100, bounds_hz=None, overhead_ratio=0.0)
     assert (found.completed, found.releases) == (4, 4)
     assert (found.release_to_finish_ns.count, found.release_to_finish_ns.max) == (2, 8 * MS)
@@ -441,5 +450,10 @@ def test_streams_count_frames_that_any_reader_dropped() -> None:
         (2, "face", "skipped", "every"),
         (3, "face", "done", ""),
     ]
-    found = stream_metrics(records, ["camera", "sound"], 4)
-    assert [(s.name, s.received, s.dropped) for s in found] == [("camera", 4, 2), ("sound", 4, 0)]
+    readers = {"face": {"camera"}, "big": {"camera", "depth"}}
+    found = stream_metrics(records, readers, {"camera": (4, 2), "depth": (4, 2), "sound": (6, 0)})
+    assert [(s.name, s.received, s.dropped, s.waited_windows) for s in found] == [
+        ("camera", 4, 2, 2),
+        ("depth", 4, 2, 2),
+        ("sound", 6, 0, 0),
+    ]

@@ -10,7 +10,7 @@ import pytest
 
 from fakes import ListSink
 from framefit.errors import FramefitError, InputError, UnsupportedError
-from framefit.runtime.sinks import AggregatingSink, open_sink
+from framefit.runtime.sinks import AggregatingSink, check_sink, open_sink
 
 
 def test_npz_stacks_outputs_in_order(tmp_path: Path) -> None:
@@ -208,3 +208,18 @@ def test_outputs_that_make_no_stack(outputs: dict[str, np.ndarray], message: str
         sink.put(1, outputs)
     sink.close()
     assert [(frame, stack["y"].shape) for frame, stack in taken.taken] == [(0, (1, 2))]
+
+
+def test_a_check_opens_nothing(tmp_path: Path) -> None:
+    """A path that can be written stays as it is; one that exists is refused unless it may be overwritten."""
+    (tmp_path / "there.jsonl").write_text("mine")
+    for name in ("new.npz", "deep/er/new.jsonl"):
+        assert check_sink(name, force=False, folder=tmp_path) is None
+    with pytest.raises(InputError, match="already exists"):
+        check_sink("there.jsonl", force=False, folder=tmp_path)
+    assert check_sink("there.jsonl", force=True, folder=tmp_path) is None
+    for name in ("there.jsonl/below.npz", "."):
+        with pytest.raises(FramefitError):
+            check_sink(name, force=True, folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["there.jsonl"]
+    assert (tmp_path / "there.jsonl").read_text() == "mine"

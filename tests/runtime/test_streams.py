@@ -12,10 +12,22 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from framefit.core.model import TensorInfo
-from framefit.core.workload import StreamEntry
+from framefit.core.workload import StreamEntry, WhenFull
+from framefit.devices.device import Array
 from framefit.errors import FramefitError, InputError
 from framefit.runtime import streams
-from framefit.runtime.streams import EndOfStream, Queue, frame_shape, open_stream
+from framefit.runtime.streams import (
+    ArrayStream,
+    Arrival,
+    EndOfStream,
+    FunctionStream,
+    ImageStream,
+    Queue,
+    SyntheticStream,
+    check_stream,
+    frame_shape,
+    open_stream,
+)
 
 RAW = TensorInfo(name="image", dtype="", shape=None)
 IMAGE = TensorInfo(name="image", dtype="float32", shape=(1, 3, 4))
@@ -290,29 +302,94 @@ def test_shape_of_synthetic_frames() -> None:
     assert frame_shape(StreamEntry(name="s", shape=(1, 2))) == (1, 2)
 
 
+def arrivals(*frames: int) -> list[Arrival]:
+    """Frames that came in the window of their number."""
+    return [Arrival(frame, frame) for frame in frames]
+
+
 def test_full_queue_drops_the_oldest_or_the_newest() -> None:
     """The frame that gives way is told."""
-    oldest, newest = Queue(2), Queue(2, drop_oldest=False)
-    assert [oldest.put(frame) for frame in range(4)] == [None, None, 0, 1]
-    assert [newest.put(frame) for frame in range(4)] == [None, None, 2, 3]
-    assert [oldest.take(), oldest.take()] == [2, 3]
-    assert list(newest.clear()) == [0, 1]
+    oldest, newest = Queue(2), Queue(2, "drop-newest")
+    assert [oldest.put(frame) for frame in arrivals(0, 1, 2, 3)] == [None, None, *arrivals(0, 1)]
+    assert [newest.put(frame) for frame in arrivals(0, 1, 2, 3)] == [None, None, *arrivals(2, 3)]
+    assert [oldest.take(), oldest.take()] == arrivals(2, 3)
+    assert list(newest.clear()) == arrivals(0, 1)
     assert len(newest) == 0
+    assert not oldest.full
 
 
-@given(st.integers(1, 4), st.booleans(), st.lists(st.booleans(), max_size=40))
-def test_queue_keeps_order_and_loses_nothing(depth: int, drop_oldest: bool, puts: list[bool]) -> None:
+def test_a_queue_that_waits_says_when_it_is_full() -> None:
+    """From as many frames on as may wait, until one is taken."""
+    queue = Queue(2, "block")
+    assert not queue.full
+    for frame in arrivals(0, 1):
+        queue.put(frame)
+    assert queue.full
+    queue.take()
+    assert not queue.full
+
+
+@given(st.integers(1, 4), st.sampled_from(["drop-oldest", "drop-newest"]), st.lists(st.booleans(), max_size=40))
+def test_queue_keeps_order_and_loses_nothing(depth: int, when_full: WhenFull, puts: list[bool]) -> None:
     """Each frame is taken, dropped or waiting, exactly once; taken in order, and never too many wait."""
-    queue, frame = Queue(depth, drop_oldest=drop_oldest), 0
-    taken: list[int] = []
-    dropped: list[int | None] = []
+    queue, frame = Queue(depth, when_full), 0
+    taken: list[Arrival] = []
+    dropped: list[Arrival | None] = []
     for put in puts:
         if put:
-            dropped.append(queue.put(frame))
+            dropped.append(queue.put(Arrival(frame, frame)))
             frame += 1
         elif len(queue):
             taken.append(queue.take())
         assert len(queue) <= depth
     waiting = list(queue.clear())
     assert [*taken, *waiting] == sorted([*taken, *waiting])
-    assert sorted([*taken, *waiting, *(d for d in dropped if d is not None)]) == list(range(frame))
+    assert sorted([*taken, *waiting, *(d for d in dropped if d is not None)]) == arrivals(*range(frame))
+
+
+def test_a_function_is_asked_whether_there_is_another_frame() -> None:
+    """No frame is skipped by asking; how many there were is known at the end."""
+    stream = FunctionStream(lambda: (np.full(2, n, np.float32) for n in range(3)), "s")
+    assert stream.length is None
+    assert [stream.has(frame) for frame in (0, 2, 3, 9, 1)] == [True, True, False, False, True]
+    assert stream.length == 3
+    assert [stream.read(n, TensorInfo(name="x", dtype="float32", shape=(2,)))[0] for n in range(3)] == [0, 1, 2]
+    with pytest.raises(EndOfStream):
+        stream.read(3, TensorInfo(name="x", dtype="float32", shape=(2,)))
+
+
+def test_a_function_stream_keeps_what_deep_queues_need() -> None:
+    """A model may be as far behind as its queue is deep."""
+    frames = [np.full(2, n, np.float32) for n in range(200)]
+    tensor = TensorInfo(name="x", dtype="float32", shape=(2,))
+    deep, plain = FunctionStream(lambda: frames, "s", keep=100), FunctionStream(lambda: frames, "s")
+    assert deep.has(150)
+    assert plain.has(150)
+    assert deep.read(51, tensor)[0] == 51
+    with pytest.raises(FramefitError, match="frame 51 is gone: the last 64 of 151"):
+        plain.read(51, tensor)
+
+
+def test_streams_that_know_their_length_say_what_they_have(tmp_path: Path) -> None:
+    """Arrays and folders end after their last frame, synthetic streams never."""
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    for stream, count in ((ArrayStream(np.zeros((2, 3)), "s"), 2), (ImageStream(tmp_path, "s", ahead=False), 1)):
+        assert [stream.has(frame) for frame in range(3)] == [frame < count for frame in range(3)]
+    assert SyntheticStream(0).has(10**9)
+
+
+def test_a_check_consumes_nothing(tmp_path: Path) -> None:
+    """A function is imported and not called; frames of files are held against the inputs that they feed."""
+    (tmp_path / "own_checked.py").write_text("def frames():\n    raise AssertionError('called')\n")
+    tensor = TensorInfo(name="x", dtype="float32", shape=(1, 3))
+    check_stream(StreamEntry(name="s", source="own_checked:frames"), [(tensor, None)], folder=tmp_path)
+    with pytest.raises(InputError, match="has no 'pictures'"):
+        check_stream(StreamEntry(name="s", source="own_checked:pictures"), [(tensor, None)], folder=tmp_path)
+    np.savez(tmp_path / "f.npz", np.zeros((2, 3)))
+    np.savez(tmp_path / "c.npz", np.zeros((2, 3), np.complex64))
+    check_stream(StreamEntry(name="s", source=str(tmp_path / "f.npz")), [(tensor, None)], folder=tmp_path)
+    with pytest.raises(InputError, match="complex64"):
+        check_stream(StreamEntry(name="s", source=str(tmp_path / "c.npz")), [(tensor, None)], folder=tmp_path)
+    seen: list[Array] = []
+    check_stream(StreamEntry(name="s", source=str(tmp_path / "c.npz")), [(RAW, seen.append)], folder=tmp_path)
+    assert [frame.shape for frame in seen] == [(3,)]

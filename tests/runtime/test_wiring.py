@@ -11,7 +11,7 @@ from PIL import Image
 from fakes import FakeDevice
 from framefit.core.model import GraphBuilder, TensorInfo
 from framefit.core.workload import load_workload
-from framefit.errors import InputError, UnsupportedError
+from framefit.errors import FramefitError, InputError, UnsupportedError
 from framefit.runtime.streams import open_stream
 from framefit.runtime.wiring import WiredModel, streams_of, wire
 from networks import NETWORKS, write_dynamic
@@ -260,6 +260,7 @@ def test_preprocess_is_about_images(tmp_path: Path) -> None:
         ((1, 3, 8, 8), camera(shape=(5, 5)), "constants = { image = 1 }\npreprocess = {}", "no input reads a stream"),
         ((1, 3, 8, 8), camera(shape=(5,)), "preprocess = {}", r"frames of stream 'camera' are \[5\]"),
         ((1, 3, 8, 8), camera(source="frames.npz"), "preprocess = {}", r"frames of stream 'camera' are \[3, 8, 8\]"),
+        ((1, 3, 8, 8), camera(source="complex.npz"), "preprocess = {}", r"a frame is complex64 \[8, 8, 3\], no image"),
         ((1, 3, 8, 8), camera(), 'postprocess = "nowhere_at_all:f"', "no module 'nowhere_at_all'"),
     ],
 )
@@ -268,6 +269,7 @@ def test_processing_that_does_not_fit(
 ) -> None:
     """It is refused with the model's name before anything is measured."""
     np.savez(tmp_path / "frames.npz", np.zeros((2, 3, 8, 8), np.uint8))
+    np.savez(tmp_path / "complex.npz", np.zeros((2, 8, 8, 3), np.complex64))
     write_video(tmp_path, *declared)
     with pytest.raises(InputError, match=message) as error:
         wired(tmp_path, model("video", keys), stream)
@@ -296,3 +298,57 @@ def test_postprocess_comes_from_the_apps_folder(tmp_path: Path) -> None:
     execution.load({"image": np.zeros((1, 5), np.float32)})
     execution.launch(0)
     assert execution.results() == {"n": 5}
+
+
+def test_queues_of_models(tmp_path: Path) -> None:
+    """Where a model's streams differ, the shallower queue and the stricter rule count; several frames need room."""
+    streams = (
+        '[[streams]]\nname = "a"\nqueue = 5\nwhen_full = "drop-newest"\n'
+        '[[streams]]\nname = "b"\nqueue = 3\nwhen_full = "block"\n[[streams]]\nname = "c"\n'
+    )
+    both, one, neither = wired(
+        tmp_path,
+        model("two_ends", 'inputs = { image = "a", bias = "b" }\nevery = 2')
+        + model("plain", 'inputs = { image = "a" }')
+        + model("passed_through", 'inputs = { image = "c", stamp = "c" }'),
+        streams,
+    )
+    assert (both.depth, both.when_full, both.behind) == (3, "block", 8)
+    assert (one.depth, one.when_full) == (5, "drop-newest")
+    assert (neither.depth, neither.when_full) == (2, "drop-oldest")
+
+
+def test_streams_that_are_read_together_stay_in_step(tmp_path: Path) -> None:
+    """What one of them waits for, all of them wait for; other streams do not."""
+    streams = "".join(f'[[streams]]\nname = "{name}"\n' for name in "abcd") + 'when_full = "block"\n'
+    models = (
+        model("two_ends", 'inputs = { image = "a", bias = "b" }')
+        + model("plain", 'inputs = { image = "c" }')
+        + model("passed_through", 'inputs = { image = "b", stamp = "d" }')
+    )
+    ends, plain, passed = wired(tmp_path, models, streams)
+    assert ends.in_step == passed.in_step == {"a", "b", "d"}
+    assert plain.in_step == {"c"}
+    assert (ends.waits, passed.waits, plain.waits) == (True, True, False)
+    assert (ends.when_full, passed.when_full) == ("drop-oldest", "block")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ('model = "plain"\nsink = "o.npz"\ntensors = ["nose"]', "model 'plain' has no output 'nose'; outputs: "),
+        ('model = "plain"\nsink = "o.csv"', "sink = 'o.csv' is not supported"),
+        ('model = "plain"\nsink = "absent_module:f"', "no module 'absent_module'"),
+        ('model = "plain"\nsink = "plain.onnx/o.npz"', "cannot be written"),
+    ],
+)
+def test_outputs_that_cannot_be_given(tmp_path: Path, outputs: str, message: str) -> None:
+    """They are refused before anything is measured."""
+    with pytest.raises(FramefitError, match=message):
+        wired(tmp_path, f"{model('plain')}[[outputs]]\n{outputs}\n")
+
+
+def test_a_stream_that_nobody_reads_is_checked_too(tmp_path: Path) -> None:
+    """A run would open it."""
+    with pytest.raises(InputError, match=r"no such file .*absent\.npz"):
+        wired(tmp_path, model("plain", 'inputs = { image = "camera" }'), STREAMS + 'source = "absent.npz"\n')

@@ -22,6 +22,7 @@ class Model:
     frames: int
     depth: int
     refuses: bool
+    waits: bool = False
     queue: deque[int] = field(default_factory=deque)
     newest: int = -1  # release of the newest frame in flight
     segment: int = 0
@@ -59,7 +60,7 @@ class Simulation:
     ) -> None:
         self.beat, self.timetable, self.takes, self.wakes, self.crossing = beat, timetable, takes, wakes, crossing
         self.models = [
-            Model(m, d.every, d.frames, max(d.queue, d.frames), d.refuses)
+            Model(m, d.every, d.frames, max(d.queue, d.frames), d.refuses, d.waits)
             for m in timetable.models
             if m.role == "background"
             for d in [beat.of(m.name)]
@@ -67,6 +68,7 @@ class Simulation:
         self.rotation = Rotation(len(self.models))
         self.late: list[str] = []
         self.busy_until = 0  # a segment that crosses a release
+        self.delivered = 0  # frames of the stream that waits
 
     def run(self, windows: int) -> None:
         """Play that many windows."""
@@ -84,8 +86,12 @@ class Simulation:
 
     def _window(self, window: int) -> None:
         release, length = window * self.beat.window_ns, self.beat.window_ns
+        waiting = [model for model in self.models if model.waits]
+        number, full = self.delivered, [m for m in waiting if m.refuses and len(m.queue) == m.depth]
+        comes = not any(number % model.every == 0 for model in full)
+        self.delivered += comes
         for model in self.models:
-            if window % model.every == 0:
+            if (comes and number % model.every == 0) if model.waits else window % model.every == 0:
                 if len(model.queue) == model.depth:
                     if model.refuses:
                         continue

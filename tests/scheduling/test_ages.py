@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -91,6 +92,20 @@ def test_the_promise_is_kept_in_windows_of_a_few_nanoseconds(seed: int) -> None:
         demands,  # type: ignore[arg-type]
     )
     assert_kept(beat, models, random, 80)
+
+
+@settings(max_examples=400)
+@given(st.integers(0, 2**32 - 1))
+def test_the_promise_is_kept_where_streams_wait(seed: int) -> None:
+    """One stream for all background models, of which some make it wait: ages count from when a frame came."""
+    random = np.random.default_rng(seed)
+    beat, models = one_round(random)
+    demands = {
+        model.name: replace(beat.of(model.name), waits=True, refuses=bool(random.random() < 0.6))
+        for model in models
+        if model.role == "background"
+    }
+    assert_kept(replace(beat, demands={**beat.demands, **demands}), models, random, 80)
 
 
 def test_bounds_are_reached_more_often_than_not() -> None:

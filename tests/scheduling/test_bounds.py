@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.scheduling.bounds import fluid_bound_hz, packing_bound_hz
+from framefit.scheduling.bounds import Work, fluid_bounds_hz, fluid_rates, packing_bounds_hz
+
+works = st.builds(
+    lambda segments, every, frames: Work(sum(segments), segments, every, frames),
+    st.lists(st.integers(1, 50), min_size=1, max_size=6),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
 
 
 @pytest.mark.parametrize(
@@ -16,7 +23,7 @@ from framefit.scheduling.bounds import fluid_bound_hz, packing_bound_hz
 )
 def test_the_fluid_bound_is_residual_over_duration(priority_ns: int, model_ns: int, frames_a_window: float) -> None:
     """Windows of 100 ns, ten million a second."""
-    assert fluid_bound_hz(100, priority_ns, model_ns) == pytest.approx(frames_a_window * 1e7)
+    assert fluid_bounds_hz(100, priority_ns, [Work(model_ns)]) == [pytest.approx(frames_a_window * 1e7)]
 
 
 @pytest.mark.parametrize(
@@ -24,21 +31,63 @@ def test_the_fluid_bound_is_residual_over_duration(priority_ns: int, model_ns: i
     [([60], 1.0), ([61], 0.0), ([30, 30], 1.0), ([40, 40], 0.5), ([20] * 6, 0.5), ([50, 20, 50], 1 / 3), ([5], 1.0)],
 )
 def test_the_packing_bound_of_hand_cases(segments_ns: list[int], frames_a_window: float) -> None:
-    """Residuals of 60 ns, filled greedily in order; one frame starts a window."""
-    rate = packing_bound_hz(100, 40, segments_ns, windows=600)
-    assert rate == pytest.approx(frames_a_window * 1e7)
+    """Residuals of 60 ns, filled greedily in order; one frame arrives a window."""
+    rates = packing_bounds_hz(100, 40, [Work(sum(segments_ns), segments_ns)], windows=600)
+    assert rates == [pytest.approx(frames_a_window * 1e7)]
 
 
-@given(st.integers(0, 50), st.lists(st.integers(1, 50), min_size=1, max_size=6))
-def test_no_packing_beats_the_fluid(priority_ns: int, segments_ns: list[int]) -> None:
+@given(st.integers(0, 50), works)
+def test_no_packing_beats_the_fluid(priority_ns: int, work: Work) -> None:
     """Segments that cannot be divided are never served faster than a fluid of their sum."""
-    packing = packing_bound_hz(100, priority_ns, segments_ns, windows=200)
-    assert 0 < packing <= fluid_bound_hz(100, priority_ns, sum(segments_ns)) * (1 + 1e-9)
+    (packing,) = packing_bounds_hz(100, priority_ns, [work], windows=240)
+    (fluid,) = fluid_bounds_hz(100, priority_ns, [work])
+    assert 0 < packing <= fluid * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("frames", [1, 2, 5])
 @pytest.mark.parametrize("every", [1, 2, 3])
-def test_a_model_that_is_not_due_in_every_window_is_bounded_by_its_frames(every: int) -> None:
-    """A short model is done once in so many windows, in both bounds; a long one as often as it fits."""
-    assert fluid_bound_hz(100, 40, 10, every) == pytest.approx(1e7 / every)
-    assert packing_bound_hz(100, 40, [10], windows=600, every=every) == pytest.approx(1e7 / every)
-    assert packing_bound_hz(100, 40, [40] * 4, windows=600, every=every) == pytest.approx(1e7 / 4)
+def test_a_model_is_bounded_by_its_frames(every: int, frames: int) -> None:
+    """A short model gets every frame that arrives, however many it takes at once, in both bounds."""
+    short = [Work(10, [10], every, frames)]
+    assert fluid_bounds_hz(100, 40, short) == [pytest.approx(1e7 / every)]
+    assert packing_bounds_hz(100, 40, short, windows=600) == [pytest.approx(1e7 / every)]
+
+
+def test_bounds_count_frames_not_launches() -> None:
+    """A launch of 120 ns for four frames in residuals of 60: a launch in two windows, two frames a window, one arrives.
+
+    Twice as long, it is the residual that binds: four frames in four windows; thrice: four in six.
+    """
+    for whole_ns, frames_a_window in ((120, 1.0), (240, 1.0), (360, 2 / 3)):
+        work = [Work(whole_ns, [60] * (whole_ns // 60), frames=4)]
+        assert fluid_bounds_hz(100, 40, work) == [pytest.approx(frames_a_window * 1e7)]
+        assert packing_bounds_hz(100, 40, work, windows=600) == [pytest.approx(frames_a_window * 1e7, rel=0.01)]
+
+
+def test_models_are_served_in_turn_and_what_one_leaves_goes_to_the_others() -> None:
+    """Residual 60: 40 and 80 ns share one rate of 1/2; one that is due every fourth window leaves 10 of its 20."""
+    assert fluid_rates(60, [40, 80], [1, 1]) == [0.5, 0.5]
+    assert fluid_rates(60, [40, 80], [4, 1]) == [0.25, 50 / 80]
+    assert fluid_rates(60, [10, 20], [1, 1]) == [1, 1]
+    assert fluid_rates(0, [10, 20], [1, 1]) == [0, 0]
+    assert fluid_rates(60, [], []) == []
+
+
+@given(st.floats(0, 500), st.lists(st.tuples(st.floats(1, 200), st.integers(1, 9)), min_size=1, max_size=5))
+def test_the_fluid_is_used_up_or_nobody_needs_more(residual: float, models: list[tuple[float, int]]) -> None:
+    """No more than the residual is handed out; who gets less than the others has all that arrives."""
+    durations, periods = [d for d, _ in models], [p for _, p in models]
+    rates = fluid_rates(residual, durations, periods)
+    used = sum(rate * duration for rate, duration in zip(rates, durations, strict=True))
+    assert used <= residual * (1 + 1e-9) + 1e-9
+    satisfied = [rate == pytest.approx(1 / period) for rate, period in zip(rates, periods, strict=True)]
+    assert all(satisfied) or used == pytest.approx(residual)
+    assert all(done or rate == pytest.approx(max(rates)) for rate, done in zip(rates, satisfied, strict=True))
+
+
+def test_the_packing_bound_serves_in_turn_too() -> None:
+    """Residual 60, segments of 30: two models of two segments each get a frame in two windows."""
+    work = [Work(60, [30, 30]), Work(60, [30, 30])]
+    assert packing_bounds_hz(100, 40, work, windows=600) == [pytest.approx(5e6), pytest.approx(5e6)]
+    rare = [Work(60, [30, 30], every=4), Work(60, [30, 30])]
+    assert packing_bounds_hz(100, 40, rare, windows=600) == [pytest.approx(2.5e6), pytest.approx(7.5e6, rel=0.01)]

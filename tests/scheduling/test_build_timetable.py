@@ -181,3 +181,47 @@ def test_a_model_of_several_frames_waits_for_them() -> None:
     timetable = build_timetable(beat, [FIRST, planned("later", [10])])
     started = [w.index for w in timetable.windows for s in w.slots if s.model == "later"]
     assert started == list(range(2, timetable.hyperperiod_windows, 4))
+
+
+def test_the_gap_counts_work_and_not_whole_rounds() -> None:
+    """A repetition that ends in the middle of a round is no worse for that: the residual is full."""
+    beat = Beat(100, 0)
+    models = [FIRST, planned("a", [35]), planned("b", [70])]
+    timetable = build_timetable(beat, models)
+    slots = [slot for window in timetable.windows for slot in window.slots if slot.model != "first"]
+    used = sum(slot.duration_ns for slot in slots)
+    fluid = 70 * timetable.hyperperiod_windows
+    assert timetable.gap_ratio == pytest.approx(fluid / used - 1)
+    assert timetable.bound == pytest.approx(105 / 70)
+
+
+def test_a_plan_that_serves_every_frame_has_no_gap() -> None:
+    """A short model cannot be served more often than its frames arrive, by any plan."""
+    beat = Beat(100, 0, demands={"rare": Demand(every=3)})
+    timetable = build_timetable(beat, [FIRST, planned("short", [5]), planned("rare", [5])])
+    assert timetable.hyperperiod_windows % 3 == 0
+    assert timetable.gap_ratio == 0
+    assert timetable.bound == pytest.approx(3)
+
+
+@settings(max_examples=200)
+@given(beats_and_models())
+def test_a_timetable_can_be_repeated(case: tuple[Beat, list[PlannedModel]]) -> None:
+    """However often it has been repeated, no more frames of a background model were started than had arrived."""
+    beat, models = case
+    timetable = build_timetable(beat, models)
+    assert timetable.gap_ratio is None or timetable.gap_ratio >= 0
+    for model in timetable.models:
+        demand = beat.of(model.name)
+        if not timetable.feasible or model.role == "priority":
+            continue
+        begun = [
+            sum(slot.model == model.name and slot.segment == 0 for slot in window.slots) for window in timetable.windows
+        ]
+        if timetable.preemptive:  # several slots of one launch
+            seen = [{slot.frame for slot in window.slots if slot.model == model.name} for window in timetable.windows]
+            begun = [len(frames - set().union(*seen[:index])) for index, frames in enumerate(seen)]
+        started = 0
+        for window, count in enumerate(begun * 4):
+            started += count
+            assert started * demand.frames <= window // demand.every + 1

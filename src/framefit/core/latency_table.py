@@ -40,7 +40,8 @@ class LatencyEntry(Record, kw_only=True):
         latency_ns: median.
         interval_ns: 90 % interval of the median.
         samples_ns: all samples, in order.
-        source: "measured", "derived", "interpolated", "modelled" or "profiled".
+        source: "measured", "derived", "interpolated", "modelled" or "profiled"; "drifting"
+            behind it: the machine's speed changed meanwhile.
     """
 
     op: str

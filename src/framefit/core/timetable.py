@@ -102,8 +102,9 @@ class Timetable(Record, kw_only=True):
 
     Attributes:
         preemptive: background slots may be parts of a launch that priority periods interrupt.
-        bound: least windows a frame of the background models that any plan needs.
-        gap_ratio: planned windows a frame over that bound, minus 1.
+        bound: windows from one result of the background models to the next, of the one that has
+            to wait longest, if the residual were one fluid (or as its frames arrive).
+        gap_ratio: background work that a fluid residual would hold over what the plan holds, minus 1.
     """
 
     schema_version: int = 1
@@ -124,6 +125,11 @@ class Timetable(Record, kw_only=True):
     binding_constraint: str | None = None
     reasons: tuple[str, ...] = ()
     fixes: tuple[Fix, ...] = ()
+
+    @property
+    def first_reserved_ns(self) -> tuple[int, ...]:
+        """From each window's release to its first priority period; 0 where it has none: then the release counts."""
+        return tuple(window.priority[0].start_ns if window.priority else 0 for window in self.windows) or (0,)
 
     def model(self, name: str) -> PlannedModel:
         """The entry of that name."""

@@ -20,12 +20,14 @@ __all__ = [
     "Preprocess",
     "Schedule",
     "StreamEntry",
+    "WhenFull",
     "Workload",
     "load_workload",
     "names_function",
     "release_ns",
 ]
 
+WhenFull = Literal["drop-oldest", "drop-newest", "block"]
 IMPLICIT_STREAM = "synthetic"  # the stream of a workload that names none
 _MOST_PATTERN = 1000  # windows until the values of `every` repeat
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -74,7 +76,8 @@ class StreamEntry(Record, kw_only=True):
         shape: of one frame; synthetic streams only (default: what the models read).
         array: name of the array in the ``.npz``; its first axis counts frames.
         queue: frames that may wait for a model.
-        when_full: what happens to the frame that finds the queue full.
+        when_full: what a new frame does that finds a model's queue full: take the oldest
+            one's place, be dropped, or wait ("block"), and all later ones with it.
     """
 
     name: str
@@ -83,7 +86,7 @@ class StreamEntry(Record, kw_only=True):
     shape: tuple[int, ...] | None = None
     array: str | None = None
     queue: int = 2
-    when_full: Literal["drop-oldest", "drop-newest", "block"] = "drop-oldest"
+    when_full: WhenFull = "drop-oldest"
 
     def __post_init__(self) -> None:
         _need_positive("rate_hz", self.rate_hz)
@@ -268,7 +271,6 @@ def _need_positive(key: str, value: float | None) -> None:
 _NOT_BUILT: dict[str, Callable[[Any], bool]] = {
     "$.table": lambda value: value is not None,
     "$.cores": lambda value: value is not None and len(value) > 1,
-    "$.streams.when_full": lambda value: value == "block",
     "$.models.units": lambda value: value is not None,
 }
 

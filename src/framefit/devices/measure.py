@@ -11,7 +11,7 @@ import numpy.typing as npt
 from framefit.devices.clock import Clock
 from framefit.devices.device import Completion
 
-__all__ = ["Measurement", "measure", "measure_floor"]
+__all__ = ["Measurement", "measure", "measure_floor", "mostly_drifting"]
 
 _LEAST_WARM_UP, _MOST_WARM_UP = 3, 12
 _LEAST_SLEEP_NS = 1_000_000
@@ -103,6 +103,11 @@ def measure(
         for index, launch in enumerate(launches):
             samples[index, turn] = launch().duration_ns
     return [Measurement(row) for row in samples]
+
+
+def mostly_drifting(measured: Sequence[Measurement]) -> bool:
+    """Whether the machine's speed changed for more than half of what was measured in turn."""
+    return sum(not measurement.stable for measurement in measured) > len(measured) / 2
 
 
 def measure_floor(clock: Clock, period_ns: int, windows: int) -> npt.NDArray[np.int64]:

@@ -18,6 +18,8 @@ from framefit.errors import InputError
 
 __all__ = ["MeasurementStore"]
 
+_DRIFTING = ", drifting"
+
 logger = logging.getLogger(__name__)
 
 
@@ -58,8 +60,21 @@ class MeasurementStore:
         entry = self._table.find(what, configuration, unit)
         return None if entry is None else entry.samples_ns
 
-    def add_numbers(self, what: str, configuration: dict[str, Value], unit: str, numbers_ns: Sequence[int]) -> None:
-        """Keep such numbers."""
+    def drifted(self, what: str, configuration: dict[str, Value], unit: str) -> bool:
+        """Whether the machine's speed changed while such numbers were measured."""
+        entry = self._table.find(what, configuration, unit)
+        return entry is not None and entry.source.endswith(_DRIFTING)
+
+    def add_numbers(
+        self,
+        what: str,
+        configuration: dict[str, Value],
+        unit: str,
+        numbers_ns: Sequence[int],
+        *,
+        drifted: bool = False,
+    ) -> None:
+        """Keep such numbers, and whether the machine's speed changed meanwhile: later plans warn of it too."""
         middle = int(np.median(numbers_ns))
         self._keep(
             LatencyEntry(
@@ -69,7 +84,7 @@ class MeasurementStore:
                 latency_ns=middle,
                 interval_ns=(min(numbers_ns), max(numbers_ns)),
                 samples_ns=tuple(numbers_ns),
-                source="derived",
+                source="derived" + _DRIFTING * drifted,
             )
         )
 

@@ -89,6 +89,7 @@ def run_picture(
     releases_ns: npt.NDArray[np.int64],
     priority_models: Collection[str],
     *,
+    reserved_ns: Sequence[int] = (0,),
     first_window: int = 0,
     windows: int = 12,
 ) -> str:
@@ -100,6 +101,8 @@ def run_picture(
         launches: in the order of submission.
         releases_ns: int64, one release a window, ascending, on the trace's clock.
         priority_models: their names.
+        reserved_ns: for each window of a pattern that repeats, the time from its release to
+            its first reserved instant: until then other segments may run on into it.
         first_window: the first row.
         windows: rows at most.
 
@@ -109,7 +112,7 @@ def run_picture(
     Raises:
         InputError: the run has no such window.
     """
-    rows = _rows(trace, program, launches, releases_ns, first_window, windows)
+    rows = _rows(trace, program, launches, releases_ns, priority_models, reserved_ns, first_window, windows)
     return _Drawing(program, rows, len(releases_ns), priority_models).svg()
 
 
@@ -120,6 +123,7 @@ def terminal_picture(
     releases_ns: npt.NDArray[np.int64],
     priority_models: Collection[str],
     *,
+    reserved_ns: Sequence[int] = (0,),
     first_window: int = 0,
     windows: int = 8,
 ) -> RenderableType:
@@ -131,13 +135,15 @@ def terminal_picture(
         launches: in the order of submission.
         releases_ns: int64, one release a window, ascending, on the trace's clock.
         priority_models: their names.
+        reserved_ns: for each window of a pattern that repeats, the time from its release to
+            its first reserved instant: until then other segments may run on into it.
         first_window: the first row.
         windows: rows at most.
 
     Raises:
         InputError: the run has no such window.
     """
-    rows = _rows(trace, program, launches, releases_ns, first_window, windows)
+    rows = _rows(trace, program, launches, releases_ns, priority_models, reserved_ns, first_window, windows)
     return _TerminalDrawing(program, rows, _looks(program, priority_models))
 
 
@@ -146,6 +152,8 @@ def _rows(
     program: Program,
     launches: Launches,
     releases_ns: npt.NDArray[np.int64],
+    priority_models: Collection[str],
+    reserved_ns: Sequence[int],
     first_window: int,
     windows: int,
 ) -> list[_Row]:
@@ -166,14 +174,17 @@ def _rows(
         # What another segment interrupted may go on in the next window: nobody waited for it.
         interrupted = np.searchsorted(starts[lane], end) > np.searchsorted(starts[lane], start, "right")
         begun = max(int(np.searchsorted(releases, start, "right")) - 1, 0)
+        priority = which >= 0 and program.programs[which].model in priority_models
+        room = 0 if priority else reserved_ns[(begun + 1) % len(reserved_ns)]
+        in_time = bool(interrupted) or end <= int(ends[begun]) + room
         for window in range(begun, last):
             release, window_end = int(releases[window]), int(ends[window])
             if window > begun and end <= release:
                 break
             from_ns, to_ns = max(start, release) - release, min(end, window_end) - release
-            over = end > window_end and window + 1 < len(releases) and not interrupted
+            over = end > window_end and window + 1 < len(releases) and not in_time
             bars[window].append(
-                _Bar(lane, which, frame, odd, from_ns, to_ns, end - start, window > begun and not interrupted, over)
+                _Bar(lane, which, frame, odd, from_ns, to_ns, end - start, window > begun and not in_time, over)
             )
     return [
         _Row(window, int(ends[window] - releases[window]), tuple(bars[window])) for window in range(first_window, last)

@@ -387,5 +387,6 @@ def _run_facts(metrics: Metrics) -> RenderableType:
     if metrics.rung_switches:
         facts.append(("switches of granularity", str(metrics.rung_switches)))
     for stream in metrics.streams:
-        facts.append((f"stream {stream.name}", f"{stream.received} frames received, {stream.dropped} dropped"))
+        waited = f", waited in {stream.waited_windows} windows" if stream.waited_windows else ""
+        facts.append((f"stream {stream.name}", f"{stream.received} frames received, {stream.dropped} dropped{waited}"))
     return _facts(facts)

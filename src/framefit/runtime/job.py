@@ -9,7 +9,7 @@ from typing import Protocol
 from framefit.core.model import TensorInfo
 from framefit.devices.device import Array, Completion, Tensors
 from framefit.runtime.sinks import Sink
-from framefit.runtime.streams import Queue, Stream
+from framefit.runtime.streams import Arrival, Feed, Queue, Stream
 
 __all__ = ["Job", "Launchable"]
 
@@ -50,8 +50,10 @@ class Job:
         deadline_ns: after release; ``None``: none.
         sources: graph input -> stream that feeds it.
         queue: frames that wait.
+        feed: brings them; shared by models whose streams stay in step.
         sinks: where outputs go, and which (``None``: all).
         every: windows between its frames; the frames between are skipped.
+        in_flight: frames that are being worked on.
         frames: frames that it consumes at once.
     """
 
@@ -65,8 +67,9 @@ class Job:
     sinks: Sequence[tuple[Sink, Sequence[str] | None]] = ()
     every: int = 1
     frames: int = 1
+    feed: Feed = field(default_factory=Feed)
     next_segment: int = 0
-    in_flight: list[int] = field(default_factory=list)
+    in_flight: list[Arrival] = field(default_factory=list)
     started_ns: int = -1
     _inputs: tuple[TensorInfo, ...] = field(init=False)
 
@@ -88,6 +91,15 @@ class Job:
         """Planned quantile of what it would launch next; ``None``: nothing."""
         return self.estimates_ns[self.next_segment] if self.ready else None
 
+    def accepts(self, frame: int, window: int) -> bool:
+        """Whether a frame may come in this window: it is skipped, or there is room for it.
+
+        A priority model of ``every`` n has its instants in windows 0, n, 2n, ...: there only.
+        """
+        if frame % self.every:
+            return True
+        return not (self.queue.full or (self.priority and window % self.every))
+
     def read(self, frame: int) -> dict[str, Array]:
         """A frame's tensors."""
         return {tensor.name: self.sources[tensor.name].read(frame, tensor) for tensor in self._inputs}
@@ -104,10 +116,10 @@ class Job:
         """
         if not self._inputs:
             return
-        read = [self.read(frame) for frame in self.in_flight]
+        read = [self.read(arrival.frame) for arrival in self.in_flight]
         self.execution.load(read[0] if self.frames == 1 else read)
 
-    def clear(self) -> list[int]:
+    def clear(self) -> list[Arrival]:
         """Forget all frames; those in flight and those that wait."""
         left = [*self.in_flight, *self.queue.clear()]
         self.in_flight, self.next_segment = [], 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -172,7 +172,7 @@ def run_metrics(
     segment_ns: Sequence[int],
     whole_ns: Sequence[int],
     floor_ns: npt.NDArray[np.int64],
-    bounds_hz: tuple[float, float] | None,
+    bounds_hz: Mapping[str, tuple[float, float]],
     memory_bytes: int,
     streams: Sequence[StreamMetrics],
 ) -> Metrics:
@@ -185,7 +185,7 @@ def run_metrics(
         segment_ns: medians of all segments in the plan's order, measured around the run.
         whole_ns: medians of the uncut models, measured in turn with them.
         floor_ns: how late the idle machine woke up.
-        bounds_hz: fluid and packing bound of the background models.
+        bounds_hz: background model -> fluid and packing bound, in frames a second.
         memory_bytes: of all tensors.
         streams: their figures.
     """
@@ -200,7 +200,7 @@ def run_metrics(
                 run.frames,
                 windows=run.windows,
                 rate_hz=rate_hz,
-                bounds_hz=bounds_hz if model.role == "background" else None,
+                bounds_hz=bounds_hz.get(model.name),
                 overhead_ratio=cut / max(whole, 1) - 1 if len(model.segments) > 1 else 0.0,
             )
         )
@@ -222,13 +222,25 @@ def run_metrics(
     )
 
 
-def stream_metrics(frames: Sequence[Frame], streams: Sequence[str], windows: int) -> list[StreamMetrics]:
-    """Frames received and dropped by any reader, of each stream."""
-    dropped: dict[str, set[int]] = {name: set() for name in streams}
+def stream_metrics(
+    frames: Sequence[Frame], readers: Mapping[str, Collection[str]], received: Mapping[str, tuple[int, int]]
+) -> list[StreamMetrics]:
+    """Figures of each stream.
+
+    Args:
+        frames: the fate of every frame.
+        readers: model -> streams that it reads.
+        received: stream -> frames that came, and windows in which it waited.
+    """
+    dropped: dict[str, set[int]] = {name: set() for name in received}
     for frame in frames:
-        if frame.fate == "dropped" and frame.stream in dropped:
-            dropped[frame.stream].add(frame.frame)
-    return [StreamMetrics(name=name, received=windows, dropped=len(gone)) for name, gone in dropped.items()]
+        if frame.fate == "dropped":
+            for stream in readers[frame.model]:
+                dropped[stream].add(frame.frame)
+    return [
+        StreamMetrics(name=name, received=came, dropped=len(dropped[name]), waited_windows=waited)
+        for name, (came, waited) in received.items()
+    ]
 
 
 def frame_records(frames: FrameLog, models: Sequence[str], streams: Mapping[str, str], start_ns: int) -> list[Frame]:
@@ -241,9 +253,9 @@ def frame_records(frames: FrameLog, models: Sequence[str], streams: Mapping[str,
         start_ns: first release on the run's clock.
     """
     rows = frames.rows()
-    order = np.lexsort((rows[:, 0], rows[:, 1]))
+    order = np.lexsort((rows[:, FrameLog.MODEL], rows[:, FrameLog.FRAME], rows[:, FrameLog.RELEASED]))
     records = []
-    for model, frame, fate, released, _, finished in rows[order].tolist():
+    for model, frame, fate, released, _, finished, _ in rows[order].tolist():
         text, reason = _FATES[Fate(fate)]
         records.append(
             Frame(
@@ -295,7 +307,7 @@ def misses(
     together = {(row[FrameLog.MODEL], row[FrameLog.FINISHED]): row[FrameLog.RELEASED] for row in rows.tolist()}
     ends, starts = np.maximum.accumulate(blocking[:, LaunchLog.FINISHED]), blocking[:, LaunchLog.STARTED]
     found = []
-    for model, frame, fate, _, started, finished in rows.tolist():
+    for model, _, fate, _, started, finished, window in rows.tolist():
         planned = timetable.models[model]
         if planned.role != "priority" or fate in (Fate.DONE, Fate.SKIPPED):
             continue
@@ -305,7 +317,7 @@ def misses(
         elif fate in (Fate.QUEUE_FULL, Fate.REFUSED):
             cause, detail = "backlog", "earlier frames took longer than their windows"
         else:
-            begins = periods[frame % len(periods)].get(planned.name, 0) if periods else 0
+            begins = periods[window % len(periods)].get(planned.name, 0) if periods else 0
             due = together[model, finished] + begins
             lateness, took = started - due, finished - started
             before = blocking[np.searchsorted(starts, due) : np.searchsorted(ends, started, "right")]
@@ -340,8 +352,8 @@ def misses(
                 detail = f"took {took / 1e6:.2f} ms, planned {planned.duration_ns / 1e6:.2f} ms"
                 if cause == "contention":
                     detail += f"; other threads had the core for {off / 1e6:.2f} ms"
-            taken = (stalled or {}).get(frame, 0)
+            taken = (stalled or {}).get(window, 0)
             if 2 * taken > max(lateness, excess) > 0 and cause != "backlog":
                 cause, detail = "host stall", f"the host stopped this machine for {taken / 1e6:.0f} ms; {detail}"
-        found.append(Miss(window=frame, model=planned.name, cause=cause, detail=detail))
+        found.append(Miss(window=window, model=planned.name, cause=cause, detail=detail))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -16,7 +17,7 @@ from framefit.devices.device import Array
 from framefit.errors import FramefitError, InputError, UnsupportedError
 from framefit.runtime.functions import load_function, told
 
-__all__ = ["AggregatingSink", "FunctionSink", "JsonLinesSink", "NpzSink", "Sink", "open_sink"]
+__all__ = ["AggregatingSink", "FunctionSink", "JsonLinesSink", "NpzSink", "Sink", "check_sink", "open_sink"]
 
 
 class Sink(Protocol):
@@ -42,8 +43,7 @@ class NpzSink:
     """
 
     def __init__(self, path: Path, *, force: bool) -> None:
-        if path.exists() and not force:
-            raise InputError("already exists", where=path, remedy="choose another sink, or overwrite it with --force")
+        _check_path(path, force=force)
         self._path = path
         self._frames: list[int] = []
         self._outputs: dict[str, list[tuple[int, Array]]] = {}
@@ -90,8 +90,7 @@ class JsonLinesSink:
     """
 
     def __init__(self, path: Path, *, force: bool) -> None:
-        if path.exists() and not force:
-            raise InputError("already exists", where=path, remedy="choose another sink, or overwrite it with --force")
+        _check_path(path, force=force)
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -220,15 +219,44 @@ def open_sink(sink: str, *, force: bool, folder: Path | None = None) -> Sink:
         UnsupportedError: no such kind of sink.
     """
     folder = folder or Path()
-    if sink.endswith(".npz"):
-        return NpzSink(folder / sink, force=force)
-    if sink.endswith(".jsonl"):
-        return JsonLinesSink(folder / sink, force=force)
+    function = check_sink(sink, force=force, folder=folder)
+    if function is not None:
+        return FunctionSink(function, sink)
+    kind = NpzSink if sink.endswith(".npz") else JsonLinesSink
+    return kind(folder / sink, force=force)
+
+
+def check_sink(sink: str, *, force: bool, folder: Path) -> Callable[..., object] | None:
+    """Refuse what :func:`open_sink` would, and leave everything as it is.
+
+    Args:
+        sink: a ``.npz``, a ``.jsonl`` or "module:function".
+        force: a file may exist.
+        folder: the app's.
+
+    Returns:
+        The function, where it names one.
+
+    Raises:
+        InputError: the file exists or cannot be written, or there is no such function.
+        UnsupportedError: no such kind of sink.
+    """
+    if sink.endswith((".npz", ".jsonl")):
+        _check_path(folder / sink, force=force)
+        return None
     if names_function(sink):
-        return FunctionSink(load_function(sink, folder, f"sink {sink!r}"), sink)
+        return load_function(sink, folder, f"sink {sink!r}")
     raise UnsupportedError(
         f"sink = {sink!r} is not supported", where="$.outputs", remedy='use an .npz, a .jsonl or a "module:function"'
     )
+
+
+def _check_path(path: Path, *, force: bool) -> None:
+    if path.exists() and not force:
+        raise InputError("already exists", where=path, remedy="choose another sink, or overwrite it with --force")
+    above = next((parent for parent in path.absolute().parents if parent.exists()), Path("/"))
+    if path.is_dir() or not above.is_dir() or not os.access(path if path.exists() else above, os.W_OK):
+        raise InputError("cannot be written", where=path, remedy="check folder and permissions")
 
 
 def _free(name: str, taken: Collection[str]) -> str:

@@ -5,26 +5,30 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
 
 from framefit.core.model import TensorInfo
-from framefit.core.workload import StreamEntry, names_function
+from framefit.core.workload import StreamEntry, WhenFull, names_function
 from framefit.devices.device import Array, random_inputs
 from framefit.errors import FramefitError, InputError
 from framefit.runtime.functions import load_function, told
 
 __all__ = [
     "ArrayStream",
+    "Arrival",
     "EndOfStream",
+    "Feed",
     "FunctionStream",
     "ImageStream",
     "Queue",
     "Stream",
     "SyntheticStream",
+    "check_stream",
     "frame_shape",
     "open_stream",
 ]
@@ -47,6 +51,9 @@ class Stream(Protocol):
     def length(self) -> int | None:
         """How many there are; ``None``: no end, or not known yet."""
 
+    def has(self, frame: int) -> bool:
+        """Whether there is a frame of that number; asks for it where that is not known."""
+
     def read(self, frame: int, tensor: TensorInfo) -> Array:
         """Frame number ``frame`` as the input ``tensor``; as it is where that has no shape.
 
@@ -68,6 +75,10 @@ class SyntheticStream:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._frames: dict[tuple[str, str, tuple[int, ...] | None], list[Array]] = {}
+
+    def has(self, frame: int) -> bool:  # noqa: ARG002 - the protocol's form
+        """Always."""
+        return True
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
         """The same array every ``8`` frames; raw images (uint8, height x width or x 1 or 3) use all 256 values."""
@@ -92,6 +103,10 @@ class ArrayStream:
         self.length = len(array)
         self._ready: dict[tuple[str, tuple[int, ...] | None], Array] = {}
 
+    def has(self, frame: int) -> bool:
+        """Whether the array is that long."""
+        return frame < self.length
+
     def read(self, frame: int, tensor: TensorInfo) -> Array:
         """The frame, in the input's shape and type."""
         if frame >= self.length:
@@ -111,18 +126,19 @@ class ImageStream:
     Args:
         folder: searched with its folders; .jpg, .jpeg, .png, .bmp and .webp count.
         where: for messages.
+        ahead: decode at once; else only the first one, whatever fits.
 
     Raises:
         InputError: no such folder, no images in it, or a damaged first one.
     """
 
-    def __init__(self, folder: Path, where: str) -> None:
+    def __init__(self, folder: Path, where: str, *, ahead: bool = True) -> None:
         self._where = where
         self._paths = _images(folder, where)
         self.length = len(self._paths)
         self._decoded: OrderedDict[int, Array] = OrderedDict()
         first = self._decode(0)
-        self._eager = self._fits()
+        self._eager = ahead and self._fits()
         self._decoded[0] = first
         if self._eager:
             for index in range(1, self.length):
@@ -130,6 +146,10 @@ class ImageStream:
                     self._decoded[index] = self._decode(index)
                 except InputError:
                     continue  # told when it is read
+
+    def has(self, frame: int) -> bool:
+        """Whether there are so many."""
+        return frame < self.length
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
         """The image, in the input's shape and type."""
@@ -166,15 +186,14 @@ class FunctionStream:
     Args:
         function: called once, without arguments; what it returns is iterated over.
         where: for messages.
+        keep: frames that a model may be behind; 64 at least.
 
     Raises:
         FramefitError: the function fails.
         InputError: it returns nothing that can be iterated over.
     """
 
-    length = None
-
-    def __init__(self, function: Callable[[], Any], where: str) -> None:
+    def __init__(self, function: Callable[[], Any], where: str, *, keep: int = 0) -> None:
         self._where = where
         try:
             frames = function()
@@ -186,18 +205,32 @@ class FunctionStream:
             raise InputError(
                 f"the function returned {type(frames).__name__}", where=where, remedy="yield or return arrays"
             ) from None
-        self._kept: deque[Array] = deque(maxlen=_KEPT_FRAMES)
+        self._kept: deque[Array] = deque(maxlen=max(keep, _KEPT_FRAMES))
         self._count = 0
         self._over = False
 
+    @property
+    def length(self) -> int | None:
+        """How many there were; ``None`` before the function's end."""
+        return self._count if self._over else None
+
+    def has(self, frame: int) -> bool:
+        """Whether the function gives so many; pulls all up to it."""
+        try:
+            while self._count <= frame:
+                self._pull()
+        except EndOfStream:
+            return False
+        return True
+
     def read(self, frame: int, tensor: TensorInfo) -> Array:
-        """The frame; pulls all up to it, and keeps the last 64."""
+        """The frame; pulls all up to it, and keeps the last ones."""
         while self._count <= frame:
             self._pull()
         behind = self._count - frame
         if behind > len(self._kept):
             raise FramefitError(
-                f"frame {frame} is gone: the last {_KEPT_FRAMES} of {self._count} are kept",
+                f"frame {frame} is gone: the last {self._kept.maxlen} of {self._count} are kept",
                 where=self._where,
                 remedy="give the model a shorter queue",
             )
@@ -226,13 +259,17 @@ class FunctionStream:
         self._count += 1
 
 
-def open_stream(entry: StreamEntry, seed: int, *, folder: Path | None = None) -> Stream:
+def open_stream(
+    entry: StreamEntry, seed: int, *, folder: Path | None = None, keep: int = 0, ahead: bool = True
+) -> Stream:
     """The stream that an entry of ``app.toml`` describes.
 
     Args:
         entry: with an absolute path.
         seed: of synthetic frames.
         folder: the app's, where functions are looked for first; default: the current one.
+        keep: frames that a model may be behind.
+        ahead: decode images before they are asked for.
 
     Raises:
         InputError: a missing or malformed file, folder or function.
@@ -244,8 +281,33 @@ def open_stream(entry: StreamEntry, seed: int, *, folder: Path | None = None) ->
         return ArrayStream(_npz_array(entry), f"{where} ({Path(entry.source).name})")
     if names_function(entry.source):
         where = f"{where} ({entry.source})"
-        return FunctionStream(load_function(entry.source, folder or Path(), where), where)
-    return ImageStream(Path(entry.source), where)
+        return FunctionStream(load_function(entry.source, folder or Path(), where), where, keep=keep)
+    return ImageStream(Path(entry.source), where, ahead=ahead)
+
+
+def check_stream(
+    entry: StreamEntry, readers: Sequence[tuple[TensorInfo, Callable[[Array], object] | None]], *, folder: Path
+) -> None:
+    """Find out before a run what :func:`open_stream` and the first frame would refuse.
+
+    Nothing is consumed: a function is imported, and not called.
+
+    Args:
+        entry: with an absolute path.
+        readers: what it is asked for, one frame of an input, and what prepares that, if anything does.
+        folder: the app's.
+
+    Raises:
+        InputError: a missing or malformed file, folder or function, or frames that do not fit an input.
+    """
+    if names_function(entry.source):
+        load_function(entry.source, folder, f"stream {entry.name!r} ({entry.source})")
+        return
+    stream = open_stream(entry, 0, folder=folder, ahead=False)
+    for tensor, prepare in readers:
+        frame = stream.read(0, tensor)
+        if prepare is not None:
+            prepare(frame)
 
 
 def frame_shape(entry: StreamEntry) -> tuple[int, ...] | None:
@@ -351,37 +413,69 @@ def _npz_array(entry: StreamEntry) -> Array:
     return array
 
 
+class Arrival(NamedTuple):
+    """A frame that has come: its number in the stream, and the window with whose release it came."""
+
+    frame: int
+    window: int
+
+
+@dataclass
+class Feed:
+    """Streams that stay in step: a window brings the next frame of all of them, or none.
+
+    Streams that one model reads together are of one feed.
+
+    Attributes:
+        waits: a window brings no frame while a model has no room for it.
+        delivered: frames that came; the next one's number.
+        waited: windows that brought none, though there was one.
+        over: the streams have ended.
+    """
+
+    waits: bool = False
+    delivered: int = 0
+    waited: int = 0
+    over: bool = False
+
+
 class Queue:
     """Frames that wait for one model.
 
     Args:
         depth: how many may wait.
-        drop_oldest: which one goes when another arrives at a full queue.
+        when_full: which frame goes when another arrives; "block": the feed asks for
+            :attr:`full` first, and none goes.
     """
 
-    def __init__(self, depth: int, *, drop_oldest: bool = True) -> None:
-        self._frames: deque[int] = deque()
+    def __init__(self, depth: int, when_full: WhenFull = "drop-oldest") -> None:
+        self._frames: deque[Arrival] = deque()
         self._depth = depth
-        self._drop_oldest = drop_oldest
+        self._when_full = when_full
 
     def __len__(self) -> int:
         return len(self._frames)
 
-    def put(self, frame: int) -> int | None:
+    @property
+    def full(self) -> bool:
+        """Whether a frame that arrives has to wait outside: never where one is dropped instead."""
+        return self._when_full == "block" and len(self._frames) >= self._depth
+
+    def put(self, frame: Arrival) -> Arrival | None:
         """Add a frame; the one that is dropped for it, or None."""
         dropped = None
         if len(self._frames) == self._depth:
-            if not self._drop_oldest:
+            if self._when_full != "drop-oldest":
                 return frame
             dropped = self._frames.popleft()
         self._frames.append(frame)
         return dropped
 
-    def take(self) -> int:
+    def take(self) -> Arrival:
         """The one that waited longest."""
         return self._frames.popleft()
 
-    def clear(self) -> Sequence[int]:
+    def clear(self) -> Sequence[Arrival]:
         """All that wait, and none any more."""
         frames = list(self._frames)
         self._frames.clear()

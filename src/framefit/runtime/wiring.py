@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from framefit.core.model import Model, TensorInfo
 from framefit.core.model.reading import read_graph
-from framefit.core.workload import IMPLICIT_STREAM, ModelEntry, Preprocess, StreamEntry, Workload
+from framefit.core.workload import IMPLICIT_STREAM, ModelEntry, Preprocess, StreamEntry, WhenFull, Workload
 from framefit.devices.device import Device
 from framefit.errors import InputError, UnsupportedError
 from framefit.runtime.execution import Execution, Postprocess, one_frame
 from framefit.runtime.functions import load_function
 from framefit.runtime.prepare import Preparation, image_axes
-from framefit.runtime.streams import frame_shape
+from framefit.runtime.sinks import check_sink
+from framefit.runtime.streams import check_stream, frame_shape
 
-__all__ = ["WiredModel", "streams_of", "wire"]
+__all__ = ["WiredModel", "check_sinks", "streams_of", "wire"]
 
+_STRICTEST: tuple[WhenFull, ...] = ("block", "drop-newest", "drop-oldest")
 _Sizes = tuple[int | None, ...] | None  # of an input as declared; None: dynamic
 
 
@@ -31,6 +33,10 @@ class WiredModel:
         sources: graph input -> name of the stream that feeds it.
         prepare: graph input -> what makes a frame of it out of a raw one.
         postprocess: what becomes of the outputs.
+        depth: frames that may wait for it; where its streams differ, as the strictest says.
+        when_full: what a new frame does then; "block" goes before "drop-newest", that before "drop-oldest".
+        in_step: the streams that stay in step with those that it reads, themselves included.
+        waits: whether these wait, for this model or for another one that reads them.
     """
 
     entry: ModelEntry
@@ -38,6 +44,26 @@ class WiredModel:
     sources: dict[str, str]
     prepare: Mapping[str, Preparation] = field(default_factory=dict)
     postprocess: Postprocess | None = None
+    depth: int = 1
+    when_full: WhenFull = "drop-oldest"
+    in_step: frozenset[str] = frozenset()
+    waits: bool = False
+
+    @property
+    def behind(self) -> int:
+        """How many frames of a stream may have come since the oldest that waits for it."""
+        return (self.depth + self.entry.frames) * self.entry.every
+
+    @property
+    def frame_inputs(self) -> dict[str, TensorInfo]:
+        """Graph input -> what its stream is asked for: one frame, raw where it is prepared."""
+        where = f"model {self.entry.name!r}"
+        one = {t.name: one_frame(t, self.entry.frames, self.entry.frames_axis, where) for t in self.model.inputs}
+        return {
+            name: self.prepare[name].raw if name in self.prepare else tensor
+            for name, tensor in one.items()
+            if name in self.sources
+        }
 
     def execution(self, segments: Sequence[tuple[int, int]], device: Device, unit: str) -> Execution:
         """The model in these segments, with all that its entry says about frames.
@@ -65,8 +91,27 @@ def streams_of(workload: Workload) -> tuple[StreamEntry, ...]:
     return workload.streams or (StreamEntry(name=IMPLICIT_STREAM),)
 
 
+def check_sinks(workload: Workload, app: Path, *, force: bool) -> None:
+    """Find out before a run what opening its sinks would refuse; nothing is opened.
+
+    Args:
+        workload: with absolute paths.
+        app: its file; functions are looked for in its folder.
+        force: files may exist.
+
+    Raises:
+        InputError: a file that exists or cannot be written, or no such function.
+        UnsupportedError: no such kind of sink.
+    """
+    for output in workload.outputs:
+        check_sink(output.sink, force=force, folder=app.resolve().parent)
+
+
 def wire(workload: Workload, app: Path) -> list[WiredModel]:
     """Load all models; inputs that are not mentioned read the only stream.
+
+    All that a run would refuse later is refused here, without opening sinks or asking a
+    function for frames.
 
     Args:
         workload: with absolute paths.
@@ -76,10 +121,32 @@ def wire(workload: Workload, app: Path) -> list[WiredModel]:
         Priority models first, else in the order of the file.
 
     Raises:
-        InputError: an input without a source, or a model, stream or function that does not fit.
+        InputError: an input without a source, a model, stream, function or output that does not fit.
+        UnsupportedError: a kind of sink or source that is not built.
     """
     entries = sorted(workload.models, key=lambda entry: entry.priority != "every-window")
-    return [_wire(entry, workload, app) for entry in entries]
+    check_sinks(workload, app, force=True)
+    wired = [_wire(entry, workload, app) for entry in entries]
+    for stream in streams_of(workload):
+        readers = [
+            (tensor, model.prepare.get(name))
+            for model in wired
+            for name, tensor in model.frame_inputs.items()
+            if model.sources[name] == stream.name
+        ]
+        check_stream(stream, readers, folder=app.resolve().parent)
+    return _in_step(wired)
+
+
+def _in_step(models: Sequence[WiredModel]) -> list[WiredModel]:
+    """Streams that one model reads together stay in step, and so do those that others read together with them."""
+    together: dict[str, frozenset[str]] = {}
+    for model in models:
+        joined = frozenset(n for source in model.sources.values() for n in together.get(source, {source}))
+        together |= dict.fromkeys(joined, joined)
+    steps = [together[next(iter(model.sources.values()))] if model.sources else frozenset() for model in models]
+    waiting = {step for step, model in zip(steps, models, strict=True) if model.when_full == "block"}
+    return [replace(m, in_step=step, waits=step in waiting) for m, step in zip(models, steps, strict=True)]
 
 
 def _wire(entry: ModelEntry, workload: Workload, app: Path) -> WiredModel:
@@ -125,7 +192,25 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path) -> WiredModel:
     postprocess = None
     if entry.postprocess is not None:
         postprocess = load_function(entry.postprocess, app.parent, f"{where}, postprocess")
-    return WiredModel(entry, model, sources, prepare, postprocess)
+    asked = {name for output in workload.outputs if output.model == entry.name for name in output.tensors or ()}
+    outputs = [tensor.name for tensor in model.outputs]
+    if postprocess is None and not asked.issubset(outputs):
+        raise InputError(
+            f"model {entry.name!r} has no output {min(asked - set(outputs))!r}; outputs: {', '.join(outputs)}",
+            where="$.outputs",
+            remedy="correct the name",
+        )
+    read = [streams[source] for source in sources.values()]
+    rules = {stream.when_full for stream in read}
+    return WiredModel(
+        entry,
+        model,
+        sources,
+        prepare,
+        postprocess,
+        depth=max(min((stream.queue for stream in read), default=1), entry.frames),
+        when_full=next((rule for rule in _STRICTEST if rule in rules), "drop-oldest"),
+    )
 
 
 def _declared(path: str) -> dict[str, _Sizes]:

@@ -100,6 +100,7 @@ def age_bound_ns(
     frames: int,
     every: int,
     refuses: bool,
+    waits: bool = False,
 ) -> int | None:
     """The least of three bounds on finish minus release of the newest frame that a result is made of.
 
@@ -107,8 +108,8 @@ def age_bound_ns(
     segment is over, for it began before this window, or just running), the others' turns
     before, and a round for each launch of the whole model that the frames up to it make.
 
-    *By when it leaves the queue*, where the oldest are dropped: then at most ``queue`` -
-    ``frames`` newer ones have arrived, whatever it waited for. From the end of the window
+    *By when it leaves the queue*, where the oldest are dropped and the stream never waits:
+    then at most ``queue`` - ``frames`` newer ones have arrived, whatever it waited for. From the end of the window
     in which it is taken on, a round less its own first segment.
 
     *By the load*: a busy time begins at a release with as many frames as the model takes;
@@ -128,6 +129,8 @@ def age_bound_ns(
         frames: taken at once.
         every: windows between frames.
         refuses: a full queue refuses the new frame; else the oldest is dropped.
+        waits: frames may come in any window, ``every`` windows apart at least; else in
+            windows 0, ``every``, ...
 
     Returns:
         ``None``: no bound within 10,000 windows.
@@ -140,9 +143,9 @@ def age_bound_ns(
     # Where it can be interrupted it is always in turn, and may have hardly started.
     begun = own if spans.preemptive else [*running, *between, *own[1:]]
     every_round = [*others, *own]
-    arrivals = range(0, len(spans.free), math.gcd(every, len(spans.free)))
+    arrivals = range(0, len(spans.free), 1 if waits else math.gcd(every, len(spans.free)))
     found = [_over(spans, arrivals, _sums([*begun, *every_round * (depth // frames)]))]
-    if not refuses:
+    if not (refuses or waits):  # else newer ones may be long in coming
         taken = _over(spans, range(1, len(spans.free) + 1), _sums(begun))
         older = (depth - frames + 1) * every  # windows from its release to the end of the one in which it is taken
         found.append(None if taken is None else older * spans.window_ns + taken)

@@ -12,6 +12,7 @@ import msgspec
 
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Slot, Timetable, Window
 from framefit.scheduling.ages import Spans, age_bound_ns
+from framefit.scheduling.bounds import fluid_rates
 from framefit.scheduling.service import Rotation
 
 __all__ = ["Beat", "Demand", "build_timetable", "reserved_periods", "segment_room"]
@@ -31,6 +32,8 @@ class Demand:
         every: windows between its frames.
         frames: frames that it takes at once.
         refuses: a full queue refuses the new frame instead of dropping the oldest.
+        waits: a full queue, its own or another model's, makes the stream wait: its frames
+            may come in any window. Their age counts from then on.
     """
 
     deadline_ns: int | None = None
@@ -38,6 +41,7 @@ class Demand:
     every: int = 1
     frames: int = 1
     refuses: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,10 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
 
     Returns:
         A timetable, feasible or with the binding constraint named. It repeats: the
-        last window's rest stays idle so that the first one begins with new frames.
+        last window's rest stays idle so that the first one begins with new frames. Its
+        length is a multiple of the priority models' ``every``; of the background models'
+        it need not be one: no more of their frames are placed in it than arrive in as
+        many windows, and bounds on ages hold wherever in it their frames arrive.
     """
     priority = [model for model in models if model.role == "priority"]
     background = [model for model in models if model.role == "background"]
@@ -142,10 +149,10 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
     if problem is None:
         ages, problem = _ages(background, beat, free)
     filled: list[list[Slot]] = [[] for _ in reserved]
-    rounds = 0
+    done: list[int] = []
     if problem is None and background:
-        placed_windows, rounds, idle = _fill(background, beat, free)
-        if rounds:
+        placed_windows, done, idle = _fill(background, beat, free)
+        if all(done):
             filled, slack = placed_windows, min(slack, idle)
         else:
             problem = f"the background models do not all get a frame done within {_MOST_WINDOWS} windows"
@@ -169,7 +176,11 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         )
     priority_ns = max((sum(p.end_ns - p.start_ns for p in periods) for periods in reserved), default=0)
     mean_residual = beat.window_ns - sum(p.end_ns - p.start_ns for w in reserved for p in w) / len(reserved)
-    needed = sum(model.duration_ns for model in background) / mean_residual if mean_residual > 0 else None
+    durations = [model.duration_ns for model in background]
+    periods_windows = [beat.of(model.name).every * beat.of(model.name).frames for model in background]
+    rates = fluid_rates(mean_residual, durations, periods_windows)
+    work = sum(count * duration for count, duration in zip(done, durations, strict=False))
+    most = len(windows) * sum(rate * duration for rate, duration in zip(rates, durations, strict=True))
     aged = [
         msgspec.structs.replace(model, result_age_windows=ages.get(model.name, 1) if problem is None else None)
         for model in models
@@ -187,8 +198,8 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         windows=tuple(windows),
         models=tuple(aged),
         memory_bytes={},
-        bound=needed if background else None,
-        gap_ratio=max(len(windows) / rounds / needed - 1, 0.0) if needed and rounds else None,
+        bound=1 / min(rates) if background and mean_residual > 0 else None,
+        gap_ratio=max(most / work - 1, 0.0) if problem is None and work else None,
         binding_constraint=problem,
     )
 
@@ -257,6 +268,7 @@ def _ages(
             frames=demand.frames,
             every=demand.every,
             refuses=demand.refuses,
+            waits=demand.waits,
         )
         if bound is None:
             return ages, f"results of {model.name!r} may be more than {_MOST_WINDOWS} windows old"
@@ -286,12 +298,13 @@ def _slot(unit: str, start_ns: int, duration_ns: int, model: str, segment: int, 
 
 def _fill(
     background: Sequence[PlannedModel], beat: Beat, free: Sequence[Sequence[tuple[int, int]]]
-) -> tuple[list[list[Slot]], int, int]:
-    """Windows of background slots that may repeat, frames of the slowest model in them, least idle time.
+) -> tuple[list[list[Slot]], list[int], int]:
+    """Windows of background slots that may repeat, launches of each model in them, least idle time.
 
-    The policy is played through at the planned quantiles. A repetition ends where no
-    frame is in flight; of those within the horizon the one with most slots' time a
-    window is taken, and slots of frames that would be in flight there are left out.
+    The policy is played through at the planned quantiles. Of the repetitions within the
+    horizon the one with most slots' time a window is taken; slots of frames that would be
+    in flight at its end are left out. One that would launch a model more often than its
+    frames arrive is none: the first frames are there at once.
     """
     demands = [beat.of(model.name) for model in background]
     rotation = Rotation(len(background))
@@ -334,7 +347,11 @@ def _fill(
                     rotation.finished(chosen)
         windows.append(placed)
         complete = sum(frames[n] * background[n].duration_ns for n in range(len(background)))
-        if len(windows) % len(free) == 0 and all(frames) and complete / len(windows) > best[0]:
+        lasting = all(
+            0 < count * demand.every * demand.frames <= len(windows)
+            for count, demand in zip(frames, demands, strict=True)
+        )
+        if len(windows) % len(free) == 0 and lasting and complete / len(windows) > best[0]:
             best = (complete / len(windows), len(windows))
     count = best[1] or len(windows)
     windows = windows[:count]
@@ -349,7 +366,7 @@ def _fill(
         for begin, end in free[index % len(free)]:
             within = [s.start_ns + s.duration_ns for s in placed if begin <= s.start_ns < end]
             idle = min(idle, end - max(within, default=begin))
-    return windows, min(done), idle
+    return windows, done, idle
 
 
 def _ms(time_ns: int) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from framefit.core.files import write_whole
 from framefit.core.model.builtin import BUILTIN
 from framefit.workflows.plan import Notify, Plan, plan, silent
-from framefit.workflows.run import RunResult, run
+from framefit.workflows.run import run
+from framefit.workflows.session import RunResult
 
 __all__ = ["demo"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from framefit.core.results import HostReport
-from framefit.devices.host import diagnose, fingerprint
+from framefit.devices.diagnosis import diagnose
+from framefit.devices.host import fingerprint
 
 __all__ = ["doctor"]
 
