@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -16,16 +17,18 @@ from hypothesis import strategies as st
 from fakes import FakeDevice, ListSink, NumberStream
 from framefit.core.events import EventType
 from framefit.core.model import GraphBuilder, Model, TensorInfo
-from framefit.core.workload import release_ns
-from framefit.devices.clock import VirtualClock
+from framefit.core.timetable import PlannedModel, Segment
+from framefit.core.workload import WhenFull, release_ns
+from framefit.devices.clock import RealClock, VirtualClock
 from framefit.devices.device import Array
 from framefit.errors import DeviceError
-from framefit.runtime.dispatcher import Dispatcher, steady
+from framefit.runtime.dispatcher import Dispatcher, instants, steady
 from framefit.runtime.execution import Execution
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate, LaunchLog
-from framefit.runtime.streams import EndOfStream, Queue
+from framefit.runtime.log import Fate, FrameLog, LaunchLog
+from framefit.runtime.streams import Arrival, EndOfStream, Feed, Queue
 from framefit.scheduling.service import Rotation
+from framefit.scheduling.timetable import Beat, Demand, build_timetable
 
 MS = 1_000_000
 RATE_HZ = 100.0
@@ -57,7 +60,9 @@ class Entry:
     sink: ListSink = field(default_factory=ListSink)
     every: int = 1
     frames: int = 1
-    drop_oldest: bool = True
+    when_full: WhenFull = "drop-oldest"
+    feed: Feed | None = None
+    length: int | None = None
 
 
 def dispatcher(
@@ -91,8 +96,9 @@ def dispatcher(
                 priority=entry.priority,
                 estimates_ns=entry.estimates_ns,
                 deadline_ns=deadline_ns,
-                sources={"x": NumberStream(), "number": NumberStream()},
-                queue=Queue(entry.queue, drop_oldest=entry.drop_oldest),
+                sources={name: NumberStream(entry.length) for name in ("x", "number")},
+                queue=Queue(entry.queue, entry.when_full),
+                feed=entry.feed or Feed(),
                 sinks=[(entry.sink, ["number"])],
                 every=entry.every,
                 frames=entry.frames,
@@ -238,7 +244,7 @@ def test_every_frame_is_accounted_for_even_if_estimates_fail(seed: int, queue: i
     for index, entry in enumerate(entries):
         finished = [f for f, fate in fates(run, index).items() if fate in (Fate.DONE, Fate.LATE)]
         assert [frame for frame, _ in entry.sink.taken] == sorted(finished)
-    for model, frame, fate, released, started, finished in run.frames.rows().tolist():
+    for model, frame, fate, released, started, finished, _ in run.frames.rows().tolist():
         assert released == run.release(frame)
         if fate in (Fate.DONE, Fate.LATE):
             assert released <= started < finished
@@ -420,6 +426,35 @@ def test_late_wake_ups_do_not_add_up() -> None:
     assert lateness.min() == 40_000
 
 
+class Rehearsing(Dispatcher):
+    """Counts rehearsals."""
+
+    rehearsals = 0
+
+    def rehearse(self) -> None:
+        """One more."""
+        Rehearsing.rehearsals += 1
+        super().rehearse()
+
+
+def test_rehearsals_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before nearly every release the dispatcher rehearses; what it does and logs is what was asked for."""
+    monkeypatch.setattr(Rehearsing, "rehearsals", 0)
+    device = FakeDevice({"face.0": MS, "face.1": MS, "big": MS}, clock=RealClock(spin_ns=3 * MS))
+    entries = Entry("face", [MS, MS], priority=True), Entry("big", [MS], frames=2, queue=2)
+    run = dispatcher(device, *entries, kind=Rehearsing)
+    run.run(20)
+    assert Rehearsing.rehearsals >= 15
+    assert len(run.launches) == len(device.launches)
+    assert len(run.trace()) == 2 * len(device.launches)
+    labels = [label for label, _, _ in device.launches]
+    assert labels.count("face.0") == labels.count("face.1") == run.windows == 20
+    run_ended(run, 20, 2)
+    assert [outputs["number"].tolist() for _, outputs in entries[0].sink.taken] == [[n] for n in range(20)]
+    for _, outputs in entries[1].sink.taken:
+        assert np.diff(outputs["number"]).tolist() == [1]
+
+
 def test_no_windows() -> None:
     """A run of nothing releases nothing."""
     device = FakeDevice()
@@ -555,7 +590,7 @@ def test_every_third_frame() -> None:
     assert fates(run, 1) == {frame: Fate.SKIPPED if frame % 3 else Fate.DONE for frame in range(8)}
     assert [frame for frame, _ in entries[1].sink.taken] == [0, 3, 6]
     skipped = [row for row in run.frames.rows().tolist() if row[2] == Fate.SKIPPED]
-    assert all(row[3:] == [run.release(row[1]), -1, -1] for row in skipped)
+    assert all(row[3:] == [run.release(row[1]), -1, -1, row[1]] for row in skipped)
     run_ended(run, 8, 2)
 
 
@@ -600,7 +635,7 @@ def test_a_full_queue_may_refuse_the_new_frame() -> None:
     oldest.run(7)
     full, refused, ended = Fate.QUEUE_FULL, Fate.REFUSED, Fate.RUN_ENDED
     assert fates(oldest, 0) == dict(enumerate([Fate.DONE, full, full, Fate.DONE, full, full, ended]))
-    newest = dispatcher(FakeDevice(9 * MS), Entry("big", [9 * MS] * 3, queue=1, drop_oldest=False))
+    newest = dispatcher(FakeDevice(9 * MS), Entry("big", [9 * MS] * 3, queue=1, when_full="drop-newest"))
     newest.run(7)
     assert fates(newest, 0) == dict(enumerate([Fate.DONE, Fate.DONE, refused, refused, ended, refused, refused]))
 
@@ -662,28 +697,235 @@ def test_stalls_of_the_host_are_noted_by_window() -> None:
     assert run.stalled == {2: 15, 4: 30}
 
 
-@dataclass(frozen=True)
 class EndingStream(NumberStream):
     """Ends after some frames without saying so before."""
 
-    frames: int = 3
+    def __init__(self, frames: int = 3) -> None:
+        self._frames = frames
+        self._over = False
 
-    def read(self, frame: int, tensor: TensorInfo) -> Array:
+    @property
+    def length(self) -> int | None:  # type: ignore[override]
+        """Not known before the end."""
+        return self._frames if self._over else None
+
+    def has(self, frame: int) -> bool:
+        """Notices the end."""
+        self._over = self._over or frame >= self._frames
+        return frame < self._frames
+
+    def read(self, frame: int, tensor: TensorInfo) -> Array:  # type: ignore[override]
         """An array full of ``frame``, while there are any."""
-        if frame >= self.frames:
+        if not self.has(frame):
             raise EndOfStream("ended")
         return NumberStream.read(frame, tensor)
 
 
 def test_the_end_of_a_stream_ends_the_run() -> None:
-    """A frame that is not there is no failure: the run ends, and every released frame has a fate."""
+    """A frame that is not there is no failure and no miss: the run ends, and every frame that was has a fate."""
     device = FakeDevice({"face": 2 * MS, "big": 3 * MS})
     entries = Entry("face", [2 * MS], priority=True), Entry("big", [3 * MS])
     run = dispatcher(device, *entries)
+    stream = EndingStream()
     for job in run._jobs:
-        job.sources = {"x": EndingStream(), "number": EndingStream()}
+        job.sources = {"x": stream, "number": stream}
     run.run(100)
     assert run.windows == 4
     for model in (0, 1):
-        assert fates(run, model) == {0: Fate.DONE, 1: Fate.DONE, 2: Fate.DONE, 3: Fate.RUN_ENDED}
+        assert fates(run, model) == {0: Fate.DONE, 1: Fate.DONE, 2: Fate.DONE}
     assert [label for label, _, _ in device.launches] == ["face", "big"] * 3
+
+
+def windows_of(run: Dispatcher, model: int) -> list[int]:
+    """The window in which each frame of a model came, by frame."""
+    rows = run.frames.rows()
+    rows = rows[rows[:, FrameLog.MODEL] == model]
+    rows = rows[np.argsort(rows[:, FrameLog.FRAME])]
+    assert rows[:, FrameLog.RELEASED].tolist() == [run.release(w) for w in rows[:, FrameLog.WINDOW].tolist()]
+    windows: list[int] = rows[:, FrameLog.WINDOW].tolist()
+    return windows
+
+
+def test_a_full_queue_makes_the_stream_wait() -> None:
+    """Two windows a frame, one may wait: from frame 1 on every second window brings none, for no reader of the stream.
+
+    At the end of the stream the run goes on until the frames that wait are done.
+    """
+    feed = Feed(waits=True)
+    device = FakeDevice({"face": MS, "big.0": 8 * MS, "big.1": 8 * MS})
+    entries = (
+        Entry("face", [MS], priority=True, queue=1, feed=feed, length=4),
+        Entry("big", [8 * MS] * 2, queue=1, when_full="block", feed=feed, length=4),
+    )
+    run = dispatcher(device, *entries)
+    run.run(100)
+    assert windows_of(run, 0) == windows_of(run, 1) == [0, 1, 3, 5]
+    assert fates(run, 0) == fates(run, 1) == dict.fromkeys(range(4), Fate.DONE)
+    assert [frame for frame, _ in entries[1].sink.taken] == [0, 1, 2, 3]
+    assert [label for label, _ in launched(device, run)].count("face") == 4
+    assert (run.ended, run.windows, feed.delivered, feed.waited) == (True, 8, 4, 2)
+
+
+def test_the_end_of_a_function_that_can_wait() -> None:
+    """Its end is noticed when the next frame is due; no model is asked for a frame that is not there."""
+    entries = Entry("big", [8 * MS] * 2, queue=1, when_full="block", feed=Feed(waits=True)), Entry("other", [MS])
+    run = dispatcher(FakeDevice({"big.0": 8 * MS, "big.1": 8 * MS, "other": MS}), *entries)
+    run._jobs[0].sources = {"x": EndingStream(5), "number": EndingStream(5)}
+    run.run(100)
+    assert fates(run, 0) == dict.fromkeys(range(5), Fate.DONE)
+    assert sorted(fates(run, 1)) == list(range(run.windows))  # another stream, which never waits
+
+
+def test_a_priority_model_of_every_second_window_stays_on_time() -> None:
+    """After the stream has waited, its frames come in windows in which it has an instant: none is late."""
+    feed = Feed(waits=True)
+    entries = (
+        Entry("face", [MS], priority=True, every=2, feed=feed),
+        Entry("big", [8 * MS] * 3, queue=1, when_full="block", feed=feed),
+    )
+    device = FakeDevice({"face": MS, "big.0": 8 * MS, "big.1": 8 * MS, "big.2": 8 * MS})
+    run = dispatcher(device, *entries, reserved=[[(0, 0)], []])
+    run.run(60)
+    found = fates(run, 0)
+    assert {fate for frame, fate in found.items() if frame % 2 == 0 and frame < max(found)} == {Fate.DONE}
+    assert {fate for frame, fate in found.items() if frame % 2} == {Fate.SKIPPED}
+    assert all(window % 2 == 0 for window in windows_of(run, 0)[::2])
+    assert feed.waited > 20
+
+
+class Watched(Queue):
+    """Remembers how many waited at most."""
+
+    most = 0
+
+    def put(self, frame: Arrival) -> Arrival | None:
+        """As every queue does."""
+        dropped = super().put(frame)
+        self.most = max(self.most, len(self))
+        return dropped
+
+
+@st.composite
+def readers(draw: st.DrawFn) -> list[Entry]:
+    """Models that read one stream, at least one of which makes it wait."""
+    entries = []
+    for number in range(draw(st.integers(1, 4))):
+        segments = draw(st.lists(st.integers(MS // 20, 9 * MS), min_size=1, max_size=4))
+        rule: WhenFull = "block" if number == 0 else draw(st.sampled_from(["block", "drop-oldest", "drop-newest"]))
+        frames = draw(st.integers(1, 3))
+        depth = max(draw(st.integers(1, 4)), frames)
+        entries.append(
+            Entry(f"m{number}", segments, queue=depth, every=draw(st.integers(1, 3)), frames=frames, when_full=rule)
+        )
+    if draw(st.booleans()):
+        every = draw(st.integers(1, 3))
+        entries.insert(0, Entry("face", [MS], priority=True, every=every, when_full=draw(st.sampled_from(RULES))))
+    return entries
+
+
+RULES: list[WhenFull] = ["block", "drop-oldest"]
+
+
+@settings(deadline=None, max_examples=150)
+@given(readers(), st.none() | st.integers(0, 25), st.integers(0, 2**32 - 1), st.floats(0.1, 1.5))
+def test_no_frame_is_lost_where_the_stream_waits(
+    entries: list[Entry], length: int | None, seed: int, most: float
+) -> None:
+    """Whatever launches take, longer than planned too: each frame once, in order, and no more wait than may."""
+    random, feed = np.random.default_rng(seed), Feed(waits=True)
+    estimates = {
+        e.name if len(e.estimates_ns) == 1 else f"{e.name}.{s}": ns
+        for e in entries
+        for s, ns in enumerate(e.estimates_ns)
+    }
+    for entry in entries:
+        entry.feed, entry.length = feed, length
+    device = FakeDevice(lambda label, _: max(int(estimates[label] * random.uniform(0.05, most)), 1))
+    pattern = [
+        [(0, index) for index, e in enumerate(entries) if e.priority and window % e.every == 0] for window in range(6)
+    ]
+    run = dispatcher(device, *entries, reserved=pattern)
+    queues = [Watched(entry.queue, entry.when_full) for entry in entries]
+    for job, queue in zip(run._jobs, queues, strict=True):
+        job.queue = queue
+    run.run(60)
+    assert feed.delivered + feed.waited <= run.windows <= 60
+    if length is None:
+        assert feed.delivered + feed.waited == 60
+    for number, (entry, queue) in enumerate(zip(entries, queues, strict=True)):
+        found, windows = fates(run, number), windows_of(run, number)
+        assert sorted(found) == list(range(feed.delivered))
+        assert windows == sorted(set(windows))
+        assert queue.most <= entry.queue
+        assert {f for f, fate in found.items() if fate == Fate.SKIPPED} == {f for f in found if f % entry.every}
+        if entry.priority:
+            assert all(window % entry.every == 0 for window in windows[:: entry.every])
+        done = sorted(f for f, fate in found.items() if fate in (Fate.DONE, Fate.LATE))
+        assert [frame for frame, _ in entry.sink.taken] == done[entry.frames - 1 :: entry.frames]
+        assert all(outputs["number"].tolist()[-1] == frame for frame, outputs in entry.sink.taken)
+        if entry.when_full == "block":
+            assert not {Fate.QUEUE_FULL, Fate.REFUSED} & set(found.values())
+            wanted = [f for f in range(feed.delivered) if f % entry.every == 0]
+            assert done == wanted[: len(done)]
+            if run.ended:
+                assert len(wanted) - len(done) < entry.frames  # too few for another launch
+
+
+def as_planned(entry: Entry) -> PlannedModel:
+    """An entry as the planner knows it."""
+    segments = tuple(
+        Segment(
+            index=index,
+            unit="fake0",
+            fill_layer="a",
+            first_layer="a",
+            last_layer="b",
+            output_layers=("b",),
+            duration_ns=duration,
+            median_ns=duration,
+            boundary_bytes=0,
+            tensors=(),
+        )
+        for index, duration in enumerate(entry.estimates_ns)
+    )
+    role: Literal["priority", "background"] = "priority" if entry.priority else "background"
+    return PlannedModel(
+        name=entry.name, role=role, level=0, reasons=(), duration_ns=sum(entry.estimates_ns), segments=segments
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(readers(), st.integers(0, 2**32 - 1), st.floats(0.05, 1))
+def test_the_planned_ages_hold_where_the_stream_waits(entries: list[Entry], seed: int, least: float) -> None:
+    """Counted from the window in which a frame came, no result is older than the plan's bound; no priority is late."""
+    random, feed = np.random.default_rng(seed), Feed(waits=True)
+    demands = {
+        e.name: Demand(queue=e.queue, every=e.every, frames=e.frames, refuses=e.when_full != "drop-oldest", waits=True)
+        for e in entries
+    }
+    timetable = build_timetable(Beat(WINDOW_NS, GUARD_NS, demands=demands), [as_planned(entry) for entry in entries])
+    if not timetable.feasible:
+        return
+    for entry in entries:
+        entry.feed = feed
+    names = {model.name: index for index, model in enumerate(timetable.models)}
+    estimates = {
+        e.name if len(e.estimates_ns) == 1 else f"{e.name}.{s}": ns
+        for e in entries
+        for s, ns in enumerate(e.estimates_ns)
+    }
+    device = FakeDevice(lambda label, _: max(int(estimates[label] * random.uniform(least, 1)), 1))
+    run = dispatcher(device, *entries, reserved=instants(timetable, names))
+    run.run(80)
+    rows = run.frames.rows()
+    for number, (entry, model) in enumerate(zip(entries, timetable.models, strict=True)):
+        done = rows[(rows[:, FrameLog.MODEL] == number) & (rows[:, FrameLog.FINISHED] >= 0)][
+            entry.frames - 1 :: entry.frames
+        ]
+        assert model.result_age_windows is not None
+        if len(done):
+            assert (
+                done[:, FrameLog.FINISHED] - done[:, FrameLog.RELEASED]
+            ).max() <= model.result_age_windows * WINDOW_NS
+        if entry.priority:
+            assert not set(rows[rows[:, FrameLog.MODEL] == number][:, FrameLog.FATE]) & {Fate.LATE, Fate.QUEUE_FULL}

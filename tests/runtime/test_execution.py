@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -289,6 +290,31 @@ def test_examples_can_be_loaded(device: OrtDevice) -> None:
     np.testing.assert_allclose(plain.run(frame)["y"], 2 * frame["x"], rtol=1e-5)
 
 
+@pytest.mark.parametrize("frames", [1, 2])
+def test_a_disarmed_copy_goes_the_same_way_without_effect(frames: int) -> None:
+    """It takes frames, small ones, and launches; neither the device nor the original's tensors notice."""
+    b = GraphBuilder("stacked")
+    b.output(b.op("Relu", b.input("x", (frames, 4))), "y")
+    device = FakeDevice()
+    original = execution(b.build(), device, frames=frames)
+    original.load([{"x": np.full((1, 4), 7, np.float32)}] * frames)
+    original.launch(0)
+    launches = list(device.launches)
+    stand_in = copy.copy(original)
+    stand_in.disarm()
+    (tensor,) = stand_in.frame_inputs
+    stand_in.load([{"x": np.zeros(tensor.shape or (), np.float32)}] * frames)
+    before = device.clock.now_ns()
+    done = stand_in.launch(0)
+    assert (done.started_ns, done.finished_ns) == (before, before)
+    assert device.launches == launches
+    assert (original._tensors[0]["x"] == 7).all()
+    original.load([{"x": np.full((1, 4), 8, np.float32)}] * frames)
+    original.launch(0)
+    assert (original._tensors[0]["x"] == 8).all()
+    assert len(device.launches) == 2
+
+
 def test_preparing_what_is_no_input() -> None:
     """It is refused by name."""
     with pytest.raises(InputError, match="no input 'z'; inputs: x"):
@@ -298,7 +324,6 @@ def test_preparing_what_is_no_input() -> None:
 def test_results_are_copies(device: OrtDevice) -> None:
     """Outputs of one frame stay what they are when the next one comes, all of them or those asked for."""
     cut = execution(doubling(1, 3), device, 1)
-    assert cut.output_names == ("same", "y")
     taken = []
     for number in range(2):
         cut.load({"x": np.full((1, 3), number, np.float32)})
@@ -321,7 +346,6 @@ def test_postprocessed_results(device: OrtDevice, step: int | None) -> None:
         return {"y": outputs["y"], "sum": outputs["same"].sum() - outputs["y"].sum()}
 
     cut = execution(doubling(1, 3), device, step, postprocess=best)
-    assert cut.output_names is None
     taken = []
     for number in range(2):
         frame = {"x": np.full((1, 3), number, np.float32)}

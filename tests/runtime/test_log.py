@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-import time
-from array import array
 
 import numpy as np
 
 from framefit.runtime.log import Fate, FrameLog, LaunchLog
 
 
-def test_a_launch_is_completed_in_its_place() -> None:
-    """Launches stand in order of their beginning, whichever ends first; those that failed are left out."""
+def test_launches_that_failed_are_left_out() -> None:
+    """All launches stand in the order in which they were added; the finished ones are those that ended."""
     log = LaunchLog()
-    outer = log.begin(4, 2, 7, 100, 90, followed=True)
-    failed = log.begin(5, 2, 8, 110, 110, followed=False)
-    inner = log.begin(6, 3, 9, 120, 120, followed=False)
-    log.end(inner, 121, 130, 8)
-    log.end(outer, 101, 200, -1)
+    log.add(6, 3, 9, 121, 130, 120, followed=False, cpu_ns=8)
+    log.add(5, 2, 8, 110, -1, 110, followed=False, cpu_ns=-1)
+    log.add(4, 2, 7, 101, 200, 90, followed=True, cpu_ns=-1)
     assert len(log) == 3
-    assert len({outer, failed, inner}) == 3
     assert log.rows().tolist() == [
-        [4, 2, 7, 101, 200, 90, 1, -1],
-        [5, 2, 8, 110, -1, 110, 0, -1],
         [6, 3, 9, 121, 130, 120, 0, 8],
+        [5, 2, 8, 110, -1, 110, 0, -1],
+        [4, 2, 7, 101, 200, 90, 1, -1],
     ]
-    assert log.finished()[:, LaunchLog.PROGRAM].tolist() == [4, 6]
+    assert log.finished()[:, LaunchLog.PROGRAM].tolist() == [6, 4]
     launches = log.launches()
-    assert (launches.program.tolist(), launches.window.tolist()) == ([4, 6], [2, 3])
-    assert (launches.frame.tolist(), launches.submit_ns.tolist()) == ([7, 9], [101, 121])
+    assert (launches.program.tolist(), launches.window.tolist()) == ([6, 4], [3, 2])
+    assert (launches.frame.tolist(), launches.submit_ns.tolist()) == ([9, 7], [121, 101])
+
+
+def test_settling_changes_nothing_and_clearing_forgets_all() -> None:
+    """Rows are the same wherever they are kept, in the order in which they came."""
+    log = FrameLog()
+    for frame in range(4):
+        log.add(0, frame, Fate.DONE, frame, 10 * frame)
+        if frame % 2:
+            log.settle()
+        assert len(log) == frame + 1
+    assert log.rows()[:, FrameLog.FRAME].tolist() == list(range(4))
+    log.add(0, 4, Fate.DONE, 4, 40)
+    log.clear()
+    assert len(log) == 0
+    assert log.rows().shape == (0, len(FrameLog.columns))
 
 
 def test_empty_tables() -> None:
@@ -42,50 +53,56 @@ def test_empty_tables() -> None:
 def test_frames_keep_the_order_of_their_fates() -> None:
     """One row a frame; times that are not given are -1."""
     log = FrameLog()
-    log.add(1, 5, Fate.DONE, 10, 11, 12)
-    log.add(0, 4, Fate.REFUSED, 9)
-    assert log.rows().tolist() == [[1, 5, Fate.DONE, 10, 11, 12], [0, 4, Fate.REFUSED, 9, -1, -1]]
+    log.add(1, 5, Fate.DONE, 6, 10, 11, 12)
+    log.add(0, 4, Fate.REFUSED, 4, 9)
+    assert log.rows().tolist() == [[1, 5, Fate.DONE, 10, 11, 12, 6], [0, 4, Fate.REFUSED, 9, -1, -1, 4]]
+
+
+def test_frames_that_a_stream_did_not_have_are_forgotten() -> None:
+    """Those of one model from a number on; the others stay, and more can be added."""
+    log = FrameLog()
+    for model, frame in ((0, 0), (1, 0), (0, 2), (1, 2), (0, 1)):
+        log.add(model, frame, Fate.RUN_ENDED, frame, 10 * frame)
+    log.forget(0, 1)
+    log.add(0, 7, Fate.DONE, 7, 70, 71, 72)
+    assert log.rows()[:, :2].tolist() == [[0, 0], [1, 0], [1, 2], [0, 7]]
 
 
 def test_rows_are_a_copy() -> None:
     """A table that was read can grow on, and what was read stays."""
     log = FrameLog()
-    log.add(0, 0, Fate.DONE, 0, 1, 2)
+    log.add(0, 0, Fate.DONE, 0, 0, 1, 2)
     before = log.rows()
-    log.add(0, 1, Fate.DONE, 10, 11, 12)
+    log.add(0, 1, Fate.DONE, 1, 10, 11, 12)
     assert len(before) == 1
     assert len(log) == 2
 
 
-class Hesitant(array):
-    """Gives other threads a turn between reading its length and using it."""
-
-    def __len__(self) -> int:
-        """The length a moment ago."""
-        length = super().__len__()
-        time.sleep(0)
-        return length
-
-
-def test_two_threads_never_share_a_place() -> None:
-    """Launches that two threads begin at the same time are all there, each completed by its own thread."""
-    log, count = LaunchLog(), 2_000
-    log._cells = Hesitant("q")
+def test_no_launch_is_lost_between_threads() -> None:
+    """Two threads add launches while a third one moves them: all are there, whole and in their thread's order."""
+    log, count = LaunchLog(), 20_000
 
     def work(program: int) -> None:
         for number in range(count):
-            place = log.begin(program, 0, number, 0, 0, followed=False)
-            log.end(place, program, number, program)
+            log.add(program, program, number, program, number, program, followed=False, cpu_ns=program)
 
     threads = [threading.Thread(target=work, args=(program,)) for program in (1, 2)]
-    for thread in threads:
-        thread.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            log.settle()
+    finally:
+        sys.setswitchinterval(interval)
     for thread in threads:
         thread.join()
-    rows = log.finished()
+    rows = log.rows()
     assert len(rows) == 2 * count
-    assert (rows[:, LaunchLog.STARTED] == rows[:, LaunchLog.PROGRAM]).all()
-    assert (rows[:, LaunchLog.CPU] == rows[:, LaunchLog.PROGRAM]).all()
-    assert (rows[:, LaunchLog.FINISHED] == rows[:, LaunchLog.FRAME]).all()
+    for column in (LaunchLog.WINDOW, LaunchLog.STARTED, LaunchLog.READY, LaunchLog.CPU):
+        assert (rows[:, column] == rows[:, LaunchLog.PROGRAM]).all()
     for program in (1, 2):
-        assert np.array_equal(rows[rows[:, LaunchLog.PROGRAM] == program][:, LaunchLog.FRAME], np.arange(count))
+        mine = rows[rows[:, LaunchLog.PROGRAM] == program]
+        assert np.array_equal(mine[:, LaunchLog.FRAME], np.arange(count))
+        assert np.array_equal(mine[:, LaunchLog.FINISHED], np.arange(count))

@@ -18,6 +18,7 @@ import pytest
 from fakes import FakeDevice, ListSink, NumberStream
 from framefit.core.events import EventType
 from framefit.core.model import GraphBuilder, Model, TensorInfo
+from framefit.core.workload import WhenFull
 from framefit.devices.clock import RealClock
 from framefit.devices.device import Array, Device
 from framefit.devices.host import default_core, pinned, realtime_priority_permitted
@@ -29,7 +30,7 @@ from framefit.runtime.execution import Execution
 from framefit.runtime.job import Job
 from framefit.runtime.log import Fate, LaunchLog
 from framefit.runtime.preemptive import PreemptiveDispatcher
-from framefit.runtime.streams import EndOfStream, Queue
+from framefit.runtime.streams import Arrival, EndOfStream, Feed, Queue
 from framefit.scheduling.service import Rotation
 
 MS = 1_000_000
@@ -68,6 +69,8 @@ class Entry:
     queue: int = 2
     every: int = 1
     frames: int = 1
+    when_full: WhenFull = "drop-oldest"
+    feed: Feed = field(default_factory=Feed)
     stream: Any = field(default_factory=NumberStream)
     sink: ListSink = field(default_factory=ListSink)
     network: tuple[int, int] | None = None
@@ -100,7 +103,8 @@ def dispatcher(
                 estimates_ns=[MS] * entry.segments,
                 deadline_ns=round(1e9 / rate_hz) if entry.priority else None,
                 sources={"x": entry.stream},
-                queue=Queue(entry.queue),
+                queue=Queue(entry.queue, entry.when_full),
+                feed=entry.feed,
                 sinks=[(entry.sink, None)],
                 every=entry.every,
                 frames=entry.frames,
@@ -179,6 +183,21 @@ def test_every_frame_is_accounted_for() -> None:
     assert len(run.launches.finished()) == len(run.launches) == len(device.launches)
     assert len(run.trace()) == 2 * len(device.launches)
     assert not run.launches.rows()[:, LaunchLog.FOLLOWED].any()
+
+
+def test_rehearsals_leave_no_trace() -> None:
+    """With time to get ready before each release, launches, outputs and frames are what they are without."""
+    entries = Entry("face", priority=True), Entry("big")
+    device = FakeDevice({"face": MS, "big": 3 * MS}, clock=RealClock(spin_ns=3 * MS))
+    run = dispatcher(device, *entries)
+    run.run(20)
+    assert len(run.launches.finished()) == len(run.launches) == len(device.launches)
+    for number, entry in enumerate(entries):
+        found = fates(run, number)
+        assert sorted(found) == list(range(20))
+        done = sorted(frame for frame, fate in found.items() if fate in (Fate.DONE, Fate.LATE))
+        assert [frame for frame, _ in entry.sink.taken] == done
+    assert len(entries[0].sink.taken) == 20
 
 
 def test_background_models_take_turns() -> None:
@@ -320,7 +339,7 @@ class Hesitant(Queue):
         time.sleep(0)
         return length
 
-    def put(self, frame: int) -> int | None:
+    def put(self, frame: Arrival) -> Arrival | None:
         """As every queue does, but slowly."""
         if super().__len__() == self._depth:
             time.sleep(0.0005)
@@ -340,6 +359,21 @@ def test_no_frame_is_lost_between_the_threads() -> None:
     run.run(200)
     for model in (0, 1):
         assert sorted(fates(run, model)) == list(range(200))
+
+
+def test_a_stream_that_waits_loses_nothing_between_the_threads() -> None:
+    """A background model that takes longer than a window: the stream waits for it, and is done to its end."""
+    feed, stream = Feed(waits=True), NumberStream(15)
+    face = Entry("face", priority=True, feed=feed, stream=stream)
+    big = Entry("big", queue=1, when_full="block", feed=feed, stream=stream)
+    run = dispatcher(slow(face=0.2, big=7), face, big, rate_hz=200)
+    run.run(400)
+    assert run.ended
+    for number, entry in enumerate((face, big)):
+        assert sorted(fates(run, number)) == list(range(15))
+        assert not {Fate.QUEUE_FULL, Fate.REFUSED, Fate.RUN_ENDED} & set(fates(run, number).values())
+        assert [frame for frame, _ in entry.sink.taken] == list(range(15))
+    assert feed.waited >= 5
 
 
 def test_events_may_come_while_the_buffer_is_read() -> None:

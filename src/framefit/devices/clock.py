@@ -19,6 +19,9 @@ class Clock(Protocol):
     def now_ns(self) -> int:
         """The present."""
 
+    def doze_until_ns(self, time_ns: int) -> None:
+        """Return somewhat before ``time_ns``, where the time until then can be used for getting ready."""
+
     def sleep_until_ns(self, time_ns: int) -> None:
         """Return at ``time_ns`` or as soon after it as possible; at once if it has passed."""
 
@@ -26,14 +29,15 @@ class Clock(Protocol):
 class RealClock:
     """The machine's monotonic clock.
 
-    It sleeps until shortly before the time asked for and spins for the rest:
-    wake-ups of a sleeping thread come some 50 to 100 us late.
+    It dozes until shortly before the time asked for and spins for the rest:
+    wake-ups of a sleeping thread come some 50 to 100 us late, and as much is needed to
+    get ready.
 
     Args:
-        spin_ns: how long to spin.
+        spin_ns: how long before to wake up.
     """
 
-    def __init__(self, spin_ns: int = 150_000) -> None:
+    def __init__(self, spin_ns: int = 200_000) -> None:
         self.spin_ns = spin_ns
 
     @staticmethod
@@ -41,12 +45,16 @@ class RealClock:
         """The present."""
         return time.perf_counter_ns()
 
-    def sleep_until_ns(self, time_ns: int) -> None:
-        """Sleep, then spin."""
-        now = time.perf_counter_ns
-        rest = time_ns - self.spin_ns - now()
+    def doze_until_ns(self, time_ns: int) -> None:
+        """Sleep, and leave out the spinning."""
+        rest = time_ns - self.spin_ns - time.perf_counter_ns()
         if rest > 0:
             time.sleep(rest / 1e9)
+
+    def sleep_until_ns(self, time_ns: int) -> None:
+        """Doze, then spin."""
+        self.doze_until_ns(time_ns)
+        now = time.perf_counter_ns
         while now() < time_ns:
             pass
 
@@ -71,6 +79,9 @@ class VirtualClock:
     def now_ns(self) -> int:
         """The present."""
         return self._now_ns
+
+    def doze_until_ns(self, time_ns: int) -> None:
+        """Return at once: nothing takes time, so there is nothing to get ready for."""
 
     def sleep_until_ns(self, time_ns: int) -> None:
         """Jump to ``time_ns``."""

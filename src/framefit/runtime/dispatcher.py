@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import sys
 import time
@@ -14,21 +15,26 @@ import msgspec
 import numpy as np
 
 from framefit.core.events import Trace
+from framefit.core.model import TensorInfo
 from framefit.core.timetable import Timetable
 from framefit.core.workload import release_ns
 from framefit.devices.clock import Clock, RealClock
 from framefit.devices.device import Array, Device
+from framefit.runtime.execution import Execution
 from framefit.runtime.job import Job
 from framefit.runtime.log import Fate, FrameLog, LaunchLog
 from framefit.runtime.sinks import Sink
-from framefit.runtime.streams import EndOfStream
+from framefit.runtime.streams import Arrival, EndOfStream, Feed, Queue
 
 __all__ = ["Dispatcher", "Service", "instants", "steady"]
 
 _IDLE_NS = 1_000_000  # sinks and progress get a turn only when this much of a window is left
 _PENDING_OUTPUTS = 64  # outputs that may wait for such a turn
-_DRAIN_WINDOWS = 256  # between two looks into the device's event buffer
+_DRAIN_WINDOWS = 256  # between two looks into the event buffer of a device on this host
+_MOST_PACKETS = 1 << 22  # that are kept, 32 bytes each
 _SWITCH_INTERVAL_S = 1e-4  # other Python threads get the lock this often at most
+_SETTLE_NS = 200_000  # the logs get a turn when this much is left
+_REHEARSAL_NS = 60_000  # a rehearsal takes 30 to 60 us with cold caches
 _LEAD_NS = 20_000_000  # between the call and the first release
 
 
@@ -42,13 +48,31 @@ class Service(Protocol):
         """A frame of that background model is done."""
 
 
+class _Still:
+    """A stream for rehearsals: one array of each type."""
+
+    length = None
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Array] = {}
+
+    def has(self, frame: int) -> bool:  # noqa: ARG002 - the protocol's form
+        return True
+
+    def read(self, frame: int, tensor: TensorInfo) -> Array:  # noqa: ARG002 - the protocol's form
+        if tensor.dtype not in self._arrays:
+            self._arrays[tensor.dtype] = np.zeros(1, tensor.dtype)
+        return self._arrays[tensor.dtype]
+
+
 class Dispatcher:
     """One cooperative thread on one unit.
 
     In every window the priority models run at their reserved instants, in order.
     Between, background segments run as ``service`` chooses; a segment starts only when
     its planned quantile and the guard fit before the next reserved instant. Otherwise
-    the thread waits.
+    the thread waits. Just before it goes on it rehearses: what a launch needs has left the
+    caches, and fetching it takes longer (30 to 60 us) than what it is needed for.
 
     Args:
         device: executes.
@@ -79,16 +103,20 @@ class Dispatcher:
         self._device = device
         self._clock = clock
         self._jobs = list(jobs)
+        self._feeds = _feeds(self._jobs)
         self._background = [(index, job) for index, job in enumerate(jobs) if not job.priority]
+        self._turns = {index: turn for turn, (index, _) in enumerate(self._background)}
         self._rate_hz = rate_hz
         self._guard_ns = guard_ns
         self._service = service
         self._reserved = reserved or [[(0, index) for index, job in enumerate(jobs) if job.priority]]
         self._stalls = stalls
         self._stalled_ns = 0
-        self._on_thread = isinstance(clock, RealClock) and device.target.kind == "ort"
+        self._on_host = device.target.kind == "ort"  # else the device itself decides what it keeps
+        self._on_thread = isinstance(clock, RealClock) and self._on_host
         self._outputs: deque[tuple[Sink, int, dict[str, Array]]] = deque()
-        self._traces: list[Trace] = []
+        self._traces: deque[Trace] = deque()
+        self._overwritten = 0  # packets
         self._drained = 0
         self._last_finish = -1
         self.ended = False
@@ -119,20 +147,25 @@ class Dispatcher:
         Raises:
             DeviceError: the device failed; what happened so far is kept.
         """
-        clock, pattern = self._clock, self._reserved
+        clock, pattern, understudy = self._clock, self._reserved, self._understudy()
         if self._stalls is not None:
             self._stalled_ns = self._stalls()
         self.start_ns = next_release = clock.now_ns() + _LEAD_NS
         clock.sleep_until_ns(next_release)
         agenda: deque[tuple[int, int]] = deque()  # when which priority job is due
+        upcoming = next_release  # the first reserved instant from the next release on
         try:
             while not self.ended and not stop():
                 now = clock.now_ns()
                 while now >= next_release and self.windows < windows:
+                    if self._dried_up():
+                        self.ended = True
+                        break
                     self._deliver(self.windows)
                     agenda.extend((next_release + after, job) for after, job in pattern[self.windows % len(pattern)])
                     self.windows += 1
                     next_release = self.release(self.windows)
+                    upcoming = self._next_reserved(next_release, windows)
                 if agenda and agenda[0][0] <= now:
                     index = agenda[0][1]
                     job = self._jobs[index]
@@ -143,17 +176,51 @@ class Dispatcher:
                     continue
                 if now >= next_release:
                     break
-                if self._serve(now, agenda[0][0] if agenda else self._next_reserved(next_release, windows)):
+                if self._serve(now, agenda[0][0] if agenda else upcoming):
                     continue
                 wake = min(agenda[0][0], next_release) if agenda else next_release
                 self._use_idle(wake, on_idle)
+                clock.doze_until_ns(wake)
+                if understudy is not None and wake - clock.now_ns() >= _REHEARSAL_NS:
+                    understudy.rehearse()
                 clock.sleep_until_ns(wake)
         finally:
             self._end()
 
     def trace(self) -> Trace:
         """All packets of the run, losses marked where they were noticed."""
-        return _joined(self._traces)
+        return _joined(self._traces, self._overwritten)
+
+    def _understudy(self) -> Dispatcher | None:
+        """A dispatcher of this kind whose only job has no effect; none where time is not real."""
+        job = next((job for job in self._jobs if job.priority), self._jobs[0])
+        if not isinstance(self._clock, RealClock) or not isinstance(job.execution, Execution):
+            return None
+        execution = copy.copy(job.execution)
+        execution.disarm()
+        stand_in = Job(
+            execution=execution,
+            first_program=0,
+            priority=True,
+            estimates_ns=(0, 0),  # two segments: no frame is completed
+            deadline_ns=None,
+            sources=dict.fromkeys(job.sources, _Still()),
+            queue=Queue(job.frames),
+            frames=job.frames,
+        )
+        return type(self)(self._device, self._clock, [stand_in], self._rate_hz, 0, service=self._service)
+
+    def rehearse(self) -> None:
+        """Go through a release and a launch of the first job, and forget it; for an understudy."""
+        job = self._jobs[0]
+        self._dried_up()
+        for window in range(job.frames + 1):  # one too many: what a full queue does is rehearsed, too
+            self._deliver(window)
+        if job.ready:
+            self._launch(0, self.release(1))
+        job.clear()
+        self.launches.clear()
+        self.frames.clear()
 
     def _next_reserved(self, next_release: int, windows: int) -> int:
         """The first reserved instant from the next release on."""
@@ -162,29 +229,49 @@ class Dispatcher:
         due = self._reserved[self.windows % len(self._reserved)]
         return next_release + (due[0][0] if due else 0)
 
-    def _deliver(self, window: int) -> None:
-        """A frame arrives at every model that wants it."""
-        released = self.release(window)
-        for index, job in enumerate(self._jobs):
-            if window % job.every:
-                self.frames.add(index, window, Fate.SKIPPED, released)
-                continue
-            dropped = self._put(job, window)
-            if dropped is not None:
-                fate = Fate.REFUSED if dropped == window else Fate.QUEUE_FULL
-                self.frames.add(index, dropped, fate, self.release(dropped))
+    def _dried_up(self) -> bool:
+        """Whether streams that wait have ended, and their frames are done."""
+        for feed, members in self._feeds:
+            if not feed.waits:
+                continue  # its end is noticed where a frame is read
+            sources = [source for _, job in members for source in job.sources.values()]
+            feed.over = feed.over or not all(source.has(feed.delivered) for source in sources)
+            if feed.over and not any(self._has_work(job) for _, job in members):
+                return True
+        return False
 
-    def _put(self, job: Job, frame: int) -> int | None:
+    def _deliver(self, window: int) -> None:
+        """A frame of each feed arrives at every model that wants it, unless it has to wait."""
+        released = self.release(window)
+        for feed, members in self._feeds:
+            frame = feed.delivered
+            if feed.waits and (feed.over or not all(job.accepts(frame, window) for _, job in members)):
+                feed.waited += not feed.over
+                continue
+            feed.delivered = frame + 1
+            for index, job in members:
+                if frame % job.every:
+                    self.frames.add(index, frame, Fate.SKIPPED, window, released)
+                    continue
+                dropped = self._put(job, Arrival(frame, window))
+                if dropped is not None:
+                    fate = Fate.REFUSED if dropped.window == window else Fate.QUEUE_FULL
+                    self.frames.add(index, dropped.frame, fate, dropped.window, self.release(dropped.window))
+
+    def _put(self, job: Job, frame: Arrival) -> Arrival | None:
         return job.queue.put(frame)
 
     def _take(self, job: Job) -> None:
         job.take()
 
+    def _has_work(self, job: Job) -> bool:
+        return job.ready
+
     def _serve(self, now: int, reserved: int) -> bool:
         """Launch the background segment that is due and fits, if there is one."""
         if not self._background:
             return False
-        needed = [job.next_ns for _, job in self._background]
+        needed = [job.estimates_ns[job.next_segment] if job.in_flight else job.next_ns for _, job in self._background]
         chosen = self._service.choose(needed, reserved - self._guard_ns - now)
         if chosen is None:
             return False
@@ -200,39 +287,42 @@ class Dispatcher:
             except EndOfStream:
                 self.ended = True
                 return
-        segment, clock = job.next_segment, self._clock
+        segment, window, frame = job.next_segment, self.windows - 1, job.in_flight[-1].frame
+        program = job.first_program + segment
         followed = self._one_thread and self._last_finish >= 0
-        place = self.launches.begin(
-            job.first_program + segment,
-            self.windows - 1,
-            job.in_flight[-1],
-            clock.now_ns(),
-            self._last_finish if followed else ready_ns,
-            followed,
-        )
+        if followed:
+            ready_ns = self._last_finish
         before = time.thread_time_ns() if self._on_thread else 0
-        done = job.execution.launch(segment)
+        try:
+            done = job.execution.launch(segment)
+        except BaseException:
+            self.launches.add(program, window, frame, self._clock.now_ns(), -1, ready_ns, followed, -1)
+            raise
         spent = time.thread_time_ns() - before if self._on_thread else -1
-        self.launches.end(place, done.started_ns, done.finished_ns, spent)
+        started, finished = done.started_ns, done.finished_ns
+        self.launches.add(program, window, frame, started, finished, ready_ns, followed, spent)
         if segment == 0:
-            job.started_ns = done.started_ns
-        self._last_finish = done.finished_ns
+            job.started_ns = started
+        self._last_finish = finished
         job.next_segment = segment + 1
         if job.next_segment == len(job.estimates_ns):
-            self._complete(index, job, done.finished_ns)
+            self._complete(index, job, finished)
 
     def _complete(self, index: int, job: Job, finished_ns: int) -> None:
         # Frames that are consumed together are as late as the newest of them.
-        age = finished_ns - self.release(job.in_flight[-1])
-        fate = Fate.LATE if job.deadline_ns is not None and age > job.deadline_ns else Fate.DONE
-        for frame in job.in_flight:
-            self.frames.add(index, frame, fate, self.release(frame), job.started_ns, finished_ns)
+        newest = job.in_flight[-1]
+        released = self.release(newest.window)
+        late = job.deadline_ns is not None and finished_ns - released > job.deadline_ns
+        fate = Fate.LATE if late else Fate.DONE
+        for arrival in job.in_flight:
+            at = released if arrival is newest else self.release(arrival.window)
+            self.frames.add(index, arrival.frame, fate, arrival.window, at, job.started_ns, finished_ns)
         for sink, names in job.sinks:
-            self._outputs.append((sink, job.in_flight[-1], job.execution.results(names)))
+            self._outputs.append((sink, newest.frame, job.execution.results(names)))
         job.execution.finish()
         job.in_flight, job.next_segment = [], 0
         if not job.priority:
-            self._service.finished(next(n for n, (place, _) in enumerate(self._background) if place == index))
+            self._service.finished(self._turns[index])
         self._relieve()
 
     def _relieve(self) -> None:
@@ -243,7 +333,11 @@ class Dispatcher:
     def _use_idle(self, wake: int, on_idle: Callable[[int], None] | None) -> None:
         """Housekeeping that fits before the next instant."""
         self._last_finish = -1
-        if wake - self._clock.now_ns() < _IDLE_NS:
+        left_ns = wake - self._clock.now_ns()
+        if left_ns >= _SETTLE_NS:
+            self.launches.settle()
+            self.frames.settle()
+        if left_ns < _IDLE_NS:
             return
         while self._outputs and wake - self._clock.now_ns() >= _IDLE_NS:
             sink, frame, outputs = self._outputs.popleft()
@@ -255,9 +349,15 @@ class Dispatcher:
                 self._stalled_ns = stalled
         if on_idle is not None and wake - self._clock.now_ns() >= _IDLE_NS:
             on_idle(self.windows)
-        if self.windows - self._drained >= _DRAIN_WINDOWS:
-            self._traces.append(self._device.events())
-            self._drained = self.windows
+        if self._on_host and self.windows - self._drained >= _DRAIN_WINDOWS:
+            self._collect()
+
+    def _collect(self) -> None:
+        """Take the device's packets; of a long run the first ones are given up."""
+        self._traces.append(self._device.events())
+        self._drained = self.windows
+        while len(self._traces) > 1 and sum(map(len, self._traces)) > _MOST_PACKETS:
+            self._overwritten += len(self._traces.popleft())
 
     def _hand_out(self) -> None:
         while self._outputs:
@@ -267,10 +367,21 @@ class Dispatcher:
     def _end(self) -> None:
         """Account for what is unfinished; outputs and events are not lost."""
         for index, job in enumerate(self._jobs):
-            for frame in job.clear():
-                self.frames.add(index, frame, Fate.RUN_ENDED, self.release(frame))
-        self._traces.append(self._device.events())
+            for frame, window in job.clear():
+                self.frames.add(index, frame, Fate.RUN_ENDED, window, self.release(window))
+            known = [source.length for source in job.sources.values() if source.length is not None]
+            if known and min(known) < job.feed.delivered:  # a stream may turn out to be shorter than what was released
+                self.frames.forget(index, min(known))
+        self._collect()
         self._hand_out()
+
+
+def _feeds(jobs: Sequence[Job]) -> list[tuple[Feed, list[tuple[int, Job]]]]:
+    """Each feed with the jobs that it serves, and their numbers."""
+    found: dict[int, tuple[Feed, list[tuple[int, Job]]]] = {}
+    for index, job in enumerate(jobs):
+        found.setdefault(id(job.feed), (job.feed, []))[1].append((index, job))
+    return list(found.values())
 
 
 def instants(timetable: Timetable, numbers: Mapping[str, int]) -> list[list[tuple[int, int]]]:
@@ -295,11 +406,12 @@ def instants(timetable: Timetable, numbers: Mapping[str, int]) -> list[list[tupl
     return pattern
 
 
-def _joined(traces: Sequence[Trace]) -> Trace:
-    """Traces one after the other; the last one knows all kinds."""
+def _joined(traces: Sequence[Trace], overwritten: int) -> Trace:
+    """Traces one after the other, and what was given up before; the last one knows all kinds."""
     counts = np.cumsum([0, *(len(trace) for trace in traces)])
     last = traces[-1]
-    lost = sum(trace.meta.lost_events or 0 for trace in traces)
+    lost = [trace.meta.lost_events for trace in traces if trace.meta.lost_events is not None]
+    overwritten += sum(trace.meta.overwritten_events for trace in traces)
     return Trace(
         time_ns=np.concatenate([trace.time_ns for trace in traces]),
         id=np.concatenate([trace.id for trace in traces]),
@@ -308,7 +420,9 @@ def _joined(traces: Sequence[Trace]) -> Trace:
         operation=np.concatenate([trace.operation for trace in traces]),
         kinds=last.kinds,
         loss_after=np.concatenate([t.loss_after + c for t, c in zip(traces, counts[:-1], strict=True)]),
-        meta=msgspec.structs.replace(last.meta, lost_events=lost),
+        meta=msgspec.structs.replace(
+            last.meta, lost_events=sum(lost) if lost else None, overwritten_events=overwritten
+        ),
     )
 
 

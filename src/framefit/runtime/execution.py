@@ -72,11 +72,13 @@ class Execution:
         self._postprocess = postprocess
         self._check_state()
         self._one = {t.name: one_frame(t, frames, frames_axis, f"model {self.name!r}") for t in self.inputs}
+        self._shapes = {name: _accepted(tensor) for name, tensor in self._one.items()}
         self._prepare = self._check_prepare(prepare or {})
         whole = len(segments) == 1
         self.parts = tuple(model if whole else model.segment(first, last) for first, last in segments)
         self.labels = (self.name,) if whole else tuple(f"{self.name}.{index}" for index in range(len(segments)))
         handles = [device.compile(part, unit, label) for part, label in zip(self.parts, self.labels, strict=True)]
+        self.operations = tuple(handle.operations for handle in handles)
         self._tensors = self._allocate()
         self._bindings: list[list[Binding]] = [
             [handle.bind(tensors) for handle in handles] for tensors in self._tensors
@@ -85,6 +87,10 @@ class Execution:
         self._output_names = tuple(tensor.name for tensor in model.outputs)
         self._producer = {tensor.name: index for index, part in enumerate(self.parts) for tensor in part.outputs}
         self._last = len(self.parts) - 1
+        self._outputs = [
+            [(name, bindings[self._producer[name]].output) for name in self._output_names if name in self._producer]
+            for bindings in self._bindings
+        ]
         # Inputs are no state: they lie in the same place for both parities.
         self._places = [
             {t.name: _slice(self._tensors[0][t.name], self._one[t.name], number, frames_axis) for t in self.inputs}
@@ -106,11 +112,6 @@ class Execution:
         """
         return tuple(self._raw(tensor) for tensor in self._one.values())
 
-    @property
-    def output_names(self) -> tuple[str, ...] | None:
-        """What :meth:`results` holds; ``None``: ``postprocess`` decides."""
-        return None if self._postprocess else tuple(tensor.name for tensor in self.model.outputs)
-
     def example(self, random: np.random.Generator) -> list[dict[str, Array]]:
         """Random frames to load, as many as the model consumes at once; raw images of a typical size."""
         return [{name: self._example(tensor, random) for name, tensor in self._one.items()} for _ in self._places]
@@ -127,7 +128,7 @@ class Execution:
             InputError: too few or too many frames, an input is missing, or an array has
                 another shape.
         """
-        waiting: Sequence[Tensors] = (frame,) if isinstance(frame, Mapping) else frame
+        waiting: Sequence[Tensors] = (frame,) if isinstance(frame, dict | Mapping) else frame
         if len(waiting) != self.frames:
             raise InputError(
                 f"{len(waiting)} frames are given, {self.frames} are consumed at once",
@@ -138,8 +139,8 @@ class Execution:
             if one.keys() != self._one.keys():
                 self._refuse(one)
             for name, array in one.items():
-                shape = self._one[name].shape
-                if array.shape != shape and (1, *array.shape) != shape and name not in self._prepare:
+                if array.shape not in self._shapes[name] and name not in self._prepare:
+                    shape = self._one[name].shape
                     raise InputError(
                         f"a frame is {list(array.shape)}, input {name!r} takes {list(shape or ())}",
                         where=f"model {self.name!r}",
@@ -173,6 +174,26 @@ class Execution:
             finished = clock.now_ns()
         return Completion(started if hands_over else done.started_ns, finished)
 
+    def expected_ns(self, index: int) -> int:
+        """What the device says that segment ``index`` takes; 0 where it does not know."""
+        return sum(operation.expected_ns for operation in self.operations[index])
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        """Of the segments, as the first frame finds them: for launches without frames."""
+        return tuple(self._bindings[0])
+
+    def disarm(self) -> None:
+        """Have no effect any more, but go the same way: small frames to places of their own, and no device.
+
+        For a copy (``copy.copy``) that rehearses what the original does.
+        """
+        self._one = {name: msgspec.structs.replace(tensor, shape=(1,)) for name, tensor in self._one.items()}
+        self._shapes = {name: _accepted(tensor) for name, tensor in self._one.items()}
+        self._places = [{name: allocate(tensor) for name, tensor in self._one.items()} for _ in self._places]
+        self._prepare, self._postprocess = {}, None
+        self._device = _NoDevice(self._device)
+
     def output(self, name: str) -> Array:
         """An output of the frame in flight; valid until the next frame's launches."""
         return self._bindings[self._parity][self._producer[name]].output(name)
@@ -187,6 +208,8 @@ class Execution:
             InputError: there is none of that name.
         """
         found = self._results
+        if found is None and names is None:
+            return {name: output(name).copy() for name, output in self._outputs[self._parity]}
         if found is None:
             found = {name: self.output(name) for name in names or self._output_names if name in self._producer}
         for name in names or ():
@@ -337,6 +360,24 @@ class Execution:
         )
         self.memory_bytes += plan.total_bytes
         return sets
+
+
+class _NoDevice:
+    """Stands in for a device: submits nothing."""
+
+    def __init__(self, device: Device) -> None:
+        self.target, self.clock = device.target, device.clock
+        self.compile, self.fusions, self.events = device.compile, device.fusions, device.events
+
+    def submit(self, binding: Binding) -> Completion:  # noqa: ARG002 - the protocol's form
+        now_ns = self.clock.now_ns()
+        return Completion(now_ns, now_ns)
+
+
+def _accepted(tensor: TensorInfo) -> tuple[tuple[int, ...] | None, ...]:
+    """Shapes that fit an input: its own, also without a leading 1."""
+    shape = tensor.shape
+    return (shape, shape[1:]) if shape and shape[0] == 1 else (shape,)
 
 
 def one_frame(tensor: TensorInfo, frames: int, axis: int, where: str) -> TensorInfo:

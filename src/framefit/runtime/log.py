@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from array import array
 from enum import IntEnum
 
@@ -32,17 +31,28 @@ class _Table:
 
     def __init__(self) -> None:
         self._cells = array("q")
+        self._fresh: list[int] = []  # the fastest to append to just after a launch, when the caches are cold
 
     def __len__(self) -> int:
-        return len(self._cells) // len(self.columns)
+        return (len(self._cells) + len(self._fresh)) // len(self.columns)
+
+    def settle(self) -> None:
+        """Move what was appended lately to where it takes little room."""
+        fresh, self._fresh = self._fresh, []  # set aside first: another thread may append
+        self._cells.fromlist(fresh)
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._cells, self._fresh = array("q"), []
 
     def rows(self) -> npt.NDArray[np.int64]:
         """All rows, one a line, columns as named."""
+        self.settle()
         return np.frombuffer(self._cells, np.int64).reshape(-1, len(self.columns)).copy()
 
 
 class LaunchLog(_Table):
-    """Launches in order of submission.
+    """Launches in the order of their ends.
 
     Columns: the program's number, the window and newest frame; when it began and ended
     (-1: it failed); since when it could have begun, and whether the unit was busy until
@@ -52,23 +62,19 @@ class LaunchLog(_Table):
     columns = ("program", "window", "frame", "started_ns", "finished_ns", "ready_ns", "followed", "cpu_ns")
     PROGRAM, WINDOW, FRAME, STARTED, FINISHED, READY, FOLLOWED, CPU = range(8)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = threading.Lock()  # two threads begin launches where one interrupts the other
-
-    def begin(self, program: int, window: int, frame: int, now_ns: int, ready_ns: int, followed: bool) -> int:
-        """Append a launch that begins now; its place in the log."""
-        with self._lock:
-            place = len(self._cells)
-            self._cells.extend((program, window, frame, now_ns, -1, ready_ns, followed, -1))
-        return place
-
-    def end(self, place: int, started_ns: int, finished_ns: int, cpu_ns: int) -> None:
-        """Complete a launch."""
-        cells = self._cells
-        cells[place + self.STARTED] = started_ns
-        cells[place + self.FINISHED] = finished_ns
-        cells[place + self.CPU] = cpu_ns
+    def add(
+        self,
+        program: int,
+        window: int,
+        frame: int,
+        started_ns: int,
+        finished_ns: int,
+        ready_ns: int,
+        followed: bool,
+        cpu_ns: int,
+    ) -> None:
+        """Append a launch, in one step: two threads do so where one interrupts the other."""
+        self._fresh.extend((program, window, frame, started_ns, finished_ns, ready_ns, followed, cpu_ns))
 
     def reorder(self, order: npt.NDArray[np.intp]) -> None:
         """Put the launches into another order; numbers of rows."""
@@ -91,13 +97,29 @@ class LaunchLog(_Table):
 
 
 class FrameLog(_Table):
-    """Frames in the order in which their fate was decided; times are -1 where there are none."""
+    """Frames in the order in which their fate was decided; times are -1 where there are none.
 
-    columns = ("model", "frame", "fate", "released_ns", "started_ns", "finished_ns")
-    MODEL, FRAME, FATE, RELEASED, STARTED, FINISHED = range(6)
+    ``window`` is the one with whose release a frame came: its number, unless its stream had to wait.
+    """
+
+    columns = ("model", "frame", "fate", "released_ns", "started_ns", "finished_ns", "window")
+    MODEL, FRAME, FATE, RELEASED, STARTED, FINISHED, WINDOW = range(7)
 
     def add(
-        self, model: int, frame: int, fate: Fate, released_ns: int, started_ns: int = -1, finished_ns: int = -1
+        self,
+        model: int,
+        frame: int,
+        fate: Fate,
+        window: int,
+        released_ns: int,
+        started_ns: int = -1,
+        finished_ns: int = -1,
     ) -> None:
         """Append a frame."""
-        self._cells.extend((model, frame, fate, released_ns, started_ns, finished_ns))
+        self._fresh.extend((model, frame, fate, released_ns, started_ns, finished_ns, window))
+
+    def forget(self, model: int, first: int) -> None:
+        """Strike the frames of a model from number ``first`` on: its stream did not have them."""
+        rows = self.rows()
+        beyond = (rows[:, self.MODEL] == model) & (rows[:, self.FRAME] >= first)
+        self._cells = array("q", rows[~beyond].tobytes())

@@ -19,7 +19,7 @@ from framefit.devices.device import Array
 from framefit.runtime.dispatcher import Dispatcher
 from framefit.runtime.job import Job
 from framefit.runtime.log import LaunchLog
-from framefit.runtime.streams import Stream
+from framefit.runtime.streams import Arrival, Stream
 
 __all__ = ["PreemptiveDispatcher"]
 
@@ -81,9 +81,13 @@ class PreemptiveDispatcher(Dispatcher):
         self._arrived.set()  # only now: it would cost time before the priority models
         super()._use_idle(wake, on_idle)
 
-    def _put(self, job: Job, frame: int) -> int | None:
+    def _put(self, job: Job, frame: Arrival) -> Arrival | None:
         with self._lock:
             return super()._put(job, frame)
+
+    def _has_work(self, job: Job) -> bool:
+        with self._lock:  # else a frame might be seen neither waiting nor in flight
+            return super()._has_work(job)
 
     def _take(self, job: Job) -> None:
         with self._lock:
@@ -112,8 +116,9 @@ class PreemptiveDispatcher(Dispatcher):
     def _order(self) -> None:
         """Launches in the order in which the device began them.
 
-        A launch that was logged first may begin second: the other thread may interrupt it
-        while it hands its frame over. Each model's own launches are in order.
+        They were logged in the order of their ends, and one that started first may begin
+        second: the other thread may interrupt it while it hands its frame over. Each model's
+        own launches are in order.
         """
         trace, rows = self.trace(), self.launches.rows()
         if not len(rows):
@@ -146,6 +151,10 @@ class _SharedStream:
     @property
     def length(self) -> int | None:
         return self._stream.length
+
+    def has(self, frame: int) -> bool:
+        with self._lock:
+            return self._stream.has(frame)
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
         with self._lock:

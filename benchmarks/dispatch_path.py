@@ -1,0 +1,98 @@
+"""What the dispatcher's own path costs on one CPU core: release to start, and from segment to segment.
+
+    python benchmarks/dispatch_path.py [--windows 300] [--rounds 8]
+
+A small priority model 100 times a second, and a background model that fills the residuals and
+the caches. Two arms take turns in one process, forwards and backwards: ``cooperative`` (the
+background model in segments, one thread) and ``preemptive`` (real-time priority, where permitted).
+For each the differences to the idle control of the same run, with a 90 % interval over rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+import framefit
+from framefit.core.model import GraphBuilder, Model
+from framefit.devices.host import fingerprint, realtime_priority_permitted
+
+RATE_HZ = 100
+ARMS = {"cooperative": "never", "preemptive": "auto"}
+FIGURES = ("start_p50", "start_p99", "floor_p50", "floor_p99", "above_floor_p99", "dispatch_p50", "dispatch_p99")
+
+
+def network(convolutions: int, size: int) -> Model:
+    """Takes as long as it is deep and wide."""
+    b = GraphBuilder("network")
+    x = b.input("x", (1, 8, size, size))
+    for _ in range(convolutions):
+        x = b.conv(x, 8, activation="Relu")
+    b.output(b.op("GlobalAveragePool", x), "pooled")
+    return b.build()
+
+
+def interval(values: np.ndarray) -> list[float]:
+    """90 % bootstrap interval of the median."""
+    random = np.random.default_rng(0)
+    medians = [np.median(random.choice(values, len(values))) for _ in range(2000)]
+    return [float(np.quantile(medians, q)) for q in (0.05, 0.95)]
+
+
+def main() -> None:
+    """Run both arms, print a table, write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--windows", type=int, default=300, help="of each arm in each round")
+    parser.add_argument("--rounds", type=int, default=8)
+    options = parser.parse_args()
+    arms = [arm for arm in ARMS if arm == "cooperative" or realtime_priority_permitted()]
+    rows: dict[str, list[list[int]]] = {arm: [] for arm in arms}
+    missed = dict.fromkeys(arms, 0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        network(3, 64).save(folder / "small.onnx")
+        network(24, 160).save(folder / "big.onnx")
+        plans = {}
+        for arm in arms:
+            app = folder / f"{arm}.toml"
+            app.write_text(
+                f'rate_hz = {RATE_HZ}\n[schedule]\npreemption = "{ARMS[arm]}"\n'
+                '[[models]]\nname = "small"\npath = "small.onnx"\npriority = "every-window"\n'
+                '[[models]]\nname = "big"\npath = "big.onnx"\npriority = "background"\n'
+            )
+            plans[arm] = framefit.plan(app)
+        for turn in range(options.rounds):
+            for arm in arms if turn % 2 == 0 else arms[::-1]:
+                output = folder / f"{arm}-{turn}"
+                metrics = framefit.run(plans[arm], windows=options.windows, output=output).metrics
+                start, floor = metrics.models[0].release_to_start_ns, metrics.floor_release_to_start_ns
+                dispatch = metrics.dispatch_ns
+                above = start.p99 - floor.p99
+                rows[arm].append([start.p50, start.p99, floor.p50, floor.p99, above, dispatch.p50, dispatch.p99])
+                missed[arm] += metrics.models[0].missed
+    table: dict[str, dict[str, object]] = {}
+    print(f"{'':12} " + " ".join(f"{figure:>16}" for figure in FIGURES) + "  missed   [us]")
+    for arm in arms:
+        found = np.asarray(rows[arm])
+        table[arm] = {
+            f"{figure}_ns": {"median": float(np.median(column)), "interval": interval(column)}
+            for figure, column in zip(FIGURES, found.T, strict=True)
+            if arm == "cooperative" or not figure.startswith("dispatch")  # no segment follows another one there
+        } | {"missed": missed[arm], "windows": options.windows * options.rounds}
+        cells = " ".join(f"{np.median(column) / 1e3:16.1f}" for column in found.T)
+        print(f"{arm:12} {cells} {missed[arm]:7}")
+    result = {
+        "arms": table,
+        "host": fingerprint(),
+        "command": f"python benchmarks/dispatch_path.py --windows {options.windows} --rounds {options.rounds}",
+    }
+    target = Path(__file__).parent / "results" / "dispatch_path.json"
+    target.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+
+
+if __name__ == "__main__":
+    main()
