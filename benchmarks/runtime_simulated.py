@@ -22,16 +22,16 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from framefit.core.target import Target, Unit
+from framefit.core.target import Target, Unit, Variation
 from framefit.core.timetable import PlannedModel, Segment, Timetable
 from framefit.devices.clock import Clock, RealClock, VirtualClock
 from framefit.devices.host import default_core, fingerprint, pinned
 from framefit.devices.measure import measure_floor
-from framefit.devices.npu import Jitter, NpuDevice
+from framefit.devices.npu import NpuDevice
 from framefit.runtime.dispatcher import Dispatcher, steady
 from framefit.runtime.log import Fate, FrameLog, LaunchLog
-from framefit.runtime.timed import timed_device, timed_dispatcher
-from framefit.scheduling.bounds import fluid_bound_hz
+from framefit.runtime.timed import timed_dispatcher
+from framefit.scheduling.bounds import Work, fluid_bounds_hz
 from framefit.scheduling.check import check_timetable
 from framefit.scheduling.partition import Pieces
 from framefit.scheduling.planner import Candidate, arrange
@@ -41,7 +41,8 @@ from framefit.scheduling.timetable import Beat
 SIGMA, MOST = 0.02, 0.10
 QUANTILE = math.exp(2.326 * SIGMA)  # p99 over the median
 BOUNDARY_NS = 10_000
-TARGET = Target(name="unit", kind="npu", units=(Unit(name="npu0", preemptive=False),))
+EXACT = Target(name="unit", kind="npu", units=(Unit(name="npu0", preemptive=False),))
+TARGET = msgspec.structs.replace(EXACT, variation=Variation(sigma_ratio=SIGMA, most_ratio=MOST))
 CHUNK = 250
 
 
@@ -128,7 +129,7 @@ def uncut(rate_hz: float, candidates: list[Candidate]) -> Timetable:
 
 def dispatched(timetable: Timetable, rate_hz: float, clock: Clock, windows: int, seed: int) -> Dispatcher:
     """Run a timetable."""
-    device = timed_device(timetable, TARGET, clock, jitter=Jitter(SIGMA, MOST), seed=seed)
+    device = NpuDevice(TARGET, clock, seed=seed)
     background = sum(model.role == "background" for model in timetable.models)
     dispatcher = timed_dispatcher(timetable, device, rate_hz, Rotation(background))
     dispatcher.run(windows)
@@ -166,7 +167,8 @@ def figures(timetable: Timetable, run: Dispatcher, rate_hz: float, candidates: l
         ages[model.name] = [math.ceil(age * rate_hz / 1e9 - 1e-9), model.result_age_windows]
     if len(background) == 1:
         reached = count[background[0].name] * rate_hz / run.windows
-        result["fluid_ratio"] = reached / fluid_bound_hz(timetable.window_ns, reserved, whole[background[0].name])
+        (fluid_hz,) = fluid_bounds_hz(timetable.window_ns, reserved, [Work(whole[background[0].name])])
+        result["fluid_ratio"] = reached / fluid_hz
     result["useful_ratio"] = useful / (run.windows * timetable.window_ns)
     return result
 
@@ -214,7 +216,7 @@ def packed(timetable: Timetable, rate_hz: float, candidates: list[Candidate], wi
             for m in timetable.models
         ),
     )
-    device = timed_device(exact, TARGET, VirtualClock())
+    device = NpuDevice(EXACT, VirtualClock())
     run = timed_dispatcher(exact, device, rate_hz, Rotation(len(exact.models) - 1))
     run.run(windows)
     useful = figures(exact, run, rate_hz, candidates)["useful_ratio"]
@@ -225,7 +227,7 @@ def packed(timetable: Timetable, rate_hz: float, candidates: list[Candidate], wi
 def by_hand(kind: str, device: NpuDevice, timetable: Timetable, rate_hz: float, windows: int) -> tuple[int, int]:
     """Misses of the priority model, and background frames, without Framefit's dispatcher."""
     clock, unit = RealClock(), threading.Lock()
-    bindings = {m.name: device.handle(f"{m.name}.0", "npu0").bind({}) for m in timetable.models}
+    bindings = {m.name: device.timed(f"{m.name}.0", "npu0", m.segments[0].median_ns).bind({}) for m in timetable.models}
     names = [m.name for m in timetable.models if m.role == "background"]
     done, missed, closing = [0], 0, threading.Event()
 
@@ -274,7 +276,7 @@ def real(windows: int) -> dict[str, object]:
         return int((first[:, FrameLog.FATE] != Fate.DONE).sum()), int((rest[:, FrameLog.FATE] == Fate.DONE).sum())
 
     def hand(kind: str, count: int, seed: int) -> tuple[int, int]:
-        device = timed_device(whole, TARGET, clock, jitter=Jitter(SIGMA, MOST), seed=seed)
+        device = NpuDevice(TARGET, clock, seed=seed)
         return by_hand(kind, device, whole, rate_hz, count)
 
     arms: dict[str, Callable[[int, int], tuple[int, int]]] = {

@@ -9,6 +9,7 @@ import numpy as np
 
 from framefit.core.events import EventType, Trace
 from framefit.core.model import Model, TensorInfo
+from framefit.core.program import Operation
 from framefit.core.target import Target, Unit
 from framefit.devices.clock import Clock, VirtualClock
 from framefit.devices.device import Array, Binding, Completion, Tensors
@@ -36,6 +37,11 @@ class FakeHandle:
 
     segment: Model
     label: str
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """One."""
+        return (Operation.opaque(self.label, self.segment.layers[-1].name, "fake0"),)
 
     def bind(self, tensors: Tensors) -> FakeBinding:
         """Check the arrays and keep them."""
@@ -70,7 +76,7 @@ class FakeDevice:
         groups: tuple[tuple[str, ...], ...] = (),
     ) -> None:
         self.clock: Clock = clock or VirtualClock()
-        self.target = Target(name="fake", kind="npu", units=(Unit(name="fake0", preemptive=False, core=3),))
+        self.target = Target(name="fake", kind="ort", units=(Unit(name="fake0", preemptive=False, core=3),))
         self.launches: list[tuple[str, int, int]] = []
         self._durations_ns = durations_ns
         self._fail_at = fail_at
@@ -121,6 +127,10 @@ class NumberStream:
     """Every frame is filled with its own number."""
 
     length: int | None = None
+
+    def has(self, frame: int) -> bool:
+        """Whether it is that long."""
+        return self.length is None or frame < self.length
 
     @staticmethod
     def read(frame: int, tensor: TensorInfo) -> Array:

@@ -19,7 +19,8 @@ from framefit.core.files import read_record
 from framefit.core.results import Metrics, RunInfo
 from framefit.core.timetable import Timetable
 from framefit.devices.host import realtime_priority_permitted
-from framefit.workflows.run import RunResult, run
+from framefit.workflows.run import run
+from framefit.workflows.session import RunResult
 from workloads import listing, measure_briefly, no_noise, write_app, write_models
 
 SCRIPT = Path(sys.executable).with_name("framefit")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from framefit.core.files import read_record
 from framefit.core.timetable import Timetable
-from framefit.devices.device import random_inputs
+from framefit.devices.device import Completion, random_inputs
 from framefit.devices.host import realtime_priority_permitted
+from framefit.devices.measure import Measurement
 from framefit.errors import DeviceError, InputError
 from framefit.scheduling.check import check_timetable
 from framefit.workflows import plan as module
@@ -358,3 +362,61 @@ def test_every_second_window(folder: Path, quiet: Quiet) -> None:
     assert len(timetable.windows) % 2 == 0
     assert [len(window.priority) for window in timetable.windows[:2]] == [1, 0]
     assert timetable.windows[1].residual_ns[0] == timetable.window_ns > timetable.windows[0].residual_ns[0]
+
+
+class Drifting(Quiet):
+    """The machine becomes half as fast in the middle of each measurement."""
+
+    def __call__(self, launches: Sequence[Callable[[], Completion]], **limits: Any) -> list[Measurement]:
+        """As told by the layers, at first."""
+        found = super().__call__(launches, **limits)
+        half = len(found[0].samples_ns) // 2
+        return [Measurement(np.concatenate([m.samples_ns[:half], 2 * m.samples_ns[half:]])) for m in found]
+
+
+def test_a_warning_of_drift_is_repeated_as_long_as_its_measurements_are_used(
+    folder: Path, tmp_path: Path, guard_ms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second plan from the store warns as the first did, once; one that measures anew on a steady machine, never."""
+    monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path))
+    no_noise(monkeypatch)
+    drifting = Drifting()
+    monkeypatch.setattr("framefit.runtime.costs.measure", drifting)
+    app = write_app(folder, guard_ms=guard_ms)
+    first = plan(app)
+    calls = drifting.calls
+    again = plan(app)
+    assert drifting.calls == calls
+    for result in (first, again):
+        assert sum("drifted" in reason for reason in result.timetable.reasons) == 1
+    assert again.timetable == first.timetable
+    no_noise(monkeypatch)
+    assert not any("drifted" in reason for reason in plan(app, fresh=True).timetable.reasons)
+
+
+def test_a_plan_asks_no_function_for_frames_and_opens_no_sink(folder: Path, quiet: Quiet) -> None:
+    """What a run would read and write is checked, and neither read nor written."""
+    (folder / "counted.py").write_text("asked = []\n\ndef frames():\n    asked.append(1)\n    yield from ()\n")
+    more = '[[outputs]]\nmodel = "small"\nsink = "planned.jsonl"\n'
+    assert plan(write_app(folder, stream='source = "counted:frames"', more=more)).timetable.feasible
+    assert sys.modules["counted"].asked == []
+    assert not (folder / "planned.jsonl").exists()
+    (folder / "planned.jsonl").write_text("of an earlier run")
+    assert plan(write_app(folder, more=more)).timetable.feasible
+
+
+def test_what_waits_is_planned_by_when_it_comes(folder: Path, guard_ms: float, quiet: Quiet) -> None:
+    """A background model that cannot keep up makes a stream wait: feasible, and its results are no older for it."""
+    keys = "queue = {}\nwhen_full = {}"
+    ages, warned = {}, {}
+    for rule in ("block", "drop-newest"):
+        found = plan(write_app(folder, guard_ms=guard_ms, stream=keys.format(3, f'"{rule}"'))).timetable
+        assert found.feasible
+        ages[rule] = found.model("chain").result_age_windows
+        warned[rule] = [reason for reason in found.reasons if "wait" in reason]
+    assert ages["block"] == ages["drop-newest"]
+    assert warned["drop-newest"] == []
+    assert len(warned["block"]) == 1
+    assert "small may have no frame" in warned["block"][0]
+    fits = plan(write_app(folder, stream=keys.format(3, '"block"'))).timetable
+    assert not [reason for reason in fits.reasons if "wait" in reason]

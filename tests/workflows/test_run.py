@@ -27,7 +27,8 @@ from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
 from framefit.report.perfetto import executions
 from framefit.workflows.plan import Plan, plan
-from framefit.workflows.run import RunResult, run
+from framefit.workflows.run import run
+from framefit.workflows.session import RunResult
 from networks import NETWORKS, difference
 from workloads import LATE_NS, WINDOW_MS, listing, measure_briefly, no_noise, write_app, write_models
 
@@ -146,7 +147,8 @@ def test_the_files_are_what_the_result_holds(ran: RunResult) -> None:
     assert launches is not None
     assert np.array_equal(launches.submit_ns, ran.launches.submit_ns)
     assert np.array_equal(Trace.read(ran.folder / "trace.npz").time_ns, ran.trace.time_ns)
-    assert read_record(ran.folder / "run.json", RunInfo).seed == 7
+    info = read_record(ran.folder / "run.json", RunInfo)
+    assert (info.seed, info.error, info.interrupted) == (7, None, False)
 
 
 def test_metrics_have_the_keys_that_others_rely_on(ran: RunResult) -> None:
@@ -361,6 +363,82 @@ def test_a_device_that_fails_in_mid_run_loses_nothing(
     _, launches = read_program(tmp_path / "out" / "program.json")
     assert launches is not None
     assert len(launches) == 3
+    info = read_record(tmp_path / "out" / "run.json", RunInfo)
+    assert not info.interrupted
+    assert "the device is gone" in (info.error or "")
+
+
+def test_a_failure_before_the_loop_leaves_no_sink_and_no_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that fails while it warms up: sinks are not opened yet."""
+    more = '[[outputs]]\nmodel = "small"\nsink = "early.jsonl"\n[[outputs]]\nmodel = "chain"\nsink = "early.npz"\n'
+    prepared = plan(write_app(folder, more=more))
+
+    def fail(*_: object) -> Completion:
+        raise DeviceError("the device is gone")
+
+    def arm(message: str) -> None:
+        if message == "warming up":
+            monkeypatch.setattr("framefit.runtime.costs.measure", lambda launches, **_: [one() for one in launches])
+            monkeypatch.setattr(OrtDevice, "submit", fail)
+
+    with pytest.raises(DeviceError, match="the device is gone"):
+        run(prepared, windows=3, output=tmp_path / "out", notify=arm)
+    assert not list(folder.glob("early.*"))
+    assert listing(tmp_path) == {}
+
+
+def test_a_stream_that_waits_is_run_to_its_end(folder: Path, tmp_path: Path) -> None:
+    """A background model of more than a window a frame: the camera's twelve frames take longer, and none is lost."""
+    (folder / "lingering.py").write_text(
+        "import time\n\ndef wait(outputs):\n    time.sleep(0.08)\n    return outputs\n"
+    )
+    app = write_app(
+        folder,
+        stream='source = "camera.npz"\nqueue = 1\nwhen_full = "block"',
+        last='postprocess = "lingering:wait"',
+        more='[[outputs]]\nmodel = "chain"\nsink = "all.jsonl"\n',
+    )
+    result = run(app, seconds=15, output=tmp_path / "out")
+    (camera,) = result.metrics.streams
+    assert (camera.received, camera.dropped) == (FRAMES, 0)
+    assert camera.waited_windows > 0
+    assert result.metrics.windows >= FRAMES + camera.waited_windows
+    assert not result.interrupted
+    for name in ("small", "chain"):
+        found = [row for row in rows(tmp_path / "out") if row["model"] == name]
+        assert [int(row["frame"]) for row in found] == list(range(FRAMES))
+        assert {row["fate"] for row in found} <= {"done", "late"}
+        releases = [int(row["released_ns"]) for row in found]
+        assert releases == sorted(set(releases))
+    assert {model.releases for model in result.metrics.models} == {FRAMES}
+    lines = [json.loads(line) for line in (folder / "all.jsonl").read_text().splitlines()]
+    assert [line["frame"] for line in lines] == list(range(FRAMES))
+
+
+def test_a_function_that_ends_misses_nothing(folder: Path, tmp_path: Path) -> None:
+    """Its end is only noticed when the next frame is asked for: that one is no frame, and no miss."""
+    (folder / "own_camera.py").write_text(
+        "import numpy as np\n\ndef frames():\n    yield from np.zeros((5, 1, 3, 16, 16), np.float32)\n"
+    )
+    result = run(write_app(folder, stream='source = "own_camera:frames"'), windows=40, output=tmp_path / "out")
+    assert result.metrics.streams[0].received == 5
+    assert {(row["model"], int(row["frame"])) for row in rows(tmp_path / "out")} == {
+        (name, frame) for name in ("small", "chain") for frame in range(5)
+    }
+    assert not [miss for miss in result.metrics.misses if miss.cause == "run ended"]
+
+
+def test_bounds_count_frames_as_throughput_does(folder: Path, tmp_path: Path) -> None:
+    """A model that takes two frames at once is bounded by the frames that arrive, not by its launches."""
+    app = write_app(folder, last="frames = 2\nframes_axis = 2", schedule='preemption = "never"')
+    result = run(app, windows=20, output=tmp_path / "out")
+    chain = next(model for model in result.metrics.models if model.name == "chain")
+    assert chain.fluid_bound_hz == pytest.approx(20)
+    assert chain.packing_bound_hz == pytest.approx(20, rel=0.01)
+    assert chain.throughput_hz <= 20 * 1.001
+    assert chain.throughput_hz > 10
 
 
 def test_an_infeasible_plan_is_not_run(folder: Path, tmp_path: Path) -> None:
@@ -455,8 +533,10 @@ def test_what_is_refused_leaves_no_sink_behind(folder: Path, tmp_path: Path) -> 
     (folder / "there.jsonl").write_text("mine")
     for first in ("new.jsonl", "new.npz"):
         more = f'[[outputs]]\nmodel = "small"\nsink = "{first}"\n[[outputs]]\nmodel = "chain"\nsink = "there.jsonl"\n'
+        told: list[str] = []
         with pytest.raises(InputError, match="already exists"):
-            run(write_app(folder, more=more), windows=3, output=tmp_path / "out")
+            run(write_app(folder, more=more), windows=3, output=tmp_path / "out", notify=told.append)
+        assert told == []  # it is refused before anything is planned
         assert not (folder / first).exists()
     assert (folder / "there.jsonl").read_text() == "mine"
     assert listing(tmp_path) == {}

@@ -14,6 +14,9 @@ __all__ = ["plan"]
 
 def plan(
     app: Annotated[Path, typer.Argument(metavar="APP.toml", help="The workload.")],
+    target: Annotated[
+        str | None, typer.Option("--target", help="Instead of the workload's: built-in name or target.toml.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the timetable (JSON) there.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite it.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew; use nothing that was measured before.")] = False,
@@ -21,8 +24,9 @@ def plan(
 ) -> None:
     """Say whether and how the models of a workload fit into every window.
 
-    Measures the models on this machine, cuts what is longer than the residual into
-    segments, verifies that they give the same outputs, and places them. Exit code 1:
+    Measures the models on this machine, or asks the described target for cycles; cuts what
+    is longer than the residual into segments, verifies that they give the same outputs, and
+    places them. Exit code 1:
     they do not fit; the binding constraint and a change that would help are named.
 
     Example: framefit plan app.toml -o timetable.json
@@ -31,7 +35,9 @@ def plan(
 
     progress = Progress()
     try:
-        timetable = plan_workload(app, output=output, force=force, fresh=fresh, notify=progress).timetable
+        timetable = plan_workload(
+            app, target=target, output=output, force=force, fresh=fresh, notify=progress
+        ).timetable
     finally:
         progress.end()
     if json:

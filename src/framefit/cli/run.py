@@ -10,9 +10,9 @@ import typer
 from framefit.cli.screen import Progress, show, show_json
 
 if TYPE_CHECKING:
-    from framefit.workflows.run import RunResult
+    from framefit.workflows.session import RunResult
 
-__all__ = ["Interrupt", "run", "show_run"]
+__all__ = ["Interrupt", "finish", "run", "show_run"]
 
 
 class Interrupt:
@@ -44,6 +44,9 @@ class Interrupt:
 
 def run(
     app: Annotated[Path, typer.Argument(metavar="APP.toml", help="The workload.")],
+    target: Annotated[
+        str | None, typer.Option("--target", help="Instead of the workload's: built-in name or target.toml.")
+    ] = None,
     windows: Annotated[int | None, typer.Option("--windows", min=1, help="How many windows to run.")] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", help="How long to run (default: 10).")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Run folder (default: runs/APP-N).")] = None,
@@ -68,6 +71,7 @@ def run(
         try:
             result = run_workload(
                 app,
+                target=target,
                 windows=windows,
                 seconds=seconds,
                 output=output,
@@ -80,6 +84,11 @@ def run(
             )
         finally:
             progress.end()
+    finish(result, max_miss_ratio, json=json)
+
+
+def finish(result: RunResult, max_miss_ratio: float, *, json: bool) -> None:
+    """Show a result, and end with the exit code that it means."""
     if json:
         show_json(result.metrics)
     else:
@@ -98,7 +107,14 @@ def show_run(result: RunResult) -> None:
     priority = [model.name for model in result.metrics.models if model.role == "priority"]
     show(
         metrics_view(result.metrics),
-        terminal_picture(result.trace, result.program, result.launches, result.releases_ns, priority),
+        terminal_picture(
+            result.seen,
+            result.seen_program,
+            result.launches,
+            result.releases_ns,
+            priority,
+            reserved_ns=result.timetable.first_reserved_ns,
+        ),
         f"run folder: {result.folder}\n"
         f"trace:      {result.folder / 'trace.pftrace'} (open it at https://ui.perfetto.dev)\n"
         f"picture:    {result.folder / 'run.svg'}",

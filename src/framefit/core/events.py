@@ -46,6 +46,8 @@ class TraceMeta(Record, kw_only=True):
     Attributes:
         wrap_bits: time stamps are modulo 2**wrap_bits x resolution_ns.
         lost_events: packets that the recorder knows it dropped, where it counts them.
+        overwritten_events: packets from the beginning that the host did not keep: a long run's
+            trace holds its last ones.
     """
 
     resolution_ns: int = 1
@@ -54,6 +56,7 @@ class TraceMeta(Record, kw_only=True):
     buffer_events: int | None = None
     drain_rate_hz: float | None = None
     lost_events: int | None = None
+    overwritten_events: int = 0
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,13 @@ class Operation(Record, kw_only=True):
     sigma_ratio: float
     after: tuple[int, ...] = ()
 
+    @classmethod
+    def opaque(cls, label: str, layer: str, unit: str, expected_ns: int = 0, sigma_ratio: float = 0.0) -> Operation:
+        """A segment of which nothing but the whole can be seen: one operation of a kind of its own."""
+        return cls(
+            index=0, name=label, layer=layer, kind=label, unit=unit, expected_ns=expected_ns, sigma_ratio=sigma_ratio
+        )
+
 
 class Group(Record, kw_only=True):
     """Operations that the device executes together."""

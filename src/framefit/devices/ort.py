@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import os
 import tempfile
@@ -10,12 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from framefit.core.events import EventType, Trace
+from framefit.core.events import Trace
 from framefit.core.files import cache_folder
-from framefit.core.model import Model, TensorInfo, fused_groups
-from framefit.core.target import Target, cpu_target
+from framefit.core.model import Model, fused_groups
+from framefit.core.program import Operation
+from framefit.core.target import Target, Unit, cpu_target
 from framefit.devices.clock import Clock, RealClock
-from framefit.devices.device import Array, Binding, Completion, Tensors
+from framefit.devices.device import Array, Binding, Completion, Tensors, fitting
 from framefit.devices.host import default_core, fingerprint
 from framefit.devices.recorder import EventRecorder
 from framefit.errors import DeviceError, InputError
@@ -43,7 +45,7 @@ class OrtBinding:
                 io.bind_output(name, "cpu")
             session.run_with_iobinding(io, options)
 
-        self.run: Callable[[], None] = run
+        self.run: Callable[[], None] = run if free else functools.partial(session.run_with_iobinding, io, options)
 
     def output(self, name: str) -> Array:
         """An output of the latest launch."""
@@ -56,11 +58,12 @@ class OrtBinding:
 class OrtHandle:
     """A session for one segment."""
 
-    def __init__(self, session: Any, segment: Model, label: str, kind: int, core: int) -> None:
+    def __init__(self, session: Any, segment: Model, label: str, kind: int, unit: Unit) -> None:
         self.session = session
+        self.operations = (Operation.opaque(label, segment.layers[-1].name if segment.layers else label, unit.name),)
         self.label = label
         self.kind = kind
-        self.core = core
+        self.core = unit.core
         self.inputs = segment.inputs
         self.outputs = segment.outputs
 
@@ -73,12 +76,12 @@ class OrtHandle:
         for tensor in self.inputs:
             if tensor.name not in tensors:
                 raise DeviceError(f"{self.label}: no array for input {tensor.name!r}")
-            array = _fitting(tensors[tensor.name], tensor, self.label)
+            array = fitting(tensors[tensor.name], tensor, self.label)
             io.bind_input(tensor.name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
             fixed[tensor.name] = array
         for tensor in self.outputs:
             if tensor.name in tensors:
-                array = _fitting(tensors[tensor.name], tensor, self.label)
+                array = fitting(tensors[tensor.name], tensor, self.label)
                 io.bind_output(tensor.name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
                 fixed[tensor.name] = array
             elif tensor.fixed:
@@ -88,16 +91,6 @@ class OrtHandle:
         options = onnxruntime.RunOptions()
         options.log_severity_level = 4  # failures are raised; the runtime need not print them too
         return OrtBinding(self, io, options, fixed)
-
-
-def _fitting(array: Array, tensor: TensorInfo, label: str) -> Array:
-    if array.dtype.name != tensor.dtype or (tensor.shape is not None and array.shape != tensor.shape):
-        raise DeviceError(
-            f"{label}: {tensor.name!r} is {tensor.dtype} {tensor.shape}, the array {array.dtype} {array.shape}"
-        )
-    if not array.flags.c_contiguous:
-        raise DeviceError(f"{label}: the array for {tensor.name!r} is not contiguous")
-    return array
 
 
 class OrtDevice:
@@ -192,20 +185,19 @@ class OrtDevice:
                     temporary.replace(cached)
             finally:
                 temporary.unlink(missing_ok=True)
-        return OrtHandle(session, segment, label, kind, self.core)
+        return OrtHandle(session, segment, label, kind, self._target.units[0])
 
     def submit(self, binding: Binding) -> Completion:
         """Run it on the calling thread."""
         assert isinstance(binding, OrtBinding)
-        now, add = self.clock.now_ns, self._recorder.add
+        now = self.clock.now_ns
         started = now()
         try:
             binding.run()
         except Exception as error:  # ONNX Runtime's errors have no common class
             raise DeviceError(f"ONNX Runtime failed: {error}", where=self._label(binding.kind)) from error
         finished = now()
-        add(started, binding.kind, EventType.START, binding.core, 0)
-        add(finished, binding.kind, EventType.END, binding.core, 0)
+        self._recorder.add_launch(started, finished, binding.kind, binding.core)
         return Completion(started, finished)
 
     def events(self) -> Trace:

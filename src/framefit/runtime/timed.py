@@ -5,32 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from framefit.core.model import TensorInfo
-from framefit.core.target import Target
-from framefit.core.timetable import PlannedModel, Timetable
-from framefit.devices.clock import Clock
-from framefit.devices.device import Array, Completion, Tensors
-from framefit.devices.npu import Jitter, NpuDevice
+from framefit.core.timetable import Timetable
+from framefit.devices.device import Array, Binding, Completion, Device, Tensors
+from framefit.devices.npu import NpuDevice
 from framefit.runtime.dispatcher import Dispatcher, Service, instants
 from framefit.runtime.job import Job
 from framefit.runtime.streams import Queue
 
-__all__ = ["TimedExecution", "timed_device", "timed_dispatcher"]
+__all__ = ["TimedExecution", "timed_dispatcher"]
 
 
 class TimedExecution:
-    """The launches of a planned model, as durations.
+    """Launches that take their time and nothing else: no frames, no outputs.
 
     Args:
-        model: its segments name the unit.
-        device: knows a duration for each ``MODEL.SEGMENT``.
+        device: what the bindings are for.
+        labels: of the segments.
+        bindings: one a segment.
     """
 
     frame_inputs: tuple[TensorInfo, ...] = ()
 
-    def __init__(self, model: PlannedModel, device: NpuDevice) -> None:
-        self.labels = tuple(_label(model, segment.index) for segment in model.segments)
+    def __init__(self, device: Device, labels: Sequence[str], bindings: Sequence[Binding]) -> None:
+        self.labels = tuple(labels)
         self._device = device
-        self._bindings = [device.handle(_label(model, s.index), s.unit).bind({}) for s in model.segments]
+        self._bindings = tuple(bindings)
 
     def load(self, frame: Tensors | Sequence[Tensors]) -> None:
         """Nothing to take."""
@@ -47,18 +46,6 @@ class TimedExecution:
         """Nothing to hand on."""
 
 
-def _label(model: PlannedModel, segment: int) -> str:
-    return f"{model.name}.{segment}"
-
-
-def timed_device(
-    timetable: Timetable, target: Target, clock: Clock, *, jitter: Jitter | None = None, seed: int = 0
-) -> NpuDevice:
-    """A device on which each segment takes its median, varied by the jitter."""
-    durations = {_label(model, s.index): s.median_ns for model in timetable.models for s in model.segments}
-    return NpuDevice(target, durations, clock, jitter=jitter, seed=seed)
-
-
 def timed_dispatcher(
     timetable: Timetable,
     device: NpuDevice,
@@ -69,11 +56,11 @@ def timed_dispatcher(
     every: dict[str, int] | None = None,
     deadlines_ns: dict[str, int] | None = None,
 ) -> Dispatcher:
-    """A dispatcher that runs a timetable's models on a timed device.
+    """A dispatcher that runs a timetable's models on a device of given durations: the medians, as it varies them.
 
     Args:
         timetable: feasible or not: what it says is tried.
-        device: see :func:`timed_device`.
+        device: its units are those of the timetable.
         rate_hz: windows a second.
         service: policy among background models.
         queues: model -> frames that may wait; default: 1.
@@ -82,10 +69,15 @@ def timed_dispatcher(
     """
     jobs, first = [], 0
     for model in timetable.models:
+        labels = [f"{model.name}.{segment.index}" for segment in model.segments]
+        bindings = [
+            device.timed(label, segment.unit, segment.median_ns).bind({})
+            for label, segment in zip(labels, model.segments, strict=True)
+        ]
         priority = model.role == "priority"
         jobs.append(
             Job(
-                execution=TimedExecution(model, device),
+                execution=TimedExecution(device, labels, bindings),
                 first_program=first,
                 priority=priority,
                 estimates_ns=[segment.duration_ns for segment in model.segments],

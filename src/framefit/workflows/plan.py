@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,22 +11,28 @@ import msgspec
 import numpy as np
 
 from framefit.core.files import write_record
-from framefit.core.latency_table import Value
+from framefit.core.model import Model
+from framefit.core.target import resolve_target, target_file
 from framefit.core.timetable import PlannedModel, Timetable
 from framefit.core.workload import Workload, load_workload
+from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Device
 from framefit.devices.host import flushed_denormals, pinned, realtime_priority_permitted
-from framefit.devices.measure import Measurement, measure, measure_floor
+from framefit.devices.measure import Measurement
+from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.costs import layer_times
 from framefit.devices.store import MeasurementStore
-from framefit.errors import DeviceError, FramefitError, InputError, UnsupportedError
+from framefit.errors import DeviceError, FramefitError, InputError
+from framefit.runtime.costs import Costs, Launch, MeasuredCosts, ModelledCosts
 from framefit.runtime.execution import Execution, greatest_difference
-from framefit.runtime.wiring import WiredModel, streams_of, wire
+from framefit.runtime.functions import load_function
+from framefit.runtime.wiring import WiredModel, wire
 from framefit.scheduling.check import check_timetable
 from framefit.scheduling.levels import Traits, levels, roles
-from framefit.scheduling.partition import Pieces, partition
+from framefit.scheduling.partition import Pieces
 from framefit.scheduling.pieces import candidate_pieces, paired, planned_quantile_ns, pooled_excess, priced_pieces
 from framefit.scheduling.planned import planned_model
-from framefit.scheduling.planner import Candidate, fixes, split_limit
+from framefit.scheduling.planner import Candidate, cut, fixes
 from framefit.scheduling.timetable import Beat, Demand, build_timetable, segment_room
 
 __all__ = ["Notify", "Plan", "PlannedTask", "plan", "silent"]
@@ -36,9 +41,6 @@ _MOST_PIECES = 64
 _LEAST_GUARD_NS = 50_000
 _FLOOR_QUANTILE = 0.95  # of wake-ups; beyond it lie stalls of the host that no guard covers
 _DISPATCH_NS = 100_000  # from waking up to the first launch, frame handed over
-_FLOOR_WAKE_UPS, _FLOOR_PERIOD_NS = 100, 5_000_000
-_PROBE_NS, _PROBE_ROUNDS = 2_000_000_000, 12  # measuring pieces
-_FINAL_NS, _FINAL_ROUNDS = 4_000_000_000, 25  # measuring the segments that were chosen
 _MOST_ATTEMPTS = 4  # at cutting anew where measured segments exceed the residual
 _TOLERANCE = 1e-4
 _NOISY = 2.0  # quantile over median
@@ -90,6 +92,8 @@ class Plan:
         app: its file.
         workload: with absolute paths.
         device: where everything is compiled.
+        core: of this host, that executes or drives the device.
+        costs: what launches cost there.
         timetable: the plan; see ``feasible``.
         tasks: in the order of ``timetable.models``.
     """
@@ -97,6 +101,8 @@ class Plan:
     app: Path
     workload: Workload
     device: Device
+    core: int
+    costs: Costs
     timetable: Timetable
     tasks: tuple[PlannedTask, ...]
 
@@ -104,77 +110,122 @@ class Plan:
 def plan(
     app: str | Path,
     *,
+    target: str | None = None,
     output: str | Path | None = None,
     force: bool = False,
     fresh: bool = False,
+    in_real_time: bool = False,
     notify: Notify = silent,
 ) -> Plan:
     """Say whether and how a workload's models fit into every window.
 
     Args:
         app: an ``app.toml``.
+        target: instead of the workload's: a built-in name, or the path of a ``target.toml``.
         output: write the timetable there.
         force: overwrite it.
         fresh: measure anew, whatever earlier plans measured.
+        in_real_time: a described device is to run beside this host's clock: the host's late
+            wake-ups count. Without meaning for the CPU, where they always do.
         notify: receives what is being done, for progress.
 
     Raises:
-        InputError: a file, key or model that cannot be used.
+        InputError: a file, key or model that cannot be used; an operator that no unit supports.
         DeviceError: a model does not run here, or its segments do not give its outputs.
 
     Example:
         >>> framefit.plan("app.toml").timetable.feasible  # doctest: +SKIP
         True
     """
-    from framefit.devices.ort import OrtDevice
-
     workload = load_workload(app)
-    if workload.target != "cpu":
-        raise UnsupportedError(f"$.target = {workload.target!r} is not supported yet", where=app, remedy='use "cpu"')
     if output is not None and Path(output).exists() and not force:
         raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
-    device = OrtDevice(workload.cores[0] if workload.cores else None, providers=workload.providers)
+    if target is not None:
+        workload = msgspec.structs.replace(workload, target=target)
+    device, core = open_device(workload, Path(app).parent if target is None else Path())
     store = MeasurementStore(workload.providers, fresh=fresh)
-    with pinned(device.core), flushed_denormals():
-        result = _Planner(Path(app), workload, device, store, notify).plan()
+    with pinned(core), flushed_denormals():
+        result = _Planner(Path(app), workload, device, core, store, notify, in_real_time=in_real_time).plan()
     if output is not None:
         write_record(output, result.timetable, force=force)
     return result
 
 
+def open_device(workload: Workload, folder: Path) -> tuple[Device, int]:
+    """The workload's device, and the core of this host that works for it.
+
+    Args:
+        workload: names the target, and the providers that compute.
+        folder: of the app: where the path of a ``target.toml`` begins.
+
+    Raises:
+        InputError: no such target, core or provider.
+    """
+    from framefit.devices.ort import OrtDevice
+
+    target = resolve_target(workload.target, folder)
+    own_core = target.units[0].core if target.kind == "ort" and workload.target != "cpu" else None
+    host = OrtDevice(workload.cores[0] if workload.cores else own_core, providers=workload.providers)
+    if target.kind == "ort":
+        return host, host.core
+    function = None
+    if target.cost.function is not None:
+        where = target_file(workload.target, folder)
+        function = load_function(target.cost.function, where.parent, f"{where}: $.cost.function")
+    return NpuDevice(target, VirtualClock(), layer_times(target, function), computer=host), host.core
+
+
 class _Planner:
     """Measures, cuts, places and checks one workload."""
 
-    def __init__(self, app: Path, workload: Workload, device: Device, store: MeasurementStore, notify: Notify) -> None:
+    def __init__(
+        self,
+        app: Path,
+        workload: Workload,
+        device: Device,
+        core: int,
+        store: MeasurementStore,
+        notify: Notify,
+        *,
+        in_real_time: bool,
+    ) -> None:
         self.app = app
         self.workload = workload
         self.device = device
+        self.core = core
         self.unit = device.target.units[0].name
         self.quantile = workload.schedule.quantile
         self.mode = workload.schedule.segmentation
-        self.store = store
         self.notify = notify
         self.warnings: list[str] = []
+        host = device.computer or device if isinstance(device, NpuDevice) else device
+        measured = MeasuredCosts(host, host.target.units[0].name, store, workload.window_ns, notify)
+        self.costs: Costs = measured
+        if isinstance(device, NpuDevice):
+            self.costs = ModelledCosts(device, measured.wake_ups() if in_real_time else (0,))
 
     def plan(self) -> Plan:
         """The plan, feasible or not."""
         self.notify("loading models")
         wired = wire(self.workload, self.app)
+        self._choose_unit(wired)
         self.notify("compiling whole models")
         tasks = []
         for model in wired:
             self.warnings += [f"{model.entry.name}: {note}" for note in model.model.assumed]
             whole = self._execution(model, [(0, len(model.model.layers) - 1)])
             tasks.append(PlannedTask(model, whole, whole))
-        self.notify("measuring whole models")
-        measured = self._measure([(task.whole, 0) for task in tasks], _PROBE_NS, _PROBE_ROUNDS)
-        excess = pooled_excess([m.samples_ns for m in measured], self.quantile)
+        self.notify("pricing whole models")
+        measured = self.costs.probe([(task.whole, 0) for task in tasks])
+        excess = self._excess(measured)
         durations = [planned_quantile_ns(m.samples_ns, excess) for m in measured]
         tasks = self._ranked(tasks, durations)
         beat = self._beat(tasks)
         timetable = self._place(tasks, beat)
         complete = self._verified if timetable.feasible else self._explained
         timetable = complete(timetable, tasks, beat)
+        self.warnings += _waiting(timetable, tasks)
+        self.warnings += self.costs.warnings
         memory = {self.unit: sum(task.execution.memory_bytes for task in tasks)}
         timetable = msgspec.structs.replace(timetable, memory_bytes=memory, reasons=tuple(self.warnings))
         if timetable.feasible:
@@ -185,7 +236,33 @@ class _Planner:
             )
             if violations:
                 raise FramefitError(f"the timetable fails its check: {violations[0]}", remedy="report this as a bug")
-        return Plan(self.app, self.workload, self.device, timetable, tuple(tasks))
+        return Plan(self.app, self.workload, self.device, self.core, self.costs, timetable, tuple(tasks))
+
+    def _choose_unit(self, wired: Sequence[WiredModel]) -> None:
+        """The first unit that supports every operator; the others stay idle."""
+        units, lacking = self.device.target.units, None
+        for unit in units:
+            lacking = next(
+                ((m, layer, op) for m in wired for layer in m.model.layers for op in layer.op.split("+")
+                 if not unit.supports(op)),
+                None,
+            )  # fmt: skip
+            if lacking is None:
+                self.unit = unit.name
+                break
+        if lacking is not None:
+            model, layer, op = lacking
+            raise InputError(
+                f"no unit of target {self.device.target.name!r} supports all operators: unit {unit.name!r} lacks {op}",
+                where=f"model {model.entry.name!r}, layer {layer.name!r}",
+                remedy="choose another target, or replace the layer",
+            )
+        if len(units) > 1:
+            self.warnings.append(f"one unit is planned, {self.unit!r}; the other {len(units) - 1} stay idle")
+
+    def _excess(self, found: Sequence[Measurement]) -> float:
+        """Quantile over median: as the device tells, or from all samples together."""
+        return self.costs.excess(self.quantile) or pooled_excess([m.samples_ns for m in found], self.quantile)
 
     def _execution(self, wired: WiredModel, bounds: Sequence[tuple[int, int]]) -> Execution:
         return wired.execution(bounds, self.device, self.unit)
@@ -206,7 +283,8 @@ class _Planner:
     def _beat(self, tasks: Sequence[PlannedTask]) -> Beat:
         """Windows, guard and demands."""
         schedule = self.workload.schedule
-        late = self._floor()
+        late = self.costs.wake_ups()
+        late_ns = int(np.quantile(late, _FLOOR_QUANTILE))
         mixed = len({task.priority for task in tasks}) == 2
         preemptive = mixed and schedule.preemption == "auto" and all(u.preemptive for u in self.device.target.units)
         if preemptive and not realtime_priority_permitted():
@@ -215,131 +293,114 @@ class _Planner:
                 "real-time priorities are not permitted here (see framefit doctor): background work yields by itself, "
                 "in segments"
             )
-        guard_ns = max(int(np.quantile(late, _FLOOR_QUANTILE)), _LEAST_GUARD_NS)
+        awake = max(late) > 0  # else nobody waits: virtual time
+        guard_ns, excess_ratio = (
+            max(late_ns, _LEAST_GUARD_NS) if awake else 0,
+            self.costs.greatest_excess(self.quantile),
+        )
         if schedule.guard_ms is not None:
-            guard_ns = round(schedule.guard_ms * 1e6)
-        streams = {stream.name: stream for stream in streams_of(self.workload)}
+            guard_ns, excess_ratio = round(schedule.guard_ms * 1e6), 0.0
         demands = {}
         for task in tasks:
             entry = task.wired.entry
-            read = [streams[source] for source in task.wired.sources.values()]
             demands[task.name] = Demand(
                 deadline_ns=None if entry.deadline_ms is None else round(entry.deadline_ms * 1e6),
-                queue=max(min((stream.queue for stream in read), default=1), entry.frames),
+                queue=task.wired.depth,
                 every=entry.every,
                 frames=entry.frames,
-                refuses=any(stream.when_full != "drop-oldest" for stream in read),
+                refuses=task.wired.when_full != "drop-oldest",
+                waits=task.wired.waits,
             )
         return Beat(
             window_ns=self.workload.window_ns,
             guard_ns=0 if preemptive else guard_ns,
-            late_ns=int(np.quantile(late, _FLOOR_QUANTILE)) + _DISPATCH_NS,
+            late_ns=late_ns + _DISPATCH_NS if awake else 0,
             position=schedule.priority_position,
             preemptive=preemptive,
             demands=demands,
+            excess_ratio=0.0 if preemptive else excess_ratio,
         )
-
-    def _floor(self) -> tuple[int, ...]:
-        """How late the idle machine wakes up, in nanoseconds."""
-        known = self.store.find_numbers("wake-up", {"period_ns": _FLOOR_PERIOD_NS}, self.unit)
-        if known is not None:
-            return known
-        self.notify("measuring the machine's floor")
-        late = tuple(measure_floor(self.device.clock, _FLOOR_PERIOD_NS, _FLOOR_WAKE_UPS).tolist())
-        self.store.add_numbers("wake-up", {"period_ns": _FLOOR_PERIOD_NS}, self.unit, late)
-        return late
-
-    def _measure(
-        self, launches: Sequence[tuple[Execution, int]], budget_ns: int, least_rounds: int, *, on_beat: bool = True
-    ) -> list[Measurement]:
-        """Durations of segments: from the store where it has all of them, else measured in turn.
-
-        On the beat, each round begins after a sleep as in a run; else back to back.
-        """
-        beside = hashlib.sha256("".join(sorted(e.parts[i].digest for e, i in launches)).encode()).hexdigest()[:16]
-        known = [self.store.find(e.parts[index], self.unit, beside, least_rounds) for e, index in launches]
-        found = [measurement for measurement in known if measurement is not None]
-        if len(found) == len(launches):
-            return found
-        random = np.random.default_rng(0)
-        for execution in {id(execution): execution for execution, _ in launches}.values():
-            execution.run(execution.example(random))  # real values between the segments
-        calls = [lambda e=execution, i=index: e.launch(i) for execution, index in launches]
-        found = measure(
-            calls,
-            budget_ns=budget_ns,
-            least_rounds=least_rounds,
-            clock=self.device.clock,
-            period_ns=self.workload.window_ns if on_beat else 0,
-        )
-        self.store.add(beside, [(e.parts[index], self.unit, m) for (e, index), m in zip(launches, found, strict=True)])
-        if sum(not measurement.stable for measurement in found) > len(found) / 2:
-            self.warnings.append("the machine's speed drifted while it was measured: see framefit doctor, plan again")
-        return found
 
     def _probe(self, task: PlannedTask, duration_ns: int, excess: float) -> None:
-        """Price the pieces and boundaries of a model that has to be cut."""
+        """Price the pieces and boundaries of a model that has to be cut, or may be."""
         self.notify(f"pricing cuts of {task.name}")
         model = task.wired.model.grouped(self.device.fusions(task.wired.model))
         task.wired = dataclasses.replace(task.wired, model=model)
         task.runs = candidate_pieces(model, _MOST_PIECES)
-        key: dict[str, Value] = {"model": model.digest, "runs": str(task.runs)}
-        known = self.store.find_numbers("pieces", key, self.unit)
-        *cost, whole_ns = known if known is not None else self._price(task)
-        if known is None:
-            self.store.add_numbers("pieces", key, self.unit, [*cost, whole_ns])
+        if isinstance(self.device, NpuDevice):
+            task.pieces = self._told_pieces(self.device, model, task.runs, excess)
+            return
+        assert isinstance(self.costs, MeasuredCosts)
+        known = self.costs.medians({"model": model.digest, "runs": str(task.runs)}, lambda: self._ways_to_cut(task))
+        *cost, whole_ns = known
         pieces = priced_pieces(cost[: len(task.runs)], cost[len(task.runs) :], whole_ns, excess)
         task.pieces = pieces.scaled(np.full(len(pieces), duration_ns / excess / max(whole_ns, 1)))
 
-    def _price(self, task: PlannedTask) -> list[int]:
-        """Medians of all pieces, of all adjacent pairs, and of the whole model, measured in turn."""
+    def _told_pieces(self, device: NpuDevice, model: Model, runs: Sequence[tuple[int, int]], excess: float) -> Pieces:
+        """Layers' times, the host link at both ends, and a launch more at each boundary."""
+        layers = np.asarray(device.layers_ns(model, self.unit), np.int64)
+        median = np.asarray([layers[first : last + 1].sum() for first, last in runs], np.int64) + device.launch_ns
+        load, store = device.link_ns(model)
+        median[0] += load - device.launch_ns
+        median[-1] += store
+        boundaries = np.full(len(runs) - 1, device.launch_ns, np.int64)
+        return Pieces(median, np.ceil(median * excess).astype(np.int64), boundaries)
+
+    def _ways_to_cut(self, task: PlannedTask) -> list[Launch]:
+        """All pieces, all adjacent pairs, and the whole model."""
         single = self._execution(task.wired, task.runs)
         launches = [(single, index) for index in range(len(task.runs))]
         # Pieces 0+1, 2+3, ... and 1+2, 3+4, ... joined: two more ways to cut the model.
         joined = [self._execution(task.wired, paired(task.runs, start)) for start in (0, 1)]
         launches += [(joined[left % 2], (left + left % 2) // 2) for left in range(len(task.runs) - 1)]
-        launches.append((task.whole, 0))
-        return [m.median_ns for m in self._measure(launches, _PROBE_NS, _PROBE_ROUNDS, on_beat=False)]
+        return [*launches, (task.whole, 0)]
 
     def _place(self, tasks: Sequence[PlannedTask], beat: Beat) -> Timetable:
-        """Measure, place; cut what is too long and measure what came of it, until it holds."""
-        for _ in range(_MOST_ATTEMPTS):
-            models = self._measured_models(tasks)
-            timetable = build_timetable(beat, models)
-            room = segment_room(beat, [model for model in models if model.role == "priority"])
-            changed = False
+        """Price, cut and place; price what came of it and cut anew, until it holds."""
+        for attempt in range(_MOST_ATTEMPTS):
+            models = self._priced_models(tasks)
+            settled = beat.guarded(models)
+            timetable = build_timetable(settled, models)
+            room = segment_room(settled, [model for model in models if model.role == "priority"])
+            if room <= 0:
+                break
+            candidates, undecided = [], []
             for task, model in zip(tasks, models, strict=True):
-                task.uncut = model if task.execution is task.whole else task.uncut
-                if task.priority or room <= 0:
-                    continue
+                whole = task.execution is task.whole
+                task.uncut = model if whole else task.uncut
                 too_long = not beat.preemptive and max(segment.duration_ns for segment in model.segments) > room
-                cut = task.execution is not task.whole
-                if not too_long and (cut or not task.wired.entry.always_split):
+                # With a guard that follows from the segments, shorter ones may pay everywhere.
+                freely = not attempt and beat.excess_ratio > 0
+                decide = not task.priority and (too_long or (whole and (task.wired.entry.always_split or freely)))
+                if not decide:
+                    candidates.append(Candidate(model))
                     continue
                 if task.pieces is None:
                     self._probe(task, model.duration_ns, model.duration_ns / max(model.segments[0].median_ns, 1))
-                elif cut:
+                elif not whole:
                     _correct(task, model)
-                assert task.pieces is not None
-                # Asked to be split, though it fits: into two at least.
-                limit = split_limit(task.pieces, room, fits=not too_long)
-                chosen = partition(task.pieces, room + beat.guard_ns, limit, self.mode)
-                if chosen is not None:
-                    bounds = [(task.runs[first][0], task.runs[last][1]) for first, last in chosen]
-                    if len(bounds) > 1 and tuple(bounds) != task.execution.bounds:
-                        task.execution = self._execution(task.wired, bounds)
-                        changed = True
+                candidates.append(Candidate(task.uncut or model, task.pieces, task.wired.entry.always_split))
+                undecided.append(task)
+            runs = cut(candidates, beat, self.mode).runs
+            changed = False
+            for task in undecided:
+                chosen = runs.get(task.name)
+                bounds = tuple((task.runs[first][0], task.runs[last][1]) for first, last in chosen or ())
+                if len(bounds) > 1 and bounds != task.execution.bounds:
+                    task.execution = self._execution(task.wired, bounds)
+                    changed = True
             if not changed:
                 break
         return timetable
 
-    def _measured_models(self, tasks: Sequence[PlannedTask]) -> list[PlannedModel]:
+    def _priced_models(self, tasks: Sequence[PlannedTask]) -> list[PlannedModel]:
         """All models as they are to run, measured in turn as they will run."""
         launches = [(task.execution, index) for task in tasks for index in range(len(task.execution.parts))]
         launches += [(task.whole, 0) for task in tasks if task.execution is not task.whole]
-        self.notify(f"measuring {len(launches)} segments")
-        found = self._measure(launches, _FINAL_NS, _FINAL_ROUNDS)
-        excess = pooled_excess([m.samples_ns for m in found], self.quantile)
+        if not self.costs.known:
+            self.notify(f"measuring {len(launches)} segments")
+        found = self.costs.final(launches)
+        excess = self._excess(found)
         if excess > _NOISY:
             self.warnings.append(
                 f"durations vary a lot here: the {self.quantile:g} quantile is {excess:.1f} x the median; stop other "
@@ -422,6 +483,22 @@ class _Planner:
                 )
             models.append(msgspec.structs.replace(planned, max_relative_difference=difference))
         return msgspec.structs.replace(timetable, models=tuple(models))
+
+
+def _waiting(timetable: Timetable, tasks: Sequence[PlannedTask]) -> list[str]:
+    """Where a background model will make a stream wait that a priority model reads too."""
+    count, found = timetable.hyperperiod_windows, []
+    for task in tasks:
+        entry, streams = task.wired.entry, task.wired.in_step
+        frames = {slot.frame for window in timetable.windows for slot in window.slots if slot.model == task.name}
+        held = [other.name for other in tasks if other.priority and other.wired.in_step & streams]
+        slow = len(frames) * entry.frames < count // entry.every
+        if timetable.feasible and task.wired.when_full == "block" and not task.priority and held and slow:
+            found.append(
+                f"{task.name} is planned for {len(frames) * entry.frames} frames in {count} windows and makes its "
+                f"stream wait (when_full): {', '.join(held)} may have no frame in the others"
+            )
+    return found
 
 
 def _correct(task: PlannedTask, model: PlannedModel) -> None:

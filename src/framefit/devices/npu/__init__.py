@@ -1,5 +1,5 @@
-"""The simulated accelerator: units that cannot be preempted, in virtual or real time."""
+"""The simulated accelerator: its cycle model, and units that cannot be preempted, in virtual or real time."""
 
-from framefit.devices.npu.device import Jitter, NpuDevice
+from framefit.devices.npu.device import LayerTimes, NpuDevice, greatest_ratio, quantile_ratio
 
-__all__ = ["Jitter", "NpuDevice"]
+__all__ = ["LayerTimes", "NpuDevice", "greatest_ratio", "quantile_ratio"]

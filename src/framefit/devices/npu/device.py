@@ -1,157 +1,312 @@
-"""A device that takes given times: what the dispatcher is tested and compared on."""
+"""A described accelerator that runs: units that cannot be preempted, in virtual or real time."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
+import msgspec
 import numpy as np
 
-from framefit.core.events import EventType, Trace
-from framefit.core.model import Model
-from framefit.core.target import Target
-from framefit.devices.clock import Clock
-from framefit.devices.device import Array, Binding, Completion, Tensors
-from framefit.devices.recorder import EventRecorder
+from framefit.core.events import Trace
+from framefit.core.model import Model, TensorInfo, epilogue_groups
+from framefit.core.program import Operation
+from framefit.core.target import Target, Unit, Variation
+from framefit.devices.clock import Clock, RealClock
+from framefit.devices.device import Array, Binding, Completion, Device, Handle, Tensors, fitting
+from framefit.devices.npu.kinds import TRANSFER, event_kind
+from framefit.devices.npu.packets import PacketBuffer
 from framefit.errors import DeviceError
 
-__all__ = ["Jitter", "NpuDevice"]
+__all__ = ["LayerTimes", "NpuDevice", "greatest_ratio", "quantile_ratio"]
 
-_BATCH = 4096  # random factors drawn at once
+LayerTimes = Callable[[Model, str], Sequence[int]]  # a model with its fused groups, a unit -> ns of each layer
 
-
-@dataclass(frozen=True)
-class Jitter:
-    """How durations vary: log-normal with median 1, cut above.
-
-    Attributes:
-        sigma: of the logarithm.
-        most_ratio: the factor is at most 1 plus this.
-    """
-
-    sigma: float = 0.0
-    most_ratio: float = 0.1
+_BATCH = 4096  # random numbers drawn at once
 
 
 class NpuBinding:
-    """A launch of one label; tensors stay as they are."""
+    """A launch with its arrays, and what computes its outputs."""
 
-    __slots__ = ("_tensors", "core", "duration_ns", "kind")
+    __slots__ = ("_tensors", "duration_ns", "inner", "pattern", "unit")
 
-    def __init__(self, kind: int, core: int, duration_ns: int, tensors: Tensors) -> None:
-        self.kind = kind
-        self.core = core
-        self.duration_ns = duration_ns
+    def __init__(self, handle: NpuHandle, tensors: Tensors, inner: Binding | None) -> None:
+        self.pattern = handle.pattern
+        self.unit = handle.unit
+        self.duration_ns = handle.duration_ns
+        self.inner = inner
         self._tensors = tensors
 
     def output(self, name: str) -> Array:
-        """The array that was bound."""
-        return self._tensors[name]
+        """The array that was bound, or what the latest launch made where its shape is not fixed."""
+        if name in self._tensors:
+            return self._tensors[name]
+        if self.inner is None:
+            raise DeviceError(f"output {name!r} has no fixed shape and is not computed")
+        return self.inner.output(name)
 
 
 @dataclass(frozen=True)
 class NpuHandle:
-    """A label with its duration, and the segment that it was compiled from, if any."""
+    """A segment with its duration and operations.
+
+    Attributes:
+        pattern: number of its packets' pattern.
+        duration_ns: nominal: transfers and all layers.
+        segment: ``None``: nothing but the duration is known.
+        inner: computes its outputs.
+    """
 
     label: str
-    kind: int
-    core: int
+    unit: str
+    pattern: int
     duration_ns: int
+    operations: tuple[Operation, ...]
     segment: Model | None = None
+    inner: Handle | None = None
 
     def bind(self, tensors: Tensors) -> NpuBinding:
-        """Check the arrays of the segment's inputs and outputs; without a segment any will do."""
+        """Attach arrays; see :class:`framefit.devices.device.Handle`."""
         if self.segment is not None:
             for tensor in (*self.segment.inputs, *(output for output in self.segment.outputs if output.fixed)):
-                array = tensors.get(tensor.name)
-                if array is None:
+                if tensor.name not in tensors:
                     raise DeviceError(f"{self.label}: no array for {tensor.name!r}")
-                if array.dtype.name != tensor.dtype or array.shape != tensor.shape or not array.flags.c_contiguous:
-                    raise DeviceError(
-                        f"{self.label}: {tensor.name!r} is {tensor.dtype} {tensor.shape}, the array {array.dtype} "
-                        f"{array.shape}" + ("" if array.flags.c_contiguous else ", not contiguous")
-                    )
-        return NpuBinding(self.kind, self.core, self.duration_ns, tensors)
+                fitting(tensors[tensor.name], tensor, self.label)
+        return NpuBinding(self, tensors, None if self.inner is None else self.inner.bind(tensors))
 
 
 class NpuDevice:
-    """Non-preemptive units on any clock; a launch blocks its unit to the end.
+    """Non-preemptive units on any clock; a launch occupies its unit to the end.
+
+    A launch takes the transfers over the host link and the layers' times, varied by the
+    target's :class:`~framefit.core.target.Variation`; each operation leaves a START and an
+    END packet in the trace unit's buffer. The device does not wait for the host: on a real
+    clock a launch ends when the model says, or when its outputs are there if that is later:
+    then it was slower, all of its operations alike.
 
     Args:
-        target: its units.
-        durations_ns: label -> time without jitter.
+        target: units, host link, trace unit, variation.
+        layer_times: what the layers of a segment take on a unit; ``None``: only launches
+            made by :meth:`timed` can run.
         clock: virtual, or real: then the calling thread waits the time out.
-        jitter: of every launch.
-        seed: of the jitter; the same seed gives the same run.
-        trace_events: capacity of the event buffer.
+        computer: computes outputs for real, as long as :attr:`computes` is set; ``None``: never.
+        seed: of the variation; the same seed gives the same run, bit for bit.
+        keep_events: packets that are kept, the latest of a long run.
     """
 
     def __init__(
         self,
         target: Target,
-        durations_ns: Mapping[str, int],
         clock: Clock,
+        layer_times: LayerTimes | None = None,
         *,
-        jitter: Jitter | None = None,
+        computer: Device | None = None,
         seed: int = 0,
-        trace_events: int = 1 << 18,
+        keep_events: int = 1 << 20,
     ) -> None:
         self.clock = clock
+        self.computes = computer is not None
+        """Whether launches compute their outputs; else arrays stay as they are."""
+        self.late_results = 0
+        """Launches whose outputs were computed later than the model's time."""
         self._target = target
-        self._durations = dict(durations_ns)
-        self._jitter = jitter or Jitter()
-        self._random = np.random.default_rng(seed)
-        self._factors: list[float] = []
-        self._recorder = EventRecorder(trace_events)
-        self._kinds: dict[str, int] = {}
+        self.computer = computer
+        self._layer_times = layer_times
+        self._packets = PacketBuffer(target.trace, keep_events)
+        if isinstance(clock, RealClock):
+            self._packets.prepare()
+        self._free_at: dict[str, int] = {}
+        self.restart(seed)
+
+    def restart(self, seed: int = 0) -> None:
+        """Begin anew: variation from the seed, no packets, every unit free."""
+        self._vary = _Varying(self._target.variation, seed, self.clock.now_ns())
+        self._packets.drain()
+        self._free_at.clear()
+        self.late_results = 0
 
     @property
     def target(self) -> Target:
-        """Its units."""
+        """Its description."""
         return self._target
 
-    def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:  # noqa: ARG002 - the protocol's form
-        """None."""
-        return ()
+    def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
+        """Products with what follows them element by element; see :func:`~framefit.core.model.epilogue_groups`."""
+        return epilogue_groups(model)
 
     def compile(self, segment: Model, unit: str, label: str) -> NpuHandle:
-        """Look up how long ``label`` takes."""
-        return dataclasses.replace(self.handle(label, unit), segment=segment)
-
-    def handle(self, label: str, unit: str) -> NpuHandle:
-        """A launch without a model.
+        """Price a segment, and make it ready to be computed where that is asked for.
 
         Raises:
-            DeviceError: no such unit, or no duration is known for the label.
+            DeviceError: no such unit, or no costs are known.
+            InputError: the unit does not support a layer.
         """
-        core = next((u.core for u in self._target.units if u.name == unit), None)
-        if core is None:
-            raise DeviceError(f"no unit {unit!r}; units: {', '.join(u.name for u in self._target.units)}")
-        if label not in self._durations:
-            raise DeviceError(f"no duration is known for {label!r}", where=self._target.name)
-        kind = self._kinds.setdefault(label, len(self._kinds))
-        return NpuHandle(label, kind, core, self._durations[label])
+        found = self._unit(unit)
+        if self._layer_times is None:
+            raise DeviceError(f"no layer times are known for {label!r}", where=self._target.name)
+        grouped = segment.grouped(self.fusions(segment))
+        times = self._layer_times(grouped, unit)
+        sigma = self._target.variation.sigma_ratio
+        load, store = self.link_ns(segment)
+        first, last = grouped.layers[0].name, grouped.layers[-1].name
+        steps = [
+            (f"{label}.load", first, TRANSFER, load),
+            *((one.name, one.name, event_kind(one.op), ns) for one, ns in zip(grouped.layers, times, strict=True)),
+            (f"{label}.store", last, TRANSFER, store),
+        ]
+        operations = [
+            Operation(index=0, name=name, layer=layer, kind=kind, unit=unit, expected_ns=int(ns), sigma_ratio=sigma)
+            for name, layer, kind, ns in steps
+            if ns or kind != TRANSFER
+        ]
+        inner = None if self.computer is None else self.computer.compile(segment, self._computer_unit, label)
+        return self._handle(label, found, operations, segment, inner)
+
+    def layers_ns(self, model: Model, unit: str) -> tuple[int, ...]:
+        """Nominal times of a model's layers on a unit, without transfers; its fused groups are layers.
+
+        Raises:
+            DeviceError: no costs are known.
+            InputError: the unit does not support a layer.
+        """
+        if self._layer_times is None:
+            raise DeviceError(f"no layer times are known for {model.name!r}", where=self._target.name)
+        return tuple(map(int, self._layer_times(model, unit)))
+
+    def timed(self, label: str, unit: str, duration_ns: int) -> NpuHandle:
+        """A launch of one operation that takes a given time and computes nothing.
+
+        Raises:
+            DeviceError: no such unit.
+        """
+        operation = Operation.opaque(label, label, unit, duration_ns, self._target.variation.sigma_ratio)
+        return self._handle(label, self._unit(unit), [operation], None, None)
+
+    @property
+    def launch_ns(self) -> int:
+        """What a launch costs the host, whatever it hands over: what cutting a model costs at each boundary."""
+        return round(self._target.host.inference_ns)
+
+    def link_ns(self, model: Model) -> tuple[int, int]:
+        """What the host link adds before and after a launch; tensors between segments stay on the device."""
+        host = self._target.host
+        into, out = (
+            sum(self._stored_bytes(tensor) for tensor in tensors if tensor.name not in model.handed_on)
+            for tensors in (model.inputs, model.outputs)
+        )
+        return round(host.transfer_ns(into, 0)), round(host.transfer_ns(0, out) - host.inference_ns)
+
+    def _stored_bytes(self, tensor: TensorInfo) -> int:
+        """As the device stores it: floats of as many bits as it computes with."""
+        bits = None if self._target.processor is None else self._target.processor.activation_bits
+        if bits is None or not tensor.dtype.startswith(("float", "bfloat")):
+            return tensor.bytes
+        return tensor.bytes * bits // (8 * np.dtype(tensor.dtype).itemsize)
 
     def submit(self, binding: Binding) -> Completion:
-        """Wait until the launch has ended."""
+        """Let the launch's time pass; its outputs are computed meanwhile.
+
+        Raises:
+            DeviceError: computing them failed.
+        """
         assert isinstance(binding, NpuBinding)
-        clock, add = self.clock, self._recorder.add
-        started = clock.now_ns()
-        clock.sleep_until_ns(started + round(binding.duration_ns * self._factor()))
-        finished = clock.now_ns()
-        add(started, binding.kind, EventType.START, binding.core, 0)
-        add(finished, binding.kind, EventType.END, binding.core, 0)
+        clock = self.clock
+        started = max(clock.now_ns(), self._free_at.get(binding.unit, 0))
+        nominal = binding.duration_ns
+        factor, stalled_at, stall = self._vary(started, nominal)
+        finished = started + round(nominal * factor) + stall
+        if self.computes and binding.inner is not None:
+            assert self.computer is not None
+            self.computer.submit(binding.inner)
+            if (computed := clock.now_ns()) > finished:
+                finished = computed
+                factor = (finished - started - stall) / max(nominal, 1)
+                self.late_results += 1
+        self._packets.add(binding.pattern, started, factor, stalled_at, stall)
+        self._free_at[binding.unit] = finished
+        clock.sleep_until_ns(finished)
         return Completion(started, finished)
 
     def events(self) -> Trace:
         """Packets since the last call."""
-        return self._recorder.drain(tuple(self._kinds))
+        if self.computer is not None:
+            self.computer.events()
+        return self._packets.drain()
 
-    def _factor(self) -> float:
-        if not self._jitter.sigma:
-            return 1.0
-        if not self._factors:
-            drawn = np.exp(self._jitter.sigma * self._random.standard_normal(_BATCH))
-            self._factors = np.minimum(drawn, 1 + self._jitter.most_ratio).tolist()
-        return self._factors.pop()
+    @property
+    def _computer_unit(self) -> str:
+        assert self.computer is not None
+        return self.computer.target.units[0].name
+
+    def _unit(self, name: str) -> Unit:
+        for unit in self._target.units:
+            if unit.name == name:
+                return unit
+        raise DeviceError(f"no unit {name!r}; units: {', '.join(unit.name for unit in self._target.units)}")
+
+    def _handle(
+        self, label: str, unit: Unit, operations: Sequence[Operation], segment: Model | None, inner: Handle | None
+    ) -> NpuHandle:
+        numbered = tuple(msgspec.structs.replace(one, index=index) for index, one in enumerate(operations))
+        durations = [operation.expected_ns for operation in numbered]
+        pattern = self._packets.pattern([operation.kind for operation in numbered], durations, unit.core)
+        return NpuHandle(label, unit.name, pattern, sum(durations), numbered, segment, inner)
+
+
+class _Varying:
+    """How launches depart from their nominal time, drawn from one seed.
+
+    Jitter is log-normal with median 1, cut above; drift is a slow sine of the speed; stalls
+    come as a Poisson process in busy time.
+
+    Args:
+        variation: of the target.
+        seed: what all of it follows from.
+        origin_ns: when drift begins.
+    """
+
+    def __init__(self, variation: Variation, seed: int, origin_ns: int) -> None:
+        self._variation = variation
+        self._origin_ns = origin_ns
+        self._random = np.random.default_rng(seed)
+        self._factors: list[float] = []
+        self._busy = 0.0
+        stalls = variation.stall_rate_hz > 0 and variation.stall_ns > 0
+        self._next_stall = self._gap() if stalls else math.inf
+
+    def _gap(self) -> float:
+        return float(self._random.exponential(1e9 / self._variation.stall_rate_hz))
+
+    def __call__(self, started_ns: int, nominal_ns: int) -> tuple[float, int, int]:
+        """Factor of the duration, and a stall: nominal time at which it comes, and its length."""
+        variation = self._variation
+        factor = 1.0
+        if variation.sigma_ratio:
+            if not self._factors:
+                drawn = np.exp(variation.sigma_ratio * self._random.standard_normal(_BATCH))
+                self._factors = np.minimum(drawn, 1 + variation.most_ratio).tolist()
+            factor = self._factors.pop()
+        if variation.drift_ratio:
+            turn = math.tau * (started_ns - self._origin_ns) / (variation.drift_period_ms * 1e6)
+            factor *= 1 + variation.drift_ratio * math.sin(turn)
+        before, self._busy = self._busy, self._busy + nominal_ns
+        if self._busy <= self._next_stall:
+            return factor, 0, 0
+        at, count = int(self._next_stall - before), 0
+        while self._busy > self._next_stall:
+            count += 1
+            self._next_stall += self._gap()
+        return factor, at, count * round(variation.stall_ns)
+
+
+def quantile_ratio(variation: Variation, quantile: float) -> float:
+    """A launch's quantile over its nominal time: jitter, and drift at its worst; stalls are not planned for."""
+    jitter = math.exp(variation.sigma_ratio * NormalDist().inv_cdf(quantile)) if variation.sigma_ratio else 1.0
+    return min(jitter, 1 + variation.most_ratio) * (1 + variation.drift_ratio)
+
+
+def greatest_ratio(variation: Variation) -> float:
+    """A launch's greatest duration over its nominal time, stalls apart."""
+    return (1 + variation.most_ratio if variation.sigma_ratio else 1.0) * (1 + variation.drift_ratio)

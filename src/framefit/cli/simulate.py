@@ -1,0 +1,58 @@
+"""``framefit simulate APP.toml``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from framefit.cli.run import Interrupt, finish
+from framefit.cli.screen import Progress
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    app: Annotated[Path, typer.Argument(metavar="APP.toml", help="The workload.")],
+    target: Annotated[
+        str | None, typer.Option("--target", help="Instead of the workload's: built-in name or target.toml.")
+    ] = None,
+    windows: Annotated[int | None, typer.Option("--windows", min=1, help="How many windows to simulate.")] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", help="Of the device's time (default: 10).")] = None,
+    outputs: Annotated[bool, typer.Option("--outputs", help="Read frames and compute outputs for real.")] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Run folder (default: runs/APP-N).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite run folder and sinks.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Of the device's variation and of synthetic frames.")] = 0,
+    max_miss_ratio: Annotated[
+        float, typer.Option("--max-miss-ratio", min=0.0, max=1.0, help="Exit code 1 above it.")
+    ] = 0.01,
+    json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
+) -> None:
+    """Would the models meet their deadlines on that board? The same dispatcher, in virtual time.
+
+    Plans first, from the target's description. Ctrl-C ends the simulation and saves it (exit code 130).
+
+    Example: framefit simulate app.toml --target vpu --windows 100000
+    """
+    from framefit.workflows.simulate import simulate as simulate_workload
+
+    progress = Progress()
+    with Interrupt() as interrupt:
+        try:
+            result = simulate_workload(
+                app,
+                target=target,
+                windows=windows,
+                seconds=seconds,
+                outputs=outputs,
+                output=output,
+                force=force,
+                seed=seed,
+                notify=progress,
+                stop=interrupt,
+                on_idle=progress.windows,
+            )
+        finally:
+            progress.end()
+    finish(result, max_miss_ratio, json=json)

@@ -1,0 +1,448 @@
+"""What ``run`` and ``simulate`` share: jobs, streams and sinks of a planned workload, figures, and the run folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from framefit.core.events import EventType, Trace
+from framefit.core.files import write_record, write_whole
+from framefit.core.program import (
+    Group,
+    Launches,
+    Operation,
+    Program,
+    ProgramUnit,
+    SegmentProgram,
+    write_program,
+)
+from framefit.core.results import Frame, Metrics, RunInfo
+from framefit.core.timetable import Segment, Timetable
+from framefit.core.workload import release_ns
+from framefit.devices.clock import RealClock
+from framefit.devices.host import fingerprint, host_stalls
+from framefit.devices.measure import Measurement
+from framefit.errors import FramefitError, InfeasibleError, InputError
+from framefit.report.frames import write_frames
+from framefit.report.perfetto import write_perfetto
+from framefit.report.picture import run_picture
+from framefit.runtime.costs import Launch
+from framefit.runtime.dispatcher import Dispatcher, instants
+from framefit.runtime.job import Job
+from framefit.runtime.log import LaunchLog
+from framefit.runtime.metrics import frame_records, priority_ns, run_metrics, stream_metrics
+from framefit.runtime.preemptive import PreemptiveDispatcher
+from framefit.runtime.sinks import AggregatingSink, Sink, open_sink
+from framefit.runtime.streams import Feed, Queue, Stream, open_stream
+from framefit.runtime.timed import TimedExecution
+from framefit.runtime.wiring import streams_of
+from framefit.scheduling.bounds import Work, fluid_bounds_hz, packing_bounds_hz
+from framefit.scheduling.service import Rotation
+from framefit.workflows.plan import Plan
+
+__all__ = ["RunResult", "Session", "counted_windows", "free_folder", "needs_feasible", "write_folder"]
+
+Releases = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+_DEFAULT_SECONDS = 10.0
+_MOST_SHOWN = 100_000  # launches in trace.pftrace and run.svg: some 20 MB
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run or a simulation gave.
+
+    Attributes:
+        folder: the run folder, complete.
+        timetable: the plan that was run.
+        metrics: figures.
+        frames: the fate of every frame.
+        trace, program, launches, releases_ns: what happened, on the run's clock; the trace is the device's.
+        seen, seen_program: the same as the host saw it, a launch an operation.
+        interrupted: whether it was stopped before its end.
+    """
+
+    folder: Path
+    timetable: Timetable
+    metrics: Metrics
+    frames: tuple[Frame, ...]
+    trace: Trace
+    program: Program
+    seen: Trace
+    seen_program: Program
+    launches: Launches
+    releases_ns: Releases
+    interrupted: bool
+
+
+def counted_windows(windows: int | None, seconds: float | None, rate_hz: float) -> int:
+    """How many windows are asked for; by default 10 seconds of them.
+
+    Raises:
+        InputError: none, or told in two ways.
+    """
+    if windows is not None and seconds is not None:
+        raise InputError("windows and seconds are both given", remedy="give one of them")
+    if (windows is not None and windows < 1) or (seconds is not None and not seconds > 0):
+        raise InputError(f"nothing to run: {windows if windows is not None else seconds}", remedy="ask for more than 0")
+    return windows if windows is not None else max(round((seconds or _DEFAULT_SECONDS) * rate_hz), 1)
+
+
+def needs_feasible(planned: Plan) -> None:
+    """Refuse a plan that does not fit.
+
+    Raises:
+        InfeasibleError: the binding constraint, with what would help.
+    """
+    timetable = planned.timetable
+    if not timetable.feasible:
+        changes = "; ".join(f"{fix.change} ({fix.effect})" for fix in timetable.fixes)
+        raise InfeasibleError(
+            f"the models do not fit: {timetable.binding_constraint}", where=planned.app, remedy=changes or None
+        )
+
+
+class Session:
+    """Streams, sinks and jobs of one run.
+
+    Args:
+        planned: feasible.
+        seed: of synthetic frames.
+        frames: whether frames are read and outputs given out; else only time passes.
+    """
+
+    def __init__(self, planned: Plan, *, seed: int, frames: bool = True) -> None:
+        self.plan = planned
+        workload, timetable = planned.workload, planned.timetable
+        folder = planned.app.resolve().parent
+        behind = max(task.wired.behind for task in planned.tasks)
+        self.streams: dict[str, Stream] = {
+            entry.name: open_stream(entry, seed + index, folder=folder, keep=behind)
+            for index, entry in enumerate(streams_of(workload))
+            if frames
+        }
+        steps = {task.wired.in_step: Feed(waits=task.wired.waits) for task in planned.tasks}
+        self.feeds = {name: feed for step, feed in steps.items() for name in step}
+        jobs, first = [], 0
+        self.first_programs: list[int] = []
+        self.sinks: list[Sink] = []
+        for task, model in zip(planned.tasks, timetable.models, strict=True):
+            entry, execution = task.wired.entry, task.execution
+            default_ns = timetable.window_ns if task.priority else None
+            jobs.append(
+                Job(
+                    execution=execution
+                    if frames
+                    else TimedExecution(planned.device, execution.labels, execution.bindings),
+                    first_program=first,
+                    priority=task.priority,
+                    estimates_ns=[segment.duration_ns for segment in model.segments],
+                    deadline_ns=default_ns if entry.deadline_ms is None else round(entry.deadline_ms * 1e6),
+                    sources={name: self.streams[source] for name, source in task.wired.sources.items() if frames},
+                    queue=Queue(task.wired.depth, task.wired.when_full),
+                    feed=steps[task.wired.in_step],
+                    every=entry.every,
+                    frames=entry.frames,
+                )
+            )
+            if frames:
+                jobs[-1].read(0)  # a frame that does not fit is found now, not in the loop
+            self.first_programs.append(first)
+            first += len(model.segments)
+        self._jobs = jobs
+        numbers = {task.name: index for index, task in enumerate(planned.tasks)}
+        on_host = isinstance(planned.device.clock, RealClock)
+        dispatching = PreemptiveDispatcher if timetable.preemptive else Dispatcher
+        self.dispatcher = dispatching(
+            planned.device,
+            planned.device.clock,
+            jobs,
+            workload.beat_hz,
+            timetable.guard_ns,
+            service=Rotation(sum(not job.priority for job in jobs)),
+            reserved=instants(timetable, numbers),
+            stalls=host_stalls(planned.core) if on_host else None,
+        )
+
+    def lengths(self) -> list[int]:
+        """Of streams that end a run when they end, because nothing of them can be left; where they are known."""
+        waiting = {name for name, feed in self.feeds.items() if feed.waits}
+        return [s.length for name, s in self.streams.items() if s.length is not None and name not in waiting]
+
+    def open_sinks(self, *, force: bool) -> None:
+        """Give every job its sinks; none is left behind where one cannot be opened."""
+        folder, outputs = self.plan.app.resolve().parent, self.plan.workload.outputs
+        paths = [folder / output.sink for output in outputs if output.sink.endswith((".npz", ".jsonl"))]
+        new = [path for path in paths if not path.exists()]
+        try:
+            for task, job in zip(self.plan.tasks, self._jobs, strict=True):
+                aggregate, sinks = task.wired.entry.aggregate, []
+                for output in outputs:
+                    if output.model == task.name:
+                        sink = open_sink(output.sink, force=force, folder=folder)
+                        self.sinks.append(AggregatingSink(sink, aggregate) if aggregate > 1 else sink)
+                        sinks.append((self.sinks[-1], output.tensors))
+                job.sinks = sinks
+        except FramefitError:
+            self.close()
+            for path in new:
+                path.unlink(missing_ok=True)
+            raise
+
+    def measure(self) -> list[Measurement]:
+        """All segments and uncut models in turn, as around every run."""
+        launches: list[Launch] = [
+            (t.execution, index) for t in self.plan.tasks for index in range(len(t.execution.parts))
+        ]
+        return self.plan.costs.around([*launches, *((task.whole, 0) for task in self.plan.tasks)])
+
+    def reset(self) -> None:
+        """Zero all state."""
+        for task in self.plan.tasks:
+            task.execution.reset()
+
+    def close(self) -> None:
+        """Complete all sinks."""
+        failure: FramefitError | None = None
+        for sink in self.sinks:
+            try:
+                sink.close()
+            except FramefitError as error:  # the others are completed all the same
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _bounds_hz(self, segment_ns: Sequence[int], whole_ns: Sequence[int]) -> dict[str, tuple[float, float]]:
+        """Background model -> fluid and packing bound."""
+        timetable = self.plan.timetable
+        work = {
+            task.name: Work(
+                whole,
+                segment_ns[first : first + len(model.segments)],
+                every=task.wired.entry.every,
+                frames=task.wired.entry.frames,
+            )
+            for task, first, model, whole in zip(
+                self.plan.tasks, self.first_programs, timetable.models, whole_ns, strict=True
+            )
+            if not task.priority
+        }
+        reserved_ns = priority_ns(timetable, self.dispatcher)
+        fluid = fluid_bounds_hz(timetable.window_ns, reserved_ns, list(work.values()))
+        packing = fluid  # where nothing has to be packed
+        if not timetable.preemptive:
+            packing = packing_bounds_hz(timetable.window_ns, round(reserved_ns), list(work.values()))
+        return dict(zip(work, zip(fluid, packing, strict=True), strict=True))
+
+    def _received(self, windows: int) -> dict[str, tuple[int, int]]:
+        """Stream -> frames that came, and windows in which it waited."""
+        received = {}
+        for name in [entry.name for entry in streams_of(self.plan.workload)]:
+            feed = self.feeds.get(name, Feed(delivered=windows))  # nobody reads it
+            length = self.streams[name].length if name in self.streams else None
+            received[name] = feed.delivered if length is None else min(feed.delivered, length), feed.waited
+        return received
+
+    def result(
+        self,
+        folder: Path,
+        floor: np.ndarray[tuple[int], np.dtype[np.int64]],
+        around: Sequence[Sequence[Measurement]],
+        *,
+        interrupted: bool,
+    ) -> RunResult:
+        """Figures from the logs."""
+        timetable, run = self.plan.timetable, self.dispatcher
+        rate_hz, windows = self.plan.workload.beat_hz, run.windows
+        count = len(self.plan.tasks)
+        medians = [int(np.median(np.concatenate([m.samples_ns for m in same]))) for same in zip(*around, strict=True)]
+        segment_ns, whole_ns = medians[:-count], medians[-count:]
+        names = [task.name for task in self.plan.tasks]
+        counted_by = {task.name: next(iter(task.wired.sources.values()), "-") for task in self.plan.tasks}
+        frames = frame_records(run.frames, names, counted_by, run.start_ns)
+        metrics = run_metrics(
+            timetable,
+            run,
+            rate_hz=rate_hz,
+            segment_ns=segment_ns,
+            whole_ns=whole_ns,
+            floor_ns=floor,
+            bounds_hz=self._bounds_hz(segment_ns, whole_ns),
+            memory_bytes=sum(task.execution.memory_bytes for task in self.plan.tasks),
+            streams=stream_metrics(
+                frames,
+                {task.name: set(task.wired.sources.values()) for task in self.plan.tasks},
+                self._received(windows),
+            ),
+        )
+        releases = np.asarray([run.start_ns + release_ns(k, rate_hz) for k in range(windows)], np.int64)
+        told, seen_program = _program(self.plan), _host_program(self.plan)
+        return RunResult(
+            folder=folder,
+            timetable=timetable,
+            metrics=metrics,
+            frames=tuple(frames),
+            trace=run.trace(),
+            program=told,
+            seen=_host_trace(seen_program, run),
+            seen_program=seen_program,
+            launches=run.launches.launches(),
+            releases_ns=releases,
+            interrupted=interrupted,
+        )
+
+
+def _program(planned: Plan) -> Program:
+    """What the device executes; where it cannot say how long, the timetable does."""
+    programs = []
+    for task, model in zip(planned.tasks, planned.timetable.models, strict=True):
+        for segment, label, found in zip(model.segments, task.execution.labels, task.execution.operations, strict=True):
+            operations = found
+            if len(found) == 1 and not found[0].expected_ns:
+                operations = (_whole(label, segment),)
+            programs.append(_segment_program(label, task.name, segment.index, operations))
+    return _complete(planned, programs)
+
+
+def _host_program(planned: Plan) -> Program:
+    """What the host sees of it: one operation a segment."""
+    programs = []
+    for task, model in zip(planned.tasks, planned.timetable.models, strict=True):
+        for segment, label in zip(model.segments, task.execution.labels, strict=True):
+            programs.append(_segment_program(label, task.name, segment.index, (_whole(label, segment),)))
+    return _complete(planned, programs)
+
+
+def _whole(label: str, segment: Segment) -> Operation:
+    spread = max(segment.duration_ns / max(segment.median_ns, 1) - 1, 0.0) / 2.33
+    return Operation.opaque(label, segment.last_layer, segment.unit, segment.median_ns, spread)
+
+
+def _segment_program(label: str, model: str, segment: int, operations: tuple[Operation, ...]) -> SegmentProgram:
+    return SegmentProgram(name=label, model=model, segment=segment, groups=(Group(index=0, operations=operations),))
+
+
+def _complete(planned: Plan, programs: Sequence[SegmentProgram]) -> Program:
+    units = planned.device.target.units
+    return Program(
+        window_ns=planned.timetable.window_ns,
+        units=tuple(ProgramUnit(name=unit.name, core=unit.core) for unit in units),
+        programs=tuple(programs),
+        launches="launches.npz",
+    )
+
+
+def _host_trace(program: Program, run: Dispatcher) -> Trace:
+    """The launches as the host saw them, as a trace: nothing is lost, times are the host's."""
+    rows = run.launches.finished()
+    core_of = {unit.name: unit.core for unit in program.units}
+    cores = np.asarray([core_of[one.groups[0].operations[0].unit] for one in program.programs])
+    which = rows[:, LaunchLog.PROGRAM]
+    times = rows[:, [LaunchLog.STARTED, LaunchLog.FINISHED]]
+    return Trace(
+        time_ns=times.reshape(-1),
+        id=np.repeat(which, 2).astype(np.int32),
+        type=np.tile([EventType.START, EventType.END], len(rows)).astype(np.uint8),
+        core=np.repeat(cores[which] if len(which) else which, 2).astype(np.int16),
+        operation=np.zeros(2 * len(rows), np.int64),
+        kinds=tuple(one.name for one in program.programs),
+    )
+
+
+def _left_out(result: RunResult) -> list[str]:
+    """What the files of a long run do not hold."""
+    notes = []
+    if len(result.launches) > _MOST_SHOWN:
+        notes.append(f"trace.pftrace and run.svg show the last {_MOST_SHOWN} of {len(result.launches)} launches")
+    if gone := result.trace.meta.overwritten_events:
+        notes.append(f"trace.npz holds the last {len(result.trace)} events; {gone} before them are not kept")
+    return notes
+
+
+def _latest(result: RunResult) -> tuple[Trace, Launches, Releases]:
+    """What the pictures show: of a long run its last part, whole repetitions of the timetable."""
+    seen, launches, releases = result.seen, result.launches, result.releases_ns
+    skip = len(launches) - _MOST_SHOWN
+    if skip <= 0:
+        return seen, launches, releases
+    pattern = len(result.timetable.windows)
+    window = -(-int(launches.window[skip]) // pattern) * pattern
+    skip = int(np.searchsorted(launches.window, window))
+    later = Launches(
+        program=launches.program[skip:],
+        window=launches.window[skip:],
+        frame=launches.frame[skip:],
+        submit_ns=launches.submit_ns[skip:],
+    )
+    rest = slice(2 * skip, None)
+    shown = Trace(
+        time_ns=seen.time_ns[rest],
+        id=seen.id[rest],
+        type=seen.type[rest],
+        core=seen.core[rest],
+        operation=seen.operation[rest],
+        kinds=seen.kinds,
+    )
+    return shown, later, releases[window:]
+
+
+def free_folder(app: Path) -> Path:
+    """``runs/APP-N``: named after the file, or its folder where it is just called app.toml."""
+    name = app.stem if app.stem != "app" else app.resolve().parent.name
+    number = 1
+    while (folder := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return folder
+
+
+def write_folder(
+    result: RunResult, planned: Plan, *, seed: int, force: bool, command: str, error: FramefitError | None
+) -> None:
+    """The run folder: made beside its place, then renamed."""
+    final = result.folder
+    part = final.with_name(f".{final.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        info = RunInfo(
+            command=command,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            seed=seed,
+            interrupted=result.interrupted,
+            error=None if error is None else str(error),
+            workload=msgspec.to_builtins(planned.workload),
+            host=dict(fingerprint()),
+            warnings=(*planned.timetable.reasons, *_left_out(result)),
+        )
+        write_record(part / "run.json", info)
+        write_record(part / "timetable.json", result.timetable)
+        write_program(part, result.program, result.launches)
+        result.trace.write(part / "trace.npz")
+        write_record(part / "metrics.json", result.metrics)
+        write_frames(part / "frames.csv", result.frames)
+        priority = [model.name for model in result.timetable.models if model.role == "priority"]
+        seen, launches, releases = _latest(result)
+        write_perfetto(part / "trace.pftrace", seen, result.seen_program, launches, releases, priority)
+        picture = run_picture(
+            seen, result.seen_program, launches, releases, priority, reserved_ns=result.timetable.first_reserved_ns
+        )
+        with write_whole(part / "run.svg") as file:
+            file.write(picture.encode())
+        if final.exists() and force:
+            old = final.with_name(f".{final.name}.old")
+            shutil.rmtree(old, ignore_errors=True)
+            final.replace(old)
+            part.replace(final)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            part.replace(final)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error}", where=final, remedy="check folder and space") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

@@ -1,0 +1,105 @@
+"""``framefit simulate``: the same dispatcher on a described device, in virtual time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from framefit.core.workload import load_workload
+from framefit.devices.clock import VirtualClock
+from framefit.devices.host import flushed_denormals
+from framefit.devices.npu import NpuDevice
+from framefit.errors import FramefitError, InputError
+from framefit.runtime.wiring import check_sinks
+from framefit.workflows.plan import Notify, Plan, plan, silent
+from framefit.workflows.session import RunResult, Session, counted_windows, free_folder, needs_feasible, write_folder
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    app: str | Path | Plan,
+    *,
+    target: str | None = None,
+    windows: int | None = None,
+    seconds: float | None = None,
+    outputs: bool = False,
+    output: str | Path | None = None,
+    force: bool = False,
+    seed: int = 0,
+    notify: Notify = silent,
+    stop: Callable[[], bool] = lambda: False,
+    on_idle: Callable[[int, int], None] | None = None,
+) -> RunResult:
+    """Play a workload through on a described device, faster than time, and write the run folder.
+
+    The dispatcher is the one that runs for real; only clock and device are others. The
+    device takes what its description says, varied from the seed; the same seed gives the
+    same run, bit for bit.
+
+    Args:
+        app: an ``app.toml``, or a plan that was made of one for a described device.
+        target: instead of the workload's: a built-in name, or the path of a ``target.toml``.
+        windows: how many; or ``seconds`` (default 10) of the device's time.
+        seconds: length of the run.
+        outputs: read frames, compute outputs for real and give them to the sinks; else only
+            time passes, and streams do not end.
+        output: the run folder; default: ``runs/APP-N``, the first N that is free.
+        force: overwrite folder and sinks.
+        seed: of the device's variation, and of synthetic frames.
+        notify: receives what is being done.
+        stop: asked in every window; true ends the run, which is saved.
+        on_idle: called with (windows begun, windows) where a window leaves time.
+
+    Raises:
+        InputError: see :func:`framefit.plan`; a target that is this machine's processor, a
+            folder or sink that exists.
+        InfeasibleError: the plan does not fit.
+
+    Example:
+        >>> framefit.simulate("app.toml", target="vpu", windows=100_000).metrics.miss_ratio  # doctest: +SKIP
+        0.0
+    """
+    counted_windows(windows, seconds, 1.0)
+    path = app.app if isinstance(app, Plan) else Path(app)
+    folder = free_folder(path) if output is None else Path(output)
+    if folder.exists() and not force:
+        raise InputError("already exists", where=folder, remedy="choose another folder, or overwrite it with --force")
+    if outputs:
+        check_sinks(app.workload if isinstance(app, Plan) else load_workload(path), path, force=force)
+    planned = app if isinstance(app, Plan) else plan(app, target=target, notify=notify)
+    device = planned.device
+    if not isinstance(device, NpuDevice):
+        raise InputError(
+            f"target {device.target.name!r} is this machine, which cannot be simulated",
+            where=path,
+            remedy="name a described target (--target vpu; see framefit targets), or use framefit run",
+        )
+    needs_feasible(planned)
+    device.clock, device.computes = VirtualClock(), outputs
+    device.restart(seed)
+    session = Session(planned, seed=seed, frames=outputs)
+    count = min([counted_windows(windows, seconds, planned.workload.beat_hz), *session.lengths()])
+    if outputs:
+        session.open_sinks(force=force)
+    dispatcher, failure = session.dispatcher, None
+    notify(f"simulating {count} windows")
+    try:
+        with flushed_denormals():
+            dispatcher.run(count, stop=stop, on_idle=None if on_idle is None else lambda begun: on_idle(begun, count))
+    except FramefitError as error:  # of a sink, a stream: what happened is kept
+        failure = error
+    interrupted = dispatcher.windows < count and not dispatcher.ended and failure is None
+    try:
+        session.close()
+    except FramefitError as error:
+        failure = failure or error
+    notify("writing the run folder")
+    result = session.result(folder, np.zeros(1, np.int64), [session.measure()], interrupted=interrupted)
+    write_folder(result, planned, seed=seed, force=force, command=" ".join(sys.argv), error=failure)
+    if failure is not None:
+        raise failure
+    return result
