@@ -115,6 +115,7 @@ def show_run(result: RunResult) -> None:
             priority,
             reserved_ns=result.timetable.first_reserved_ns,
         ),
+        *(f"note: {warning}" for warning in result.warnings),
         f"run folder: {result.folder}\n"
         f"trace:      {result.folder / 'trace.pftrace'} (open it at https://ui.perfetto.dev)\n"
         f"picture:    {result.folder / 'run.svg'}",

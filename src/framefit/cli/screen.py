@@ -56,7 +56,7 @@ def show(*parts: RenderableType) -> None:
 
     console = Console(highlight=False)
     for part in parts:
-        console.print(part)
+        console.print(part, markup=False)
 
 
 def show_json(record: Record) -> None:

@@ -75,12 +75,14 @@ def run(
     device, timetable = planned.device, planned.timetable
     if isinstance(device, NpuDevice):
         device.clock, device.computes = RealClock(), True
-        device.restart(seed)
     session = Session(planned, seed=seed)
     count = min([counted_windows(windows, seconds, planned.workload.beat_hz), *session.lengths()])
     failure: FramefitError | None = None
     with pinned(planned.core), flushed_denormals():
         notify("warming up")
+        if isinstance(device, NpuDevice):  # whose launches are not measured
+            session.launch_all()
+            device.restart(seed)
         around = [session.measure()]
         notify("idle control")
         idle_windows = int(np.clip(count // 10, _LEAST_FLOOR, _MOST_FLOOR))
@@ -106,8 +108,6 @@ def run(
         session.close()
     except FramefitError as error:
         failure = failure or error
-    if isinstance(device, NpuDevice) and device.late_results:
-        notify(f"{device.late_results} launches took this host longer to compute than the described device")
     notify("writing the run folder")
     result = session.result(folder, floor, around, interrupted=interrupted)
     write_folder(result, planned, seed=seed, force=force, command=" ".join(sys.argv), error=failure)

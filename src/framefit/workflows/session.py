@@ -28,6 +28,7 @@ from framefit.core.workload import release_ns
 from framefit.devices.clock import RealClock
 from framefit.devices.host import fingerprint, host_stalls
 from framefit.devices.measure import Measurement
+from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InfeasibleError, InputError
 from framefit.report.frames import write_frames
 from framefit.report.perfetto import write_perfetto
@@ -66,6 +67,7 @@ class RunResult:
         trace, program, launches, releases_ns: what happened, on the run's clock; the trace is the device's.
         seen, seen_program: the same as the host saw it, a launch an operation.
         interrupted: whether it was stopped before its end.
+        warnings: what a reader of these should know, those of the plan first.
     """
 
     folder: Path
@@ -79,6 +81,7 @@ class RunResult:
     launches: Launches
     releases_ns: Releases
     interrupted: bool
+    warnings: tuple[str, ...] = ()
 
 
 def counted_windows(windows: int | None, seconds: float | None, rate_hz: float) -> int:
@@ -202,6 +205,12 @@ class Session:
         ]
         return self.plan.costs.around([*launches, *((task.whole, 0) for task in self.plan.tasks)])
 
+    def launch_all(self) -> None:
+        """Run every model once: first launches are slow."""
+        random = np.random.default_rng(0)
+        for task in self.plan.tasks:
+            task.execution.run(task.execution.example(random))
+
     def reset(self) -> None:
         """Zero all state."""
         for task in self.plan.tasks:
@@ -282,19 +291,21 @@ class Session:
             ),
         )
         releases = np.asarray([run.start_ns + release_ns(k, rate_hz) for k in range(windows)], np.int64)
+        trace, launches = run.trace(), run.launches.launches()
         told, seen_program = _program(self.plan), _host_program(self.plan)
         return RunResult(
             folder=folder,
             timetable=timetable,
             metrics=metrics,
             frames=tuple(frames),
-            trace=run.trace(),
+            trace=trace,
             program=told,
             seen=_host_trace(seen_program, run),
             seen_program=seen_program,
-            launches=run.launches.launches(),
+            launches=launches,
             releases_ns=releases,
             interrupted=interrupted,
+            warnings=(*timetable.reasons, *_notes(self.plan, launches, trace)),
         )
 
 
@@ -304,7 +315,7 @@ def _program(planned: Plan) -> Program:
     for task, model in zip(planned.tasks, planned.timetable.models, strict=True):
         for segment, label, found in zip(model.segments, task.execution.labels, task.execution.operations, strict=True):
             operations = found
-            if len(found) == 1 and not found[0].expected_ns:
+            if [one.kind for one in found] == [label] and not found[0].expected_ns:
                 operations = (_whole(label, segment),)
             programs.append(_segment_program(label, task.name, segment.index, operations))
     return _complete(planned, programs)
@@ -355,13 +366,18 @@ def _host_trace(program: Program, run: Dispatcher) -> Trace:
     )
 
 
-def _left_out(result: RunResult) -> list[str]:
-    """What the files of a long run do not hold."""
+def _notes(planned: Plan, launches: Launches, trace: Trace) -> list[str]:
+    """What the files of a run do not hold, and what held it up."""
     notes = []
-    if len(result.launches) > _MOST_SHOWN:
-        notes.append(f"trace.pftrace and run.svg show the last {_MOST_SHOWN} of {len(result.launches)} launches")
-    if gone := result.trace.meta.overwritten_events:
-        notes.append(f"trace.npz holds the last {len(result.trace)} events; {gone} before them are not kept")
+    if len(launches) > _MOST_SHOWN:
+        notes.append(f"trace.pftrace and run.svg show the last {_MOST_SHOWN} of {len(launches)} launches")
+    if gone := trace.meta.overwritten_events:
+        notes.append(f"trace.npz holds the last {len(trace)} events; {gone} before them are not kept")
+    if isinstance(planned.device, NpuDevice) and (late := planned.device.late_results):
+        notes.append(
+            f"{late} of {len(launches)} launches took this host longer to compute than the described device: times are "
+            "the host's there; framefit simulate has the device's"
+        )
     return notes
 
 
@@ -418,7 +434,7 @@ def write_folder(
             error=None if error is None else str(error),
             workload=msgspec.to_builtins(planned.workload),
             host=dict(fingerprint()),
-            warnings=(*planned.timetable.reasons, *_left_out(result)),
+            warnings=result.warnings,
         )
         write_record(part / "run.json", info)
         write_record(part / "timetable.json", result.timetable)

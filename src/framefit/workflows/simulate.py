@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from framefit.core.target import resolve_target
 from framefit.core.workload import load_workload
 from framefit.devices.clock import VirtualClock
 from framefit.devices.host import flushed_denormals
@@ -68,20 +69,27 @@ def simulate(
     folder = free_folder(path) if output is None else Path(output)
     if folder.exists() and not force:
         raise InputError("already exists", where=folder, remedy="choose another folder, or overwrite it with --force")
-    if outputs:
-        check_sinks(app.workload if isinstance(app, Plan) else load_workload(path), path, force=force)
-    planned = app if isinstance(app, Plan) else plan(app, target=target, notify=notify)
-    device = planned.device
-    if not isinstance(device, NpuDevice):
+    workload = app.workload if isinstance(app, Plan) else load_workload(path)
+    if isinstance(app, Plan):
+        described = app.device.target
+    else:
+        described = resolve_target(target or workload.target, path.parent if target is None else Path())
+    if described.kind != "npu":  # said before anything is measured
         raise InputError(
-            f"target {device.target.name!r} is this machine, which cannot be simulated",
+            f"target {described.name!r} is this machine, which cannot be simulated",
             where=path,
             remedy="name a described target (--target vpu; see framefit targets), or use framefit run",
         )
+    if outputs:
+        check_sinks(workload, path, force=force)
+    planned = app if isinstance(app, Plan) else plan(app, target=target, notify=notify)
     needs_feasible(planned)
+    device = planned.device
+    assert isinstance(device, NpuDevice)
     device.clock, device.computes = VirtualClock(), outputs
     device.restart(seed)
     session = Session(planned, seed=seed, frames=outputs)
+    session.reset()
     count = min([counted_windows(windows, seconds, planned.workload.beat_hz), *session.lengths()])
     if outputs:
         session.open_sinks(force=force)
