@@ -64,25 +64,44 @@ def test_bounds_count_frames_not_launches() -> None:
         assert packing_bounds_hz(100, 40, work, windows=600) == [pytest.approx(frames_a_window * 1e7, rel=0.01)]
 
 
-def test_models_are_served_in_turn_and_what_one_leaves_goes_to_the_others() -> None:
+def due(whole_ns: float, every: int = 1, share: float = 1.0) -> Work:
+    """A model by its duration, its period and its share."""
+    return Work(whole_ns, every=every, share=share)
+
+
+def test_models_are_served_in_their_shares_and_what_one_leaves_goes_to_the_others() -> None:
     """Residual 60: 40 and 80 ns share one rate of 1/2; one that is due every fourth window leaves 10 of its 20."""
-    assert fluid_rates(60, [40, 80], [1, 1]) == [0.5, 0.5]
-    assert fluid_rates(60, [40, 80], [4, 1]) == [0.25, 50 / 80]
-    assert fluid_rates(60, [10, 20], [1, 1]) == [1, 1]
-    assert fluid_rates(0, [10, 20], [1, 1]) == [0, 0]
-    assert fluid_rates(60, [], []) == []
+    assert fluid_rates(60, [due(40), due(80)]) == [0.5, 0.5]
+    assert fluid_rates(60, [due(40, share=3), due(60)]) == [1, pytest.approx(1 / 3)]
+    assert fluid_rates(60, [due(40, every=4), due(80)]) == [0.25, 50 / 80]
+    assert fluid_rates(60, [due(10), due(20)]) == [1, 1]
+    assert fluid_rates(0, [due(10), due(20)]) == [0, 0]
+    assert fluid_rates(60, []) == []
 
 
-@given(st.floats(0, 500), st.lists(st.tuples(st.floats(1, 200), st.integers(1, 9)), min_size=1, max_size=5))
-def test_the_fluid_is_used_up_or_nobody_needs_more(residual: float, models: list[tuple[float, int]]) -> None:
-    """No more than the residual is handed out; who gets less than the others has all that arrives."""
-    durations, periods = [d for d, _ in models], [p for _, p in models]
-    rates = fluid_rates(residual, durations, periods)
-    used = sum(rate * duration for rate, duration in zip(rates, durations, strict=True))
+@given(
+    st.floats(0, 500),
+    st.lists(st.builds(due, st.floats(1, 200), st.integers(1, 9), st.floats(0.1, 9)), min_size=1, max_size=5),
+)
+def test_the_fluid_is_used_up_or_nobody_needs_more(residual: float, models: list[Work]) -> None:
+    """No more than the residual is handed out; who gets less than its share has all that arrives."""
+    rates = fluid_rates(residual, models)
+    used = sum(rate * model.whole_ns for rate, model in zip(rates, models, strict=True))
     assert used <= residual * (1 + 1e-9) + 1e-9
-    satisfied = [rate == pytest.approx(1 / period) for rate, period in zip(rates, periods, strict=True)]
+    satisfied = [rate == pytest.approx(1 / model.every) for rate, model in zip(rates, models, strict=True)]
     assert all(satisfied) or used == pytest.approx(residual)
-    assert all(done or rate == pytest.approx(max(rates)) for rate, done in zip(rates, satisfied, strict=True))
+    level = max(rate / model.share for rate, model in zip(rates, models, strict=True))
+    for rate, model, done in zip(rates, models, satisfied, strict=True):
+        assert done or rate / model.share == pytest.approx(level)
+
+
+def test_what_finds_a_queue_full_is_no_work_for_the_packing_bound() -> None:
+    """With one frame that waits a model runs in its turn only; with more of them it fills the gaps, too."""
+    models = [Work(10, [10]), Work(90, [45, 45])]
+    third = pytest.approx(1e7 / 3)
+    assert packing_bounds_hz(100, 50, models, windows=600) == [third, third]
+    patient = [Work(10, [10], queue=9), models[1]]
+    assert packing_bounds_hz(100, 50, patient, windows=600) == [pytest.approx(1e7, rel=0.02), third]
 
 
 def test_the_packing_bound_serves_in_turn_too() -> None:

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from plans import some_pieces, uniform
 
@@ -46,9 +46,10 @@ def every_partition(count: int) -> list[Runs]:
     ]
 
 
+@settings(max_examples=2000)
 @given(some_pieces(), st.integers(1, 4000), st.floats(0.3, 1))
 def test_no_set_of_cuts_loses_less(pieces: Pieces, residual_ns: int, share: float) -> None:
-    """Of all legal cut sets the best, if its boundaries add at most 2 %; else some that do, or the cheapest."""
+    """Of all legal cut sets the best, if its boundaries add at most 2 %, or all add more; else one that does not."""
     limit_ns = max(int(residual_ns * share), 1)
     legal = [
         runs for runs in every_partition(len(pieces)) if all(quantile_of(pieces, *run) <= limit_ns for run in runs)
@@ -60,10 +61,10 @@ def test_no_set_of_cuts_loses_less(pieces: Pieces, residual_ns: int, share: floa
     assert chosen in legal
     best = min(legal, key=lambda runs: cost_of(pieces, runs, residual_ns))
     most = 0.02 * median_of(pieces, 0, len(pieces) - 1)
-    if boundaries_of(pieces, best) <= most:
+    if boundaries_of(pieces, best) <= most or min(boundaries_of(pieces, runs) for runs in legal) > most:
         assert cost_of(pieces, chosen, residual_ns) == pytest.approx(cost_of(pieces, best, residual_ns))
     else:
-        assert boundaries_of(pieces, chosen) <= max(most, min(boundaries_of(pieces, runs) for runs in legal))
+        assert boundaries_of(pieces, chosen) <= most
 
 
 @given(some_pieces())

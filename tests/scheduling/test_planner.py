@@ -210,15 +210,22 @@ EXCESS = dataclasses.replace(BEAT, guard_ns=0, excess_ratio=0.05)
 
 
 def test_a_model_that_fits_whole_is_cut_where_that_lowers_the_guard() -> None:
-    """The guard covers the longest segment's excess: 12 ms whole would need 0.6 ms; at 5 ms a boundary it is kept."""
+    """The guard covers the longest segment's excess, 0.6 ms for 12 ms whole: cut, unless boundaries cost more."""
+    long, pieces = later(*[0.5] * 80, name="long"), [0.5] * 24
+    cheap, dear = (dataclasses.replace(later(*pieces, name="short"), pieces=priced(pieces, c)) for c in (0.002, 5.0))
+    cut, whole = (arrange([first(4), long, candidate], EXCESS) for candidate in (cheap, dear))
+    assert len(cut.model("short").segments) > 4
+    assert cut.guard_ns < 200_000
+    assert len(whole.model("short").segments) <= 2
+    assert len(arrange([first(4), long, cheap], BEAT).model("short").segments) == 1, "a guard that is given stays"
+
+
+def test_what_is_served_all_the_same_is_not_cut() -> None:
+    """Where each frame is done within its window there is nothing to gain."""
     pieces = [0.5] * 24
-    cheap, dear = (dataclasses.replace(later(*pieces), pieces=priced(pieces, cost)) for cost in (0.002, 5.0))
-    cut, whole = (arrange([first(4), candidate], EXCESS) for candidate in (cheap, dear))
-    assert len(cut.model("later").segments) > 6
-    assert cut.guard_ns < 150_000
-    assert len(whole.model("later").segments) == 1
-    assert whole.guard_ns == 600_000
-    assert len(arrange([first(4), cheap], BEAT).model("later").segments) == 1, "a guard that is given stays"
+    timetable = arrange([first(4), dataclasses.replace(later(*pieces), pieces=priced(pieces, 0.002))], EXCESS)
+    assert len(timetable.model("later").segments) == 1
+    assert timetable.guard_ns == 600_000
 
 
 def priced(pieces_ms: list[float], boundary_ms: float) -> Pieces:

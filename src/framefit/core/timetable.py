@@ -126,6 +126,10 @@ class Timetable(Record, kw_only=True):
     reasons: tuple[str, ...] = ()
     fixes: tuple[Fix, ...] = ()
 
+    def launches_of(self, model: str) -> int:
+        """How often the whole model runs in one repetition."""
+        return len({slot.frame for window in self.windows for slot in window.slots if slot.model == model})
+
     @property
     def first_reserved_ns(self) -> tuple[int, ...]:
         """From each window's release to its first priority period; 0 where it has none: then the release counts."""

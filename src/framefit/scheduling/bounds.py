@@ -1,4 +1,8 @@
-"""What no dispatcher can exceed: the fluid and the packing bound on background throughput."""
+"""Yardsticks of background throughput: the residual as a fluid, and the segments packed without a guard.
+
+Several models share the residual; each bound says what a model gets in the shares in which
+the plan serves them. Served in others, one model may exceed its own, but not all of them.
+"""
 
 from __future__ import annotations
 
@@ -17,34 +21,40 @@ class Work:
     Attributes:
         whole_ns: median duration of the whole model.
         segments_ns: those of its segments, in order; default: one, the whole.
+        needed_ns: what each segment needs to be started; default: what it takes.
         every: windows between its frames.
         frames: that one launch of the model consumes.
+        queue: frames that may wait.
+        share: launches of this model to those of the others, as planned.
     """
 
     whole_ns: float
     segments_ns: Sequence[int] = ()
     every: int = 1
     frames: int = 1
+    queue: int = 1
+    share: float = 1.0
+    needed_ns: Sequence[int] = ()
 
 
-def fluid_rates(residual_ns: float, whole_ns: Sequence[float], periods: Sequence[int]) -> list[float]:
-    """Launches of each whole model a window, if the residual were one fluid, in the shares of :class:`Rotation`.
+def fluid_rates(residual_ns: float, models: Sequence[Work]) -> list[float]:
+    """Launches of each whole model a window, if the residual were one fluid.
 
-    Models take turns launch by launch, so all have the same rate; whoever has frames for
-    less has that, and the others share what is left.
+    In their shares; whoever has frames for less has that, and the others share what is left.
 
     Args:
         residual_ns: of a window.
-        whole_ns: duration of each model.
-        periods: windows in which the frames of one launch arrive.
+        models: all background models.
     """
-    rates = [0.0] * len(whole_ns)
-    left, sharing = max(residual_ns, 0.0), sorted(range(len(whole_ns)), key=lambda n: -periods[n])
+    arriving = [1 / (model.every * model.frames) for model in models]
+    rates = [0.0] * len(models)
+    left = max(residual_ns, 0.0)
+    sharing = sorted(range(len(models)), key=lambda n: arriving[n] / max(models[n].share, 1e-12))
     while sharing:
-        equal = left / sum(whole_ns[n] for n in sharing)
-        least = sharing.pop(0)  # the one with the fewest frames of those left
-        rates[least] = min(equal, 1 / periods[least])
-        left -= rates[least] * whole_ns[least]
+        level = left / sum(models[n].share * models[n].whole_ns for n in sharing)
+        first = sharing.pop(0)  # the one that runs out of frames first
+        rates[first] = min(level * models[first].share, arriving[first])
+        left -= rates[first] * models[first].whole_ns
     return rates
 
 
@@ -56,36 +66,38 @@ def fluid_bounds_hz(window_ns: float, priority_ns: float, models: Sequence[Work]
         priority_ns: median priority time in it.
         models: all background models.
     """
-    rates = fluid_rates(
-        window_ns - priority_ns, [model.whole_ns for model in models], [model.every * model.frames for model in models]
-    )
+    rates = fluid_rates(window_ns - priority_ns, models)
     return [rate * model.frames * 1e9 / window_ns for rate, model in zip(rates, models, strict=True)]
 
 
 def packing_bounds_hz(
-    window_ns: int, priority_ns: int, models: Sequence[Work], *, windows: int = 10_000
+    window_ns: int, priority_ns: int, models: Sequence[Work], *, guard_ns: int = 0, windows: int = 10_000
 ) -> list[float]:
-    """Frames of each model a second, its segments dispatched greedily at exact durations without a guard.
+    """Frames of each model a second, its segments dispatched greedily at exact durations.
 
-    Models take turns as they do in a run; no frame is ever dropped.
+    Models take turns as they do in a run; what finds a queue full is dropped.
 
     Args:
         window_ns: length of a window.
         priority_ns: median priority time at its beginning.
         models: all background models, in order of service.
+        guard_ns: kept free at the end of a window; none for the bound.
         windows: how many to play through.
     """
     segments = [model.segments_ns or (round(model.whole_ns),) for model in models]
+    asked = [model.needed_ns or own for model, own in zip(models, segments, strict=True)]
     rotation = Rotation(len(models))
     waiting, turns, launches = [0] * len(models), [0] * len(models), [0] * len(models)
     needed: list[int | None] = [None] * len(models)
     for window in range(windows):
         for number, model in enumerate(models):
-            waiting[number] += window % model.every == 0
+            if window % model.every == 0:
+                busy = model.frames if turns[number] else 0  # in flight, still counted as waiting
+                waiting[number] = min(waiting[number] + 1, max(model.queue, model.frames) + busy)
             if needed[number] is None and waiting[number] >= model.frames:
-                needed[number] = segments[number][0]
+                needed[number] = asked[number][0]
         now = priority_ns
-        while (chosen := rotation.choose(needed, window_ns - now)) is not None:
+        while (chosen := rotation.choose(needed, window_ns - guard_ns - now)) is not None:
             now += segments[chosen][turns[chosen]]
             turns[chosen] += 1
             if turns[chosen] == len(segments[chosen]):
@@ -94,5 +106,5 @@ def packing_bounds_hz(
                 waiting[chosen] -= models[chosen].frames
                 rotation.finished(chosen)
             begins = turns[chosen] or waiting[chosen] >= models[chosen].frames
-            needed[chosen] = segments[chosen][turns[chosen]] if begins else None
+            needed[chosen] = asked[chosen][turns[chosen]] if begins else None
     return [count * model.frames / windows * 1e9 / window_ns for count, model in zip(launches, models, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -62,7 +63,8 @@ def pooled_excess(samples_ns: Sequence[npt.NDArray[np.int64]], quantile: float) 
 
 def planned_quantile_ns(samples_ns: npt.NDArray[np.int64], excess: float) -> int:
     """A launch's planned quantile: the pooled excess on its median, at least its own p90."""
-    return int(max(np.median(samples_ns) * excess, np.quantile(samples_ns, _OWN_QUANTILE)))
+    quantile = max(np.median(samples_ns) * excess, np.quantile(samples_ns, _OWN_QUANTILE))
+    return math.ceil(round(float(quantile), 6))  # no nanosecond for 100 x 1.1 = 110.00000000000001
 
 
 def priced_pieces(single_ns: Sequence[float], pair_ns: Sequence[float], whole_ns: float, excess: float) -> Pieces:

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from framefit.core.timetable import Fix, PlannedModel, Timetable
+from framefit.scheduling.bounds import Work, packing_bounds_hz
 from framefit.scheduling.partition import Pieces, partition
 from framefit.scheduling.timetable import Beat, build_timetable, reserved_periods, segment_room
 
@@ -19,7 +20,9 @@ __all__ = ["Candidate", "Cutting", "arrange", "choose_segments", "cut", "fixes",
 
 Mode = Literal["fill", "fewest", "equal"]
 
-_FINER, _MOST_FINER = 0.8, 16  # longest segments that are tried where the guard follows from them
+_FINER, _MOST_FINER = 0.75, 11  # longest segments that are tried where the guard follows from them
+_PLAYED = 200  # windows
+_ALIKE = 0.005  # of the time: less is not worth another cut
 
 
 @dataclass(frozen=True)
@@ -108,17 +111,27 @@ class Cutting:
 
 
 def cut(candidates: Sequence[Candidate], beat: Beat, mode: Mode = "fill") -> Cutting:
-    """Cut what has to be cut, and what is better cut; see :func:`arrange`."""
-    best: tuple[bool, float, Cutting] | None = None
-    for limit in _limits(candidates, beat, mode):
-        runs = choose_segments(candidates, beat.covering(limit), mode, limit)
+    """Cut what has to be cut, and what is better cut; see :func:`arrange`.
+
+    Each greatest length of a segment is played through; of what serves the background
+    models alike, the one with the fewest segments is taken.
+    """
+    ways = [(limit, mode) for limit in _limits(candidates, beat, mode)]
+    if len(ways) > 1:
+        ways.insert(0, (ways[0][0], "fewest"))
+    best: tuple[bool, float, int, Cutting] | None = None
+    for limit, way in ways:
+        runs = choose_segments(candidates, beat.covering(limit), way, limit)
         models = _models(candidates, runs)
         found = Cutting(beat.guarded(models), runs, models)
-        rank = not found.fits, _loss_ratio(candidates, models, found.beat)
-        if best is None or rank < best[:2]:
+        if len(ways) == 1:
+            return found
+        useful = _useful_ratio(candidates, models, found.beat) if found.fits else 0.0
+        rank = not found.fits, -round(useful / _ALIKE) * _ALIKE, sum(len(model.segments) for model in models)
+        if best is None or rank < best[:3]:
             best = *rank, found
     assert best is not None
-    return best[2]
+    return best[3]
 
 
 def _limits(candidates: Sequence[Candidate], beat: Beat, mode: Mode) -> list[int | None]:
@@ -143,23 +156,26 @@ def _models(candidates: Sequence[Candidate], chosen: Mapping[str, list[tuple[int
     return models
 
 
-def _loss_ratio(candidates: Sequence[Candidate], models: Sequence[PlannedModel], beat: Beat) -> float:
-    """Part of the residual that guard, gaps and boundaries are expected to cost (see :mod:`~.partition`).
-
-    A window ends with the guard; a frame of each model loses what its boundaries cost and
-    the gaps before windows' ends, in which the next segment would not fit.
-    """
-    residual = beat.window_ns - max(
-        sum(period.end_ns - period.start_ns for period in periods)
-        for periods in reserved_periods(beat, [model for model in models if model.role == "priority"])
-    )
-    useful, lost = 0.0, 0.0
-    for candidate, model in zip(candidates, models, strict=True):
-        if model.role == "background":
-            useful += candidate.model.segments[0].median_ns
-            lost += sum(s.median_ns for s in model.segments) - candidate.model.segments[0].median_ns
-            lost += sum(s.median_ns * s.duration_ns for s in model.segments) / (2 * max(residual, 1))
-    return 1 - (1 - beat.guard_ns / max(residual, 1)) * useful / max(useful + lost, 1.0)
+def _useful_ratio(candidates: Sequence[Candidate], models: Sequence[PlannedModel], beat: Beat) -> float:
+    """Part of the time that is useful background work: the uncut models' medians, played through."""
+    reserved = reserved_periods(beat, [model for model in models if model.role == "priority"])
+    taken = max(sum(period.end_ns - period.start_ns for period in periods) for periods in reserved)
+    background = [(c, m) for c, m in zip(candidates, models, strict=True) if m.role == "background"]
+    whole = [sum(segment.median_ns for segment in c.model.segments) for c, _ in background]
+    work = [
+        Work(
+            ns,
+            [segment.median_ns for segment in model.segments],
+            every=demand.every,
+            frames=demand.frames,
+            queue=demand.queue,
+            needed_ns=[segment.duration_ns for segment in model.segments],
+        )
+        for ns, (_, model) in zip(whole, background, strict=True)
+        for demand in [beat.of(model.name)]
+    ]
+    rates = packing_bounds_hz(beat.window_ns, taken, work, guard_ns=beat.guard_ns, windows=_PLAYED)
+    return sum(rate / one.frames * ns for rate, one, ns in zip(rates, work, whole, strict=True)) / 1e9
 
 
 def _cut(candidate: Candidate, runs: Sequence[tuple[int, int]]) -> PlannedModel:

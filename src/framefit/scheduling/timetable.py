@@ -12,7 +12,7 @@ import msgspec
 
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Slot, Timetable, Window
 from framefit.scheduling.ages import Spans, age_bound_ns
-from framefit.scheduling.bounds import fluid_rates
+from framefit.scheduling.bounds import Work, fluid_rates
 from framefit.scheduling.service import Rotation
 
 __all__ = ["Beat", "Demand", "build_timetable", "reserved_periods", "segment_room"]
@@ -177,8 +177,12 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
     priority_ns = max((sum(p.end_ns - p.start_ns for p in periods) for periods in reserved), default=0)
     mean_residual = beat.window_ns - sum(p.end_ns - p.start_ns for w in reserved for p in w) / len(reserved)
     durations = [model.duration_ns for model in background]
-    periods_windows = [beat.of(model.name).every * beat.of(model.name).frames for model in background]
-    rates = fluid_rates(mean_residual, durations, periods_windows)
+    demanded = [
+        Work(model.duration_ns, every=demand.every, frames=demand.frames)
+        for model in background
+        for demand in [beat.of(model.name)]
+    ]
+    rates = fluid_rates(mean_residual, demanded)
     work = sum(count * duration for count, duration in zip(done, durations, strict=False))
     most = len(windows) * sum(rate * duration for rate, duration in zip(rates, durations, strict=True))
     aged = [
