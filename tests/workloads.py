@@ -27,6 +27,7 @@ __all__ = [
     "small",
     "write_app",
     "write_models",
+    "write_target",
 ]
 
 RATE_HZ = 20
@@ -102,12 +103,13 @@ def write_app(
     priority: Sequence[str] = ("small",),
     background: Sequence[str] = ("chain",),
     rate_hz: float = RATE_HZ,
-    guard_ms: float = 1.0,
+    guard_ms: float | None = 1.0,
     stream: str = 'source = "synthetic"',
     schedule: str = 'preemption = "never"',
     model: str = "",
     last: str = "",
     more: str = "",
+    target: str | None = None,
 ) -> Path:
     """An ``app.toml`` over models of the folder.
 
@@ -116,14 +118,16 @@ def write_app(
         priority: names of models that run in every window; "NAME:X" has priority X instead.
         background: names of those that run in what is left; likewise.
         rate_hz: windows a second.
-        guard_ms: kept free before each.
+        guard_ms: kept free before each; ``None``: not given.
         stream: lines of the only stream.
         schedule: further lines of the schedule.
         model: further lines of the first model.
         last: further lines of the last one.
         more: further tables, at the end.
+        target: name or path; ``None``: not given.
     """
-    text = f"schema_version = 1\nrate_hz = {rate_hz}\n[schedule]\nguard_ms = {guard_ms}\n{schedule}\n"
+    text = "schema_version = 1\n" + ("" if target is None else f'target = "{target}"\n') + f"rate_hz = {rate_hz}\n"
+    text += "[schedule]\n" + ("" if guard_ms is None else f"guard_ms = {guard_ms}\n") + f"{schedule}\n"
     text += f'[[streams]]\nname = "camera"\n{stream}\n'
     entries = [*((name, '"every-window"') for name in priority), *((name, '"background"') for name in background)]
     for index, (entry, role) in enumerate(entries):
@@ -135,6 +139,36 @@ def write_app(
     app = folder / "app.toml"
     app.write_text(text + more)
     return app
+
+
+def write_target(
+    folder: Path,
+    name: str = "target.toml",
+    *,
+    units: Sequence[str] = ('name = "npu0"\ncore = 3',),
+    head: str = "",
+    **tables: str,
+) -> Path:
+    """The description of a board on which ``small`` takes 0.03 ms and ``chain`` 17 ms, varied by 2 %.
+
+    Args:
+        folder: gets it.
+        name: of the file.
+        units: lines of each unit.
+        head: further lines before the first table.
+        tables: their lines, instead of those of the board.
+    """
+    board = {
+        "processor": "clock_mhz = 100\nmacs_per_cycle = { fp32 = 64 }",
+        "host": "inference_ns = 20_000",
+        "variation": "sigma_ratio = 0.02",
+    }
+    text = f'schema_version = 1\nname = "board"\nkind = "npu"\n{head}\n'
+    text += "".join(f"[[units]]\n{unit}\n" for unit in units)
+    text += "".join(f"[{table}]\n{lines}\n" for table, lines in (board | tables).items())
+    path = folder / name
+    path.write_text(text)
+    return path
 
 
 def listing(folder: Path) -> dict[str, bytes | None]:

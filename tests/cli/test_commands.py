@@ -15,13 +15,15 @@ import msgspec
 import pytest
 from console import Framefit
 
+from framefit.core.events import Trace
 from framefit.core.files import read_record
+from framefit.core.program import read_program
 from framefit.core.results import Metrics, RunInfo
 from framefit.core.timetable import Timetable
 from framefit.devices.host import realtime_priority_permitted
+from framefit.workflows.folder import RunResult
 from framefit.workflows.run import run
-from framefit.workflows.session import RunResult
-from workloads import listing, measure_briefly, no_noise, write_app, write_models
+from workloads import listing, measure_briefly, no_noise, write_app, write_models, write_target
 
 SCRIPT = Path(sys.executable).with_name("framefit")
 
@@ -159,11 +161,11 @@ def test_misses_above_the_threshold_are_a_negative_answer(
     assert framefit("run", "app.toml", *options).code == code
 
 
-def interrupted(signals: int, folder: Path) -> subprocess.CompletedProcess[str]:
-    """``framefit run`` of a minute that gets SIGINT once its first outputs are written."""
+def interrupted(signals: int, folder: Path, *verb: str, **given: str) -> subprocess.CompletedProcess[str]:
+    """A command of a minute or more that gets SIGINT once its first outputs are written."""
     sink = folder / "small.jsonl"
-    workload = write_app(folder, rate_hz=5, more='[[outputs]]\nmodel = "small"\nsink = "small.jsonl"\n')
-    command = [SCRIPT, "run", workload, "--seconds", "60", "-o", folder / "out"]
+    workload = write_app(folder, rate_hz=5, more='[[outputs]]\nmodel = "small"\nsink = "small.jsonl"\n', **given)
+    command = [SCRIPT, verb[0], workload, *verb[1:], "-o", folder / "out"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
         patience = time.monotonic() + 60
         while not (sink.exists() and sink.stat().st_size) and process.poll() is None:
@@ -178,7 +180,7 @@ def interrupted(signals: int, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.skipif(os.name == "nt", reason="no SIGINT for a child process")
 def test_an_interrupted_run_is_saved(tmp_path: Path) -> None:
     """Ctrl-C in mid-run: exit code 130, and a complete run folder that says it was interrupted."""
-    ended = interrupted(1, write_models(tmp_path))
+    ended = interrupted(1, write_models(tmp_path), "run", "--seconds", "60")
     assert ended.returncode == 130
     assert "Traceback" not in ended.stderr
     assert read_record(tmp_path / "out" / "run.json", RunInfo).interrupted
@@ -186,6 +188,143 @@ def test_an_interrupted_run_is_saved(tmp_path: Path) -> None:
     assert 1 <= metrics.windows < 300
     lines = (tmp_path / "out" / "frames.csv").read_text().splitlines()
     assert len(lines) == 1 + 2 * metrics.windows
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGINT for a child process")
+def test_an_interrupted_simulation_is_saved(tmp_path: Path) -> None:
+    """Ctrl-C: exit code 130, and a run folder that says so and reads back whole."""
+    folder = write_models(tmp_path)
+    write_target(folder)
+    ended = interrupted(1, folder, "simulate", "--outputs", "--windows", "10000000", target="target.toml")
+    assert ended.returncode == 130
+    assert "Traceback" not in ended.stderr
+    assert read_record(tmp_path / "out" / "run.json", RunInfo).interrupted
+    metrics = read_record(tmp_path / "out" / "metrics.json", Metrics)
+    assert 1 <= metrics.windows < 10_000_000
+    program, launches = read_program(tmp_path / "out" / "program.json")
+    assert launches is not None
+    operations = [len(one.groups[0].operations) for one in program.programs]
+    trace = Trace.read(tmp_path / "out" / "trace.npz")
+    assert len(trace) + trace.meta.overwritten_events == 2 * sum(operations[index] for index in launches.program)
+    lines = (tmp_path / "out" / "frames.csv").read_text().splitlines()
+    assert len(lines) == 1 + 2 * metrics.windows
+
+
+def test_simulate_shows_figures_and_where_the_files_lie(framefit: Framefit, models: Path) -> None:
+    """The same view as a run's; the folder is the next free one in the current folder."""
+    write_target(models)
+    workload = write_app(models, target="target.toml", schedule="")
+    for number in (1, 2):
+        ended = framefit("simulate", workload, "--windows", 5)
+        assert (ended.code, ended.err) == (0, "")
+        folder = Path("runs") / f"models-{number}"
+        assert f"run folder: {folder}" in ended.out
+        assert read_record(folder / "metrics.json", Metrics).windows == 5
+        for word in ("small", "chain", "priority", "background", "missed"):
+            assert word in ended.out
+
+
+def test_simulate_json_is_only_json(framefit: Framefit, models: Path, tmp_path: Path) -> None:
+    """With --json stdout is metrics.json; the seed is kept, and decides."""
+    write_target(models)
+    workload = write_app(models, target="target.toml", schedule="")
+    found = {}
+    for name, seed in (("one", 5), ("same", 5), ("other", 6)):
+        ended = framefit("simulate", workload, "--seconds", 1, "--seed", seed, "-o", tmp_path / name, "--json")
+        assert (ended.code, ended.err) == (0, "")
+        assert json.loads(ended.out) == json.loads((tmp_path / name / "metrics.json").read_text())
+        info = read_record(tmp_path / name / "run.json", RunInfo)
+        assert info.seed == seed
+        assert "simulate" in info.command
+        found[name] = ended.out
+    assert found["one"] == found["same"] != found["other"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code"), [([], 1), (["--max-miss-ratio", "1"], 0), (["--max-miss-ratio", "0.9"], 0)]
+)
+def test_a_simulation_that_misses_is_a_negative_answer(
+    options: list[str], code: int, framefit: Framefit, models: Path
+) -> None:
+    """Stalls of two windows, some five in a second: above the threshold the exit code is 1."""
+    write_target(models, variation="stall_rate_hz = 15\nstall_ns = 100_000_000")
+    workload = write_app(models, target="target.toml", schedule="")
+    ended = framefit("simulate", workload, "--windows", 100, *options)
+    assert (ended.code, ended.err) == (code, "")
+    assert json.loads((Path("runs") / "models-1" / "metrics.json").read_text())["misses"]
+
+
+def test_another_target_is_given(framefit: Framefit, models: Path, tmp_path: Path) -> None:
+    """For plan, simulate and run: a path from the current folder, or a built-in name, instead of the workload's."""
+    write_target(Path())
+    workload = write_app(models, target="absent.toml", schedule="", guard_ms=None)
+    planned = framefit("plan", workload, "--target", "target.toml", "--json")
+    assert (planned.code, planned.err) == (0, "")
+    assert json.loads(planned.out)["units"] == ["npu0"]
+    simulated = framefit("simulate", workload, "--target", "target.toml", "--windows", 3)
+    assert (simulated.code, simulated.err) == (0, "")
+    ran = framefit("run", workload, "--target", "target.toml", "--windows", 3, "--max-miss-ratio", 1)
+    assert (ran.code, ran.err) == (0, "")
+    assert framefit("simulate", workload, "--target", "vpu", "--windows", 3).code == 0
+    for number, target in enumerate(("target.toml", "target.toml", "vpu"), 1):
+        folder = Path("runs") / f"models-{number}"
+        assert read_record(folder / "run.json", RunInfo).workload["target"] == target
+    ended = framefit("plan", workload)
+    assert (ended.code, ended.out) == (2, "")
+    assert "absent.toml: no such file" in ended.err
+
+
+BAD_TARGETS = {
+    "an operator": ({"units": ('name = "a"\noperators = ["Conv"]',)}, "lacks"),
+    "a bandwidth": ({"head": "[[memory]]\nread_bandwidth_gbps = -1"}, "read_bandwidth_gbps"),
+    "a key": ({"host": "latency = 3"}, "'latency_ns'"),
+    "no clock": ({"processor": "macs_per_cycle = { fp32 = 64 }"}, "clock_mhz"),
+    "bits": ({"processor": "clock_mhz = 100\nactivation_bits = 5"}, "activation_bits"),
+    "a buffer": ({"trace": "buffer_events = 0"}, "buffer_events"),
+    "an interruptible unit": ({"units": ('name = "a"\npreemptive = true',)}, "preemptive"),
+}
+
+
+@pytest.mark.parametrize("verb", ["plan", "run", "simulate"])
+@pytest.mark.parametrize("wrong", BAD_TARGETS)
+def test_a_bad_target_is_one_message(verb: str, wrong: str, framefit: Framefit, models: Path, tmp_path: Path) -> None:
+    """Exit code 2, what is wrong and a remedy; nothing is left behind."""
+    tables, named = BAD_TARGETS[wrong]
+    write_target(models, **tables)
+    workload = write_app(models, target="target.toml", more='[[outputs]]\nmodel = "small"\nsink = "small.npz"\n')
+    before = listing(tmp_path)
+    outputs = ["--outputs"] if verb == "simulate" else []
+    ended = framefit(verb, workload, *outputs, "-o", tmp_path / "out")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("framefit: ")
+    assert ended.err.count("framefit: ") == ended.err.count("\nremedy: ") == 1
+    assert named in ended.err
+    assert "Traceback" not in ended.err
+    assert listing(tmp_path) == before
+
+
+def test_simulate_refuses_this_machine(framefit: Framefit, models: Path, tmp_path: Path) -> None:
+    """The cpu is not described: exit code 2, what to do instead, and nothing is left behind."""
+    before = listing(tmp_path)
+    ended = framefit("simulate", write_app(models), "--windows", 3, "-o", tmp_path / "out")
+    assert (ended.code, ended.out) == (2, "")
+    assert "'cpu'" in ended.err
+    assert "--target vpu" in ended.err
+    assert "framefit run" in ended.err
+    (models / "app.toml").unlink()
+    assert listing(tmp_path) == before
+
+
+def test_an_infeasible_workload_is_not_simulated(framefit: Framefit, models: Path, tmp_path: Path) -> None:
+    """Exit code 1, one message with the fix, and no run folder."""
+    write_target(models)
+    workload = write_app(models, target="target.toml", model="deadline_ms = 0.001")
+    before = listing(tmp_path)
+    ended = framefit("simulate", workload, "--windows", 3, "-o", tmp_path / "out")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("framefit: ")
+    assert "remedy: deadline_ms" in ended.err
+    assert listing(tmp_path) == before
 
 
 @pytest.mark.slow

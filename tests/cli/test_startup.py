@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,19 +14,20 @@ HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "rich")
 
 
 def seconds(command: list[str | Path]) -> float:
-    """Wall time of a process that ends well; the best of five."""
+    """Processor time of a process that ends well, the best of five: the wall's also counts what others do."""
     best = float("inf")
     for _ in range(5):
-        begun = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, check=True, capture_output=True)
-        best = min(best, time.perf_counter() - begun)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return best
 
 
 def test_help_lists_the_commands() -> None:
     """``framefit --help`` names every command."""
     shown = subprocess.run([SCRIPT, "--help"], check=True, capture_output=True, text=True).stdout
-    for command in ("demo", "plan", "run", "doctor"):
+    for command in ("demo", "cycles", "plan", "run", "simulate", "targets", "doctor"):
         assert f"  {command} " in shown
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def test_rows_are_a_copy() -> None:
 
 def test_no_launch_is_lost_between_threads() -> None:
     """Two threads add launches while a third one moves them: all are there, whole and in their thread's order."""
-    log, count = LaunchLog(), 20_000
+    log, count = LaunchLog(), 2_000
 
     def work(program: int) -> None:
         for number in range(count):
@@ -88,12 +89,13 @@ def test_no_launch_is_lost_between_threads() -> None:
 
     threads = [threading.Thread(target=work, args=(program,)) for program in (1, 2)]
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
+    sys.setswitchinterval(1e-5)
     try:
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
             log.settle()
+            time.sleep(1e-5)  # where there is one core, the others need it
     finally:
         sys.setswitchinterval(interval)
     for thread in threads:

@@ -1,8 +1,9 @@
-"""Plans of small workloads, on this machine with durations that follow from the layers."""
+"""Plans of small workloads: on this machine with durations that follow from the layers, and on described targets."""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,17 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framefit.core.files import read_record
+from framefit.core.files import read_record, write_record
+from framefit.core.latency_table import LatencyEntry, LatencyTable
+from framefit.core.model import Model, configuration, epilogue_groups
 from framefit.core.timetable import Timetable
 from framefit.devices.device import Completion, random_inputs
 from framefit.devices.host import realtime_priority_permitted
 from framefit.devices.measure import Measurement
-from framefit.errors import DeviceError, InputError
+from framefit.errors import DeviceError, InputError, UnsupportedError
 from framefit.scheduling.check import check_timetable
 from framefit.workflows import plan as module
+from framefit.workflows.cycles import cycles
 from framefit.workflows.plan import Plan, plan
 from networks import difference
-from workloads import LATE_NS, RATE_HZ, WINDOW_MS, Quiet, no_noise, write_app, write_models
+from workloads import LATE_NS, RATE_HZ, WINDOW_MS, Quiet, listing, no_noise, write_app, write_models, write_target
 
 needs_realtime = pytest.mark.skipif(
     not realtime_priority_permitted(), reason="real-time priorities (SCHED_FIFO) are not permitted here"
@@ -420,3 +424,258 @@ def test_what_waits_is_planned_by_when_it_comes(folder: Path, guard_ms: float, q
     assert "small may have no frame" in warned["block"][0]
     fits = plan(write_app(folder, stream=keys.format(3, '"block"'))).timetable
     assert not [reason for reason in fits.reasons if "wait" in reason]
+
+
+# Described targets ---------------------------------------------------------------------------
+
+LAUNCH_NS = 20_000  # what the host adds to each launch on the board of write_target
+P99 = math.exp(0.02 * 2.3263478740408408)  # of its variation
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever measures, fails."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("measured")
+
+    monkeypatch.setattr("framefit.runtime.costs.measure", refuse)
+    monkeypatch.setattr("framefit.runtime.costs.measure_floor", refuse)
+
+
+@pytest.fixture
+def board(unmeasured: None, folder: Path) -> Callable[..., Path]:
+    """Writes an app for the board; the chain takes 17 ms in windows of 12.5 ms, and no guard is given."""
+
+    def write(**given: Any) -> Path:
+        keys: dict[str, Any] = {"rate_hz": 80, "guard_ms": None, "schedule": "", "target": "target.toml"}
+        if "target" not in given:
+            write_target(folder)
+        return write_app(folder, **keys | given)
+
+    return write
+
+
+def test_a_described_device_tells_what_layers_cost(board: Callable[..., Path], folder: Path) -> None:
+    """Nothing is measured: medians are the cycle model's, with the host's part; quantiles follow from the variation."""
+    timetable = plan(board(rate_hz=20, schedule='segmentation = "fewest"')).timetable
+    for model in timetable.models:
+        (segment,) = model.segments
+        whole_ns = cycles(folder / f"{model.name}.onnx", target=str(folder / "target.toml")).total_ns
+        assert segment.median_ns == pytest.approx(whole_ns + LAUNCH_NS, abs=len(model.segments) * 20)
+        assert segment.duration_ns == math.ceil(segment.median_ns * P99)
+        assert segment.unit == "npu0"
+    assert (timetable.feasible, timetable.units, timetable.reasons) == (True, ("npu0",), ())
+    assert check_timetable(timetable) == []
+
+
+def test_a_described_plan_is_always_the_same(board: Callable[..., Path], folder: Path) -> None:
+    """Two plans write one file, whatever was stored in between."""
+    app = board()
+    for name in ("one", "two"):
+        plan(app, output=folder / f"{name}.json", fresh=name == "two")
+    assert (folder / "one.json").read_bytes() == (folder / "two.json").read_bytes()
+
+
+def test_what_is_longer_than_the_window_is_cut(board: Callable[..., Path]) -> None:
+    """Segments fit the residual less guard, give the whole model's outputs, and each pays its launch."""
+    result = plan(board())
+    timetable = result.timetable
+    assert timetable.feasible
+    assert check_timetable(timetable) == []
+    chain = timetable.model("chain")
+    whole_ns = result.tasks[1].whole.expected_ns(0)
+    assert whole_ns > timetable.window_ns
+    assert len(chain.segments) >= 2
+    assert all(s.duration_ns <= timetable.residual_ns - timetable.guard_ns for s in chain.segments)
+    total = sum(segment.median_ns for segment in chain.segments)
+    assert total == pytest.approx(whole_ns + (len(chain.segments) - 1) * LAUNCH_NS, abs=1000)
+    assert chain.segmentation_overhead_ratio == pytest.approx(total / whole_ns - 1)
+    assert 0 <= chain.max_relative_difference <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("variation", "excess_ratio"),
+    [
+        ("sigma_ratio = 0.02", 1.1 / P99 - 1),
+        ("sigma_ratio = 0.02\ndrift_ratio = 0.05", 1.1 / P99 - 1),
+        ("sigma_ratio = 0.2", 0.0),  # 1 % of launches are cut: the quantile is the greatest
+        ("drift_ratio = 0.1", 0.0),
+        ("sigma_ratio = 0.02\nmost_ratio = 0.3", 1.3 / P99 - 1),
+        ("", 0.0),
+    ],
+)
+def test_the_guard_is_the_greatest_excess_of_the_longest_segment(
+    variation: str, excess_ratio: float, board: Callable[..., Path], folder: Path
+) -> None:
+    """No more and no less, where none is given; one that is given stays."""
+    write_target(folder, "varied.toml", variation=variation)
+    timetable = plan(board(target="varied.toml")).timetable
+    longest = max(segment.duration_ns for segment in timetable.model("chain").segments)
+    assert timetable.feasible
+    assert timetable.guard_ns == pytest.approx(excess_ratio * longest, abs=2)
+    given = plan(board(target="varied.toml", guard_ms=0.25)).timetable
+    assert (given.feasible, given.guard_ns) == (True, 250_000)
+
+
+@pytest.mark.parametrize("position", ["start", "middle", "end"])
+def test_positions_and_every_on_a_described_target(position: str, board: Callable[..., Path]) -> None:
+    """Periods lie where they are asked for, in every second window; nobody wakes up late there."""
+    app = board(schedule=f'priority_position = "{position}"', model="every = 2")
+    timetable = plan(app).timetable
+    assert timetable.feasible
+    assert check_timetable(timetable, every={"small": 2}) == []
+    assert [len(window.priority) for window in timetable.windows[:2]] == [1, 0]
+    (period,) = timetable.windows[0].priority
+    small_ns = timetable.models[0].duration_ns
+    assert period.end_ns - period.start_ns == small_ns
+    free = timetable.window_ns - small_ns
+    assert period.start_ns == {"start": 0, "middle": free // 2, "end": free - timetable.guard_ns}[position]
+
+
+def test_deadlines_on_a_described_target(board: Callable[..., Path]) -> None:
+    """A deadline that cannot hold is infeasible with a fix that works; the same deadline later is none."""
+    timetable = plan(board(model="deadline_ms = 0.025")).timetable
+    assert not timetable.feasible
+    assert "'small'" in (timetable.binding_constraint or "")
+    fix = next(fix for fix in timetable.fixes if "deadline_ms" in fix.change)
+    assert fix.verified
+    assert plan(board(model=fix.change.removesuffix(" for 'small'"))).timetable.feasible
+    tight = plan(board(last="deadline_ms = 12.5")).timetable  # of the chain, which takes 17
+    assert not tight.feasible
+    assert plan(board(last="deadline_ms = 60")).timetable.feasible
+
+
+def test_levels_on_a_described_target(board: Callable[..., Path]) -> None:
+    """What a model is worth follows from its share of the window there, and decides the role."""
+    result = plan(board(priority=(), background=('chain:"auto"', 'small:"auto"'), last="latency_sensitive = true"))
+    assert roles(result) == [("small", "priority"), ("chain", "background")]
+    small, chain = result.timetable.models
+    assert small.level > chain.level
+    for model in (small, chain):
+        assert sum(int(reason.split()[0]) for reason in model.reasons if reason[0] in "+-") in (model.level, 11, 12)
+
+
+def test_a_layer_that_fits_no_window_is_named_there_too(board: Callable[..., Path]) -> None:
+    """At 1 kHz a convolution is longer than the window: it is named, and the rate of the fix fits."""
+    timetable = plan(board(rate_hz=1000)).timetable
+    assert not timetable.feasible
+    assert "layer" in (timetable.binding_constraint or "")
+    assert "'chain'" in (timetable.binding_constraint or "")
+    rate = next(fix.change for fix in timetable.fixes if fix.change.startswith("rate_hz = "))
+    assert plan(board(rate_hz=float(rate.removeprefix("rate_hz = ")))).timetable.feasible
+
+
+def test_the_first_unit_that_can_is_planned(board: Callable[..., Path], folder: Path) -> None:
+    """Of three units the second supports all operators; the warning says that the others stay idle."""
+    units = ('name = "a"\noperators = ["Conv"]', 'name = "b"\ncore = 1', 'name = "c"\nspeed_ratio = 2.0')
+    write_target(folder, "three.toml", units=units)
+    result = plan(board(target="three.toml"))
+    timetable = result.timetable
+    assert timetable.feasible
+    assert {segment.unit for model in timetable.models for segment in model.segments} == {"b"}
+    assert {slot.unit for window in timetable.windows for slot in window.slots} == {"b"}
+    assert set(timetable.memory_bytes) == {"b"}
+    (warning,) = timetable.reasons
+    assert "'b'" in warning
+    assert "2 stay idle" in warning
+    assert timetable.models == plan(board(target="three.toml")).timetable.models
+
+
+def test_an_operator_that_no_unit_supports_is_named(board: Callable[..., Path], folder: Path, tmp_path: Path) -> None:
+    """Model, layer, operator and unit; nothing is written."""
+    units = ('name = "a"\noperators = ["Conv"]', 'name = "b"\nunsupported = ["GlobalAveragePool"]')
+    write_target(folder, "few.toml", units=units)
+    app = board(target="few.toml")
+    before = listing(folder)
+    with pytest.raises(InputError, match="no unit of target 'board' supports all operators") as error:
+        plan(app, output=tmp_path / "timetable.json")
+    assert "'b' lacks GlobalAveragePool" in str(error.value)
+    assert "model 'small', layer 'GlobalAveragePool_1'" in str(error.value.where)
+    assert error.value.remedy
+    assert (listing(folder), listing(tmp_path)) == (before, {})
+
+
+def test_units_that_can_be_interrupted_are_refused(board: Callable[..., Path], folder: Path) -> None:
+    """A described unit runs a segment to its end; what says otherwise is not ignored."""
+    write_target(folder, "soft.toml", units=('name = "a"', 'name = "b"\npreemptive = true'))
+    with pytest.raises(UnsupportedError, match=r"units\[1\].preemptive") as error:
+        plan(board(target="soft.toml"))
+    assert str(error.value.where).endswith("soft.toml")
+
+
+def test_a_function_beside_the_target_tells_the_costs(board: Callable[..., Path], folder: Path) -> None:
+    """The target's path begins at the app's folder, the function's at the target's."""
+    boards = folder / "boards"
+    boards.mkdir()
+    (boards / "own_prices.py").write_text(
+        "def price(layer, unit, target):\n    return 1000.0 * len(layer.op.split('+'))\n"
+    )
+    write_target(boards, "own.toml", cost='source = "function"\nfunction = "own_prices:price"')
+    app = board(target="boards/own.toml", rate_hz=1000)
+    timetable = plan(app).timetable
+    assert timetable.feasible
+    # Conv+Relu and GlobalAveragePool; the Identity that names the output is a view, and free.
+    assert timetable.models[0].segments[0].median_ns == LAUNCH_NS + 2000 + 1000
+
+
+def test_a_table_beside_the_target_tells_the_costs(board: Callable[..., Path], folder: Path) -> None:
+    """By configuration, whatever the layer is called, also of segments; what it lacks is named."""
+    tabled = folder / "tabled"
+    tabled.mkdir()
+    entries = {}
+    for name in ("small", "chain"):
+        model = Model.load(folder / f"{name}.onnx")
+        model = model.grouped(epilogue_groups(model))
+        for layer, nodes in zip(model.layers, model.nodes, strict=True):
+            entry = LatencyEntry(
+                op=layer.op,
+                configuration=configuration(nodes),
+                unit="npu0",
+                latency_ns=300_000,
+                interval_ns=(300_000, 300_000),
+            )
+            entries[layer.op, json.dumps(entry.configuration)] = entry
+    table = LatencyTable(target="board", fingerprint={}, entries=tuple(entries.values()))
+    write_record(tabled / "board.table.json", table)
+    write_target(tabled, cost='source = "table"\ntable = "board.table.json"')
+    result = plan(board(target="tabled/target.toml", rate_hz=400))
+    chain = result.timetable.model("chain")
+    assert result.timetable.feasible
+    assert result.timetable.models[0].segments[0].median_ns == LAUNCH_NS + 2 * 300_000
+    assert len(chain.segments) >= 2
+    count = sum(segment.median_ns - LAUNCH_NS for segment in chain.segments) / 300_000
+    assert count == sum(layer.op != "Identity" for layer in result.tasks[1].execution.model.layers)
+    short = LatencyTable(target="board", fingerprint={}, entries=table.entries[:1])
+    write_record(tabled / "board.table.json", short, force=True)
+    with pytest.raises(InputError, match=r"board\.table\.json: no entry for layer"):
+        plan(board(target="tabled/target.toml", rate_hz=400))
+
+
+def test_a_target_that_is_given_begins_here(
+    board: Callable[..., Path], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Instead of the app's; its path begins at the current folder, not at the app's."""
+    app = board(target="absent.toml")
+    write_target(tmp_path, "near.toml", processor="clock_mhz = 200\nmacs_per_cycle = { fp32 = 64 }")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"absent\.toml: no such file"):
+        plan(app)
+    near = plan(app, target="near.toml").timetable
+    slow = plan(board()).timetable
+    assert near.feasible
+    for faster, slower in zip(near.models, slow.models, strict=True):
+        assert sum(s.median_ns for s in faster.segments) < sum(s.median_ns for s in slower.segments)
+    with pytest.raises(InputError, match=r"target\.toml: no such file"):
+        plan(app, target="target.toml")
+
+
+def test_real_time_counts_the_hosts_wake_ups(board: Callable[..., Path], quiet: Quiet) -> None:
+    """A device that is to run beside the host's clock: the first launch is as late as on this machine."""
+    timetable = plan(board(), in_real_time=True).timetable
+    assert quiet.calls == 0
+    assert timetable.feasible
+    small = timetable.models[0]
+    (period,) = timetable.windows[0].priority
+    assert period.end_ns - period.start_ns == small.duration_ns + LATE_NS
+    assert timetable.guard_ns >= 50_000

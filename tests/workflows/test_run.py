@@ -23,14 +23,15 @@ from framefit.core.results import Metrics, RunInfo
 from framefit.core.timetable import Timetable
 from framefit.devices.device import Binding, Completion
 from framefit.devices.host import realtime_priority_permitted
+from framefit.devices.npu.packets import PacketBuffer
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
 from framefit.report.perfetto import executions
+from framefit.workflows.folder import RunResult
 from framefit.workflows.plan import Plan, plan
 from framefit.workflows.run import run
-from framefit.workflows.session import RunResult
 from networks import NETWORKS, difference
-from workloads import LATE_NS, WINDOW_MS, listing, measure_briefly, no_noise, write_app, write_models
+from workloads import LATE_NS, WINDOW_MS, listing, measure_briefly, no_noise, write_app, write_models, write_target
 
 FRAMES = 12
 needs_realtime = pytest.mark.skipif(
@@ -96,7 +97,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def assert_complete(folder: Path, windows: int) -> None:
+def assert_complete(folder: Path, windows: int, target: str = "cpu") -> None:
     """All files of a run folder are there, agree with each other and account for every frame."""
     assert {path.name for path in folder.iterdir()} == FILES
     info = read_record(folder / "run.json", RunInfo)
@@ -105,7 +106,7 @@ def assert_complete(folder: Path, windows: int) -> None:
     program, launches = read_program(folder / "program.json")
     trace = Trace.read(folder / "trace.npz")
     assert metrics.windows == windows
-    assert info.workload["target"] == "cpu"
+    assert info.workload["target"] == target
     assert info.host
     assert [(p.model, p.segment) for p in program.programs] == [
         (model.name, segment.index) for model in timetable.models for segment in model.segments
@@ -305,8 +306,9 @@ def test_an_existing_folder_is_refused_and_left_alone(planned: Plan, tmp_path: P
 
 
 def test_force_replaces_the_folder(planned: Plan, ran: RunResult, tmp_path: Path) -> None:
-    """With ``force`` the folder holds the new run and nothing of what was there."""
+    """With ``force`` a run folder holds the new run and nothing of what was there."""
     (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").write_text("{}")
     (tmp_path / "out" / "mine.txt").write_text("mine")
     run(planned, windows=3, output=tmp_path / "out", force=True)
     assert_complete(tmp_path / "out", 3)
@@ -556,3 +558,95 @@ def test_a_sink_that_fails_loses_nothing_else(folder: Path, tmp_path: Path) -> N
     with np.load(folder / "other.npz") as archive:
         done = [int(r["frame"]) for r in rows(tmp_path / "out") if r["model"] == "chain" and r["finished_ns"]]
         assert archive["frame"].tolist() == done
+
+
+# Described targets, in real time ---------------------------------------------------------------
+
+
+def test_a_described_device_runs_beside_the_hosts_clock(folder: Path, tmp_path: Path) -> None:
+    """Launches take at least what they are told to, sinks hold the models' outputs, and priority comes first."""
+    write_target(folder, variation="sigma_ratio = 0.0")
+    sinks = '[[outputs]]\nmodel = "small"\nsink = "told.npz"\n[[outputs]]\nmodel = "chain"\nsink = "told.jsonl"\n'
+    app = write_app(
+        folder,
+        target="target.toml",
+        guard_ms=None,
+        schedule="",
+        stream='source = "camera.npz"\nwhen_full = "block"',
+        more=sinks,
+    )
+    result = run(app, seconds=5, output=tmp_path / "out")
+    info = read_record(tmp_path / "out" / "run.json", RunInfo)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+    assert (info.error, info.interrupted, info.workload["target"]) == (None, False, "target.toml")
+    small, chain = result.metrics.models
+    assert result.metrics.windows >= FRAMES
+    assert small.completed == FRAMES
+    assert 0 <= small.release_to_start_ns.p50 < 10_000_000
+    assert 0 < small.release_to_finish_ns.p50 < 25_000_000
+    assert chain.completed >= FRAMES // 2
+    took = np.diff(result.seen.time_ns.reshape(-1, 2)).ravel()
+    expected = np.asarray([segment.median_ns for model in result.timetable.models for segment in model.segments])
+    assert (took >= expected[result.launches.program]).all()
+    assert took[result.launches.program == 1].min() < 1.5 * expected[1]  # this host computes it in less
+    assert (np.diff(result.launches.submit_ns) > 0).all()
+    assert (result.launches.submit_ns >= result.releases_ns[result.launches.window]).all()
+    operations = [
+        one for index in result.launches.program for one in result.program.programs[index].groups[0].operations
+    ]
+    kinds = [one.kind for one in operations for _ in range(2)]
+    assert [result.trace.kinds[index] for index in result.trace.id] == kinds
+    assert (np.diff(result.trace.time_ns) >= 0).all()
+    frames = np.load(folder / "camera.npz")["frames"]
+    with np.load(folder / "told.npz") as archive:
+        found = {"small": dict(zip(archive["frame"].tolist(), archive["pooled"], strict=True))}
+    lines = [json.loads(line) for line in (folder / "told.jsonl").read_text().splitlines()]
+    found["chain"] = {line["frame"]: np.asarray(line["pooled"], np.float32) for line in lines}
+    for name, outputs in found.items():
+        assert list(outputs) == [
+            int(r["frame"]) for r in rows(tmp_path / "out") if r["model"] == name and r["finished_ns"]
+        ]
+        session = ort.InferenceSession(folder / f"{name}.onnx", providers=["CPUExecutionProvider"])
+        for frame, pooled in outputs.items():
+            (expected_pooled,) = session.run(None, {"image": frames[frame][None]})
+            assert difference({"pooled": expected_pooled}, {"pooled": pooled}) <= 1e-4
+
+
+def test_the_device_is_ready_when_a_real_time_run_begins(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every model has been launched and packets been made before the first window; none of that is in the run."""
+    write_target(folder)
+    order: list[str] = []
+    ready, submit = PacketBuffer.prepare, OrtDevice.submit
+
+    def prepare() -> None:
+        order.append("packets")
+        ready()
+
+    def launch(device: OrtDevice, binding: Binding) -> Completion:
+        order.append("launch")
+        return submit(device, binding)
+
+    planned = plan(write_app(folder, target="target.toml", guard_ms=None, schedule=""), in_real_time=True)
+    monkeypatch.setattr(PacketBuffer, "prepare", staticmethod(prepare))
+    monkeypatch.setattr(OrtDevice, "submit", launch)
+    result = run(planned, windows=3, output=tmp_path / "out", notify=order.append)
+    before = order[: order.index("running 3 windows")]
+    segments = sum(len(model.segments) for model in result.timetable.models)
+    assert before.count("launch") == segments
+    assert "packets" in before
+    assert order.count("launch") == segments + len(result.launches)
+    operations = [len(one.groups[0].operations) for one in result.program.programs]
+    assert len(result.trace) == 2 * sum(operations[index] for index in result.launches.program)
+
+
+def test_a_real_time_run_says_where_the_host_was_slower(folder: Path, tmp_path: Path) -> None:
+    """A board a thousand times as fast as this machine: outputs come late, and run.json says how often."""
+    write_target(folder, "fast.toml", processor="clock_mhz = 1_000_000\nmacs_per_cycle = { fp32 = 1_000_000 }")
+    result = run(write_app(folder, target="fast.toml", guard_ms=None, schedule=""), windows=3, output=tmp_path / "out")
+    (warning,) = read_record(tmp_path / "out" / "run.json", RunInfo).warnings
+    assert warning in result.warnings
+    assert "took this host longer" in warning
+    late = int(warning.split()[0])
+    assert 1 <= late <= len(result.launches)

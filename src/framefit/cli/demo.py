@@ -18,7 +18,7 @@ def demo(
         "framefit-demo"
     ),
     seconds: Annotated[float, typer.Option("--seconds", help="How long to run.")] = 8.0,
-    seed: Annotated[int, typer.Option("--seed", help="Of weights and frames.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of weights and frames.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
 ) -> None:
     """Plan and run two built-in models: a detector in every frame, depth in what is left.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +11,14 @@ import typer
 from framefit.cli.screen import Progress, show, show_json
 
 if TYPE_CHECKING:
-    from framefit.workflows.session import RunResult
+    from collections.abc import Callable
 
-__all__ = ["Interrupt", "finish", "run", "show_run"]
+    from framefit.workflows.folder import RunResult
+
+__all__ = ["Interrupt", "play", "run", "show_run"]
+
+
+_MOST_WINDOWS = 32  # that the picture is drawn from; it shows fewer
 
 
 class Interrupt:
@@ -52,7 +58,7 @@ def run(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Run folder (default: runs/APP-N).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite run folder and sinks.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew before planning.")] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Of synthetic frames.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of synthetic frames.")] = 0,
     max_miss_ratio: Annotated[
         float, typer.Option("--max-miss-ratio", min=0.0, max=1.0, help="Exit code 1 above it.")
     ] = 0.01,
@@ -66,29 +72,34 @@ def run(
     """
     from framefit.workflows.run import run as run_workload
 
+    workflow = functools.partial(
+        run_workload,
+        app,
+        target=target,
+        windows=windows,
+        seconds=seconds,
+        output=output,
+        force=force,
+        fresh=fresh,
+        seed=seed,
+    )
+    play(workflow, max_miss_ratio, json=json)
+
+
+def play(workflow: Callable[..., RunResult], max_miss_ratio: float, *, json: bool) -> None:
+    """Run or simulate until Ctrl-C, show the result, and end with the exit code that it means.
+
+    Args:
+        workflow: but for progress and stopping, all is told.
+        max_miss_ratio: exit code 1 above it.
+        json: print only JSON.
+    """
     progress = Progress()
     with Interrupt() as interrupt:
         try:
-            result = run_workload(
-                app,
-                target=target,
-                windows=windows,
-                seconds=seconds,
-                output=output,
-                force=force,
-                fresh=fresh,
-                seed=seed,
-                notify=progress,
-                stop=interrupt,
-                on_idle=progress.windows,
-            )
+            result = workflow(notify=progress, stop=interrupt, on_idle=progress.windows)
         finally:
             progress.end()
-    finish(result, max_miss_ratio, json=json)
-
-
-def finish(result: RunResult, max_miss_ratio: float, *, json: bool) -> None:
-    """Show a result, and end with the exit code that it means."""
     if json:
         show_json(result.metrics)
     else:
@@ -105,13 +116,14 @@ def show_run(result: RunResult) -> None:
     from framefit.report.tables import metrics_view
 
     priority = [model.name for model in result.metrics.models if model.role == "priority"]
+    seen, launches, releases = result.part(0, _MOST_WINDOWS)
     show(
         metrics_view(result.metrics),
         terminal_picture(
-            result.seen,
+            seen,
             result.seen_program,
-            result.launches,
-            result.releases_ns,
+            launches,
+            releases,
             priority,
             reserved_ns=result.timetable.first_reserved_ns,
         ),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from framefit.cli.run import Interrupt, finish
-from framefit.cli.screen import Progress
+from framefit.cli.run import play
 
 __all__ = ["simulate"]
 
@@ -23,7 +23,7 @@ def simulate(
     outputs: Annotated[bool, typer.Option("--outputs", help="Read frames and compute outputs for real.")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Run folder (default: runs/APP-N).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite run folder and sinks.")] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Of the device's variation and of synthetic frames.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the device's variation and of synthetic frames.")] = 0,
     max_miss_ratio: Annotated[
         float, typer.Option("--max-miss-ratio", min=0.0, max=1.0, help="Exit code 1 above it.")
     ] = 0.01,
@@ -37,22 +37,15 @@ def simulate(
     """
     from framefit.workflows.simulate import simulate as simulate_workload
 
-    progress = Progress()
-    with Interrupt() as interrupt:
-        try:
-            result = simulate_workload(
-                app,
-                target=target,
-                windows=windows,
-                seconds=seconds,
-                outputs=outputs,
-                output=output,
-                force=force,
-                seed=seed,
-                notify=progress,
-                stop=interrupt,
-                on_idle=progress.windows,
-            )
-        finally:
-            progress.end()
-    finish(result, max_miss_ratio, json=json)
+    workflow = functools.partial(
+        simulate_workload,
+        app,
+        target=target,
+        windows=windows,
+        seconds=seconds,
+        outputs=outputs,
+        output=output,
+        force=force,
+        seed=seed,
+    )
+    play(workflow, max_miss_ratio, json=json)

@@ -8,13 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import Record
+from framefit.core.latency_table import Correction
 
 __all__ = [
+    "AdditivityAudit",
+    "AuditedNetwork",
     "CycleReport",
     "Finding",
     "Frame",
     "HostReport",
+    "LatencyEstimate",
     "LayerCycles",
+    "LayerLatency",
     "Metrics",
     "Miss",
     "ModelMetrics",
@@ -228,8 +233,8 @@ class LayerCycles(Record, kw_only=True):
         unit: where it runs.
         precision: of its products; "" without any.
         method: what was priced: "products", "elements", "bytes" (an operator that the model does not
-            know, by what it reads and writes), "view" (nothing moves), "unknown" (a shape depends on
-            the data: what is known of it).
+            know, by what it reads and writes), "view" (nothing moves), "unknown" (a shape or a
+            number of iterations depends on the data: what is known of it).
         terms: each term's cycles.
         overhead_cycles: load, drain and fixed, on top of the longest term.
     """
@@ -273,3 +278,79 @@ class CycleReport(Record, kw_only=True):
     total_ns: int
     layers: tuple[LayerCycles, ...]
     notes: tuple[str, ...] = ()
+
+
+class LayerLatency(Record, kw_only=True):
+    """What one layer of a network takes.
+
+    Attributes:
+        interval_ns: 90 %.
+        source: of the table's entry ("measured", ...); "interpolated" or "modelled": by a fallback;
+            "view": it has no entry, and moves nothing.
+    """
+
+    name: str
+    op: str
+    latency_ns: int
+    interval_ns: tuple[int, int]
+    source: str
+
+
+class LatencyEstimate(Record, kw_only=True):
+    """A network's latency from a table (``framefit estimate --json``).
+
+    Attributes:
+        total_ns: of a launch of the whole network: plain sum, correction and overhead.
+        interval_ns: 90 % of the total.
+        plain_sum_ns: of the layers, nothing added.
+        correction_ns: what the audit of other networks adds; 0 in a table without one.
+        overhead_ns: of the host and of transfers, once; 0 in a table without an overhead model.
+        coverage_ratio: layers with an entry of their own, over all layers that take time.
+        estimated_ns: part of the plain sum that comes from a fallback.
+        notes: what to know of the figures, as sentences.
+    """
+
+    schema_version: int = 1
+    model: str
+    target: str
+    unit: str
+    total_ns: int
+    interval_ns: tuple[int, int]
+    plain_sum_ns: int
+    correction_ns: int
+    overhead_ns: int
+    coverage_ratio: float
+    estimated_ns: int
+    layers: tuple[LayerLatency, ...]
+    notes: tuple[str, ...] = ()
+
+
+class AuditedNetwork(Record, kw_only=True):
+    """A whole network, measured and predicted.
+
+    Attributes:
+        corrected_ns: with the correction that was fitted.
+        left_out_ns: with one that was fitted without this network.
+    """
+
+    name: str
+    measured_ns: int
+    plain_sum_ns: int
+    corrected_ns: int
+    left_out_ns: int
+
+
+class AdditivityAudit(Record, kw_only=True):
+    """How far whole networks take the sum of their layers, and what corrects it.
+
+    Attributes:
+        terms: of the correction, in the order in which they helped.
+        plain_error_ratio: median of |plain sum and overhead / measured - 1|.
+        left_out_error_ratio: the same of the corrected estimate, each network left out of its own fit.
+    """
+
+    correction: Correction
+    terms: tuple[str, ...]
+    networks: tuple[AuditedNetwork, ...]
+    plain_error_ratio: float
+    left_out_error_ratio: float

@@ -220,7 +220,8 @@ class Unit(Record, kw_only=True):
         memory_mib: for tensors of its segments; default: enough.
         operators: that it supports; default: all.
         unsupported: that it does not support.
-        tuned: operator -> its cycles are multiplied by this (a hand-written kernel: below 1).
+        tuned: operator -> its arithmetic takes so many times as long (a hand-written kernel: below
+            1), but never less than at the peak.
         speed_ratio: of its clock to the processor's.
     """
 

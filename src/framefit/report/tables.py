@@ -322,7 +322,7 @@ def _jitter(metrics: Metrics) -> Table:
         _add_row(table, name, "start", *_percentiles(model.release_to_start_ns))
         _add_row(table, "", "finish", *_percentiles(model.release_to_finish_ns))
     floor = metrics.floor_release_to_start_ns
-    if floor.count:
+    if floor.max:  # nobody wakes up late in virtual time
         table.add_section()
         _add_row(table, "idle machine", "start", *_percentiles(floor), style="dim")
     return table
@@ -369,9 +369,10 @@ def _run_facts(metrics: Metrics) -> RenderableType:
     dispatch = metrics.dispatch_ns
     facts: list[tuple[str, RenderableType]] = [
         ("segments over their estimate", format_ratio(metrics.estimate_exceeded_ratio)),
-        (
-            "dispatch",
-            f"p50 {format_duration(dispatch.p50)}, p99 {format_duration(dispatch.p99)}" if dispatch.count else "-",
+        *(
+            [("dispatch", f"p50 {format_duration(dispatch.p50)}, p99 {format_duration(dispatch.p99)}")]
+            if dispatch.max  # nothing in virtual time
+            else []
         ),
         ("peak memory", format_bytes(metrics.peak_memory_bytes)),
     ]

@@ -83,16 +83,17 @@ class LaunchLog(_Table):
     def finished(self) -> npt.NDArray[np.int64]:
         """Rows of the launches that ended."""
         rows = self.rows()
-        return rows[rows[:, self.FINISHED] >= 0]
+        ended = rows[:, self.FINISHED] >= 0
+        return rows if ended.all() else rows[ended]  # no second copy of a long run
 
     def launches(self) -> Launches:
         """In the form of the program's file."""
         rows = self.finished()
         return Launches(
             program=rows[:, self.PROGRAM].astype(np.int32),
-            window=rows[:, self.WINDOW],
-            frame=rows[:, self.FRAME],
-            submit_ns=rows[:, self.STARTED],
+            window=rows[:, self.WINDOW].copy(),  # the other columns are not kept alive
+            frame=rows[:, self.FRAME].copy(),
+            submit_ns=rows[:, self.STARTED].copy(),
         )
 
 

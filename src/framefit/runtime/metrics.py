@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.results import Frame, Metrics, Miss, ModelMetrics, Percentiles, StreamMetrics
+from framefit.core.frames import Fated, FrameTable
+from framefit.core.results import Metrics, Miss, ModelMetrics, Percentiles, StreamMetrics
 from framefit.core.timetable import PlannedModel, Timetable
 from framefit.runtime.dispatcher import Dispatcher
 from framefit.runtime.log import Fate, FrameLog, LaunchLog
@@ -27,7 +28,7 @@ __all__ = [
     "stream_metrics",
 ]
 
-_FATES: dict[Fate, tuple[Literal["done", "late", "dropped", "skipped"], str]] = {
+_FATES: dict[Fate, Fated] = {
     Fate.DONE: ("done", ""),
     Fate.LATE: ("late", "finished after its deadline"),
     Fate.QUEUE_FULL: ("dropped", "a newer frame took its place in the queue"),
@@ -109,7 +110,8 @@ def model_metrics(
         release_to_start_ns=Percentiles.of(results[:, FrameLog.STARTED] - results[:, FrameLog.RELEASED]),
         release_to_finish_ns=Percentiles.of(age),
         miss_ratio_upper=miss_ratio_upper(missed, len(rows)),
-        result_age_windows_max=int(np.ceil(age.max() * rate_hz / 1e9)) if len(age) else 0,
+        # Releases are rounded to whole nanoseconds: a window may be one longer than 1 / rate.
+        result_age_windows_max=int(np.ceil((age.max() - 1) * rate_hz / 1e9)) if len(age) else 0,
         segmentation_overhead_ratio=overhead_ratio,
         max_relative_difference=planned.max_relative_difference,
     )
@@ -223,7 +225,7 @@ def run_metrics(
 
 
 def stream_metrics(
-    frames: Sequence[Frame], readers: Mapping[str, Collection[str]], received: Mapping[str, tuple[int, int]]
+    frames: FrameTable, readers: Mapping[str, Collection[str]], received: Mapping[str, tuple[int, int]]
 ) -> list[StreamMetrics]:
     """Figures of each stream.
 
@@ -232,43 +234,38 @@ def stream_metrics(
         readers: model -> streams that it reads.
         received: stream -> frames that came, and windows in which it waited.
     """
-    dropped: dict[str, set[int]] = {name: set() for name in received}
-    for frame in frames:
-        if frame.fate == "dropped":
-            for stream in readers[frame.model]:
-                dropped[stream].add(frame.frame)
-    return [
-        StreamMetrics(name=name, received=came, dropped=len(dropped[name]), waited_windows=waited)
-        for name, (came, waited) in received.items()
-    ]
+    dropped = np.asarray([fate == "dropped" for fate, _ in frames.fates], bool)[frames.fate]
+    model, frame = frames.model[dropped], frames.frame[dropped]
+    found = []
+    for name, (came, waited) in received.items():
+        reads = np.asarray([name in readers[model] for model in frames.models], bool)
+        count = len(np.unique(frame[reads[model]]))
+        found.append(StreamMetrics(name=name, received=came, dropped=count, waited_windows=waited))
+    return found
 
 
-def frame_records(frames: FrameLog, models: Sequence[str], streams: Mapping[str, str], start_ns: int) -> list[Frame]:
+def frame_records(frames: FrameLog, models: Sequence[str], streams: Mapping[str, str], start_ns: int) -> FrameTable:
     """The fate of every frame, in order of release; times relative to the first release.
 
     Args:
         frames: the log.
         models: names by number.
-        streams: model -> name of the stream that its frames are counted by.
+        streams: model -> name of the stream that its frames are counted by; "-" for others.
         start_ns: first release on the run's clock.
     """
     rows = frames.rows()
-    order = np.lexsort((rows[:, FrameLog.MODEL], rows[:, FrameLog.FRAME], rows[:, FrameLog.RELEASED]))
-    records = []
-    for model, frame, fate, released, _, finished, _ in rows[order].tolist():
-        text, reason = _FATES[Fate(fate)]
-        records.append(
-            Frame(
-                stream=streams[models[model]],
-                frame=frame,
-                model=models[model],
-                fate=text,
-                reason=reason,
-                released_ns=released - start_ns,
-                finished_ns=finished - start_ns if finished >= 0 else None,
-            )
-        )
-    return records
+    released, finished = rows[:, FrameLog.RELEASED], rows[:, FrameLog.FINISHED]
+    order = np.lexsort((rows[:, FrameLog.MODEL], rows[:, FrameLog.FRAME], released))
+    return FrameTable(
+        models=tuple(models),
+        streams=tuple(streams.get(model, "-") for model in models),
+        fates=tuple(_FATES[fate] for fate in Fate),
+        model=rows[order, FrameLog.MODEL],
+        frame=rows[order, FrameLog.FRAME],
+        fate=rows[order, FrameLog.FATE],
+        released_ns=released[order] - start_ns,
+        finished_ns=np.where(finished >= 0, finished - start_ns, -1)[order],
+    )
 
 
 def misses(
@@ -303,14 +300,18 @@ def misses(
     blocking = launched
     if timetable.preemptive and len(launched):  # background launches are interrupted: nobody waits for them
         blocking = launched[~roles[owner[launched[:, LaunchLog.PROGRAM]]]]
+    in_time = np.isin(rows[:, FrameLog.FATE], (Fate.DONE, Fate.SKIPPED))
+    missed = rows[~in_time & ~roles[rows[:, FrameLog.MODEL]]].tolist()  # the only frames that are looked at one by one
+    if not missed:
+        return []
     # Frames that were consumed together count from the newest one's release.
-    together = {(row[FrameLog.MODEL], row[FrameLog.FINISHED]): row[FrameLog.RELEASED] for row in rows.tolist()}
-    ends, starts = np.maximum.accumulate(blocking[:, LaunchLog.FINISHED]), blocking[:, LaunchLog.STARTED]
+    together = {(row[FrameLog.MODEL], row[FrameLog.FINISHED]): row[FrameLog.RELEASED] for row in missed}
+    # In one piece each: else every search of them copies them.
+    ends = np.maximum.accumulate(blocking[:, LaunchLog.FINISHED])
+    starts = np.ascontiguousarray(blocking[:, LaunchLog.STARTED])
     found = []
-    for model, _, fate, _, started, finished, window in rows.tolist():
+    for model, _, fate, _, started, finished, window in missed:
         planned = timetable.models[model]
-        if planned.role != "priority" or fate in (Fate.DONE, Fate.SKIPPED):
-            continue
         cause: Cause
         if fate == Fate.RUN_ENDED:
             cause, detail = "run ended", "unfinished at the end of the run"

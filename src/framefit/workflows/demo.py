@@ -7,9 +7,9 @@ from pathlib import Path
 
 from framefit.core.files import write_whole
 from framefit.core.model.builtin import BUILTIN
+from framefit.workflows.folder import RunResult
 from framefit.workflows.plan import Notify, Plan, plan, silent
 from framefit.workflows.run import run
-from framefit.workflows.session import RunResult
 
 __all__ = ["demo"]
 
@@ -72,5 +72,5 @@ def demo(
     if not app.exists():
         with write_whole(app) as file:
             file.write(_APP.encode())
-    planned = plan(app, notify=notify)
+    planned = plan(app, in_real_time=True, notify=notify)
     return planned, run(planned, seconds=seconds, seed=seed, notify=notify, stop=stop, on_idle=on_idle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from framefit.devices.measure import Measurement
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
 from framefit.devices.store import MeasurementStore
-from framefit.errors import DeviceError, FramefitError, InputError
+from framefit.errors import DeviceError, FramefitError, InputError, UnsupportedError
 from framefit.runtime.costs import Costs, Launch, MeasuredCosts, ModelledCosts
 from framefit.runtime.execution import Execution, greatest_difference
 from framefit.runtime.functions import load_function
@@ -96,6 +97,7 @@ class Plan:
         costs: what launches cost there.
         timetable: the plan; see ``feasible``.
         tasks: in the order of ``timetable.models``.
+        in_real_time: whether a described device's plan leaves time for this host's late wake-ups.
     """
 
     app: Path
@@ -105,6 +107,7 @@ class Plan:
     costs: Costs
     timetable: Timetable
     tasks: tuple[PlannedTask, ...]
+    in_real_time: bool
 
 
 def plan(
@@ -160,6 +163,7 @@ def open_device(workload: Workload, folder: Path) -> tuple[Device, int]:
 
     Raises:
         InputError: no such target, core or provider.
+        UnsupportedError: a described unit that can be interrupted.
     """
     from framefit.devices.ort import OrtDevice
 
@@ -168,6 +172,13 @@ def open_device(workload: Workload, folder: Path) -> tuple[Device, int]:
     host = OrtDevice(workload.cores[0] if workload.cores else own_core, providers=workload.providers)
     if target.kind == "ort":
         return host, host.core
+    for index, unit in enumerate(target.units):
+        if unit.preemptive:
+            raise UnsupportedError(
+                f"$.units[{index}].preemptive = true is not supported yet: a described unit runs a segment to its end",
+                where=target_file(workload.target, folder),
+                remedy="leave the key out",
+            )
     function = None
     if target.cost.function is not None:
         where = target_file(workload.target, folder)
@@ -200,6 +211,7 @@ class _Planner:
         self.warnings: list[str] = []
         host = device.computer or device if isinstance(device, NpuDevice) else device
         measured = MeasuredCosts(host, host.target.units[0].name, store, workload.window_ns, notify)
+        self.in_real_time = in_real_time
         self.costs: Costs = measured
         if isinstance(device, NpuDevice):
             self.costs = ModelledCosts(device, measured.wake_ups() if in_real_time else (0,))
@@ -226,17 +238,21 @@ class _Planner:
         timetable = complete(timetable, tasks, beat)
         self.warnings += _waiting(timetable, tasks)
         self.warnings += self.costs.warnings
-        memory = {self.unit: sum(task.execution.memory_bytes for task in tasks)}
-        timetable = msgspec.structs.replace(timetable, memory_bytes=memory, reasons=tuple(self.warnings))
+        limits = {unit.name: round(unit.memory_mib * 2**20) for unit in self.device.target.units if unit.memory_mib}
+        timetable = self._within_memory(timetable, tasks, limits.get(self.unit))
+        timetable = msgspec.structs.replace(timetable, reasons=tuple(self.warnings))
         if timetable.feasible:
             violations = check_timetable(
                 timetable,
                 deadlines_ns={name: d.deadline_ns for name, d in beat.demands.items() if d.deadline_ns is not None},
                 every={name: demand.every for name, demand in beat.demands.items()},
+                memory_limit_bytes=limits,
             )
             if violations:
                 raise FramefitError(f"the timetable fails its check: {violations[0]}", remedy="report this as a bug")
-        return Plan(self.app, self.workload, self.device, self.core, self.costs, timetable, tuple(tasks))
+        return Plan(
+            self.app, self.workload, self.device, self.core, self.costs, timetable, tuple(tasks), self.in_real_time
+        )
 
     def _choose_unit(self, wired: Sequence[WiredModel]) -> None:
         """The first unit that supports every operator; the others stay idle."""
@@ -259,6 +275,20 @@ class _Planner:
             )
         if len(units) > 1:
             self.warnings.append(f"one unit is planned, {self.unit!r}; the other {len(units) - 1} stay idle")
+
+    def _within_memory(self, timetable: Timetable, tasks: Sequence[PlannedTask], limit: int | None) -> Timetable:
+        """With the memory of all tensors, as the device stores them; infeasible where the unit has less."""
+        stored = self.device.stored_ratio if isinstance(self.device, NpuDevice) else 1.0
+        needed = math.ceil(sum(task.execution.memory_bytes for task in tasks) * stored)
+        timetable = msgspec.structs.replace(timetable, memory_bytes={self.unit: needed})
+        if limit is None or needed <= limit or not timetable.feasible:
+            return timetable
+        return msgspec.structs.replace(
+            timetable,
+            feasible=False,
+            binding_constraint=f"the models' tensors take {needed / 2**20:.2f} MiB on unit {self.unit!r}, which has "
+            f"{limit / 2**20:.2f} MiB",
+        )
 
     def _excess(self, found: Sequence[Measurement]) -> float:
         """Quantile over median: as the device tells, or from all samples together."""
@@ -361,13 +391,15 @@ class _Planner:
             models = self._priced_models(tasks)
             settled = beat.guarded(models)
             timetable = build_timetable(settled, models)
-            room = segment_room(settled, [model for model in models if model.role == "priority"])
-            if room <= 0:
+            first = [model for model in models if model.role == "priority"]
+            room = segment_room(settled, first)
+            for task, model in zip(tasks, models, strict=True):
+                task.uncut = model if task.execution is task.whole else task.uncut
+            if segment_room(beat, first) <= 0:  # shorter segments, and so a smaller guard, would not help
                 break
             candidates, undecided = [], []
             for task, model in zip(tasks, models, strict=True):
                 whole = task.execution is task.whole
-                task.uncut = model if whole else task.uncut
                 too_long = not beat.preemptive and max(segment.duration_ns for segment in model.segments) > room
                 # With a guard that follows from the segments, shorter ones may pay everywhere.
                 freely = not attempt and beat.excess_ratio > 0

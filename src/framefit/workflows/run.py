@@ -8,16 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from framefit.core.workload import load_workload
 from framefit.devices.clock import RealClock
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.measure import measure_floor
 from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InputError
 from framefit.runtime.dispatcher import steady
-from framefit.runtime.wiring import check_sinks
+from framefit.workflows.folder import RunResult, write_folder
 from framefit.workflows.plan import Notify, Plan, plan, silent
-from framefit.workflows.session import RunResult, Session, counted_windows, free_folder, needs_feasible, write_folder
+from framefit.workflows.session import Session, accepted, needs_feasible
 
 __all__ = ["run"]
 
@@ -41,7 +40,7 @@ def run(
     """Plan a workload, run it, and write the run folder.
 
     Args:
-        app: an ``app.toml``, or a plan that was made of one.
+        app: an ``app.toml``, or a plan that was made of one; of a described device in real time.
         target: instead of the workload's, where that is not planned yet: a built-in name, or the
             path of a ``target.toml``. A described device runs simulated, in real time.
         windows: how many; or ``seconds`` (default 10). Streams that end, end the run.
@@ -51,11 +50,12 @@ def run(
         fresh: measure anew before planning.
         seed: of synthetic frames.
         notify: receives what is being done.
-        stop: asked in every window; true ends the run, which is saved.
+        stop: asked from the first window on; true ends the run, which is saved.
         on_idle: called with (windows begun, windows) where a window leaves time.
 
     Raises:
-        InputError: see :func:`framefit.plan`; a folder or sink that exists.
+        InputError: see :func:`framefit.plan`; a folder or sink that exists; a length or seed that
+            cannot be; a plan for virtual time.
         InfeasibleError: the plan does not fit.
         DeviceError: the device failed in mid-run; what happened until then is saved.
 
@@ -63,20 +63,20 @@ def run(
         >>> framefit.run("app.toml", seconds=5).metrics.miss_ratio  # doctest: +SKIP
         0.0
     """
-    counted_windows(windows, seconds, 1.0)
-    path = app.app if isinstance(app, Plan) else Path(app)
-    folder = free_folder(path) if output is None else Path(output)
-    if folder.exists() and not force:
-        raise InputError("already exists", where=folder, remedy="choose another folder, or overwrite it with --force")
-    # Before the work of a plan and of warming up, though sinks are only opened after it.
-    check_sinks(app.workload if isinstance(app, Plan) else load_workload(path), path, force=force)
+    path, _, folder = accepted(app, windows=windows, seconds=seconds, output=output, force=force, seed=seed)
+    if isinstance(app, Plan) and isinstance(app.device, NpuDevice) and not app.in_real_time:
+        raise InputError(
+            "this plan is for virtual time: it leaves no time for this host's late wake-ups",
+            where=path,
+            remedy="plan with in_real_time=True, or give run the app.toml",
+        )
     planned = app if isinstance(app, Plan) else plan(app, target=target, fresh=fresh, in_real_time=True, notify=notify)
     needs_feasible(planned)
     device, timetable = planned.device, planned.timetable
     if isinstance(device, NpuDevice):
         device.clock, device.computes = RealClock(), True
     session = Session(planned, seed=seed)
-    count = min([counted_windows(windows, seconds, planned.workload.beat_hz), *session.lengths()])
+    count = session.windows(windows, seconds)
     failure: FramefitError | None = None
     with pinned(planned.core), flushed_denormals():
         notify("warming up")
@@ -95,7 +95,9 @@ def run(
         try:
             with steady():
                 dispatcher.run(
-                    count, stop=stop, on_idle=None if on_idle is None else lambda begun: on_idle(begun, count)
+                    count,
+                    stop=lambda: dispatcher.windows > 0 and stop(),
+                    on_idle=None if on_idle is None else lambda begun: on_idle(begun, count),
                 )
         except FramefitError as error:  # of the device, a sink, a stream: what happened is kept
             failure = error

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from framefit.core.events import EventType, Trace
-from framefit.core.files import write_record, write_whole
 from framefit.core.program import (
     Group,
     Launches,
@@ -20,19 +16,14 @@ from framefit.core.program import (
     Program,
     ProgramUnit,
     SegmentProgram,
-    write_program,
 )
-from framefit.core.results import Frame, Metrics, RunInfo
-from framefit.core.timetable import Segment, Timetable
-from framefit.core.workload import release_ns
+from framefit.core.timetable import Segment
+from framefit.core.workload import Workload, load_workload, release_ns
 from framefit.devices.clock import RealClock
-from framefit.devices.host import fingerprint, host_stalls
+from framefit.devices.host import host_stalls
 from framefit.devices.measure import Measurement
 from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InfeasibleError, InputError
-from framefit.report.frames import write_frames
-from framefit.report.perfetto import write_perfetto
-from framefit.report.picture import run_picture
 from framefit.runtime.costs import Launch
 from framefit.runtime.dispatcher import Dispatcher, instants
 from framefit.runtime.job import Job
@@ -42,59 +33,69 @@ from framefit.runtime.preemptive import PreemptiveDispatcher
 from framefit.runtime.sinks import AggregatingSink, Sink, open_sink
 from framefit.runtime.streams import Feed, Queue, Stream, open_stream
 from framefit.runtime.timed import TimedExecution
-from framefit.runtime.wiring import streams_of
+from framefit.runtime.wiring import check_sinks, streams_of
 from framefit.scheduling.bounds import Work, fluid_bounds_hz, packing_bounds_hz
 from framefit.scheduling.service import Rotation
+from framefit.workflows.folder import RunResult, check_place, free_folder, left_out
 from framefit.workflows.plan import Plan
 
-__all__ = ["RunResult", "Session", "counted_windows", "free_folder", "needs_feasible", "write_folder"]
+__all__ = ["Session", "accepted", "counted_windows", "needs_feasible"]
 
-Releases = np.ndarray[tuple[int], np.dtype[np.int64]]
+logger = logging.getLogger(__name__)
 
 _DEFAULT_SECONDS = 10.0
-_MOST_SHOWN = 100_000  # launches in trace.pftrace and run.svg: some 20 MB
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run or a simulation gave.
-
-    Attributes:
-        folder: the run folder, complete.
-        timetable: the plan that was run.
-        metrics: figures.
-        frames: the fate of every frame.
-        trace, program, launches, releases_ns: what happened, on the run's clock; the trace is the device's.
-        seen, seen_program: the same as the host saw it, a launch an operation.
-        interrupted: whether it was stopped before its end.
-        warnings: what a reader of these should know, those of the plan first.
-    """
-
-    folder: Path
-    timetable: Timetable
-    metrics: Metrics
-    frames: tuple[Frame, ...]
-    trace: Trace
-    program: Program
-    seen: Trace
-    seen_program: Program
-    launches: Launches
-    releases_ns: Releases
-    interrupted: bool
-    warnings: tuple[str, ...] = ()
+_MOST_SECONDS = 2.0**63 / 1e9  # 292 years
+_ROW_BYTES = 150  # of memory for a launch or a frame at the end of a run, as measured
+_MUCH_BYTES = 4_000_000_000
 
 
 def counted_windows(windows: int | None, seconds: float | None, rate_hz: float) -> int:
     """How many windows are asked for; by default 10 seconds of them.
 
     Raises:
-        InputError: none, or told in two ways.
+        InputError: none, told in two ways, or more than nanoseconds can count.
     """
     if windows is not None and seconds is not None:
         raise InputError("windows and seconds are both given", remedy="give one of them")
-    if (windows is not None and windows < 1) or (seconds is not None and not seconds > 0):
-        raise InputError(f"nothing to run: {windows if windows is not None else seconds}", remedy="ask for more than 0")
+    asked = windows if windows is not None else seconds
+    if asked is not None and not asked > 0:
+        raise InputError(f"nothing to run: {asked}", remedy="ask for more than 0")
+    if asked is not None and not asked < _MOST_SECONDS * (1 if windows is None else rate_hz):
+        raise InputError(
+            f"{asked} {'seconds' if windows is None else 'windows'} are too many: times are nanoseconds in 64 bits",
+            remedy=f"ask for less than {_MOST_SECONDS:g} seconds",
+        )
     return windows if windows is not None else max(round((seconds or _DEFAULT_SECONDS) * rate_hz), 1)
+
+
+def accepted(
+    app: str | Path | Plan,
+    *,
+    windows: int | None,
+    seconds: float | None,
+    output: str | Path | None,
+    force: bool,
+    seed: int,
+    sinks: bool = True,
+) -> tuple[Path, Workload, Path]:
+    """What a run is asked for, refused before the work of a plan where it cannot be done.
+
+    Returns:
+        The app's file, its workload, and where the run folder will lie.
+
+    Raises:
+        InputError: a length, seed or file that cannot be used; a folder or sink that exists.
+    """
+    if seed < 0:
+        raise InputError(f"seed {seed} is negative", remedy="give 0 or a greater whole number")
+    path = app.app if isinstance(app, Plan) else Path(app)
+    folder = free_folder(path) if output is None else Path(output)
+    check_place(folder, force=force)
+    workload = app.workload if isinstance(app, Plan) else load_workload(path)
+    counted_windows(windows, seconds, workload.beat_hz)
+    if sinks:
+        check_sinks(workload, path, force=force)  # they are only opened after warming up
+    return path, workload, folder
 
 
 def needs_feasible(planned: Plan) -> None:
@@ -178,6 +179,20 @@ class Session:
         waiting = {name for name, feed in self.feeds.items() if feed.waits}
         return [s.length for name, s in self.streams.items() if s.length is not None and name not in waiting]
 
+    def windows(self, windows: int | None, seconds: float | None) -> int:
+        """How many there will be, streams that end considered; says so where their logs will fill the memory."""
+        timetable, count = self.plan.timetable, counted_windows(windows, seconds, self.plan.workload.beat_hz)
+        count = min(count, *self.lengths()) if self.lengths() else count
+        launches = sum(len(w.priority) + len(w.slots) for w in timetable.windows) / max(len(timetable.windows), 1)
+        needed = count * (launches + len(timetable.models)) * _ROW_BYTES
+        if needed > _MUCH_BYTES:
+            logger.warning(
+                "note: what %d windows leave behind will take about %.0f GB of memory; ask for fewer, or stop early",
+                count,
+                needed / 1e9,
+            )
+        return count
+
     def open_sinks(self, *, force: bool) -> None:
         """Give every job its sinks; none is left behind where one cannot be opened."""
         folder, outputs = self.plan.app.resolve().parent, self.plan.workload.outputs
@@ -236,6 +251,8 @@ class Session:
                 segment_ns[first : first + len(model.segments)],
                 every=task.wired.entry.every,
                 frames=task.wired.entry.frames,
+                queue=task.wired.depth,
+                share=timetable.launches_of(task.name),
             )
             for task, first, model, whole in zip(
                 self.plan.tasks, self.first_programs, timetable.models, whole_ns, strict=True
@@ -283,21 +300,21 @@ class Session:
             whole_ns=whole_ns,
             floor_ns=floor,
             bounds_hz=self._bounds_hz(segment_ns, whole_ns),
-            memory_bytes=sum(task.execution.memory_bytes for task in self.plan.tasks),
+            memory_bytes=sum(timetable.memory_bytes.values()),
             streams=stream_metrics(
                 frames,
                 {task.name: set(task.wired.sources.values()) for task in self.plan.tasks},
                 self._received(windows),
             ),
         )
-        releases = np.asarray([run.start_ns + release_ns(k, rate_hz) for k in range(windows)], np.int64)
+        releases = np.fromiter((run.start_ns + release_ns(k, rate_hz) for k in range(windows)), np.int64, windows)
         trace, launches = run.trace(), run.launches.launches()
         told, seen_program = _program(self.plan), _host_program(self.plan)
         return RunResult(
             folder=folder,
             timetable=timetable,
             metrics=metrics,
-            frames=tuple(frames),
+            frames=frames,
             trace=trace,
             program=told,
             seen=_host_trace(seen_program, run),
@@ -368,9 +385,7 @@ def _host_trace(program: Program, run: Dispatcher) -> Trace:
 
 def _notes(planned: Plan, launches: Launches, trace: Trace) -> list[str]:
     """What the files of a run do not hold, and what held it up."""
-    notes = []
-    if len(launches) > _MOST_SHOWN:
-        notes.append(f"trace.pftrace and run.svg show the last {_MOST_SHOWN} of {len(launches)} launches")
+    notes = left_out(launches)
     if gone := trace.meta.overwritten_events:
         notes.append(f"trace.npz holds the last {len(trace)} events; {gone} before them are not kept")
     if isinstance(planned.device, NpuDevice) and (late := planned.device.late_results):
@@ -379,86 +394,3 @@ def _notes(planned: Plan, launches: Launches, trace: Trace) -> list[str]:
             "the host's there; framefit simulate has the device's"
         )
     return notes
-
-
-def _latest(result: RunResult) -> tuple[Trace, Launches, Releases]:
-    """What the pictures show: of a long run its last part, whole repetitions of the timetable."""
-    seen, launches, releases = result.seen, result.launches, result.releases_ns
-    skip = len(launches) - _MOST_SHOWN
-    if skip <= 0:
-        return seen, launches, releases
-    pattern = len(result.timetable.windows)
-    window = -(-int(launches.window[skip]) // pattern) * pattern
-    skip = int(np.searchsorted(launches.window, window))
-    later = Launches(
-        program=launches.program[skip:],
-        window=launches.window[skip:],
-        frame=launches.frame[skip:],
-        submit_ns=launches.submit_ns[skip:],
-    )
-    rest = slice(2 * skip, None)
-    shown = Trace(
-        time_ns=seen.time_ns[rest],
-        id=seen.id[rest],
-        type=seen.type[rest],
-        core=seen.core[rest],
-        operation=seen.operation[rest],
-        kinds=seen.kinds,
-    )
-    return shown, later, releases[window:]
-
-
-def free_folder(app: Path) -> Path:
-    """``runs/APP-N``: named after the file, or its folder where it is just called app.toml."""
-    name = app.stem if app.stem != "app" else app.resolve().parent.name
-    number = 1
-    while (folder := Path("runs") / f"{name}-{number}").exists():
-        number += 1
-    return folder
-
-
-def write_folder(
-    result: RunResult, planned: Plan, *, seed: int, force: bool, command: str, error: FramefitError | None
-) -> None:
-    """The run folder: made beside its place, then renamed."""
-    final = result.folder
-    part = final.with_name(f".{final.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        part.mkdir(parents=True)
-        info = RunInfo(
-            command=command,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            seed=seed,
-            interrupted=result.interrupted,
-            error=None if error is None else str(error),
-            workload=msgspec.to_builtins(planned.workload),
-            host=dict(fingerprint()),
-            warnings=result.warnings,
-        )
-        write_record(part / "run.json", info)
-        write_record(part / "timetable.json", result.timetable)
-        write_program(part, result.program, result.launches)
-        result.trace.write(part / "trace.npz")
-        write_record(part / "metrics.json", result.metrics)
-        write_frames(part / "frames.csv", result.frames)
-        priority = [model.name for model in result.timetable.models if model.role == "priority"]
-        seen, launches, releases = _latest(result)
-        write_perfetto(part / "trace.pftrace", seen, result.seen_program, launches, releases, priority)
-        picture = run_picture(
-            seen, result.seen_program, launches, releases, priority, reserved_ns=result.timetable.first_reserved_ns
-        )
-        with write_whole(part / "run.svg") as file:
-            file.write(picture.encode())
-        if final.exists() and force:
-            old = final.with_name(f".{final.name}.old")
-            shutil.rmtree(old, ignore_errors=True)
-            final.replace(old)
-            part.replace(final)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            part.replace(final)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error}", where=final, remedy="check folder and space") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)

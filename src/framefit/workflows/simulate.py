@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from framefit.core.target import resolve_target
-from framefit.core.workload import load_workload
 from framefit.devices.clock import VirtualClock
 from framefit.devices.host import flushed_denormals
 from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InputError
-from framefit.runtime.wiring import check_sinks
+from framefit.workflows.folder import RunResult, write_folder
 from framefit.workflows.plan import Notify, Plan, plan, silent
-from framefit.workflows.session import RunResult, Session, counted_windows, free_folder, needs_feasible, write_folder
+from framefit.workflows.session import Session, accepted, needs_feasible
 
 __all__ = ["simulate"]
 
@@ -52,24 +51,21 @@ def simulate(
         force: overwrite folder and sinks.
         seed: of the device's variation, and of synthetic frames.
         notify: receives what is being done.
-        stop: asked in every window; true ends the run, which is saved.
+        stop: asked from the first window on; true ends the run, which is saved.
         on_idle: called with (windows begun, windows) where a window leaves time.
 
     Raises:
         InputError: see :func:`framefit.plan`; a target that is this machine's processor, a
-            folder or sink that exists.
+            folder or sink that exists, a length or seed that cannot be.
         InfeasibleError: the plan does not fit.
 
     Example:
         >>> framefit.simulate("app.toml", target="vpu", windows=100_000).metrics.miss_ratio  # doctest: +SKIP
         0.0
     """
-    counted_windows(windows, seconds, 1.0)
-    path = app.app if isinstance(app, Plan) else Path(app)
-    folder = free_folder(path) if output is None else Path(output)
-    if folder.exists() and not force:
-        raise InputError("already exists", where=folder, remedy="choose another folder, or overwrite it with --force")
-    workload = app.workload if isinstance(app, Plan) else load_workload(path)
+    path, workload, folder = accepted(
+        app, windows=windows, seconds=seconds, output=output, force=force, seed=seed, sinks=outputs
+    )
     if isinstance(app, Plan):
         described = app.device.target
     else:
@@ -80,8 +76,6 @@ def simulate(
             where=path,
             remedy="name a described target (--target vpu; see framefit targets), or use framefit run",
         )
-    if outputs:
-        check_sinks(workload, path, force=force)
     planned = app if isinstance(app, Plan) else plan(app, target=target, notify=notify)
     needs_feasible(planned)
     device = planned.device
@@ -90,14 +84,18 @@ def simulate(
     device.restart(seed)
     session = Session(planned, seed=seed, frames=outputs)
     session.reset()
-    count = min([counted_windows(windows, seconds, planned.workload.beat_hz), *session.lengths()])
+    count = session.windows(windows, seconds)
     if outputs:
         session.open_sinks(force=force)
     dispatcher, failure = session.dispatcher, None
     notify(f"simulating {count} windows")
     try:
         with flushed_denormals():
-            dispatcher.run(count, stop=stop, on_idle=None if on_idle is None else lambda begun: on_idle(begun, count))
+            dispatcher.run(
+                count,
+                stop=lambda: dispatcher.windows > 0 and stop(),
+                on_idle=None if on_idle is None else lambda begun: on_idle(begun, count),
+            )
     except FramefitError as error:  # of a sink, a stream: what happened is kept
         failure = error
     interrupted = dispatcher.windows < count and not dispatcher.ended and failure is None

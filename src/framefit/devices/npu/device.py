@@ -115,13 +115,13 @@ class NpuDevice:
         self.computer = computer
         self._layer_times = layer_times
         self._packets = PacketBuffer(target.trace, keep_events)
-        if isinstance(clock, RealClock):
-            self._packets.prepare()
         self._free_at: dict[str, int] = {}
         self.restart(seed)
 
     def restart(self, seed: int = 0) -> None:
-        """Begin anew: variation from the seed, no packets, every unit free."""
+        """Begin anew, on the present clock: variation from the seed, no packets, every unit free."""
+        if isinstance(self.clock, RealClock):
+            self._packets.prepare()
         self._vary = _Varying(self._target.variation, seed, self.clock.now_ns())
         self._packets.drain()
         self._free_at.clear()
@@ -183,6 +183,12 @@ class NpuDevice:
         """
         operation = Operation.opaque(label, label, unit, duration_ns, self._target.variation.sigma_ratio)
         return self._handle(label, self._unit(unit), [operation], None, None)
+
+    @property
+    def stored_ratio(self) -> float:
+        """Bytes of a tensor on the device over those on the host, for float32."""
+        bits = None if self._target.processor is None else self._target.processor.activation_bits
+        return 1.0 if bits is None else bits / 32
 
     @property
     def launch_ns(self) -> int:

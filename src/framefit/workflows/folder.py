@@ -1,0 +1,180 @@
+"""The run folder: where it may lie, what is in it, and how it comes there whole."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from framefit.core.events import Trace
+from framefit.core.files import write_record, write_whole
+from framefit.core.frames import FrameTable
+from framefit.core.program import Launches, Program, write_program
+from framefit.core.results import Metrics, RunInfo
+from framefit.core.timetable import Timetable
+from framefit.devices.host import fingerprint
+from framefit.errors import FramefitError, InputError
+from framefit.report.frames import write_frames
+from framefit.report.perfetto import write_perfetto
+from framefit.report.picture import run_picture
+from framefit.workflows.plan import Plan
+
+__all__ = ["RunResult", "check_place", "free_folder", "left_out", "write_folder"]
+
+Releases = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+_MOST_SHOWN = 100_000  # launches in trace.pftrace and run.svg: some 20 MB
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run or a simulation gave.
+
+    Attributes:
+        folder: the run folder, complete.
+        timetable: the plan that was run.
+        metrics: figures.
+        frames: the fate of every frame; see :class:`~framefit.core.frames.FrameTable`.
+        trace, program, launches, releases_ns: what happened, on the run's clock; the trace is the device's.
+        seen, seen_program: the same as the host saw it, a launch an operation.
+        interrupted: whether it was stopped before its end.
+        warnings: what a reader of these should know, those of the plan first.
+    """
+
+    folder: Path
+    timetable: Timetable
+    metrics: Metrics
+    frames: FrameTable
+    trace: Trace
+    program: Program
+    seen: Trace
+    seen_program: Program
+    launches: Launches
+    releases_ns: Releases
+    interrupted: bool
+    warnings: tuple[str, ...] = ()
+
+    def part(self, first: int, last: int | None = None) -> tuple[Trace, Launches, Releases]:
+        """What the host saw of windows ``first`` to ``last`` - 1 (default: to the end), for a picture."""
+        seen, launches = self.seen, self.launches
+        begin = int(np.searchsorted(launches.window, first))
+        end = len(launches) if last is None else int(np.searchsorted(launches.window, last))
+        told, events = slice(begin, end), slice(2 * begin, 2 * end)  # a START and an END each
+        return (
+            Trace(
+                time_ns=seen.time_ns[events],
+                id=seen.id[events],
+                type=seen.type[events],
+                core=seen.core[events],
+                operation=seen.operation[events],
+                kinds=seen.kinds,
+            ),
+            Launches(
+                program=launches.program[told],
+                window=launches.window[told],
+                frame=launches.frame[told],
+                submit_ns=launches.submit_ns[told],
+            ),
+            self.releases_ns[first:last],
+        )
+
+
+def left_out(launches: Launches) -> list[str]:
+    """Notes on what the pictures of a run will not show."""
+    if len(launches) <= _MOST_SHOWN:
+        return []
+    return [f"trace.pftrace and run.svg show the last {_MOST_SHOWN} of {len(launches)} launches"]
+
+
+def _first_shown(result: RunResult) -> int:
+    """The first window that the pictures show: of a long run its last part, whole repetitions where they are short."""
+    window = result.launches.window
+    beyond = len(window) - _MOST_SHOWN
+    if beyond <= 0:
+        return 0
+    pattern = len(result.timetable.windows)
+    first = -(-int(window[beyond]) // pattern) * pattern
+    skipped = int(np.searchsorted(window, first)) - beyond
+    return first if skipped <= _MOST_SHOWN // 2 else int(window[beyond])
+
+
+def free_folder(app: Path) -> Path:
+    """``runs/APP-N``: named after the file, or its folder where it is just called app.toml."""
+    name = app.stem if app.stem != "app" else app.resolve().parent.name
+    number = 1
+    while (folder := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return folder
+
+
+def check_place(folder: Path, *, force: bool) -> None:
+    """Whether a run folder may be written there: nothing else of the user's is ever replaced.
+
+    Raises:
+        InputError: something is there, without ``force`` or not a run folder.
+    """
+    if not folder.exists():
+        return
+    if not force:
+        raise InputError("already exists", where=folder, remedy="choose another folder, or overwrite it with --force")
+    if not folder.is_dir() or not ((folder / "run.json").is_file() or next(folder.iterdir(), None) is None):
+        raise InputError(
+            "exists and is not a run folder: it is not overwritten, even with --force",
+            where=folder,
+            remedy="choose another folder",
+        )
+
+
+def write_folder(
+    result: RunResult, planned: Plan, *, seed: int, force: bool, command: str, error: FramefitError | None
+) -> None:
+    """The run folder: made beside its place, then renamed."""
+    final = result.folder.resolve()  # of a link: the folder itself
+    check_place(final, force=force)  # as before the run: it may have been long
+    part = final.with_name(f".{final.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        info = RunInfo(
+            command=command,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            seed=seed,
+            interrupted=result.interrupted,
+            error=None if error is None else str(error),
+            workload=msgspec.to_builtins(planned.workload),
+            host=dict(fingerprint()),
+            warnings=result.warnings,
+        )
+        write_record(part / "run.json", info)
+        write_record(part / "timetable.json", result.timetable)
+        write_program(part, result.program, result.launches)
+        result.trace.write(part / "trace.npz")
+        write_record(part / "metrics.json", result.metrics)
+        write_frames(part / "frames.csv", result.frames)
+        priority = [model.name for model in result.timetable.models if model.role == "priority"]
+        first = _first_shown(result)
+        seen, launches, releases = result.part(first)
+        write_perfetto(part / "trace.pftrace", seen, result.seen_program, launches, releases, priority)
+        reserved = result.timetable.first_reserved_ns
+        turn = first % len(reserved)
+        picture = run_picture(
+            seen, result.seen_program, launches, releases, priority, reserved_ns=reserved[turn:] + reserved[:turn]
+        )
+        with write_whole(part / "run.svg") as file:
+            file.write(picture.encode())
+        if final.exists():
+            old = final.with_name(f".{final.name}.old")
+            shutil.rmtree(old, ignore_errors=True)
+            final.replace(old)
+            part.replace(final)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            part.replace(final)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error}", where=final, remedy="check folder and space") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
