@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 from msgspec.structs import replace
 
@@ -77,6 +80,26 @@ def test_dynamic_shapes(tmp_path: Path) -> None:
     assert sum(layer.macs for layer in larger.layers) == 4 * sum(layer.macs for layer in report.layers)
 
 
+def test_sizes_that_are_missing_are_asked_for_as_an_option(tmp_path: Path) -> None:
+    """The remedy is this command's, not a key of ``app.toml``."""
+    b = GraphBuilder("sound")
+    b.output(b.op("Relu", b.input("sound in", (1, 1))))
+    content = onnx.ModelProto.FromString(b.build().to_bytes())
+    content.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "samples"
+    onnx.save(content, tmp_path / "sound.onnx")
+    with pytest.raises(InputError, match="'sound in' has the dynamic dimension samples") as error:
+        framefit.cycles(tmp_path / "sound.onnx", "vpu")
+    assert error.value.remedy == "give all its sizes, in the form --shape sound in=1,576"
+    assert error.value.where == str(tmp_path / "sound.onnx")
+    assert framefit.cycles(tmp_path / "sound.onnx", "vpu", shapes={"sound in": (1, 576)}).total_cycles > 0
+
+
+def test_a_folder_is_no_model(tmp_path: Path) -> None:
+    """It exists, so it is not said to be missing."""
+    with pytest.raises(InputError, match="is a folder"):
+        framefit.cycles(tmp_path, "vpu")
+
+
 def test_unknown_operators_are_noted() -> None:
     """Priced by their bytes, and named."""
     b = GraphBuilder("odd")
@@ -87,7 +110,29 @@ def test_unknown_operators_are_noted() -> None:
 def test_shapes_that_depend_on_data_are_noted() -> None:
     """Layers whose cost is not known in whole are named."""
     notes = framefit.cycles(NETWORKS["selecting"](), "vpu").notes
-    assert any("shapes depend on the data" in note for note in notes)
+    assert any("shapes or iterations depend on the data" in note for note in notes)
+
+
+def test_iterations_that_depend_on_data_are_noted() -> None:
+    """One iteration is priced, and the layer is named."""
+    b = GraphBuilder("loop")
+    x, times = b.input("x", (1, 4)), b.input("times", (), np.int64)
+    number, going, carried = (
+        ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        for name, dtype, shape in (
+            ("number", ir.DataType.INT64, []),
+            ("going", ir.DataType.BOOL, []),
+            ("carried", ir.DataType.FLOAT, [1, 4]),
+        )
+    )
+    still, grown = ir.node("Identity", [going]), ir.node("Exp", [carried])
+    outputs = [still.outputs[0], grown.outputs[0]]
+    body = ir.Graph([number, going, carried], outputs, nodes=[still, grown], name="body")
+    loop = b.op("Loop", times, b.constant(np.asarray([True]).squeeze()), x, body=body)
+    b.output(loop)
+    report = framefit.cycles(b.build(), "vpu")
+    assert report.layers[0].method == "unknown"
+    assert report.notes == (f"shapes or iterations depend on the data, so only a part is priced: {loop}",)
 
 
 def test_the_first_unit_that_runs_the_model_is_taken() -> None:
@@ -125,7 +170,8 @@ def test_a_function_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "target", "message"),
     [
-        ("detektor", "vpu", "no built-in model 'detektor'"),
+        ("detektor", "vpu", "no built-in model 'detektor', and no such file; did you mean 'detector'?"),
+        ("xyz", "vpu", "no built-in model 'xyz', and no such file\nremedy"),
         ("absent.onnx", "vpu", "no such file"),
         ("detector", "vpuu", "no built-in target 'vpuu'"),
         ("detector", "cpu", "describes no processor"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from framefit.devices.npu.cycles import Ratios
 from framefit.errors import InputError
 from framefit.runtime.functions import load_function
 
-__all__ = ["cycles"]
+__all__ = ["cycles", "load_model"]
 
 
 def cycles(
@@ -59,7 +61,7 @@ def cycles(
     """
     if output is not None and Path(output).exists() and not force:
         raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
-    loaded = _model(model, shapes, constants)
+    loaded = load_model(model, shapes, constants)
     if fuse:
         loaded = loaded.grouped(epilogue_groups(loaded))
     described = target if isinstance(target, Target) else resolve_target(target)
@@ -82,9 +84,14 @@ def cycles(
     return report
 
 
-def _model(
+def load_model(
     model: str | Path | Model, shapes: Mapping[str, tuple[int, ...]] | None, constants: Mapping[str, Any] | None
 ) -> Model:
+    """The model that a command names: an ONNX file, or a built-in one.
+
+    Raises:
+        InputError: neither, or shapes that do not fit or are not given.
+    """
     if isinstance(model, Model):
         return model
     if str(model) in BUILTIN:
@@ -93,11 +100,22 @@ def _model(
         return BUILTIN[str(model)](0)
     path = Path(model)
     if not path.suffix and not path.exists() and path.name == str(model):
+        near = difflib.get_close_matches(path.name, BUILTIN, n=1)
         raise InputError(
-            f"no built-in model {path.name!r}, and no such file",
+            f"no built-in model {path.name!r}, and no such file" + (f"; did you mean {near[0]!r}?" if near else ""),
             remedy=f"choose from {', '.join(BUILTIN)}, or give the path of an ONNX file",
         )
-    return Model.load(path, shapes=shapes, constants=constants)
+    if path.is_dir():
+        raise InputError("is a folder, not an ONNX file", where=path, remedy="give the path of a file in it")
+    try:
+        return Model.load(path, shapes=shapes, constants=constants)
+    except InputError as error:
+        # The reader's remedy is a key of app.toml; there is none here.
+        unknown = re.match(r"input '(.+)' has (the dynamic dimension|no shape)", error.what)
+        if unknown is None:
+            raise
+        remedy = f"give all its sizes, in the form --shape {unknown[1]}=1,576"
+        raise InputError(error.what, where=error.where, remedy=remedy) from error
 
 
 def _source(target: Target, unit: str | None, folder: Path) -> CostSource:
@@ -120,5 +138,5 @@ def _notes(layers: tuple[LayerCycles, ...]) -> list[str]:
         notes.append(f"priced by their bytes, for the model does not know them: {', '.join(by_bytes)}")
     unknown = [layer.name for layer in layers if layer.method == "unknown"]
     if unknown:
-        notes.append(f"shapes depend on the data, so only a part is priced: {', '.join(unknown)}")
+        notes.append(f"shapes or iterations depend on the data, so only a part is priced: {', '.join(unknown)}")
     return notes

@@ -123,13 +123,96 @@ def test_groups_stay_as_they_are() -> None:
     assert epilogue_groups(done) == ()
 
 
+# Quantised models ----------------------------------------------------------------------------
+
+SCALE = np.float32(0.05), np.asarray(3, np.int8)
+
+
+def quantise(b: GraphBuilder, x: str) -> str:
+    """To int8."""
+    return str(b.op("QuantizeLinear", x, *map(b.constant, SCALE)))
+
+
+def dequantise(b: GraphBuilder, x: str) -> str:
+    """Back to float."""
+    return str(b.op("DequantizeLinear", x, *map(b.constant, SCALE)))
+
+
+def quantised_conv(b: GraphBuilder, x: str, channels: int, activation: str | None = None) -> str:
+    """A convolution of float with weights in int8, and its activation."""
+    weight = np.random.default_rng(channels).integers(-127, 128, (channels, b.channels(x), 3, 3), dtype=np.int8)
+    weights = b.op("DequantizeLinear", *map(b.constant, (weight, np.float32(0.002), np.asarray(0, np.int8))))
+    x = b.op("Conv", x, weights, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    return str(b.op(activation, x) if activation else x)
+
+
+def quantised_residual() -> Model:
+    """Every tensor passes through int8; a sum whose two branches come from one tensor; pool, view, product."""
+    b, image = builder()
+    x = quantise(b, quantised_conv(b, dequantise(b, quantise(b, image)), 4, "Relu"))
+    y = quantise(b, quantised_conv(b, dequantise(b, x), 4))
+    x = quantise(b, b.op("Relu", b.op("Add", dequantise(b, y), dequantise(b, x))))
+    x = quantise(b, b.op("MaxPool", dequantise(b, x), kernel_shape=[2, 2], strides=[2, 2]))
+    x = quantise(b, b.op("Flatten", dequantise(b, x)))
+    b.output(dequantise(b, quantise(b, b.dense(dequantise(b, x), 5))))
+    return b.build()
+
+
+def test_each_operator_of_a_quantised_model_takes_its_conversions() -> None:
+    """Those before it and the one of its result, at the model's ends too: int8 crosses, and no cut lies inside."""
+    model = quantised_residual()
+    into, out = "DequantizeLinear+", "+QuantizeLinear"
+    assert fused(model) == [
+        f"QuantizeLinear+{into}Conv+Relu{out}",
+        f"{into}Conv{out}",
+        f"{into}{into}Add+Relu{out}",
+        f"{into}MaxPool{out}",
+        f"{into}Flatten{out}",
+        f"{into}Gemm{out}+DequantizeLinear",
+    ]
+    grouped = model.grouped(epilogue_groups(model))
+    assert {tensor.dtype for cut in grouped.cuts for tensor in cut.tensors} == {"int8"}
+    assert epilogue_groups(grouped) == ()
+
+
+def test_a_conversion_that_several_read_belongs_to_its_maker() -> None:
+    """Neither reader can have it for itself, so float crosses."""
+    b, x = builder()
+    x = dequantise(b, quantise(b, quantised_conv(b, x, 4)))
+    b.output(b.op("Concat", b.op("Exp", x), b.op("Sqrt", x), axis=1))
+    assert fused(b.build()) == ["Conv+QuantizeLinear+DequantizeLinear", "Exp", "Sqrt", "Concat"]
+
+
+def test_a_tensor_of_which_only_one_reader_is_quantised() -> None:
+    """The conversion goes with that reader; its maker ends with what both read."""
+    b, x = builder()
+    x = b.conv(x, 4)
+    b.output(b.op("Exp", x))
+    b.output(quantised_conv(b, dequantise(b, quantise(b, x)), 4))
+    assert fused(b.build()) == ["Conv", "Exp", "QuantizeLinear+DequantizeLinear+Conv"]
+
+
+def test_int8_at_the_ends_of_a_model() -> None:
+    """Inputs and outputs that are int8 already, or that are handed out on the way, stay what they are."""
+    b = GraphBuilder("net")
+    x = quantise(b, quantised_conv(b, dequantise(b, b.input("image", (1, 4, 8, 8), np.int8)), 4))
+    b.output(x)
+    b.output(quantise(b, quantised_conv(b, dequantise(b, x), 4)))
+    model = b.build()
+    assert fused(model) == ["DequantizeLinear+Conv+QuantizeLinear"] * 2
+    assert [tensor.dtype for tensor in model.grouped(epilogue_groups(model)).outputs] == ["int8", "int8"]
+
+
+FUSED = NETWORKS | {"quantised_residual": quantised_residual}
+
+
 @functools.cache
 def runner(name: str) -> Runner:
     """One runner a network, so that sessions are made once."""
-    return Runner(NETWORKS[name]())
+    return Runner(FUSED[name]())
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", FUSED)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_groups_are_layers_and_cuts_between_them_keep_the_outputs(name: str, data: st.DataObject) -> None:

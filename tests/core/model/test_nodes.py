@@ -76,6 +76,29 @@ def test_a_loop_has_a_body_and_its_iterations() -> None:
     assert [operand is not None and operand.constant for operand in body[1].inputs] == [False, True]
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_iterations_that_depend_on_data_are_not_known(given: bool) -> None:
+    """A count that comes as an input, or none at all."""
+    b = GraphBuilder("loop")
+    x = b.input("x", (4,))
+    number, going, carried = (
+        ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        for name, dtype, shape in (
+            ("number", ir.DataType.INT64, []),
+            ("going", ir.DataType.BOOL, []),
+            ("carried", ir.DataType.FLOAT, [4]),
+        )
+    )
+    still, grown = ir.node("Identity", [going]), ir.node("Exp", [carried])
+    outputs = [still.outputs[0], grown.outputs[0]]
+    body = ir.Graph([number, going, carried], outputs, nodes=[still, grown], name="body")
+    times = b.input("times", (), np.int64) if given else ""
+    b.output(b.op("Loop", times, b.constant(np.asarray([True]).squeeze()), x, body=body))
+    model = b.build()
+    assert model.nodes[0][0].iterations is None
+    assert model.macs == 0
+
+
 def test_both_branches_of_an_if_are_there() -> None:
     """One body a branch."""
     node = node_of(NETWORKS["branching"](), "If")

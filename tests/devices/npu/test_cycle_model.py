@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from targets import ARRAY, convolution, described, only, through
 
-from framefit.core.model import GraphBuilder, Model
+from framefit.core.model import GraphBuilder, Model, epilogue_groups
 from framefit.core.model.builtin import BUILTIN
 from framefit.core.target import Cache, Memory, Sparsity, Target, Unit, resolve_target
 from framefit.devices.npu.cycles import CycleModel
@@ -177,15 +177,57 @@ def test_a_view_is_free_and_says_so() -> None:
     assert (found.cycles, found.bound, found.method) == (0, "none", "view")
 
 
-def test_tuned_operators_and_the_units_clock() -> None:
-    """A tuned kernel multiplies cycles; a unit of half the clock takes the same cycles and twice the time."""
-    fast = Unit(name="fast", tuned={"Conv": 0.5})
-    slow = Unit(name="slow", speed_ratio=0.5)
-    target = described(units=(fast, slow))
+def test_tuned_multiplies_arithmetic_only() -> None:
+    """Portable code takes twice the cycles of the multiplications; memory and fixed cycles stay what they are."""
+    model = convolution(8, 16, 10)
+    units = Unit(name="usual"), Unit(name="portable", tuned={"Conv": 2.0})
+    usual, portable = (
+        only(CycleModel(described(units=units, memory=(DDR,), layer_cycles=100), unit.name).layers(model))
+        for unit in units
+    )
+    assert (usual.terms["compute"], portable.terms["compute"]) == (1800, 3600)
+    assert portable.cycles - usual.cycles == 1800
+    assert {name: term for name, term in usual.terms.items() if name != "compute"} == {
+        name: term for name, term in portable.terms.items() if name != "compute"
+    }
+    assert usual.overhead_cycles == portable.overhead_cycles
+
+
+@pytest.mark.parametrize(("factor", "cycles"), [(0.9, 1620), (0.5, 900), (0.25, 900), (0.01, 900)])
+def test_tuned_never_beats_the_peak(factor: float, cycles: int) -> None:
+    """8 of 16 channels of the granule are padding: a kernel that does without takes half, and no less."""
+    target = described(units=(Unit(name="fast", tuned={"Conv": factor}),), channel_granule=16)
+    found = cost(target, convolution(8, 8, 10))
+    assert found.cycles == cycles
+    assert found.utilisation_ratio == pytest.approx(8 * 100 * 72 / 64 / cycles)
+    elements = through("Relu", (1, 4, 10, 10))
+    assert cost(described(units=(Unit(name="fast", tuned={"Relu": factor}),)), elements).cycles == 400 / 16
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(0.01, 4),
+    st.integers(1, 300),
+    st.integers(1, 40),
+    st.integers(1, 200),
+    st.floats(0, 1),
+    st.sampled_from(["dsp", "vpu", "edge-8", "micro-npu"]),
+)
+def test_no_unit_beats_its_peak(factor, channels, n, m, zeros, name) -> None:
+    """Whatever is tuned or skipped, multiply-accumulates over cycles stay within what the unit can do."""
+    target = replace(resolve_target(name), units=(Unit(name="one", tuned={"Conv": factor}),))
+    model = CycleModel(target)
+    found = model.evaluate(model.table([product_work(channels=channels, n=n, m=m)]), zeros)
+    assert found.ideal[0] <= found.cycles[0]
+
+
+def test_the_clock_of_a_unit() -> None:
+    """Half of it: the same cycles and twice the time."""
+    target = described(units=(Unit(name="fast"), Unit(name="slow", speed_ratio=0.5)))
     model = convolution(8, 16, 10)
     one, other = (only(CycleModel(target, unit).layers(model)) for unit in ("fast", "slow"))
-    assert (one.cycles, other.cycles) == (900, 1800)
-    assert (one.latency_ns, other.latency_ns) == (9_000, 36_000)
+    assert (one.cycles, other.cycles) == (1800, 1800)
+    assert (one.latency_ns, other.latency_ns) == (18_000, 36_000)
 
 
 def test_memory_takes_its_time_whatever_the_units_clock() -> None:
@@ -410,6 +452,43 @@ def test_recurrent_weights_that_do_not_stay_come_every_step() -> None:
     assert read == [20 * 64 * 4 + 20 * size, 20 * 64 * 4 + size]
 
 
+def twins() -> tuple[Model, Model]:
+    """Convolution, pool, view and product in float, and the same with every tensor through int8."""
+    made = []
+    for quantised in (False, True):
+        b = GraphBuilder("twin")
+
+        def int8(x: str, b: GraphBuilder = b, quantised: bool = quantised) -> str:
+            pair = b.constant(np.float32(0.1)), b.constant(np.asarray(0, np.int8))
+            return b.op("DequantizeLinear", b.op("QuantizeLinear", x, *pair), *pair) if quantised else x
+
+        def weight(*shape: int, b: GraphBuilder = b, quantised: bool = quantised) -> str:
+            if not quantised:
+                return b.constant(np.ones(shape, np.float32))
+            pair = b.constant(np.float32(0.1)), b.constant(np.asarray(0, np.int8))
+            return b.op("DequantizeLinear", b.constant(np.ones(shape, np.int8)), *pair)
+
+        x = int8(b.input("x", (1, 8, 32, 32)))
+        x = int8(b.op("Relu", b.op("Conv", x, weight(16, 8, 3, 3), kernel_shape=[3, 3], strides=[2, 2])))
+        x = int8(b.op("MaxPool", x, kernel_shape=[3, 3], strides=[3, 3]))
+        x = int8(b.op("Flatten", x))
+        b.output(int8(b.op("MatMul", x, weight(400, 64))))
+        made.append(b.build())
+    return made[0], made[1]
+
+
+@pytest.mark.parametrize("name", ["vpu", "micro-npu", "edge-8", "dsp"])
+def test_a_quantised_model_costs_what_its_float_twin_does(name: str) -> None:
+    """On targets that store bytes anyway: layer by layer, but for scales of weights."""
+    target = resolve_target(name)
+    real, quantised = (CycleModel(target).layers(one.grouped(epilogue_groups(one))) for one in twins())
+    assert len(real) == len(quantised) == 4
+    for one, other in zip(real, quantised, strict=True):
+        assert (one.macs, one.method) == (other.macs, other.method)
+        assert other.cycles == pytest.approx(one.cycles, abs=30), other.op
+        assert other.terms.get("compute") == one.terms.get("compute")
+
+
 def test_fused_tensors_do_not_go_to_memory() -> None:
     """Fusing saves the middle's way out and back."""
     b = GraphBuilder("chain")
@@ -544,6 +623,20 @@ def test_real_models_are_priced(shared_models: Path, target: str, name: str, arg
     for layer in layers:
         assert (layer.cycles > 0) == (layer.method != "view"), layer.name
         assert layer.method in ("products", "elements", "view")
+
+
+@pytest.mark.parametrize("target", ["vpu", "micro-npu", "edge-8", "gpu", "dsp"])
+@pytest.mark.parametrize("sizes", [{"m": 0}, {"channels": 0}, {"n": 0}])
+def test_products_of_nothing_have_a_cost(target: str, sizes: dict[str, int]) -> None:
+    """No multiply-accumulates: none are waited for, with zeros skipped or not, and no number is out of range."""
+    rows = {"m": 4, "n": 8, "channels": 8} | sizes
+    left, right = (rows["m"], rows["channels"]), (rows["channels"], rows["n"])
+    model = through("MatMul", left, np.ones(right, np.float32))
+    for sparsity in (None, 0.5):
+        found = cost(resolve_target(target), model, weight_sparsity=sparsity)
+        assert 0 <= found.cycles < 10_000
+        assert (found.macs, found.utilisation_ratio) == (0, 0)
+        assert (found.cycles == 0) == (rows["m"] * rows["n"] == 0)
 
 
 def test_equal_layers_cost_the_same_and_are_priced_once() -> None:

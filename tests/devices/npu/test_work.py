@@ -142,6 +142,27 @@ def test_element_operations(model, elements: int) -> None:
     assert (work.elements, work.method, work.products) == (elements, "elements", ())
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: through("Conv", (0, 8, 6, 6), np.ones((4, 8, 3, 3), np.float32)),
+        lambda: through("MatMul", (0, 8), np.ones((8, 4), np.float32)),
+        lambda: through("Relu", (0,)),
+    ],
+)
+def test_empty_results_are_no_work(model) -> None:
+    """A batch of none: nothing is computed, read or written."""
+    work = work_of(model())
+    assert (work.method, work.products, work.elements) == ("view", (), 0)
+    assert (work.reads, work.writes, work.constants) == ((), (), 0)
+
+
+def test_sums_over_nothing_are_zeros() -> None:
+    """A product of 4 x 0 and 0 x 8 has no multiply-accumulates; its 32 zeros are written."""
+    work = work_of(through("MatMul", (4, 0), np.ones((0, 8), np.float32)))
+    assert (work.products, work.elements, work.method) == ((), 32, "elements")
+
+
 def test_views_move_nothing() -> None:
     """Another shape for the same bytes."""
     work = work_of(through("Flatten", (1, 4, 6)))
@@ -202,6 +223,31 @@ def test_fused_layers_keep_their_middle_to_themselves() -> None:
     assert work.writes == ((288, "float32"),)
     assert work.elements == 288
     assert work.constants == 4 * 8 * 4  # of the norm, in bytes
+
+
+def test_conversions_are_made_on_the_way() -> None:
+    """Beside an operator they add no elements, and the product's operand still comes from outside, as int8."""
+    b = GraphBuilder("quantised")
+    pair = b.constant(np.float32(0.1)), b.constant(np.asarray(0, np.int8))
+    x = b.op("DequantizeLinear", b.input("x", (1, 8, 9, 9), np.int8), *pair)
+    weight = b.op("DequantizeLinear", b.constant(np.ones((4, 8, 3, 3), np.int8)), *pair)
+    b.output(b.op("QuantizeLinear", b.op("Conv", x, weight, kernel_shape=[3, 3], strides=[3, 3]), *pair))
+    model = b.build()
+    work = work_of(model.grouped([[layer.name for layer in model.layers]]))
+    assert (work.reads, work.writes, work.elements) == (((648, "int8"),), ((36, "int8"),), 0)
+    product = only(work.products)
+    assert (product.input_dtype, product.weight_dtype, product.input_outside) == ("int8", "int8", True)
+
+
+@pytest.mark.parametrize(("quantised", "method"), [(True, "view"), (False, "elements")])
+def test_a_view_between_conversions(quantised: bool, method: str) -> None:
+    """From int8 to int8 nothing is done; to float every element is."""
+    b = GraphBuilder("view")
+    pair = b.constant(np.float32(0.1)), b.constant(np.asarray(0, np.int8))
+    x = b.op("Flatten", b.op("DequantizeLinear", b.input("x", (1, 4, 6), np.int8), *pair))
+    b.output(b.op("QuantizeLinear", x, *pair) if quantised else x)
+    model = b.build()
+    assert work_of(model.grouped([[layer.name for layer in model.layers]])).method == method
 
 
 def test_integer_forms_are_products_of_bytes() -> None:

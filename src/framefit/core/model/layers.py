@@ -105,8 +105,8 @@ WEIGHT_INPUT = _CONVOLUTIONS | _PRODUCTS | dict.fromkeys((*_RECURRENT_GATES, "Co
 def node_macs(node: ir.Node) -> int:
     """Multiply-accumulates of a node, its subgraphs included; 0 where shapes are not known.
 
-    An ``If`` counts its dearer branch, a ``Loop`` or ``Scan`` its body once an
-    iteration where the number of iterations is constant, else once.
+    An ``If`` counts the branch with the most of them, whichever is taken, a ``Loop`` or ``Scan``
+    its body once an iteration where the number of iterations is constant, else once.
     """
     op = node.op_type
     inputs = [_sizes(value) for value in node.inputs]
@@ -137,22 +137,26 @@ def node_macs(node: ir.Node) -> int:
     ]
     if not branches:
         return 0
-    return max(branches) * iterations(node)
+    count = iterations(node)
+    return max(branches) * (1 if count is None else count)
 
 
 def _at(sizes: list[list[int] | None], index: int) -> list[int] | None:
     return sizes[index] if index < len(sizes) else None
 
 
-def iterations(node: ir.Node) -> int:
-    """How often a ``Loop`` or ``Scan`` runs its body, where that is known; else 1."""
-    if node.op_type == "Loop" and node.inputs and node.inputs[0] is not None:
-        count = node.inputs[0].const_value
-        return max(int(count.numpy().item()), 0) if count is not None and count.size == 1 else 1
+def iterations(node: ir.Node) -> int | None:
+    """How often a ``Loop`` or ``Scan`` runs its body at most; ``None`` where that depends on the data.
+
+    Other nodes run once.
+    """
+    if node.op_type == "Loop":
+        count = node.inputs[0].const_value if node.inputs and node.inputs[0] is not None else None
+        return max(int(count.numpy().item()), 0) if count is not None and count.size == 1 else None
     if node.op_type == "Scan":
         scanned = node.attributes.get_int("num_scan_inputs", 0)
         sizes = _sizes(node.inputs[-1]) if scanned else None
-        return sizes[0] if sizes else 1
+        return sizes[0] if sizes else None
     return 1
 
 

@@ -44,7 +44,7 @@ class Node(Record, kw_only=True):
         outputs: in order.
         attributes: numbers, strings and lists of them; no tensors, no graphs.
         bodies: nodes of each subgraph that depend on data: branches of an ``If``, the body of a ``Loop`` or ``Scan``.
-        iterations: of the body, where it is known; else 1.
+        iterations: of the body, at most; ``None`` where they depend on the data.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Node(Record, kw_only=True):
     outputs: tuple[TensorInfo, ...] = ()
     attributes: dict[str, Attribute] = {}
     bodies: tuple[tuple[Node, ...], ...] = ()
-    iterations: int = 1
+    iterations: int | None = 1
 
 
 def describe(node: ir.Node, dependent: Collection[ir.Value]) -> Node:

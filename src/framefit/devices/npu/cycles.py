@@ -74,7 +74,8 @@ class Estimate:
         bound: index into ``names``: what binds.
         names: of the terms, then "overhead" and "none".
         bytes_read, bytes_written: from and to memories.
-        ideal: cycles of the multiply-accumulates that are not skipped, at the most a cycle.
+        ideal: cycles of the multiply-accumulates that are not skipped, at the most a cycle; what
+            arithmetic takes at least, however well its kernel is tuned.
     """
 
     cycles: Ints
@@ -154,7 +155,7 @@ class CycleModel:
             for row, index in enumerate(new):
                 self._known[keys[index]] = self._result(table, found, row, weights[index], activations[index])
         return tuple(
-            msgspec.structs.replace(self._known[key], name=layer.name, macs=layer.macs)
+            msgspec.structs.replace(self._known[key], name=layer.name, op=layer.op, macs=layer.macs)
             for layer, key in zip(model.layers, keys, strict=True)
         )
 
@@ -258,7 +259,10 @@ class CycleModel:
         macs = product["m"] * product["n"] * product["channels"] * product["area"] * product["groups"]
         lanes = self._processor.vector_lanes * self._processor.processing_units
         serial = product["steps"] * (self._product_cycles(product, left) + np.ceil(product["tail"] / lanes))
-        terms = {"compute": np.maximum(total(serial), np.ceil(layer["elements"] / lanes))}
+        ideal = np.round(total(macs * product["steps"] * raw / product["peak"]), 6)  # as cycles are below
+        peak = np.maximum(ideal, layer["elements"] / lanes)
+        usual = np.maximum(total(serial), np.ceil(layer["elements"] / lanes))
+        terms = {"compute": np.maximum(usual * layer["factor"], peak)}
 
         stored = product["weight_bits"]
         packed = np.minimum(stored, stored * (1 - weights) + _INDEX_BITS)
@@ -280,7 +284,8 @@ class CycleModel:
         overhead = (self._ends_cycles(home, layer) + self._processor.layer_cycles) * layer["moves"]
         stacked = np.stack(list(terms.values()))
         longest = stacked.max(axis=0)
-        cycles = np.ceil(np.round((longest + overhead) * layer["factor"], 6))
+        cycles = np.ceil(np.round(longest + overhead, 6))
+        assert ((cycles >= 0) & (cycles < 2**63)).all(), "cycles out of range"
         bound = np.where(overhead > longest, len(stacked), stacked.argmax(axis=0))
         return Estimate(
             cycles=cycles.astype(np.int64),
@@ -290,7 +295,7 @@ class CycleModel:
             names=(*terms, "overhead", "none"),
             bytes_read=reads + fixed,
             bytes_written=layer["writes"],
-            ideal=total(macs * product["steps"] * raw / product["peak"]),
+            ideal=ideal,
         )
 
     def _product_cycles(self, product: dict[str, Floats], left: Floats) -> Floats:
@@ -426,13 +431,13 @@ class CycleModel:
         work, cycles = table.works[row], int(found.cycles[row])
         return LayerCycles(
             name="",
-            op=work.op,
+            op="",
             macs=0,
             cycles=cycles,
             bound=found.names[found.bound[row]],
             bytes_read=round(found.bytes_read[row]),
             bytes_written=round(found.bytes_written[row]),
-            utilisation_ratio=min(float(found.ideal[row] / cycles), 1.0) if cycles else 0.0,
+            utilisation_ratio=float(found.ideal[row] / cycles) if cycles else 0.0,
             weight_sparsity_ratio=float(weights) if any(p.constant for p in work.products) else 0.0,
             activation_sparsity_ratio=float(activations) if work.products else 0.0,
             latency_ns=int(self.layer_ns(cycles)),

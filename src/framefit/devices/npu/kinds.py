@@ -26,6 +26,7 @@ _KIND_OF = {op: kind for kind, ops in _KINDS.items() for op in ops.split()}
 KINDS = (*_KINDS, "elementwise", TRANSFER)
 """All kinds that a simulated accelerator's packets can have."""
 
+_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")  # beside an operator they cost nothing
 _MAIN = ("conv", "matmul", "recurrent", "control")
 
 
@@ -39,5 +40,6 @@ def event_kind(op: str) -> str:
         >>> event_kind("Conv+BatchNormalization+Relu")
         'conv'
     """
-    kinds = [_KIND_OF.get(one, "elementwise") for one in op.split("+")]
+    ops = [one for one in op.split("+") if one not in _CONVERSIONS] or op.split("+")
+    kinds = [_KIND_OF.get(one, "elementwise") for one in ops]
     return next((kind for kind in kinds if kind in _MAIN), kinds[0])

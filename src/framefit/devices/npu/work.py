@@ -29,6 +29,7 @@ def _set(names: str) -> frozenset[str]:
 
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_CONVERSIONS = _set("QuantizeLinear DequantizeLinear")
 _VIEWS = _set("Reshape Flatten Squeeze Unsqueeze Identity Dropout")
 _PART = _set("Gather GatherND GatherElements Slice")  # read only what they put out
 _MOVES = _set(
@@ -99,15 +100,15 @@ class LayerWork(Record, kw_only=True):
     """What a layer asks of any target; equal work has equal cost.
 
     Attributes:
-        op: the layer's operators.
+        op: the layer's operators, joined by "+"; conversions only where there is nothing else.
         products: its matrix products.
         elements: operations on single elements that products leave over; where the layer is one product
             and what is fused to it, these are applied in one pass on its way out.
         reads, writes: tensors that come from, and go to, other layers.
         constants: bytes of parameters that no product multiplies with.
         method: "products"; "elements"; "bytes": an operator that the model does not know, priced by
-            what it reads and writes; "view": nothing is computed or moved; "unknown": a shape
-            depends on the data.
+            what it reads and writes; "view": nothing is computed or moved, or there are no elements;
+            "unknown": a shape or a number of iterations depends on the data.
     """
 
     op: str
@@ -133,30 +134,42 @@ def model_work(model: Model) -> tuple[LayerWork, ...]:
 def layer_work(layer: Layer, nodes: Sequence[Node]) -> LayerWork:
     """A layer from what its nodes are.
 
+    An ``If`` is its dearer branch, the one with the most multiply-accumulates, whichever is taken.
+    Conversions (``QuantizeLinear``, ``DequantizeLinear``) beside other operators are made on
+    the way in and out, and cost nothing.
+
     Args:
         layer: its inputs and outputs.
         nodes: those of the layer, as :attr:`framefit.core.model.Model.nodes` gives them.
     """
     outside = {tensor.name for tensor in layer.inputs}
-    products, counts, known = _sum(nodes, outside)
+    work = [node for node in nodes if node.op not in _CONVERSIONS] or nodes
+    levels: dict[str, int] = {}  # scales and zero points of those conversions: bytes that come with the commands
+    for node in nodes:
+        if node.op in _CONVERSIONS and len(work) < len(nodes):
+            data, *rest = _operands(node)
+            outside |= {output.name for output in node.outputs if data.name in outside}
+            levels |= {operand.name: operand.bytes for operand in rest}
+    products, counts, known = _sum(work, outside)
     elements = max(counts, default=0) if len(products) == 1 else sum(counts)
     reads = tuple((_count(tensor), tensor.dtype) for tensor in layer.inputs if tensor.dtype)
     writes = tuple((_count(tensor), tensor.dtype) for tensor in layer.outputs if tensor.dtype)
     used = sum(p.weights * dtype_bits(p.weight_dtype) for p in products if p.constant) // 8
-    constants = max(layer.parameter_bytes - used, 0)
-    if len(nodes) == 1 and nodes[0].op in _PART:
+    constants = max(layer.parameter_bytes - used - sum(levels.values()), 0)
+    if len(work) == 1 and work[0].op in _PART:
         written = sum(count for count, _ in writes)
         reads = tuple((min(count, written), dtype) for count, dtype in reads)
         constants = min(constants, sum(count * dtype_bits(dtype) for count, dtype in writes) // 8)
     method: Method = "products" if products else "elements"
-    if all(node.op in _VIEWS for node in nodes):
-        method, reads, writes, constants = "view", (), (), 0
-    elif not all(tensor.fixed for node in _all(nodes) for tensor in (*_operands(node), *node.outputs)):
+    same_form = len(work) == len(nodes) or len({dtype for _, dtype in (*reads, *writes)}) == 1
+    if (all(node.op in _VIEWS for node in work) and same_form) or _is_empty(layer):
+        method, products, elements, reads, writes, constants = "view", (), 0, (), (), 0
+    elif not all(_is_known(node) for node in _all(nodes)):
         method = "unknown"
     elif not known:
         method = "bytes"
     return LayerWork(
-        op=layer.op,
+        op="+".join(node.op for node in work),
         products=products,
         elements=elements,
         reads=reads,
@@ -164,6 +177,16 @@ def layer_work(layer: Layer, nodes: Sequence[Node]) -> LayerWork:
         constants=constants,
         method=method,
     )
+
+
+def _is_empty(layer: Layer) -> bool:
+    """Whether its results hold no elements."""
+    return bool(layer.outputs) and all(tensor.fixed and not _count(tensor) for tensor in layer.outputs)
+
+
+def _is_known(node: Node) -> bool:
+    """Whether all its shapes, and how often its body runs, are the same in every frame."""
+    return node.iterations is not None and all(tensor.fixed for tensor in (*_operands(node), *node.outputs))
 
 
 def _sum(nodes: Iterable[Node], outside: set[str]) -> tuple[tuple[Product, ...], list[int], bool]:
@@ -175,8 +198,9 @@ def _sum(nodes: Iterable[Node], outside: set[str]) -> tuple[tuple[Product, ...],
         if node.bodies:
             bodies = [_sum(body, outside) for body in node.bodies]
             dearest = max(bodies, key=lambda body: (sum(p.macs for p in body[0]), sum(body[1])))
-            products += [msgspec.structs.replace(p, steps=p.steps * node.iterations) for p in dearest[0]]
-            elements += [count * node.iterations for count in dearest[1]]
+            times = 1 if node.iterations is None else node.iterations
+            products += [msgspec.structs.replace(p, steps=p.steps * times) for p in dearest[0]]
+            elements += [count * times for count in dearest[1]]
             known &= all(body[2] for body in bodies)
             continue
         found = _products(node, outside)
@@ -185,7 +209,9 @@ def _sum(nodes: Iterable[Node], outside: set[str]) -> tuple[tuple[Product, ...],
             count, priced = _elements(node)
             elements.append(count)
             known &= priced
-    return tuple(products), elements, known
+        elif not any(product.macs for product in found):  # sums over nothing are zeros
+            elements.append(sum(map(_count, node.outputs)))
+    return tuple(product for product in products if product.macs), elements, known
 
 
 def _elements(node: Node) -> tuple[int, bool]:
@@ -285,7 +311,7 @@ def _matrix(node: Node, outside: set[str]) -> list[Product]:
     k = first[0 if _number(node, "transA", 0) else -1]
     n = (output[-1] if len(second) > 1 else 1) if output else 1
     batch = math.prod(second[:-2])  # of the second operand: each of its matrices meets rows of its own
-    groups = batch if batch and math.prod(output) % (batch * n) == 0 else 1
+    groups = batch if batch * n and math.prod(output) % (batch * n) == 0 else 1
     return [
         _product(
             node,
