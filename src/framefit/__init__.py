@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from framefit.workflows.cycles import cycles
     from framefit.workflows.demo import demo
     from framefit.workflows.doctor import doctor
+    from framefit.workflows.estimate import estimate
+    from framefit.workflows.folder import RunResult
+    from framefit.workflows.measure import measure
     from framefit.workflows.plan import Plan, plan
     from framefit.workflows.run import run
-    from framefit.workflows.session import RunResult
     from framefit.workflows.simulate import simulate
+    from framefit.workflows.table import compare_tables, merge_tables, table
     from framefit.workflows.targets import targets
 
 _HOME = {
@@ -38,18 +41,23 @@ _HOME = {
     "InputError": "framefit.errors",
     "Model": "framefit.core.model",
     "Plan": "framefit.workflows.plan",
-    "RunResult": "framefit.workflows.session",
+    "RunResult": "framefit.workflows.folder",
     "Target": "framefit.core.target",
     "Timetable": "framefit.core.timetable",
     "Workload": "framefit.core.workload",
     "cycles": "framefit.workflows.cycles",
     "demo": "framefit.workflows.demo",
+    "compare_tables": "framefit.workflows.table",
     "doctor": "framefit.workflows.doctor",
+    "estimate": "framefit.workflows.estimate",
     "load_workload": "framefit.core.workload",
     "plan": "framefit.workflows.plan",
     "resolve_target": "framefit.core.target",
     "run": "framefit.workflows.run",
     "simulate": "framefit.workflows.simulate",
+    "measure": "framefit.workflows.measure",
+    "merge_tables": "framefit.workflows.table",
+    "table": "framefit.workflows.table",
     "targets": "framefit.workflows.targets",
 }
 
@@ -65,14 +73,19 @@ __all__ = [
     "Target",
     "Timetable",
     "Workload",
+    "compare_tables",
     "cycles",
     "demo",
     "doctor",
+    "estimate",
     "load_workload",
+    "measure",
+    "merge_tables",
     "plan",
     "resolve_target",
     "run",
     "simulate",
+    "table",
     "targets",
 ]
 

@@ -51,6 +51,25 @@ def test_rounds_follow_the_budget_within_their_limits() -> None:
         assert len(measure(timed, budget_ns=budget_ns, least_rounds=4, most_rounds=9)[0].samples_ns) == rounds
 
 
+def test_a_turn_can_be_several_runs() -> None:
+    """One launch after the other, then the next one's; samples are rounds x runs in order."""
+    timed, called = launches(lambda index: iter(range(1000 * index, 1000 * index + 900)), 2)
+    told: list[tuple[int, int]] = []
+    found = measure(timed, budget_ns=0, least_rounds=2, runs=3, on_round=lambda *round_: told.append(round_))
+    assert called[-12:] == [0, 0, 0, 1, 1, 1] * 2
+    assert [np.diff(m.samples_ns).tolist() for m in found] == [[1] * 5] * 2
+    assert told == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(("asked", "rounds"), [(0, 0), (4, 0), (7, 0), (8, 1), (9, 1), (10, 2)])
+def test_what_is_stopped_keeps_complete_rounds(asked: int, rounds: int) -> None:
+    """Asked before each launch's turn; a round that did not end, and warm-up, leave no samples."""
+    timed, _ = launches(constant, 2)
+    left = iter(range(asked))
+    found = measure(timed, budget_ns=0, least_rounds=5, runs=2, stop=lambda: next(left, None) is None)
+    assert [m.samples_ns.tolist() for m in found] == [[1000] * 2 * rounds, [2000] * 2 * rounds]
+
+
 def test_warm_up_is_not_kept() -> None:
     """Slow first rounds, while memory grows, leave no samples."""
     timed, called = launches(lambda _: iter([9000, 8000, 7000, 6000, 1000, *[1000] * 50]), 1)

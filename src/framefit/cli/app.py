@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from framefit.cli import cycles, demo, doctor, plan, run, simulate, targets
+from framefit.cli import cycles, demo, doctor, estimate, measure, plan, run, simulate, table, targets
 from framefit.errors import FramefitError
 
 __all__ = ["app", "main"]
@@ -22,6 +22,9 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("cycles")(cycles.cycles)
+app.command("measure")(measure.measure)
+app.command("estimate")(estimate.estimate)
+app.command("table")(table.table)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.command("simulate")(simulate.simulate)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from framefit.cli.screen import show, show_json
+from framefit.cli.screen import parse_constant, parse_shape, show, show_json
 
 __all__ = ["cycles"]
 
@@ -51,8 +51,8 @@ def cycles(
         fuse=fuse,
         weight_sparsity=weight_sparsity,
         activation_sparsity=activation_sparsity,
-        shapes=dict(map(_shape, shape or ())),
-        constants=dict(map(_constant, constant or ())),
+        shapes=dict(map(parse_shape, shape or ())),
+        constants=dict(map(parse_constant, constant or ())),
         output=output,
         force=force,
     )
@@ -62,19 +62,3 @@ def cycles(
         from framefit.report.cycle_table import cycles_view
 
         show(cycles_view(report))
-
-
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, sizes = text.rpartition("=")
-    numbers = sizes.split(",")
-    if not name or not all(number.strip().isdecimal() for number in numbers):
-        raise typer.BadParameter(f"{text!r} is no shape; write INPUT=1,3,240,320", param_hint="--shape")
-    return name, tuple(map(int, numbers))
-
-
-def _constant(text: str) -> tuple[str, float]:
-    name, _, number = text.rpartition("=")
-    try:
-        return name, float(number) if name else float("")
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is no number; write INPUT=16000", param_hint="--constant") from None

@@ -1,4 +1,4 @@
-"""What commands share: results on stdout, progress on one line of stderr."""
+"""What commands share: options of one form, results on stdout, progress on one line of stderr."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import typer
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from framefit.core.files import Record
 
-__all__ = ["Progress", "show", "show_json"]
+__all__ = ["Progress", "parse_constant", "parse_shape", "show", "show_json"]
 
 _CLEAR = "\r\x1b[2K"
 _REFRESH_S = 0.25
@@ -34,11 +36,18 @@ class Progress:
 
     def windows(self, begun: int, count: int) -> None:
         """Say how far a run is, a few times a second."""
+        self._bar("running", "window", begun, count)
+
+    def rounds(self, done: int, count: int) -> None:
+        """Say how far a measurement is, a few times a second."""
+        self._bar("measuring", "round", done, count)
+
+    def _bar(self, doing: str, what: str, part: int, count: int) -> None:
         now = time.monotonic()
         if self._on and now - self._drawn_s >= _REFRESH_S:
             self._drawn_s = now
-            done = 24 * begun // max(count, 1)
-            self._draw(f"running [{'#' * done}{'.' * (24 - done)}] window {begun} of {count}")
+            done = 24 * part // max(count, 1)
+            self._draw(f"{doing} [{'#' * done}{'.' * (24 - done)}] {what} {part} of {count}")
 
     def end(self) -> None:
         """Remove the line."""
@@ -64,3 +73,21 @@ def show_json(record: Record) -> None:
     from framefit.core.files import to_json
 
     sys.stdout.write(to_json(record) + "\n")
+
+
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """``INPUT=1,3,240,320`` as given to ``--shape``."""
+    name, _, sizes = text.rpartition("=")
+    numbers = sizes.split(",")
+    if not name or not all(number.strip().isdecimal() for number in numbers):
+        raise typer.BadParameter(f"{text!r} is no shape; write INPUT=1,3,240,320", param_hint="--shape")
+    return name, tuple(map(int, numbers))
+
+
+def parse_constant(text: str) -> tuple[str, float]:
+    """``INPUT=16000`` as given to ``--constant``."""
+    name, _, number = text.rpartition("=")
+    try:
+        return name, float(number) if name else float("")
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no number; write INPUT=16000", param_hint="--constant") from None

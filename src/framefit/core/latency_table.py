@@ -2,32 +2,88 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from framefit.core.files import Record
+from framefit.core.files import Record, read_record
+from framefit.errors import InputError
 
-__all__ = ["Correction", "LatencyEntry", "LatencyTable", "Overhead", "Value"]
+__all__ = [
+    "Correction",
+    "EntryComparison",
+    "FactDifference",
+    "LatencyEntry",
+    "LatencyTable",
+    "MeasuredRun",
+    "Overhead",
+    "TableComparison",
+    "Unmeasured",
+    "Value",
+    "check_fingerprint",
+    "compared",
+    "differing_facts",
+    "merged",
+    "read_table",
+]
+
+_Z90 = 1.6448536269514722  # half a 90 % interval of a normal distribution, in standard deviations
 
 Value = bool | int | float | str | list[bool | int | float | str | None] | None
 
 
 class Overhead(Record, kw_only=True):
-    """Linear model of what an inference costs beside the layer (spec L3)."""
+    """Linear model of what an inference costs beside its layers.
+
+    Attributes:
+        input_ns_per_byte, output_ns_per_byte: of what crosses between host and device.
+        intercept_ns: of a launch, whatever it hands over.
+        condition_number: of the design that they were fitted on, its columns scaled to length 1;
+            above 30 they cannot be told apart (Belsley, Kuh and Welsch, 1980, "Regression
+            Diagnostics", section 3.2).
+        auxiliary: the auxiliary layer that they were fitted with; "" where that is not known.
+        input_interval, output_interval: 90 %, ns a byte.
+        intercept_interval_ns: 90 %.
+        lack_of_fit_ns: standard deviation of what an affine model of the auxiliary layer's own
+            time leaves unexplained.
+    """
 
     input_ns_per_byte: float
     output_ns_per_byte: float
     intercept_ns: float
     condition_number: float
+    auxiliary: str = ""
+    input_interval: tuple[float, float] | None = None
+    output_interval: tuple[float, float] | None = None
+    intercept_interval_ns: tuple[float, float] | None = None
+    lack_of_fit_ns: float = 0.0
 
 
 class Correction(Record, kw_only=True):
-    """What the audit added to the plain sum of layers: scale and a constant a boundary."""
+    """What the audit of whole networks adds to the plain sum of layers.
+
+    A network takes ``scale`` x sum of its layers + ``launch_ns`` + ``boundary_ns`` x boundaries
+    + ``layout_ns_per_byte`` x bytes that stay in one layout + ``cold_ns_per_byte`` x weights, the
+    last in networks of more than ``cache_bytes``.
+
+    Attributes:
+        error_ratio: standard deviation of the relative error of networks that were left out of the fit.
+        networks: how many were audited; 0: none.
+    """
 
     scale: float = 1.0
     boundary_ns: float = 0.0
+    launch_ns: float = 0.0
+    layout_ns_per_byte: float = 0.0
+    cold_ns_per_byte: float = 0.0
+    cache_bytes: int = 0
+    error_ratio: float = 0.0
+    networks: int = 0
 
 
 class LatencyEntry(Record, kw_only=True):
@@ -42,6 +98,12 @@ class LatencyEntry(Record, kw_only=True):
         samples_ns: all samples, in order.
         source: "measured", "derived", "interpolated", "modelled" or "profiled"; "drifting"
             behind it: the machine's speed changed meanwhile.
+        below_noise: whether the latency cannot be told from 0: it is below ``noise_floor_ns``.
+        noise_floor_ns: 4.65 standard deviations of the estimate: 1 % risk on either side (Currie, 1968, "Limits for
+            Qualitative Detection and Quantitative Determination": detection limit).
+        auxiliary: layer that was appended; "none": the layer alone; "" where that is not known.
+        overhead_ns: what was subtracted from the median of the totals.
+        literal_ns: total minus the auxiliary layer run alone, its bias of the transfers included.
     """
 
     op: str
@@ -51,6 +113,11 @@ class LatencyEntry(Record, kw_only=True):
     interval_ns: tuple[int, int]
     samples_ns: tuple[int, ...] = ()
     source: str = "measured"
+    below_noise: bool = False
+    noise_floor_ns: int = 0
+    auxiliary: str = ""
+    overhead_ns: int = 0
+    literal_ns: int | None = None
 
     def quantile_ns(self, quantile: float) -> int:
         """Upper empirical quantile of the samples (0 to 1); the latency where there are none."""
@@ -58,11 +125,60 @@ class LatencyEntry(Record, kw_only=True):
             return self.latency_ns
         return int(np.quantile(np.asarray(self.samples_ns), quantile, method="higher"))
 
+    @property
+    def deviation_ns(self) -> float:
+        """Standard deviation of the latency, from its 90 % interval."""
+        return (self.interval_ns[1] - self.interval_ns[0]) / (2 * _Z90)
+
+
+class FactDifference(Record, kw_only=True):
+    """A fact in which two fingerprints differ; ``None``: one of them does not state it."""
+
+    fact: str
+    here: Value
+    there: Value
+
+
+class MeasuredRun(Record, kw_only=True):
+    """A launch that was timed for a table: what its entries were made from.
+
+    Attributes:
+        role: "layer" (with its auxiliary layer), "auxiliary" (alone), "overhead" or "reference".
+        digest: of the model that was launched.
+        input_bytes, output_bytes: what crossed between host and device.
+        runs: samples of each round.
+        samples_ns: in order, drift of the device's speed taken out; rounds x runs.
+    """
+
+    role: str
+    digest: str
+    unit: str
+    input_bytes: int
+    output_bytes: int
+    runs: int
+    samples_ns: tuple[int, ...]
+
+
+class Unmeasured(Record, kw_only=True):
+    """A layer that could not be measured, and why."""
+
+    op: str
+    configuration: dict[str, Value]
+    layers: tuple[str, ...]
+    unit: str
+    reason: str
+
 
 class LatencyTable(Record, kw_only=True, dict=True):
     """Entries of one target, found by configuration.
 
     Attributes:
+        overhead: of a launch; that of the auxiliary layer which most entries have.
+        overheads: fitted with each auxiliary layer.
+        unmeasured: layers without an entry.
+        warnings: what makes figures uncertain, and the remedy.
+        settings: of the measurement: repeats, seed and so on.
+        runs: all samples.
         fingerprint: facts of device, clock, runtime and threads; a table from
             another fingerprint does not apply.
     """
@@ -73,6 +189,11 @@ class LatencyTable(Record, kw_only=True, dict=True):
     overhead: Overhead | None = None
     correction: Correction | None = None
     entries: tuple[LatencyEntry, ...] = ()
+    overheads: tuple[Overhead, ...] = ()
+    unmeasured: tuple[Unmeasured, ...] = ()
+    warnings: tuple[str, ...] = ()
+    settings: dict[str, Value] = {}
+    runs: tuple[MeasuredRun, ...] = ()
 
     @cached_property
     def _index(self) -> dict[tuple[str, str, bytes], LatencyEntry]:
@@ -84,8 +205,166 @@ class LatencyTable(Record, kw_only=True, dict=True):
 
     def with_entries(self, entries: tuple[LatencyEntry, ...]) -> LatencyTable:
         """A table in which ``entries`` replace those of equal configuration."""
-        merged = self._index | {_key(entry.op, entry.unit, entry.configuration): entry for entry in entries}
-        return msgspec.structs.replace(self, entries=tuple(merged.values()))
+        both = self._index | {_key(entry.op, entry.unit, entry.configuration): entry for entry in entries}
+        return msgspec.structs.replace(self, entries=tuple(both.values()))
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Units of its entries, in order."""
+        return tuple(dict.fromkeys(entry.unit for entry in self.entries))
+
+
+class EntryComparison(Record, kw_only=True):
+    """One configuration in two tables.
+
+    Attributes:
+        ratio: there over here; ``None`` where one of them is not above 0.
+        ratio_interval: 90 %.
+    """
+
+    op: str
+    configuration: dict[str, Value]
+    unit: str
+    here_ns: int
+    there_ns: int
+    ratio: float | None
+    ratio_interval: tuple[float, float] | None
+
+
+class TableComparison(Record, kw_only=True):
+    """Two latency tables side by side (``framefit table --against``).
+
+    Attributes:
+        differences: of their fingerprints.
+        ratio: median of the entries' ratios, there over here; ``None``: there are none.
+        only_here, only_there: entries that the other one lacks.
+    """
+
+    schema_version: int = 1
+    here: str
+    there: str
+    differences: tuple[FactDifference, ...]
+    ratio: float | None
+    entries: tuple[EntryComparison, ...]
+    only_here: tuple[LatencyEntry, ...]
+    only_there: tuple[LatencyEntry, ...]
+
+
+def read_table(path: str | Path) -> LatencyTable:
+    """Read a ``*.table.json``; what older files do not state keeps its default.
+
+    Raises:
+        InputError: missing or malformed file, or two entries of one configuration and unit.
+    """
+    table = read_record(path, LatencyTable)
+    keys = [_key(entry.op, entry.unit, entry.configuration) for entry in table.entries]
+    if len(set(keys)) < len(keys):
+        twice = next(index for index, key in enumerate(keys) if key in keys[:index])
+        raise InputError(
+            f"$.entries[{twice}] ({table.entries[twice].op}) has the configuration of an earlier entry",
+            where=path,
+            remedy="remove one of them",
+        )
+    return table
+
+
+def differing_facts(here: Mapping[str, Value], there: Mapping[str, Value]) -> tuple[FactDifference, ...]:
+    """Facts in which two fingerprints differ, in the order of ``here``, then of ``there``."""
+    return tuple(
+        FactDifference(fact=fact, here=here.get(fact), there=there.get(fact))
+        for fact in dict.fromkeys(itertools.chain(here, there))
+        if here.get(fact) != there.get(fact)
+    )
+
+
+def check_fingerprint(table: LatencyTable, facts: Mapping[str, Value], where: str | Path, remedy: str) -> None:
+    """Refuse a table that was measured on something else.
+
+    Args:
+        table: as it was read.
+        facts: fingerprint of the device that it is to apply to.
+        where: the table's file, for the message.
+        remedy: what the user can do.
+
+    Raises:
+        InputError: the fingerprints differ; every differing fact is named.
+    """
+    if found := differing_facts(table.fingerprint, facts):
+        shown = "; ".join(f"{one.fact}: {_told(one.here)} in the table, {_told(one.there)} here" for one in found)
+        raise InputError(f"the table was measured on another device: {shown}", where=where, remedy=remedy)
+
+
+def compared(here: LatencyTable, there: LatencyTable) -> TableComparison:
+    """Entry by entry, matched by operator, configuration and unit.
+
+    A ratio's interval takes both entries' errors as independent and small: on the logarithm,
+    their relative deviations add in squares.
+    """
+    entries = []
+    for entry in here.entries:
+        other = there.find(entry.op, entry.configuration, entry.unit)
+        if other is None:
+            continue
+        ratio, interval = None, None
+        if entry.latency_ns > 0 and other.latency_ns > 0:
+            ratio = other.latency_ns / entry.latency_ns
+            spread = math.hypot(entry.deviation_ns / entry.latency_ns, other.deviation_ns / other.latency_ns)
+            interval = ratio * math.exp(-_Z90 * spread), ratio * math.exp(_Z90 * spread)
+        entries.append(
+            EntryComparison(
+                op=entry.op,
+                configuration=entry.configuration,
+                unit=entry.unit,
+                here_ns=entry.latency_ns,
+                there_ns=other.latency_ns,
+                ratio=ratio,
+                ratio_interval=interval,
+            )
+        )
+    ratios = [entry.ratio for entry in entries if entry.ratio is not None]
+    return TableComparison(
+        here=here.target,
+        there=there.target,
+        differences=differing_facts(here.fingerprint, there.fingerprint),
+        ratio=float(np.median(ratios)) if ratios else None,
+        entries=tuple(entries),
+        only_here=tuple(one for one in here.entries if there.find(one.op, one.configuration, one.unit) is None),
+        only_there=tuple(one for one in there.entries if here.find(one.op, one.configuration, one.unit) is None),
+    )
+
+
+def merged(tables: Sequence[LatencyTable]) -> LatencyTable:
+    """One table of the entries of several; of equal configurations the last one stays.
+
+    Overhead, correction and settings are those of the first table that has them; runs and
+    warnings of all are kept. Whether the tables belong together is for the caller to decide:
+    see :func:`differing_facts`.
+
+    Args:
+        tables: one at least.
+    """
+    first = tables[0]
+    whole = first.with_entries(tuple(entry for table in tables for entry in table.entries))
+    return msgspec.structs.replace(
+        whole,
+        overhead=next((table.overhead for table in tables if table.overhead), None),
+        correction=next((table.correction for table in tables if table.correction), None),
+        overheads=tuple({one.auxiliary: one for table in reversed(tables) for one in table.overheads}.values()),
+        unmeasured=tuple(
+            {
+                _key(one.op, one.unit, one.configuration): one
+                for table in tables
+                for one in table.unmeasured
+                if whole.find(one.op, one.configuration, one.unit) is None
+            }.values()
+        ),
+        warnings=tuple(dict.fromkeys(warning for table in tables for warning in table.warnings)),
+        runs=tuple(run for table in tables for run in table.runs),
+    )
+
+
+def _told(value: Value) -> str:
+    return "not stated" if value is None else repr(value) if isinstance(value, str) else str(value)
 
 
 def _key(op: str, unit: str, configuration: dict[str, Value]) -> tuple[str, str, bytes]:

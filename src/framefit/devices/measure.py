@@ -69,8 +69,11 @@ def measure(
     most_rounds: int = 200,
     clock: Clock | None = None,
     period_ns: int = 0,
+    runs: int = 1,
+    stop: Callable[[], bool] | None = None,
+    on_round: Callable[[int, int], None] | None = None,
 ) -> list[Measurement]:
-    """Time launches in turn: each round runs every one of them once, in order.
+    """Time launches in turn: each round runs every one of them, in order.
 
     Taking turns gives each launch the caches that it finds in a real run, and lets
     drift of the machine's speed touch all of them alike. With a period each round
@@ -83,26 +86,41 @@ def measure(
         budget_ns: time to spend, within the two limits on rounds.
         least_rounds: samples of each at least.
         most_rounds: samples of each at most.
+        runs: times that each is launched in its turn; limits count rounds, and samples are
+            rounds x runs.
+        stop: asked before each launch's turn; what complete rounds gave is returned.
+        on_round: told rounds done and rounds in all.
         clock: sleeps between rounds where ``period_ns`` is given.
         period_ns: distance of the rounds' beginnings, longer where a round is.
 
     Returns:
-        One measurement for each launch, in order.
+        One measurement for each launch, in order; without samples where it was stopped before
+        the first round's end.
     """
     total = before = 0
+    nothing = [Measurement(np.empty(0, np.int64)) for _ in launches]
     for turn in range(_MOST_WARM_UP):
-        total = sum(launch().duration_ns for launch in launches)
+        total = 0
+        for launch in launches:
+            if stop is not None and stop():
+                return nothing
+            total += launch().duration_ns
         if turn + 1 >= _LEAST_WARM_UP and abs(total - before) <= _SETTLED * before:
             break
         before = total
-    rounds = min(max(budget_ns // max(total, period_ns, 1), least_rounds), most_rounds)
-    samples = np.empty((len(launches), rounds), np.int64)
+    rounds = min(max(budget_ns // max(total * runs, period_ns, 1), least_rounds), most_rounds)
+    samples = np.empty((len(launches), rounds, runs), np.int64)
     for turn in range(rounds):
         if clock is not None and period_ns:
             clock.sleep_until_ns(clock.now_ns() + max(period_ns - total, _LEAST_SLEEP_NS))
         for index, launch in enumerate(launches):
-            samples[index, turn] = launch().duration_ns
-    return [Measurement(row) for row in samples]
+            if stop is not None and stop():
+                return [Measurement(row.ravel()) for row in samples[:, :turn]]
+            for run in range(runs):
+                samples[index, turn, run] = launch().duration_ns
+        if on_round is not None:
+            on_round(turn + 1, rounds)
+    return [Measurement(row.ravel()) for row in samples]
 
 
 def mostly_drifting(measured: Sequence[Measurement]) -> bool:

@@ -143,6 +143,11 @@ class OrtDevice:
         """One preemptive unit, named after its core."""
         return self._target
 
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Execution providers, in order of preference."""
+        return tuple(self._providers)
+
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
         """Read off the graph that the runtime saves at the extended level.
 

@@ -1,5 +1,6 @@
 """ONNX models as layers, cuts and segments; the only importer of ``onnx`` and ``onnx_ir``."""
 
+from framefit.core.model.auxiliary import AUXILIARY_KINDS, Auxiliary, AuxiliaryKind, with_auxiliary
 from framefit.core.model.builder import GraphBuilder
 from framefit.core.model.fusion import epilogue_groups, fused_groups
 from framefit.core.model.layers import Layer, TensorInfo
@@ -7,6 +8,9 @@ from framefit.core.model.model import Cut, Model
 from framefit.core.model.nodes import Node, Operand, configuration, zeros_ratio
 
 __all__ = [
+    "AUXILIARY_KINDS",
+    "Auxiliary",
+    "AuxiliaryKind",
     "Cut",
     "GraphBuilder",
     "Layer",
@@ -17,5 +21,6 @@ __all__ = [
     "configuration",
     "epilogue_groups",
     "fused_groups",
+    "with_auxiliary",
     "zeros_ratio",
 ]

@@ -11,11 +11,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from framefit.core.model.model import Model
-from framefit.core.model.reading import canonical, infer
+from framefit.core.model.reading import canonical, infer, parsed
 
 __all__ = ["GraphBuilder"]
 
 _OPSET = 17
+_IR_VERSION = 8
 
 
 class GraphBuilder:
@@ -26,6 +27,8 @@ class GraphBuilder:
     Args:
         name: of the model.
         seed: of the weights.
+        base: go on from a copy of this model; its tensors keep their names, and none of them
+            is an output yet.
 
     Example:
         >>> b = GraphBuilder("tiny")
@@ -36,12 +39,24 @@ class GraphBuilder:
         'Conv'
     """
 
-    def __init__(self, name: str, seed: int = 0) -> None:
+    def __init__(self, name: str, seed: int = 0, base: Model | None = None) -> None:
         self.name = name
         self._random = np.random.default_rng(seed)
-        self._graph = ir.Graph([], [], nodes=[], opset_imports={"": _OPSET}, name=name)
-        self._values: dict[str, ir.Value] = {}
         self._count: dict[str, int] = {}
+        self._values: dict[str, ir.Value] = {}
+        self._others: set[str] = set()  # names of a base's nodes
+        self._ir_version = _IR_VERSION
+        if base is None:
+            self._graph = ir.Graph([], [], nodes=[], opset_imports={"": _OPSET}, name=name)
+            return
+        copy = parsed(base.to_bytes())
+        self._graph, self._ir_version = copy.graph, copy.ir_version
+        self._graph.outputs.clear()
+        self._graph.opset_imports.setdefault("", _OPSET)
+        made = (value for node in self._graph for value in node.outputs)
+        values = (*self._graph.inputs, *self._graph.initializers.values(), *made)
+        self._values = {str(value.name): value for value in values}
+        self._others = {str(node.name) for node in self._graph}
 
     def input(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> str:
         """A graph input."""
@@ -58,7 +73,7 @@ class GraphBuilder:
 
     def constant(self, array: npt.ArrayLike, name: str | None = None) -> str:
         """An initializer."""
-        name = name or self._fresh("constant")
+        name = name or self.fresh("constant")
         value = ir.Value(name=name, const_value=ir.tensor(np.asarray(array), name=name))
         value.shape, value.dtype = ir.Shape(np.shape(array)), ir.DataType.from_numpy(np.asarray(array).dtype)
         self._graph.register_initializer(value)
@@ -68,7 +83,7 @@ class GraphBuilder:
     def weight(self, shape: Sequence[int], fan_in: int) -> str:
         """Normal weights of variance 2 / fan_in (He et al., 2015, "Delving Deep into Rectifiers")."""
         scale = math.sqrt(2 / max(fan_in, 1))
-        return self.constant((self._random.standard_normal(shape) * scale).astype(np.float32), self._fresh("weight"))
+        return self.constant((self._random.standard_normal(shape) * scale).astype(np.float32), self.fresh("weight"))
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
         """Any operator; ``""`` leaves an optional input out.
@@ -76,10 +91,18 @@ class GraphBuilder:
         Returns:
             The output's name, or a list of names where ``outputs`` > 1.
         """
-        label = self._fresh(kind)
+        label = self.fresh(kind)
         names = [label] if outputs == 1 else [f"{label}_{index}" for index in range(outputs)]
         made = self._add(kind, list(inputs), attributes, names, domain)
         return made[0] if outputs == 1 else made
+
+    def dtype(self, tensor: str) -> str:
+        """Numpy's name of a tensor's type."""
+        value = self._values[tensor]
+        if value.dtype is None:
+            self._infer(value)
+        assert value.dtype is not None
+        return value.dtype.numpy().name
 
     def channels(self, tensor: str, axis: int = 1) -> int:
         """Size of a tensor along an axis."""
@@ -112,7 +135,7 @@ class GraphBuilder:
         features = self.channels(x) // groups
         inputs = [x, self.weight((channels, features, kernel, kernel), features * kernel * kernel)]
         if bias and not norm:
-            inputs.append(self.constant(np.zeros(channels, np.float32), self._fresh("bias")))
+            inputs.append(self.constant(np.zeros(channels, np.float32), self.fresh("bias")))
         pad = dilation * (kernel - 1) // 2
         x = self.op(
             "Conv",
@@ -142,7 +165,7 @@ class GraphBuilder:
     def dense(self, x: str, features: int, *, activation: str | None = None) -> str:
         """Fully connected layer; x: N x F."""
         width = self.channels(x, -1)
-        bias = self.constant(np.zeros(features, np.float32), self._fresh("bias"))
+        bias = self.constant(np.zeros(features, np.float32), self.fresh("bias"))
         x = self.op("Gemm", x, self.weight((width, features), width), bias)
         return self.op(activation, x) if activation else x
 
@@ -153,13 +176,17 @@ class GraphBuilder:
 
     def build(self) -> Model:
         """The network as a :class:`Model`."""
-        graph = ir.Model(self._graph, ir_version=8, producer_name="framefit")
+        graph = ir.Model(self._graph, ir_version=self._ir_version, producer_name="framefit")
         canonical(graph, {}, {}, self.name)
         return Model(graph, name=self.name)
 
-    def _fresh(self, stem: str) -> str:
-        self._count[stem] = self._count.get(stem, 0) + 1
-        return f"{stem}_{self._count[stem]}"
+    def fresh(self, stem: str) -> str:
+        """A name that nothing has yet."""
+        while True:
+            self._count[stem] = self._count.get(stem, 0) + 1
+            name = f"{stem}_{self._count[stem]}"
+            if name not in self._values and name not in self._others:
+                return name
 
     def _add(
         self, kind: str, inputs: list[str], attributes: dict[str, Any], names: list[str], domain: str = ""

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from framefit.errors import InputError
 
-__all__ = ["canonical", "dependent_nodes", "infer", "node_inputs", "read_graph"]
+__all__ = ["canonical", "dependent_nodes", "infer", "node_inputs", "parsed", "read_graph"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,16 @@ def read_graph(path: str | Path) -> ir.Model:
         raise InputError("not an ONNX file, or a truncated one", where=path, remedy=remedy) from error
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:  # onnx_ir wraps some in RuntimeError
         raise InputError(f"not a usable ONNX file: {error}", where=path, remedy=remedy) from error
+    return model
+
+
+def parsed(content: bytes) -> ir.Model:
+    """The graph in an ONNX file's bytes, as it is.
+
+    Raises:
+        DecodeError, ValueError: they hold none.
+    """
+    model: ir.Model = ir.from_proto(onnx.ModelProto.FromString(content))
     return model
 
 

@@ -1,0 +1,151 @@
+"""Auxiliary layers: what is appended to a layer so that the two can be timed as one launch.
+
+A device that shows only start and end of a launch cannot say what a layer takes. A cheap layer
+behind it, whose own cost is measured elsewhere, decides how many bytes come back and in which
+layout, so that the overhead around both can be told apart from the layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from framefit.core.files import Record
+from framefit.core.model.builder import GraphBuilder
+from framefit.core.model.layers import TensorInfo
+from framefit.core.model.model import Model
+
+__all__ = ["AUXILIARY_KINDS", "Auxiliary", "AuxiliaryKind", "picture_shape", "with_auxiliary"]
+
+AuxiliaryKind = Literal["avgpool", "conv1x1", "conv3x3"]
+AUXILIARY_KINDS: tuple[AuxiliaryKind, ...] = ("avgpool", "conv1x1", "conv3x3")
+
+_MOST_CHANNELS = 64  # of a picture made of a tensor of another rank
+
+
+class Auxiliary(Record, kw_only=True):
+    """One auxiliary layer.
+
+    Attributes:
+        kind: average pool, Conv 1x1 or Conv 3x3.
+        stride: in both directions; 1 in a direction that is shorter. A pool of stride 1
+            averages over 3 x 3.
+        channels: of a convolution's output.
+    """
+
+    kind: AuxiliaryKind
+    stride: int = 2
+    channels: int = 16
+
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+        """What it makes of a tensor of this shape, of any rank."""
+        batch, channels, *sizes = picture_shape(shape)
+        strides = self.strides(sizes)
+        padded = self.kind == "conv3x3" or (self.kind == "avgpool" and self.stride == 1)
+        round_up = padded or self.kind == "conv1x1"
+        height, width = (
+            -(-size // step) if round_up else size // step for size, step in zip(sizes, strides, strict=True)
+        )
+        return batch, channels if self.kind == "avgpool" else self.channels, height, width
+
+    def strides(self, sizes: Sequence[int]) -> list[int]:
+        """Its stride in each direction of a picture."""
+        return [self.stride if size >= self.stride else 1 for size in sizes]
+
+    def macs(self, shape: tuple[int, ...]) -> int:
+        """Multiply-accumulates on a tensor of this shape; of a pool, elements that it reads."""
+        if self.kind == "avgpool":
+            return math.prod(shape)
+        area = 9 if self.kind == "conv3x3" else 1
+        return math.prod(self.output_shape(shape)) * picture_shape(shape)[1] * area
+
+
+def picture_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """N x C x H x W with the elements of ``shape`` in the same order; four dimensions stay as they are."""
+    if len(shape) == 4:
+        return shape[0], shape[1], shape[2], shape[3]
+    elements = math.prod(shape)
+    channels = _divisor(elements, _MOST_CHANNELS)
+    height = _divisor(elements // channels, math.isqrt(elements // channels))
+    return 1, channels, height, elements // channels // height
+
+
+def with_auxiliary(
+    source: Model | TensorInfo,
+    links: Sequence[Auxiliary],
+    *,
+    tensor: str | None = None,
+    variants: Sequence[int] = (0,),
+    shown: bool = False,
+    seed: int = 0,
+) -> Model:
+    """Auxiliary layers behind a model's output, or alone behind a graph input.
+
+    Whole numbers, and floats that are no float32, are cast first; a tensor that is no picture
+    is reshaped first. Both are there in the same way when the auxiliary layer runs alone.
+
+    Args:
+        source: the model, or the tensor that is the only graph input.
+        links: one behind the other; none: the source itself.
+        tensor: the model's output that they begin at; the model's other outputs are returned
+            beside the last link's.
+        variants: of the last link that stand side by side on the same tensor, all returned: (0, 1)
+            is the layer and its twin. They differ in their weights, or in an attribute that
+            changes nothing that a pool computes, so that no optimiser makes one of them.
+        shown: what each link makes is returned, the last one's too.
+        seed: of the weights.
+
+    Returns:
+        A stand-alone model: all of its inputs and outputs cross between host and device.
+    """
+    if isinstance(source, Model):
+        builder = GraphBuilder(source.name, seed, base=source)
+        others = [output.name for output in source.outputs if not links or output.name != tensor]
+    else:
+        assert source.shape is not None
+        builder, others = GraphBuilder("auxiliary", seed), []
+        tensor = builder.input(source.name, source.shape, np.dtype(source.dtype))
+    returned: list[str] = []
+    if links:
+        assert tensor is not None
+        x = _picture(builder, tensor)
+        for link in links[:-1]:
+            x = _appended(builder, x, link, 0)
+            returned += [x] * shown
+        returned += [_appended(builder, x, links[-1], variant) for variant in variants]
+    for name in (*returned, *others):
+        builder.output(name)
+    return builder.build()
+
+
+def _picture(builder: GraphBuilder, tensor: str) -> str:
+    shape = builder.shape(tensor)
+    if builder.dtype(tensor) != "float32":
+        tensor = str(builder.op("Cast", tensor, to=1))
+    if len(shape) != 4:
+        target = builder.constant(np.asarray(picture_shape(shape), np.int64), builder.fresh("shape"))
+        tensor = str(builder.op("Reshape", tensor, target))
+    return tensor
+
+
+def _appended(builder: GraphBuilder, x: str, link: Auxiliary, variant: int) -> str:
+    features, *sizes = builder.shape(x)[1:]
+    strides = link.strides(sizes)
+    if link.kind == "avgpool":
+        padded = link.stride == 1
+        kernel = [3, 3] if padded else strides
+        pads = [int(padded)] * 4
+        return str(
+            builder.op("AveragePool", x, kernel_shape=kernel, strides=strides, pads=pads, count_include_pad=1 - variant)
+        )
+    size = 3 if link.kind == "conv3x3" else 1
+    weight = builder.weight((link.channels, features, size, size), features * size * size)
+    return str(builder.op("Conv", x, weight, kernel_shape=[size, size], strides=strides, pads=[size // 2] * 4))
+
+
+def _divisor(number: int, most: int) -> int:
+    """The greatest divisor of a number that is not above ``most``; 1 at least."""
+    return next((size for size in range(min(most, number), 1, -1) if number % size == 0), 1)

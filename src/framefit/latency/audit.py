@@ -1,0 +1,211 @@
+"""Additivity: how far whole networks take the sum of their layers, and what corrects it.
+
+A few networks are measured whole, others than those that will be asked for. What they take beyond
+the sum of their layers and the launch's overhead is fitted by few terms: a scale, a constant a
+launch and a boundary between layers, bytes that stay in one layout, weights that the cache does
+not hold. A term is taken only where it lowers the error of networks that were left out of the fit
+(Hastie, Tibshirani and Friedman, 2009, "The Elements of Statistical Learning", sections 3.3.2 and
+7.10); the fit is of relative errors, and outliers have little say (Huber, 1964).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.latency_table import Correction, LatencyTable
+from framefit.core.model import Model
+from framefit.core.results import AdditivityAudit, AuditedNetwork
+from framefit.errors import InputError
+from framefit.latency.estimate import Estimator
+from framefit.latency.terms import Terms, terms_of
+
+__all__ = ["audit"]
+
+Floats = npt.NDArray[np.float64]
+
+_LEAST_NETWORKS = 3
+_GAIN = 0.9  # a term has to bring the left-out error to this part of what it was,
+_SURE = 2.0  # and by this many standard errors of the gain: the best of many terms gains something by chance
+_HUBER = 1.345
+_ITERATIONS = 20
+_RIDGE = 0.02  # a term that explains this part of a network's latency costs one standard deviation
+_CACHES = tuple(2**power for power in range(18, 28, 2))  # 256 KiB to 64 MiB
+_LEAST_ERROR = 0.005  # an audit of few networks promises no less
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A key of the correction, and what it multiplies in each network."""
+
+    key: str
+    column: Floats
+    cache_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Networks:
+    """What was measured, without overhead, and what the layers add up to; in nanoseconds."""
+
+    measured: Floats
+    plain: Floats
+
+    def __len__(self) -> int:
+        return len(self.measured)
+
+    def fitted(self, terms: Sequence[_Term], rows: npt.NDArray[np.bool_]) -> Floats:
+        """Coefficients of the terms that these networks give, for columns divided by what was measured."""
+        if not terms:
+            return np.zeros(0)
+        columns = np.stack([term.column for term in terms], axis=1)[rows] / self.measured[rows, None]
+        goal = 1 - self.plain[rows] / self.measured[rows]
+        size = np.maximum(np.sqrt((columns**2).mean(axis=0)), 1e-30)
+        columns, weight = columns / size, np.ones(int(rows.sum()))
+        found = np.zeros(len(terms))
+        for _ in range(_ITERATIONS):
+            weighted = columns * weight[:, None]
+            found = np.linalg.solve(weighted.T @ columns + _RIDGE**2 * np.eye(len(terms)), weighted.T @ goal)
+            errors = np.abs(goal - columns @ found)
+            limit = _HUBER * max(1.4826 * float(np.median(errors)), 1e-6)
+            weight = np.minimum(1.0, limit / np.maximum(errors, 1e-12))
+        return np.asarray(found / size)
+
+    def predicted(self, terms: Sequence[_Term], coefficients: Floats) -> Floats:
+        """What every network takes with these terms."""
+        parts = (coefficient * term.column for coefficient, term in zip(coefficients, terms, strict=True))
+        return self.plain + sum(parts, np.zeros(len(self)))
+
+    def left_out(self, terms: Sequence[_Term]) -> Floats:
+        """The same, each network from the fit of the others."""
+        every = np.arange(len(self))
+        return np.asarray([self.predicted(terms, self.fitted(terms, every != i))[i] for i in every])
+
+    def off(self, predicted: Floats) -> Floats:
+        """Size of each relative error."""
+        return np.abs(predicted / self.measured - 1)
+
+    def error(self, predicted: Floats) -> float:
+        """Robust deviation of the relative error: the mean of its size, in deviations of a normal one."""
+        return float(self.off(predicted).mean() * np.sqrt(np.pi / 2))
+
+
+def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: str) -> AdditivityAudit:
+    """Fit a table's correction to networks that were measured whole.
+
+    Args:
+        measured: networks, with the device's fused groups as layers, and what a launch of each takes in
+            ns, overhead included. None of them should be one that the table is to be asked about.
+        table: with an entry of each of their layers; a correction that it has is left out of account.
+        unit: where they were measured.
+
+    Returns:
+        The correction (for ``table.correction``), and how well each network is told with and without it.
+
+    Raises:
+        InputError: fewer than 3 networks, one that took no longer than its overhead, or a layer without
+            an entry.
+    """
+    if len(measured) < _LEAST_NETWORKS:
+        raise InputError(
+            f"an audit needs {_LEAST_NETWORKS} measured networks at least, got {len(measured)}",
+            remedy="measure more networks whole, of other architectures than those to be estimated",
+        )
+    estimator = Estimator(msgspec.structs.replace(table, correction=None), unit)
+    told = [estimator.estimate(model) for model, _ in measured]
+    plain = np.asarray([one.plain_sum_ns for one in told], np.float64)
+    overhead = np.asarray([one.overhead_ns for one in told], np.float64)
+    networks = _Networks(np.asarray([ns for _, ns in measured], np.float64) - overhead, plain)
+    for (model, ns), rest in zip(measured, networks.measured, strict=True):
+        if rest <= 0:
+            raise InputError(
+                f"measured as {ns:.0f} ns, which is no more than its overhead",
+                where=model.name,
+                remedy="audit with larger networks, or measure the overhead again",
+            )
+    terms, error = _chosen(networks, _candidates(plain, [terms_of(model) for model, _ in measured]))
+    coefficients = networks.fitted(terms, np.ones(len(networks), np.bool_))
+    values = {term.key: float(coefficient) for term, coefficient in zip(terms, coefficients, strict=True)}
+    if "scale" in values:
+        values["scale"] += 1
+    correction = Correction(
+        **values,
+        cache_bytes=max((term.cache_bytes for term in terms), default=0),
+        error_ratio=max(error, _LEAST_ERROR),
+        networks=len(networks),
+    )
+    whole = networks.measured + overhead
+    corrected = networks.predicted(terms, coefficients) + overhead
+    left_out = networks.left_out(terms) + overhead
+    return AdditivityAudit(
+        correction=correction,
+        terms=tuple(term.key for term in terms),
+        networks=tuple(
+            AuditedNetwork(
+                name=model.name,
+                measured_ns=round(ns),
+                plain_sum_ns=one.plain_sum_ns,
+                corrected_ns=round(with_all),
+                left_out_ns=round(without),
+            )
+            for (model, ns), one, with_all, without in zip(measured, told, corrected, left_out, strict=True)
+        ),
+        plain_error_ratio=float(np.median(np.abs((plain + overhead) / whole - 1))),
+        left_out_error_ratio=float(np.median(np.abs(left_out / whole - 1))),
+    )
+
+
+def _candidates(plain: Floats, terms: Sequence[Terms]) -> list[_Term]:
+    """All terms that differ from network to network, or from 0."""
+    working = np.asarray([one.working_bytes for one in terms])
+    weights = np.asarray([one.weight_bytes for one in terms], np.float64)
+    found = [
+        _Term("scale", plain),
+        _Term("launch_ns", np.ones(len(plain))),
+        _Term("boundary_ns", np.asarray([one.boundaries for one in terms], np.float64)),
+        _Term("layout_ns_per_byte", np.asarray([one.layout_bytes for one in terms], np.float64)),
+        *(_Term("cold_ns_per_byte", weights * (working > size), size) for size in _CACHES),
+    ]
+    return [term for term in found if term.column.any()]
+
+
+def _chosen(networks: _Networks, candidates: Sequence[_Term]) -> tuple[list[_Term], float]:
+    """Terms that help left-out networks most, and their error at the end.
+
+    One by one, and two at once where none helps alone: a scale below 1 and a cost of boundaries
+    hide each other.
+    """
+    chosen: list[_Term] = []
+    told = networks.plain
+    most = (len(networks) - 1) // 2  # two networks for each coefficient at least
+    while True:
+        for count in (1, 2):
+            found = _step(networks, candidates, chosen, told, count) if len(chosen) + count <= most else None
+            if found is not None:
+                chosen, told = found
+                break
+        else:
+            return chosen, networks.error(told)
+
+
+def _step(
+    networks: _Networks, candidates: Sequence[_Term], chosen: list[_Term], told: Floats, count: int
+) -> tuple[list[_Term], Floats] | None:
+    """So many terms more and what they make of left-out networks, if that is a sure gain on ``told``."""
+    tried = []
+    for more in itertools.combinations(candidates, count):
+        terms = [*chosen, *more]
+        if len({term.key for term in terms}) == len(terms):
+            tried.append((networks.left_out(terms), terms))
+    if not tried:
+        return None
+    best, terms = min(tried, key=lambda one: networks.error(one[0]))
+    gain = networks.off(told) - networks.off(best)
+    by_chance = float(gain.std(ddof=1)) / np.sqrt(len(networks))
+    if networks.error(best) > _GAIN**count * networks.error(told) or gain.mean() < _SURE * by_chance:
+        return None
+    return terms, best

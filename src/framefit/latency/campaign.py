@@ -1,0 +1,344 @@
+"""A measuring campaign: layers behind auxiliary layers, timed in turn, made into a latency table.
+
+Only start and end of launches are seen. For a layer with x bytes in, y bytes out, and z bytes out
+of the auxiliary layer behind it (all sums over the tensors that cross):
+
+    T(layer, auxiliary) = a x + b z + c + layer + auxiliary
+    T(auxiliary alone)  = a y + b z' + c + auxiliary
+
+so the literal difference is off by a (x - y) + b (z - z'), the transfers. By "auxiliary" the layer
+is that difference, corrected for them; by "regression" the whole overhead comes from fits over all
+runs of auxiliary layers alone (:mod:`framefit.latency.overhead`), whose noise is the smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.latency_table import LatencyEntry, LatencyTable, Overhead, Unmeasured
+from framefit.core.model import AUXILIARY_KINDS, Auxiliary, AuxiliaryKind, Model, TensorInfo, with_auxiliary
+from framefit.devices.device import Device
+from framefit.devices.facts import device_facts
+from framefit.devices.measure import Measurement
+from framefit.errors import DeviceError, FramefitError
+from framefit.latency.design import Contrast, auxiliaries_for, overhead_design
+from framefit.latency.overhead import (
+    RESOLUTION_NS,
+    AuxiliaryTimes,
+    Coefficients,
+    fit_auxiliary_times,
+    fit_overhead,
+    interval,
+)
+from framefit.latency.rounds import RUNS, Rounds, deviation
+from framefit.latency.subjects import Subject
+
+__all__ = ["Campaign", "Method", "suited_kind"]
+
+Method = Literal["regression", "auxiliary"]
+Floats = npt.NDArray[np.float64]
+
+_DETECTION = 4.65  # standard deviations: 1 % risk on either side (Currie, 1968, "Limits for Qualitative Detection")
+_NORMAL_90 = 1.645
+_ILL_CONDITIONED = 30.0
+_DRIFTED = 0.05
+_SPREAD = 0.05
+
+Key = tuple[AuxiliaryKind, str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class _Total:
+    """A subject's launch: with its auxiliary layer, or, without one, the layer alone."""
+
+    subject: Subject
+    run: int
+    key: Key | None
+
+
+class Campaign:
+    """Measures layers on one unit of a device.
+
+    Args:
+        device: any; only start and end of its launches are used.
+        unit: of its target.
+        subjects: the layers.
+        auxiliary: kind of auxiliary layer; "auto": one of the layer's own layout class.
+        repeats: samples of every launch.
+        seed: of weights, inputs and resampling.
+        earlier: a table of an interrupted campaign; its samples are kept.
+        failed: layers that are none of the subjects because they cannot stand alone.
+
+    Raises:
+        DeviceError: no layer can be measured.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        unit: str,
+        subjects: Iterable[Subject],
+        *,
+        auxiliary: AuxiliaryKind | Literal["auto"] = "auto",
+        repeats: int = 100,
+        seed: int = 0,
+        earlier: LatencyTable | None = None,
+        failed: Iterable[Unmeasured] = (),
+    ) -> None:
+        self.failed = list(failed)
+        """Layers that cannot be measured."""
+        self._device = device
+        self._unit = unit
+        self._auxiliary = auxiliary
+        self._count = max(math.ceil(repeats / RUNS), 1)
+        self._seed = seed
+        self._rounds = Rounds(device, unit, seed)
+        self._totals: list[_Total] = []
+        self._alone: dict[Key, tuple[int, Auxiliary]] = {}
+        self._contrasts: dict[AuxiliaryKind, list[Contrast]] = {}
+        self._singles: dict[AuxiliaryKind, list[tuple[int, Auxiliary, tuple[int, ...]]]] = {}
+        self._prepare(tuple(subjects))
+        if earlier is not None:
+            self._rounds.take_over(earlier.runs)
+
+    def measure(
+        self,
+        *,
+        stop: Callable[[], bool] | None = None,
+        on_round: Callable[[int, int], None] | None = None,
+    ) -> bool:
+        """Time everything in turn; see :meth:`framefit.latency.rounds.Rounds.measure`.
+
+        Returns:
+            Whether every launch has its samples.
+        """
+        return self._rounds.measure(self._count, stop, on_round)
+
+    def table(self, method: Method = "regression") -> LatencyTable:
+        """Latencies from the samples so far; entries of layers that were not reached are missing.
+
+        Args:
+            method: how the overhead is taken off; both use the same samples.
+        """
+        entries: list[LatencyEntry] = []
+        unmeasured = list(self.failed)
+        overheads: list[Overhead] = []
+        warnings: list[str] = []
+        measured = self._rounds.measured
+        if measured:
+            medians = self._rounds.medians()
+            fits = {kind: fit_overhead(contrasts, medians) for kind, contrasts in self._contrasts.items()}
+            times = {kind: self._auxiliary_times(kind, fit, medians) for kind, fit in fits.items()}
+            overheads = [fit.record(kind, times[kind].lack_of_fit_ns) for kind, fit in fits.items()]
+            places = {kind: {key: n for n, key in enumerate(self._keys(kind))} for kind in fits}
+            for total in self._totals:
+                kind = self._main_kind if total.key is None else total.key[0]
+                place = None if total.key is None else places[kind][total.key]
+                entries.append(self._entry(total, method, medians, fits[kind], times[kind], place))
+            warnings = self._warnings(overheads)
+        else:
+            unmeasured += [
+                self._not_measured(total.subject, "the campaign ended before its first round did")
+                for total in self._totals
+            ]
+        main = next((one for one in overheads if one.auxiliary == self._main_kind), None)
+        return LatencyTable(
+            target=self._device.target.name,
+            fingerprint=device_facts(self._device),
+            overhead=main,
+            entries=tuple(entries),
+            overheads=tuple(overheads),
+            unmeasured=tuple(unmeasured),
+            warnings=tuple(warnings),
+            settings={
+                "repeats": self._count * RUNS,
+                "seed": self._seed,
+                "auxiliary": self._auxiliary,
+                "overhead": method,
+            },
+            runs=self._rounds.records(),
+        )
+
+    # What is launched -----------------------------------------------------------------------
+
+    def _prepare(self, subjects: Sequence[Subject]) -> None:
+        outputs = {id(subject): _observed(subject.model) for subject in subjects}
+        by_kind: dict[AuxiliaryKind, list[tuple[int, ...]]] = {kind: [] for kind in AUXILIARY_KINDS}
+        for subject in subjects:
+            if (tensor := outputs[id(subject)]) is not None and tensor.shape is not None:
+                for kind in self._kinds(subject):
+                    by_kind[kind].append(tensor.shape)
+        choices = {kind: auxiliaries_for(shapes, kind) for kind, shapes in by_kind.items()}
+        for subject in subjects:
+            self._add_total(subject, outputs[id(subject)], choices)
+        if not self._totals:
+            reason = self.failed[0].reason if self.failed else "there is none"
+            raise DeviceError(f"no layer can be measured: {reason}", where=self._device.target.name)
+        kinds = {total.key[0] for total in self._totals if total.key is not None} or {self._kinds(subjects[0])[0]}
+        for kind in [kind for kind in AUXILIARY_KINDS if kind in kinds]:
+            self._add_overhead(kind)
+
+    def _kinds(self, subject: Subject) -> list[AuxiliaryKind]:
+        """The kind asked for, or the layer's own; then the others, for where it would be fused."""
+        first = suited_kind(subject.op) if self._auxiliary == "auto" else self._auxiliary
+        return [first, *(kind for kind in AUXILIARY_KINDS if kind != first)]
+
+    def _add_total(
+        self,
+        subject: Subject,
+        tensor: TensorInfo | None,
+        choices: dict[AuxiliaryKind, dict[tuple[int, ...], Auxiliary]],
+    ) -> None:
+        """The first auxiliary layer that stays beside the layer; else the layer alone."""
+        own = {node for layer in subject.model.layers for node in layer.nodes}
+        reason = "it has no output of fixed size"
+        options: list[AuxiliaryKind | None] = [None]
+        if tensor is not None:
+            options = [*self._kinds(subject), None]
+        for kind in options:
+            model, key = subject.model, None
+            try:
+                if kind is not None and tensor is not None and tensor.shape is not None:
+                    link = choices[kind][tensor.shape]
+                    model = with_auxiliary(subject.model, [link], tensor=tensor.name, seed=self._seed)
+                    if any(own & set(group) and set(group) - own for group in self._device.fusions(model)):
+                        reason = "the device fuses it with every auxiliary layer"
+                        continue
+                    key = (kind, tensor.dtype, tensor.shape)
+                run = self._rounds.add("layer", model)
+                if key is not None and key not in self._alone:
+                    source = TensorInfo(name="x", dtype=key[1], shape=key[2])
+                    alone = self._rounds.add("auxiliary", with_auxiliary(source, [link], seed=self._seed))
+                    self._alone[key] = (alone, link)
+            except FramefitError as error:
+                reason = error.what
+                continue
+            self._totals.append(_Total(subject, run, key))
+            return
+        self.failed.append(self._not_measured(subject, reason))
+
+    def _add_overhead(self, kind: AuxiliaryKind) -> None:
+        sizes = [run.input_bytes for run in self._rounds.runs if run.role in ("layer", "auxiliary")]
+        design = overhead_design(kind, sizes, self._seed)
+        places = [self._rounds.add("overhead", model) for model in design.models]
+        self._contrasts[kind] = [contrast.over(places) for contrast in design.contrasts]
+        self._singles[kind] = [(places[run], link, shape) for run, link, shape in design.singles]
+
+    def _not_measured(self, subject: Subject, reason: str) -> Unmeasured:
+        return Unmeasured(
+            op=subject.op, configuration=subject.configuration, layers=subject.layers, unit=self._unit, reason=reason
+        )
+
+    # Estimates ------------------------------------------------------------------------------
+
+    @property
+    def _main_kind(self) -> AuxiliaryKind:
+        """What most layers were measured with."""
+        kinds = list(self._contrasts)
+        count = [sum(t.key is not None and t.key[0] == kind for t in self._totals) for kind in kinds]
+        return kinds[int(np.argmax(count))]
+
+    def _keys(self, kind: AuxiliaryKind) -> list[Key]:
+        return [key for key in self._alone if key[0] == kind]
+
+    def _auxiliary_times(self, kind: AuxiliaryKind, fit: Coefficients, medians: Floats) -> AuxiliaryTimes:
+        """Of the layers that were run alone, in the order of ``_keys``."""
+        keyed = [(*self._alone[key], key[2]) for key in self._keys(kind)]
+        singles = [*keyed, *self._singles[kind]]
+        runs = [self._rounds.runs[place] for place, _, _ in singles]
+        features = [
+            (run.input_bytes, run.output_bytes, link.macs(shape))
+            for run, (_, link, shape) in zip(runs, singles, strict=True)
+        ]
+        overhead = np.stack([fit.of(run.input_bytes, run.output_bytes) for run in runs], axis=1)
+        return fit_auxiliary_times(
+            np.asarray(features, np.float64),
+            medians[:, [place for place, _, _ in singles]],
+            overhead,
+            range(len(keyed)),
+        )
+
+    def _entry(
+        self,
+        total: _Total,
+        method: Method,
+        medians: Floats,
+        fit: Coefficients,
+        times: AuxiliaryTimes,
+        place: int | None,
+    ) -> LatencyEntry:
+        run, whole = self._rounds.runs[total.run], medians[:, total.run]
+        literal, model_error = None, 0.0
+        overhead = fit.of(run.input_bytes, run.output_bytes)
+        if total.key is not None and place is not None:
+            alone_at, _ = self._alone[total.key]
+            alone = self._rounds.runs[alone_at]
+            literal = whole[0] - medians[0, alone_at]
+            if method == "auxiliary":
+                overhead = overhead + medians[:, alone_at] - fit.of(alone.input_bytes, alone.output_bytes)
+            else:
+                overhead = overhead + times.values[:, place]
+                model_error = float(times.deviation_ns[place])
+        layer = whole - overhead
+        low, high = interval(layer)
+        spread = float(np.subtract(*np.quantile(layer[1:], (0.8413, 0.1587)))) / 2
+        noise = math.hypot(spread, model_error, RESOLUTION_NS)
+        widened = _NORMAL_90 * model_error
+        floor = _DETECTION * noise
+        steady = Measurement(run.samples_ns.ravel()).stable  # type: ignore[arg-type]  # ns, not whole ones
+        return LatencyEntry(
+            op=total.subject.op,
+            configuration=total.subject.configuration,
+            unit=self._unit,
+            latency_ns=max(round(layer[0]), 0),
+            interval_ns=(max(math.floor(low - widened), 0), max(math.ceil(high + widened), 0)),
+            samples_ns=tuple(np.maximum(np.rint(run.samples_ns.ravel() - overhead[0]), 0).astype(np.int64).tolist()),
+            source="measured" if steady else "measured, drifting",
+            below_noise=bool(layer[0] < floor),
+            noise_floor_ns=math.ceil(floor),
+            auxiliary="none" if total.key is None else total.key[0],
+            overhead_ns=round(overhead[0]),
+            literal_ns=None if literal is None else round(literal),
+        )
+
+    def _warnings(self, overheads: Sequence[Overhead]) -> list[str]:
+        found = []
+        if self._rounds.drift_ratio > _DRIFTED:
+            found.append(
+                f"the device's speed changed by {100 * self._rounds.drift_ratio:.0f} % meanwhile, which the reference "
+                "corrects: stop other programs, let the clock settle (framefit doctor), and measure again"
+            )
+        noisy = sum(deviation(run.rounds_ns / np.median(run.rounds_ns) - 1) > _SPREAD for run in self._rounds.runs)
+        if noisy > len(self._rounds.runs) / 4:
+            found.append(
+                f"{noisy} of {len(self._rounds.runs)} launches vary by more than {100 * _SPREAD:.0f} % from round to "
+                "round: stop other programs (framefit doctor), or raise --repeats"
+            )
+        found += [
+            f"overhead by {one.auxiliary}: condition number {one.condition_number:.0f}: its coefficients cannot be "
+            "told apart; measure layers of more different sizes"
+            for one in overheads
+            if one.condition_number > _ILL_CONDITIONED
+        ]
+        return found
+
+
+def suited_kind(op: str) -> AuxiliaryKind:
+    """An auxiliary layer of the layer's layout class.
+
+    What reorders a tensor for convolutions does it before the first and after the last of them:
+    behind a convolution, another one moves the reorder to its own end, where its run alone has it too.
+    """
+    return "conv1x1" if "Conv" in op else "avgpool"
+
+
+def _observed(model: Model) -> TensorInfo | None:
+    """The output that the auxiliary layer reads: the largest of fixed size, floats first."""
+    fixed = [tensor for tensor in model.outputs if tensor.fixed and tensor.bytes]
+    return max(fixed, key=lambda tensor: (tensor.dtype == "float32", tensor.bytes), default=None)

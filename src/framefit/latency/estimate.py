@@ -1,0 +1,220 @@
+"""A network's latency from a table: every layer looked up, its fallbacks named, the total with its interval.
+
+The interval of the total adds up what may be wrong, as variances. What is wrong for several
+layers alike is added up before it is squared:
+
+- a configuration that occurs k times counts k times its own deviation;
+- layers told by the same fallback are taken to be wrong alike: what it does not see in one of them
+  (channels rounded up, tiles that come again) it mostly does not see in the others;
+- the overhead is added once to the whole. Where it was fitted with an auxiliary layer, its constant
+  cancels in the entries (it is in the runs with and without the layer) and its error counts once;
+  else it was subtracted from every entry, and its error counts once for each layer but one;
+- the correction's own error, from networks that were left out of its fit (Student's t).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from framefit.core.latency_table import LatencyEntry, LatencyTable, Value
+from framefit.core.model import Layer, Model, configuration
+from framefit.core.results import LatencyEstimate, LayerLatency
+from framefit.devices.npu.work import layer_work
+from framefit.errors import InputError
+from framefit.latency.calibrate import Analytical, Calibration
+from framefit.latency.entry_work import entry_work
+from framefit.latency.interpolate import Interpolation
+from framefit.latency.terms import correction_ns, student_quantile, terms_of, transfer_ns
+
+__all__ = ["Estimator"]
+
+_Z90 = 1.6448536269514722
+
+
+@dataclass(frozen=True)
+class _Price:
+    """A layer's latency, and what its error is shared with.
+
+    Attributes:
+        shared: layers of equal name here are wrong alike.
+        covered: it is an entry of its own.
+    """
+
+    latency_ns: float
+    deviation_ns: float
+    interval_ns: tuple[int, int]
+    source: str
+    shared: str
+    covered: bool
+
+
+class Estimator:
+    """Answers for one unit from one table; fallbacks are fitted when they are first needed.
+
+    Args:
+        table: with entries of the unit.
+        unit: where the network is to run.
+        fallback: whether a layer without an entry is told by interpolation, else by the analytical model;
+            else it is an error.
+        analytical: prices layers that the table cannot interpolate, after calibration; ``None``: nothing does.
+
+    Raises:
+        InputError: the table has no entry of this unit.
+
+    Example:
+        >>> Estimator(table, "vpu0").estimate(model.grouped(device.fusions(model)))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, table: LatencyTable, unit: str, *, fallback: bool = False, analytical: Analytical | None = None
+    ) -> None:
+        self.table, self.unit = table, unit
+        self._entries = [entry for entry in table.entries if entry.unit == unit]
+        if not self._entries:
+            raise InputError(
+                f"the table has no entry of unit {unit!r}",
+                remedy=f"choose from {', '.join(table.units)}" if table.units else "measure a model into it",
+            )
+        self._fallback, self._analytical = fallback, analytical
+        self._interpolation: Interpolation | None = None
+        self._calibration: Calibration | None = None
+
+    def estimate(self, model: Model) -> LatencyEstimate:
+        """Latency of a launch of a whole model or segment.
+
+        Args:
+            model: with the device's fused groups as layers.
+
+        Returns:
+            Total with 90 % interval, plain sum, coverage, and each layer.
+
+        Raises:
+            InputError: a layer has no entry and no fallback tells its latency; it is named, with its
+                operators and configuration.
+        """
+        prices = self._prices(model)
+        plain = math.fsum(price.latency_ns for price in prices)
+        table = self.table
+        added = correction_ns(plain, terms_of(model), table.correction)
+        overhead = transfer_ns(model, table.overhead)
+        total = max(plain + added + overhead, 0.0)
+        half = self._half_width(prices, total)
+        timed = [price for price in prices if price.source != "view"]
+        return LatencyEstimate(
+            model=model.name,
+            target=table.target,
+            unit=self.unit,
+            total_ns=round(total),
+            interval_ns=(max(math.floor(total - half), 0), math.ceil(total + half)),
+            plain_sum_ns=round(plain),
+            correction_ns=round(added),
+            overhead_ns=round(overhead),
+            coverage_ratio=sum(price.covered for price in timed) / len(timed) if timed else 1.0,
+            estimated_ns=round(math.fsum(price.latency_ns for price in timed if not price.covered)),
+            layers=tuple(
+                LayerLatency(
+                    name=layer.name,
+                    op=layer.op,
+                    latency_ns=round(price.latency_ns),
+                    interval_ns=price.interval_ns,
+                    source=price.source,
+                )
+                for layer, price in zip(model.layers, prices, strict=True)
+            ),
+            notes=self._notes(model, prices),
+        )
+
+    def layers_ns(self, model: Model) -> list[float]:
+        """Latency of each layer, without correction and overhead.
+
+        Raises:
+            InputError: see :meth:`estimate`.
+        """
+        return [price.latency_ns for price in self._prices(model)]
+
+    def _prices(self, model: Model) -> list[_Price]:
+        return [self._price(model, index) for index in range(len(model.layers))]
+
+    def _price(self, model: Model, index: int) -> _Price:
+        layer, nodes = model.layers[index], model.nodes[index]
+        key = configuration(nodes)
+        entry = self.table.find(layer.op, key, self.unit)
+        if entry is not None:
+            return _of_entry(entry)
+        if layer_work(layer, nodes).method == "view":
+            return _Price(0.0, 0.0, (0, 0), "view", "view", covered=True)
+        found = self._fallen_back(layer.op, key) if self._fallback else None
+        if found is None:
+            raise self._missing(layer, key)
+        return found
+
+    def _fallen_back(self, op: str, key: dict[str, Value]) -> _Price | None:
+        """Interpolation where there are measured shapes around, else the calibrated model."""
+        if self._interpolation is None:
+            self._interpolation = Interpolation(self._entries)
+        between = self._interpolation.find(op, key)
+        if between is not None:
+            return _of_logarithm(*between, "interpolated")
+        if self._analytical is None:
+            return None
+        work = entry_work(op, key)
+        if work.method == "unknown":
+            return None
+        if self._calibration is None:
+            self._calibration = Calibration(self._entries, self._analytical)
+        return _of_logarithm(*self._calibration.find([work])[0], "modelled")
+
+    def _missing(self, layer: Layer, key: dict[str, Value]) -> InputError:
+        shown = ", ".join(f"{name} {value}" for name, value in key.items() if value not in (None, "", []))
+        fallback = "no fallback tells its latency: " if self._fallback else ""
+        return InputError(
+            f"{fallback}the table has no entry of {layer.op} on unit {self.unit!r} with {shown}",
+            where=f"layer {layer.name}",
+            remedy="measure the model into the table"
+            + ("" if self._fallback else ", or let it be estimated with --fallback"),
+        )
+
+    def _half_width(self, prices: Sequence[_Price], total: float) -> float:
+        """Of the total's 90 % interval."""
+        shared: defaultdict[str, float] = defaultdict(float)
+        for price in prices:
+            shared[price.shared] += price.deviation_ns
+        variance = math.fsum(deviation**2 for deviation in shared.values())
+        overhead = self.table.overhead
+        if overhead is not None and overhead.intercept_interval_ns is not None:
+            low, high = overhead.intercept_interval_ns
+            shares = 1 if overhead.auxiliary else max(sum(price.source != "view" for price in prices) - 1, 0)
+            variance += ((high - low) / (2 * _Z90) * shares) ** 2
+        correction = self.table.correction
+        if correction is None:
+            return _Z90 * math.sqrt(variance)
+        audited = student_quantile(correction.networks - 1) * correction.error_ratio * total
+        return math.hypot(_Z90 * correction.scale * math.sqrt(variance), audited)
+
+    def _notes(self, model: Model, prices: Sequence[_Price]) -> tuple[str, ...]:
+        notes = list(model.assumed)
+        if self.table.correction is None:
+            notes.append("the table was not audited: the interval knows the layers' errors, not what they do together")
+        for source, told in (("interpolated", "between measured shapes"), ("modelled", "by the calibrated model")):
+            count = sum(price.source == source for price in prices)
+            if count:
+                notes.append(f"{count} of {len(prices)} layers have no entry and are told {told}")
+        return tuple(notes)
+
+
+def _of_entry(entry: LatencyEntry) -> _Price:
+    drifting = "drifting" if entry.source.endswith("drifting") else f"{entry.op} {sorted(entry.configuration.items())}"
+    return _Price(
+        entry.latency_ns, entry.deviation_ns, entry.interval_ns, entry.source, f"entry {drifting}", covered=True
+    )
+
+
+def _of_logarithm(log: float, deviation: float, source: str) -> _Price:
+    """Of a latency whose logarithm is normally distributed; its median counts."""
+    latency = math.exp(log)
+    interval = math.floor(latency * math.exp(-_Z90 * deviation)), math.ceil(latency * math.exp(_Z90 * deviation))
+    spread = (interval[1] - interval[0]) / (2 * _Z90)
+    return _Price(latency, spread, interval, source, source, covered=False)

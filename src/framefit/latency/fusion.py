@@ -1,0 +1,142 @@
+"""What a device fuses, where it cannot be asked: one launch of two layers against two launches.
+
+T1 + T2 - T12, each without the overhead of its own transfers and its launch (see
+:mod:`framefit.latency.overhead`), is 0 for two layers that stay apart. What is left is what running
+them as one saves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from framefit.core.model import Model, with_auxiliary
+from framefit.devices.device import Device
+from framefit.errors import FramefitError
+from framefit.latency.design import overhead_design
+from framefit.latency.overhead import fit_overhead, interval
+from framefit.latency.rounds import RUNS, Rounds
+
+__all__ = ["FusedPair", "measured_fusions"]
+
+_DETECTION = 4.65  # standard deviations (Currie, 1968)
+_LEAST_SHARE = 0.5  # of the shorter layer: caches alone save less than that
+_TURNS = 4  # chains grow by one layer a turn
+
+
+@dataclass(frozen=True)
+class FusedPair:
+    """Two adjacent layers, and what running them as one saves.
+
+    Attributes:
+        nodes: of both.
+        gain_ns: T1 + T2 - T12, all without overhead.
+        interval_ns: 90 %.
+        fused: whether that is more than noise, and at least half of the shorter layer.
+    """
+
+    nodes: tuple[str, ...]
+    gain_ns: float
+    interval_ns: tuple[float, float]
+    fused: bool
+
+
+def measured_fusions(
+    device: Device,
+    unit: str,
+    model: Model,
+    *,
+    repeats: int = 100,
+    seed: int = 0,
+    stop: Callable[[], bool] | None = None,
+) -> tuple[FusedPair, ...]:
+    """Try every layer with its only reader, then what was fused with the next one.
+
+    Args:
+        device: any; only start and end of its launches are used.
+        unit: of its target.
+        model: its layers; groups count as one.
+        repeats: samples of every launch.
+        seed: of inputs and resampling.
+        stop: asked between launches.
+
+    Returns:
+        All pairs that were tried; those that are fused are groups for ``Model.grouped``.
+    """
+    found: dict[tuple[str, ...], FusedPair] = {}
+    for _ in range(_TURNS):
+        current = model.grouped(pair.nodes for pair in found.values() if pair.fused)
+        fresh = [nodes for nodes in _pairs(current) if nodes not in found]
+        if not fresh:
+            break
+        before = len([pair for pair in found.values() if pair.fused])
+        found |= {pair.nodes: pair for pair in _tried(device, unit, current, fresh, repeats, seed, stop)}
+        if (stop is not None and stop()) or len([pair for pair in found.values() if pair.fused]) == before:
+            break
+    return tuple(found.values())
+
+
+def _pairs(model: Model) -> list[tuple[str, ...]]:
+    """Nodes of each layer with one output and of that output's only reader."""
+    readers: dict[str, list[int]] = {}
+    for index, layer in enumerate(model.layers):
+        for tensor in layer.inputs:
+            readers.setdefault(tensor.name, []).append(index)
+    results = {tensor.name for tensor in model.outputs}
+    pairs = []
+    for layer in model.layers:
+        (*others, tensor) = layer.outputs
+        if not others and tensor.name not in results and len(reading := readers.get(tensor.name, [])) == 1:
+            pairs.append((*layer.nodes, *model.layers[reading[0]].nodes))
+    return pairs
+
+
+def _tried(
+    device: Device,
+    unit: str,
+    model: Model,
+    pairs: Iterable[tuple[str, ...]],
+    repeats: int,
+    seed: int,
+    stop: Callable[[], bool] | None,
+) -> list[FusedPair]:
+    rounds = Rounds(device, unit, seed)
+    launches = []
+    for nodes in pairs:
+        joined = model.grouped([nodes])
+        parts = [layer for layer in model.layers if set(layer.nodes) <= set(nodes)]
+        if len(parts) != 2:
+            continue
+        try:
+            first, second = (rounds.add("layer", _alone(model, set(part.nodes))) for part in parts)
+            both = rounds.add("pair", _alone(joined, set(nodes)))
+        except FramefitError:  # cannot stand alone, or does not run so: then it is no pair either
+            continue
+        launches.append((nodes, first, second, both))
+    if not launches:
+        return []
+    design = overhead_design("avgpool", (run.input_bytes for run in rounds.runs), seed)
+    grid = [rounds.add("overhead", one) for one in design.models]
+    rounds.measure(max(math.ceil(repeats / RUNS), 1), stop)
+    if not rounds.measured:
+        return []
+    medians = rounds.medians()
+    fit = fit_overhead([contrast.over(grid) for contrast in design.contrasts], medians)
+    tried = []
+    for nodes, *places in launches:
+        over = [fit.of(rounds.runs[place].input_bytes, rounds.runs[place].output_bytes) for place in places]
+        one, two, joint = (medians[:, place] - ns for place, ns in zip(places, over, strict=True))
+        gain = one + two - joint
+        layers = one[0], two[0]
+        enough = max(_DETECTION * float(np.std(gain[1:])), _LEAST_SHARE * min(layers))
+        tried.append(FusedPair(nodes, float(gain[0]), interval(gain), bool(gain[0] > max(enough, 0))))
+    return tried
+
+
+def _alone(model: Model, nodes: set[str]) -> Model:
+    """The layer of these nodes as a model whose tensors come from the host and go back."""
+    place = next(index for index, layer in enumerate(model.layers) if nodes <= set(layer.nodes))
+    return with_auxiliary(model.segment(place, place), [])

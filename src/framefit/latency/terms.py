@@ -1,0 +1,100 @@
+"""What a network has beyond its layers, in numbers that a correction multiplies: boundaries, layouts, cold weights.
+
+Layers that are measured one by one find their weights in the cache, and turn their tensors into
+the layout that their kernel likes and back. In a whole network weights may have been evicted
+since the last frame, and tensors stay in a layout from one layer of a kind to the next.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import Record
+from framefit.core.latency_table import Correction, Overhead
+from framefit.core.model import Model, TensorInfo
+
+__all__ = ["Terms", "correction_ns", "student_quantile", "terms_of", "transfer_ns"]
+
+_BLOCKED = ("Conv", "Pool")  # operators whose kernels keep channels in blocks
+
+
+class Terms(Record, kw_only=True):
+    """Of one network or segment.
+
+    Attributes:
+        boundaries: between its layers.
+        layout_bytes: of tensors from one convolution or pooling to another.
+        weight_bytes: of all parameters.
+        working_bytes: parameters, and the largest layer's tensors.
+    """
+
+    boundaries: int
+    layout_bytes: int
+    weight_bytes: int
+    working_bytes: int
+
+
+def terms_of(model: Model) -> Terms:
+    """The terms of a model whose fused groups are layers."""
+    blocked = {
+        tensor.name: tensor.bytes for layer in model.layers if _keeps_layout(layer.op) for tensor in layer.outputs
+    }
+    weights = sum(layer.parameter_bytes for layer in model.layers)
+    largest = max((_bytes((*layer.inputs, *layer.outputs)) for layer in model.layers), default=0)
+    return Terms(
+        boundaries=max(len(model.layers) - 1, 0),
+        layout_bytes=sum(
+            blocked.get(tensor.name, 0) for layer in model.layers if _keeps_layout(layer.op) for tensor in layer.inputs
+        ),
+        weight_bytes=weights,
+        working_bytes=weights + largest,
+    )
+
+
+def correction_ns(plain_ns: npt.ArrayLike, terms: Terms, correction: Correction | None) -> float:
+    """What a correction adds to a plain sum of layers, in nanoseconds; below 0 where it takes off."""
+    if correction is None:
+        return 0.0
+    cold = terms.weight_bytes if terms.working_bytes > correction.cache_bytes else 0
+    return float(
+        (correction.scale - 1) * np.asarray(plain_ns, np.float64)
+        + correction.launch_ns
+        + correction.boundary_ns * terms.boundaries
+        + correction.layout_ns_per_byte * terms.layout_bytes
+        + correction.cold_ns_per_byte * cold
+    )
+
+
+def transfer_ns(model: Model, overhead: Overhead | None) -> float:
+    """The host's part in one launch; tensors that segments hand to each other are not transferred."""
+    if overhead is None:
+        return 0.0
+    read, written = (
+        _bytes(tuple(tensor for tensor in tensors if tensor.name not in model.handed_on))
+        for tensors in (model.inputs, model.outputs)
+    )
+    return overhead.input_ns_per_byte * read + overhead.output_ns_per_byte * written + overhead.intercept_ns
+
+
+def student_quantile(freedom: int) -> float:
+    """0.95 quantile of Student's t (Abramowitz and Stegun, 26.7.5), within 2 % from 2 degrees on."""
+    z = 1.6448536269514722
+    if freedom < 2:
+        return 6.31
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + math.fsum(term / freedom ** (power + 1) for power, term in enumerate(terms))
+
+
+def _keeps_layout(op: str) -> bool:
+    return any(name in op for name in _BLOCKED)
+
+
+def _bytes(tensors: tuple[TensorInfo, ...]) -> int:
+    return sum(tensor.bytes for tensor in tensors)

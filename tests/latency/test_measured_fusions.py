@@ -1,0 +1,55 @@
+"""Fusions found by measuring agree with what the device says of itself."""
+
+from __future__ import annotations
+
+import pytest
+from boards import NOISE, UNIT, vpu
+
+from framefit.core.model import GraphBuilder, Model
+from framefit.core.target import Variation
+from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.costs import layer_times
+from framefit.latency.fusion import measured_fusions
+
+
+def network() -> Model:
+    """Convolutions with normalisation and activation, a pool, and a residual sum."""
+    b = GraphBuilder("block")
+    x = b.conv(b.input("x", (1, 16, 32, 32)), 32, norm=True, activation="Relu")
+    x = b.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    y = b.conv(x, 32, norm=True)
+    b.output(b.op("Relu", b.op("Add", y, x)))
+    return b.build()
+
+
+@pytest.mark.parametrize(("variation", "repeats"), [(Variation(), 5), (NOISE, 1000)])
+def test_the_devices_own_groups_are_found(variation: Variation, repeats: int) -> None:
+    """Chains link by link; what stays apart gains nothing."""
+    device, model = vpu(variation), network()
+    pairs = measured_fusions(device, UNIT, model, repeats=repeats)
+    found = model.grouped(pair.nodes for pair in pairs if pair.fused)
+    told = model.grouped(device.fusions(model))
+    assert [layer.nodes for layer in found.layers] == [layer.nodes for layer in told.layers]
+    apart = [pair for pair in pairs if not pair.fused]
+    assert apart
+    if not variation.sigma_ratio:
+        assert all(abs(pair.gain_ns) < 20 for pair in apart)
+
+
+def test_a_device_that_fuses_nothing_has_no_groups() -> None:
+    """Each node stays a layer."""
+
+    class Apart(NpuDevice):
+        """Runs every node by itself."""
+
+        def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:  # noqa: ARG002 - of whatever
+            return ()
+
+    board = vpu(NOISE)
+    device = Apart(board.target, board.clock, layer_times(board.target))
+    assert not [pair for pair in measured_fusions(device, UNIT, network(), repeats=500) if pair.fused]
+
+
+def test_it_can_be_stopped() -> None:
+    """Nothing is claimed of what was not measured."""
+    assert measured_fusions(vpu(), UNIT, network(), stop=lambda: True) == ()

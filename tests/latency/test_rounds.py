@@ -1,0 +1,73 @@
+"""Launches in turn: equal models once, drift taken out, samples kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from boards import UNIT, vpu
+
+from framefit.core.model import GraphBuilder, Model
+from framefit.core.target import Variation
+from framefit.errors import DeviceError
+from framefit.latency.rounds import RUNS, Rounds
+
+
+def layer(side: int = 32) -> Model:
+    """A convolution."""
+    b = GraphBuilder("conv")
+    b.output(b.conv(b.input("x", (1, 16, side, side)), 16))
+    return b.build()
+
+
+def test_equal_models_are_one_run() -> None:
+    """The same bytes, the same place."""
+    rounds = Rounds(vpu(), UNIT)
+    assert rounds.add("layer", layer()) == rounds.add("layer", layer()) != rounds.add("layer", layer(16))
+    assert [run.role for run in rounds.runs] == ["reference", "layer", "layer"]
+
+
+def test_a_steady_device_keeps_its_samples_as_they_are() -> None:
+    """Without drift the reference changes nothing beyond a fraction of the noise."""
+    device = vpu(Variation(sigma_ratio=0.01))
+    rounds = Rounds(device, UNIT)
+    place = rounds.add("layer", layer())
+    assert rounds.measure(200)
+    values = rounds.runs[place].samples_ns / np.median(rounds.runs[place].samples_ns)
+    assert rounds.runs[place].samples_ns.shape == (200, RUNS)
+    assert values.std() == pytest.approx(0.01, rel=0.1)
+    assert rounds.drift_ratio < 0.01
+
+
+def test_drift_is_taken_out() -> None:
+    """A speed that varies by 10 % leaves samples whose rounds vary by noise alone."""
+    device = vpu(Variation(sigma_ratio=0.002, drift_ratio=0.1, drift_period_ms=100))
+    rounds = Rounds(device, UNIT)
+    places = [rounds.add("layer", layer(side)) for side in (8, 16, 32, 64)]
+    rounds.measure(100)
+    assert 0.15 < rounds.drift_ratio < 0.25
+    for place in places:
+        assert np.std(rounds.runs[place].rounds_ns) / np.median(rounds.runs[place].rounds_ns) < 0.01
+
+
+def test_a_tensor_without_a_size_is_refused() -> None:
+    """Its bytes are what the overhead depends on."""
+    b = GraphBuilder("free")
+    b.output(b.op("NonZero", b.input("x", (1, 4))))
+    with pytest.raises(DeviceError, match="has no fixed size"):
+        Rounds(vpu(), UNIT).add("layer", b.build())
+
+
+def test_records_can_be_taken_over() -> None:
+    """Into rounds over the same models, so that nothing is measured twice."""
+    device = vpu(Variation(sigma_ratio=0.01))
+    first = Rounds(device, UNIT)
+    place = first.add("layer", layer())
+    first.measure(4)
+    second = Rounds(device, UNIT)
+    second.add("layer", layer(64))
+    same = second.add("layer", layer())
+    second.take_over(first.records())
+    assert second.runs[same].samples_ns == pytest.approx(first.runs[place].samples_ns, abs=0.5)
+    assert not second.measured
+    assert second.measure(4)
+    assert second.measured

@@ -1,0 +1,85 @@
+"""Segments from tables."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from simulated import UNIT, fused, noisy_table, random_network, true_layers_ns, with_overhead
+
+from framefit.core.latency_table import Correction, LatencyTable
+from framefit.core.model import Model
+from framefit.core.target import resolve_target
+from framefit.devices.clock import VirtualClock
+from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.costs import layer_times
+from framefit.errors import InputError
+from framefit.latency.estimate import Estimator
+from framefit.latency.segments import segment_ns, segment_times
+
+VPU = resolve_target("vpu")
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """A network, fused."""
+    return fused(random_network(5))
+
+
+@pytest.fixture(scope="module")
+def table(model: Model) -> LatencyTable:
+    """Its layers, 0.1 % exact."""
+    return noisy_table([model], VPU, np.random.default_rng(0), samples=2000)
+
+
+def runs_of(model: Model, *positions: int) -> list[tuple[int, int]]:
+    """Runs of layers between cuts."""
+    edges = [0, *positions, len(model.layers)]
+    return [(edges[i], edges[i + 1] - 1) for i in range(len(edges) - 1)]
+
+
+def test_segments_take_their_layers_and_a_launch(model: Model, table: LatencyTable) -> None:
+    """As the device itself prices them; a cut costs one more launch, tensors between segments stay."""
+    device = NpuDevice(VPU, VirtualClock(), layer_times(VPU))
+    bits = 8 / 32  # the device moves bytes where the model has floats
+    host = VPU.host
+    overhead = with_overhead(table, host.inference_ns)
+    assert overhead.overhead is not None
+    same = msgspec.structs.replace(
+        overhead.overhead, input_ns_per_byte=bits * host.byte_ns, output_ns_per_byte=bits * host.byte_ns
+    )
+    estimator = Estimator(msgspec.structs.replace(table, overhead=same), UNIT)
+    runs = runs_of(model, 3, 7)
+    found = segment_times(model, runs, estimator)
+    for (first, last), ns in zip(runs, found.duration_ns, strict=True):
+        part = model.segment(first, last)
+        assert ns == pytest.approx(device.compile(part, "vpu0", "part").duration_ns, rel=0.005)
+        assert segment_ns(part, estimator) == pytest.approx(ns, abs=2)
+    assert found.boundary_ns == pytest.approx([host.inference_ns] * 2, abs=3)
+    whole = estimator.estimate(model).total_ns
+    assert found.duration_ns.sum() - found.boundary_ns.sum() == pytest.approx(whole, abs=4)
+
+
+def test_boundaries_inside_a_segment_are_corrected(model: Model, table: LatencyTable) -> None:
+    """Layers that are faster side by side lose that where they are cut."""
+    corrected = msgspec.structs.replace(table, correction=Correction(scale=1.1, boundary_ns=-200.0, networks=5))
+    runs = runs_of(model, 4)
+    found = segment_times(model, runs, Estimator(corrected, UNIT))
+    layers = true_layers_ns(model, VPU)
+    expected = [1.1 * sum(layers[first : last + 1]) - 200 * (last - first) for first, last in runs]
+    assert found.duration_ns == pytest.approx(expected, rel=0.005)
+    assert found.boundary_ns == pytest.approx([200], abs=2)
+
+
+def test_one_segment_has_no_boundary(model: Model, table: LatencyTable) -> None:
+    """The whole model in one run."""
+    found = segment_times(model, runs_of(model), Estimator(table, UNIT))
+    assert len(found.duration_ns) == 1
+    assert len(found.boundary_ns) == 0
+
+
+@pytest.mark.parametrize("runs", [[(0, 3)], [(0, 3), (5, 6)], [(1, 4)], []])
+def test_runs_have_to_cover_the_model(model: Model, table: LatencyTable, runs: list[tuple[int, int]]) -> None:
+    """Gaps and missing ends are refused."""
+    with pytest.raises(InputError, match="runs"):
+        segment_times(model, runs, Estimator(table, UNIT))
