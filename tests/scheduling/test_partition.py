@@ -163,3 +163,12 @@ def test_a_boundary_too_many_is_refused() -> None:
     """Two pieces have one boundary, not two."""
     with pytest.raises(ValueError, match="n - 1 boundaries"):
         Pieces(np.asarray([1, 2]), np.asarray([1, 2]), np.asarray([0, 0]))
+
+
+@given(some_pieces(), st.integers(0, 500))
+def test_dearer_boundaries_are_all_that_changes(pieces: Pieces, extra: int) -> None:
+    """The whole model takes what it took, to rounding; each cut adds its boundary and the extra."""
+    dearer = pieces.dearer(extra)
+    assert (dearer.boundary_ns == pieces.boundary_ns + extra).all()
+    last = len(pieces) - 1
+    assert median_of(dearer, 0, last) == pytest.approx(median_of(pieces, 0, last), abs=len(pieces))

@@ -679,3 +679,30 @@ def test_real_time_counts_the_hosts_wake_ups(board: Callable[..., Path], quiet: 
     (period,) = timetable.windows[0].priority
     assert period.end_ns - period.start_ns == small.duration_ns + LATE_NS
     assert timetable.guard_ns >= 50_000
+
+
+class Deceptive(Quiet):
+    """A machine on which cuts seem free while they are priced, and cost 0.2 ms each afterwards."""
+
+    def __call__(self, launches: Sequence[Callable[[], Completion]], **limits: Any) -> list[Measurement]:
+        """Campaigns over all pieces have more launches than a model has segments."""
+        constant = -40_000 if len(launches) > PIECES else 160_000
+        return [Measurement(m.samples_ns + constant) for m in super().__call__(launches, **limits)]
+
+
+PIECES = 14  # more than the segments of both models, fewer than all pieces and pairs of the chain
+
+
+def test_cuts_that_turn_out_dear_are_fewer(
+    folder: Path, tmp_path: Path, guard_ms: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cutting really costs is measured afterwards; above 2 % the model is cut anew, into as few as will do."""
+    monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path))
+    no_noise(monkeypatch)
+    honest = len(plan(write_app(folder, guard_ms=guard_ms), fresh=True).timetable.model("chain").segments)
+    deceptive = Deceptive()
+    monkeypatch.setattr("framefit.runtime.costs.measure", deceptive)
+    timetable = plan(write_app(folder, guard_ms=guard_ms - 0.5), fresh=True).timetable
+    assert timetable.feasible
+    assert deceptive.calls > 4, "cut and measured anew"
+    assert 2 <= len(timetable.model("chain").segments) <= max(honest, 3)

@@ -17,9 +17,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Pieces", "partition"]
+__all__ = ["MOST_OVERHEAD_RATIO", "Pieces", "partition"]
 
-_MOST_OVERHEAD = 0.02  # that boundaries may add to a model
+MOST_OVERHEAD_RATIO = 0.02  # that boundaries may add to a model
 _BOUNDARY_WEIGHTS = (1.5, 2, 3, 4, 6, 8, 12, 16, 32, 1e6, 1)  # the last one is not looked at
 
 
@@ -51,6 +51,19 @@ class Pieces:
             median_ns=(self.median_ns * factor).astype(np.int64),
             quantile_ns=(self.quantile_ns * factor).astype(np.int64),
             boundary_ns=self.boundary_ns,
+        )
+
+    def dearer(self, extra_ns: float) -> Pieces:
+        """With each boundary so much dearer."""
+        half = np.zeros(len(self))
+        half[:-1] += extra_ns / 2
+        half[1:] += extra_ns / 2
+        spread = self.quantile_ns / np.maximum(self.median_ns, 1)
+        median = self.median_ns + half
+        return Pieces(
+            median_ns=median.astype(np.int64),
+            quantile_ns=np.ceil(median * spread).astype(np.int64),
+            boundary_ns=(self.boundary_ns + extra_ns).astype(np.int64),
         )
 
     def joined(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -106,7 +119,7 @@ def partition(
     boundary = np.concatenate([[0.0], pieces.boundary_ns])
     if mode == "fill":
         idle = np.where(fits, median * quantile / (2 * max(residual_ns, 1)), np.inf)
-        return _within(idle, boundary, _MOST_OVERHEAD * median[0, -1])
+        return _within(idle, boundary, MOST_OVERHEAD_RATIO * median[0, -1])
     # One segment more must never pay: its weight exceeds all boundaries together.
     fewest = _cheapest(np.where(fits, 0.0, np.inf), boundary + boundary.sum() + 1)
     if mode == "fewest" or fewest is None:

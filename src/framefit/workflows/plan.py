@@ -30,7 +30,7 @@ from framefit.runtime.functions import load_function
 from framefit.runtime.wiring import WiredModel, wire
 from framefit.scheduling.check import check_timetable
 from framefit.scheduling.levels import Traits, levels, roles
-from framefit.scheduling.partition import Pieces
+from framefit.scheduling.partition import MOST_OVERHEAD_RATIO, Pieces
 from framefit.scheduling.pieces import candidate_pieces, paired, planned_quantile_ns, pooled_excess, priced_pieces
 from framefit.scheduling.planned import planned_model
 from framefit.scheduling.planner import Candidate, cut, fixes
@@ -403,7 +403,11 @@ class _Planner:
                 too_long = not beat.preemptive and max(segment.duration_ns for segment in model.segments) > room
                 # With a guard that follows from the segments, shorter ones may pay everywhere.
                 freely = not attempt and beat.excess_ratio > 0
-                decide = not task.priority and (too_long or (whole and (task.wired.entry.always_split or freely)))
+                # Boundaries may turn out dearer than they were priced.
+                dear = len(model.segments) > 2 and model.segmentation_overhead_ratio > MOST_OVERHEAD_RATIO
+                dear = dear and not self.costs.known and attempt < _MOST_ATTEMPTS - 1
+                decide = too_long or dear or (whole and (task.wired.entry.always_split or freely))
+                decide = decide and not task.priority
                 if not decide:
                     candidates.append(Candidate(model))
                     continue
@@ -411,6 +415,8 @@ class _Planner:
                     self._probe(task, model.duration_ns, model.duration_ns / max(model.segments[0].median_ns, 1))
                 elif not whole:
                     _correct(task, model)
+                    if dear:
+                        _dearer(task, model)
                 candidates.append(Candidate(task.uncut or model, task.pieces, task.wired.entry.always_split))
                 undecided.append(task)
             runs = cut(candidates, beat, self.mode).runs
@@ -531,6 +537,16 @@ def _waiting(timetable: Timetable, tasks: Sequence[PlannedTask]) -> list[str]:
                 f"stream wait (when_full): {', '.join(held)} may have no frame in the others"
             )
     return found
+
+
+def _dearer(task: PlannedTask, model: PlannedModel) -> None:
+    """Raise all boundaries by what those that were cut cost more than they were priced."""
+    assert task.pieces is not None
+    assert task.uncut is not None
+    last = {run[1]: index for index, run in enumerate(task.runs)}
+    cuts = [last[end] for _, end in task.execution.bounds[:-1]]
+    cost = sum(segment.median_ns for segment in model.segments) - task.uncut.segments[0].median_ns
+    task.pieces = task.pieces.dearer(max(cost - int(task.pieces.boundary_ns[cuts].sum()), 0) / len(cuts))
 
 
 def _correct(task: PlannedTask, model: PlannedModel) -> None:
