@@ -122,6 +122,20 @@ def interval(ratios: np.ndarray) -> list[float]:
     return [float(np.quantile(means, 0.05)), float(np.quantile(means, 0.95))]
 
 
+def ratio_interval(arm: list[Frames], base: list[Frames], quantile: float) -> list[float]:
+    """90 % bootstrap interval over rounds of a quantile of release to finish, over another arm's."""
+    random = np.random.default_rng(0)
+    own, other = ([np.asarray(r[1]) for r in rounds] for rounds in (arm, base))
+    ratios = []
+    for _ in range(500):
+        drawn = random.integers(0, len(own), len(own))
+        ratios.append(
+            np.quantile(np.concatenate([own[n] for n in drawn]), quantile)
+            / np.quantile(np.concatenate([other[n] for n in drawn]), quantile)
+        )
+    return [float(np.quantile(ratios, q)) for q in (0.05, 0.5, 0.95)]
+
+
 def main() -> None:
     """Run all arms, print a table, write the result."""
     shared = Path(os.environ.get("FRAMEFIT_SHARED", Path(__file__).parents[2] / "shared"))
@@ -190,8 +204,15 @@ def main() -> None:
     for arm, rows in details.items():
         table[arm] |= {key: float(np.median([row[key] for row in rows])) for key in rows[0]}
         print(arm, {key: round(float(np.median([row[key] for row in rows])), 4) for key in rows[0]})
+    ratios = {
+        f"{arm} over {base}, p{100 * q:g}": ratio_interval(taken[arm], taken[base], q)
+        for arm, base, q in (("framefit", "nice", 0.999), ("framefit", "nice", 0.99), ("framefit", "fifo", 0.99))
+        if base in taken
+    }
+    print(ratios)
     result = {
         "arms": table,
+        "ratios": ratios,
         "host": fingerprint(),
         "command": f"python benchmarks/runtime_cpu.py --windows {options.windows}",
     }
