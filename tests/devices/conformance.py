@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,12 +31,12 @@ def arrays_for(model: Model) -> dict[str, Array]:
     return {tensor.name: allocate(tensor) for tensor in (*model.inputs, *model.outputs) if tensor.fixed}
 
 
-class ClockConformance:
+class ClockConformance(abc.ABC):
     """Inherit it, and override ``make``."""
 
+    @abc.abstractmethod
     def make(self) -> Clock:
         """A clock."""
-        raise NotImplementedError
 
     def test_never_goes_back(self) -> None:
         """A later reading is never smaller, sleeps in between or not."""
@@ -66,12 +67,12 @@ class ClockConformance:
         assert 0 <= clock.now_ns() - before < 1_000_000_000
 
 
-class DeviceConformance:
+class DeviceConformance(abc.ABC):
     """Inherit it, and override ``make``."""
 
+    @abc.abstractmethod
     def make(self, cache: Path, trace_events: int = 1 << 12) -> Device:
         """A device of at least one unit, with an event buffer of that many packets."""
-        raise NotImplementedError
 
     @pytest.fixture
     def device(self, tmp_path: Path) -> Device:

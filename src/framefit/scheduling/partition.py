@@ -20,7 +20,7 @@ import numpy.typing as npt
 __all__ = ["MOST_OVERHEAD_RATIO", "Pieces", "partition"]
 
 MOST_OVERHEAD_RATIO = 0.02  # that boundaries may add to a model
-_BOUNDARY_WEIGHTS = (1.5, 2, 3, 4, 6, 8, 12, 16, 32, 1e6, 1)  # the last one is not looked at
+_BOUNDARY_WEIGHTS = (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 1e6)
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,12 @@ def _within(
     inside: npt.NDArray[np.float64], boundary: npt.NDArray[np.float64], most: float
 ) -> list[tuple[int, int]] | None:
     """The partition of least cost whose boundaries cost at most so much; where there is none, of least cost."""
-    best = _cheapest(inside, boundary)
-    found = best
+    best = None
     for weight in _BOUNDARY_WEIGHTS:
+        found = _cheapest(inside, boundary * weight)
+        best = best or found
         if found is None or sum(boundary[first] for first, _ in found) <= most:
             return found
-        found = _cheapest(inside, boundary * weight)
     return best
 
 

@@ -234,8 +234,7 @@ class _Planner:
         tasks = self._ranked(tasks, durations)
         beat = self._beat(tasks)
         timetable = self._place(tasks, beat)
-        complete = self._verified if timetable.feasible else self._explained
-        timetable = complete(timetable, tasks, beat)
+        timetable = self._verified(timetable, tasks) if timetable.feasible else self._explained(timetable, tasks, beat)
         self.warnings += _waiting(timetable, tasks)
         self.warnings += self.costs.warnings
         limits = {unit.name: round(unit.memory_mib * 2**20) for unit in self.device.target.units if unit.memory_mib}
@@ -498,7 +497,7 @@ class _Planner:
             fixes=fixes(candidates, beat, self.workload.beat_hz, self.mode),
         )
 
-    def _verified(self, timetable: Timetable, tasks: Sequence[PlannedTask], beat: Beat) -> Timetable:  # noqa: ARG002
+    def _verified(self, timetable: Timetable, tasks: Sequence[PlannedTask]) -> Timetable:
         """The joined segments against the whole model, two frames in a row (state included)."""
         self.notify("verifying the segments' outputs")
         models = []
