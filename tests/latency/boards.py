@@ -20,9 +20,9 @@ NOISE = Variation(sigma_ratio=0.01, stall_rate_hz=60, stall_ns=500_000)  # 1 % o
 INPUT_NS, OUTPUT_NS = 0.1375, 0.2125  # of a float's byte, which the VPU stores in a quarter
 
 
-def vpu(variation: Variation = Variation(), seed: int = 0) -> NpuDevice:  # noqa: B008 - frozen
-    """The built-in VPU behind a link of 2 and 1.25 GB/s; 100 us a launch."""
-    target = resolve_target("vpu")
+def vpu(variation: Variation = Variation(), seed: int = 0, name: str = "vpu") -> NpuDevice:  # noqa: B008 - frozen
+    """A built-in VPU behind a link of 2 and 1.25 GB/s; 100 us a launch."""
+    target = resolve_target(name)
     host = msgspec.structs.replace(target.host, input_bandwidth_gbps=2.0, output_bandwidth_gbps=1.25)
     target = msgspec.structs.replace(target, host=host, variation=variation)
     return NpuDevice(target, VirtualClock(), layer_times(target), seed=seed)

@@ -41,7 +41,7 @@ __all__ = [
     "target_file",
 ]
 
-BUILTIN_TARGETS = ("vpu", "micro-npu", "vpu-two-queues", "edge-8", "gpu", "dsp", "cpu")
+BUILTIN_TARGETS = ("vpu", "micro-npu", "vpu-two-queues", "meteor-lake", "edge-8", "gpu", "dsp", "cpu")
 """Names of the built-in targets. The order is a contract: the first name with ``vpu`` is the VPU with one queue."""
 
 PRECISIONS = {"int4": 4, "int8": 8, "int16": 16, "fp16": 16, "bf16": 16, "fp32": 32}  # bits

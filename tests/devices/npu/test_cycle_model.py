@@ -290,8 +290,8 @@ def test_lanes_wait_for_the_one_with_most_work() -> None:
 
 
 def test_few_input_channels_gain_least() -> None:
-    """On the VPU 16 channels gain nothing, and each doubling gains more, up to the ceiling."""
-    target = replace(resolve_target("vpu"), memory=(), cache=None)
+    """On Meteor Lake's NPU 16 channels gain nothing, and each doubling gains more, up to the ceiling."""
+    target = replace(resolve_target("meteor-lake"), memory=(), cache=None)
     gains = []
     for channels in (16, 32, 64, 128, 256):
         work = product_work(channels=channels, m=4096)
