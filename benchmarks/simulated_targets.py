@@ -22,7 +22,8 @@ from framefit.core.model.builtin import BUILTIN
 from framefit.devices.host import fingerprint
 from framefit.scheduling.check import check_timetable
 
-WORKLOADS = {"vpu": 800.0, "micro-npu": 30.0, "dsp": 30.0, "edge-8": 30.0}  # target -> windows a second
+# target -> windows a second
+WORKLOADS = {"vpu": 150.0, "meteor-lake": 800.0, "micro-npu": 30.0, "dsp": 30.0, "edge-8": 30.0}
 
 
 def uncut(plan: framefit.Plan) -> framefit.Plan:
@@ -34,7 +35,7 @@ def uncut(plan: framefit.Plan) -> framefit.Plan:
             (segment,) = whole.segments
             whole = msgspec.structs.replace(whole, segments=(msgspec.structs.replace(segment, duration_ns=0),))
         models.append(whole)
-        tasks.append(dataclasses.replace(task, execution=task.whole))
+        tasks.append(dataclasses.replace(task, bounds=()))
     timetable = msgspec.structs.replace(plan.timetable, models=tuple(models), guard_ns=0)
     return dataclasses.replace(plan, timetable=timetable, tasks=tuple(tasks))
 

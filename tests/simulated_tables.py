@@ -12,6 +12,7 @@ from framefit.devices.device import Device
 from framefit.devices.facts import device_facts
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.cycles import CycleModel
+from framefit.devices.ort import OrtDevice
 
 __all__ = ["table_on"]
 
@@ -22,14 +23,14 @@ def table_on(target: str | Target, models: Iterable[Model], *, device: Device | 
     Args:
         target: its cycle model is the truth.
         models: whose layers are entries.
-        device: fuses them, and gives the fingerprint and the unit; default: the target itself.
+        device: says what it makes of them, and gives the fingerprint and the unit; default: the target itself.
     """
     described = target if isinstance(target, Target) else resolve_target(target)
     owner = device or NpuDevice(described, VirtualClock())
     unit = owner.target.units[0].name
     table = LatencyTable(target=described.name, fingerprint=device_facts(owner))
     for model in models:
-        grouped = model.grouped(owner.fusions(model))
+        grouped = owner.lowered(model) if isinstance(owner, OrtDevice) else model.grouped(owner.fusions(model))
         costs = CycleModel(described).layers(grouped)
         table = table.with_entries(
             tuple(

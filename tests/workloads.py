@@ -110,6 +110,7 @@ def write_app(
     last: str = "",
     more: str = "",
     target: str | None = None,
+    table: str | None = None,
 ) -> Path:
     """An ``app.toml`` over models of the folder.
 
@@ -125,8 +126,10 @@ def write_app(
         last: further lines of the last one.
         more: further tables, at the end.
         target: name or path; ``None``: not given.
+        table: path of a latency table; likewise.
     """
     text = "schema_version = 1\n" + ("" if target is None else f'target = "{target}"\n') + f"rate_hz = {rate_hz}\n"
+    text += "" if table is None else f'table = "{table}"\n'
     text += "[schedule]\n" + ("" if guard_ms is None else f"guard_ms = {guard_ms}\n") + f"{schedule}\n"
     text += f'[[streams]]\nname = "camera"\n{stream}\n'
     entries = [*((name, '"every-window"') for name in priority), *((name, '"background"') for name in background)]

@@ -117,7 +117,7 @@ CASES: dict[str, tuple[Broken, list[str]]] = {
     "postprocess from nowhere": (app(model='postprocess = "absent_module:f"'), ["'small'", "absent_module"]),
     "units": (app(model='units = ["npu0"]'), ["$.models[0].units", "npu0"]),
     "several cores": (replaced(TOP, TOP + "cores = [0, 1]\n"), ["$.cores", "0, 1"]),
-    "table": (replaced(TOP, TOP + 'table = "board.table.json"\n'), ["$.table", "board.table.json"]),
+    "table that is absent": (replaced(TOP, TOP + 'table = "board.table.json"\n'), ["$.table", "board.table.json"]),
     "streams of differing rates": (app(stream="rate_hz = 15"), ["$.streams[0].rate_hz", "15", "20"]),
     "sink used twice": (
         app(more='[[outputs]]\nmodel = "small"\nsink = "o.npz"\n[[outputs]]\nmodel = "chain"\nsink = "o.npz"\n'),

@@ -117,7 +117,6 @@ def test_the_least(tmp_path: Path) -> None:
 
 
 NOT_BUILT = [
-    ('table = "board.table.json"', "", "", "$.table = "),
     ("cores = [0, 1]", "", "", "$.cores = (0, 1)"),
     ("", "", 'units = ["cpu1"]', "$.models[0].units = "),
 ]

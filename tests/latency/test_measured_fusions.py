@@ -9,7 +9,7 @@ from framefit.core.model import GraphBuilder, Model
 from framefit.core.target import Variation
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
-from framefit.latency.fusion import measured_fusions
+from framefit.latency.fusion import known_groups, measured_fusions, recorded
 
 
 def network() -> Model:
@@ -25,7 +25,7 @@ def network() -> Model:
 @pytest.mark.parametrize(("variation", "repeats"), [(Variation(), 5), (NOISE, 1000)])
 def test_the_devices_own_groups_are_found(variation: Variation, repeats: int) -> None:
     """Chains link by link; what stays apart gains nothing."""
-    device, model = vpu(variation), network()
+    device, model = vpu(variation, name="meteor-lake"), network()  # a layer of its own costs more than noise
     pairs = measured_fusions(device, UNIT, model, repeats=repeats)
     found = model.grouped(pair.nodes for pair in pairs if pair.fused)
     told = model.grouped(device.fusions(model))
@@ -53,3 +53,17 @@ def test_a_device_that_fuses_nothing_has_no_groups() -> None:
 def test_it_can_be_stopped() -> None:
     """Nothing is claimed of what was not measured."""
     assert measured_fusions(vpu(), UNIT, network(), stop=lambda: True) == ()
+
+
+def test_a_table_groups_other_models_as_it_was_measured() -> None:
+    """What was found is kept by configuration: chains come back link by link, also in a model under other names."""
+    device, model = vpu(), network()
+    fusions = recorded(model, (pair for pair in measured_fusions(device, UNIT, model, repeats=5) if pair.fused))
+    expected = [layer.nodes for layer in model.grouped(device.fusions(model)).layers]
+    assert [layer.nodes for layer in model.grouped(known_groups(model, fusions)).layers] == expected
+    assert known_groups(model, ()) == ()
+    b = GraphBuilder("other")
+    x = b.op("MaxPool", b.input("y", (1, 16, 32, 32)), kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4)
+    b.output(b.conv(x, 32, norm=True, activation="Relu"))
+    other = b.build()
+    assert [len(group.nodes) for group in other.grouped(known_groups(other, fusions)).layers] == [1, 3]

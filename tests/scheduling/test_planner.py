@@ -59,13 +59,7 @@ def scaled(candidate: Candidate, factor: float) -> Candidate:
         msgspec.structs.replace(s, duration_ns=int(s.duration_ns * factor), median_ns=int(s.median_ns * factor))
         for s in model.segments
     ]
-    pieces = candidate.pieces
-    if pieces is not None:
-        pieces = Pieces(
-            (pieces.median_ns * factor).astype(np.int64),
-            (pieces.quantile_ns * factor).astype(np.int64),
-            pieces.boundary_ns,
-        )
+    pieces = None if candidate.pieces is None else candidate.pieces.scaled(np.full(len(candidate.pieces), factor))
     whole = sum(segment.duration_ns for segment in segments)
     changed = msgspec.structs.replace(model, segments=tuple(segments), duration_ns=whole)
     return Candidate(changed, pieces, candidate.always_split)

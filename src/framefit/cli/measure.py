@@ -46,10 +46,28 @@ def measure(
     fusions: Annotated[
         Fusions, typer.Option("--fusions", help="What is one layer: as the device says, or as measured.")
     ] = Fusions.DEVICE,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Samples of every launch.")] = 100,
-    max_seconds: Annotated[float | None, typer.Option("--max-seconds", help="End after so long.")] = None,
+    audit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--audit",
+            metavar="MODEL",
+            help="Network to measure whole, 3 at least; auto: built-in ones; none. Default: auto with a model.",
+        ),
+    ] = None,
+    no_audit: Annotated[bool, typer.Option("--no-audit", help="The same as --audit none.")] = False,
+    repeats: Annotated[
+        int | None,
+        typer.Option("--repeats", min=1, help="Samples of every launch (default: 100, more where intervals are wide)."),
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option("--max-seconds", min=0, help="End after so long on the device's clock.")
+    ] = None,
     grid: Annotated[
         Path | None, typer.Option("--grid", metavar="SPEC.toml", help="Layers to measure, with a model or without.")
+    ] = None,
+    max_shapes: Annotated[
+        int | None,
+        typer.Option("--max-shapes", min=1, help="Of the grid, those that tell most about the others (default: all)."),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the table (JSON) there.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the table there.")] = False,
@@ -66,10 +84,17 @@ def measure(
     """Measure what each layer costs on a device, into a latency table.
 
     Only start and end of launches are used: it works where nothing counts the layers' time.
-    Ctrl-C keeps what was measured (exit code 130); --resume goes on.
+    Ctrl-C keeps what was measured (exit code 130); --resume goes on. A few whole networks are
+    measured beside the layers: what they take beyond the sum of theirs corrects the estimates.
 
     Example: framefit measure face.onnx --target vpu -o board.table.json
+
+    Example: framefit measure face.onnx --audit a.onnx --audit b.onnx --audit c.onnx
+
+    Example: framefit measure --grid convolutions.toml --max-shapes 40 -o board.table.json
     """
+    if audit and no_audit:
+        raise typer.BadParameter("--no-audit stands beside --audit", param_hint="--no-audit")
     from framefit.workflows.measure import measure as measure_workflow
 
     progress = Progress()
@@ -78,11 +103,13 @@ def measure(
             table = measure_workflow(
                 model,
                 grid=grid,
+                max_shapes=max_shapes,
                 target=target,
                 unit=unit,
                 auxiliary=auxiliary.value,
                 overhead=overhead.value,
                 fusions=fusions.value,
+                audit="none" if no_audit else audit or None,
                 repeats=repeats,
                 max_seconds=max_seconds,
                 seed=seed,

@@ -24,9 +24,11 @@ def plan(
 ) -> None:
     """Say whether and how the models of a workload fit into every window.
 
-    Measures the models on this machine, or asks the described target for cycles; cuts what
-    is longer than the residual into segments, verifies that they give the same outputs, and
-    places them. Exit code 1:
+    Measures the models on this machine, or asks the described target for cycles, or looks
+    their layers up in the workload's latency table (table = "board.table.json") where it was
+    measured on this device: then nothing is measured. Cuts what is longer than the residual
+    into segments, verifies that they give the same outputs (from a table, only when they are
+    run), and places them. Exit code 1:
     they do not fit; the binding constraint and a change that would help are named.
 
     Example: framefit plan app.toml -o timetable.json

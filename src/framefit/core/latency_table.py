@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from framefit.core.additivity import AdditivityAudit, Correction
 from framefit.core.files import Record, read_record
 from framefit.errors import InputError
 
@@ -20,6 +21,7 @@ __all__ = [
     "FactDifference",
     "LatencyEntry",
     "LatencyTable",
+    "MeasuredFusion",
     "MeasuredRun",
     "Overhead",
     "TableComparison",
@@ -64,28 +66,6 @@ class Overhead(Record, kw_only=True):
     lack_of_fit_ns: float = 0.0
 
 
-class Correction(Record, kw_only=True):
-    """What the audit of whole networks adds to the plain sum of layers.
-
-    A network takes ``scale`` x sum of its layers + ``launch_ns`` + ``boundary_ns`` x boundaries
-    + ``layout_ns_per_byte`` x bytes that stay in one layout + ``cold_ns_per_byte`` x weights, the
-    last in networks of more than ``cache_bytes``.
-
-    Attributes:
-        error_ratio: standard deviation of the relative error of networks that were left out of the fit.
-        networks: how many were audited; 0: none.
-    """
-
-    scale: float = 1.0
-    boundary_ns: float = 0.0
-    launch_ns: float = 0.0
-    layout_ns_per_byte: float = 0.0
-    cold_ns_per_byte: float = 0.0
-    cache_bytes: int = 0
-    error_ratio: float = 0.0
-    networks: int = 0
-
-
 class LatencyEntry(Record, kw_only=True):
     """One configuration on one unit, with every sample.
 
@@ -99,8 +79,8 @@ class LatencyEntry(Record, kw_only=True):
         source: "measured", "derived", "interpolated", "modelled" or "profiled"; "drifting"
             behind it: the machine's speed changed meanwhile.
         below_noise: whether the latency cannot be told from 0: it is below ``noise_floor_ns``.
-        noise_floor_ns: 4.65 standard deviations of the estimate: 1 % risk on either side (Currie, 1968, "Limits for
-            Qualitative Detection and Quantitative Determination": detection limit).
+        noise_floor_ns: 4.65 standard deviations of the estimate: the detection limit at 1 % risk on either
+            side (Currie, 1968, "Limits for Qualitative Detection and Quantitative Determination").
         auxiliary: layer that was appended; "none": the layer alone; "" where that is not known.
         overhead_ns: what was subtracted from the median of the totals.
         literal_ns: total minus the auxiliary layer run alone, its bias of the transfers included.
@@ -143,7 +123,8 @@ class MeasuredRun(Record, kw_only=True):
     """A launch that was timed for a table: what its entries were made from.
 
     Attributes:
-        role: "layer" (with its auxiliary layer), "auxiliary" (alone), "overhead" or "reference".
+        role: "layer" (with its auxiliary layer), "auxiliary" (alone), "overhead", "network" (whole, for
+            the audit) or "reference".
         digest: of the model that was launched.
         input_bytes, output_bytes: what crossed between host and device.
         runs: samples of each round.
@@ -169,16 +150,25 @@ class Unmeasured(Record, kw_only=True):
     reason: str
 
 
+class MeasuredFusion(Record, kw_only=True):
+    """Two adjacent layers that were found to run as one, by the configuration that they have together."""
+
+    op: str
+    configuration: dict[str, Value]
+
+
 class LatencyTable(Record, kw_only=True, dict=True):
     """Entries of one target, found by configuration.
 
     Attributes:
         overhead: of a launch; that of the auxiliary layer which most entries have.
+        audit: the networks that the correction was fitted to; ``None``: there was no audit.
         overheads: fitted with each auxiliary layer.
         unmeasured: layers without an entry.
         warnings: what makes figures uncertain, and the remedy.
         settings: of the measurement: repeats, seed and so on.
         runs: all samples.
+        fusions: which layers are entries as one, found by measuring; ``None``: as the device says.
         fingerprint: facts of device, clock, runtime and threads; a table from
             another fingerprint does not apply.
     """
@@ -188,12 +178,14 @@ class LatencyTable(Record, kw_only=True, dict=True):
     fingerprint: dict[str, Value]
     overhead: Overhead | None = None
     correction: Correction | None = None
+    audit: AdditivityAudit | None = None
     entries: tuple[LatencyEntry, ...] = ()
     overheads: tuple[Overhead, ...] = ()
     unmeasured: tuple[Unmeasured, ...] = ()
     warnings: tuple[str, ...] = ()
     settings: dict[str, Value] = {}
     runs: tuple[MeasuredRun, ...] = ()
+    fusions: tuple[MeasuredFusion, ...] | None = None
 
     @cached_property
     def _index(self) -> dict[tuple[str, str, bytes], LatencyEntry]:
@@ -336,8 +328,8 @@ def compared(here: LatencyTable, there: LatencyTable) -> TableComparison:
 def merged(tables: Sequence[LatencyTable]) -> LatencyTable:
     """One table of the entries of several; of equal configurations the last one stays.
 
-    Overhead, correction and settings are those of the first table that has them; runs and
-    warnings of all are kept. Whether the tables belong together is for the caller to decide:
+    Overhead, correction with its audit, and settings are those of the first table that has them;
+    runs and warnings of all are kept. Whether the tables belong together is for the caller to decide:
     see :func:`differing_facts`.
 
     Args:
@@ -345,10 +337,12 @@ def merged(tables: Sequence[LatencyTable]) -> LatencyTable:
     """
     first = tables[0]
     whole = first.with_entries(tuple(entry for table in tables for entry in table.entries))
+    corrected = next((table for table in tables if table.correction), first)
     return msgspec.structs.replace(
         whole,
         overhead=next((table.overhead for table in tables if table.overhead), None),
-        correction=next((table.correction for table in tables if table.correction), None),
+        correction=corrected.correction,
+        audit=corrected.audit,
         overheads=tuple({one.auxiliary: one for table in reversed(tables) for one in table.overheads}.values()),
         unmeasured=tuple(
             {
@@ -360,7 +354,15 @@ def merged(tables: Sequence[LatencyTable]) -> LatencyTable:
         ),
         warnings=tuple(dict.fromkeys(warning for table in tables for warning in table.warnings)),
         runs=tuple(run for table in tables for run in table.runs),
+        fusions=_fused(tables),
     )
+
+
+def _fused(tables: Sequence[LatencyTable]) -> tuple[MeasuredFusion, ...] | None:
+    """What any of the tables found; ``None`` where none of them looked."""
+    found = [one for table in tables for one in table.fusions or ()]
+    known = {msgspec.json.encode(one, order="sorted"): one for one in found}
+    return None if all(table.fusions is None for table in tables) else tuple(known.values())
 
 
 def _told(value: Value) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import Record, read_record, write_record, write_whole
+from framefit.core.latency_table import Value
 from framefit.errors import InputError
 
 __all__ = ["Group", "Launches", "Operation", "Program", "ProgramUnit", "RuleOffsets", "SegmentProgram", "read_arrays"]
@@ -23,6 +24,8 @@ class Operation(Record, kw_only=True):
         kind: name of the event id, as in ``Trace.kinds``.
         sigma_ratio: spread of the duration over its expectation.
         after: operations of the same program that must have ended.
+        op: operators, as in a latency table, where the operation is a whole layer; else "".
+        configuration: of the layer, by which a latency table finds it.
     """
 
     index: int
@@ -33,6 +36,8 @@ class Operation(Record, kw_only=True):
     expected_ns: int
     sigma_ratio: float
     after: tuple[int, ...] = ()
+    op: str = ""
+    configuration: dict[str, Value] = {}
 
     @classmethod
     def opaque(cls, label: str, layer: str, unit: str, expected_ns: int = 0, sigma_ratio: float = 0.0) -> Operation:

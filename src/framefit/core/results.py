@@ -8,11 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import Record
-from framefit.core.latency_table import Correction
 
 __all__ = [
-    "AdditivityAudit",
-    "AuditedNetwork",
     "CycleReport",
     "Finding",
     "Frame",
@@ -61,7 +58,7 @@ class ModelMetrics(Record, kw_only=True):
         completed: frames finished, late ones included.
         missed: priority: frames late, dropped or unfinished; background: late ones.
         miss_ratio_upper: 95 % upper bound; 3/N where none was seen.
-        max_relative_difference: joined segments against the whole model.
+        max_relative_difference: joined segments against the whole model; ``None``: not compared.
     """
 
     name: str
@@ -78,7 +75,7 @@ class ModelMetrics(Record, kw_only=True):
     miss_ratio_upper: float
     result_age_windows_max: int
     segmentation_overhead_ratio: float
-    max_relative_difference: float
+    max_relative_difference: float | None
 
 
 class StreamMetrics(Record, kw_only=True):
@@ -153,6 +150,7 @@ class RunInfo(Record, kw_only=True):
     """Settings and facts of a run (``run.json``).
 
     Attributes:
+        app: its file; "" where that is not known.
         interrupted: it was stopped before its end.
         error: what made it fail before its end; ``None``: nothing did.
     """
@@ -166,6 +164,7 @@ class RunInfo(Record, kw_only=True):
     workload: dict[str, object]
     host: dict[str, object]
     warnings: tuple[str, ...] = ()
+    app: str = ""
 
 
 class Finding(Record, kw_only=True):
@@ -323,34 +322,3 @@ class LatencyEstimate(Record, kw_only=True):
     estimated_ns: int
     layers: tuple[LayerLatency, ...]
     notes: tuple[str, ...] = ()
-
-
-class AuditedNetwork(Record, kw_only=True):
-    """A whole network, measured and predicted.
-
-    Attributes:
-        corrected_ns: with the correction that was fitted.
-        left_out_ns: with one that was fitted without this network.
-    """
-
-    name: str
-    measured_ns: int
-    plain_sum_ns: int
-    corrected_ns: int
-    left_out_ns: int
-
-
-class AdditivityAudit(Record, kw_only=True):
-    """How far whole networks take the sum of their layers, and what corrects it.
-
-    Attributes:
-        terms: of the correction, in the order in which they helped.
-        plain_error_ratio: median of |plain sum and overhead / measured - 1|.
-        left_out_error_ratio: the same of the corrected estimate, each network left out of its own fit.
-    """
-
-    correction: Correction
-    terms: tuple[str, ...]
-    networks: tuple[AuditedNetwork, ...]
-    plain_error_ratio: float
-    left_out_error_ratio: float

@@ -42,6 +42,8 @@ class PlannedModel(Record, kw_only=True):
         duration_ns: quantile of the whole model, what its boundaries cost included.
         result_age_windows: bound on the age of a result when it is ready, in windows
             after its frame's release; ``None`` where there is none.
+        max_relative_difference: joined segments against the whole model; ``None``: not compared, since
+            nothing was run.
     """
 
     name: str
@@ -52,7 +54,7 @@ class PlannedModel(Record, kw_only=True):
     segments: tuple[Segment, ...]
     result_age_windows: int | None = None
     segmentation_overhead_ratio: float = 0.0
-    max_relative_difference: float = 0.0
+    max_relative_difference: float | None = 0.0
 
 
 class PriorityPeriod(Record, kw_only=True):

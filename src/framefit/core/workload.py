@@ -181,6 +181,8 @@ class Workload(Record, kw_only=True):
     """A device, a beat, streams and models.
 
     Attributes:
+        table: a latency table: durations are planned from it where it is the device's own, and nothing is run.
+        table_fallback: tell layers that it lacks by interpolation, else by the calibrated analytical model.
         rate_hz: windows a second; or ``window_ms``, or the streams' rate.
     """
 
@@ -189,6 +191,7 @@ class Workload(Record, kw_only=True):
     cores: tuple[int, ...] | None = None
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
     table: str | None = None
+    table_fallback: bool = False
     rate_hz: float | None = None
     window_ms: float | None = None
     schedule: Schedule = Schedule()
@@ -199,6 +202,8 @@ class Workload(Record, kw_only=True):
     def __post_init__(self) -> None:
         _need_positive("rate_hz", self.rate_hz)
         _need_positive("window_ms", self.window_ms)
+        if self.table_fallback and self.table is None:
+            raise ValueError("table_fallback is about a table: name it with table")
         if self.rate_hz is not None and self.window_ms is not None:
             raise ValueError("give rate_hz or window_ms, not both")
         if self.rate_hz is None and self.window_ms is None and not any(s.rate_hz for s in self.streams):
@@ -269,7 +274,6 @@ def _need_positive(key: str, value: float | None) -> None:
 
 # Keys of the contract that this version refuses by name: path, and when it counts as used.
 _NOT_BUILT: dict[str, Callable[[Any], bool]] = {
-    "$.table": lambda value: value is not None,
     "$.cores": lambda value: value is not None and len(value) > 1,
     "$.models.units": lambda value: value is not None,
 }
@@ -290,7 +294,7 @@ def _not_built(record: Record, path: str, plain: str) -> Iterator[str]:
 
 
 def load_workload(path: str | Path) -> Workload:
-    """Read an ``app.toml``; paths of models, streams and sinks become absolute.
+    """Read an ``app.toml``; paths of table, models, streams and sinks become absolute.
 
     Raises:
         InputError: missing, malformed or inconsistent file.
@@ -323,4 +327,7 @@ def load_workload(path: str | Path) -> Workload:
     for index, model in enumerate(models):
         if not Path(model.path).is_file():
             raise InputError(f"$.models[{index}].path: no such file {model.path}", where=path, remedy="check the path")
-    return msgspec.structs.replace(workload, models=models, streams=streams, outputs=outputs)
+    table = None if workload.table is None else str(folder / workload.table)
+    if table is not None and not Path(table).is_file():
+        raise InputError(f"$.table: no such file {table}", where=path, remedy="check the path, or leave the key out")
+    return msgspec.structs.replace(workload, table=table, models=models, streams=streams, outputs=outputs)

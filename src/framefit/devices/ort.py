@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from framefit.core.events import Trace
 from framefit.core.files import cache_folder
-from framefit.core.model import Model, fused_groups
+from framefit.core.model import Model, fused_groups, lowered
 from framefit.core.program import Operation
 from framefit.core.target import Target, Unit, cpu_target
 from framefit.devices.clock import Clock, RealClock
-from framefit.devices.device import Array, Binding, Completion, Tensors, fitting
+from framefit.devices.device import Array, Binding, Completion, Tensors, fitting, random_inputs
 from framefit.devices.host import default_core, fingerprint
 from framefit.devices.recorder import EventRecorder
 from framefit.errors import DeviceError, InputError
@@ -28,13 +30,12 @@ __all__ = ["OrtDevice"]
 class OrtBinding:
     """A session with its tensors bound."""
 
-    __slots__ = ("_fixed", "_io", "_options", "_outputs", "core", "kind", "run")
+    __slots__ = ("_fixed", "_io", "_outputs", "core", "kind", "run")
 
-    def __init__(self, handle: OrtHandle, io: Any, options: Any, fixed: Tensors) -> None:
+    def __init__(self, handle: OrtHandle, io: Any, fixed: Tensors) -> None:
         self.kind = handle.kind
         self.core = handle.core
         self._io = io  # keeps the bound memory's description alive
-        self._options = options
         self._fixed = fixed
         self._outputs = [tensor.name for tensor in handle.outputs]
         session = handle.session
@@ -43,9 +44,10 @@ class OrtBinding:
         def run() -> None:
             for name in free:  # else the array of the latest launch stays bound, and only its shape would fit
                 io.bind_output(name, "cpu")
-            session.run_with_iobinding(io, options)
+            session.run_with_iobinding(io)
 
-        self.run: Callable[[], None] = run if free else functools.partial(session.run_with_iobinding, io, options)
+        # No run options: to pass any costs 28 us a launch (ONNX Runtime 1.31, 3 us without).
+        self.run: Callable[[], None] = run if free else functools.partial(session.run_with_iobinding, io)
 
     def output(self, name: str) -> Array:
         """An output of the latest launch."""
@@ -69,8 +71,6 @@ class OrtHandle:
 
     def bind(self, tensors: Tensors) -> OrtBinding:
         """Attach arrays; see :class:`framefit.devices.device.Handle`."""
-        import onnxruntime
-
         io = self.session.io_binding()
         fixed = {}
         for tensor in self.inputs:
@@ -88,9 +88,7 @@ class OrtHandle:
                 raise DeviceError(f"{self.label}: no array for output {tensor.name!r}")
             else:
                 io.bind_output(tensor.name, "cpu")
-        options = onnxruntime.RunOptions()
-        options.log_severity_level = 4  # failures are raised; the runtime need not print them too
-        return OrtBinding(self, io, options, fixed)
+        return OrtBinding(self, io, fixed)
 
 
 class OrtDevice:
@@ -155,28 +153,53 @@ class OrtDevice:
         """
         import onnxruntime
 
+        level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        saved = self._optimised(model, level)
+        return () if saved is None else fused_groups(model, saved)
+
+    def lowered(self, model: Model) -> Model:
+        """What a launch of a model executes, down to the copies between layouts, each operator a layer.
+
+        Raises:
+            DeviceError: the runtime cannot compile it, or does not save what it made of it.
+        """
+        import onnxruntime
+
+        if model.lowered:
+            return model
+        saved = self._optimised(model, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
+        if saved is None:
+            raise DeviceError("the runtime saved no optimised graph", where=model.name)
+        return lowered(model, saved, functools.partial(self._tensors, model))
+
+    def _optimised(self, model: Model, level: Any) -> bytes | None:
         with tempfile.TemporaryDirectory() as folder:
-            saved = Path(folder) / "extended.onnx"
+            saved = Path(folder) / "optimised.onnx"
             options = self._options()
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+            options.graph_optimization_level = level
             options.optimized_model_filepath = str(saved)
             self._session(model.to_bytes(), options, model.name)
-            return fused_groups(model, saved.read_bytes()) if saved.is_file() else ()
+            return saved.read_bytes() if saved.is_file() else None
+
+    def _tensors(self, model: Model, saved: bytes, names: Sequence[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Type and shape of tensors inside an optimised graph, from one run."""
+        session = self._session(saved, self._options(exact=True), model.name)
+        feeds = random_inputs(model.inputs, np.random.default_rng(0))
+        arrays = session.run(list(names), feeds)
+        return {name: (array.dtype.name, array.shape) for name, array in zip(names, arrays, strict=True)}
 
     def compile(self, segment: Model, unit: str, label: str) -> OrtHandle:
         """A session, from the cache where this segment was compiled before on such a machine."""
         if unit != self._target.units[0].name:
             raise DeviceError(f"no unit {unit!r}; units: {self._target.units[0].name}")
-        import onnxruntime
-
         kind = self._kinds.setdefault(label, len(self._kinds))
         cached = self._cache / f"{self._key(segment)}.onnx"
         session = None
-        if cached.is_file():
-            options = self._options()
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if segment.lowered:
+            session = self._session(segment.to_bytes(), self._options(exact=True), label)
+        elif cached.is_file():
             try:
-                session = self._session(str(cached), options, label)
+                session = self._session(str(cached), self._options(exact=True), label)
             except DeviceError:  # a damaged file: compile again
                 cached.unlink(missing_ok=True)
         if session is None:
@@ -230,14 +253,16 @@ class OrtDevice:
             ) from error
 
     @staticmethod
-    def _options() -> Any:
+    def _options(*, exact: bool = False) -> Any:
+        """Of a session; ``exact``: the graph is executed as it is."""
         import onnxruntime
 
+        level = onnxruntime.GraphOptimizationLevel
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.log_severity_level = 3
+        options.graph_optimization_level = level.ORT_DISABLE_ALL if exact else level.ORT_ENABLE_ALL
+        options.log_severity_level = 4  # failures are raised; the runtime need not print them too
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         return options

@@ -6,6 +6,10 @@ launch and a boundary between layers, bytes that stay in one layout, weights tha
 not hold. A term is taken only where it lowers the error of networks that were left out of the fit
 (Hastie, Tibshirani and Friedman, 2009, "The Elements of Statistical Learning", sections 3.3.2 and
 7.10); the fit is of relative errors, and outliers have little say (Huber, 1964).
+
+Where the layers are those that a runtime made (:meth:`framefit.devices.ort.OrtDevice.lowered`), all
+terms at once, each with a prior of how far it may be from 0 (ridge regression, section 3.4.1), and a
+ratio for each class of layers, are held against that, and what tells left-out networks better is taken.
 """
 
 from __future__ import annotations
@@ -18,34 +22,45 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.latency_table import Correction, LatencyTable
+from framefit.core.additivity import AdditivityAudit, AuditedNetwork, Correction
+from framefit.core.latency_table import LatencyTable
 from framefit.core.model import Model
-from framefit.core.results import AdditivityAudit, AuditedNetwork
 from framefit.errors import InputError
 from framefit.latency.estimate import Estimator
-from framefit.latency.terms import Terms, terms_of
+from framefit.latency.terms import CLASSES, Terms, class_sums, terms_of
 
-__all__ = ["audit"]
+__all__ = ["LEAST_NETWORKS", "audit"]
 
 Floats = npt.NDArray[np.float64]
 
-_LEAST_NETWORKS = 3
+LEAST_NETWORKS = 3
 _GAIN = 0.9  # a term has to bring the left-out error to this part of what it was,
 _SURE = 2.0  # and by this many standard errors of the gain: the best of many terms gains something by chance
 _HUBER = 1.345
 _ITERATIONS = 20
 _RIDGE = 0.02  # a term that explains this part of a network's latency costs one standard deviation
+_SCATTER = 0.04  # of a network's latency, for what is known before: what no term explains
+_RATIO = 0.3  # deviations known before: of a class's ratio, as single layers were seen to depend on caches,
+_BOUNDARY_NS = 1000.0  # of what a node costs the runtime beside its kernel: 0.3 to 2 us here,
+_LAUNCH_NS = 5000.0
+_COLD_NS_PER_BYTE = 0.15  # and of constants read from beyond a core's own caches: 7 bytes a ns
+_OWN_CACHE = 1 << 20
 _CACHES = tuple(2**power for power in range(18, 28, 2))  # 256 KiB to 64 MiB
 _LEAST_ERROR = 0.005  # an audit of few networks promises no less
 
 
 @dataclass(frozen=True)
 class _Term:
-    """A key of the correction, and what it multiplies in each network."""
+    """A key of the correction, and what it multiplies in each network.
+
+    Attributes:
+        prior: deviation of the coefficient around 0 before anything is measured; 0: anything may be.
+    """
 
     key: str
     column: Floats
     cache_bytes: int = 0
+    prior: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -64,12 +79,15 @@ class _Networks:
             return np.zeros(0)
         columns = np.stack([term.column for term in terms], axis=1)[rows] / self.measured[rows, None]
         goal = 1 - self.plain[rows] / self.measured[rows]
-        size = np.maximum(np.sqrt((columns**2).mean(axis=0)), 1e-30)
+        usual = np.maximum(np.sqrt((columns**2).mean(axis=0)), 1e-30)
+        prior = np.asarray([term.prior for term in terms])
+        size = np.where(prior > 0, 1 / np.maximum(prior, 1e-30), usual)
+        ridge = np.diag(np.where(prior > 0, _SCATTER, _RIDGE) ** 2)
         columns, weight = columns / size, np.ones(int(rows.sum()))
         found = np.zeros(len(terms))
         for _ in range(_ITERATIONS):
             weighted = columns * weight[:, None]
-            found = np.linalg.solve(weighted.T @ columns + _RIDGE**2 * np.eye(len(terms)), weighted.T @ goal)
+            found = np.linalg.solve(weighted.T @ columns + ridge, weighted.T @ goal)
             errors = np.abs(goal - columns @ found)
             limit = _HUBER * max(1.4826 * float(np.median(errors)), 1e-6)
             weight = np.minimum(1.0, limit / np.maximum(errors, 1e-12))
@@ -110,9 +128,9 @@ def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: st
         InputError: fewer than 3 networks, one that took no longer than its overhead, or a layer without
             an entry.
     """
-    if len(measured) < _LEAST_NETWORKS:
+    if len(measured) < LEAST_NETWORKS:
         raise InputError(
-            f"an audit needs {_LEAST_NETWORKS} measured networks at least, got {len(measured)}",
+            f"an audit needs {LEAST_NETWORKS} measured networks at least, got {len(measured)}",
             remedy="measure more networks whole, of other architectures than those to be estimated",
         )
     estimator = Estimator(msgspec.structs.replace(table, correction=None), unit)
@@ -127,13 +145,25 @@ def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: st
                 where=model.name,
                 remedy="audit with larger networks, or measure the overhead again",
             )
-    terms, error = _chosen(networks, _candidates(plain, [terms_of(model) for model, _ in measured]))
+    found = [terms_of(model) for model, _ in measured]
+    terms, error = _chosen(networks, _candidates(plain, found))
+    if all(model.lowered for model, _ in measured):
+        sums = [
+            class_sums(m.layers, (o.latency_ns for o in e.layers)) for (m, _), e in zip(measured, told, strict=True)
+        ]
+        likely = _likely(plain, found, sums)
+        off = networks.error(networks.left_out(likely))
+        terms, error = (likely, off) if off < error else (terms, error)
     coefficients = networks.fitted(terms, np.ones(len(networks), np.bool_))
-    values = {term.key: float(coefficient) for term, coefficient in zip(terms, coefficients, strict=True)}
+    values: dict[str, float] = {}
+    ratios: dict[str, float] = {}
+    for term, coefficient in zip(terms, coefficients, strict=True):
+        (ratios if term.key in CLASSES else values)[term.key] = float(coefficient)
     if "scale" in values:
         values["scale"] += 1
     correction = Correction(
         **values,
+        class_ratios=ratios,
         cache_bytes=max((term.cache_bytes for term in terms), default=0),
         error_ratio=max(error, _LEAST_ERROR),
         networks=len(networks),
@@ -149,6 +179,7 @@ def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: st
                 name=model.name,
                 measured_ns=round(ns),
                 plain_sum_ns=one.plain_sum_ns,
+                overhead_ns=one.overhead_ns,
                 corrected_ns=round(with_all),
                 left_out_ns=round(without),
             )
@@ -169,6 +200,18 @@ def _candidates(plain: Floats, terms: Sequence[Terms]) -> list[_Term]:
         _Term("boundary_ns", np.asarray([one.boundaries for one in terms], np.float64)),
         _Term("layout_ns_per_byte", np.asarray([one.layout_bytes for one in terms], np.float64)),
         *(_Term("cold_ns_per_byte", weights * (working > size), size) for size in _CACHES),
+    ]
+    return [term for term in found if term.column.any()]
+
+
+def _likely(plain: Floats, terms: Sequence[Terms], sums: Sequence[dict[str, float]]) -> list[_Term]:
+    """All terms at once, each as far from 0 as it may be before anything is measured (a normal prior)."""
+    cold = [one.weight_bytes * (one.working_bytes > _OWN_CACHE) for one in terms]
+    found = [
+        *(_Term(name, np.asarray([one[name] for one in sums]), prior=_RATIO) for name in CLASSES),
+        _Term("boundary_ns", np.asarray([one.boundaries for one in terms], np.float64), prior=_BOUNDARY_NS),
+        _Term("launch_ns", np.ones(len(plain)), prior=_LAUNCH_NS),
+        _Term("cold_ns_per_byte", np.asarray(cold, np.float64), _OWN_CACHE, prior=_COLD_NS_PER_BYTE),
     ]
     return [term for term in found if term.column.any()]
 

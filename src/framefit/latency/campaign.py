@@ -36,7 +36,8 @@ from framefit.latency.overhead import (
     fit_overhead,
     interval,
 )
-from framefit.latency.rounds import RUNS, Rounds, deviation
+from framefit.latency.refine import LEAST_REPEATS
+from framefit.latency.rounds import RUNS, Rounds
 from framefit.latency.subjects import Subject
 
 __all__ = ["Campaign", "Method", "suited_kind"]
@@ -44,11 +45,11 @@ __all__ = ["Campaign", "Method", "suited_kind"]
 Method = Literal["regression", "auxiliary"]
 Floats = npt.NDArray[np.float64]
 
-_DETECTION = 4.65  # standard deviations: 1 % risk on either side (Currie, 1968, "Limits for Qualitative Detection")
+# Standard deviations: the detection limit at 1 % risk on either side (Currie, 1968, "Limits for Qualitative
+# Detection and Quantitative Determination"). His 5 % (3.29) are for one question; a table asks dozens at once.
+_DETECTION = 4.65
 _NORMAL_90 = 1.645
 _ILL_CONDITIONED = 30.0
-_DRIFTED = 0.05
-_SPREAD = 0.05
 
 Key = tuple[AuxiliaryKind, str, tuple[int, ...]]
 
@@ -70,7 +71,7 @@ class Campaign:
         unit: of its target.
         subjects: the layers.
         auxiliary: kind of auxiliary layer; "auto": one of the layer's own layout class.
-        repeats: samples of every launch.
+        repeats: samples of every launch; ``None``: 100, to be refined (:mod:`framefit.latency.refine`).
         seed: of weights, inputs and resampling.
         earlier: a table of an interrupted campaign; its samples are kept.
         failed: layers that are none of the subjects because they cannot stand alone.
@@ -86,7 +87,7 @@ class Campaign:
         subjects: Iterable[Subject],
         *,
         auxiliary: AuxiliaryKind | Literal["auto"] = "auto",
-        repeats: int = 100,
+        repeats: int | None = None,
         seed: int = 0,
         earlier: LatencyTable | None = None,
         failed: Iterable[Unmeasured] = (),
@@ -96,16 +97,20 @@ class Campaign:
         self._device = device
         self._unit = unit
         self._auxiliary = auxiliary
-        self._count = max(math.ceil(repeats / RUNS), 1)
+        self._repeats: int | str = "auto" if repeats is None else repeats
+        self._count = max(math.ceil((LEAST_REPEATS if repeats is None else repeats) / RUNS), 1)
         self._seed = seed
-        self._rounds = Rounds(device, unit, seed)
+        self.rounds = Rounds(device, unit, seed)
+        """All launches; more may be added."""
         self._totals: list[_Total] = []
         self._alone: dict[Key, tuple[int, Auxiliary]] = {}
         self._contrasts: dict[AuxiliaryKind, list[Contrast]] = {}
         self._singles: dict[AuxiliaryKind, list[tuple[int, Auxiliary, tuple[int, ...]]]] = {}
-        self._prepare(tuple(subjects))
-        if earlier is not None:
-            self._rounds.take_over(earlier.runs)
+        self._earlier = () if earlier is None else earlier.runs
+        self.add(subjects)
+        if not self._totals:
+            reason = self.failed[0].reason if self.failed else "there is none"
+            raise DeviceError(f"no layer can be measured: {reason}", where=self._device.target.name)
 
     def measure(
         self,
@@ -118,7 +123,17 @@ class Campaign:
         Returns:
             Whether every launch has its samples.
         """
-        return self._rounds.measure(self._count, stop, on_round)
+        return self.rounds.measure(self._count, stop, on_round)
+
+    def behind(self, entries: Iterable[int]) -> set[int]:
+        """Places in ``rounds`` of what entries are made from, by their index in the table."""
+        totals = [self._totals[index] for index in entries]
+        kinds = {self._main_kind if total.key is None else total.key[0] for total in totals}
+        return {
+            *(total.run for total in totals),
+            *(self._alone[total.key][0] for total in totals if total.key is not None),
+            *(place for kind in kinds for contrast in self._contrasts[kind] for place in contrast.runs),
+        }
 
     def table(self, method: Method = "regression") -> LatencyTable:
         """Latencies from the samples so far; entries of layers that were not reached are missing.
@@ -130,9 +145,9 @@ class Campaign:
         unmeasured = list(self.failed)
         overheads: list[Overhead] = []
         warnings: list[str] = []
-        measured = self._rounds.measured
+        measured = self.rounds.measured
         if measured:
-            medians = self._rounds.medians()
+            medians = self.rounds.medians()
             fits = {kind: fit_overhead(contrasts, medians) for kind, contrasts in self._contrasts.items()}
             times = {kind: self._auxiliary_times(kind, fit, medians) for kind, fit in fits.items()}
             overheads = [fit.record(kind, times[kind].lack_of_fit_ns) for kind, fit in fits.items()]
@@ -157,17 +172,19 @@ class Campaign:
             unmeasured=tuple(unmeasured),
             warnings=tuple(warnings),
             settings={
-                "repeats": self._count * RUNS,
+                "repeats": self._count * RUNS if isinstance(self._repeats, int) else self._repeats,
                 "seed": self._seed,
                 "auxiliary": self._auxiliary,
                 "overhead": method,
             },
-            runs=self._rounds.records(),
+            runs=self.rounds.records(),
         )
 
     # What is launched -----------------------------------------------------------------------
 
-    def _prepare(self, subjects: Sequence[Subject]) -> None:
+    def add(self, subjects: Iterable[Subject]) -> None:
+        """More layers; :meth:`measure` times what has no samples yet."""
+        subjects = tuple(subjects)
         outputs = {id(subject): _observed(subject.model) for subject in subjects}
         by_kind: dict[AuxiliaryKind, list[tuple[int, ...]]] = {kind: [] for kind in AUXILIARY_KINDS}
         for subject in subjects:
@@ -177,12 +194,12 @@ class Campaign:
         choices = {kind: auxiliaries_for(shapes, kind) for kind, shapes in by_kind.items()}
         for subject in subjects:
             self._add_total(subject, outputs[id(subject)], choices)
-        if not self._totals:
-            reason = self.failed[0].reason if self.failed else "there is none"
-            raise DeviceError(f"no layer can be measured: {reason}", where=self._device.target.name)
-        kinds = {total.key[0] for total in self._totals if total.key is not None} or {self._kinds(subjects[0])[0]}
-        for kind in [kind for kind in AUXILIARY_KINDS if kind in kinds]:
+        kinds = {total.key[0] for total in self._totals if total.key is not None}
+        if self._totals and not kinds:
+            kinds = {self._kinds(self._totals[0].subject)[0]}
+        for kind in [kind for kind in AUXILIARY_KINDS if kind in kinds and kind not in self._contrasts]:
             self._add_overhead(kind)
+        self.rounds.take_over(self._earlier)
 
     def _kinds(self, subject: Subject) -> list[AuxiliaryKind]:
         """The kind asked for, or the layer's own; then the others, for where it would be fused."""
@@ -205,16 +222,16 @@ class Campaign:
             model, key = subject.model, None
             try:
                 if kind is not None and tensor is not None and tensor.shape is not None:
-                    link = choices[kind][tensor.shape]
+                    key = (kind, tensor.dtype, tensor.shape)
+                    link = self._alone[key][1] if key in self._alone else choices[kind][tensor.shape]
                     model = with_auxiliary(subject.model, [link], tensor=tensor.name, seed=self._seed)
                     if any(own & set(group) and set(group) - own for group in self._device.fusions(model)):
                         reason = "the device fuses it with every auxiliary layer"
                         continue
-                    key = (kind, tensor.dtype, tensor.shape)
-                run = self._rounds.add("layer", model)
+                run = self.rounds.add("layer", model)
                 if key is not None and key not in self._alone:
                     source = TensorInfo(name="x", dtype=key[1], shape=key[2])
-                    alone = self._rounds.add("auxiliary", with_auxiliary(source, [link], seed=self._seed))
+                    alone = self.rounds.add("auxiliary", with_auxiliary(source, [link], seed=self._seed))
                     self._alone[key] = (alone, link)
             except FramefitError as error:
                 reason = error.what
@@ -224,9 +241,9 @@ class Campaign:
         self.failed.append(self._not_measured(subject, reason))
 
     def _add_overhead(self, kind: AuxiliaryKind) -> None:
-        sizes = [run.input_bytes for run in self._rounds.runs if run.role in ("layer", "auxiliary")]
+        sizes = [run.input_bytes for run in self.rounds.runs if run.role in ("layer", "auxiliary")]
         design = overhead_design(kind, sizes, self._seed)
-        places = [self._rounds.add("overhead", model) for model in design.models]
+        places = [self.rounds.add("overhead", model) for model in design.models]
         self._contrasts[kind] = [contrast.over(places) for contrast in design.contrasts]
         self._singles[kind] = [(places[run], link, shape) for run, link, shape in design.singles]
 
@@ -251,7 +268,7 @@ class Campaign:
         """Of the layers that were run alone, in the order of ``_keys``."""
         keyed = [(*self._alone[key], key[2]) for key in self._keys(kind)]
         singles = [*keyed, *self._singles[kind]]
-        runs = [self._rounds.runs[place] for place, _, _ in singles]
+        runs = [self.rounds.runs[place] for place, _, _ in singles]
         features = [
             (run.input_bytes, run.output_bytes, link.macs(shape))
             for run, (_, link, shape) in zip(runs, singles, strict=True)
@@ -273,12 +290,12 @@ class Campaign:
         times: AuxiliaryTimes,
         place: int | None,
     ) -> LatencyEntry:
-        run, whole = self._rounds.runs[total.run], medians[:, total.run]
+        run, whole = self.rounds.runs[total.run], medians[:, total.run]
         literal, model_error = None, 0.0
         overhead = fit.of(run.input_bytes, run.output_bytes)
         if total.key is not None and place is not None:
             alone_at, _ = self._alone[total.key]
-            alone = self._rounds.runs[alone_at]
+            alone = self.rounds.runs[alone_at]
             literal = whole[0] - medians[0, alone_at]
             if method == "auxiliary":
                 overhead = overhead + medians[:, alone_at] - fit.of(alone.input_bytes, alone.output_bytes)
@@ -308,18 +325,7 @@ class Campaign:
         )
 
     def _warnings(self, overheads: Sequence[Overhead]) -> list[str]:
-        found = []
-        if self._rounds.drift_ratio > _DRIFTED:
-            found.append(
-                f"the device's speed changed by {100 * self._rounds.drift_ratio:.0f} % meanwhile, which the reference "
-                "corrects: stop other programs, let the clock settle (framefit doctor), and measure again"
-            )
-        noisy = sum(deviation(run.rounds_ns / np.median(run.rounds_ns) - 1) > _SPREAD for run in self._rounds.runs)
-        if noisy > len(self._rounds.runs) / 4:
-            found.append(
-                f"{noisy} of {len(self._rounds.runs)} launches vary by more than {100 * _SPREAD:.0f} % from round to "
-                "round: stop other programs (framefit doctor), or raise --repeats"
-            )
+        found = self.rounds.warnings()
         found += [
             f"overhead by {one.auxiliary}: condition number {one.condition_number:.0f}: its coefficients cannot be "
             "told apart; measure layers of more different sizes"

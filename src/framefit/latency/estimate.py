@@ -20,14 +20,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from framefit.core.latency_table import LatencyEntry, LatencyTable, Value
-from framefit.core.model import Layer, Model, configuration
+from framefit.core.model import Model, configuration
 from framefit.core.results import LatencyEstimate, LayerLatency
 from framefit.devices.npu.work import layer_work
 from framefit.errors import InputError
 from framefit.latency.calibrate import Analytical, Calibration
 from framefit.latency.entry_work import entry_work
 from framefit.latency.interpolate import Interpolation
-from framefit.latency.terms import correction_ns, student_quantile, terms_of, transfer_ns
+from framefit.latency.terms import class_sums, correction_ns, student_quantile, terms_of, transfer_ns
 
 __all__ = ["Estimator"]
 
@@ -82,11 +82,12 @@ class Estimator:
         self._interpolation: Interpolation | None = None
         self._calibration: Calibration | None = None
 
-    def estimate(self, model: Model) -> LatencyEstimate:
+    def estimate(self, model: Model, names: Sequence[str] | None = None) -> LatencyEstimate:
         """Latency of a launch of a whole model or segment.
 
         Args:
             model: with the device's fused groups as layers.
+            names: of the layers, for messages; default: their own.
 
         Returns:
             Total with 90 % interval, plain sum, coverage, and each layer.
@@ -95,10 +96,11 @@ class Estimator:
             InputError: a layer has no entry and no fallback tells its latency; it is named, with its
                 operators and configuration.
         """
-        prices = self._prices(model)
+        prices = self._prices(model, names)
         plain = math.fsum(price.latency_ns for price in prices)
         table = self.table
-        added = correction_ns(plain, terms_of(model), table.correction)
+        by_class = class_sums(model.layers, (price.latency_ns for price in prices))
+        added = correction_ns(plain, terms_of(model), table.correction, by_class)
         overhead = transfer_ns(model, table.overhead)
         total = max(plain + added + overhead, 0.0)
         half = self._half_width(prices, total)
@@ -135,10 +137,11 @@ class Estimator:
         """
         return [price.latency_ns for price in self._prices(model)]
 
-    def _prices(self, model: Model) -> list[_Price]:
-        return [self._price(model, index) for index in range(len(model.layers))]
+    def _prices(self, model: Model, names: Sequence[str] | None = None) -> list[_Price]:
+        names = [layer.name for layer in model.layers] if names is None else names
+        return [self._price(model, index, name) for index, name in enumerate(names)]
 
-    def _price(self, model: Model, index: int) -> _Price:
+    def _price(self, model: Model, index: int, name: str) -> _Price:
         layer, nodes = model.layers[index], model.nodes[index]
         key = configuration(nodes)
         entry = self.table.find(layer.op, key, self.unit)
@@ -148,7 +151,7 @@ class Estimator:
             return _Price(0.0, 0.0, (0, 0), "view", "view", covered=True)
         found = self._fallen_back(layer.op, key) if self._fallback else None
         if found is None:
-            raise self._missing(layer, key)
+            raise self._missing(name, layer.op, key)
         return found
 
     def _fallen_back(self, op: str, key: dict[str, Value]) -> _Price | None:
@@ -167,12 +170,12 @@ class Estimator:
             self._calibration = Calibration(self._entries, self._analytical)
         return _of_logarithm(*self._calibration.find([work])[0], "modelled")
 
-    def _missing(self, layer: Layer, key: dict[str, Value]) -> InputError:
+    def _missing(self, name: str, op: str, key: dict[str, Value]) -> InputError:
         shown = ", ".join(f"{name} {value}" for name, value in key.items() if value not in (None, "", []))
         fallback = "no fallback tells its latency: " if self._fallback else ""
         return InputError(
-            f"{fallback}the table has no entry of {layer.op} on unit {self.unit!r} with {shown}",
-            where=f"layer {layer.name}",
+            f"{fallback}the table has no entry of {op} on unit {self.unit!r} with {shown}",
+            where=f"layer {name}",
             remedy="measure the model into the table"
             + ("" if self._fallback else ", or let it be estimated with --fallback"),
         )

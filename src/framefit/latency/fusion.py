@@ -8,19 +8,21 @@ them as one saves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
-from framefit.core.model import Model, with_auxiliary
+from framefit.core.latency_table import MeasuredFusion
+from framefit.core.model import Model, Node, configuration, with_auxiliary
 from framefit.devices.device import Device
 from framefit.errors import FramefitError
 from framefit.latency.design import overhead_design
 from framefit.latency.overhead import fit_overhead, interval
 from framefit.latency.rounds import RUNS, Rounds
 
-__all__ = ["FusedPair", "measured_fusions"]
+__all__ = ["FusedPair", "known_groups", "measured_fusions", "recorded"]
 
 _DETECTION = 4.65  # standard deviations (Currie, 1968)
 _LEAST_SHARE = 0.5  # of the shorter layer: caches alone save less than that
@@ -64,7 +66,8 @@ def measured_fusions(
         stop: asked between launches.
 
     Returns:
-        All pairs that were tried; those that are fused are groups for ``Model.grouped``.
+        All pairs that were tried; those that are fused are groups for ``Model.grouped``, and
+        :func:`recorded` for the table.
     """
     found: dict[tuple[str, ...], FusedPair] = {}
     for _ in range(_TURNS):
@@ -77,6 +80,55 @@ def measured_fusions(
         if (stop is not None and stop()) or len([pair for pair in found.values() if pair.fused]) == before:
             break
     return tuple(found.values())
+
+
+def recorded(model: Model, pairs: Iterable[FusedPair]) -> tuple[MeasuredFusion, ...]:
+    """Pairs for a table: by configuration, each once, so that they serve every model.
+
+    Args:
+        model: that was measured, as it was given to :func:`measured_fusions`.
+        pairs: of it.
+    """
+    order = _order(model)
+    found = [_together(order, pair.nodes) for pair in pairs]
+    return tuple({msgspec.json.encode(one, order="sorted"): one for one in found}.values())
+
+
+def known_groups(model: Model, fusions: Collection[MeasuredFusion]) -> tuple[tuple[str, ...], ...]:
+    """Nodes of a model that run as one by what was found before, in this model or in another one.
+
+    Pairs are joined as :func:`measured_fusions` joins them: each layer with its only reader, then what
+    they became with the next one.
+
+    Args:
+        model: its layers; groups count as one.
+        fusions: of a table.
+    """
+    known = {msgspec.json.encode(one, order="sorted") for one in fusions}
+    operators = {tuple(sorted(one.op.split("+"))) for one in fusions}
+    order = _order(model)
+    found: list[tuple[str, ...]] = []
+    while True:
+        fresh = [
+            nodes
+            for nodes in _pairs(model.grouped(found))
+            if tuple(sorted(order[name][1].op for name in nodes)) in operators
+            and msgspec.json.encode(_together(order, nodes), order="sorted") in known
+        ]
+        if not fresh:
+            return tuple(found)
+        found += fresh
+
+
+def _order(model: Model) -> dict[str, tuple[int, Node]]:
+    """Node -> its place and description."""
+    nodes = [node for nodes in model.nodes for node in nodes]
+    return {node.name: (place, node) for place, node in enumerate(nodes)}
+
+
+def _together(order: dict[str, tuple[int, Node]], names: Iterable[str]) -> MeasuredFusion:
+    nodes = [node for _, node in sorted((order[name] for name in names), key=lambda placed: placed[0])]
+    return MeasuredFusion(op="+".join(node.op for node in nodes), configuration=configuration(nodes))
 
 
 def _pairs(model: Model) -> list[tuple[str, ...]]:

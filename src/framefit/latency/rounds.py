@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,8 @@ Floats = npt.NDArray[np.float64]
 
 RUNS = 5  # of each launch in its turn
 _BETWEEN_REFERENCES = 8  # launches
+_DRIFTED = 0.05
+_SPREAD = 0.05
 _REFERENCE = TensorInfo(name="x", dtype="float32", shape=(1, 16, 32, 32))
 
 
@@ -30,20 +32,28 @@ class Run:
     """A launch and its samples so far.
 
     Attributes:
+        digest: of the model, and the state that it is launched in.
+        first_ns: what its first launch took.
         samples_ns: rounds x launches in a turn, drift taken out.
     """
 
     role: str
-    model: Model
+    digest: str
     launch: Callable[[], Completion]
     input_bytes: int
     output_bytes: int
+    first_ns: int
     samples_ns: Floats = field(default_factory=lambda: np.empty((0, RUNS)))
 
     @property
     def rounds_ns(self) -> Floats:
         """Median of each round."""
         return np.asarray(np.median(self.samples_ns, axis=1))
+
+    @property
+    def usual_ns(self) -> float:
+        """What a launch takes, as far as that is known."""
+        return float(np.median(self.rounds_ns)) if len(self.samples_ns) else float(self.first_ns)
 
 
 class Rounds:
@@ -53,20 +63,28 @@ class Rounds:
         device: any; only start and end of its launches are used.
         unit: of its target.
         seed: of inputs and resampling.
+        corrected: whether drift is taken out of the samples. Where others disturb single launches, not all
+            alike, the reference's own disturbances would be divided into them.
     """
 
-    def __init__(self, device: Device, unit: str, seed: int = 0) -> None:
+    def __init__(self, device: Device, unit: str, seed: int = 0, *, corrected: bool = True) -> None:
         self.runs: list[Run] = []
         self.drift_ratio = 0.0
         """Range of the device's speed while it was measured."""
-        self._device = device
+        self._device, self._corrected = device, corrected
         self._unit = unit
         self._seed = seed
         self._places: dict[str, int] = {}
         self._reference = self.add("reference", with_auxiliary(_REFERENCE, [Auxiliary(kind="avgpool")]))
 
-    def add(self, role: str, model: Model) -> int:
-        """Compile, bind and launch once; equal models are one run.
+    def add(self, role: str, model: Model, before: Callable[[], None] | None = None, state: str = "") -> int:
+        """Compile, bind and launch once; equal models in equal states are one run.
+
+        Args:
+            role: see :class:`~framefit.core.latency_table.MeasuredRun`.
+            model: what to launch.
+            before: called ahead of each launch, not timed.
+            state: the name of what ``before`` makes; "": that of a launch behind another one.
 
         Returns:
             Its place in ``runs``.
@@ -74,8 +92,9 @@ class Rounds:
         Raises:
             FramefitError: it does not compile or run there, or a tensor of it has no fixed size.
         """
-        if model.digest in self._places:
-            return self._places[model.digest]
+        digest = f"{model.digest} {state}".strip()
+        if digest in self._places:
+            return self._places[digest]
         tensors = (*model.inputs, *model.outputs)
         for tensor in tensors:
             if not tensor.fixed or not tensor.bytes:
@@ -85,14 +104,24 @@ class Rounds:
         for name, values in random_inputs(model.inputs, np.random.default_rng(self._seed)).items():
             arrays[name][...] = values
         binding = handle.bind(arrays)
-        self._device.submit(binding)
-        self._places[model.digest] = len(self.runs)
+        first = self._device.submit(binding)
+        self._places[digest] = len(self.runs)
         out = sum(tensor.bytes for tensor in model.outputs)
-        self.runs.append(Run(role, model, lambda: self._device.submit(binding), input_bytes(model), out))
+
+        def launch() -> Completion:
+            if before is not None:
+                before()
+            return self._device.submit(binding)
+
+        self.runs.append(Run(role, digest, launch, input_bytes(model), out, first.duration_ns))
         return len(self.runs) - 1
 
     def measure(
-        self, rounds: int, stop: Callable[[], bool] | None = None, on_round: Callable[[int, int], None] | None = None
+        self,
+        rounds: int,
+        stop: Callable[[], bool] | None = None,
+        on_round: Callable[[int, int], None] | None = None,
+        places: Collection[int] | None = None,
     ) -> bool:
         """Time what has less than so many rounds.
 
@@ -100,11 +129,13 @@ class Rounds:
             rounds: that every run is to have.
             stop: asked between launches; complete rounds stay.
             on_round: told rounds done and rounds in all.
+            places: of the runs that are meant; default: all.
 
         Returns:
             Whether every run has its rounds.
         """
-        waiting = [run for run in self.runs if len(run.samples_ns) < rounds]
+        meant = self.runs if places is None else [self.runs[place] for place in sorted(places)]
+        waiting = [run for run in meant if len(run.samples_ns) < rounds]
         if not waiting:
             return True
         reference = self.runs[self._reference]
@@ -124,7 +155,8 @@ class Rounds:
         samples = np.asarray([one.samples_ns for one in found], np.float64).reshape(len(order), -1, RUNS)
         is_reference = np.asarray([run is reference for run in order])
         speeds = self._speeds(samples[is_reference], np.flatnonzero(is_reference), len(order))
-        samples /= speeds[:, :, None]
+        if self._corrected:
+            samples /= speeds[:, :, None]
         for run, values in zip(order, samples, strict=True):
             if run is not reference:
                 run.samples_ns = np.concatenate([run.samples_ns, values])
@@ -132,28 +164,58 @@ class Rounds:
         reference.samples_ns = np.concatenate([reference.samples_ns, turns])
         return samples.shape[1] == missing
 
+    def round_ns(self, places: Collection[int]) -> float:
+        """What a round of these runs takes, the reference's turns included."""
+        turns = len(places) // _BETWEEN_REFERENCES + 2
+        reference = self.runs[self._reference].usual_ns
+        return RUNS * (sum(self.runs[place].usual_ns for place in places) + turns * reference)
+
     @property
     def measured(self) -> bool:
         """Whether every run has samples."""
         return all(len(run.samples_ns) for run in self.runs)
 
-    def medians(self) -> Floats:
-        """Replicates x runs: medians of rounds' medians in row 0, what they might have been below."""
-        return replicates([run.rounds_ns for run in self.runs], np.random.default_rng(self._seed))
+    def medians(self, quantile: float = 0.5) -> Floats:
+        """Replicates x runs: medians of rounds' medians in row 0, what they might have been below.
+
+        Args:
+            quantile: of the rounds, instead of their median.
+        """
+        return replicates([run.rounds_ns for run in self.runs], np.random.default_rng(self._seed), quantile)
 
     def take_over(self, earlier: Sequence[MeasuredRun]) -> None:
         """Samples of an interrupted campaign, where it ran the same models in turns of the same length."""
         for run in earlier:
             place = self._places.get(run.digest)
-            if place is not None and run.unit == self._unit and run.runs == RUNS:
+            if place is None or len(self.runs[place].samples_ns):
+                continue
+            if run.unit == self._unit and run.runs == RUNS:
                 self.runs[place].samples_ns = np.asarray(run.samples_ns, np.float64).reshape(-1, RUNS)
+
+    def warnings(self) -> list[str]:
+        """What makes the samples uncertain, and the remedy."""
+        found: list[str] = []
+        if not self.measured:
+            return found
+        if self.drift_ratio > _DRIFTED:
+            found.append(
+                f"the device's speed changed by {100 * self.drift_ratio:.0f} % meanwhile, which the reference "
+                "corrects: stop other programs, let the clock settle (framefit doctor), and measure again"
+            )
+        noisy = sum(deviation(run.rounds_ns / np.median(run.rounds_ns) - 1) > _SPREAD for run in self.runs)
+        if noisy > len(self.runs) / 4:
+            found.append(
+                f"{noisy} of {len(self.runs)} launches vary by more than {100 * _SPREAD:.0f} % from round to "
+                "round: stop other programs (framefit doctor), or raise --repeats"
+            )
+        return found
 
     def records(self) -> tuple[MeasuredRun, ...]:
         """All samples, as a latency table keeps them."""
         return tuple(
             MeasuredRun(
                 role=run.role,
-                digest=run.model.digest,
+                digest=run.digest,
                 unit=self._unit,
                 input_bytes=run.input_bytes,
                 output_bytes=run.output_bytes,

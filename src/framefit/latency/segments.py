@@ -8,12 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.model import Model
+from framefit.core.latency_table import LatencyTable
+from framefit.core.model import Layer, Model, TensorInfo
 from framefit.errors import InputError
 from framefit.latency.estimate import Estimator
-from framefit.latency.terms import correction_ns, terms_of, transfer_ns
+from framefit.latency.terms import class_sums, correction_ns, terms_of, transfer_ns
 
-__all__ = ["SegmentTimes", "segment_ns", "segment_times"]
+__all__ = ["SegmentPrices", "SegmentTimes", "launch_excess", "segment_ns", "segment_times"]
+
+_LEAST_SAMPLES = 100  # of all launches together, for a p99
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,16 @@ class SegmentTimes:
     boundary_ns: npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class _Run:
+    """Layers that are launched together: what a price needs of the segment, without its graph."""
+
+    layers: tuple[Layer, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    handed_on: frozenset[str] = frozenset()
+
+
 def segment_ns(segment: Model, estimator: Estimator) -> int:
     """A launch of a segment: its layers, the correction of the boundaries inside, overhead and transfers.
 
@@ -44,6 +57,66 @@ def segment_ns(segment: Model, estimator: Estimator) -> int:
     return estimator.estimate(segment).total_ns
 
 
+class SegmentPrices:
+    """Any runs of one model's layers, which are looked up once.
+
+    Args:
+        model: with the device's fused groups as layers.
+        estimator: of the table and unit.
+        layers_ns: what the layers take, where that was looked up before.
+
+    Raises:
+        InputError: a layer has no entry.
+    """
+
+    def __init__(self, model: Model, estimator: Estimator, layers_ns: Sequence[float] | None = None) -> None:
+        self._model, self._table = model, estimator.table
+        looked_up = estimator.layers_ns(model) if layers_ns is None else layers_ns
+        self._sums = np.concatenate([[0.0], np.cumsum(np.asarray(looked_up, np.float64))])
+        self._read: dict[str, list[int]] = {}
+        self._made: dict[str, int] = {}
+        for index, layer in enumerate(model.layers):
+            self._made.update((tensor.name, index) for tensor in layer.outputs)
+            for tensor in layer.inputs:
+                self._read.setdefault(tensor.name, []).append(index)
+
+    def duration_ns(self, first: int, last: int) -> float:
+        """A launch of layers ``first`` .. ``last``; see :func:`segment_ns`."""
+        run, plain = self._run(first, last), float(self._sums[last + 1] - self._sums[first])
+        by_class = class_sums(run.layers, np.diff(self._sums[first : last + 2]).tolist())
+        added = correction_ns(plain, terms_of(run), self._table.correction, by_class)
+        return max(plain + added + transfer_ns(run, self._table.overhead), 0.0)
+
+    def times(self, runs: Sequence[tuple[int, int]]) -> SegmentTimes:
+        """See :func:`segment_times`."""
+        alone = np.asarray([self.duration_ns(first, last) for first, last in runs], np.float64)
+        joined = [self.duration_ns(runs[i][0], runs[i + 1][1]) for i in range(len(runs) - 1)]
+        boundary = alone[:-1] + alone[1:] - np.asarray(joined, np.float64)
+        return SegmentTimes(
+            duration_ns=np.round(alone).astype(np.int64),
+            boundary_ns=np.maximum(np.round(boundary), 0).astype(np.int64),
+        )
+
+    def _run(self, first: int, last: int) -> _Run:
+        """With those of the model's own inputs and outputs that it reads and makes."""
+        model, outer = self._model, (first, last) == (0, len(self._model.layers) - 1)
+        return _Run(
+            layers=model.layers[first : last + 1],
+            inputs=tuple(
+                tensor
+                for tensor in model.inputs
+                if tensor.name not in model.handed_on
+                and (outer or any(first <= index <= last for index in self._read.get(tensor.name, ())))
+            ),
+            outputs=tuple(
+                tensor
+                for tensor in model.outputs
+                if tensor.name not in model.handed_on
+                and first <= self._made.get(tensor.name, len(model.layers) - 1) <= last
+            ),
+        )
+
+
 def segment_times(model: Model, runs: Sequence[tuple[int, int]], estimator: Estimator) -> SegmentTimes:
     """Durations of a model's runs of layers, and what the cuts between them cost.
 
@@ -55,27 +128,42 @@ def segment_times(model: Model, runs: Sequence[tuple[int, int]], estimator: Esti
     Raises:
         InputError: the runs do not cover the model, an end is no legal cut, or a layer has no entry.
     """
+    obstacles = {cut.position: cut.obstacle for cut in model.cuts}
     expected = 0
     for first, last in runs:
         if first != expected or last < first:
             raise InputError(
                 f"runs of layers leave a gap: layer {expected} is not the first of a run", where=model.name
             )
+        if obstacle := obstacles.get(first):
+            raise InputError(f"no cut after layer {model.layers[first - 1].name!r}: {obstacle}", where=model.name)
         expected = last + 1
     if expected != len(model.layers):
         raise InputError(f"runs end at layer {expected - 1} of {len(model.layers)}", where=model.name)
-    sums = np.concatenate([[0.0], np.cumsum(estimator.layers_ns(model))])
+    return SegmentPrices(model, estimator).times(runs)
 
-    def duration(first: int, last: int) -> float:
-        part = model.segment(first, last)
-        plain = sums[last + 1] - sums[first]
-        added = correction_ns(plain, terms_of(part), estimator.table.correction)
-        return float(max(plain + added + transfer_ns(part, estimator.table.overhead), 0.0))
 
-    alone = [duration(first, last) for first, last in runs]
-    joined = [duration(runs[i][0], runs[i + 1][1]) for i in range(len(runs) - 1)]
-    boundary = [alone[i] + alone[i + 1] - joined[i] for i in range(len(joined))]
-    return SegmentTimes(
-        duration_ns=np.round(alone).astype(np.int64),
-        boundary_ns=np.maximum(np.round(np.asarray(boundary, np.float64)), 0).astype(np.int64),
-    )
+def launch_excess(table: LatencyTable, unit: str, quantile: float) -> float | None:
+    """How far launches vary on the table's device: quantile over median, all entries' launches together.
+
+    What varies is a launch, not a layer: an entry's samples are its launches less a constant overhead,
+    which is added again. Each launch counts relative to its entry's median; a p99 needs hundreds of
+    samples, and all entries together have them. Drift of the machine's speed is not in it: a campaign
+    takes that out of its samples.
+
+    Args:
+        table: with entries of the unit.
+        unit: whose launches count.
+        quantile: 0 to 1.
+
+    Returns:
+        At least 1; ``None``: fewer than 100 samples.
+    """
+    relative = []
+    for entry in table.entries:
+        if entry.unit == unit and len(entry.samples_ns) > 1:
+            launches = np.asarray(entry.samples_ns, np.float64) + entry.overhead_ns
+            relative.append(launches / max(float(np.median(launches)), 1.0))
+    if sum(map(len, relative)) < _LEAST_SAMPLES:
+        return None
+    return max(float(np.quantile(np.concatenate(relative), quantile)), 1.0)

@@ -13,7 +13,7 @@ from framefit.core.latency_table import Unmeasured, Value
 from framefit.core.model import GraphBuilder, Model, configuration, with_auxiliary
 from framefit.errors import FramefitError, InputError
 
-__all__ = ["GridSpec", "LayerGrid", "Subject", "distinct_layers", "grid_models"]
+__all__ = ["GridSpec", "LayerGrid", "Subject", "distinct_layers", "grid_models", "layer_key"]
 
 
 Fusions = Callable[[Model], Sequence[Sequence[str]]]
@@ -37,7 +37,7 @@ class Subject:
     @property
     def key(self) -> str:
         """The same for equal configurations."""
-        return _key(self.op, self.configuration)
+        return layer_key(self.op, self.configuration)
 
 
 class LayerGrid(Record, kw_only=True):
@@ -95,7 +95,7 @@ def distinct_layers(
         model = model.grouped(fusions(model))
     places: dict[str, list[int]] = {}
     for index, (layer, nodes) in enumerate(zip(model.layers, model.nodes, strict=True)):
-        places.setdefault(_key(layer.op, configuration(nodes)), []).append(index)
+        places.setdefault(layer_key(layer.op, configuration(nodes)), []).append(index)
     subjects, failed = [], []
     for indices in places.values():
         op, found = model.layers[indices[0]].op, configuration(model.nodes[indices[0]])
@@ -153,5 +153,6 @@ def _layer(
     return str(b.op(op, *inputs))
 
 
-def _key(op: str, configuration: dict[str, Value]) -> str:
+def layer_key(op: str, configuration: dict[str, Value]) -> str:
+    """The same for equal configurations."""
     return msgspec.json.encode((op, configuration), order="sorted").decode()

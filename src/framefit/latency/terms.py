@@ -8,17 +8,52 @@ since the last frame, and tensors stay in a layout from one layer of a kind to t
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import Record
 from framefit.core.latency_table import Correction, Overhead
-from framefit.core.model import Model, TensorInfo
+from framefit.core.model import Layer, TensorInfo
 
-__all__ = ["Terms", "correction_ns", "student_quantile", "terms_of", "transfer_ns"]
+__all__ = ["CLASSES", "Launched", "Terms", "class_sums", "correction_ns", "student_quantile", "terms_of", "transfer_ns"]
+
+CLASSES: dict[str, tuple[str, ...]] = {
+    "convolution": ("Conv",),
+    "product": ("MatMul", "Gemm", "Attention"),
+    "recurrent": ("LSTM", "GRU", "RNN"),
+    "movement": ("Reorder", "Transpose", "Concat", "Reshape", "Resize", "Slice", "Split", "queeze", "Flatten", "Pad"),
+    "element": (),
+}
+"""Class of layers -> parts of their operators' names; the last one is of all others."""
 
 _BLOCKED = ("Conv", "Pool")  # operators whose kernels keep channels in blocks
+
+
+class Launched(Protocol):
+    """What is launched at once: a model, a segment, or layers of one; fused groups are layers."""
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """In order."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """That the host or another segment gives."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """That the host or another segment takes."""
+        ...
+
+    @property
+    def handed_on(self) -> Collection[str]:
+        """Names of tensors that stay on the device."""
+        ...
 
 
 class Terms(Record, kw_only=True):
@@ -37,7 +72,7 @@ class Terms(Record, kw_only=True):
     working_bytes: int
 
 
-def terms_of(model: Model) -> Terms:
+def terms_of(model: Launched) -> Terms:
     """The terms of a model whose fused groups are layers."""
     blocked = {
         tensor.name: tensor.bytes for layer in model.layers if _keeps_layout(layer.op) for tensor in layer.outputs
@@ -54,8 +89,26 @@ def terms_of(model: Model) -> Terms:
     )
 
 
-def correction_ns(plain_ns: npt.ArrayLike, terms: Terms, correction: Correction | None) -> float:
-    """What a correction adds to a plain sum of layers, in nanoseconds; below 0 where it takes off."""
+def class_sums(layers: Iterable[Layer], latency_ns: Iterable[float]) -> dict[str, float]:
+    """Sums of layers that a network may treat alike: how they use caches, and what they wait for."""
+    found = dict.fromkeys(CLASSES, 0.0)
+    for layer, ns in zip(layers, latency_ns, strict=True):
+        kinds = (name for name, parts in CLASSES.items() if any(part in layer.op for part in parts))
+        found[next(kinds, "element")] += ns
+    return found
+
+
+def correction_ns(
+    plain_ns: npt.ArrayLike, terms: Terms, correction: Correction | None, by_class: Mapping[str, float] | None = None
+) -> float:
+    """What a correction adds to a plain sum of layers, in nanoseconds; below 0 where it takes off.
+
+    Args:
+        plain_ns: sum of the layers.
+        terms: of what is launched.
+        correction: of the table.
+        by_class: sums of classes of layers, see :func:`class_sums`.
+    """
     if correction is None:
         return 0.0
     cold = terms.weight_bytes if terms.working_bytes > correction.cache_bytes else 0
@@ -65,10 +118,11 @@ def correction_ns(plain_ns: npt.ArrayLike, terms: Terms, correction: Correction 
         + correction.boundary_ns * terms.boundaries
         + correction.layout_ns_per_byte * terms.layout_bytes
         + correction.cold_ns_per_byte * cold
+        + math.fsum(ratio * (by_class or {}).get(name, 0.0) for name, ratio in correction.class_ratios.items())
     )
 
 
-def transfer_ns(model: Model, overhead: Overhead | None) -> float:
+def transfer_ns(model: Launched, overhead: Overhead | None) -> float:
     """The host's part in one launch; tensors that segments hand to each other are not transferred."""
     if overhead is None:
         return 0.0

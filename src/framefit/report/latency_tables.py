@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from framefit.core.additivity import AdditivityAudit, Correction
 from framefit.core.latency_table import (
     EntryComparison,
     LatencyEntry,
@@ -21,9 +22,16 @@ from framefit.core.latency_table import (
 from framefit.core.results import LatencyEstimate
 from framefit.report.tables import format_duration, format_ratio
 
-__all__ = ["comparison_view", "estimate_view", "table_view"]
+__all__ = ["audit_view", "comparison_view", "estimate_view", "table_view"]
 
 _MAX_ROWS = 200
+_TERMS = {
+    "scale": "a scale",
+    "launch_ns": "a constant a launch",
+    "boundary_ns": "a constant a boundary",
+    "layout_ns_per_byte": "bytes that stay in one layout",
+    "cold_ns_per_byte": "weights that the cache does not hold",
+}
 
 
 def estimate_view(estimate: LatencyEstimate) -> RenderableType:
@@ -91,13 +99,9 @@ def table_view(table: LatencyTable) -> RenderableType:
             )
         )
     if (correction := table.correction) is not None:
-        blocks.append(
-            Text(
-                f"correction: {correction.scale:.3f} x the sum, {format_duration(correction.launch_ns)} a launch, "
-                f"{format_duration(correction.boundary_ns)} a boundary, from {correction.networks} networks; those "
-                f"that were left out differ by {format_ratio(correction.error_ratio)} (standard deviation)"
-            )
-        )
+        blocks.append(Text(_correction(correction)))
+    if table.audit is not None:
+        blocks.append(audit_view(table.audit))
     entries = _table("Entries", ["op", "configuration"], ["latency", "90 %", "samples"], ["unit", "source"])
     _cut(entries, len(table.entries))
     for entry in table.entries[:_MAX_ROWS]:
@@ -110,6 +114,33 @@ def table_view(table: LatencyTable) -> RenderableType:
             Text(entry.source + (", below noise" if entry.below_noise else "")),
         )
     return _spaced([*blocks, entries, *(Text(f"warning: {warning}") for warning in table.warnings)])
+
+
+def audit_view(audit: AdditivityAudit) -> RenderableType:
+    """Whole networks as measured, and as they are told with and without correction.
+
+    Args:
+        audit: of a table.
+
+    Returns:
+        A rich renderable, at its best from 100 columns.
+    """
+    kept = (
+        f"corrected by {', '.join(_TERMS.get(term, term) for term in audit.terms)}"
+        if audit.terms
+        else ("no correction made networks that were left out better told: the sum stands as it is")
+    )
+    table = _table("Audit", ["network"], ["measured", "sum + overhead", "", "corrected", "", "left out", ""])
+    for one in audit.networks:
+        row = [format_duration(one.measured_ns)]
+        for told_ns in (one.plain_sum_ns + one.overhead_ns, one.corrected_ns, one.left_out_ns):
+            row += [format_duration(told_ns), f"{100 * (told_ns / max(one.measured_ns, 1) - 1):+.1f} %"]
+        table.add_row(*_names(one.name), *row)
+    table.caption = (
+        f"{kept}; median error {format_ratio(audit.plain_error_ratio)} of the sum, "
+        f"{format_ratio(audit.left_out_error_ratio)} of networks left out of the fit"
+    )
+    return table
 
 
 def comparison_view(comparison: TableComparison) -> RenderableType:
@@ -155,6 +186,30 @@ def comparison_view(comparison: TableComparison) -> RenderableType:
         if lacking:
             blocks.append(_lacking(title, lacking))
     return _spaced(blocks)
+
+
+def _correction(correction: Correction) -> str:
+    parts = [f"{correction.scale:.3f} x the sum"]
+    parts += [
+        f"{format_duration(ns)} {what}"
+        for ns, what in (
+            (correction.launch_ns, "a launch"),
+            (correction.boundary_ns, "a boundary"),
+        )
+        if ns
+    ]
+    parts += [
+        f"{ns:.3g} ns {what}"
+        for ns, what in (
+            (correction.layout_ns_per_byte, "a byte that stays in its layout"),
+            (correction.cold_ns_per_byte, f"a byte of weights above {correction.cache_bytes >> 10} KiB"),
+        )
+        if ns
+    ]
+    return (
+        f"correction: {', '.join(parts)}, from {correction.networks} networks; those that were left out differ by "
+        f"{format_ratio(correction.error_ratio)} (standard deviation)"
+    )
 
 
 def _lacking(title: str, entries: Sequence[LatencyEntry]) -> Table:

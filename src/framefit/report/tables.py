@@ -224,8 +224,8 @@ def _plan_models(timetable: Timetable) -> Table:
     return table
 
 
-def _difference(ratio: float) -> str:
-    return "0" if ratio == 0 else f"{ratio:.1e}"
+def _difference(ratio: float | None) -> str:
+    return "not compared" if ratio is None else "0" if ratio == 0 else f"{ratio:.1e}"
 
 
 def _plan_segments(models: Sequence[PlannedModel]) -> RenderableType:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Placement", "place"]
+from framefit.core.model import Model
+
+__all__ = ["Placement", "place", "tensor_bytes"]
 
 _ALIGNMENT = 64
 
@@ -50,3 +52,25 @@ def place(sizes: Sequence[int], lifetimes: Sequence[tuple[int, int]]) -> Placeme
         placed.append(index)
     total = max((offsets[i] + -(-sizes[i] // _ALIGNMENT) * _ALIGNMENT for i in placed), default=0)
     return Placement(tuple(offsets), total)
+
+
+def tensor_bytes(model: Model, bounds: Sequence[tuple[int, int]], state: Mapping[str, str]) -> int:
+    """Memory of a model's tensors in these segments: its ends, state twice, and the planned block between segments.
+
+    Args:
+        model: in the layers that ``bounds`` count.
+        bounds: first and last layer of each segment.
+        state: graph input -> output that is fed back to it.
+    """
+    keep = {tensor.name for tensor in model.outputs}
+    feedback = set(state.values())
+    lifetimes: dict[str, tuple[int, int]] = {}
+    sizes: dict[str, int] = {}
+    for index, (_, last) in enumerate(bounds[:-1]):
+        for tensor in model.cuts[last].tensors:
+            if tensor.name not in keep:
+                lifetimes[tensor.name] = lifetimes.get(tensor.name, (index, index))[0], index + 1
+                sizes[tensor.name] = tensor.bytes
+    ends = {tensor.name: tensor.bytes * (2 if tensor.name in state else 1) for tensor in model.inputs}
+    ends |= {t.name: t.bytes for t in model.outputs if t.fixed and t.name not in feedback}
+    return sum(ends.values()) + place(list(sizes.values()), [lifetimes[name] for name in sizes]).total_bytes

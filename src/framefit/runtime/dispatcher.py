@@ -119,6 +119,7 @@ class Dispatcher:
         self._overwritten = 0  # packets
         self._drained = 0
         self._last_finish = -1
+        self._thread_ns = 0
         self.ended = False
         self.launches = LaunchLog()
         self.frames = FrameLog()
@@ -292,13 +293,17 @@ class Dispatcher:
         followed = self._one_thread and self._last_finish >= 0
         if followed:
             ready_ns = self._last_finish
-        before = time.thread_time_ns() if self._on_thread else 0
+        # What follows at once has the reading of the launch before: a call of the system less in between.
+        before = self._thread_ns if followed or not self._on_thread else time.thread_time_ns()
         try:
             done = job.execution.launch(segment)
         except BaseException:
             self.launches.add(program, window, frame, self._clock.now_ns(), -1, ready_ns, followed, -1)
             raise
-        spent = time.thread_time_ns() - before if self._on_thread else -1
+        spent = -1
+        if self._on_thread:
+            after = self._thread_ns = time.thread_time_ns()
+            spent = after - before
         started, finished = done.started_ns, done.finished_ns
         self.launches.add(program, window, frame, started, finished, ready_ns, followed, spent)
         if segment == 0:

@@ -10,11 +10,11 @@ import numpy as np
 from framefit.core.model import Model, TensorInfo
 from framefit.devices.device import Array, Binding, Completion, Device, Tensors, allocate, random_inputs
 from framefit.errors import FramefitError, InputError
-from framefit.runtime.buffers import place
+from framefit.runtime.buffers import place, tensor_bytes
 from framefit.runtime.functions import told
 from framefit.runtime.prepare import Preparation
 
-__all__ = ["Execution", "Postprocess", "Prepare", "greatest_difference", "one_frame"]
+__all__ = ["Execution", "Postprocess", "Prepare", "check_state", "greatest_difference", "one_frame"]
 
 Prepare = Callable[[Array], Array]  # a raw frame -> one frame of an input
 Postprocess = Callable[[dict[str, Array]], dict[str, Array]]  # all outputs -> what replaces them
@@ -70,7 +70,7 @@ class Execution:
         self._device = device
         self.frames = frames
         self._postprocess = postprocess
-        self._check_state()
+        check_state(model, self.state, self.name)
         self._one = {t.name: one_frame(t, frames, frames_axis, f"model {self.name!r}") for t in self.inputs}
         self._shapes = {name: _accepted(tensor) for name, tensor in self._one.items()}
         self._prepare = self._check_prepare(prepare or {})
@@ -80,6 +80,7 @@ class Execution:
         handles = [device.compile(part, unit, label) for part, label in zip(self.parts, self.labels, strict=True)]
         self.operations = tuple(handle.operations for handle in handles)
         self._tensors = self._allocate()
+        self.memory_bytes = tensor_bytes(model, self.bounds, self.state)
         self._bindings: list[list[Binding]] = [
             [handle.bind(tensors) for handle in handles] for tensors in self._tensors
         ]
@@ -307,26 +308,6 @@ class Execution:
                 )
         return dict(prepare)
 
-    def _check_state(self) -> None:
-        inputs = {tensor.name: tensor for tensor in self.model.inputs}
-        outputs = {tensor.name: tensor for tensor in self.model.outputs}
-        fed_back: dict[str, str] = {}
-        for source, sink in self.state.items():
-            where = f"model {self.name!r}, state.{source}"
-            if (other := fed_back.setdefault(sink, source)) != source:
-                raise InputError(f"output {sink!r} already feeds {other!r}", where=where, remedy="feed it back once")
-            if source not in inputs:
-                raise InputError(f"no input {source!r}; inputs: {', '.join(inputs)}", where=where, remedy="correct it")
-            if sink not in outputs:
-                raise InputError(f"no output {sink!r}; outputs: {', '.join(outputs)}", where=where, remedy="correct it")
-            if outputs[sink].shape not in (None, inputs[source].shape) or outputs[sink].dtype != inputs[source].dtype:
-                raise InputError(
-                    f"output {sink!r} is {outputs[sink].dtype} {outputs[sink].shape}, "
-                    f"the input {inputs[source].dtype} {inputs[source].shape}",
-                    where=where,
-                    remedy="feed back an output of the input's shape",
-                )
-
     def _allocate(self) -> list[dict[str, Array]]:
         """Tensors by name, once for each parity of the state."""
         last_read = {tensor.name: index for index, part in enumerate(self.parts) for tensor in part.inputs}
@@ -353,13 +334,38 @@ class Execution:
         for parity in range(2 if self.state else 1):
             fed_back = {sink: ends[1 - parity][source] for source, sink in self.state.items()}
             sets.append(shared | ends[parity] | fed_back)
-        self.memory_bytes = sum(
-            {
-                id(a): a.nbytes for t in sets for n, a in t.items() if n not in last_read or n in shapes or n in keep
-            }.values()
-        )
-        self.memory_bytes += plan.total_bytes
         return sets
+
+
+def check_state(model: Model, state: Mapping[str, str], name: str) -> None:
+    """Refuse state that cannot be fed back.
+
+    Args:
+        model: whose inputs and outputs they are.
+        state: graph input -> output that is fed back to it.
+        name: of the model, for messages.
+
+    Raises:
+        InputError: no such input or output, shapes differ, or an output feeds two inputs.
+    """
+    inputs = {tensor.name: tensor for tensor in model.inputs}
+    outputs = {tensor.name: tensor for tensor in model.outputs}
+    fed_back: dict[str, str] = {}
+    for source, sink in state.items():
+        where = f"model {name!r}, state.{source}"
+        if (other := fed_back.setdefault(sink, source)) != source:
+            raise InputError(f"output {sink!r} already feeds {other!r}", where=where, remedy="feed it back once")
+        if source not in inputs:
+            raise InputError(f"no input {source!r}; inputs: {', '.join(inputs)}", where=where, remedy="correct it")
+        if sink not in outputs:
+            raise InputError(f"no output {sink!r}; outputs: {', '.join(outputs)}", where=where, remedy="correct it")
+        if outputs[sink].shape not in (None, inputs[source].shape) or outputs[sink].dtype != inputs[source].dtype:
+            raise InputError(
+                f"output {sink!r} is {outputs[sink].dtype} {outputs[sink].shape}, "
+                f"the input {inputs[source].dtype} {inputs[source].shape}",
+                where=where,
+                remedy="feed back an output of the input's shape",
+            )
 
 
 class _NoDevice:

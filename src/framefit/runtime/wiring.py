@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from framefit.core.model import Model, TensorInfo
-from framefit.core.model.reading import read_graph
+from framefit.core.model.reading import declared_inputs
 from framefit.core.workload import IMPLICIT_STREAM, ModelEntry, Preprocess, StreamEntry, WhenFull, Workload
 from framefit.devices.device import Device
 from framefit.errors import InputError, UnsupportedError
-from framefit.runtime.execution import Execution, Postprocess, one_frame
+from framefit.runtime.execution import Execution, Postprocess, check_state, one_frame
 from framefit.runtime.functions import load_function
 from framefit.runtime.prepare import Preparation, image_axes
 from framefit.runtime.sinks import check_sink
@@ -152,7 +152,7 @@ def _in_step(models: Sequence[WiredModel]) -> list[WiredModel]:
 def _wire(entry: ModelEntry, workload: Workload, app: Path) -> WiredModel:
     streams = {stream.name: stream for stream in streams_of(workload)}
     where = f"{app}: model {entry.name!r}"
-    declared = _declared(entry.path)
+    declared = declared_inputs(entry.path)
     for key in ("inputs", "shapes", "state", "constants"):
         for name in getattr(entry, key):
             if name not in declared:
@@ -180,6 +180,7 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path) -> WiredModel:
             )
         shapes.setdefault(name, shape)
     model = Model.load(entry.path, shapes=shapes, constants=entry.constants, name=entry.name)
+    check_state(model, entry.state, entry.name)
     prepare = {}
     for tensor in model.inputs:
         if tensor.name in sources:
@@ -211,17 +212,6 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path) -> WiredModel:
         depth=max(min((stream.queue for stream in read), default=1), entry.frames),
         when_full=next((rule for rule in _STRICTEST if rule in rules), "drop-oldest"),
     )
-
-
-def _declared(path: str) -> dict[str, _Sizes]:
-    """A file's inputs that are no initializers, with the sizes it declares."""
-    declared: dict[str, _Sizes] = {}
-    for value in read_graph(path).graph.inputs:
-        if not value.is_initializer():
-            shape = value.shape
-            sizes = None if shape is None else tuple(size if isinstance(size, int) else None for size in shape)
-            declared[str(value.name)] = sizes
-    return declared
 
 
 def _sources(entry: ModelEntry, names: Sequence[str], streams: Mapping[str, StreamEntry], where: str) -> dict[str, str]:

@@ -22,6 +22,7 @@ class Work:
         whole_ns: median duration of the whole model.
         segments_ns: those of its segments, in order; default: one, the whole.
         needed_ns: what each segment needs to be started; default: what it takes.
+        varied_ns: the segments' durations for one frame after the other, in turn, where they vary.
         every: windows between its frames.
         frames: that one launch of the model consumes.
         queue: frames that may wait.
@@ -35,6 +36,7 @@ class Work:
     queue: int = 1
     share: float = 1.0
     needed_ns: Sequence[int] = ()
+    varied_ns: Sequence[Sequence[int]] = ()
 
 
 def fluid_rates(residual_ns: float, models: Sequence[Work]) -> list[float]:
@@ -85,6 +87,7 @@ def packing_bounds_hz(
         windows: how many to play through.
     """
     segments = [model.segments_ns or (round(model.whole_ns),) for model in models]
+    taken = [model.varied_ns or (own,) for model, own in zip(models, segments, strict=True)]
     asked = [model.needed_ns or own for model, own in zip(models, segments, strict=True)]
     rotation = Rotation(len(models))
     waiting, turns, launches = [0] * len(models), [0] * len(models), [0] * len(models)
@@ -98,7 +101,7 @@ def packing_bounds_hz(
                 needed[number] = asked[number][0]
         now = priority_ns
         while (chosen := rotation.choose(needed, window_ns - guard_ns - now)) is not None:
-            now += segments[chosen][turns[chosen]]
+            now += taken[chosen][launches[chosen] % len(taken[chosen])][turns[chosen]]
             turns[chosen] += 1
             if turns[chosen] == len(segments[chosen]):
                 turns[chosen] = 0

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MOST_OVERHEAD_RATIO", "Pieces", "partition"]
+__all__ = ["MOST_OVERHEAD_RATIO", "Pieces", "beside", "partition"]
 
 MOST_OVERHEAD_RATIO = 0.02  # that boundaries may add to a model
 _BOUNDARY_WEIGHTS = (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 1e6)
@@ -46,50 +46,52 @@ class Pieces:
         return len(self.median_ns)
 
     def scaled(self, factor: npt.NDArray[np.float64]) -> Pieces:
-        """The same boundaries, each piece's times multiplied."""
-        return Pieces(
-            median_ns=(self.median_ns * factor).astype(np.int64),
-            quantile_ns=(self.quantile_ns * factor).astype(np.int64),
-            boundary_ns=self.boundary_ns,
-        )
-
-    def dearer(self, extra_ns: float) -> Pieces:
-        """With each boundary so much dearer."""
-        half = np.zeros(len(self))
-        half[:-1] += extra_ns / 2
-        half[1:] += extra_ns / 2
-        spread = self.quantile_ns / np.maximum(self.median_ns, 1)
-        median = self.median_ns + half
+        """The same boundaries; what each piece takes beside its parts of them is multiplied."""
+        halves = beside(self.boundary_ns)
+        median = np.maximum(self.median_ns - halves, 0) * factor + halves
         return Pieces(
             median_ns=median.astype(np.int64),
-            quantile_ns=np.ceil(median * spread).astype(np.int64),
-            boundary_ns=(self.boundary_ns + extra_ns).astype(np.int64),
+            quantile_ns=np.ceil(median * (self.quantile_ns / np.maximum(self.median_ns, 1))).astype(np.int64),
+            boundary_ns=self.boundary_ns,
         )
 
     def joined(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Median and quantile of every run of pieces i .. j, as two n x n matrices.
 
-        Boundaries inside a run are not paid. Excesses of the quantile over the median add
-        up: what makes one piece of a launch slow mostly makes all of them slow.
+        Boundaries inside a run are not paid, nor their share of the excess. Excesses of the
+        quantile over the median add up: what makes one piece of a launch slow mostly makes
+        all of them slow.
         """
-        medians, excess, inner = self._sums()
-        median = medians[None, 1:] - medians[:-1, None] - (inner[None, :] - inner[:, None])
-        return np.maximum(median, 0), np.maximum(median, 0) + excess[None, 1:] - excess[:-1, None]
+        sums = self._sums()
+        median, excess = (
+            total[None, 1:] - total[:-1, None] - (inner[None, :] - inner[:, None]) for total, inner in sums
+        )
+        return np.maximum(median, 0), np.maximum(median, 0) + np.maximum(excess, 0)
 
     def of(self, runs: Sequence[tuple[int, int]]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """The same for some runs only: median and quantile of each."""
-        medians, excess, inner = self._sums()
         first, last = np.asarray(runs, np.int64).reshape(-1, 2).T
-        median = np.maximum(medians[last + 1] - medians[first] - (inner[last] - inner[first]), 0)
-        return median, median + excess[last + 1] - excess[first]
-
-    def _sums(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Medians, excesses and boundaries, cumulated."""
-        return (
-            np.concatenate([[0.0], np.cumsum(self.median_ns, dtype=np.float64)]),
-            np.concatenate([[0.0], np.cumsum(self.quantile_ns - self.median_ns, dtype=np.float64)]),
-            np.concatenate([[0.0], np.cumsum(self.boundary_ns, dtype=np.float64)]),
+        median, excess = (
+            np.maximum(total[last + 1] - total[first] - (inner[last] - inner[first]), 0)
+            for total, inner in self._sums()
         )
+        return median, median + excess
+
+    def _sums(self) -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+        """Of medians and of excesses: all pieces' and all boundaries', cumulated."""
+        excess = self.quantile_ns - self.median_ns
+        ratio = excess / np.maximum(self.median_ns, 1)
+        inner = self.boundary_ns * (ratio[:-1] + ratio[1:]) / 2  # a piece's time includes half of each boundary
+        return [
+            (np.concatenate([[0.0], np.cumsum(pieces, dtype=np.float64)]),
+             np.concatenate([[0.0], np.cumsum(boundaries, dtype=np.float64)]))
+            for pieces, boundaries in ((self.median_ns, self.boundary_ns), (excess, inner))
+        ]  # fmt: skip
+
+
+def beside(boundary_ns: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """What each piece's time includes of the boundaries beside it: half of each."""
+    return np.convolve(boundary_ns, [0.5, 0.5]) if len(boundary_ns) else np.zeros(1)
 
 
 def partition(

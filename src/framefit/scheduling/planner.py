@@ -16,7 +16,18 @@ from framefit.scheduling.bounds import Work, packing_bounds_hz
 from framefit.scheduling.partition import Pieces, partition
 from framefit.scheduling.timetable import Beat, build_timetable, reserved_periods, segment_room
 
-__all__ = ["Candidate", "Cutting", "arrange", "choose_segments", "cut", "fixes", "split_limit"]
+__all__ = [
+    "Candidate",
+    "Cutting",
+    "arrange",
+    "choose_segments",
+    "cut",
+    "estimated",
+    "fixes",
+    "limits",
+    "served_ratio",
+    "split_limit",
+]
 
 Mode = Literal["fill", "fewest", "equal"]
 
@@ -122,11 +133,11 @@ def cut(candidates: Sequence[Candidate], beat: Beat, mode: Mode = "fill") -> Cut
     best: tuple[bool, float, int, Cutting] | None = None
     for limit, way in ways:
         runs = choose_segments(candidates, beat.covering(limit), way, limit)
-        models = _models(candidates, runs)
+        models = estimated(candidates, runs)
         found = Cutting(beat.guarded(models), runs, models)
         if len(ways) == 1:
             return found
-        useful = _useful_ratio(candidates, models, found.beat) if found.fits else 0.0
+        useful = served_ratio(candidates, models, found.beat) if found.fits else 0.0
         rank = not found.fits, -round(useful / _ALIKE) * _ALIKE, sum(len(model.segments) for model in models)
         if best is None or rank < best[:3]:
             best = *rank, found
@@ -134,16 +145,28 @@ def cut(candidates: Sequence[Candidate], beat: Beat, mode: Mode = "fill") -> Cut
     return best[3]
 
 
-def _limits(candidates: Sequence[Candidate], beat: Beat, mode: Mode) -> list[int | None]:
-    """Greatest segments to be tried; the longest leaves room for its own guard."""
+def _limits(candidates: Sequence[Candidate], beat: Beat, mode: Mode) -> Sequence[int | None]:
+    """Greatest segments to be tried where the guard follows from them."""
     if not beat.excess_ratio:
         return [None]
+    return limits(candidates, beat)[: None if mode == "fill" else 1]
+
+
+def limits(candidates: Sequence[Candidate], beat: Beat) -> list[int]:
+    """Greatest lengths of a segment, from the longest downwards; that one leaves room for its own guard."""
     room = segment_room(beat, [c.model for c in candidates if c.model.role == "priority"])
-    longest = int(room / (1 + beat.excess_ratio))
-    return [int(longest * _FINER**step) for step in range(_MOST_FINER if mode == "fill" else 1)]
+    return [int(room / (1 + beat.excess_ratio) * _FINER**step) for step in range(_MOST_FINER)]
 
 
-def _models(candidates: Sequence[Candidate], chosen: Mapping[str, list[tuple[int, int]] | None]) -> list[PlannedModel]:
+def estimated(
+    candidates: Sequence[Candidate], chosen: Mapping[str, list[tuple[int, int]] | None]
+) -> list[PlannedModel]:
+    """The candidates in runs of their pieces, at estimated costs.
+
+    Args:
+        candidates: of which these
+        chosen: are cut; ``None``: into all pieces, for no cut makes it fit.
+    """
     models = []
     for candidate in candidates:
         if candidate.model.name not in chosen:
@@ -156,8 +179,18 @@ def _models(candidates: Sequence[Candidate], chosen: Mapping[str, list[tuple[int
     return models
 
 
-def _useful_ratio(candidates: Sequence[Candidate], models: Sequence[PlannedModel], beat: Beat) -> float:
-    """Part of the time that is useful background work: the uncut models' medians, played through."""
+def served_ratio(
+    candidates: Sequence[Candidate], models: Sequence[PlannedModel], beat: Beat, *, varied: bool = False
+) -> float:
+    """Part of the time that is useful background work: the uncut models' medians, played through.
+
+    Args:
+        candidates: uncut.
+        models: the same as they are cut.
+        beat: with its guard.
+        varied: every second frame takes half of the excess over the median more: nobody knows
+            exactly what launches take, so no window may be filled to the brim.
+    """
     reserved = reserved_periods(beat, [model for model in models if model.role == "priority"])
     taken = max(sum(period.end_ns - period.start_ns for period in periods) for periods in reserved)
     background = [(c, m) for c, m in zip(candidates, models, strict=True) if m.role == "background"]
@@ -170,12 +203,20 @@ def _useful_ratio(candidates: Sequence[Candidate], models: Sequence[PlannedModel
             frames=demand.frames,
             queue=demand.queue,
             needed_ns=[segment.duration_ns for segment in model.segments],
+            varied_ns=_varied(model) if varied else (),
         )
         for ns, (_, model) in zip(whole, background, strict=True)
         for demand in [beat.of(model.name)]
     ]
     rates = packing_bounds_hz(beat.window_ns, taken, work, guard_ns=beat.guard_ns, windows=_PLAYED)
     return sum(rate / one.frames * ns for rate, one, ns in zip(rates, work, whole, strict=True)) / 1e9
+
+
+def _varied(model: PlannedModel) -> tuple[list[int], list[int]]:
+    return (
+        [segment.median_ns for segment in model.segments],
+        [(segment.median_ns + segment.duration_ns) // 2 for segment in model.segments],
+    )
 
 
 def _cut(candidate: Candidate, runs: Sequence[tuple[int, int]]) -> PlannedModel:

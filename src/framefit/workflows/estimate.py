@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,16 @@ from framefit.devices.device import Device
 from framefit.devices.facts import device_facts
 from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.npu.work import LayerWork
+from framefit.devices.ort import OrtDevice
 from framefit.errors import InputError
+from framefit.latency.attribution import attributed, owners
 from framefit.latency.calibrate import Analytical
 from framefit.latency.estimate import Estimator
+from framefit.latency.fusion import known_groups
 from framefit.workflows.cycles import load_model
 from framefit.workflows.measure import open_target
 
-__all__ = ["analytical_model", "estimate", "table_device"]
+__all__ = ["analytical_model", "estimate", "estimated", "layer_groups", "table_device"]
 
 # What a target without a described processor (a CPU) is taken to be like before calibration: only
 # the balance of arithmetic, memory and overhead counts, the table brings its speed.
@@ -85,12 +88,44 @@ def estimate(
     read = table if isinstance(table, LatencyTable) else read_table(table)
     device = table_device(read, target, where, checked=not any_fingerprint)
     chosen = unit or next(iter(read.units), "")
-    fusions = epilogue_groups(loaded) if device is None else device.fusions(loaded)
     analytical = analytical_model(None if device is None else device.target, chosen)
-    found = Estimator(read, chosen, fallback=fallback, analytical=analytical).estimate(loaded.grouped(fusions))
+    estimator = Estimator(read, chosen, fallback=fallback, analytical=analytical)
+    found = estimated(estimator, loaded.grouped(layer_groups(loaded, read, device)), device)
     if output is not None:
         write_record(output, found, force=force)
     return found
+
+
+def estimated(estimator: Estimator, model: Model, device: Device | None) -> LatencyEstimate:
+    """By the layers that a table of this device has, told by those of the model.
+
+    Args:
+        estimator: of the table.
+        model: with groups as layers.
+        device: of the table. One that says what it makes of a model was measured by that, unless the
+            table has groups that were found by measuring.
+
+    Raises:
+        InputError: a layer has no entry.
+    """
+    if not isinstance(device, OrtDevice) or estimator.table.fusions is not None:
+        return estimator.estimate(model)
+    lowered = device.lowered(model)
+    places = owners(model, lowered)
+    return attributed(model, places, estimator.estimate(lowered, [model.layers[place].name for place in places]))
+
+
+def layer_groups(model: Model, table: LatencyTable, device: Device | None) -> Sequence[Collection[str]]:
+    """Which nodes of a model are one layer of a table: as it was measured.
+
+    Args:
+        model: to be looked up.
+        table: where it is looked up; what it found to be fused counts before what the device says.
+        device: of the table; ``None``: not known, then products with what follows them element by element.
+    """
+    if table.fusions is not None:
+        return known_groups(model, table.fusions)
+    return epilogue_groups(model) if device is None else device.fusions(model)
 
 
 def analytical_model(target: Target | None, unit: str) -> Analytical:

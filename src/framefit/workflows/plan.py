@@ -1,50 +1,49 @@
-"""``framefit plan``: from an ``app.toml`` to a checked timetable, by measuring."""
+"""``framefit plan``: from an ``app.toml`` to a checked timetable."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from framefit.core.files import write_record
-from framefit.core.model import Model
 from framefit.core.target import resolve_target, target_file
 from framefit.core.timetable import PlannedModel, Timetable
 from framefit.core.workload import Workload, load_workload
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Device
 from framefit.devices.host import flushed_denormals, pinned, realtime_priority_permitted
-from framefit.devices.measure import Measurement
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
 from framefit.devices.store import MeasurementStore
-from framefit.errors import DeviceError, FramefitError, InputError, UnsupportedError
-from framefit.runtime.costs import Costs, Launch, MeasuredCosts, ModelledCosts
-from framefit.runtime.execution import Execution, greatest_difference
+from framefit.errors import FramefitError, InputError, UnsupportedError
+from framefit.runtime.costs import Costs, MeasuredCosts, ModelledCosts
 from framefit.runtime.functions import load_function
 from framefit.runtime.wiring import WiredModel, wire
 from framefit.scheduling.check import check_timetable
 from framefit.scheduling.levels import Traits, levels, roles
-from framefit.scheduling.partition import MOST_OVERHEAD_RATIO, Pieces
-from framefit.scheduling.pieces import candidate_pieces, paired, planned_quantile_ns, pooled_excess, priced_pieces
+from framefit.scheduling.pieces import candidate_pieces, planned_quantile_ns
 from framefit.scheduling.planned import planned_model
 from framefit.scheduling.planner import Candidate, cut, fixes
 from framefit.scheduling.timetable import Beat, Demand, build_timetable, segment_room
+from framefit.workflows.cutting import CutsOnTrial, relearn
+from framefit.workflows.pricing import MeasuredPricing, Pricing, pricing_for
+from framefit.workflows.task import PlannedTask, compared
 
-__all__ = ["Notify", "Plan", "PlannedTask", "plan", "silent"]
+__all__ = ["Notify", "Plan", "PlannedTask", "plan", "silent", "verified"]
 
 _MOST_PIECES = 64
 _LEAST_GUARD_NS = 50_000
 _FLOOR_QUANTILE = 0.95  # of wake-ups; beyond it lie stalls of the host that no guard covers
 _DISPATCH_NS = 100_000  # from waking up to the first launch, frame handed over
 _MOST_ATTEMPTS = 4  # at cutting anew where measured segments exceed the residual
-_TOLERANCE = 1e-4
-_NOISY = 2.0  # quantile over median
 
 Notify = Callable[[str], None]
 
@@ -53,41 +52,9 @@ def silent(message: str) -> None:
     """Report no progress."""
 
 
-@dataclass
-class PlannedTask:
-    """A model on its way from a file to launches.
-
-    Attributes:
-        wired: entry, model and sources.
-        whole: the uncut model, compiled.
-        execution: as it is to run; ``whole`` itself where it is not cut.
-        priority: whether windows are reserved for it.
-        level: 0 to 10, for these
-        reasons.
-        runs: first and last layer of each piece between candidate cuts, and
-        pieces: what they cost; empty and None where the model fits whole.
-        uncut: the whole model as measured.
-    """
-
-    wired: WiredModel
-    whole: Execution
-    execution: Execution
-    priority: bool = False
-    level: int = 0
-    reasons: tuple[str, ...] = ()
-    runs: list[tuple[int, int]] = field(default_factory=list)
-    pieces: Pieces | None = None
-    uncut: PlannedModel | None = None
-
-    @property
-    def name(self) -> str:
-        """The model's name in the workload."""
-        return self.wired.entry.name
-
-
 @dataclass(frozen=True)
 class Plan:
-    """A workload with its timetable, compiled.
+    """A workload with its timetable; models are compiled when they are first launched.
 
     Attributes:
         app: its file.
@@ -212,6 +179,7 @@ class _Planner:
         host = device.computer or device if isinstance(device, NpuDevice) else device
         measured = MeasuredCosts(host, host.target.units[0].name, store, workload.window_ns, notify)
         self.in_real_time = in_real_time
+        self.pricing: Pricing
         self.costs: Costs = measured
         if isinstance(device, NpuDevice):
             self.costs = ModelledCosts(device, measured.wake_ups() if in_real_time else (0,))
@@ -219,24 +187,26 @@ class _Planner:
     def plan(self) -> Plan:
         """The plan, feasible or not."""
         self.notify("loading models")
-        wired = wire(self.workload, self.app)
-        self._choose_unit(wired)
-        self.notify("compiling whole models")
-        tasks = []
+        with _no_collection():
+            wired = wire(self.workload, self.app)
+            self._choose_unit(wired)
         for model in wired:
             self.warnings += [f"{model.entry.name}: {note}" for note in model.model.assumed]
-            whole = self._execution(model, [(0, len(model.model.layers) - 1)])
-            tasks.append(PlannedTask(model, whole, whole))
-        self.notify("pricing whole models")
-        measured = self.costs.probe([(task.whole, 0) for task in tasks])
-        excess = self._excess(measured)
-        durations = [planned_quantile_ns(m.samples_ns, excess) for m in measured]
-        tasks = self._ranked(tasks, durations)
+        self.pricing = pricing_for(self.workload, self.device, self.unit, self.costs, self.notify)
+        tasks = [PlannedTask(model, self.device, self.unit) for model in wired]
+        with _no_collection():
+            priced = self.pricing.whole(tasks)
+        tasks = self._ranked(tasks, [planned_quantile_ns(one.whole_ns, one.excess) for one in priced])
         beat = self._beat(tasks)
         timetable = self._place(tasks, beat)
-        timetable = self._verified(timetable, tasks) if timetable.feasible else self._explained(timetable, tasks, beat)
-        self.warnings += _waiting(timetable, tasks)
-        self.warnings += self.costs.warnings
+        if not timetable.feasible:
+            timetable = self._explained(timetable, tasks, beat)
+        elif self.pricing.compiles:
+            self.notify("verifying the segments' outputs")
+            timetable = compared(timetable, tasks)
+        else:
+            timetable = _not_compared(timetable)
+        self.warnings += [*_waiting(timetable, tasks), *self.pricing.warnings, *self.costs.warnings]
         limits = {unit.name: round(unit.memory_mib * 2**20) for unit in self.device.target.units if unit.memory_mib}
         timetable = self._within_memory(timetable, tasks, limits.get(self.unit))
         timetable = msgspec.structs.replace(timetable, reasons=tuple(self.warnings))
@@ -278,7 +248,7 @@ class _Planner:
     def _within_memory(self, timetable: Timetable, tasks: Sequence[PlannedTask], limit: int | None) -> Timetable:
         """With the memory of all tensors, as the device stores them; infeasible where the unit has less."""
         stored = self.device.stored_ratio if isinstance(self.device, NpuDevice) else 1.0
-        needed = math.ceil(sum(task.execution.memory_bytes for task in tasks) * stored)
+        needed = math.ceil(sum(task.memory_bytes for task in tasks) * stored)
         timetable = msgspec.structs.replace(timetable, memory_bytes={self.unit: needed})
         if limit is None or needed <= limit or not timetable.feasible:
             return timetable
@@ -288,13 +258,6 @@ class _Planner:
             binding_constraint=f"the models' tensors take {needed / 2**20:.2f} MiB on unit {self.unit!r}, which has "
             f"{limit / 2**20:.2f} MiB",
         )
-
-    def _excess(self, found: Sequence[Measurement]) -> float:
-        """Quantile over median: as the device tells, or from all samples together."""
-        return self.costs.excess(self.quantile) or pooled_excess([m.samples_ns for m in found], self.quantile)
-
-    def _execution(self, wired: WiredModel, bounds: Sequence[tuple[int, int]]) -> Execution:
-        return wired.execution(bounds, self.device, self.unit)
 
     def _ranked(self, tasks: Sequence[PlannedTask], durations: Sequence[int]) -> list[PlannedTask]:
         """Levels and roles; priority models first, higher levels before lower ones."""
@@ -350,42 +313,18 @@ class _Planner:
             excess_ratio=0.0 if preemptive else excess_ratio,
         )
 
-    def _probe(self, task: PlannedTask, duration_ns: int, excess: float) -> None:
+    def _probe(self, task: PlannedTask, model: PlannedModel) -> None:
         """Price the pieces and boundaries of a model that has to be cut, or may be."""
         self.notify(f"pricing cuts of {task.name}")
-        model = task.wired.model.grouped(self.device.fusions(task.wired.model))
-        task.wired = dataclasses.replace(task.wired, model=model)
-        task.runs = candidate_pieces(model, _MOST_PIECES)
-        if isinstance(self.device, NpuDevice):
-            task.pieces = self._told_pieces(self.device, model, task.runs, excess)
-            return
-        assert isinstance(self.costs, MeasuredCosts)
-        known = self.costs.medians({"model": model.digest, "runs": str(task.runs)}, lambda: self._ways_to_cut(task))
-        *cost, whole_ns = known
-        pieces = priced_pieces(cost[: len(task.runs)], cost[len(task.runs) :], whole_ns, excess)
-        task.pieces = pieces.scaled(np.full(len(pieces), duration_ns / excess / max(whole_ns, 1)))
-
-    def _told_pieces(self, device: NpuDevice, model: Model, runs: Sequence[tuple[int, int]], excess: float) -> Pieces:
-        """Layers' times, the host link at both ends, and a launch more at each boundary."""
-        layers = np.asarray(device.layers_ns(model, self.unit), np.int64)
-        median = np.asarray([layers[first : last + 1].sum() for first, last in runs], np.int64) + device.launch_ns
-        load, store = device.link_ns(model)
-        median[0] += load - device.launch_ns
-        median[-1] += store
-        boundaries = np.full(len(runs) - 1, device.launch_ns, np.int64)
-        return Pieces(median, np.ceil(median * excess).astype(np.int64), boundaries)
-
-    def _ways_to_cut(self, task: PlannedTask) -> list[Launch]:
-        """All pieces, all adjacent pairs, and the whole model."""
-        single = self._execution(task.wired, task.runs)
-        launches = [(single, index) for index in range(len(task.runs))]
-        # Pieces 0+1, 2+3, ... and 1+2, 3+4, ... joined: two more ways to cut the model.
-        joined = [self._execution(task.wired, paired(task.runs, start)) for start in (0, 1)]
-        launches += [(joined[left % 2], (left + left % 2) // 2) for left in range(len(task.runs) - 1)]
-        return [*launches, (task.whole, 0)]
+        self.pricing.group(task)
+        task.runs = candidate_pieces(task.model, _MOST_PIECES)
+        task.pieces = self.pricing.pieces(
+            task, model.duration_ns, model.duration_ns / max(model.segments[0].median_ns, 1)
+        )
 
     def _place(self, tasks: Sequence[PlannedTask], beat: Beat) -> Timetable:
         """Price, cut and place; price what came of it and cut anew, until it holds."""
+        trials = CutsOnTrial(self.pricing, self.mode) if isinstance(self.pricing, MeasuredPricing) else None
         for attempt in range(_MOST_ATTEMPTS):
             models = self._priced_models(tasks)
             settled = beat.guarded(models)
@@ -393,79 +332,68 @@ class _Planner:
             first = [model for model in models if model.role == "priority"]
             room = segment_room(settled, first)
             for task, model in zip(tasks, models, strict=True):
-                task.uncut = model if task.execution is task.whole else task.uncut
+                task.uncut = task.uncut if task.bounds else model
             if segment_room(beat, first) <= 0:  # shorter segments, and so a smaller guard, would not help
                 break
             candidates, undecided = [], []
+            longest = {model.name: max(segment.duration_ns for segment in model.segments) for model in models}
+            again = trials is not None and any(task.bounds and longest[task.name] > room for task in tasks)
             for task, model in zip(tasks, models, strict=True):
-                whole = task.execution is task.whole
-                too_long = not beat.preemptive and max(segment.duration_ns for segment in model.segments) > room
+                whole = not task.bounds
+                too_long = not beat.preemptive and (longest[task.name] > room or (again and not whole))
                 # With a guard that follows from the segments, shorter ones may pay everywhere.
                 freely = not attempt and beat.excess_ratio > 0
-                # Boundaries may turn out dearer than they were priced.
-                dear = len(model.segments) > 2 and model.segmentation_overhead_ratio > MOST_OVERHEAD_RATIO
-                dear = dear and not self.costs.known and attempt < _MOST_ATTEMPTS - 1
-                decide = too_long or dear or (whole and (task.wired.entry.always_split or freely))
+                decide = too_long or (whole and (task.wired.entry.always_split or freely))
                 decide = decide and not task.priority
                 if not decide:
                     candidates.append(Candidate(model))
                     continue
                 if task.pieces is None:
-                    self._probe(task, model.duration_ns, model.duration_ns / max(model.segments[0].median_ns, 1))
+                    self._probe(task, model)
                 elif not whole:
-                    _correct(task, model)
-                    if dear:
-                        _dearer(task, model)
+                    relearn(task, model)
                 candidates.append(Candidate(task.uncut or model, task.pieces, task.wired.entry.always_split))
                 undecided.append(task)
-            runs = cut(candidates, beat, self.mode).runs
+            if trials is not None and undecided:
+                trials.correct(undecided, models)
+                runs = trials.runs(candidates, undecided, beat)
+            else:
+                runs = cut(candidates, beat, self.mode).runs
             changed = False
             for task in undecided:
                 chosen = runs.get(task.name)
                 bounds = tuple((task.runs[first][0], task.runs[last][1]) for first, last in chosen or ())
-                if len(bounds) > 1 and bounds != task.execution.bounds:
-                    task.execution = self._execution(task.wired, bounds)
-                    changed = True
+                if len(bounds) > 1 and bounds != task.bounds:
+                    task.bounds, changed = bounds, True
             if not changed:
                 break
+        if trials is not None and trials.note is not None:
+            self.warnings.append(trials.note)
         return timetable
 
     def _priced_models(self, tasks: Sequence[PlannedTask]) -> list[PlannedModel]:
-        """All models as they are to run, measured in turn as they will run."""
-        launches = [(task.execution, index) for task in tasks for index in range(len(task.execution.parts))]
-        launches += [(task.whole, 0) for task in tasks if task.execution is not task.whole]
-        if not self.costs.known:
-            self.notify(f"measuring {len(launches)} segments")
-        found = self.costs.final(launches)
-        excess = self._excess(found)
-        if excess > _NOISY:
-            self.warnings.append(
-                f"durations vary a lot here: the {self.quantile:g} quantile is {excess:.1f} x the median; stop other "
-                "programs, see framefit doctor, and plan again with --fresh"
-            )
-        samples = {(id(e), index): m.samples_ns for (e, index), m in zip(launches, found, strict=True)}
+        """All models as they are to run."""
         models = []
-        for task in tasks:
-            count = len(task.execution.parts)
-            whole = samples[id(task.whole), 0]
+        for task, priced in zip(tasks, self.pricing.segments(tasks), strict=True):
+            count = len(task.segments)
             reasons = list(task.reasons)
             if not task.priority:
                 reasons.append(
-                    f"{planned_quantile_ns(whole, excess) / 1e6:.2f} ms whole: "
+                    f"{planned_quantile_ns(priced.whole_ns, priced.excess) / 1e6:.2f} ms whole: "
                     + ("runs whole" if count == 1 else f"cut into {count} segments ({self.mode})")
                 )
             models.append(
                 planned_model(
                     task.name,
-                    task.execution.model,
-                    task.execution.bounds,
+                    task.model,
+                    task.segments,
                     self.unit,
                     priority=task.priority,
                     level=task.level,
                     reasons=reasons,
-                    samples_ns=[samples[id(task.execution), index] for index in range(count)],
-                    whole_ns=whole,
-                    excess=excess,
+                    samples_ns=priced.segments_ns,
+                    whole_ns=priced.whole_ns,
+                    excess=priced.excess,
                 )
             )
         return models
@@ -497,29 +425,45 @@ class _Planner:
             fixes=fixes(candidates, beat, self.workload.beat_hz, self.mode),
         )
 
-    def _verified(self, timetable: Timetable, tasks: Sequence[PlannedTask]) -> Timetable:
-        """The joined segments against the whole model, two frames in a row (state included)."""
-        self.notify("verifying the segments' outputs")
-        models = []
-        for task, planned in zip(tasks, timetable.models, strict=True):
-            cut, whole, difference = task.execution, task.whole, 0.0
-            cut.reset()
-            if cut is not whole:
-                whole.reset()
-                random = np.random.default_rng(0)
-                for _ in range(2):
-                    frame = cut.example(random)
-                    difference = max(difference, greatest_difference(cut.run(frame), whole.run(frame)))
-                cut.reset()
-                whole.reset()
-            if not difference <= _TOLERANCE:
-                raise DeviceError(
-                    f"the joined segments differ from the whole model by {difference:.2g} (relative)",
-                    where=task.name,
-                    remedy="report this model as a bug",
-                )
-            models.append(msgspec.structs.replace(planned, max_relative_difference=difference))
-        return msgspec.structs.replace(timetable, models=tuple(models))
+
+def verified(planned: Plan, notify: Notify = silent) -> Plan:
+    """A plan whose segments were launched once, and gave what the whole models give; itself where they were.
+
+    Args:
+        planned: feasible, or it is left alone.
+        notify: receives what is being done.
+
+    Raises:
+        DeviceError: a model does not run here, or its segments do not give its outputs.
+    """
+    if all(model.max_relative_difference is not None for model in planned.timetable.models):
+        return planned
+    notify("verifying the segments' outputs")
+    if isinstance(planned.device, NpuDevice):
+        planned.device.computes = True
+    with pinned(planned.core), flushed_denormals():
+        return dataclasses.replace(planned, timetable=compared(planned.timetable, planned.tasks))
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Graphs are made, not dropped: looking through all of them for garbage took a third of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _not_compared(timetable: Timetable) -> Timetable:
+    """Nothing was launched: nobody knows whether the segments give what the whole models give."""
+    models = tuple(
+        msgspec.structs.replace(model, max_relative_difference=None) if len(model.segments) > 1 else model
+        for model in timetable.models
+    )
+    return msgspec.structs.replace(timetable, models=models)
 
 
 def _waiting(timetable: Timetable, tasks: Sequence[PlannedTask]) -> list[str]:
@@ -536,26 +480,3 @@ def _waiting(timetable: Timetable, tasks: Sequence[PlannedTask]) -> list[str]:
                 f"stream wait (when_full): {', '.join(held)} may have no frame in the others"
             )
     return found
-
-
-def _dearer(task: PlannedTask, model: PlannedModel) -> None:
-    """Raise all boundaries by what those that were cut cost more than they were priced."""
-    assert task.pieces is not None
-    assert task.uncut is not None
-    last = {run[1]: index for index, run in enumerate(task.runs)}
-    cuts = [last[end] for _, end in task.execution.bounds[:-1]]
-    cost = sum(segment.median_ns for segment in model.segments) - task.uncut.segments[0].median_ns
-    task.pieces = task.pieces.dearer(max(cost - int(task.pieces.boundary_ns[cuts].sum()), 0) / len(cuts))
-
-
-def _correct(task: PlannedTask, model: PlannedModel) -> None:
-    """Scale the pieces' costs to what the segments made of them really took."""
-    assert task.pieces is not None
-    estimate = task.pieces.joined()[1]
-    factor = np.ones(len(task.pieces))
-    first_run = {run[0]: index for index, run in enumerate(task.runs)}
-    last_run = {run[1]: index for index, run in enumerate(task.runs)}
-    for (first, last), segment in zip(task.execution.bounds, model.segments, strict=True):
-        left, right = first_run[first], last_run[last]
-        factor[left : right + 1] = segment.duration_ns / max(estimate[left, right], 1)
-    task.pieces = task.pieces.scaled(factor)

@@ -18,7 +18,16 @@ from framefit.core.model.builder import GraphBuilder
 from framefit.core.model.layers import TensorInfo
 from framefit.core.model.model import Model
 
-__all__ = ["AUXILIARY_KINDS", "Auxiliary", "AuxiliaryKind", "picture_shape", "with_auxiliary"]
+__all__ = [
+    "AUXILIARY_KINDS",
+    "Auxiliary",
+    "AuxiliaryKind",
+    "auxiliary_runs",
+    "led",
+    "picture_shape",
+    "twice",
+    "with_auxiliary",
+]
 
 AuxiliaryKind = Literal["avgpool", "conv1x1", "conv3x3"]
 AUXILIARY_KINDS: tuple[AuxiliaryKind, ...] = ("avgpool", "conv1x1", "conv3x3")
@@ -119,6 +128,60 @@ def with_auxiliary(
     for name in (*returned, *others):
         builder.output(name)
     return builder.build()
+
+
+def led(model: Model) -> Model:
+    """The same with every input written by a layer in front, as a predecessor would write it.
+
+    Where host and device share their memory nothing is transferred, and what counts is that a
+    layer finds its input in the caches and its buffers under the runtime's own planning.
+    """
+    builder = GraphBuilder(model.name, base=model)
+    for tensor in model.inputs:
+        if tensor.shape:
+            builder.lead(tensor.name)
+    for tensor in model.outputs:
+        builder.output(tensor.name)
+    return builder.build()
+
+
+def twice(model: Model, link: Auxiliary, tensor: str, seed: int = 0) -> Model:
+    """A layer and a copy of it with constants of its own on the same inputs, an auxiliary layer behind each.
+
+    Args:
+        model: the layer.
+        link: behind ``tensor`` of both.
+        tensor: the model's output that is read; its others are returned.
+        seed: of the weights.
+    """
+    builder = GraphBuilder(model.name, seed, base=model)
+    copies = builder.again()
+    for name, variant in ((tensor, 0), (copies[tensor], 1)):
+        builder.output(_appended(builder, _picture(builder, name), link, variant))
+    for output in model.outputs:
+        if output.name != tensor:
+            builder.output(output.name)
+    return builder.build()
+
+
+def auxiliary_runs(source: TensorInfo, link: Auxiliary, seed: int = 0) -> tuple[Model, Model, Model]:
+    """Auxiliary layers alone on a tensor that a layer in front writes, to be run as they are.
+
+    Returns:
+        One; two on the same tensor; two tensors, one on each.
+    """
+    assert source.shape is not None
+    made = []
+    for tensors, readers in ((1, 1), (1, 2), (2, 1)):
+        builder = GraphBuilder("auxiliary", seed, lowered=True)
+        for place in range(tensors):
+            x = builder.input(f"x{place}", source.shape, np.dtype(source.dtype))
+            picture = _picture(builder, x)
+            for variant in range(readers):
+                builder.output(_appended(builder, picture, link, place + variant))
+            builder.lead(x)
+        made.append(builder.build())
+    return made[0], made[1], made[2]
 
 
 def _picture(builder: GraphBuilder, tensor: str) -> str:

@@ -29,6 +29,7 @@ class GraphBuilder:
         seed: of the weights.
         base: go on from a copy of this model; its tensors keep their names, and none of them
             is an output yet.
+        lowered: the model is to run as it is, see :class:`Model`; so is one that goes on from such a base.
 
     Example:
         >>> b = GraphBuilder("tiny")
@@ -39,13 +40,14 @@ class GraphBuilder:
         'Conv'
     """
 
-    def __init__(self, name: str, seed: int = 0, base: Model | None = None) -> None:
+    def __init__(self, name: str, seed: int = 0, base: Model | None = None, *, lowered: bool = False) -> None:
         self.name = name
         self._random = np.random.default_rng(seed)
         self._count: dict[str, int] = {}
         self._values: dict[str, ir.Value] = {}
         self._others: set[str] = set()  # names of a base's nodes
         self._ir_version = _IR_VERSION
+        self._lowered = lowered or (base is not None and base.lowered)
         if base is None:
             self._graph = ir.Graph([], [], nodes=[], opset_imports={"": _OPSET}, name=name)
             return
@@ -64,6 +66,49 @@ class GraphBuilder:
         self._graph.inputs.append(value)
         self._values[name] = value
         return name
+
+    def lead(self, name: str) -> str:
+        """Make a graph input something that a layer in front writes: a single number, spread out.
+
+        Returns:
+            The input's name now.
+        """
+        old = self._values[name]
+        shape = self.constant(np.asarray(self.shape(name), np.int64), self.fresh("shape"))
+        number = self.input(self.fresh(f"{name}_number"), (1,) * max(len(self.shape(name)), 1), self.dtype(name))
+        self._graph.inputs.remove(old)
+        spread = self.op("Expand", number, shape)
+        ir.convenience.replace_all_uses_with(old, self._values[spread], replace_graph_outputs=True)
+        return number
+
+    def again(self) -> dict[str, str]:
+        """Every node once more, on the same graph inputs, with constants of its own.
+
+        Returns:
+            Tensors of the nodes so far -> their counterparts.
+        """
+        made: dict[ir.Value, ir.Value] = {}
+
+        def twin(value: ir.Value | None) -> ir.Value | None:
+            if value is None or value in made:
+                return None if value is None else made[value]
+            if value.const_value is None:
+                return value
+            made[value] = self._values[self.constant(value.const_value.numpy(), self.fresh(str(value.name)))]
+            return made[value]
+
+        for node in list(self._graph):
+            results = [ir.Value(name=self.fresh(str(out.name)) if out.name else "") for out in node.outputs]
+            inputs = [twin(value) for value in node.inputs]
+            copy = ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), outputs=results)
+            copy.name = self.fresh(str(node.name))
+            self._graph.append(copy)
+            for out, new in zip(node.outputs, results, strict=True):
+                new.shape, new.type = out.shape, out.type
+                made[out] = new
+                if new.name:
+                    self._values[str(new.name)] = new
+        return {str(old.name): str(new.name) for old, new in made.items()}
 
     def output(self, tensor: str, name: str | None = None) -> None:
         """Make a tensor a graph output, under ``name`` where given."""
@@ -177,8 +222,11 @@ class GraphBuilder:
     def build(self) -> Model:
         """The network as a :class:`Model`."""
         graph = ir.Model(self._graph, ir_version=self._ir_version, producer_name="framefit")
+        if self._lowered:  # behind a runtime's own operators ONNX's inference knows nothing
+            for value in [value for node in self._graph for value in node.outputs]:
+                self._infer(value)
         canonical(graph, {}, {}, self.name)
-        return Model(graph, name=self.name)
+        return Model(graph, name=self.name, lowered=self._lowered)
 
     def fresh(self, stem: str) -> str:
         """A name that nothing has yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import onnx_ir as ir
@@ -29,7 +30,7 @@ class TensorInfo(Record, kw_only=True):
         """Size in bytes; 0 where the shape is not known."""
         if self.shape is None or not self.dtype:
             return 0
-        return math.prod(self.shape) * ir.DataType[_IR_NAMES.get(self.dtype, self.dtype.upper())].itemsize.__ceil__()
+        return math.prod(self.shape) * _item_bytes(self.dtype)
 
     @property
     def fixed(self) -> bool:
@@ -38,6 +39,16 @@ class TensorInfo(Record, kw_only=True):
 
 
 _IR_NAMES = {"float32": "FLOAT", "float64": "DOUBLE"}
+
+
+@functools.cache
+def _item_bytes(dtype: str) -> int:
+    return math.ceil(ir.DataType[_IR_NAMES.get(dtype, dtype.upper())].itemsize)
+
+
+@functools.cache
+def _numpy_name(dtype: ir.DataType) -> str:
+    return str(dtype.numpy().name)
 
 
 class Layer(Record, kw_only=True):
@@ -65,13 +76,12 @@ class Layer(Record, kw_only=True):
 
 def tensor_info(value: ir.Value) -> TensorInfo:
     """The record of a graph value; sequences, optionals and strings have no dtype."""
-    shape = None
-    if value.shape is not None and all(isinstance(size, int) for size in value.shape):
-        shape = tuple(size for size in value.shape if isinstance(size, int))
+    sizes = () if value.shape is None else tuple(size for size in value.shape if isinstance(size, int))
+    shape = sizes if value.shape is not None and len(sizes) == len(value.shape) else None
     dtype = ""
     if isinstance(value.type, ir.TensorType) and value.dtype not in (None, ir.DataType.STRING, ir.DataType.UNDEFINED):
         assert value.dtype is not None
-        dtype = value.dtype.numpy().name
+        dtype = _numpy_name(value.dtype)
     return TensorInfo(name=str(value.name), dtype=dtype, shape=shape)
 
 

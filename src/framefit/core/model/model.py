@@ -57,10 +57,13 @@ class Model:
         groups: Sequence[Sequence[str]] = (),
         assumed: Sequence[str] = (),
         handed_on: Collection[str] = (),
+        lowered: bool = False,
     ) -> None:
         self._ir = graph
         self._groups = tuple(tuple(group) for group in groups)
         self.name = name
+        self.lowered = lowered
+        """Whether its nodes are what a runtime executes: it was optimised already, and is to run as it is."""
         self.assumed = tuple(assumed)
         self.handed_on = frozenset(handed_on)
         """Inputs and outputs that a segment shares with other segments only; the others are the whole model's."""
@@ -172,6 +175,7 @@ class Model:
             groups=[*self._groups, *map(tuple, groups)],
             assumed=self.assumed,
             handed_on=self.handed_on,
+            lowered=self.lowered,
         )
 
     @cached_property
@@ -240,7 +244,8 @@ class Model:
         part = ir.Model(sub, ir_version=whole.ir_version, producer_name=whole.producer_name)
         outer = {*graph.inputs, *graph.outputs}
         inner = {str(value.name) for value in (*inputs, *outputs) if value not in outer} | self.handed_on
-        return Model(part, name=f"{self.name}[{first}:{last + 1}]", groups=groups, handed_on=inner)
+        name = f"{self.name}[{first}:{last + 1}]"
+        return Model(part, name=name, groups=groups, handed_on=inner, lowered=self.lowered)
 
     @cached_property
     def _encoded(self) -> bytes:

@@ -87,6 +87,9 @@ def describe(node: ir.Node, dependent: Collection[ir.Value]) -> Node:
     )
 
 
+_COMMON_DOMAINS = ("", "ai.onnx", "com.microsoft")  # in which an operator's name tells what it is
+
+
 def configuration(nodes: Iterable[Node]) -> dict[str, Value]:
     """What determines a layer's cost, as a latency table's key; no names.
 
@@ -108,6 +111,8 @@ def configuration(nodes: Iterable[Node]) -> dict[str, Value]:
         "precision": next((o.stored_dtype for o in main.inputs if o is not None), ""),
         "fused": [node.op for node in nodes if node is not main],
     }
+    if main.domain not in _COMMON_DOMAINS:
+        found["domain"] = main.domain
     attributes = dict(main.attributes)
     if weight is not None and "Conv" in main.op and weight.shape is not None:
         spatial = len(weight.shape) - 2

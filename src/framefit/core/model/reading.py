@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from framefit.errors import InputError
 
-__all__ = ["canonical", "dependent_nodes", "infer", "node_inputs", "parsed", "read_graph"]
+__all__ = ["canonical", "declared_inputs", "dependent_nodes", "infer", "node_inputs", "parsed", "read_graph"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,32 @@ def read_graph(path: str | Path) -> ir.Model:
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:  # onnx_ir wraps some in RuntimeError
         raise InputError(f"not a usable ONNX file: {error}", where=path, remedy=remedy) from error
     return model
+
+
+def declared_inputs(path: str | Path) -> dict[str, tuple[int | None, ...] | None]:
+    """A file's inputs that are no initializers, with the sizes that it declares; the graph is not looked at.
+
+    Returns:
+        Input -> sizes, ``None`` for dynamic ones; ``None`` for an input without a shape.
+
+    Raises:
+        InputError: missing, truncated or not an ONNX model.
+    """
+    path = Path(path)
+    try:
+        graph = onnx.load_model(path, load_external_data=False).graph
+    except (OSError, DecodeError):
+        graph = onnx.GraphProto()
+    if not graph.node or not graph.output:
+        read_graph(path)  # which says why
+    weights = {tensor.name for tensor in graph.initializer} | {one.values.name for one in graph.sparse_initializer}
+    found: dict[str, tuple[int | None, ...] | None] = {}
+    for value in graph.input:
+        if value.name not in weights:
+            shaped = value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape")
+            sizes = (d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim)
+            found[value.name] = tuple(sizes) if shaped else None
+    return found
 
 
 def parsed(content: bytes) -> ir.Model:
@@ -113,25 +139,57 @@ def infer(model: ir.Model) -> None:
 
     onnx_ir's own pass would turn sequences and optionals into tensors.
     """
-    slim = model.clone()
-    for name, value in list(slim.graph.initializers.items()):
-        if value.const_value is not None and value.const_value.size > _FOLD_ELEMENTS:
-            del slim.graph.initializers[name]  # inference reads shapes and axes, no weights
-            value.const_value = None
-            slim.graph.inputs.append(value)
     try:
-        inferred = ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(slim), data_prop=True))
+        inferred = onnx.shape_inference.infer_shapes(_without_weights(model), data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError) as error:
         logger.warning("no shapes inferred: %s", error)
         return
-    for graph, other in zip(model.graphs(), inferred.graphs(), strict=True):
-        found = {value.name: value for node in other for value in node.outputs}
-        found |= {value.name: value for value in other.inputs}
+    for graph, other in zip(model.graphs(), _graphs(inferred.graph), strict=True):
+        found = {info.name: info for info in (*other.value_info, *other.output, *other.input) if info.HasField("type")}
         for value in [*graph.inputs, *(value for node in graph for value in node.outputs)]:
-            new = found.get(value.name)
+            new = found.get(str(value.name))
             if new is not None:
-                value.type = new.type or value.type
-                value.shape = value.shape if new.shape is None else new.shape
+                kind, shape = _type_and_shape(new.type)
+                value.type = kind or value.type
+                value.shape = value.shape if shape is None else shape
+
+
+def _without_weights(model: ir.Model) -> onnx.ModelProto:
+    """As ONNX, large initializers as inputs: inference reads shapes and axes, no weights."""
+    initializers, inputs = model.graph.initializers, model.graph.inputs
+    kept, count = list(initializers.items()), len(inputs)
+    try:
+        for name, value in kept:
+            if value.const_value is not None and value.const_value.size > _FOLD_ELEMENTS:
+                del initializers[name]
+                inputs.append(value)
+        return ir.to_proto(model)
+    finally:
+        del inputs[count:]
+        for name, value in kept:  # in their order
+            initializers.pop(name, None)
+            initializers[name] = value
+
+
+def _type_and_shape(proto: onnx.TypeProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
+    """Of a value; dense tensors of static shape, which most are, without onnx_ir's detours."""
+    if proto.HasField("tensor_type") and not proto.denotation:
+        tensor = proto.tensor_type
+        if tensor.elem_type and tensor.HasField("shape"):
+            dimensions = tensor.shape.dim
+            if all(one.HasField("dim_value") and not one.denotation for one in dimensions):
+                shape = ir.Shape([one.dim_value for one in dimensions], frozen=True)
+                return ir.TensorType(ir.DataType(tensor.elem_type)), shape
+    return ir.serde.deserialize_type_proto_for_type(proto), ir.serde.deserialize_type_proto_for_shape(proto)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and those inside it, each before its own."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from _graphs(inner)
 
 
 def canonical(

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from framefit.core.events import Trace
-from framefit.core.model import Model, TensorInfo, epilogue_groups
+from framefit.core.model import Model, TensorInfo, configuration, epilogue_groups
 from framefit.core.program import Operation
 from framefit.core.target import Target, Unit, Variation
 from framefit.devices.clock import Clock, RealClock
@@ -151,16 +151,28 @@ class NpuDevice:
         sigma = self._target.variation.sigma_ratio
         load, store = self.link_ns(segment)
         first, last = grouped.layers[0].name, grouped.layers[-1].name
-        steps = [
-            (f"{label}.load", first, TRANSFER, load),
-            *((one.name, one.name, event_kind(one.op), ns) for one, ns in zip(grouped.layers, times, strict=True)),
-            (f"{label}.store", last, TRANSFER, store),
+        transfers = [
+            Operation(
+                index=0, name=f"{label}.{what}", layer=at, kind=TRANSFER, unit=unit, expected_ns=ns, sigma_ratio=sigma
+            )
+            for what, at, ns in (("load", first, load), ("store", last, store))
         ]
-        operations = [
-            Operation(index=0, name=name, layer=layer, kind=kind, unit=unit, expected_ns=int(ns), sigma_ratio=sigma)
-            for name, layer, kind, ns in steps
-            if ns or kind != TRANSFER
+        layers = [
+            Operation(
+                index=0,
+                name=one.name,
+                layer=one.name,
+                kind=event_kind(one.op),
+                unit=unit,
+                expected_ns=int(ns),
+                sigma_ratio=sigma,
+                op=one.op,
+                configuration=configuration(nodes),
+            )
+            for one, nodes, ns in zip(grouped.layers, grouped.nodes, times, strict=True)
         ]
+        operations = [*transfers[:1], *layers, *transfers[1:]]
+        operations = [one for one in operations if one.expected_ns or one.kind != TRANSFER]
         inner = None if self.computer is None else self.computer.compile(segment, self._computer_unit, label)
         return self._handle(label, found, operations, segment, inner)
 

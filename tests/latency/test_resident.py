@@ -1,0 +1,139 @@
+"""Layers behind one that writes their input and before the auxiliary layer, where memory is shared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fakes import FakeDevice, FakeHandle
+from framefit.core.model import Auxiliary, Model, configuration, led, twice, with_auxiliary
+from framefit.devices.device import allocate
+from framefit.devices.device import random_inputs as inputs_of
+from framefit.devices.ort import OrtDevice
+from framefit.errors import DeviceError
+from framefit.latency.attribution import attributed, owners
+from framefit.latency.estimate import Estimator
+from framefit.latency.resident import ResidentCampaign
+from framefit.latency.subjects import Subject, distinct_layers
+from networks import NETWORKS
+
+LINK = Auxiliary(kind="conv1x1", stride=8)
+
+
+class Additive(FakeDevice):
+    """A launch takes 3000 ns, and each layer what it moves and multiplies."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, int] = {}
+        super().__init__(lambda label, _: self.taken[label])
+
+    def compile(self, segment: Model, unit: str, label: str) -> FakeHandle:
+        """Its duration is what its layers take."""
+        self.taken[label] = 3000 + sum(layer_ns(segment, index) for index in range(len(segment.layers)))
+        return super().compile(segment, unit, label)
+
+
+def layer_ns(model: Model, index: int) -> int:
+    """Of the additive device."""
+    layer = model.layers[index]
+    moved = sum(tensor.bytes for tensor in (*layer.inputs, *layer.outputs))
+    return 7000 + moved // 8 + layer.parameter_bytes // 4
+
+
+def campaign(model: Model) -> ResidentCampaign:
+    """Of a network's distinct layers, each operator one."""
+    return ResidentCampaign(Additive(), "fake0", subjects(model), repeats=5)
+
+
+def subjects(model: Model) -> tuple[Subject, ...]:
+    """Distinct layers."""
+    return distinct_layers(model, None, "fake0")[0]
+
+
+@pytest.mark.parametrize("method", ["regression", "auxiliary"])
+def test_where_latencies_add_up_every_layer_is_told_exactly(method: str) -> None:
+    """With constants or without, with one input or two; what a launch costs beside them is the overhead."""
+    model = NETWORKS["inverted_residual"]()
+    measured = campaign(model)
+    assert measured.measure()
+    table = measured.table(method)  # type: ignore[arg-type]
+    assert table.overhead is not None
+    assert table.overhead.intercept_ns == pytest.approx(3000, abs=3)
+    truth = {
+        (layer.op, str(configuration(nodes))): layer_ns(model, index)
+        for index, (layer, nodes) in enumerate(zip(model.layers, model.nodes, strict=True))
+    }
+    assert len(table.entries) == len(truth)
+    for entry in table.entries:
+        assert entry.latency_ns == pytest.approx(truth[entry.op, str(entry.configuration)], abs=70)
+        assert not entry.below_noise
+    estimate = Estimator(table, "fake0").estimate(model)
+    whole = 3000 + sum(layer_ns(model, index) for index in range(len(model.layers)))
+    assert estimate.total_ns == pytest.approx(whole, rel=0.005)
+
+
+def test_a_campaign_that_is_stopped_at_once_says_what_is_missing() -> None:
+    """No entry, and every layer with the reason."""
+    model = NETWORKS["plain"]()
+    measured = campaign(model)
+    assert not measured.measure(stop=lambda: True)
+    table = measured.table()
+    assert not table.entries
+    assert len(table.unmeasured) == len(subjects(model))
+
+
+def test_nothing_to_measure_is_an_error() -> None:
+    """Not an empty table."""
+    with pytest.raises(DeviceError, match="no layer can be measured"):
+        ResidentCampaign(Additive(), "fake0", [])
+
+
+@pytest.mark.parametrize("name", ["residual", "inverted_residual", "attention", "lstm"])
+def test_copies_have_constants_of_their_own_and_give_the_same_result(name: str) -> None:
+    """Two of a layer on the same input, each behind the same leads."""
+    device = OrtDevice()
+    for subject in subjects(device.lowered(NETWORKS[name]()))[:6]:
+        tensor = max(subject.model.outputs, key=lambda one: (one.dtype == "float32", one.bytes))
+        once = with_auxiliary(subject.model, [LINK], tensor=tensor.name)
+        both = led(twice(subject.model, Auxiliary(kind="avgpool", stride=1), tensor.name))
+        leads = sum(bool(one.shape) for one in subject.model.inputs)
+        assert both.lowered
+        assert len(both.layers) == 2 * len(once.layers) + leads
+        first, second = launched(device, both)[:2]
+        assert np.isfinite(first).all()
+        assert first.shape == second.shape
+
+
+@pytest.mark.parametrize("name", ["residual", "inverted_residual", "unet", "attention", "split_channels"])
+def test_what_the_runtime_made_of_a_network_computes_the_same(name: str) -> None:
+    """Compiled as it is; every tensor in it has a shape, and each of its layers can be measured."""
+    model, device = NETWORKS[name](), OrtDevice()
+    lowered = device.lowered(model)
+    assert all(tensor.fixed for layer in lowered.layers for tensor in layer.outputs)
+    assert device.lowered(lowered) is lowered
+    assert distinct_layers(lowered, None, "cpu")[1] == ()
+    for whole, made in zip(launched(device, model), launched(device, lowered), strict=True):
+        np.testing.assert_allclose(whole, made, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["residual", "inverted_residual", "unet", "dense_block", "attention", "lstm"])
+def test_the_runtimes_operators_are_told_by_the_users_layers(name: str) -> None:
+    """Nothing is lost: the layers add up to the same."""
+    model, device = NETWORKS[name](), OrtDevice()
+    lowered = device.lowered(model)
+    measured = campaign(lowered)
+    measured.measure()
+    found = Estimator(measured.table(), "fake0").estimate(lowered)
+    told = attributed(model, owners(model, lowered), found)
+    assert [layer.name for layer in told.layers] == [layer.name for layer in model.layers]
+    assert sum(layer.latency_ns for layer in told.layers) == sum(layer.latency_ns for layer in found.layers)
+    assert told.total_ns == found.total_ns
+
+
+def launched(device: OrtDevice, model: Model) -> list[np.ndarray]:
+    """Outputs for inputs that are the same at every call."""
+    arrays = {tensor.name: allocate(tensor) for tensor in (*model.inputs, *model.outputs)}
+    for name, values in inputs_of(model.inputs, np.random.default_rng(0)).items():
+        arrays[name][...] = values
+    device.submit(device.compile(model, device.target.units[0].name, model.name).bind(arrays))
+    return [arrays[tensor.name] for tensor in model.outputs]

@@ -1,0 +1,195 @@
+"""Plans from latency tables: nothing is run, and what the table does not tell is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import framefit
+from framefit.core.files import write_record
+from framefit.core.latency_table import LatencyEntry, LatencyTable
+from framefit.core.model import configuration
+from framefit.core.timetable import Timetable
+from framefit.devices.facts import device_facts
+from framefit.devices.ort import OrtDevice
+from framefit.errors import InputError
+from framefit.scheduling.check import check_timetable
+from framefit.workflows.plan import plan, verified
+from workloads import chain, no_noise, small, write_app, write_models, write_target
+
+TABLE = "board.table.json"
+ON_BOARD: dict[str, Any] = {"rate_hz": 80, "guard_ms": None, "schedule": "", "target": "target.toml", "table": TABLE}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the models, the board's description, and a table that was measured on it."""
+    folder = write_models(tmp_path_factory.mktemp("tables"))
+    path = write_target(folder)
+    framefit.measure([small(), chain()], target=path, repeats=30, audit="none", output=folder / TABLE)
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> tuple[Path, LatencyTable]:
+    """A folder with the models, and a table of this machine: 20 us a layer and 1 ns for 16 MACs, to 1 %."""
+    device, entries = OrtDevice(), {}
+    for model in (small(), chain()):
+        executed = device.lowered(model)
+        for layer, nodes in zip(executed.layers, executed.nodes, strict=True):
+            ns, found = 20_000 + layer.macs // 16, configuration(nodes)
+            entries[str((layer.op, found))] = LatencyEntry(
+                op=layer.op,
+                configuration=found,
+                unit=device.target.units[0].name,
+                latency_ns=ns,
+                interval_ns=(ns - ns // 100, ns + ns // 100),
+                samples_ns=tuple(ns + ns * step // 100 for step in range(20)),
+            )
+    facts = device_facts(device)
+    return write_models(tmp_path), LatencyTable(target="cpu", fingerprint=facts, entries=tuple(entries.values()))
+
+
+@pytest.fixture
+def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever compiles or measures fails; the host's wake-ups are those of a quiet machine."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the device was touched")
+
+    no_noise(monkeypatch)
+    monkeypatch.setattr("framefit.runtime.costs.measure", refuse)
+    monkeypatch.setattr(OrtDevice, "compile", refuse)
+    monkeypatch.setattr(OrtDevice, "submit", refuse)
+
+
+def whole_ns(table: LatencyTable) -> int:
+    """What the chain takes by a table without overhead."""
+    return framefit.estimate(chain(), table).total_ns
+
+
+def rate_of(table: LatencyTable, windows: float) -> float:
+    """Windows a second of which the chain takes so many."""
+    return 1e9 * windows / whole_ns(table)
+
+
+def planned(folder: Path, table: LatencyTable, **given: Any) -> Timetable:
+    """The plan by a table in which the chain has to be cut."""
+    write_record(folder / TABLE, table, force=True)
+    keys = {"rate_hz": rate_of(table, 1.5), "guard_ms": 1.0, "table": TABLE}
+    return plan(write_app(folder, **keys | given)).timetable
+
+
+def test_nothing_is_run(here: tuple[Path, LatencyTable], untouched: None) -> None:
+    """On this machine's own table no segment is compiled; medians are sums of entries, outputs are not compared."""
+    folder, table = here
+    timetable = planned(folder, table)
+    assert timetable.feasible
+    assert check_timetable(timetable) == []
+    one, cut = timetable.models
+    assert one.segments[0].median_ns == framefit.estimate(small(), table).total_ns
+    assert len(cut.segments) >= 2
+    assert sum(segment.median_ns for segment in cut.segments) == pytest.approx(whole_ns(table), abs=len(cut.segments))
+    assert (one.max_relative_difference, cut.max_relative_difference) == (0.0, None)
+    assert "nothing was measured" in timetable.reasons[0]
+    assert TABLE in timetable.reasons[0]
+
+
+def test_quantiles_cover_how_launches_vary(here: tuple[Path, LatencyTable], untouched: None) -> None:
+    """Segments are planned with the table's own spread, here 9 % at p99, and with the error of its entries."""
+    folder, table = here
+    spread = 1.19 / 1.095  # of the samples: 1 .. 1.19, over their median
+    for segment in planned(folder, table).model("chain").segments:
+        assert segment.duration_ns / segment.median_ns == pytest.approx(spread, abs=0.02)
+        assert segment.duration_ns / segment.median_ns > spread - 0.002
+    bare = tuple(msgspec.structs.replace(entry, samples_ns=()) for entry in table.entries)
+    reasons = planned(folder, msgspec.structs.replace(table, entries=bare)).reasons
+    assert [reason for reason in reasons if "too few samples" in reason]
+
+
+def test_a_table_of_another_machine(here: tuple[Path, LatencyTable], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not used: the facts are named, and segments are measured."""
+    folder, table = here
+    quiet = no_noise(monkeypatch)
+    other = msgspec.structs.replace(table, fingerprint=table.fingerprint | {"cpu": "another"})
+    write_record(folder / TABLE, other, force=True)
+    timetable = plan(write_app(folder, table=TABLE), fresh=True).timetable
+    assert quiet.calls > 0
+    assert timetable.feasible
+    (reason,) = [reason for reason in timetable.reasons if TABLE in reason]
+    assert "cpu: 'another' in the table" in reason
+    assert "measured instead" in reason
+
+
+def test_a_table_of_another_core(here: tuple[Path, LatencyTable], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without entries of the planned unit does not apply either."""
+    folder, table = here
+    quiet = no_noise(monkeypatch)
+    entries = tuple(msgspec.structs.replace(entry, unit="cpu77") for entry in table.entries)
+    write_record(folder / TABLE, msgspec.structs.replace(table, entries=entries), force=True)
+    timetable = plan(write_app(folder, table=TABLE), fresh=True).timetable
+    assert quiet.calls > 0
+    assert [reason for reason in timetable.reasons if "only of cpu77" in reason]
+
+
+def test_a_layer_that_is_missing(here: tuple[Path, LatencyTable], untouched: None) -> None:
+    """It is named with its model and the remedies; with a fallback the plan says how many were told by what."""
+    folder, table = here
+    less = msgspec.structs.replace(table, entries=table.entries[1:])
+    lacking = table.entries[0].op
+    write_record(folder / TABLE, less)
+    with pytest.raises(InputError) as error:
+        plan(write_app(folder, table=TABLE))
+    assert f"no entry of {lacking}" in error.value.what
+    assert "model 'small', layer " in str(error.value.where)
+    assert "table_fallback = true" in str(error.value.remedy)
+    app = write_app(folder, table=f'{TABLE}"\ntable_fallback = true\n#"')
+    reasons = plan(app).timetable.reasons
+    assert [reason for reason in reasons if reason.startswith("small: 1 of ") and "have no entry" in reason]
+
+
+def test_a_fallback_without_a_table(tmp_path: Path) -> None:
+    """Both keys that cannot mean anything are refused: a fallback for no table, a table that is not there."""
+    write_models(tmp_path)
+    app = write_app(tmp_path)
+    app.write_text("table_fallback = true\n" + app.read_text())
+    with pytest.raises(InputError, match="table_fallback"):
+        plan(app)
+    with pytest.raises(InputError, match=r"\$\.table: no such file"):
+        plan(write_app(tmp_path, table="absent.table.json"))
+
+
+def test_from_measuring_to_simulating(measured: Path, tmp_path: Path) -> None:
+    """A described board: the plan from its table is that of its own description, and keeps its deadlines."""
+    result = plan(write_app(measured, **ON_BOARD))
+    told = plan(write_app(measured, **ON_BOARD | {"table": None})).timetable
+    for ours, theirs in zip(result.timetable.models, told.models, strict=True):
+        total = sum(segment.median_ns for segment in ours.segments)
+        assert total == pytest.approx(sum(segment.median_ns for segment in theirs.segments), rel=0.03)
+    chained = result.timetable.model("chain")
+    assert len(chained.segments) >= 2
+    assert chained.segmentation_overhead_ratio > 0
+    assert chained.max_relative_difference is None
+    ran = framefit.simulate(result, windows=300, output=tmp_path / "run")
+    assert [model.missed for model in ran.metrics.models] == [0, 0]
+    assert 0 <= (ran.metrics.models[1].max_relative_difference or 0.0) <= 1e-4
+    assert None not in [model.max_relative_difference for model in ran.timetable.models]
+
+
+def test_what_was_compared_is_not_compared_again(measured: Path) -> None:
+    """A plan that launched its segments is taken as it is."""
+    result = verified(plan(write_app(measured, **ON_BOARD)))
+    assert verified(result) is result
+
+
+def test_a_board_that_changed(measured: Path, tmp_path: Path) -> None:
+    """The same name at another clock is another device: its own description counts, and that is said."""
+    write_models(tmp_path)
+    write_target(tmp_path, processor="clock_mhz = 200\nmacs_per_cycle = { fp32 = 64 }")
+    (tmp_path / TABLE).write_bytes((measured / TABLE).read_bytes())
+    timetable = plan(write_app(tmp_path, **ON_BOARD)).timetable
+    assert [reason for reason in timetable.reasons if "what the description says instead" in reason]
+    assert timetable.models == plan(write_app(tmp_path, **ON_BOARD | {"table": None})).timetable.models
