@@ -79,7 +79,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        text = f'target = "{TARGET}"\ntable = "board.table.json"\nrate_hz = 300\n'
+        text = f'target = "{TARGET}"\ntable = "board.table.json"\nrate_hz = 100\n'
         for number in range(MODELS):
             model = network(number)
             model.save(folder / f"net{number}.onnx")

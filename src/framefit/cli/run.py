@@ -59,6 +59,9 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Overwrite run folder and sinks.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew before planning.")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of synthetic frames.")] = 0,
+    update_table: Annotated[
+        Path | None, typer.Option("--update-table", help="Write what layers took into this latency table.")
+    ] = None,
     max_miss_ratio: Annotated[
         float, typer.Option("--max-miss-ratio", min=0.0, max=1.0, help="Exit code 1 above it.")
     ] = 0.01,
@@ -82,6 +85,7 @@ def run(
         force=force,
         fresh=fresh,
         seed=seed,
+        update_table=update_table,
     )
     play(workflow, max_miss_ratio, json=json)
 
@@ -113,8 +117,10 @@ def play(workflow: Callable[..., RunResult], max_miss_ratio: float, *, json: boo
 def show_run(result: RunResult) -> None:
     """Figures, a picture, and where the files lie."""
     from framefit.report.picture import terminal_picture
+    from framefit.report.profile_notes import run_notes
     from framefit.report.tables import metrics_view
 
+    notes = [] if result.profile is None else run_notes(result.profile, result.metrics.windows)
     priority = [model.name for model in result.metrics.models if model.role == "priority"]
     seen, launches, releases = result.part(0, _MOST_WINDOWS)
     show(
@@ -128,6 +134,7 @@ def show_run(result: RunResult) -> None:
             reserved_ns=result.timetable.first_reserved_ns,
         ),
         *(f"note: {warning}" for warning in result.warnings),
+        *(f"profile: {note}" for note in notes),
         f"run folder: {result.folder}\n"
         f"trace:      {result.folder / 'trace.pftrace'} (open it at https://ui.perfetto.dev)\n"
         f"picture:    {result.folder / 'run.svg'}",

@@ -24,6 +24,9 @@ def simulate(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Run folder (default: runs/APP-N).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite run folder and sinks.")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the device's variation and of synthetic frames.")] = 0,
+    update_table: Annotated[
+        Path | None, typer.Option("--update-table", help="Write what layers took into this latency table.")
+    ] = None,
     max_miss_ratio: Annotated[
         float, typer.Option("--max-miss-ratio", min=0.0, max=1.0, help="Exit code 1 above it.")
     ] = 0.01,
@@ -47,5 +50,6 @@ def simulate(
         output=output,
         force=force,
         seed=seed,
+        update_table=update_table,
     )
     play(workflow, max_miss_ratio, json=json)

@@ -8,8 +8,8 @@ not hold. A term is taken only where it lowers the error of networks that were l
 7.10); the fit is of relative errors, and outliers have little say (Huber, 1964).
 
 Where the layers are those that a runtime made (:meth:`framefit.devices.ort.OrtDevice.lowered`), all
-terms at once, each with a prior of how far it may be from 0 (ridge regression, section 3.4.1), and a
-ratio for each class of layers, are held against that, and what tells left-out networks better is taken.
+terms are taken at once, with a ratio for each class of layers and a prior of how far each may be from 0
+(ridge regression, section 3.4.1): the best of many terms on a few disturbed networks is often a chance.
 """
 
 from __future__ import annotations
@@ -146,14 +146,14 @@ def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: st
                 remedy="audit with larger networks, or measure the overhead again",
             )
     found = [terms_of(model) for model, _ in measured]
-    terms, error = _chosen(networks, _candidates(plain, found))
     if all(model.lowered for model, _ in measured):
         sums = [
             class_sums(m.layers, (o.latency_ns for o in e.layers)) for (m, _), e in zip(measured, told, strict=True)
         ]
-        likely = _likely(plain, found, sums)
-        off = networks.error(networks.left_out(likely))
-        terms, error = (likely, off) if off < error else (terms, error)
+        terms = _likely(plain, found, sums)
+        error = networks.error(networks.left_out(terms))
+    else:
+        terms, error = _chosen(networks, _candidates(plain, found))
     coefficients = networks.fitted(terms, np.ones(len(networks), np.bool_))
     values: dict[str, float] = {}
     ratios: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""A run as a Perfetto trace (``trace.pftrace``), to be opened at ui.perfetto.dev.
+"""Operations as a Perfetto trace (``trace.pftrace``), to be opened at ui.perfetto.dev.
 
 The file is a stream of ``TracePacket`` messages; field numbers are those of
 ``protos/perfetto/trace/perfetto_trace.proto`` (github.com/google/perfetto).
@@ -6,18 +6,20 @@ The file is a stream of ``TracePacket`` messages; field numbers are those of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.events import EventType, Trace
 from framefit.core.files import write_whole
+from framefit.core.profile import How, OperationLog
 from framefit.core.program import Launches, Program
+from framefit.report.operations import HOW_WORDS, NamedOperations, UnitTrack, unit_tracks
+from framefit.report.protobuf import Form, Given, Part, PerRow, fixed, integer, message, text, width_of
 
-__all__ = ["Executions", "executions", "write_perfetto"]
+__all__ = ["write_perfetto"]
 
 # TracePacket and what it holds
 _PACKET, _TIMESTAMP, _SEQUENCE_ID, _TRACK_EVENT, _INTERNED_DATA, _SEQUENCE_FLAGS, _TRACK_DESCRIPTOR = (
@@ -35,283 +37,309 @@ _EXPLICIT_ORDER = 3
 _CATEGORIES, _EVENT_NAMES, _ANNOTATION_NAMES, _ANNOTATION_STRINGS = 1, 2, 3, 29
 _ANNOTATION_NAME_IID, _INT_VALUE, _STRING_IID = 1, 4, 17
 
-_PROCESS_UUID, _WINDOWS_UUID, _FIRST_UNIT_UUID = 1, 2, 3
-_ANNOTATION_IIDS = {"window": 1, "model": 2, "segment": 3, "frame": 4}
-_CATEGORY_NAMES = ("priority", "background", "window")
-_CHUNK = 1 << 16  # slices encoded at once: the matrix stays within a few MiB
+_PROCESS_UUID = 1
+_CHUNK = 1 << 13  # slices encoded at once: the matrix stays in the second cache
+_STATES = ("measured", "inferred")
+_MARGINS = ("start_earlier_ns", "start_later_ns", "end_earlier_ns", "end_later_ns")
 
-_Integers = npt.NDArray[np.integer]
-
-
-@dataclass(frozen=True)
-class Executions:
-    """Executed operations, by start: events of one core, kind and operation, START paired with END.
-
-    Attributes:
-        core: int16.
-        kind: int32, index into ``Trace.kinds``.
-        start_ns: int64, on the trace's clock.
-        end_ns: int64, on the trace's clock.
-        launch: int64, ordinal of the launch; -1 where it is unknown because events were lost.
-    """
-
-    core: npt.NDArray[np.int16]
-    kind: npt.NDArray[np.int32]
-    start_ns: npt.NDArray[np.int64]
-    end_ns: npt.NDArray[np.int64]
-    launch: npt.NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
+_Times = npt.NDArray[np.int64]
 
 
-def executions(trace: Trace, program: Program, launches: Launches) -> Executions:
-    """Pair the events of a trace, and find the launch of each pair.
+class _Interned:
+    """Texts by number, from 1, in one of the packet's tables."""
 
-    Unpaired events are left out. The i-th START of a core belongs to the i-th operation
-    that the launches put there; this holds only when nothing was lost, so where any
-    number, kind or operation disagrees, every launch is -1.
-    """
-    time_ns = _unwrapped(trace)
-    in_time = np.all(time_ns[1:] >= time_ns[:-1])
-    order = np.arange(len(trace)) if in_time else np.argsort(time_ns, kind="stable")
-    key = _dense_key(trace)
-    by_key = order[np.argsort(key[order], kind="stable")]
-    kind_of_event, key = trace.type[by_key], key[by_key]
-    pair = (kind_of_event[:-1] == EventType.START) & (kind_of_event[1:] == EventType.END) & (key[:-1] == key[1:])
-    starts, ends = by_key[:-1][pair], by_key[1:][pair]
-    by_start = np.argsort(time_ns[starts], kind="stable")
-    starts, ends = starts[by_start], ends[by_start]
-    return Executions(
-        core=trace.core[starts],
-        kind=trace.id[starts],
-        start_ns=time_ns[starts],
-        end_ns=time_ns[ends],
-        launch=_launch_of_starts(trace, order, program, launches)[starts],
-    )
+    def __init__(self, field: int) -> None:
+        self.field = field
+        self._iids: dict[str, int] = {}
+
+    def __getitem__(self, name: str) -> int:
+        return self._iids.setdefault(name, len(self._iids) + 1)
+
+    def parts(self) -> list[Part]:
+        return [
+            part for name, iid in self._iids.items() for part in message(self.field, [*integer(1, iid), *text(2, name)])
+        ]
+
+
+class _Names:
+    """Everything that slices only name by number."""
+
+    def __init__(self) -> None:
+        self.categories = _Interned(_CATEGORIES)
+        self.events = _Interned(_EVENT_NAMES)
+        self.annotations = _Interned(_ANNOTATION_NAMES)
+        self.strings = _Interned(_ANNOTATION_STRINGS)
+
+    def number(self, name: str, value: PerRow | Given) -> list[Part]:
+        return self._annotation(name, integer(_INT_VALUE, value))
+
+    def string(self, name: str, iid: PerRow | Given) -> list[Part]:
+        return self._annotation(name, integer(_STRING_IID, iid))
+
+    def _annotation(self, name: str, value: list[Part]) -> list[Part]:
+        return message(_ANNOTATIONS, [*integer(_ANNOTATION_NAME_IID, self.annotations[name]), *value])
+
+    def packet(self) -> bytes:
+        tables = (self.categories, self.events, self.annotations, self.strings)
+        return fixed(_packet(message(_INTERNED_DATA, [part for one in tables for part in one.parts()]), _STATE_CLEARED))
 
 
 def write_perfetto(
     path: str | Path,
-    trace: Trace,
+    log: OperationLog,
     program: Program,
-    launches: Launches,
-    releases_ns: npt.NDArray[np.int64],
-    priority_models: Collection[str],
+    launches: Launches | None,
+    releases_ns: npt.NDArray[np.int64] | None = None,
+    priority_models: Collection[str] = (),
     *,
     force: bool = False,
 ) -> None:
-    """Write a run as a Perfetto trace: a track of windows, and a track a unit with its operations.
+    """Write a track of windows, a track a unit with its operations, and one with what is known of them.
 
-    Where the launches are known (see :func:`executions`), slices carry model, segment,
-    frame and window, and the category "priority" or "background".
+    Slices say model, segment, layer, kind, operation, inference, window and frame where these
+    are known, and how each edge is; where some are inferred, also by how much an edge may be earlier or
+    later (90 % unless asked otherwise), and a track beside the unit's shows which operations are
+    measured. Slices of one unit do not overlap, unless one is measured to have interrupted another:
+    an operation ends at the latest where the next one starts.
 
     Args:
         path: usually ``trace.pftrace``.
-        trace: events of the run.
+        log: operations, for example of :func:`~framefit.report.pairs.executions`.
         program: names the units; its operations belong to models and segments.
-        launches: in the order of submission.
-        releases_ns: int64, one release a window, ascending, on the trace's clock.
-        priority_models: their names.
+        launches: windows and frames of the inferences; ``None``: not known.
+        releases_ns: int64, one release a window, ascending, on the log's clock.
+        priority_models: their slices have the category "priority", others "background"; empty: no category.
         force: overwrite.
 
     Raises:
         InputError: the file exists and ``force`` is not set, or it cannot be written.
-        ValueError: a time before 0, which the format cannot say.
     """
-    executed = executions(trace, program, launches)
-    releases_ns = np.asarray(releases_ns, np.int64)
-    if min(executed.start_ns.min(initial=0), releases_ns.min(initial=0)) < 0:
-        raise ValueError("a Perfetto trace has no times before 0")
-    cores = [unit.core for unit in program.units]
-    cores += sorted(set(np.unique(executed.core).tolist()) - set(cores))
-    names = {unit.core: unit.name for unit in program.units}
-    tracks = ["windows", *(names.get(core, f"core {core}") for core in cores)]
-    uuid_of_core = dict(zip(cores, range(_FIRST_UNIT_UUID, _FIRST_UNIT_UUID + len(cores)), strict=True))
-    models = list(dict.fromkeys(segment.model for segment in program.programs))
+    releases_ns = np.asarray([] if releases_ns is None else releases_ns, np.int64)
+    # The format has no times before 0: all are moved, and the trace's name says so.
+    shift_ns = -min(0, int(log.start_ns.min(initial=0)), int(releases_ns.min(initial=0)))
+    units = unit_tracks(log, program)
+    inferred = log.inferred
+    names = _Names()
+    last_ns = int(max(log.end_ns.max(initial=0), releases_ns.max(initial=0) + program.window_ns)) + shift_ns
+    tracks = ["windows"] if len(releases_ns) else []
+    slices: list[Iterator[memoryview]] = []
+    if len(releases_ns):
+        slices.append(_windows(names, releases_ns + shift_ns, program.window_ns))
+    operations = _Operations(names, log, program, launches, priority_models, last_ns)
+    for unit in units:
+        start_ns, end_ns = _apart(log, unit, inferred)
+        start_ns, end_ns = start_ns + shift_ns, end_ns + shift_ns
+        tracks.append(unit.name)
+        slices.append(operations.slices(unit, start_ns, end_ns, _PROCESS_UUID + len(tracks)))
+        if inferred.any():
+            tracks.append(f"{unit.name}: known how")
+            slices.append(
+                _states(names, inferred[unit.entries], start_ns, end_ns, last_ns, _PROCESS_UUID + len(tracks))
+            )
+    process = f"framefit, all times + {shift_ns} ns" if shift_ns else "framefit"
     with write_whole(path, force=force) as file:
-        file.write(_preamble(tracks, ["window", *trace.kinds], models))
-        ends_ns = np.append(releases_ns[1:], releases_ns[-1:] + program.window_ns)
-        for part in _chunks(len(releases_ns)):
-            windows = np.arange(len(releases_ns))[part]
-            event = [*_integer(_NAME_IID, 1), *_integer(_CATEGORY_IIDS, 3), *_annotation("window", windows)]
-            file.write(_slices(releases_ns[part], ends_ns[part], _integer(_TRACK_UUID, _WINDOWS_UUID), event))
-        for part in _chunks(len(executed)):
-            track = _integer(_TRACK_UUID, _looked_up(uuid_of_core, executed.core[part]))
-            event = _integer(_NAME_IID, executed.kind[part] + 2)
-            launch = executed.launch[part]
-            if launch.min() >= 0:
-                which = launches.program[launch]
-                model_iid = np.array([models.index(segment.model) + 1 for segment in program.programs])
-                category = np.array([1 if segment.model in priority_models else 2 for segment in program.programs])
-                index = np.array([segment.segment for segment in program.programs])
-                event += _integer(_CATEGORY_IIDS, category[which])
-                event += _annotation("model", model_iid[which], _STRING_IID)
-                event += _annotation("segment", index[which])
-                event += _annotation("frame", launches.frame[launch])
-                event += _annotation("window", launches.window[launch])
-            file.write(_slices(executed.start_ns[part], executed.end_ns[part], track, event))
+        file.write(names.packet())
+        file.write(_descriptors(process, tracks))
+        for part in slices:
+            file.writelines(part)
 
 
-def _unwrapped(trace: Trace) -> npt.NDArray[np.int64]:
-    """Times without the wrap of the device's counter: each step is the shorter way round."""
-    if trace.meta.wrap_bits is None or len(trace) == 0:
-        return trace.time_ns
-    period = trace.meta.resolution_ns << trace.meta.wrap_bits
-    steps = np.diff(trace.time_ns, prepend=trace.time_ns[:1])
-    steps = (steps + period // 2) % period - period // 2
-    return np.asarray(trace.time_ns[0] + np.cumsum(steps), np.int64)
+def _packet(parts: Sequence[Part], flags: int) -> list[Part]:
+    return message(_PACKET, [*integer(_SEQUENCE_ID, 1), *integer(_SEQUENCE_FLAGS, flags), *parts])
 
 
-def _dense_key(trace: Trace) -> _Integers:
-    """One small number for (core, id, operation); uint16 where it fits, which numpy sorts by radix."""
-    parts = (trace.core, trace.id, trace.operation)
-    key = np.zeros(len(trace), np.int64)
-    count = 1
-    for part in parts:
-        low, high = int(part.min(initial=0)), int(part.max(initial=0))
-        key = key * (high - low + 1) + (part - np.int64(low))
-        count *= high - low + 1
-    return key.astype(np.uint16) if count <= 1 << 16 else key
-
-
-def _launch_of_starts(
-    trace: Trace, order: npt.NDArray[np.int64], program: Program, launches: Launches
-) -> npt.NDArray[np.int64]:
-    """The launch of every START event, -1 elsewhere, and everywhere when something was lost."""
-    launch = np.full(len(trace), -1)
-    core_of_unit = {unit.name: unit.core for unit in program.units}
-    id_of_kind = {kind: index for index, kind in enumerate(trace.kinds)}
-    operations = [[op for group in segment.groups for op in group.operations] for segment in program.programs]
-    counts = np.array([len(ops) for ops in operations], np.int64)
-    flat = [op for ops in operations for op in ops]
-    facts = np.array(
-        [(core_of_unit.get(op.unit, -1), id_of_kind.get(op.kind, -1), op.index) for op in flat], np.int64
-    ).reshape(-1, 3)
-    starts = order[trace.type[order] == EventType.START]
-    per_launch = counts[launches.program]
-    if len(trace.loss_after) or trace.meta.lost_events or per_launch.sum() != len(starts):
-        return launch
-    # the operations of all launches one after the other: the launch of each, and its row in ``facts``
-    ordinal = np.repeat(np.arange(len(launches)), per_launch)
-    first = np.repeat(np.cumsum(per_launch) - per_launch, per_launch)
-    row = (np.cumsum(counts) - counts)[launches.program[ordinal]] + np.arange(len(ordinal)) - first
-    told = np.argsort(facts[row, 0].astype(np.int16), kind="stable")
-    starts = starts[np.argsort(trace.core[starts], kind="stable")]
-    core, kind, operation = facts[row[told]].T
-    found = trace.operation[starts]
-    agrees = (trace.core[starts] == core) & (trace.id[starts] == kind) & ((found < 0) | (found == operation))
-    if agrees.all():
-        launch[starts] = ordinal[told]
-    return launch
-
-
-# Protobuf, for one message or for many at once. A message is a list of parts: bytes that
-# all have in common, and columns, whose varints are padded to the longest of the column
-# (a varint may end in zero groups; Perfetto's own writer does so for lengths). So the
-# messages of a list are equally long and are the rows of one matrix.
-
-
-@dataclass(frozen=True)
-class _Column:
-    values: npt.NDArray[np.uint64]
-    width: int
-
-
-_Part = bytes | _Column
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])
-
-
-def _integer(field: int, value: int | _Integers) -> list[_Part]:
-    tag = _varint(field << 3)
-    if isinstance(value, int):
-        return [tag + _varint(value)]
-    values = value.astype(np.int64).view(np.uint64)
-    return [tag, _Column(values, len(_varint(int(values.max(initial=0)))))]
-
-
-def _text(field: int, value: str) -> list[_Part]:
-    return _message(field, [value.encode()])
-
-
-def _message(field: int, parts: Sequence[_Part]) -> list[_Part]:
-    length = sum(part.width if isinstance(part, _Column) else len(part) for part in parts)
-    return [_varint(field << 3 | 2) + _varint(length), *parts]
-
-
-def _rows(parts: Sequence[_Part], count: int) -> npt.NDArray[np.uint8]:
-    """The messages, uint8 (count, length)."""
-    common = b"".join(bytes(part.width) if isinstance(part, _Column) else part for part in parts)
-    rows = np.tile(np.frombuffer(common, np.uint8), (count, 1))
-    at = 0
-    for part in parts:
-        if isinstance(part, bytes):
-            at += len(part)
-            continue
-        for group in range(part.width):
-            more = 0x80 if group < part.width - 1 else 0
-            bits = (part.values >> np.uint64(7 * group)).astype(np.uint8) & np.uint8(0x7F)
-            rows[:, at + group] = bits | np.uint8(more)
-        at += part.width
-    return rows
+def _slice(last_ns: int, event: Sequence[Part], track: int | Given) -> list[Part]:
+    """Begin and end; the end stands before the next begin, so equal times nest rightly."""
+    width = width_of(np.array([last_ns]))
+    begin = [*integer(_TYPE, _SLICE_BEGIN), *integer(_TRACK_UUID, track), *event]
+    end = [*integer(_TYPE, _SLICE_END), *integer(_TRACK_UUID, track)]
+    return [
+        *_packet([*integer(_TIMESTAMP, Given("start", width)), *message(_TRACK_EVENT, begin)], _NEEDS_STATE),
+        *_packet([*integer(_TIMESTAMP, Given("end", width)), *message(_TRACK_EVENT, end)], _NEEDS_STATE),
+    ]
 
 
 def _chunks(count: int) -> list[slice]:
     return [slice(first, first + _CHUNK) for first in range(0, count, _CHUNK)]
 
 
-def _looked_up(table: dict[int, int], keys: npt.NDArray[np.int16]) -> npt.NDArray[np.int64]:
-    values = np.zeros(1 << 16, np.int64)
-    for key, value in table.items():
-        values[key & 0xFFFF] = value
-    return values[keys.astype(np.uint16)]
-
-
-def _annotation(name: str, values: _Integers, field: int = _INT_VALUE) -> list[_Part]:
-    return _message(_ANNOTATIONS, [*_integer(_ANNOTATION_NAME_IID, _ANNOTATION_IIDS[name]), *_integer(field, values)])
-
-
-def _packet(parts: Sequence[_Part], flags: int) -> list[_Part]:
-    return _message(_PACKET, [*_integer(_SEQUENCE_ID, 1), *_integer(_SEQUENCE_FLAGS, flags), *parts])
-
-
-def _slices(
-    start_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64], track: Sequence[_Part], event: Sequence[_Part]
-) -> memoryview:
-    """Begin and end of every slice; an end stands before the next begin, so equal times nest rightly."""
-    begin = [*_integer(_TYPE, _SLICE_BEGIN), *track, *event]
-    end = [*_integer(_TYPE, _SLICE_END), *track]
-    parts = [
-        *_packet([*_integer(_TIMESTAMP, start_ns), *_message(_TRACK_EVENT, begin)], _NEEDS_STATE),
-        *_packet([*_integer(_TIMESTAMP, end_ns), *_message(_TRACK_EVENT, end)], _NEEDS_STATE),
+def _windows(names: _Names, releases_ns: _Times, window_ns: int) -> Iterator[memoryview]:
+    ends_ns = np.append(releases_ns[1:], releases_ns[-1:] + window_ns)
+    index = np.arange(len(releases_ns))
+    event = [
+        *integer(_NAME_IID, names.events["window"]),
+        *integer(_CATEGORY_IIDS, names.categories["window"]),
+        *names.number("window", Given("window", width_of(index))),
     ]
-    return _rows(parts, len(start_ns)).data
+    form = Form(_slice(int(ends_ns[-1]), event, _PROCESS_UUID + 1), 1)
+    return (
+        form.filled(
+            np.zeros_like(index[part]), {"start": releases_ns[part], "end": ends_ns[part], "window": index[part]}
+        )
+        for part in _chunks(len(index))
+    )
 
 
-def _preamble(tracks: Sequence[str], event_names: Sequence[str], models: Sequence[str]) -> bytes:
-    """Interned names, the process, and its tracks in order."""
-    interned: list[_Part] = []
-    for field, names in (
-        (_CATEGORIES, _CATEGORY_NAMES),
-        (_EVENT_NAMES, event_names),
-        (_ANNOTATION_NAMES, tuple(_ANNOTATION_IIDS)),
-        (_ANNOTATION_STRINGS, models),
-    ):
-        for iid, name in enumerate(names, start=1):
-            interned += _message(field, [*_integer(1, iid), *_text(2, name)])
-    packets = _packet(_message(_INTERNED_DATA, interned), _STATE_CLEARED)
-    process = _message(_PROCESS, [*_integer(_PID, 1), *_text(_PROCESS_NAME, "framefit")])
-    root = [*_integer(_UUID, _PROCESS_UUID), *process, *_integer(_CHILD_ORDERING, _EXPLICIT_ORDER)]
-    packets += _packet(_message(_TRACK_DESCRIPTOR, root), _NEEDS_STATE)
+def _states(
+    names: _Names, inferred: npt.NDArray[np.bool_], start_ns: _Times, end_ns: _Times, last_ns: int, track: int
+) -> Iterator[memoryview]:
+    """Operations in a row that are known in the same way, as one slice."""
+    if not len(inferred):
+        return iter(())
+    first = np.flatnonzero(np.diff(inferred, prepend=~inferred[:1]))
+    last = np.append(first[1:], len(inferred)) - 1
+    count = last - first + 1
+    iids = tuple(names.events[state] for state in _STATES)
+    event = [*integer(_NAME_IID, PerRow(iids)), *names.number("operations", Given("operations", width_of(count)))]
+    form = Form(_slice(last_ns, event, track), len(iids))
+    latest = np.maximum.accumulate(end_ns)  # where one operation interrupted another
+    until = np.minimum(latest[last], np.append(start_ns[first[1:]], last_ns)[: len(last)])
+    return (
+        form.filled(
+            inferred[first[part]].astype(np.int64),
+            {"start": start_ns[first[part]], "end": until[part], "operations": count[part]},
+        )
+        for part in _chunks(len(first))
+    )
+
+
+@dataclass(frozen=True)
+class _Slices:
+    """Forms of an operation's slice: all of its edges measured, or not."""
+
+    measured: Form
+    inferred: Form
+
+
+class _Operations:
+    """Slices of operations, whose names are found once for each operation of the program."""
+
+    def __init__(
+        self,
+        names: _Names,
+        log: OperationLog,
+        program: Program,
+        launches: Launches | None,
+        priority_models: Collection[str],
+        last_ns: int,
+    ) -> None:
+        self._log = log
+        self._named = NamedOperations.of(log, program)
+        self._launches = launches
+        self._inferred = log.inferred
+        self._hows = np.array([names.strings[HOW_WORDS[how]] for how in How])
+        named = self._named.named
+        known = bool((log.program >= 0).any())
+        event = integer(_NAME_IID, PerRow(tuple(names.events[op.name] for op in named)))
+        if known and priority_models:
+            role = ("background", "priority")
+            iids = tuple(names.categories[role[op.model in priority_models]] for op in named)
+            event += integer(_CATEGORY_IIDS, PerRow(iids))
+        texts = {"kind": [op.kind for op in named]}
+        if known:
+            texts |= {"model": [op.model for op in named], "layer": [op.layer for op in named]}
+        for name, values in texts.items():
+            event += names.string(name, PerRow(tuple(names.strings[value or "unknown"] for value in values)))
+        if known:
+            event += names.number("segment", PerRow(tuple(op.segment for op in named)))
+            event += names.number("operation", PerRow(tuple(op.index for op in named)))
+            event += names.number("inference", Given("inference", width_of(log.inference)))
+        self._has_launches = (
+            launches is not None
+            and known
+            and 0 <= int(log.inference.min(initial=0)) <= int(log.inference.max(initial=0)) < len(launches)
+        )
+        if launches is not None and self._has_launches:
+            event += names.number("window", Given("window", width_of(launches.window)))
+            event += names.number("frame", Given("frame", width_of(launches.frame)))
+        how = width_of(self._hows)
+        measured = PerRow((int(self._hows[How.MEASURED]),) * len(named))
+        plain = [*names.string("start_how", measured), *names.string("end_how", measured)]
+        event_and_how = [
+            *event,
+            *names.string("start_how", Given("start_how", how)),
+            *names.string("end_how", Given("end_how", how)),
+        ]
+        margins = [width_of(np.array(bounds)) for bounds in self._greatest_margins()]
+        intervals = [
+            part
+            for name, width in zip(_MARGINS, margins, strict=True)
+            for part in names.number(name, Given(name, width))
+        ]
+        track = Given("track", 2)
+        self._forms = _Slices(
+            Form(_slice(last_ns, [*event, *plain], track), len(named)),
+            Form(_slice(last_ns, [*event_and_how, *intervals], track), len(named)),
+        )
+
+    def _margins(self, at: npt.NDArray[np.int64] | slice) -> list[_Times]:
+        log = self._log
+        return [
+            log.start_ns[at] - log.start_low_ns[at],
+            log.start_high_ns[at] - log.start_ns[at],
+            log.end_ns[at] - log.end_low_ns[at],
+            log.end_high_ns[at] - log.end_ns[at],
+        ]
+
+    def _greatest_margins(self) -> list[tuple[int, int]]:
+        """Least and greatest of each, a chunk at a time: what is small stays in the cache."""
+        bounds = [[(int(one.min()), int(one.max())) for one in self._margins(part)] for part in _chunks(len(self._log))]
+        found = [(min(low for low, _ in one), max(high for _, high in one)) for one in zip(*bounds, strict=True)]
+        return found or [(0, 0)] * len(_MARGINS)
+
+    def slices(self, unit: UnitTrack, start_ns: _Times, end_ns: _Times, track: int) -> Iterator[memoryview]:
+        log = self._log
+        for part in _chunks(len(unit.entries)):
+            at = unit.entries[part]
+            inference = log.inference[at]
+            given: dict[str, npt.NDArray[np.integer] | int] = {
+                "start": start_ns[part],
+                "end": end_ns[part],
+                "track": track,
+                "inference": inference,
+            }
+            if self._launches is not None and self._has_launches:
+                given |= {"window": self._launches.window[inference], "frame": self._launches.frame[inference]}
+            form = self._forms.measured
+            inferred = np.flatnonzero(self._inferred[at])
+            if len(inferred):
+                form = self._forms.inferred
+                given |= {"start_how": self._hows[log.start_how[at]], "end_how": self._hows[log.end_how[at]]}
+                for name, found in zip(_MARGINS, self._margins(at[inferred]), strict=True):
+                    given[name] = margin = np.zeros(len(at), np.int64)
+                    margin[inferred] = found
+            yield form.filled(self._named.row[at], given)
+
+
+def _apart(log: OperationLog, unit: UnitTrack, inferred: npt.NDArray[np.bool_]) -> tuple[_Times, _Times]:
+    """Start and end of a unit's operations such that none overlap, save measured ones inside one another."""
+    at = unit.entries
+    start_ns, end_ns = log.start_ns[at], log.end_ns[at]
+    overlaps = start_ns[1:] < end_ns[:-1]
+    if not overlaps.any():
+        return start_ns, end_ns
+    measured = ~inferred[at]
+    inside = overlaps & (end_ns[1:] <= end_ns[:-1]) & measured[1:] & measured[:-1]
+    if not inside.any():
+        return start_ns, np.append(np.minimum(end_ns[:-1], start_ns[1:]), end_ns[-1:])
+    end_ns = end_ns.copy()
+    running: list[int] = []  # operations that the current one may be inside of, the innermost last
+    for place, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
+        while running and end_ns[running[-1]] <= start:
+            running.pop()
+        while running and not (measured[place] and measured[running[-1]] and end <= end_ns[running[-1]]):
+            end_ns[running.pop()] = start
+        running.append(place)
+    return start_ns, end_ns
+
+
+def _descriptors(process: str, tracks: Sequence[str]) -> bytes:
+    """The process, and its tracks in order."""
+    named = message(_PROCESS, [*integer(_PID, 1), *text(_PROCESS_NAME, process)])
+    root = [*integer(_UUID, _PROCESS_UUID), *named, *integer(_CHILD_ORDERING, _EXPLICIT_ORDER)]
+    packets = _packet(message(_TRACK_DESCRIPTOR, root), _NEEDS_STATE)
     for rank, name in enumerate(tracks):
-        track = [*_integer(_UUID, _WINDOWS_UUID + rank), *_text(_TRACK_NAME, name)]
-        track += [*_integer(_PARENT_UUID, _PROCESS_UUID), *_integer(_RANK, rank)]
-        packets += _packet(_message(_TRACK_DESCRIPTOR, track), _NEEDS_STATE)
-    return b"".join(part for part in packets if isinstance(part, bytes))
+        track = [*integer(_UUID, _PROCESS_UUID + 1 + rank), *text(_TRACK_NAME, name)]
+        track += [*integer(_PARENT_UUID, _PROCESS_UUID), *integer(_RANK, rank)]
+        packets += _packet(message(_TRACK_DESCRIPTOR, track), _NEEDS_STATE)
+    return fixed(packets)

@@ -16,7 +16,7 @@ from rich.text import Text
 from framefit.core.events import Trace
 from framefit.core.program import Launches, Program
 from framefit.errors import InputError
-from framefit.report.perfetto import executions
+from framefit.report.pairs import executions
 
 __all__ = ["run_picture", "terminal_picture"]
 
@@ -208,7 +208,7 @@ def _segments(
                 of_kind.setdefault(operation.kind, set()).add(index)
     merged: dict[tuple[int, int], list[int]] = {}
     for at in np.flatnonzero((executed.end_ns > span[0]) & (executed.start_ns < span[1])):
-        lane, launch = lanes.get(int(executed.core[at])), int(executed.launch[at])
+        lane, launch = lanes.get(int(executed.core[at])), int(executed.inference[at])
         if lane is None:  # not a unit of the program
             continue
         start, end = int(executed.start_ns[at]), int(executed.end_ns[at])

@@ -13,12 +13,14 @@ import numpy as np
 from framefit.core.events import Trace
 from framefit.core.files import write_record, write_whole
 from framefit.core.frames import FrameTable
+from framefit.core.profile import Profile
 from framefit.core.program import Launches, Program, write_program
 from framefit.core.results import Metrics, RunInfo
 from framefit.core.timetable import Timetable
 from framefit.devices.host import fingerprint
 from framefit.errors import FramefitError, InputError
 from framefit.report.frames import write_frames
+from framefit.report.pairs import executions
 from framefit.report.perfetto import write_perfetto
 from framefit.report.picture import run_picture
 from framefit.workflows.plan import Plan
@@ -42,6 +44,7 @@ class RunResult:
         trace, program, launches, releases_ns: what happened, on the run's clock; the trace is the device's.
         seen, seen_program: the same as the host saw it, a launch an operation.
         interrupted: whether it was stopped before its end.
+        profile: what the device's trace says; ``None``: it could not be held against the program.
         warnings: what a reader of these should know, those of the plan first.
     """
 
@@ -56,6 +59,7 @@ class RunResult:
     launches: Launches
     releases_ns: Releases
     interrupted: bool
+    profile: Profile | None = None
     warnings: tuple[str, ...] = ()
 
     def part(self, first: int, last: int | None = None) -> tuple[Trace, Launches, Releases]:
@@ -148,17 +152,21 @@ def write_folder(
             workload=msgspec.to_builtins(planned.workload),
             host=dict(fingerprint()),
             warnings=result.warnings,
+            app=str(planned.app.resolve()),
         )
         write_record(part / "run.json", info)
         write_record(part / "timetable.json", result.timetable)
         write_program(part, result.program, result.launches)
         result.trace.write(part / "trace.npz")
         write_record(part / "metrics.json", result.metrics)
+        if result.profile is not None:
+            write_record(part / "profile.json", result.profile)
         write_frames(part / "frames.csv", result.frames)
         priority = [model.name for model in result.timetable.models if model.role == "priority"]
         first = _first_shown(result)
         seen, launches, releases = result.part(first)
-        write_perfetto(part / "trace.pftrace", seen, result.seen_program, launches, releases, priority)
+        executed = executions(seen, result.seen_program, launches)
+        write_perfetto(part / "trace.pftrace", executed, result.seen_program, launches, releases, priority)
         reserved = result.timetable.first_reserved_ns
         turn = first % len(reserved)
         picture = run_picture(

@@ -15,7 +15,8 @@ from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InputError
 from framefit.runtime.dispatcher import steady
 from framefit.workflows.folder import RunResult, write_folder
-from framefit.workflows.plan import Notify, Plan, plan, silent
+from framefit.workflows.own_profile import check_table, with_profile
+from framefit.workflows.plan import Notify, Plan, plan, silent, verified
 from framefit.workflows.session import Session, accepted, needs_feasible
 
 __all__ = ["run"]
@@ -33,6 +34,7 @@ def run(
     force: bool = False,
     fresh: bool = False,
     seed: int = 0,
+    update_table: str | Path | None = None,
     notify: Notify = silent,
     stop: Callable[[], bool] = lambda: False,
     on_idle: Callable[[int, int], None] | None = None,
@@ -49,6 +51,8 @@ def run(
         force: overwrite folder and sinks.
         fresh: measure anew before planning.
         seed: of synthetic frames.
+        update_table: write a latency table with what the layers really took there, for the next plan: the
+            plan's, or the one that is there, with entries of this run's profile.
         notify: receives what is being done.
         stop: asked from the first window on; true ends the run, which is saved.
         on_idle: called with (windows begun, windows) where a window leaves time.
@@ -72,6 +76,8 @@ def run(
         )
     planned = app if isinstance(app, Plan) else plan(app, target=target, fresh=fresh, in_real_time=True, notify=notify)
     needs_feasible(planned)
+    check_table(planned, update_table)
+    planned = verified(planned, notify)
     device, timetable = planned.device, planned.timetable
     if isinstance(device, NpuDevice):
         device.clock, device.computes = RealClock(), True
@@ -110,8 +116,10 @@ def run(
         session.close()
     except FramefitError as error:
         failure = failure or error
-    notify("writing the run folder")
+    notify("profiling the trace")
     result = session.result(folder, floor, around, interrupted=interrupted)
+    result = with_profile(result, planned, update_table, notify)
+    notify("writing the run folder")
     write_folder(result, planned, seed=seed, force=force, command=" ".join(sys.argv), error=failure)
     if failure is not None:
         raise failure

@@ -38,6 +38,7 @@ from framefit.scheduling.bounds import Work, fluid_bounds_hz, packing_bounds_hz
 from framefit.scheduling.service import Rotation
 from framefit.workflows.folder import RunResult, check_place, free_folder, left_out
 from framefit.workflows.plan import Plan
+from framefit.workflows.profile_table import planned_expectations
 
 __all__ = ["Session", "accepted", "counted_windows", "needs_feasible"]
 
@@ -309,7 +310,8 @@ class Session:
         )
         releases = np.fromiter((run.start_ns + release_ns(k, rate_hz) for k in range(windows)), np.int64, windows)
         trace, launches = run.trace(), run.launches.launches()
-        told, seen_program = _program(self.plan), _host_program(self.plan)
+        told = planned_expectations(self.plan.workload, self.plan.device, _program(self.plan))
+        seen_program = _host_program(self.plan)
         return RunResult(
             folder=folder,
             timetable=timetable,

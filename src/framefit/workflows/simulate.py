@@ -14,7 +14,8 @@ from framefit.devices.host import flushed_denormals
 from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InputError
 from framefit.workflows.folder import RunResult, write_folder
-from framefit.workflows.plan import Notify, Plan, plan, silent
+from framefit.workflows.own_profile import check_table, with_profile
+from framefit.workflows.plan import Notify, Plan, plan, silent, verified
 from framefit.workflows.session import Session, accepted, needs_feasible
 
 __all__ = ["simulate"]
@@ -30,6 +31,7 @@ def simulate(
     output: str | Path | None = None,
     force: bool = False,
     seed: int = 0,
+    update_table: str | Path | None = None,
     notify: Notify = silent,
     stop: Callable[[], bool] = lambda: False,
     on_idle: Callable[[int, int], None] | None = None,
@@ -50,6 +52,8 @@ def simulate(
         output: the run folder; default: ``runs/APP-N``, the first N that is free.
         force: overwrite folder and sinks.
         seed: of the device's variation, and of synthetic frames.
+        update_table: write a latency table with what the layers really took there, for the next plan: the
+            plan's, or the one that is there, with entries of this run's profile.
         notify: receives what is being done.
         stop: asked from the first window on; true ends the run, which is saved.
         on_idle: called with (windows begun, windows) where a window leaves time.
@@ -78,6 +82,8 @@ def simulate(
         )
     planned = app if isinstance(app, Plan) else plan(app, target=target, notify=notify)
     needs_feasible(planned)
+    check_table(planned, update_table)
+    planned = verified(planned, notify)
     device = planned.device
     assert isinstance(device, NpuDevice)
     device.clock, device.computes = VirtualClock(), outputs
@@ -103,8 +109,10 @@ def simulate(
         session.close()
     except FramefitError as error:
         failure = failure or error
-    notify("writing the run folder")
+    notify("profiling the trace")
     result = session.result(folder, np.zeros(1, np.int64), [session.measure()], interrupted=interrupted)
+    result = with_profile(result, planned, update_table, notify)
+    notify("writing the run folder")
     write_folder(result, planned, seed=seed, force=force, command=" ".join(sys.argv), error=failure)
     if failure is not None:
         raise failure

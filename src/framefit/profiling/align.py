@@ -1,0 +1,499 @@
+"""Rebuilding a run from a lossy trace by alignment: the default method.
+
+**How the trace is aligned.** Each core's packets are aligned to that core's own events: a semi-Markov
+chain with gaps over the cyclic program, or over the launch list (:mod:`framefit.profiling.chain`). A unit
+runs one operation at a time in program order, so the order of a core's events is certain, whatever
+overlaps on other cores; in the merged order of all cores neighbours change places with every variation of
+a duration, and one chain over it would have to undo that. What chains for themselves do not know, which
+launch it is after a long silence, the core with the most events tells the others.
+
+**What it is judged by** is learned from a bounded sample of the stream in two rounds of expectation
+maximisation: align with the program's table, take median and deviation of every transition, align again
+(:mod:`framefit.profiling.estimates`). Then the stream is aligned in one pass.
+
+**Times of lost edges** come from the graph of operations, over all cores at once
+(:mod:`framefit.profiling.between`), their intervals from hiding received packets in the way in which
+others were lost (:mod:`framefit.profiling.calibration`).
+
+See ``docs/decisions/0009-alignment.md`` for why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.events import Trace, TraceMeta
+from framefit.core.profile import OperationLog
+from framefit.profiling.between import Window
+from framefit.profiling.calibration import Bands, calibrated_bands
+from framefit.profiling.chain import Room
+from framefit.profiling.edges import empty_log, filled, filled_launches, joined_logs, log_of
+from framefit.profiling.estimates import Match, Model, first_model, learned_times, learned_tracks
+from framefit.profiling.follower import Follower
+from framefit.profiling.intake import EMPTY, Intake, Queue, earliest, joined
+from framefit.profiling.precedence import Precedence
+from framefit.profiling.rebuilt import Fate, Rebuilt
+from framefit.profiling.sequence import Sequence
+from framefit.profiling.tempo import window_tempo
+from framefit.profiling.tracks import Tie
+
+__all__ = ["Aligner", "Position", "Settled", "rebuild"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+_SAMPLE = 32_768  # packets to learn from: 100 and more of each transition of a program of 150 operations
+_CHUNK = 65_536  # packets of a core looked at together
+_ROUNDS = 2
+_ENDLESS = 1 << 40  # launches of a program that repeats until its trace ends
+_SILENT = 8  # launches: a core that has sent nothing for so long no longer holds up what the others settle
+_STARTS = 3000  # places that a trace's first packet is tried at
+_HUGE = 1 << 60
+_THIN_RATIO = 0.01  # part of the intervals that may lack evidence
+
+# Columns of a settled match.
+_ARRIVAL, _LAUNCH, _OPERATION, _TYPE, _TIME = range(5)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What has become certain.
+
+    Attributes:
+        log: operations of whole launches, the next ones in order.
+        arrival: int64, positions in the stream of packets of which it is now known what they are,
+        fate: uint8, :class:`~framefit.profiling.rebuilt.Fate`, and what.
+    """
+
+    log: OperationLog
+    arrival: Ints
+    fate: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the device is.
+
+    Attributes:
+        inference: launch.
+        group: of the operation, in its program.
+        operation: index within its program; the latest one that sent a packet.
+        confidence: probability of all of this.
+    """
+
+    inference: int
+    group: int
+    operation: int
+    confidence: float
+
+
+class Aligner:
+    """Aligns a stream, packet after packet; what it keeps does not grow with the stream.
+
+    Args:
+        sequence: of the program that was executed.
+        kinds: how many event ids the trace has: the first ones of ``sequence.kinds``.
+        meta: of the trace.
+        confidence: of the intervals.
+        seed: of the draws with which they are calibrated.
+
+    Attributes:
+        out_of_order: bool, of the packets that were fed last: those that arrived after one that
+            happened later on the same core.
+    """
+
+    def __init__(
+        self, sequence: Sequence, kinds: int, meta: TraceMeta, *, confidence: float = 0.9, seed: int = 0
+    ) -> None:
+        self._sequence, self._meta, self._confidence, self._seed = sequence, meta, confidence, seed
+        self._precedence, self._circles = Precedence.of(sequence)
+        self._sizes = np.diff(sequence.first)
+        self._model = first_model(sequence, self._precedence, kinds, meta.resolution_ns)
+        self._intake = Intake(sequence.cores, self._model.tracks, kinds, meta)
+        self._room = Room.make()
+        self._submit = np.zeros(0)
+        if sequence.submit_ns is not None and len(sequence.submit_ns) and np.ptp(sequence.submit_ns) > 0:
+            self._submit = (sequence.submit_ns - sequence.submit_ns[0]).astype(np.float64)
+        events = [t.count_before[-1] if len(t.launch_program) else t.events for t in self._model.tracks]
+        self._turns = [int(core) for core in np.argsort([-count for count in events], kind="stable")]
+        cores = len(sequence.cores)
+        self._buffer = [EMPTY] * cores
+        self._followers: list[Follower] = []
+        self._bands: Bands | None = None
+        self._rows = np.zeros((0, 5), np.int64)
+        self._latest = np.full(cores, -1, np.int64)  # launch of each core's last settled match
+        self._carried = np.full(cores, -_HUGE, np.int64)
+        self._next = -1  # the first launch that has not been handed out
+        self._tempo = 1.0, 1e-2
+        self._longest = 2
+        self._rough: tuple[int, Model] | None = None
+        self._uncertain = self._inferred = self._skipped = 0
+        self.out_of_order: Bools = np.zeros(0, np.bool_)
+
+    def feed(self, packets: Trace) -> Settled:
+        """Take in the next packets of the stream.
+
+        Args:
+            packets: any number; their ``loss_after`` counts from the first of them.
+
+        Returns:
+            What has become certain: often nothing, then much at once.
+        """
+        queues, self.out_of_order = self._intake.add(packets)
+        self._buffer = [joined(old, new) for old, new in zip(self._buffer, queues, strict=True)]
+        waiting = sum(len(queue) for queue in self._buffer)
+        settled = [self._outside()]
+        if waiting >= _SAMPLE:
+            settled.append(self._work(close=False))
+        return _together(settled)
+
+    def close(self) -> Settled:
+        """Everything that is left: no more packets come."""
+        self._buffer = [joined(old, new) for old, new in zip(self._buffer, self._intake.close(), strict=True)]
+        return self._work(close=True)
+
+    def position(self) -> Position | None:
+        """Where the device is by the packets so far; ``None`` as long as none fitted."""
+        queues = [joined(queue, held) for queue, held in zip(self._buffer, self._intake.held(), strict=True)]
+        model, followers = self._model, [follower.copy() for follower in self._followers]
+        if not followers:
+            count = sum(len(queue) for queue in queues)
+            if self._rough is None or count > 2 * self._rough[0]:
+                self._rough = count, self._learned(queues)[0]
+            model = self._rough[1]
+            followers = [Follower(track, self._room) for track in model.tracks]
+        self._search(followers, queues, model, all_of_it=False)
+        best: tuple[float, Position] | None = None
+        for follower in followers:
+            match, chance = follower.belief()
+            if not len(chance):
+                continue
+            operation = follower.track.operation[match.event]
+            leader = int(np.argmax(chance))
+            same = (match.launch == match.launch[leader]) & (operation == operation[leader])
+            at = int(operation[leader])
+            program = int(np.searchsorted(self._sequence.first, at, "right")) - 1
+            here = Position(
+                inference=int(match.launch[leader]),
+                group=int(self._sequence.group[at]),
+                operation=at - int(self._sequence.first[program]),
+                confidence=min(float(chance[same].sum()), 1.0),
+            )
+            if best is None or match.time[leader] > best[0]:
+                best = float(match.time[leader]), here
+        return None if best is None else best[1]
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether (nearly) all intervals so far rest on enough hidden packets."""
+        return self._uncertain <= _THIN_RATIO * self._inferred
+
+    def warnings(self) -> tuple[str, ...]:
+        """What to know of all that was handed out so far, as sentences."""
+        found = []
+        if self._circles:
+            found.append(f"{self._circles} entries of `after` contradict the order on the units and were ignored.")
+        if self._uncertain:
+            found.append(
+                f"{self._uncertain} of {self._inferred} intervals of inferred edges are uncalibrated: "
+                "too few packets were received around losses like theirs."
+            )
+        if self._skipped:
+            found.append(f"{self._skipped} launches in long silences left no packet and are not filled in.")
+        return tuple(found)
+
+    def _outside(self) -> Settled:
+        """Packets that no core could have sent, and ones that came twice."""
+        foreign, again = self._intake.foreign, self._intake.duplicated
+        fate = np.repeat(np.array([Fate.SPURIOUS, Fate.DUPLICATED], np.uint8), [len(foreign), len(again)])
+        return Settled(empty_log(self._sequence.kinds), np.concatenate([foreign, again]), fate)
+
+    def _work(self, *, close: bool) -> Settled:
+        """Look at the packets that wait, in portions of bounded size."""
+        if not self._followers:
+            self._learn()
+        settled = []
+        while True:
+            cuts = _cuts(self._buffer)
+            portion = [queue[:cut] for queue, cut in zip(self._buffer, cuts, strict=True)]
+            self._buffer = [queue[cut:] for queue, cut in zip(self._buffer, cuts, strict=True)]
+            last = not any(len(queue) for queue in self._buffer)
+            pieces = self._search(self._followers, portion, self._model, all_of_it=last and close)
+            settled += [self._enter(pieces), self._hand_out(close=last and close)]
+            if last:
+                return _together(settled)
+
+    # -- alignment -------------------------------------------------------------------------------------------
+
+    def _search(
+        self, followers: list[Follower], queues: list[Queue], model: Model, *, all_of_it: bool
+    ) -> list[tuple[Queue, Match]]:
+        """Let every core look at its packets, the leading one first; by core, what that settles."""
+        settled: dict[int, tuple[Queue, Match]] = {}
+        begin, first = np.zeros(0), 0
+        for turn, core in enumerate(self._turns):
+            follower = followers[core]
+            follower.follow(queues[core], self._tie(model, begin, first, core), model.costs)
+            settled[core] = follower.settle(all_of_it=all_of_it)
+            if turn == 0 and len(self._turns) > 1:
+                likely = () if all_of_it else (follower.likely(),)
+                begin, first = _begins(follower, (settled[core][1], *likely))
+        return [settled[core] for core in range(len(followers))]
+
+    def _tie(self, model: Model, begin: Floats, first: int, core: int) -> Tie:
+        track, programs, overwritten = model.tracks[core], self._sequence.launch_program, self._meta.overwritten_events
+        if programs is None:
+            end = _ENDLESS if self._sequence.repeats is None else self._sequence.repeats
+            low = max(min(overwritten // max(2 * int(self._sizes[0]), 1), end - 1), 0)
+            high = min(low + 1, end)
+        else:
+            end = len(programs)
+            reach = max(_STARTS // max(track.events, 1), 1)
+            low = int(np.searchsorted(np.cumsum(2 * self._sizes[programs]), overwritten, "right")) if overwritten else 0
+            low, high = max(low - reach, 0), min(low + reach, end)
+        return Tie(
+            low=low,
+            high=high,
+            end=end,
+            first_launch=first,
+            begin_ns=begin,
+            tolerance_ns=0.45 * track.period_ns + model.astray_ns,
+            submit_ns=self._submit,
+            offset_ns=np.nan if model.offset_ns is None else model.offset_ns,
+            submit_var=model.submit_var,
+        )
+
+    def _learn(self) -> None:
+        """Estimates from the first packets, and a calibration of the intervals on the same."""
+        self._model, window = self._learned(earliest(self._buffer, _SAMPLE))
+        self._followers = [Follower(track, self._room) for track in self._model.tracks]
+        if window is None:
+            return
+        kind = self._sequence.kind.astype(np.int64)
+        edges = filled(window, self._precedence, self._model.times, None, kind, self._confidence)
+        order = np.argsort(window.time[edges.known].ravel(), kind="stable")
+        seen = np.concatenate([[True], window.seen[edges.known].ravel()[order], [True]])
+        turns = np.flatnonzero(seen[1:] != seen[:-1])
+        self._longest = max(2, int(np.max(turns[1::2] - turns[::2], initial=0)))
+        self._bands = calibrated_bands(
+            window,
+            self._precedence,
+            self._model.times,
+            kind[edges.operation],
+            len(self._sequence.kinds),
+            self._confidence,
+            np.random.default_rng(self._seed),
+        )
+
+    def _learned(self, queues: list[Queue]) -> tuple[Model, Window | None]:
+        """Two rounds of alignment and estimates."""
+        model = self._model
+        window: Window | None = None
+        for turn in range(_ROUNDS + 1):
+            followers = [Follower(track, self._room) for track in model.tracks]
+            pieces = self._search(followers, queues, model, all_of_it=True)
+            rows = np.concatenate([_rows(f, q, m) for f, (q, m) in zip(followers, pieces, strict=True)])
+            if not len(rows):
+                return model, None
+            launches, _ = filled_launches(rows[:, _LAUNCH])
+            window = self._window(launches, rows, model, np.full_like(self._carried, -_HUGE))
+            if turn:
+                tempo, step, _ = window_tempo(window, self._precedence, model.times, None, 1.0, 1.0)
+                window, model = window._replace(tempo=tempo), replace(model, tempo_step=step)
+            if turn < _ROUNDS:
+                model = learned_tracks(model, [m for _, m in pieces], self._sequence, window.tempo, launches)
+                window = window._replace(released=self._released(launches, model))
+            model = learned_times(model, window, self._precedence, self._sequence)
+        return model, window
+
+    def _window(self, launches: Ints, rows: Ints, model: Model, carried: Ints) -> Window:
+        """Launches with what was received of them."""
+        programs = self._sequence.launch_program
+        program = np.zeros(len(launches), np.int64) if programs is None else programs[launches].astype(np.int64)
+        window = Window.of(program, self._sizes, self._precedence.last, carried, self._released(launches, model))
+        place = self._places(window, launches, rows)
+        window.seen[place, rows[:, _TYPE]] = True
+        window.time[place, rows[:, _TYPE]] = rows[:, _TIME]
+        return window
+
+    def _places(self, window: Window, launches: Ints, rows: Ints) -> Ints:
+        at = np.searchsorted(launches, rows[:, _LAUNCH])
+        return np.asarray(window.base[at] + rows[:, _OPERATION] - self._sequence.first[window.program[at]])
+
+    def _released(self, launches: Ints, model: Model) -> Floats:
+        if model.offset_ns is None or not len(self._submit):
+            return np.full(len(launches), -float(_HUGE))
+        return np.asarray(self._submit[launches] + model.offset_ns)
+
+    # -- handing out -----------------------------------------------------------------------------------------
+
+    def _enter(self, pieces: list[tuple[Queue, Match]]) -> Settled:
+        """Keep matches until their launch is complete; tell what became of the packets."""
+        arrivals, fates, rows = [], [], [self._rows]
+        for core, (follower, (queue, match)) in enumerate(zip(self._followers, pieces, strict=True)):
+            fate = np.full(len(queue), Fate.SPURIOUS, np.uint8)
+            timely = match.launch >= self._next  # others are of launches that were handed out long ago
+            fate[match.packet[timely]] = Fate.MATCHED
+            arrivals.append(queue.arrival)
+            fates.append(fate)
+            rows.append(_rows(follower, queue, match)[timely])
+            if len(match.launch):
+                self._latest[core] = match.launch[-1]
+        self._rows = np.concatenate(rows)
+        return Settled(empty_log(self._sequence.kinds), np.concatenate(arrivals), np.concatenate(fates))
+
+    def _complete(self) -> int:
+        """The first launch of which a packet may still come."""
+        active = [core for core, follower in enumerate(self._followers) if len(follower.track.operation)]
+        top = int(self._latest[active].max(initial=-1))
+        quiet = {core for core in active if not self._followers[core].open}
+        return min(
+            (max(int(self._latest[core]), (top - _SILENT) if core in quiet else -1) for core in active), default=0
+        )
+
+    def _hand_out(self, *, close: bool) -> Settled:
+        """Operations of the launches of which nothing more can come."""
+        none = Settled(empty_log(self._sequence.kinds), np.zeros(0, np.int64), np.zeros(0, np.uint8))
+        rows = self._rows
+        if not len(rows):
+            return none
+        until = int(rows[:, _LAUNCH].max()) + 1 if close else self._complete()
+        if until <= max(self._next, int(rows[:, _LAUNCH].min())):
+            return none
+        if not close:  # what the last complete launches are followed by, as far as it is known
+            ahead = np.concatenate([_rows(one, one.waiting, one.likely()) for one in self._followers])
+            rows = np.concatenate([rows, ahead[ahead[:, _LAUNCH] >= self._next]])
+        launches, skipped = filled_launches(rows[:, _LAUNCH], self._next)
+        window = self._window(launches, rows, self._model, self._carried)
+        tempo, _, _ = window_tempo(window, self._precedence, self._model.times, self._model.tempo_step, *self._tempo)
+        window = window._replace(tempo=tempo)
+        arrival = np.full(window.seen.shape, -1, np.int64)
+        arrival[self._places(window, launches, rows), rows[:, _TYPE]] = rows[:, _ARRIVAL]
+        kind = self._sequence.kind.astype(np.int64)
+        edges = filled(window, self._precedence, self._model.times, self._bands, kind, self._confidence)
+        inside = edges.known & self._covered(window, begins=self._next < 0, ends=close)
+        count = int(np.searchsorted(launches, until))
+        size = int(window.base[count])
+        lost = ~window.seen[:size] & inside[:size, None]
+        self._inferred += int(np.count_nonzero(lost))
+        self._uncertain += int(np.count_nonzero(lost & ~edges.sure[:size]))
+        self._skipped += skipped
+        if count < len(launches):
+            ends = window.before[count]
+            self._carried = np.where(ends >= 0, window.time[ends, 1], self._carried)
+        self._tempo = float(tempo[count - 1]), self._tempo[1]
+        self._next = until
+        self._rows = self._rows[self._rows[:, _LAUNCH] >= until]
+        log = log_of(window, edges, inside, arrival, launches, count, self._sequence, self._intake.origin_ns)
+        return replace(none, log=log)
+
+    def _covered(self, window: Window, *, begins: bool, ends: bool) -> Bools:
+        """Operations that the trace tells of.
+
+        Of those before its first packet or after its last one: as many as are lost in a row elsewhere
+        were lost; more were not recorded.
+        """
+        received = window.time[window.seen]
+        unseen: Bools = np.asarray(~window.seen.any(axis=1))
+        covered = np.ones(len(unseen), np.bool_)
+        before, after = unseen & (window.time[:, 1] <= received.min()), unseen & (window.time[:, 0] >= received.max())
+        if begins and (self._meta.overwritten_events or 2 * np.count_nonzero(before) > self._longest):
+            covered &= ~before
+        if ends and 2 * np.count_nonzero(after) > self._longest:
+            covered &= ~after
+        return covered
+
+
+def _cuts(queues: list[Queue]) -> list[int]:
+    """How much of each queue to look at next: up to one moment, at most a chunk of any."""
+    if max(len(queue) for queue in queues) <= _CHUNK:
+        return [len(queue) for queue in queues]
+    until = min(float(queue.time[_CHUNK]) for queue in queues if len(queue) > _CHUNK)
+    cuts = [min(int(np.searchsorted(queue.time, until)), _CHUNK) for queue in queues]
+    return cuts if any(cuts) else [min(len(queue), _CHUNK) for queue in queues]
+
+
+def _rows(follower: Follower, queue: Queue, match: Match) -> Ints:
+    """Matches with all that is needed to place them in a window."""
+    track = follower.track
+    columns = (
+        queue.arrival[match.packet],
+        match.launch,
+        track.operation[match.event],
+        track.type[match.event],
+        match.time.astype(np.int64),
+    )
+    return np.stack(columns, axis=1)
+
+
+def _begins(follower: Follower, matches: tuple[Match, ...]) -> tuple[Floats, int]:
+    """When launches began by the leading core's matches (NaN: none), and the launch that this starts with."""
+    launch = np.concatenate([match.launch for match in matches])
+    if not len(launch) or launch[-1] - launch[0] > 4 * len(launch) + 1000:
+        return np.zeros(0), 0
+    since = np.concatenate([follower.track.since_begin[match.event] for match in matches]) * follower.speed
+    at = launch - launch[0]
+    count = np.bincount(at)
+    total = np.bincount(at, np.concatenate([match.time for match in matches]) - since)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan), int(launch[0])
+
+
+def _together(parts: Many[Settled]) -> Settled:
+    return Settled(
+        joined_logs([part.log for part in parts]),
+        np.concatenate([part.arrival for part in parts]),
+        np.concatenate([part.fate for part in parts]),
+    )
+
+
+def rebuild(trace: Trace, sequence: Sequence, *, confidence: float = 0.9, seed: int = 0) -> Rebuilt:
+    """Hold a trace against its program.
+
+    Args:
+        trace: packets, in order of arrival; anything may be lost, doubled, swapped or made up.
+        sequence: of the program that was executed, made with the trace's kinds.
+        confidence: part of the inferred edges whose interval holds the true time.
+        seed: of the draws with which intervals are calibrated.
+
+    Returns:
+        All operations that the trace covers. Whatever the trace is like, there is an answer; what is
+        wrong with it is said in ``warnings``.
+    """
+    aligner = Aligner(sequence, len(trace.kinds), trace.meta, confidence=confidence, seed=seed)
+    fate = np.full(len(trace), Fate.SPURIOUS, np.uint8)
+    out_of_order = np.zeros(len(trace), np.bool_)
+    logs = []
+    losses = np.sort(np.asarray(trace.loss_after, np.int64))
+    for begin in range(0, len(trace) + 1, _CHUNK):
+        part = slice(begin, begin + _CHUNK)
+        here = losses[(losses >= begin) & (losses < begin + _CHUNK)] - begin
+        piece = replace(
+            trace,
+            time_ns=trace.time_ns[part],
+            id=trace.id[part],
+            type=trace.type[part],
+            core=trace.core[part],
+            operation=trace.operation[part],
+            loss_after=here,
+        )
+        settled = aligner.feed(piece)
+        out_of_order[part] = aligner.out_of_order
+        fate[settled.arrival] = settled.fate
+        logs.append(settled.log)
+    settled = aligner.close()
+    fate[settled.arrival] = settled.fate
+    log = joined_logs([*logs, settled.log])
+    warnings = list(aligner.warnings())
+    matched = int(np.count_nonzero(fate == Fate.MATCHED))
+    if not len(trace):
+        warnings.append("The trace is empty.")
+    elif 2 * matched < len(trace):
+        warnings.append(
+            f"Only {matched} of {len(trace)} packets fit the program: check that this is the trace's program."
+        )
+    return Rebuilt(log, fate, out_of_order, aligner.calibrated, tuple(warnings))

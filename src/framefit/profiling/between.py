@@ -1,0 +1,384 @@
+"""Times of edges whose packets were lost, from those around them, compiled.
+
+Along a chain of events p < j < q of which p and q were received the time of j is
+t_p + C_pj + (Q_pj / Q_pq) (T - C_pq) with variance Q_pj (Q_pq - Q_pj) / Q_pq, C and Q being sums of the
+transitions' means and variances: what is known from p, forwards, and from q, backwards, weighted by
+precision. Here chains run through the graph of operations, not along a core: an operation starts a
+little after the latest end that it has to wait for (forwards, the maximum of normal variables after
+Clark, "The greatest of a finite set of random variables", 1961), and an operation that another one
+must have waited for, because nothing else explains its start, ends a little before it (backwards).
+What was received bounds everything else hard: nothing starts before what it waits for has ended.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from framefit.profiling.precedence import NOT_BOUND
+
+__all__ = ["Times", "Window", "fill", "find_gaps", "tempo_ratios"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+_CLEAR = 4.0  # standard deviations beyond which a maximum is not in doubt
+_FREEDOM = 4.0  # of Student's distribution: durations and gaps have heavier tails than normal variables
+_HUGE = 1 << 60
+_UNKNOWN = -float(1 << 59)  # means below this come from nothing that is known
+
+
+class Times(NamedTuple):
+    """How long things take; float64, one entry an operation of the sequence, at speed 1.
+
+    Attributes:
+        duration_ns, duration_var: from START to END.
+        gap_ns, gap_var: from the latest end that it waits for to START.
+    """
+
+    duration_ns: Floats
+    duration_var: Floats
+    gap_ns: Floats
+    gap_var: Floats
+
+
+class Window(NamedTuple):
+    """Consecutive launches, laid out operation after operation in program order.
+
+    Attributes:
+        program: int64, of each launch.
+        base: int64, one more: where each launch begins below.
+        seen: bool, operations x 2: whether START and END were received,
+        time: int64, and when; of what was not received, nothing of meaning.
+        before: int64, launches x cores: the core's latest operation of earlier launches; -1: it is
+            not in the window.
+        carried: int64, of each core the end of that operation; -2**60: there is none.
+        released: float64, when the host let each launch begin; -2**60: not known.
+        tempo: float64, of each launch, what all times are multiplied with.
+    """
+
+    program: Ints
+    base: Ints
+    seen: npt.NDArray[np.bool_]
+    time: Ints
+    before: Ints
+    carried: Ints
+    released: Floats
+    tempo: Floats
+
+    @classmethod
+    def of(cls, program: Ints, sizes: Ints, last: Ints, carried: Ints, released: Floats) -> Window:
+        """An empty one.
+
+        Args:
+            program: of each launch.
+            sizes: operations of each program.
+            last: see :class:`framefit.profiling.precedence.Precedence`.
+            carried: see above.
+            released: see above.
+        """
+        base = np.cumsum([0, *sizes[program]], dtype=np.int64)
+        there = np.where(last[program] >= 0, base[:-1, None] + last[program], -1)
+        latest = np.maximum.accumulate(there, axis=0) if len(program) else there
+        before = np.concatenate([np.full((1, last.shape[1]), -1, np.int64), latest[:-1]])[: len(program)]
+        return cls(
+            program=program,
+            base=base,
+            seen=np.zeros((int(base[-1]), 2), np.bool_),
+            time=np.zeros((int(base[-1]), 2), np.int64),
+            before=before.astype(np.int64),
+            carried=carried,
+            released=released,
+            tempo=np.ones(len(program)),
+        )
+
+
+@njit(cache=True, nogil=True)
+def _place(window: Any, precedence: Any, launch: Any, base: Any, op: Any, core: Any) -> Any:
+    """Where the operation of ``core`` is that ``op`` waits for: -1 before the window, -2 nowhere."""
+    one = precedence.before[op, core]
+    if one >= 0:
+        return base + one
+    if one == NOT_BOUND:
+        return NOT_BOUND
+    return window.before[launch, core]
+
+
+@njit(cache=True, nogil=True)
+def _greater(m1: Any, v1: Any, m2: Any, v2: Any) -> Any:
+    """Mean and variance of the greater one of two normal variables."""
+    spread = math.sqrt(v1 + v2)
+    if m1 - m2 >= _CLEAR * spread:
+        return m1, v1
+    if m2 - m1 >= _CLEAR * spread:
+        return m2, v2
+    a = (m1 - m2) / spread
+    density = math.exp(-0.5 * a * a) / 2.5066282746310002
+    below = 0.5 * math.erfc(-a / 1.4142135623730951)
+    mean = m1 * below + m2 * (1 - below) + spread * density
+    square = (m1 * m1 + v1) * below + (m2 * m2 + v2) * (1 - below) + (m1 + m2) * spread * density
+    return mean, max(square - mean * mean, min(v1, v2) * 0.25)
+
+
+@njit(cache=True, nogil=True)
+def _unlike(square: Any) -> Any:
+    """What a deviation costs, in nats; ``square`` is that of its multiple of the standard deviation."""
+    return 0.5 * (_FREEDOM + 1) * math.log1p(square / _FREEDOM)
+
+
+@njit(cache=True, nogil=True)
+def find_gaps(window: Any, precedence: Any) -> Any:
+    """What each operation waited after the latest end before it, where all of these are known.
+
+    Returns:
+        float64, one an operation of the window; NaN where something is not known.
+    """
+    gaps = np.full(len(window.seen), np.nan)
+    for launch in range(len(window.program)):
+        program, base = window.program[launch], window.base[launch]
+        first = precedence.first[program]
+        for at in range(first, precedence.first[program + 1]):
+            op = first + precedence.order[at]
+            here = base + op - first
+            if not window.seen[here, 0]:
+                continue
+            latest, known = -float(_HUGE), True
+            for core in range(window.before.shape[1]):
+                place = _place(window, precedence, launch, base, op, core)
+                if place >= 0:
+                    known &= window.seen[place, 1]
+                    latest = max(latest, float(window.time[place, 1]))
+                elif place == -1 and window.carried[core] > -_HUGE:
+                    latest = max(latest, float(window.carried[core]))
+            for one in range(precedence.needs_first[op], precedence.needs_first[op + 1]):
+                place = base + precedence.needs[one]
+                known &= window.seen[place, 1]
+                latest = max(latest, float(window.time[place, 1]))
+            latest = max(latest, window.released[launch])
+            if known and latest > _UNKNOWN:
+                gaps[here] = window.time[here, 0] - latest
+    return gaps
+
+
+@njit(cache=True, nogil=True)
+def tempo_ratios(window: Any, precedence: Any, times: Any) -> Any:
+    """How long each launch's received operations took over what they usually take.
+
+    Returns:
+        float64, launches: the ratio (1 where nothing was received), and its variance (inf there).
+    """
+    count = len(window.program)
+    ratio, var = np.ones(count), np.full(count, np.inf)
+    for launch in range(count):
+        program, base = window.program[launch], window.base[launch]
+        first = precedence.first[program]
+        # Weighted by precision relative to the duration: long and steady operations tell most.
+        around = 1.0
+        for turn in range(2):
+            total, weight_sum = 0.0, 0.0
+            for here in range(base, window.base[launch + 1]):
+                op = first + here - base
+                if not (window.seen[here, 0] and window.seen[here, 1]) or times.duration_ns[op] <= 1.0:
+                    continue
+                spread = times.duration_var[op] / (times.duration_ns[op] * times.duration_ns[op])
+                value = (window.time[here, 1] - window.time[here, 0]) / times.duration_ns[op]
+                limit = 2.5 * math.sqrt(spread) if turn else 4.0 * math.sqrt(spread) + 0.1
+                value = min(max(value, around - limit), around + limit)
+                total += value / spread
+                weight_sum += 1.0 / spread
+            if weight_sum > 0.0:
+                around = total / weight_sum
+                ratio[launch], var[launch] = around, 1.0 / weight_sum
+    return ratio, var
+
+
+@njit(cache=True, nogil=True)
+def _forwards(window: Any, precedence: Any, times: Any, mean: Any, var: Any, low: Any, run: Any, since: Any) -> None:
+    """What is known from before: mean, variance and least time of each edge, and edges lost in a row so far."""
+    for launch in range(len(window.program)):
+        program, base, speed = window.program[launch], window.base[launch], window.tempo[launch]
+        first = precedence.first[program]
+        for at in range(first, precedence.first[program + 1]):
+            op = first + precedence.order[at]
+            here, mine = base + op - first, precedence.core[op]
+            if window.seen[here, 0] and window.seen[here, 1]:
+                mean[here, 0], mean[here, 1] = window.time[here, 0], window.time[here, 1]
+                low[here, 0], low[here, 1] = window.time[here, 0], window.time[here, 1]
+                since[mine] = 0
+                continue
+            if window.seen[here, 0]:
+                mean[here, 0] = low[here, 0] = window.time[here, 0]
+                since[mine] = 0
+            else:
+                since[mine] += 1
+                run[here, 0] = since[mine]
+                m, v, bound = window.released[launch], 0.0, -_HUGE
+                for core in range(window.before.shape[1]):
+                    place = _place(window, precedence, launch, base, op, core)
+                    if place >= 0:
+                        bound = max(bound, low[place, 1])
+                        m, v = _greater(mean[place, 1], var[place, 1], m, v)
+                    elif place == -1 and window.carried[core] > -_HUGE:
+                        bound = max(bound, window.carried[core])
+                        m, v = _greater(float(window.carried[core]), 0.0, m, v)
+                for one in range(precedence.needs_first[op], precedence.needs_first[op + 1]):
+                    place = base + precedence.needs[one]
+                    bound = max(bound, low[place, 1])
+                    m, v = _greater(mean[place, 1], var[place, 1], m, v)
+                mean[here, 0] = m + times.gap_ns[op] * speed
+                var[here, 0] = v + times.gap_var[op] * speed * speed
+                low[here, 0] = bound
+            if window.seen[here, 1]:
+                mean[here, 1] = low[here, 1] = window.time[here, 1]
+                since[mine] = 0
+            else:
+                since[mine] += 1
+                run[here, 1] = since[mine]
+                mean[here, 1] = mean[here, 0] + times.duration_ns[op] * speed
+                var[here, 1] = var[here, 0] + times.duration_var[op] * speed * speed
+                low[here, 1] = low[here, 0]
+
+
+@njit(cache=True, nogil=True)
+def _backwards(
+    window: Any, precedence: Any, times: Any, mean: Any, var: Any, late: Any, spread: Any, high: Any, run: Any,
+    since: Any,
+) -> None:  # fmt: skip
+    """What is known from after: ``late`` and its variance ``spread`` (inf: nothing), the greatest times, ``run``."""
+    for launch in range(len(window.program) - 1, -1, -1):
+        program, base, speed = window.program[launch], window.base[launch], window.tempo[launch]
+        first = precedence.first[program]
+        for at in range(precedence.first[program + 1] - 1, first - 1, -1):
+            op = first + precedence.order[at]
+            here, mine = base + op - first, precedence.core[op]
+            if window.seen[here, 1]:
+                late[here, 1], spread[here, 1], high[here, 1] = window.time[here, 1], 0.0, window.time[here, 1]
+                since[mine] = 0
+            else:
+                run[here, 1] += since[mine]
+                since[mine] += 1
+            if window.seen[here, 0]:
+                late[here, 0], spread[here, 0], high[here, 0] = window.time[here, 0], 0.0, window.time[here, 0]
+                since[mine] = 0
+            else:
+                run[here, 0] += since[mine]
+                since[mine] += 1
+                late[here, 0] = late[here, 1] - times.duration_ns[op] * speed
+                spread[here, 0] = spread[here, 1] + times.duration_var[op] * speed * speed
+                high[here, 0] = high[here, 1]
+            # Tell those that it waited for; first who of them probably ended last, and who next to last.
+            gap_var = times.gap_var[op] * speed * speed
+            target, target_var = late[here, 0] - times.gap_ns[op] * speed, spread[here, 0] + gap_var
+            needs = precedence.needs_first[op + 1] - precedence.needs_first[op]
+            cores = window.before.shape[1]
+            latest, second, who, open_ = window.released[launch], -float(_HUGE), -1, False
+            latest_var, second_var = 0.0, 0.0
+            for one in range(cores + needs):
+                if one < cores:
+                    place = _place(window, precedence, launch, base, op, one)
+                    if place < 0:
+                        if place == -1 and window.carried[one] > -_HUGE and window.carried[one] > latest:
+                            second, second_var = latest, latest_var
+                            latest, latest_var, who = float(window.carried[one]), 0.0, -1
+                        continue
+                else:
+                    place = base + precedence.needs[precedence.needs_first[op] + one - cores]
+                open_ |= not window.seen[place, 1]
+                if mean[place, 1] > latest:
+                    if place != who:
+                        second, second_var = latest, latest_var
+                    latest, latest_var, who = mean[place, 1], var[place, 1], place
+                elif place != who and mean[place, 1] > second:
+                    second, second_var = mean[place, 1], var[place, 1]
+            if not open_:
+                continue
+            for one in range(cores + needs):
+                if one < cores:
+                    place = _place(window, precedence, launch, base, op, one)
+                    if place < 0:
+                        continue
+                else:
+                    place = base + precedence.needs[precedence.needs_first[op] + one - cores]
+                if window.seen[place, 1]:
+                    continue
+                high[place, 1] = min(high[place, 1], high[here, 0])
+                waited = place == who
+                if window.seen[here, 0]:  # did it wait for this one, or for the latest other one and a little longer?
+                    others, others_var = (second, second_var) if place == who else (latest, latest_var)
+                    longer, later = max(target - others, 0.0), target - mean[place, 1]
+                    unlike = _unlike(longer * longer / (gap_var + others_var))
+                    waited = unlike > _unlike(later * later / (target_var + var[place, 1]))
+                if waited and target_var < spread[place, 1]:
+                    late[place, 1], spread[place, 1] = target, target_var
+
+
+@njit(cache=True, nogil=True)
+def fill(window: Any, precedence: Any, times: Any) -> Any:
+    """Times of the edges that were not received.
+
+    Args:
+        window: with what was received; ``time`` of all other edges is written.
+        precedence: :class:`framefit.profiling.precedence.Precedence`.
+        times: :class:`Times`.
+
+    Returns:
+        Arrays of operations x 2: float64 standard deviation (0 where received); int64 least and greatest
+        time by what was received (-2**60, 2**60: no bound); int64 edges lost in a row on the core;
+        bool whether something is known from before, and from after.
+    """
+    size, cores = len(window.seen), window.before.shape[1]
+    mean, var = np.zeros((size, 2)), np.zeros((size, 2))
+    late, spread = np.zeros((size, 2)), np.full((size, 2), np.inf)
+    low, high = np.full((size, 2), -_HUGE), np.full((size, 2), _HUGE)
+    run = np.zeros((size, 2), np.int64)
+    known, followed = np.ones((size, 2), np.bool_), np.ones((size, 2), np.bool_)
+    deviation = np.zeros((size, 2))
+    _forwards(window, precedence, times, mean, var, low, run, np.zeros(cores, np.int64))
+    _backwards(window, precedence, times, mean, var, late, spread, high, run, np.zeros(cores, np.int64))
+    for launch in range(len(window.program)):
+        program, base = window.program[launch], window.base[launch]
+        first = precedence.first[program]
+        for at in range(first, precedence.first[program + 1]):
+            op = first + precedence.order[at]
+            here = base + op - first
+            for edge in range(2):
+                if window.seen[here, edge]:
+                    continue
+                known[here, edge] = mean[here, edge] > _UNKNOWN
+                followed[here, edge] = high[here, edge] < _HUGE
+                if known[here, edge] and spread[here, edge] < np.inf:
+                    part = var[here, edge] / (var[here, edge] + spread[here, edge])
+                    value = mean[here, edge] + part * (late[here, edge] - mean[here, edge])
+                    deviation[here, edge] = math.sqrt(part * spread[here, edge])
+                elif spread[here, edge] < np.inf:
+                    value, deviation[here, edge] = late[here, edge], math.sqrt(spread[here, edge])
+                elif known[here, edge]:
+                    value, deviation[here, edge] = mean[here, edge], math.sqrt(var[here, edge])
+                else:
+                    followed[here, edge] = False
+                    continue
+                least = low[here, edge]
+                if edge:
+                    least = max(least, window.time[here, 0]) if known[here, 0] or followed[here, 0] else least
+                else:
+                    for core in range(cores):
+                        place = _place(window, precedence, launch, base, op, core)
+                        if place >= 0:
+                            if known[place, 1] or followed[place, 1]:
+                                least = max(least, window.time[place, 1])
+                        elif place == -1:
+                            least = max(least, window.carried[core])
+                    for one in range(precedence.needs_first[op], precedence.needs_first[op + 1]):
+                        place = base + precedence.needs[one]
+                        if known[place, 1] or followed[place, 1]:
+                            least = max(least, window.time[place, 1])
+                window.time[here, edge] = min(max(np.int64(round(value)), least), high[here, edge])
+                if edge and (
+                    known[here, 0] or followed[here, 0]
+                ):  # whatever contradicts itself among what was received
+                    window.time[here, 1] = max(window.time[here, 1], window.time[here, 0])
+    return deviation, low, high, run, known, followed

@@ -1,0 +1,268 @@
+"""Why events were lost, and what would have kept them: the buffer, the rate, or fewer events.
+
+All events of the run, those received and those put in, are sent once more through buffers of other
+sizes and rates. The buffer is the fluid queue of :func:`framefit.devices.npu.queueing.admit`:
+events come at their times and leave at the drain rate. What is put in at fixed offsets (rule 3)
+lies in a heap at the end of its gap, so it is first spread over the gap as the program expects.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.events import EventType, Trace
+from framefit.core.profile import How, OperationLog
+from framefit.profiling.rebuilt import Rebuilt
+from framefit.profiling.sequence import Sequence
+
+__all__ = ["Remedies", "diagnose", "remedies"]
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_SPARE = 1.1  # times of lost events are guesses: a tenth on top of what these need
+_EXPLAINED = 0.3  # of the losses: if the buffer as it is would lose less than that, it was not the buffer
+_ONE_TYPE = 0.95  # of the losses
+_RUN = 3  # events lost in a row, in the median: chance makes no such runs unless it takes most events
+_BISECTIONS = 40
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """What would have kept all events, each by itself.
+
+    Attributes:
+        buffer_events: size of the buffer, at the drain rate that it had; ``None``: not known, or no size would.
+        drain_rate_hz: at the size that it had; ``None``: not known.
+        kinds: kinds to record, with buffer and rate as they were; ``None``: no choice of kinds would.
+        starts_only: whether it would have been enough to record STARTs only.
+        a_core: whether each core has a buffer of its own.
+    """
+
+    buffer_events: int | None = None
+    drain_rate_hz: float | None = None
+    kinds: tuple[str, ...] | None = None
+    starts_only: bool = False
+    a_core: bool = False
+
+
+@dataclass(frozen=True)
+class _Events:
+    """All events of a run by time; arrays of one length."""
+
+    time_ns: Ints
+    core: Ints
+    kind: Ints
+    inference: Ints
+    starts: Bools
+    lost: Bools
+
+    def by_core(self) -> list[_Events]:
+        """Each core's."""
+        return [self._of(self.core == core) for core in np.unique(self.core)]
+
+    def _of(self, which: Bools) -> _Events:
+        return _Events(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
+
+
+def diagnose(trace: Trace, sequence: Sequence, rebuilt: Rebuilt) -> tuple[str, ...]:
+    """How events were lost and what would have kept them, as sentences; none where none were lost.
+
+    Args:
+        trace: as it came.
+        sequence: what it was held against.
+        rebuilt: by either method.
+    """
+    said = list(_unseen(trace))
+    log = rebuilt.log
+    events = _events(log, sequence)
+    lost = int(np.count_nonzero(events.lost))
+    if not lost:
+        return tuple(said)
+    said += _pattern(log, events)
+    found = remedies(trace, sequence, rebuilt)
+    if found is None:
+        said += _elsewhere(trace, events)
+        return tuple(said)
+    each = " for each core" if found.a_core else ""
+    size, rate = trace.meta.buffer_events, trace.meta.drain_rate_hz
+    if found.buffer_events is not None and size is not None:
+        said.append(f"a buffer of {found.buffer_events} events{each} (it was {size}) would have kept all of them")
+    if found.drain_rate_hz is not None and rate is not None:
+        said.append(
+            f"a drain rate of {_per_second(found.drain_rate_hz)}{each} (it was {_per_second(rate)}) "
+            "would have kept all of them"
+        )
+    if found.kinds is not None:
+        dropped = [log.kinds[kind] for kind in np.unique(log.kind) if log.kinds[kind] not in found.kinds]
+        said.append(f"without events of {', '.join(dropped)} it would have kept all others")
+    enough = "would have kept them all" if found.starts_only else "would not have been enough by itself"
+    said.append(f"recording STARTs only would have halved the rate, and {enough}")
+    return tuple(said)
+
+
+def remedies(trace: Trace, sequence: Sequence, rebuilt: Rebuilt) -> Remedies | None:
+    """What would have kept all events.
+
+    Returns:
+        ``None``: nothing was lost, or a buffer such as the trace tells of does not explain it.
+    """
+    meta, log = trace.meta, rebuilt.log
+    events = _events(log, sequence)
+    lost = int(np.count_nonzero(events.lost))
+    if not lost or meta.buffer_events is None:
+        return None
+    size = meta.buffer_events
+    per_ns = -1.0 if meta.drain_rate_hz is None else meta.drain_rate_hz / 1e9
+    one, each = (sum(_dropped(stream, size, per_ns) for stream in split) for split in ([events], events.by_core()))
+    a_core = abs(each - lost) < abs(one - lost)
+    if max(one, each) < _EXPLAINED * lost:
+        return None
+    streams = events.by_core() if a_core else [events]
+    return Remedies(
+        buffer_events=math.ceil(_SPARE * max(_size(stream, per_ns) for stream in streams)),
+        drain_rate_hz=None if per_ns < 0 else _SPARE * 1e9 * max(_rate(stream, size) for stream in streams),
+        kinds=_kinds(log, streams, size, per_ns),
+        starts_only=not any(_dropped(stream, size, per_ns, stream.starts) for stream in streams),
+        a_core=a_core,
+    )
+
+
+def _unseen(trace: Trace) -> Iterable[str]:
+    """Losses beyond the trace's ends, which nothing but the device's count tells."""
+    meta = trace.meta
+    if meta.overwritten_events:
+        yield (
+            f"the host kept the last {len(trace)} events and overwrote {meta.overwritten_events} before: "
+            f"room for {len(trace) + meta.overwritten_events} would have kept the whole run"
+        )
+    stopped = len(trace) > 0 and len(trace.loss_after) == 1 and int(trace.loss_after[0]) == len(trace)
+    if stopped and meta.lost_events:
+        yield (
+            f"the recorder was full after {len(trace)} events and dropped the {meta.lost_events} that followed: "
+            f"room for {len(trace) + meta.lost_events} would have kept them"
+        )
+
+
+def _events(log: OperationLog, sequence: Sequence) -> _Events:
+    """Edges of all operations, by time."""
+    core, kind, inference = (np.repeat(one.astype(np.int64), 2) for one in (log.core, log.kind, log.inference))
+    starts = np.tile([True, False], len(log))
+    time = np.stack([log.start_ns, log.end_ns], axis=1).ravel()
+    how = np.stack([log.start_how, log.end_how], axis=1).ravel()
+    expected = sequence.expected_ns[sequence.first[log.program] + log.operation]
+    for one in np.unique(core):
+        mine = np.flatnonzero(core == one)
+        heaped = how[mine] == How.T3
+        if heaped.any() and not heaped.all():
+            passed = np.cumsum(np.where(starts[mine], 1.0, expected[mine // 2]))
+            known = mine[~heaped]
+            time[mine[heaped]] = np.interp(passed[heaped], passed[~heaped], time[known])
+    order = np.argsort(time, kind="stable")
+    return _Events(time[order], core[order], kind[order], inference[order], starts[order], (how != How.MEASURED)[order])
+
+
+def _dropped(events: _Events, size: int, per_ns: float, recorded: Bools | None = None) -> int:
+    """How many events a buffer drops, of those that are recorded."""
+    from framefit.devices.npu.queueing import CLOSES, RECORDED, admit
+
+    if not len(events.time_ns):
+        return 0
+    rows = np.zeros((len(events.time_ns), 6), np.int64)
+    rows[:, 0] = events.time_ns
+    rows[:, 5] = RECORDED if recorded is None else RECORDED * recorded
+    _, last = np.unique(events.inference[::-1], return_index=True)
+    rows[len(rows) - 1 - last, 5] |= CLOSES
+    return int(admit(rows, size, per_ns, 0.0, int(rows[0, 0]), losing=False, resolution_ns=1, mask=-1)[1])
+
+
+def _size(events: _Events, per_ns: float) -> int:
+    """The least size of a buffer that drops nothing."""
+    low, high = 0, max(len(events.time_ns), 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _dropped(events, middle, per_ns) else (low, middle)
+    return high
+
+
+def _rate(events: _Events, size: int) -> float:
+    """The least drain rate, in events a nanosecond, at which a buffer drops nothing."""
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _dropped(events, size, middle) else (low, middle)
+    return high
+
+
+def _kinds(log: OperationLog, streams: list[_Events], size: int, per_ns: float) -> tuple[str, ...] | None:
+    """Kinds whose events all fit: those of the shortest operations, which tell the least for an event, go first."""
+    length = log.end_ns - log.start_ns
+    order = sorted(np.unique(log.kind).tolist(), key=lambda kind: float(np.mean(length[log.kind == kind])))
+    for dropped in range(1, len(order)):
+        if not any(_dropped(one, size, per_ns, np.isin(one.kind, order[dropped:])) for one in streams):
+            return tuple(log.kinds[kind] for kind in sorted(order[dropped:]))
+    return None
+
+
+def _runs(events: _Events) -> list[Ints]:
+    """Lengths of the runs of lost events, core by core."""
+    lengths = []
+    for one in events.by_core():
+        steps = np.diff(np.concatenate([[False], one.lost, [False]]).astype(np.int8))
+        lengths.append(np.flatnonzero(steps == -1) - np.flatnonzero(steps == 1))
+    return lengths
+
+
+def _pattern(log: OperationLog, events: _Events) -> Iterable[str]:
+    """What the losses look like."""
+    lost = int(np.count_nonzero(events.lost))
+    runs = np.concatenate(_runs(events))
+    yield (
+        f"{lost} of {len(events.lost)} events were lost ({100 * lost / len(events.lost):.1f} %), in {len(runs)} runs "
+        f"of {int(np.median(runs))} events in the median and {int(runs.max())} at most"
+    )
+    starts = np.count_nonzero(events.starts & events.lost) / lost
+    for type_, share in ((EventType.START, starts), (EventType.END, 1 - starts)):
+        if share > _ONE_TYPE and lost > 1:
+            yield f"nearly only {type_.name}s were lost: see which types the device is set to record"
+    cores = np.unique(events.core)
+    if len(cores) > 1:
+        ratio = [float(np.mean(events.lost[events.core == core])) for core in cores]
+        worst = int(np.argmax(ratio))
+        if ratio[worst] > 2 * min(ratio):
+            yield f"core {cores[worst]} lost most: {100 * ratio[worst]:.1f} % of its events"
+    seen = np.unique(log.inference[~((log.start_how != How.MEASURED) & (log.end_how != How.MEASURED))])
+    if whole := len(np.unique(log.inference)) - len(seen):
+        yield f"{whole} inferences left no event at all"
+
+
+def _elsewhere(trace: Trace, events: _Events) -> Iterable[str]:
+    """Where no buffer that is known explains the losses."""
+    runs = np.concatenate(_runs(events))
+    if trace.meta.buffer_events is not None:
+        yield (
+            f"a buffer of {trace.meta.buffer_events} events does not overflow at these rates: "
+            "look for the loss on the way to the host"
+        )
+    elif np.median(runs) >= _RUN:
+        yield (
+            "events were lost in runs, as by a buffer that overflows; the trace does not tell its size: "
+            f"about {math.ceil(_SPARE * int(runs.max()))} events more than it holds would have kept them"
+        )
+    else:
+        yield (
+            "events were lost here and there, not in runs as by a buffer that overflows: "
+            "look for the loss on the way to the host first"
+        )
+
+
+def _per_second(rate_hz: float) -> str:
+    for unit, factor in (("M", 1e6), ("k", 1e3)):
+        if rate_hz >= factor:
+            return f"{rate_hz / factor:.3g} {unit} events/s"
+    return f"{rate_hz:.3g} events/s"

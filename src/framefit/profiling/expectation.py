@@ -1,0 +1,283 @@
+"""Expected against actual: operations that take longer than their expectation, periods that are not kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.profile import How, OperationLog, Violation
+from framefit.core.program import Launches, Program
+from framefit.core.timetable import Timetable
+from framefit.profiling.sequence import Sequence
+from framefit.profiling.totals import medians
+
+__all__ = [
+    "OperationTimes",
+    "Reserved",
+    "named",
+    "operation_times",
+    "periods_not_kept",
+    "positions",
+    "slower_than_expected",
+    "wholly_measured",
+    "window_releases",
+]
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_ENOUGH = 8  # measured executions: from here on inferred ones are not needed (order statistics give a 90 % interval)
+_MATERIAL_RATIO = 0.02  # what a plan does not care about: cuts are chosen within 2 % of overhead
+_PLANNED_Z = 2.3263478740408408  # the quantile 0.99 that plans take
+_BLOCK = 64  # windows that share one estimate of the beat's phase: clocks drift against each other
+
+
+@dataclass(frozen=True)
+class OperationTimes:
+    """How long operations took; arrays of one entry a key, usually an operation of the sequence.
+
+    Attributes:
+        count: int64, executions.
+        measured: int64, those with both edges measured.
+        median_ns: float64; of the measured ones where there are enough, else of all.
+        low_ns, high_ns: float64, interval of the median.
+    """
+
+    count: Ints
+    measured: Ints
+    median_ns: npt.NDArray[np.float64]
+    low_ns: npt.NDArray[np.float64]
+    high_ns: npt.NDArray[np.float64]
+
+
+def positions(log: OperationLog, sequence: Sequence) -> Ints:
+    """Position in ``sequence.operations`` of each entry of the log."""
+    return np.asarray(sequence.first[log.program] + log.operation, np.int64)
+
+
+def wholly_measured(log: OperationLog) -> Flags:
+    """Operations of which both edges are measured."""
+    return np.asarray((log.start_how == How.MEASURED) & (log.end_how == How.MEASURED))
+
+
+def operation_times(log: OperationLog, key: Ints, count: int, confidence: float) -> OperationTimes:
+    """Medians of the executions, with intervals.
+
+    The interval's ends are order statistics (David and Nagaraja, "Order Statistics", section 7.1), of what
+    the executions took at least and at most: where edges are inferred it is wider.
+
+    Args:
+        log: what happened.
+        key: int64, for each of its entries: executions of one key are taken together; -1: of none.
+        count: of keys.
+        confidence: of the log's intervals, and of those of the medians.
+    """
+    whole = wholly_measured(log)
+    number = np.bincount(key[key >= 0], minlength=count).astype(np.int64)
+    measured = np.bincount(key[whole & (key >= 0)], minlength=count).astype(np.int64)
+    enough = np.append(measured >= _ENOUGH, True)  # the last one: of no key
+    used = whole & (key >= 0) | ~enough[key]
+    key = key[used]
+    taken = (log.end_ns - log.start_ns)[used].astype(np.float64)
+    least = np.maximum(log.end_low_ns - log.start_high_ns, 0)[used].astype(np.float64)
+    most = np.maximum(log.end_high_ns - log.start_low_ns, 0)[used].astype(np.float64)
+    median, samples = medians(key, taken, count)
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    reach = z * np.sqrt(samples) / 2
+    low = np.maximum(np.floor(samples / 2 - reach).astype(np.int64) - 1, 0)
+    high = np.minimum(np.ceil(samples / 2 + reach).astype(np.int64), np.maximum(samples - 1, 0))
+    return OperationTimes(
+        number, measured, median, _ranked(key, least, samples, low), _ranked(key, most, samples, high)
+    )
+
+
+def _ranked(key: Ints, value: npt.NDArray[np.float64], samples: Ints, rank: Ints) -> npt.NDArray[np.float64]:
+    """The value of a rank (from 0) among those of each key; 0 where it has none."""
+    ordered = np.append(value[np.lexsort((value, key))], 0.0)
+    at = np.cumsum(samples) - samples + rank
+    return np.where(samples > 0, ordered[np.minimum(at, len(value))], 0.0)
+
+
+def slower_than_expected(
+    log: OperationLog, sequence: Sequence, program: Program, confidence: float, resolution_ns: int = 1
+) -> tuple[Violation, ...]:
+    """Operations whose median is, surely and by more than 2 %, above the expectation; the costliest first.
+
+    ``count`` is the number of executions beyond the quantile that plans take (0.99) of the expectation.
+
+    Args:
+        log: what happened.
+        sequence: with the expectations.
+        program: names the operations.
+        confidence: of the intervals.
+        resolution_ns: of the trace's clock.
+    """
+    key = positions(log, sequence)
+    times = operation_times(log, key, len(sequence.operations), confidence)
+    allowed = sequence.expected_ns * (1 + _MATERIAL_RATIO) + resolution_ns
+    late = np.flatnonzero((times.count > 0) & (times.low_ns > allowed))
+    limit = sequence.expected_ns * (1 + np.maximum(_PLANNED_Z * sequence.sigma_ratio, _MATERIAL_RATIO)) + resolution_ns
+    beyond = np.bincount(key[log.end_low_ns - log.start_high_ns > limit[key]], minlength=len(sequence.operations))
+    cost = (times.median_ns - sequence.expected_ns) * times.count
+    return tuple(
+        Violation(
+            operation=named(program, sequence, int(at)),
+            expected_ns=round(sequence.expected_ns[at]),
+            actual_ns=round(times.median_ns[at]),
+            interval_ns=(math.floor(times.low_ns[at]), math.ceil(times.high_ns[at])),
+            count=int(beyond[at]),
+        )
+        for at in late[np.argsort(-cost[late], kind="stable")]
+    )
+
+
+def named(program: Program, sequence: Sequence, position: int) -> str:
+    """Segment (which names its model) and operation."""
+    which = int(np.searchsorted(sequence.first, position, "right")) - 1
+    return f"{program.programs[which].name}/{sequence.operations[position].name}"
+
+
+def periods_not_kept(
+    log: OperationLog,
+    program: Program,
+    launches: Launches | None,
+    timetable: Timetable | None,
+    confidence: float,
+    resolution_ns: int = 1,
+) -> tuple[Violation, ...]:
+    """Cycles longer than the program's, priority periods and windows that were surely overrun.
+
+    Args:
+        log: what happened.
+        program: with the length of a window; 0: it has no period.
+        launches: with their windows; ``None``: the program's cycle is its period.
+        timetable: with priority periods; ``None``: only whole windows are looked at.
+        confidence: of the intervals.
+        resolution_ns: of the trace's clock.
+    """
+    if program.window_ns <= 0 or not len(log):
+        return ()
+    slack = resolution_ns + round(_MATERIAL_RATIO * program.window_ns)
+    if launches is None:
+        _, first = np.unique(log.inference, return_index=True)
+        start, low, high = (np.minimum.reduceat(a, first) for a in (log.start_ns, log.start_low_ns, log.start_high_ns))
+        taken = np.diff(start)
+        late = low[1:] - high[:-1] > program.window_ns + slack
+        return _overrun("period of the cycle", program.window_ns, taken, late, confidence)
+    window = launches.window[np.minimum(log.inference, len(launches) - 1)]
+    order = np.argsort(window, kind="stable")
+    first = np.unique(window[order], return_index=True)[1]
+    if timetable is None or not timetable.windows:
+        start = np.minimum.reduceat(log.start_ns[order], first)
+        end, end_low = (np.maximum.reduceat(a[order], first) for a in (log.end_ns, log.end_low_ns))
+        late = end_low - np.minimum.reduceat(log.start_high_ns[order], first) > program.window_ns + slack
+        return _overrun("window", program.window_ns, end - start, late, confidence)
+    found: list[Violation] = []
+    _, release, reserved = window_releases(log, program, launches, timetable)
+    for one in reserved:
+        opens = release[one.at] + one.opens_ns
+        length = one.closes_ns - one.opens_ns
+        late = one.planned & (one.end_low_ns - opens > length + resolution_ns)
+        longest = int(length[late].max(initial=0))
+        found += _overrun(f"priority period of {one.model}", longest, one.end_ns - opens, late, confidence)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """A priority model's launches, one a window; arrays of one length.
+
+    Attributes:
+        at: int64, place of the window among those that the trace shows.
+        planned: bool, whether the timetable reserves time there,
+        opens_ns, closes_ns: from the window's release, if so.
+        start_ns, end_ns, end_low_ns: int64, what happened.
+    """
+
+    model: str
+    at: Ints
+    planned: Flags
+    opens_ns: Ints
+    closes_ns: Ints
+    start_ns: Ints
+    end_ns: Ints
+    end_low_ns: Ints
+
+
+def window_releases(
+    log: OperationLog, program: Program, launches: Launches, timetable: Timetable
+) -> tuple[Ints, Ints, list[Reserved]]:
+    """When each window that the trace shows began, on the device's clock, and what ran in its reserved times.
+
+    The device's clock tells nothing of the beat's phase: it is taken such that the earliest launch of 64
+    windows was not late at all.
+
+    Returns:
+        Numbers of the windows, int64, ascending; their releases, int64; and each priority model's launches.
+    """
+    window = launches.window[np.minimum(log.inference, max(len(launches) - 1, 0))]
+    shown = np.unique(window)
+    length = np.array([one.length_ns for one in timetable.windows], np.int64)
+    begins = np.concatenate([[0], np.cumsum(length)])
+    turn, index = np.divmod(shown, len(length))
+    release = turn * begins[-1] + begins[index]  # on the plan's clock
+    model = np.array([one.model for one in program.programs])[log.program]
+    periods = {(at, p.model): p for at, one in enumerate(timetable.windows) for p in one.priority}
+    found = []
+    for name in dict.fromkeys(name for _, name in periods):
+        mine = np.flatnonzero(model == name)
+        if not len(mine):
+            continue
+        mine = mine[np.argsort(window[mine], kind="stable")]
+        windows, first = np.unique(window[mine], return_index=True)
+        planned = [periods.get((at, name)) for at in (windows % len(length)).tolist()]
+        found.append(
+            Reserved(
+                name,
+                np.searchsorted(shown, windows),
+                np.array([one is not None for one in planned], np.bool_),
+                np.array([0 if one is None else one.start_ns for one in planned], np.int64),
+                np.array([0 if one is None else one.end_ns for one in planned], np.int64),
+                np.minimum.reduceat(log.start_ns[mine], first),
+                np.maximum.reduceat(log.end_ns[mine], first),
+                np.maximum.reduceat(log.end_low_ns[mine], first),
+            )
+        )
+    begun = [(one.at[one.planned], (one.start_ns - one.opens_ns)[one.planned]) for one in found]
+    return shown, release + _phases(shown, release, begun), found
+
+
+def _phases(shown: Ints, release: Ints, begun: list[tuple[Ints, Ints]]) -> Ints:
+    """Device clock minus plan's clock, for each window: the least of its block; of the nearest block that has one."""
+    blocks = np.unique(shown // _BLOCK, return_inverse=True)[1]
+    least = np.full(int(blocks.max(initial=0)) + 1, np.iinfo(np.int64).max)
+    for at, instant in begun:
+        np.minimum.at(least, blocks[at], instant - release[at])
+    known = np.flatnonzero(least != np.iinfo(np.int64).max)
+    if not len(known):
+        return np.zeros(len(shown), np.int64)
+    filled = known[np.minimum(np.searchsorted(known, np.arange(len(least))), len(known) - 1)]
+    return least[filled][blocks]
+
+
+def _overrun(name: str, expected_ns: int, taken: Ints, late: Flags, confidence: float) -> tuple[Violation, ...]:
+    """One line about the periods that were not kept: how often, and their median."""
+    if not late.any():
+        return ()
+    over = np.sort(taken[late])
+    reach = NormalDist().inv_cdf(0.5 + confidence / 2) * math.sqrt(len(over)) / 2
+    low = max(math.floor(len(over) / 2 - reach) - 1, 0)
+    high = min(math.ceil(len(over) / 2 + reach), len(over) - 1)
+    return (
+        Violation(
+            operation=name,
+            expected_ns=expected_ns,
+            actual_ns=int(np.median(over)),
+            interval_ns=(int(over[low]), int(over[high])),
+            count=int(late.sum()),
+        ),
+    )

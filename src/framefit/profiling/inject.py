@@ -1,0 +1,256 @@
+"""Losses made on purpose: a trace thinned as devices thin theirs, and what was taken away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.events import EventType, Trace
+from framefit.core.program import Launches, Program
+from framefit.errors import InputError
+from framefit.profiling.sequence import Sequence
+from framefit.profiling.unwrap import unwrapped_ns
+
+__all__ = ["Injected", "LossKind", "inject_loss", "launch_of_packets"]
+
+LossKind = Literal["random", "burst", "overflow", "start-only", "inference"]
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+_BISECTIONS = 40
+"""Halvings of the drain rate: a packet in a quarter of an hour is less than any run drains."""
+
+
+@dataclass(frozen=True)
+class Injected:
+    """A trace that lost packets, and the truth.
+
+    Attributes:
+        trace: the packets that were left, in order of arrival.
+        kept: bool, of the length of the trace before: packets that were left.
+    """
+
+    trace: Trace
+    kept: Bools
+
+    @property
+    def lost(self) -> int:
+        """Number of packets that were taken away."""
+        return len(self.kept) - int(np.count_nonzero(self.kept))
+
+
+def inject_loss(
+    trace: Trace,
+    program: Program,
+    launches: Launches | None,
+    *,
+    kind: LossKind,
+    rate: float,
+    burst: int = 20,
+    seed: int,
+    buffer_events: int = 64,
+) -> Injected:
+    """Take packets out of a trace, as many as asked for, the same ones for the same seed.
+
+    Of all packets, ``rate`` are lost, rounded to whole ones:
+
+    - "random": each packet alike.
+    - "burst": runs of ``burst`` packets in order of arrival, with at least one packet left
+      between two runs where the rate permits it; the last run may be shorter.
+    - "overflow": each core has a buffer of ``buffer_events`` packets, and a packet that finds it
+      full is lost. All drain at one rate, which is chosen such that as many are lost as asked
+      for. The device reports these losses: ``loss_after`` and ``meta`` tell them. Where one
+      step of the drain rate loses too many, the first ones of some losses are given back.
+    - "start-only": only packets of type START are lost.
+    - "inference": whole launches; ``rate`` is of the launches.
+
+    Args:
+        trace: best a complete one; losses that it has already stay as they are told.
+        program: what was executed; used by "inference" only, as are
+        launches: in order; ``None``: the first program repeats.
+        kind: the way in which packets are lost.
+        rate: 0 to 1.
+        burst: packets lost together.
+        seed: of everything that is drawn.
+        buffer_events: packets that a core's buffer holds; at most as many as the rate leaves.
+
+    Raises:
+        InputError: a rate that cannot be, an unknown kind, or a burst or buffer below 1.
+    """
+    _check(kind, rate, burst, buffer_events)
+    generator = np.random.default_rng(seed)
+    size = len(trace)
+    wanted = round(rate * size)
+    if kind == "overflow":
+        return _overflow(trace, wanted, buffer_events, generator)
+    if kind == "random":
+        lost = generator.choice(size, wanted, replace=False)
+    elif kind == "burst":
+        lost = _bursts(size, wanted, burst, generator)
+    elif kind == "start-only":
+        starts = np.flatnonzero(trace.type == EventType.START)
+        if wanted > len(starts):
+            raise InputError(
+                f"{rate:.3g} of {size} packets are to be lost, but only {len(starts)} are STARTs",
+                where="--rate",
+                remedy=f"choose a rate up to {len(starts) / size:.3g}",
+            )
+        lost = generator.choice(starts, wanted, replace=False)
+    else:
+        launch = launch_of_packets(trace, program, launches)
+        count = int(launch.max(initial=-1)) + 1
+        lost = np.flatnonzero(np.isin(launch, generator.choice(count, round(rate * count), replace=False)))
+    kept = np.ones(size, np.bool_)
+    kept[lost] = False
+    return Injected(_thinned(trace, kept, np.zeros(0, np.int64)), kept)
+
+
+def _check(kind: str, rate: float, burst: int, buffer_events: int) -> None:
+    if kind not in get_args(LossKind):
+        raise InputError(
+            f"no kind of loss {kind!r}", where="--kind", remedy=f"choose from {', '.join(get_args(LossKind))}"
+        )
+    if not 0 <= rate <= 1:
+        raise InputError(f"the rate must be 0 to 1, is {rate}", where="--rate", remedy="0.1 loses every tenth packet")
+    if burst < 1:
+        raise InputError(f"a burst has at least 1 packet, not {burst}", where="--burst", remedy="choose 1 or more")
+    if buffer_events < 1:
+        raise InputError(f"a buffer holds at least 1 packet, not {buffer_events}", remedy="choose 1 or more")
+
+
+def _bursts(size: int, wanted: int, burst: int, generator: np.random.Generator) -> Ints:
+    """Positions lost: runs put between kept packets, at places drawn without replacement."""
+    runs = -(-wanted // burst)
+    places = size - wanted + 1
+    before = np.sort(generator.choice(places, runs, replace=runs > places))  # kept packets before each run
+    lengths = np.full(runs, burst)
+    if runs:
+        lengths[-1] = wanted - burst * (runs - 1)
+    begins = before + np.cumsum(lengths) - lengths
+    within = np.arange(wanted) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return np.asarray(np.repeat(begins, lengths) + within)
+
+
+def _overflow(trace: Trace, wanted: int, buffer_events: int, generator: np.random.Generator) -> Injected:
+    """Packets that a bounded buffer a core dropped, with the drain rate that drops as many as wanted."""
+    size = len(trace)
+    cores, counts = np.unique(trace.core, return_counts=True)
+    time_ns = unwrapped_ns(trace.time_ns, trace.meta)
+    buffer_events = min(buffer_events, max(int(counts.max(initial=1)), 1))
+    while np.minimum(counts, buffer_events).sum() > size - wanted and buffer_events > 1:
+        buffer_events //= 2
+    packets = [np.flatnonzero(trace.core == core) for core in cores]
+
+    def kept_at(per_ns: float) -> Bools:
+        kept = np.zeros(size, np.bool_)
+        for mine in packets:
+            kept[mine[_admitted(time_ns[mine], buffer_events, per_ns)]] = True
+        return kept
+
+    kept, low, high = np.ones(size, np.bool_), 0.0, 0.0
+    if wanted:
+        kept, high = kept_at(0.0), 1.0  # a packet a nanosecond on each core
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            here = kept_at(middle)
+            if np.count_nonzero(~here) >= wanted:
+                low, kept = middle, here
+            else:
+                high = middle
+    lost = np.flatnonzero(~kept)
+    if len(lost) > wanted:
+        first = lost[np.concatenate([[True], np.diff(lost) > 1])]
+        excess = len(lost) - wanted
+        kept[generator.choice(first if len(first) >= excess else lost, excess, replace=False)] = True
+    elif len(lost) < wanted:  # a single packet's buffer keeps the first one of each core
+        kept[generator.choice(np.flatnonzero(kept), wanted - len(lost), replace=False)] = False
+    thinned = _thinned(trace, kept, _reported(kept, packets))
+    if wanted:
+        meta = msgspec.structs.replace(
+            trace.meta,
+            buffer_events=buffer_events,
+            drain_rate_hz=low * 1e9,
+            lost_events=(trace.meta.lost_events or 0) + wanted,
+        )
+        thinned = replace(thinned, meta=meta)
+    return Injected(thinned, kept)
+
+
+def _admitted(time_ns: Ints, size: int, per_ns: float) -> Ints:
+    """Positions of the packets that find room in a buffer."""
+    from framefit.devices.npu.queueing import RECORDED, admit
+
+    rows = np.zeros((len(time_ns), 6), np.int64)
+    rows[:, 0] = time_ns
+    rows[:, 4] = np.arange(len(time_ns))
+    rows[:, 5] = RECORDED
+    kept = admit(rows, size, per_ns, 0.0, int(time_ns[0]), losing=False, resolution_ns=1, mask=-1)[0]
+    return np.asarray(rows[:kept, 4])
+
+
+def _reported(kept: Bools, packets: list[Ints]) -> Ints:
+    """Numbers of kept packets after which a core's next packet tells that some were dropped."""
+    rank = np.concatenate([[0], np.cumsum(kept)])
+    reported = []
+    for mine in packets:
+        here = kept[mine]
+        left = mine[here]
+        dropped_before = np.diff(np.concatenate([[0], np.cumsum(~here)[here]])) > 0
+        reported.append(rank[left[dropped_before]])
+        if len(here) and not here[-1]:
+            reported.append(rank[-1:])
+    return np.unique(np.concatenate(reported)) if reported else np.zeros(0, np.int64)
+
+
+def _thinned(trace: Trace, kept: Bools, reported: Ints) -> Trace:
+    """The packets that are left; losses told before keep their place among them."""
+    rank = np.concatenate([[0], np.cumsum(kept)])
+    told = rank[np.clip(trace.loss_after, 0, len(kept))]
+    return Trace(
+        time_ns=trace.time_ns[kept],
+        id=trace.id[kept],
+        type=trace.type[kept],
+        core=trace.core[kept],
+        operation=trace.operation[kept],
+        kinds=trace.kinds,
+        loss_after=np.unique(np.concatenate([told, reported])).astype(np.int64),
+        meta=trace.meta,
+    )
+
+
+def launch_of_packets(trace: Trace, program: Program, launches: Launches | None) -> Ints:
+    """The launch that each packet of a complete trace belongs to, from 0.
+
+    Packets of one core, kind and type are counted out over the launches in order, so units may
+    run side by side. In a trace that has already lost packets the later ones are counted to
+    launches too early. A packet that no program can send belongs with the one before it.
+
+    Returns:
+        int64, one for each packet.
+
+    Raises:
+        InputError: program and launches do not belong together.
+    """
+    sequence = Sequence.of(program, launches, trace.kinds)
+    launch = np.full(len(trace), -1, np.int64)
+    program_of = np.repeat(np.arange(len(sequence.first) - 1), np.diff(sequence.first))
+    stream = (trace.core.astype(np.int64) << 40) + (trace.id.astype(np.int64) << 8) + trace.type
+    order = np.argsort(stream, kind="stable")
+    for mine in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):
+        if not len(mine):
+            continue
+        sends = (sequence.core == trace.core[mine[0]]) & (sequence.kind == trace.id[mine[0]])
+        each = np.bincount(program_of[sends], minlength=len(sequence.first) - 1)
+        if sequence.launch_program is not None:
+            ends = np.cumsum(each[sequence.launch_program])
+            mine = mine[: int(ends[-1]) if len(ends) else 0]
+            launch[mine] = np.searchsorted(ends, np.arange(len(mine)), "right")
+        elif each[0]:
+            launch[mine] = np.arange(len(mine)) // each[0]
+    known = np.maximum.accumulate(np.where(launch >= 0, np.arange(len(trace)), -1))
+    return np.where(known >= 0, launch[np.maximum(known, 0)], 0)

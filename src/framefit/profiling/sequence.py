@@ -1,0 +1,131 @@
+"""What a trace is held against, as arrays: the operations of each program, and the launches in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.program import Launches, Operation, Program
+from framefit.errors import InputError
+
+__all__ = ["Sequence"]
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A program, flattened: the operations of all of its segments one after the other.
+
+    Attributes:
+        operations: all of them; program ``p`` has ``first[p]`` to ``first[p + 1]`` - 1.
+        first: int64, one more than there are programs.
+        kind: int32, index into ``kinds``.
+        core: int16, of the operation's unit.
+        group: int32, index of the group within its program.
+        expected_ns: float64, at least 1.
+        sigma_ratio: float64.
+        after_first, after: int64; ``after[after_first[i]:after_first[i + 1]]`` are the operations
+            (positions in ``operations``) that end before operation ``i`` starts.
+        kinds: the trace's, then those that only the program names.
+        exclusive: bool, ``exclusive[a, b]``: what runs on core numbers ``a`` and ``b`` never runs at once;
+            of a core with itself always. Cores are positions in ``cores``.
+        cores: int16, core numbers of the units, ascending.
+        launch_program: int32, the program of each launch, in order; ``None``: the first one repeats.
+        submit_ns: int64, host clock, of the same length; ``None`` where it is not known.
+        repeats: how often the first program repeats; ``None``: until the trace ends, or by ``launch_program``.
+    """
+
+    operations: tuple[Operation, ...]
+    first: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.int32]
+    core: npt.NDArray[np.int16]
+    group: npt.NDArray[np.int32]
+    expected_ns: npt.NDArray[np.float64]
+    sigma_ratio: npt.NDArray[np.float64]
+    after_first: npt.NDArray[np.int64]
+    after: npt.NDArray[np.int64]
+    kinds: tuple[str, ...]
+    exclusive: npt.NDArray[np.bool_]
+    cores: npt.NDArray[np.int16]
+    launch_program: npt.NDArray[np.int32] | None
+    submit_ns: npt.NDArray[np.int64] | None
+    repeats: int | None
+
+    @classmethod
+    def of(cls, program: Program, launches: Launches | None, kinds: tuple[str, ...]) -> Sequence:
+        """Flatten ``program``.
+
+        Args:
+            program: as read from ``program.json``.
+            launches: beside it; ``None``: the first program repeats.
+            kinds: of the trace.
+
+        Raises:
+            InputError: an operation names a unit or an earlier operation that is not there, or a
+                launch a program that is not there, or nothing is to be executed.
+        """
+        core_of = {unit.name: unit.core for unit in program.units}
+        names = dict.fromkeys(
+            (*kinds, *(op.kind for one in program.programs for g in one.groups for op in g.operations))
+        )
+        kind_of = {name: index for index, name in enumerate(names)}
+        operations: list[Operation] = []
+        group: list[int] = []
+        after: list[list[int]] = []
+        first = [0]
+        for number, one in enumerate(program.programs):
+            where = f"program.json, $.programs[{number}]"
+            here = [(op, part.index) for part in one.groups for op in part.operations]
+            position = {op.index: first[-1] + at for at, (op, _) in enumerate(here)}
+            if len(position) < len(here):
+                raise InputError("two operations have one index", where=where, remedy="count through all groups")
+            for op, part in here:
+                unknown = [index for index in op.after if index not in position or index == op.index]
+                if op.unit not in core_of:
+                    raise InputError(
+                        f"operation {op.name!r}: no unit {op.unit!r}", where=where, remedy="name it in $.units"
+                    )
+                if unknown:
+                    raise InputError(
+                        f"operation {op.name!r} comes after operation {unknown[0]}, which is not there",
+                        where=where,
+                        remedy="`after` lists indices of operations of the same program",
+                    )
+                operations.append(op)
+                group.append(part)
+                after.append([position[index] for index in op.after])
+            first.append(len(operations))
+        if not operations:
+            raise InputError("has no operations", where="program.json", remedy="check that this is the trace's program")
+        if launches is not None and len(launches):
+            low, high = int(launches.program.min()), int(launches.program.max())
+            if low < 0 or high >= len(program.programs):
+                raise InputError(
+                    f"a launch names program {low if low < 0 else high}, there are {len(program.programs)}",
+                    where=program.launches or "launches.npz",
+                    remedy="check that launches and program belong together",
+                )
+        cores = np.unique(np.array([unit.core for unit in program.units], np.int16))
+        at = {int(core): index for index, core in enumerate(cores)}
+        exclusive = np.eye(len(cores), dtype=bool)
+        for together in program.exclusive:
+            known = [at[core_of[name]] for name in together if name in core_of]
+            exclusive[np.ix_(known, known)] = True
+        return cls(
+            operations=tuple(operations),
+            first=np.array(first, np.int64),
+            kind=np.array([kind_of[op.kind] for op in operations], np.int32),
+            core=np.array([core_of[op.unit] for op in operations], np.int16),
+            group=np.array(group, np.int32),
+            expected_ns=np.array([max(op.expected_ns, 1) for op in operations], np.float64),
+            sigma_ratio=np.array([op.sigma_ratio for op in operations], np.float64),
+            after_first=np.cumsum([0, *(len(one) for one in after)], dtype=np.int64),
+            after=np.array([index for one in after for index in one], np.int64),
+            kinds=tuple(kind_of),
+            exclusive=exclusive,
+            cores=cores,
+            launch_program=None if launches is None else launches.program,
+            submit_ns=None if launches is None else launches.submit_ns,
+            repeats=program.repeats,
+        )

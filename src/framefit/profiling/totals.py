@@ -1,0 +1,215 @@
+"""Sums over operations whose edges are partly inferred, with the uncertainty that the sums have.
+
+Between two measured edges of a core lies a fixed time T; only how it divides into operations and idle
+steps is uncertain, so errors inside a gap cancel: what one operation takes too much, its neighbours
+lack. With independent steps of variance q_i, given their sum, the part S that belongs to one total has
+the variance Q_S (Q - Q_S) / Q (conditioning of a normal distribution; the same bridge from which
+each edge's variance Q_pj (Q_pq - Q_pj) / Q_pq comes). Only the ratios of the q_i are taken
+from the measured steps: each gap's level is that of the intervals which the method gave its edges,
+calibration included. Gaps are independent of each other, but for one thing: all of them rest on
+the same medians. An error of step i's median moves a total by A_i = sum over gaps of (1 if i belongs to
+it) - Q_S / Q, and adds se_i^2 A_i^2, with se_i = sqrt(pi / 2) sd_i / sqrt(n_i) of a median (Kendall and
+Stuart, "The Advanced Theory of Statistics", volume 1, section 14.12). Where steps are skewed, sums follow their
+means and not their medians: the interval reaches as much further as A_i times these differences say. Beyond the first
+and last measured edge nothing is fixed: there the variance is that of the steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Names
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from framefit.core.profile import How, OperationLog, Totals
+from framefit.profiling.sequence import Sequence
+
+__all__ = ["Sums", "medians"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_LEAST_SAMPLES = 3  # to take a spread from
+_STALL = 5.0  # deviations from the median
+_LEAST_RATIO = 0.05  # spread of an operation that was never measured and has none in the program
+_MOST_GROUPS = 256  # at once: bounds the memory of the sensitivities
+
+
+class Sums:
+    """Adds up the operations of a log, by any key.
+
+    Args:
+        log: what happened.
+        sequence: what it is held against.
+        confidence: of the log's intervals, and of those of the totals.
+    """
+
+    def __init__(self, log: OperationLog, sequence: Sequence, confidence: float) -> None:
+        self._log = log
+        self._z = NormalDist().inv_cdf(0.5 + confidence / 2)
+        self._duration = (log.end_ns - log.start_ns).astype(np.int64)
+        self._inferred = (log.start_how != How.MEASURED).astype(np.int64) + (log.end_how != How.MEASURED)
+        order = np.lexsort((log.end_ns, log.start_ns, log.core))
+        count = len(sequence.operations)
+        position = sequence.first[log.program] + log.operation
+        time, low, high = (
+            np.stack([a[order], b[order]], 1).reshape(-1)
+            for a, b in (
+                (log.start_ns, log.end_ns),
+                (log.start_low_ns, log.end_low_ns),
+                (log.start_high_ns, log.end_high_ns),
+            )
+        )
+        self._known = np.stack([log.start_how[order], log.end_how[order]], 1).reshape(-1) == How.MEASURED
+        self._deviation = (high - low) / (2 * self._z)
+        core = np.repeat(log.core[order], 2)
+        self._joined = core[1:] == core[:-1] if len(core) else np.zeros(0, np.bool_)
+        # Step s lies between edges s and s + 1: even ones are operations, odd ones idle time before the next.
+        step = np.arange(max(len(time) - 1, 0))
+        self._busy = step % 2 == 0
+        self._operation = order[(step + 1) // 2] if len(order) else step
+        self._node = position[self._operation] + np.where(self._busy, 0, count) if len(order) else step
+        whole = self._known[1:] & self._known[:-1] & self._joined
+        self._deviations(np.diff(time)[whole], self._node[whole], sequence)
+
+    def _deviations(self, step_ns: Ints, node: Ints, sequence: Sequence) -> None:
+        """Spread of each kind of step from those that were measured, and the error of its median."""
+        count = len(sequence.operations)
+        middle, number = medians(node, step_ns.astype(np.float64), 2 * count)
+        away, _ = medians(node, np.abs(step_ns - middle[node]), 2 * count)
+        spread = 1.4826 * away  # of a normal distribution, from its median absolute deviation
+        seen = number >= _LEAST_SAMPLES
+        idle = spread[count:][seen[count:]]
+        unseen = np.concatenate(
+            [
+                np.maximum(sequence.sigma_ratio, _LEAST_RATIO) * sequence.expected_ns,
+                np.full(count, np.median(idle)) if len(idle) else _LEAST_RATIO * sequence.expected_ns,
+            ]
+        )
+        spread = np.maximum(np.where(seen, spread, unseen), 1.0)
+        self._variance = spread**2
+        kept = np.abs(step_ns - middle[node]) <= _STALL * spread[node]  # what stalls take is no skew of the rest
+        total = np.bincount(node[kept], step_ns[kept], minlength=2 * count)
+        mean = total / np.maximum(np.bincount(node[kept], minlength=2 * count), 1)
+        self._skew = np.where(seen, mean - middle, 0.0)
+        self._median_error = np.where(seen, math.sqrt(math.pi / 2) * spread / np.sqrt(np.maximum(number, 1)), spread)
+
+    def by(self, key: Ints, names: Names[str]) -> dict[str, Totals]:
+        """One total a key.
+
+        Args:
+            key: int64, an index into ``names`` for each operation of the log; -1: of none.
+            names: keys without operations are left out.
+        """
+        counted = key >= 0
+        count = np.bincount(key[counted], minlength=len(names))
+        total = np.zeros(len(names), np.int64)
+        np.add.at(total, key[counted], self._duration[counted])
+        inferred = np.bincount(key[counted], self._inferred[counted], minlength=len(names))
+        certain = np.zeros(len(names), np.int64)
+        np.add.at(certain, key[counted], np.where(self._inferred == 0, self._duration, 0)[counted])
+        variance, shift = self._uncertainty(key, len(names))
+        low = total + np.minimum(shift, 0) - self._z * np.sqrt(variance)
+        high = total + np.maximum(shift, 0) + self._z * np.sqrt(variance)
+        found = {}
+        for index in np.flatnonzero(count).tolist():
+            found[names[index]] = Totals(
+                count=int(count[index]),
+                duration_ns=int(total[index]),
+                interval_ns=(max(math.floor(low[index]), int(certain[index])), math.ceil(high[index])),
+                inferred_ratio=float(inferred[index] / (2 * count[index])),
+            )
+        return found
+
+    def _uncertainty(self, key: Ints, count: int) -> tuple[Floats, Floats]:
+        """Variance of each total, and how far it lies off because steps are skewed."""
+        touched = np.flatnonzero(self._joined & ~(self._known[1:] & self._known[:-1]))
+        variance, shift = np.zeros(count), np.zeros(count)
+        if not len(touched):
+            return variance, shift
+        # A gap's steps follow each other; it ends at a measured edge, or with its core.
+        begins = self._known[touched] | np.r_[True, touched[1:] != touched[:-1] + 1]
+        first = np.append(np.flatnonzero(begins), len(touched))
+        group = np.where(self._busy[touched], key[self._operation[touched]], -1)
+        node, squares = self._node[touched], self._median_error**2
+        for low in range(0, count, _MOST_GROUPS):
+            part = np.where((group >= low) & (group < low + _MOST_GROUPS), group - low, -1)
+            width = min(_MOST_GROUPS, count - low)
+            drawn, sensitivity = _gap_variances(
+                touched, first, part, node, self._variance, self._known, self._deviation, width
+            )
+            variance[low : low + width] = drawn + squares @ sensitivity**2
+            shift[low : low + width] = self._skew @ sensitivity
+        return variance, shift
+
+
+def medians(key: Ints, value: Floats, count: int) -> tuple[Floats, Ints]:
+    """Median of the values of each key, and how many there are.
+
+    Args:
+        key: int64, 0 to ``count`` - 1.
+        value: float64, of the same length.
+        count: of keys; the median of one without values is 0.
+    """
+    number = np.bincount(key, minlength=count).astype(np.int64)
+    last = np.cumsum(number)
+    ordered = np.append(value[np.lexsort((value, key))], 0.0)
+    low = np.minimum(last - number + np.maximum(number - 1, 0) // 2, len(value))
+    high = np.minimum(last - number + number // 2, len(value))
+    return np.where(number > 0, (ordered[low] + ordered[high]) / 2, 0.0), number
+
+
+@njit(cache=True)
+def _gap_variances(
+    steps: Any, first: Any, group: Any, node: Any, variance: Any, known: Any, deviation: Any, groups: int
+) -> Any:
+    """What gaps add to each total: variance, and the sensitivity to each step's median.
+
+    Args:
+        steps: int64, steps in gaps, ascending,
+        first: where each gap begins in these, and the end of the last one.
+        group: int64, total that each of the steps belongs to; -1: none.
+        node: int64, what each of the steps is.
+        variance: float64, of each node.
+        known: bool, whether each edge is measured; step s goes from edge s to s + 1.
+        deviation: float64, of each edge, as the method says.
+        groups: number of totals.
+    """
+    drawn = np.zeros(groups)
+    sensitivity = np.zeros((len(variance), groups))
+    share = np.zeros(groups)
+    for gap in range(len(first) - 1):
+        begin, end = first[gap], first[gap + 1]
+        closed = known[steps[begin]] and known[steps[end - 1] + 1]
+        whole = 0.0
+        for at in range(begin, end):
+            whole += variance[node[at]]
+        # The method's own variances of the edges against the model's: the level of this gap.
+        told, modelled, until = 0.0, 0.0, 0.0
+        forward = known[steps[begin]] or not known[steps[end - 1] + 1]
+        for at in range(begin, end + 1):
+            edge = steps[at] if at < end else steps[end - 1] + 1
+            if not known[edge]:
+                told += deviation[edge] ** 2
+                modelled += until * (whole - until) / whole if closed else (until if forward else whole - until)
+            if at < end:
+                until += variance[node[at]]
+        level = told / modelled if modelled > 0 else 1.0
+        for at in range(begin, end):
+            if group[at] >= 0:
+                share[group[at]] += variance[node[at]]
+        for at in range(begin, end):
+            here = group[at]
+            if here < 0 or share[here] == 0.0:
+                continue
+            part = share[here]
+            share[here] = 0.0  # each total once
+            ratio = part / whole if closed else 0.0
+            drawn[here] += level * part * (1.0 - ratio)
+            for other in range(begin, end):
+                sensitivity[node[other], here] += (1.0 if group[other] == here else 0.0) - ratio
+    return drawn, sensitivity

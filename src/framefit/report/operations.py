@@ -1,0 +1,113 @@
+"""Which operation of the program each entry of a log is, with all of its names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.profile import How, OperationLog
+from framefit.core.program import Program
+
+__all__ = ["HOW_WORDS", "NamedOperation", "NamedOperations", "UnitTrack", "unit_tracks"]
+
+HOW_WORDS: dict[How, str] = {
+    How.MEASURED: "measured",
+    How.T1: "rule t1",
+    How.OVERLAP: "rule overlap",
+    How.T2: "rule t2",
+    How.T3: "rule t3",
+    How.BETWEEN: "between neighbours",
+    How.OUTSIDE: "beyond the events",
+}
+"""How the time of an edge is known, in a reader's words."""
+
+
+@dataclass(frozen=True)
+class NamedOperation:
+    """One operation of a program.
+
+    Attributes:
+        index: within its program, -1 where the program does not know it.
+        program: its program's name; empty where it is unknown, as are ``model`` and ``layer``.
+        segment: -1 where it is unknown.
+    """
+
+    index: int
+    name: str
+    kind: str
+    unit: str
+    layer: str
+    program: str
+    model: str
+    segment: int
+
+
+@dataclass(frozen=True)
+class NamedOperations:
+    """The operations that a log may name.
+
+    Attributes:
+        named: those of all programs one after the other, then one for each kind and core of the
+            entries that no program knows.
+        row: int64, for each entry of the log its place in ``named``.
+    """
+
+    named: tuple[NamedOperation, ...]
+    row: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, log: OperationLog, program: Program) -> NamedOperations:
+        """Look every entry of ``log`` up in ``program``; what is not there is named after its kind."""
+        named: list[NamedOperation] = []
+        first = [0]
+        for one in program.programs:
+            listed = [operation for group in one.groups for operation in group.operations]
+            named += [
+                NamedOperation(at, op.name, op.kind, op.unit, op.layer, one.name, one.model, one.segment)
+                for at, op in enumerate(listed)
+            ]
+            first.append(len(named))
+        known = (log.program >= 0) & (log.program < len(program.programs)) & (log.operation >= 0)
+        row = np.asarray(first, np.int64)[np.where(known, log.program, 0)] + log.operation
+        ends = np.asarray([*first[1:], 0], np.int64)
+        known &= row < ends[np.where(known, log.program, -1)]
+        if known.all():
+            return cls(tuple(named), row)
+        units = {unit.core: unit.name for unit in program.units}
+        pairs = np.stack([log.kind[~known].astype(np.int64), log.core[~known]], axis=1)
+        unknown, which = np.unique(pairs, axis=0, return_inverse=True)
+        row[~known] = len(named) + which.reshape(-1)
+        for kind, core in unknown.tolist():
+            name = log.kinds[kind] if 0 <= kind < len(log.kinds) else f"kind {kind}"
+            named.append(NamedOperation(-1, name, name, units.get(core, f"core {core}"), "", "", "", -1))
+        return cls(tuple(named), row)
+
+
+@dataclass(frozen=True)
+class UnitTrack:
+    """What one unit did.
+
+    Attributes:
+        entries: int64, places in the log, by start.
+    """
+
+    name: str
+    core: int
+    entries: npt.NDArray[np.int64]
+
+
+def unit_tracks(log: OperationLog, program: Program) -> list[UnitTrack]:
+    """One track a unit in the program's order, then one for each core that it does not name."""
+    names = {unit.core: unit.name for unit in program.units}
+    for core in np.unique(log.core).tolist():
+        names.setdefault(core, f"core {core}")
+    tracks = []
+    for core, name in names.items():
+        entries = np.flatnonzero(log.core == core)
+        start_ns = log.start_ns[entries]
+        if np.any(start_ns[1:] < start_ns[:-1]):
+            entries = entries[np.argsort(start_ns, kind="stable")]
+        tracks.append(UnitTrack(name, core, entries))
+    return tracks

@@ -1,0 +1,115 @@
+"""The audit: it masks as this trace lost, and finds out what a repair is worth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from lossy_runs import played, program, segment
+
+from framefit.core.events import Trace
+from framefit.core.profile import Certificate
+from framefit.profiling.certificate import _Losses, certify
+from framefit.profiling.inject import LossKind, inject_loss
+from framefit.profiling.rebuilt import Rebuilt
+from framefit.profiling.rule import rebuild
+from framefit.profiling.sequence import Sequence
+
+PROGRAM = program(
+    segment(
+        "net",
+        *(("conv", "npu0", 9_000), ("pool", "npu0", 4_000), ("conv", "npu0", 7_000), ("pad", "npu0", 2_000)),
+        *(("conv", "npu0", 3_000), ("reformat", "npu0", 1_500), ("pool", "npu0", 6_000)),
+    )
+)
+
+
+def audited(trace: Trace, seed: int = 0) -> tuple[Rebuilt, Certificate | None, list[Trace]]:
+    """A trace repaired by rule and audited, and the traces that were repaired for that."""
+    sequence, seen = Sequence.of(PROGRAM, None, trace.kinds), []
+
+    def again(masked: Trace) -> Rebuilt:
+        seen.append(masked)
+        return rebuild(masked, sequence, {})
+
+    rebuilt = rebuild(trace, sequence, {})
+    return rebuilt, certify(trace, rebuilt, again, seed), seen
+
+
+def thinned(kind: LossKind, rate: float = 0.1, inferences: int = 90) -> Trace:
+    """A run that lost some."""
+    return inject_loss(played(PROGRAM, inferences), PROGRAM, None, kind=kind, rate=rate, burst=8, seed=4).trace
+
+
+@pytest.mark.parametrize("kind", ["random", "burst"])
+def test_what_is_masked_is_what_is_counted(kind: LossKind) -> None:
+    """Masked events are gone from the trace that is repaired, the first and the last one stay."""
+    trace = thinned(kind)
+    _, found, (masked,) = audited(trace)
+    assert found is not None
+    assert len(masked) == len(trace) - found.masked
+    assert 0.8 * found.masked < found.edge_error_ns.count <= found.masked  # some are not found again
+    assert (masked.time_ns[0], masked.time_ns[-1]) == (trace.time_ns[0], trace.time_ns[-1])
+    assert 0.05 * found.matched < found.masked <= 0.12 * found.matched
+    assert (found.burst > 3) == (kind == "burst")
+    assert found.as_struck
+    low, high = found.coverage_interval
+    assert 0 <= low <= found.coverage_ratio <= high <= 1
+
+
+def test_a_rule_is_shown_to_be_far_off() -> None:
+    """Fixed offsets put edges where they were not: durations that rest on them are off by half and more."""
+    _, found, _ = audited(thinned("random"))
+    assert found is not None
+    assert found.duration_error_ratio > 0.3
+    assert found.coverage_ratio > 0.9  # its intervals reach from event to event
+    assert found.recognised_ratio > 0.9
+
+
+def test_a_complete_trace_is_masked_singly() -> None:
+    """Without losses of its own, one event in ten is masked."""
+    trace = played(PROGRAM, 60)
+    _, found, _ = audited(trace)
+    assert found is not None
+    assert not found.as_struck
+    assert found.masked == pytest.approx(84, abs=2)
+    assert found.burst < 1.5
+
+
+def test_only_starts_are_masked_where_only_starts_were_lost() -> None:
+    """The mask is of the type that was lost."""
+    trace = thinned("start-only")
+    _, found, (masked,) = audited(trace)
+    assert found is not None
+    gone = np.count_nonzero(trace.type == 0) - np.count_nonzero(masked.type == 0)
+    assert gone >= 0.95 * found.masked
+
+
+def test_reported_losses_are_reported_again() -> None:
+    """A device that tells of losses would have told of the masked ones, too."""
+    trace = thinned("overflow")
+    _, found, (masked,) = audited(trace)
+    assert found is not None
+    assert len(masked.loss_after) > len(trace.loss_after)
+    assert masked.loss_after.max() <= len(masked)
+
+
+def test_too_little_is_no_evidence() -> None:
+    """A few events certify nothing."""
+    assert audited(played(PROGRAM, 2))[1] is None
+
+
+def test_the_same_seed_masks_the_same() -> None:
+    """And another one masks others."""
+    trace = thinned("burst")
+    assert audited(trace, 1)[1] == audited(trace, 1)[1]
+    assert audited(trace, 1)[1] != audited(trace, 2)[1]
+
+
+def test_losses_are_described_as_they_are() -> None:
+    """Runs of lost events, and how many."""
+    trace = thinned("burst", rate=0.2)
+    losses = _Losses.of(rebuild(trace, Sequence.of(PROGRAM, None, trace.kinds), {}).log)
+    assert losses.count == losses.runs.sum()
+    assert losses.ratio == pytest.approx(0.2, abs=0.03)
+    assert np.median(losses.runs) == pytest.approx(8, abs=1)
+    assert losses.only is None

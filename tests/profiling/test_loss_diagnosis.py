@@ -1,0 +1,181 @@
+"""What would have kept lost events is said, and, done, does keep them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from lossy_runs import played, program, segment
+
+from framefit.core.events import Trace, TraceMeta
+from framefit.core.program import Program
+from framefit.core.target import TraceUnit
+from framefit.devices.npu.packets import PacketBuffer
+from framefit.profiling.diagnosis import Remedies, diagnose, remedies
+from framefit.profiling.inject import inject_loss
+from framefit.profiling.rule import rebuild
+from framefit.profiling.sequence import Sequence
+
+NET = segment(
+    "net",
+    *((("reformat", "npu0", 300), ("conv", "npu0", 5000), ("pad_pool", "npu0", 500)) * 2),
+    *((("reformat", "npu0", 100),) * 8),
+    ("conv", "npu0", 20000),
+)
+PROGRAM = program(NET)
+
+
+def recorded(unit: TraceUnit, launches: int = 80) -> Trace:
+    """What a device with such a trace unit sends of launches of the network."""
+    operations = NET.groups[0].operations
+    buffer = PacketBuffer(unit)
+    pattern = buffer.pattern([op.kind for op in operations], [op.expected_ns for op in operations], 0)
+    generator = np.random.default_rng(0)
+    for launch in range(launches):
+        buffer.add(pattern, launch * 40_000, float(generator.normal(1, 0.05)))
+    return buffer.drain()
+
+
+def advised(trace: Trace, held_against: Program = PROGRAM) -> Remedies | None:
+    """The advice on a trace that was repaired by rule."""
+    sequence = Sequence.of(held_against, None, trace.kinds)
+    return remedies(trace, sequence, rebuild(trace, sequence, {}))
+
+
+def said_of(trace: Trace, held_against: Program = PROGRAM) -> tuple[str, ...]:
+    """The sentences on it."""
+    sequence = Sequence.of(held_against, None, trace.kinds)
+    return diagnose(trace, sequence, rebuild(trace, sequence, {}))
+
+
+def lost(trace: Trace) -> int:
+    """What the device says that it dropped."""
+    assert trace.meta.lost_events is not None
+    return trace.meta.lost_events
+
+
+OVERFLOWS = TraceUnit(buffer_events=6, drain_rate_hz=700_000.0)
+BETWEEN_LAUNCHES = TraceUnit(buffer_events=24)
+
+
+def found(unit: TraceUnit) -> Remedies:
+    """The advice on a trace that overflowed."""
+    trace = recorded(unit)
+    assert lost(trace) > 100
+    advice = advised(trace)
+    assert advice is not None
+    assert not advice.a_core
+    return advice
+
+
+def changed(unit: TraceUnit, **to: object) -> TraceUnit:
+    """The unit with other settings."""
+    keys = ("buffer_events", "drain_rate_hz", "selected")
+    return TraceUnit(**({key: getattr(unit, key) for key in keys} | to))
+
+
+@pytest.mark.parametrize("unit", [OVERFLOWS, BETWEEN_LAUNCHES])
+def test_the_buffer_that_is_advised_keeps_everything(unit: TraceUnit) -> None:
+    """The same run through the larger buffer loses nothing, and a much smaller one would not have done."""
+    advice = found(unit)
+    assert advice.buffer_events is not None
+    assert lost(recorded(changed(unit, buffer_events=advice.buffer_events))) == 0
+    assert lost(recorded(changed(unit, buffer_events=advice.buffer_events * 2 // 3))) > 0
+
+
+def test_the_rate_that_is_advised_keeps_everything() -> None:
+    """The same buffer, drained faster, loses nothing; at two thirds of the rate it does."""
+    advice = found(OVERFLOWS)
+    assert advice.drain_rate_hz is not None
+    assert lost(recorded(changed(OVERFLOWS, drain_rate_hz=advice.drain_rate_hz))) == 0
+    assert lost(recorded(changed(OVERFLOWS, drain_rate_hz=advice.drain_rate_hz * 2 / 3))) > 0
+    assert found(BETWEEN_LAUNCHES).drain_rate_hz is None
+
+
+def test_the_kinds_that_are_advised_fit() -> None:
+    """Recorded by themselves, these kinds lose nothing."""
+    for unit in (OVERFLOWS, BETWEEN_LAUNCHES):
+        advice = found(unit)
+        assert advice.kinds is not None
+        assert "conv" in advice.kinds
+        assert "reformat" not in advice.kinds
+        assert lost(recorded(changed(unit, selected=advice.kinds))) == 0
+
+
+def test_whether_starts_alone_would_do_is_told() -> None:
+    """Half the events fit a buffer of more than half the size, and not one of much less."""
+    most = 2 * len(NET.groups[0].operations)
+    assert found(TraceUnit(buffer_events=most * 3 // 4)).starts_only
+    assert not found(TraceUnit(buffer_events=most // 4)).starts_only
+
+
+def test_sentences_carry_the_figures() -> None:
+    """Each remedy is a sentence with its number and the one it was."""
+    trace = recorded(OVERFLOWS)
+    advice = advised(trace)
+    assert advice is not None
+    said = said_of(trace)
+    told = next(int(one.split()[0]) for one in said if "events were lost" in one)
+    assert told == pytest.approx(lost(trace), rel=0.05)  # with half of it lost the matching is not exact
+    assert any(f"a buffer of {advice.buffer_events} events (it was 6)" in one for one in said)
+    assert any("(it was 700 k events/s)" in one for one in said)
+    assert any(one.startswith("without events of") and "reformat" in one for one in said)
+    assert any("STARTs only" in one for one in said)
+
+
+def test_a_buffer_a_core_is_told_from_one_for_all() -> None:
+    """Losses of a core that alone is in a hurry are explained by its own buffer."""
+    both = program(segment("net", *((("conv", "npu0", 500),) * 12), ("conv", "npu1", 9000)), units=("npu0", "npu1"))
+    run = played(both, 60)
+    injected = inject_loss(run, both, None, kind="overflow", rate=0.2, seed=0, buffer_events=8)
+    advice = advised(injected.trace, both)
+    assert advice is not None
+    assert advice.a_core
+    assert any("for each core" in one for one in said_of(injected.trace, both))
+    assert any("core 0 lost most" in one for one in said_of(injected.trace, both))
+
+
+def test_losses_that_no_buffer_explains_are_said_to_be_elsewhere() -> None:
+    """Random losses of a trace with a roomy buffer, and of one of which nothing is known."""
+    run = recorded(TraceUnit())
+    thin = inject_loss(run, PROGRAM, None, kind="random", rate=0.1, seed=0).trace
+    assert advised(thin) is None
+    assert any("does not overflow at these rates" in one for one in said_of(thin))
+    unknown = replace(thin, meta=TraceMeta())
+    assert any("here and there, not in runs" in one for one in said_of(unknown))
+
+
+def test_runs_of_losses_by_an_unknown_buffer_name_the_room_that_lacked() -> None:
+    """Where the device tells nothing of its buffer, the longest run is what it lacked; with it nothing is lost."""
+    unknown = replace(recorded(BETWEEN_LAUNCHES), meta=TraceMeta())
+    (said,) = (one for one in said_of(unknown) if "does not tell its size" in one)
+    room = int(said.split("about ")[1].split()[0])
+    assert lost(recorded(changed(BETWEEN_LAUNCHES, buffer_events=24 + room))) == 0
+
+
+def test_one_sided_and_whole_losses_are_named() -> None:
+    """Only STARTs lost, and whole inferences lost."""
+    run = played(PROGRAM, 40)
+    starts = inject_loss(run, PROGRAM, None, kind="start-only", rate=0.2, seed=0).trace
+    assert any("nearly only STARTs" in one for one in said_of(starts))
+
+
+def test_what_lies_beyond_the_trace_is_told_by_the_devices_count() -> None:
+    """A recorder that was full, and a host that kept the last events only."""
+    run = played(PROGRAM, 5)
+    size = len(run)
+    full = replace(run, loss_after=np.array([size]), meta=TraceMeta(buffer_events=size, lost_events=30))
+    (said,) = said_of(full)
+    assert said.startswith(f"the recorder was full after {size} events and dropped the 30 that followed")
+    assert f"room for {size + 30}" in said
+    late = replace(run, meta=TraceMeta(overwritten_events=7))
+    assert any("overwrote 7 before" in one for one in said_of(late))
+
+
+def test_a_complete_trace_needs_no_remedy() -> None:
+    """Nothing lost, nothing said; nothing received, nothing said."""
+    run = played(PROGRAM, 5)
+    assert said_of(run) == ()
+    empty = recorded(OVERFLOWS, 0)
+    assert said_of(empty) == ()

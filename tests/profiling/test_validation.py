@@ -1,0 +1,89 @@
+"""What is said of a trace before and after it is held against its program."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import numpy as np
+import pytest
+from lossy_runs import played, program, segment, trace
+
+from framefit.core.events import Trace
+from framefit.core.program import Launches
+from framefit.errors import InputError
+from framefit.profiling.rule import rebuild
+from framefit.profiling.sequence import Sequence
+from framefit.profiling.validation import covered, doubts, is_complete, readable
+
+PROGRAM = program(segment("net", ("conv", "npu0", 9_000), ("pool", "npu0", 4_000), ("conv", "npu0", 7_000)))
+RUN = played(PROGRAM, 30)
+
+
+def left(kept: np.ndarray) -> Trace:  # type: ignore[type-arg]
+    """Packets of the run."""
+    columns = {name: getattr(RUN, name)[kept] for name in ("time_ns", "id", "type", "core", "operation")}
+    return dataclasses.replace(RUN, **columns)
+
+
+def launched(count: int = 30) -> Launches:
+    """Known launches, on the device's clock."""
+    return Launches(
+        program=np.zeros(count, np.int32),
+        window=np.arange(count),
+        frame=np.arange(count),
+        submit_ns=RUN.time_ns[::6][:count] - 50,
+    )
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    ("gone", "complete"),
+    [([], True), ([7], False), (range(60, 66), False), (range(60, 72), False), ([3, 100, 101], False)],
+    ids=["nothing", "an event", "an inference", "two inferences", "three events"],
+)
+def test_a_trace_is_complete_where_nothing_is_missing(known: bool, gone: list[int], complete: bool) -> None:
+    """A whole inference that is missing looks complete to matching in order; its pause, or its launch, tells."""
+    one = left(np.setdiff1d(np.arange(len(RUN)), gone))
+    sequence = Sequence.of(PROGRAM, launched() if known else None, one.kinds)
+    assert is_complete(rebuild(one, sequence, {}), one, sequence) == complete
+
+
+def test_nothing_is_not_complete() -> None:
+    """An empty trace has lost everything."""
+    one = left(np.zeros(0, np.int64))
+    sequence = Sequence.of(PROGRAM, None, one.kinds)
+    assert not is_complete(rebuild(one, sequence, {}), one, sequence)
+
+
+@pytest.mark.parametrize("same_clock", [True, False])
+def test_the_beginning_of_a_long_trace_is_found(same_clock: bool) -> None:
+    """Launches that ended before the first packet that was kept are left out, hardly any other."""
+    one = left(np.arange(120, len(RUN)))
+    one = dataclasses.replace(one, meta=msgspec.structs.replace(one.meta, overwritten_events=120))
+    launches = launched()
+    if not same_clock:
+        launches = dataclasses.replace(launches, submit_ns=launches.submit_ns - 10**12)
+    beat = msgspec.structs.replace(PROGRAM, window_ns=10_000)
+    first, before = covered(one, beat, launches)
+    assert first <= 20
+    assert before == 6 * (20 - first) if same_clock else first == 10
+    assert covered(RUN, PROGRAM, launches) == (0, 0)
+
+
+def test_a_sound_trace_raises_no_doubts() -> None:
+    """Nothing is said of it."""
+    sequence = Sequence.of(PROGRAM, None, RUN.kinds)
+    same, notes = readable(RUN, sequence)
+    assert same is RUN
+    assert notes == doubts(rebuild(RUN, sequence, {}), RUN, PROGRAM, "trace") == []
+
+
+def test_a_foreign_trace_is_refused() -> None:
+    """No packet of it is the program's."""
+    foreign = trace([(1000 * at, "lstm", at % 2, 0) for at in range(40)], ("lstm",))
+    sequence = Sequence.of(PROGRAM, None, foreign.kinds)
+    _, notes = readable(foreign, sequence)
+    assert any("'lstm'" in note for note in notes)
+    with pytest.raises(InputError, match="none of 40 events"):
+        doubts(rebuild(foreign, sequence, {}), foreign, PROGRAM, "trace")
