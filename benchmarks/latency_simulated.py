@@ -203,7 +203,7 @@ def main() -> None:
         "layers": rows,
         "networks": network,
     }
-    arguments.output.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    arguments.output.write_bytes(msgspec.json.format(msgspec.json.encode(result, enc_hook=float), indent=1) + b"\n")
 
 
 if __name__ == "__main__":
