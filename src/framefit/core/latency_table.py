@@ -79,7 +79,7 @@ class LatencyEntry(Record, kw_only=True):
         source: "measured", "derived", "interpolated", "modelled" or "profiled"; "drifting"
             behind it: the machine's speed changed meanwhile.
         below_noise: whether the latency cannot be told from 0: it is below ``noise_floor_ns``.
-        noise_floor_ns: 4.65 standard deviations of the estimate: the detection limit at 1 % risk on either
+        noise_floor_ns: 3.29 standard deviations of the estimate: the detection limit at 5 % risk on either
             side (Currie, 1968, "Limits for Qualitative Detection and Quantitative Determination").
         auxiliary: layer that was appended; "none": the layer alone; "" where that is not known.
         overhead_ns: what was subtracted from the median of the totals.

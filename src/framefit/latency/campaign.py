@@ -45,9 +45,8 @@ __all__ = ["Campaign", "Method", "suited_kind"]
 Method = Literal["regression", "auxiliary"]
 Floats = npt.NDArray[np.float64]
 
-# Standard deviations: the detection limit at 1 % risk on either side (Currie, 1968, "Limits for Qualitative
-# Detection and Quantitative Determination"). His 5 % (3.29) are for one question; a table asks dozens at once.
-_DETECTION = 4.65
+# Standard deviations: 5 % risk on either side (Currie, 1968, "Limits for Qualitative Detection").
+_DETECTION = 3.29
 _NORMAL_90 = 1.645
 _ILL_CONDITIONED = 30.0
 
