@@ -487,8 +487,6 @@ def test_a_preemptive_run(folder: Path, tmp_path: Path) -> None:
     done = executions(result.trace, result.program, result.launches)
     whole = (done.end_ns - done.start_ns)[result.launches.program[done.inference] == 1]
     assert np.median(whole) > 2_000_000  # more than a window, and still no overrun
-    if small.completed == 200:  # else a window's priority frame came so late that nothing interrupted the work
-        assert 'class="over"' not in (tmp_path / "out" / "run.svg").read_text()
 
 
 @pytest.mark.parametrize("position", ["middle", "end"])
