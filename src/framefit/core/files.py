@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import shutil
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,18 @@ import msgspec
 
 from framefit.errors import InputError
 
-__all__ = ["Record", "cache_folder", "from_data", "read_bytes", "read_record", "to_json", "write_record", "write_whole"]
+__all__ = [
+    "Record",
+    "cache_folder",
+    "check_folder",
+    "from_data",
+    "read_bytes",
+    "read_record",
+    "to_json",
+    "write_record",
+    "write_whole",
+    "write_whole_folder",
+]
 
 R = TypeVar("R", bound="Record")
 
@@ -164,6 +176,58 @@ def write_whole(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]
     finally:
         with contextlib.suppress(OSError):  # gone, or its folder is none
             temporary.unlink()
+
+
+def check_folder(folder: Path, mark: str, what: str, *, force: bool) -> None:
+    """Whether a folder may be written there: nothing else of the user's is ever replaced.
+
+    Args:
+        folder: its place.
+        mark: name of a file that only such folders have.
+        what: how messages call it, such as "a run folder".
+        force: replace one of its kind, or an empty folder.
+
+    Raises:
+        InputError: something is there, without ``force`` or of another kind.
+    """
+    if not folder.exists():
+        return
+    if not force:
+        raise InputError("already exists", where=folder, remedy="choose another folder, or overwrite it with --force")
+    if not folder.is_dir() or not ((folder / mark).is_file() or next(folder.iterdir(), None) is None):
+        raise InputError(
+            f"exists and is not {what}: it is not overwritten, even with --force",
+            where=folder,
+            remedy="choose another folder",
+        )
+
+
+@contextlib.contextmanager
+def write_whole_folder(folder: Path, mark: str, what: str, *, force: bool) -> Iterator[Path]:
+    """A folder beside its place that is renamed once it is complete; see :func:`check_folder`.
+
+    Raises:
+        InputError: something is there that may not be replaced, or files cannot be written.
+    """
+    final = folder.resolve()  # of a link: the folder itself
+    check_folder(final, mark, what, force=force)
+    part = final.with_name(f".{final.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        yield part
+        if final.exists():
+            old = final.with_name(f".{final.name}.old")
+            shutil.rmtree(old, ignore_errors=True)
+            final.replace(old)
+            part.replace(final)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            part.replace(final)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error}", where=final, remedy="check folder and space") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def cache_folder() -> Path:

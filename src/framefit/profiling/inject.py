@@ -9,11 +9,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.events import EventType, Trace
+from framefit.core.events import EventType, Trace, unwrapped_ns
 from framefit.core.program import Launches, Program
 from framefit.errors import InputError
 from framefit.profiling.sequence import Sequence
-from framefit.profiling.unwrap import unwrapped_ns
 
 __all__ = ["Injected", "LossKind", "inject_loss", "launch_of_packets"]
 

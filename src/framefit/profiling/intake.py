@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.events import Trace, TraceMeta
+from framefit.core.events import Trace, TraceMeta, unwrapped_ns
 from framefit.profiling.tracks import Track
-from framefit.profiling.unwrap import unwrapped_ns
 
 __all__ = ["EMPTY", "Intake", "Queue", "earliest", "joined"]
 

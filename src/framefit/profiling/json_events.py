@@ -6,6 +6,7 @@ an object with such an array under ``traceEvents``. Times are microseconds.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -56,13 +57,11 @@ def parse_events(raw: bytes, where: str) -> tuple[list[JsonEvent], tuple[str, ..
             f"{count} objects; at most {_MOST_OBJECTS} are read at once", where=where, remedy="record a shorter time"
         )
     raw = raw.removeprefix(b"\xef\xbb\xbf").strip()
-    try:
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         if raw.startswith(b"["):
             return msgspec.json.decode(raw, type=list[JsonEvent]), ()
         return msgspec.json.decode(raw, type=_Object).traceEvents, ()
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        pass  # cut off, or with an event that is odd: one by one
-    return _one_by_one(raw, where)
+    return _one_by_one(raw, where)  # cut off, or with an event that is odd
 
 
 def _one_by_one(raw: bytes, where: str) -> tuple[list[JsonEvent], tuple[str, ...]]:

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.events import Trace
+from framefit.core.events import Trace, unwrapped_ns
 from framefit.profiling.rebuilt import Fate
 from framefit.profiling.sequence import Sequence
-from framefit.profiling.unwrap import unwrapped_ns
 
 __all__ = ["CoreRow", "Matched", "match_in_order", "rows_of_cores"]
 

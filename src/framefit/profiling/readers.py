@@ -90,7 +90,7 @@ def _own(path: Path) -> ReadTrace:
     try:
         with zipfile.ZipFile(path) as archive:
             claimed = sum(member.file_size for member in archive.infolist())
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, OSError, ValueError, RuntimeError) as error:  # the last: a feature that zipfile lacks
         raise InputError(f"not a readable .npz: {error}", where=path, remedy="check the file") from error
     if claimed > _MOST_BYTES:
         raise InputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.events import EventType, Trace
+from framefit.core.events import EventType, Trace, unwrapped_ns
 from framefit.core.profile import How, OperationLog
 from framefit.core.program import Launches, Program
 
@@ -21,7 +21,7 @@ def executions(trace: Trace, program: Program, launches: Launches) -> OperationL
     that the launches put there; this holds only when nothing was lost, so where any
     number, kind or operation disagrees, every inference, program and operation is -1.
     """
-    time_ns = _unwrapped(trace)
+    time_ns = unwrapped_ns(trace.time_ns, trace.meta)
     in_time = np.all(time_ns[1:] >= time_ns[:-1])
     order = np.arange(len(trace)) if in_time else np.argsort(time_ns, kind="stable")
     key = _dense_key(trace)
@@ -54,16 +54,6 @@ def executions(trace: Trace, program: Program, launches: Launches) -> OperationL
         end_event=ends,
         kinds=trace.kinds,
     )
-
-
-def _unwrapped(trace: Trace) -> npt.NDArray[np.int64]:
-    """Times without the wrap of the device's counter: each step is the shorter way round."""
-    if trace.meta.wrap_bits is None or len(trace) == 0:
-        return trace.time_ns
-    period = trace.meta.resolution_ns << trace.meta.wrap_bits
-    steps = np.diff(trace.time_ns, prepend=trace.time_ns[:1])
-    steps = (steps + period // 2) % period - period // 2
-    return np.asarray(trace.time_ns[0] + np.cumsum(steps), np.int64)
 
 
 def _dense_key(trace: Trace) -> _Integers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,14 +10,14 @@ import msgspec
 import numpy as np
 
 from framefit.core.events import Trace
-from framefit.core.files import write_record, write_whole
+from framefit.core.files import check_folder, write_record, write_whole, write_whole_folder
 from framefit.core.frames import FrameTable
 from framefit.core.profile import Profile
 from framefit.core.program import Launches, Program, write_program
 from framefit.core.results import Metrics, RunInfo
 from framefit.core.timetable import Timetable
 from framefit.devices.host import fingerprint
-from framefit.errors import FramefitError, InputError
+from framefit.errors import FramefitError
 from framefit.report.frames import write_frames
 from framefit.report.pairs import executions
 from framefit.report.perfetto import write_perfetto
@@ -29,6 +28,7 @@ __all__ = ["RunResult", "check_place", "free_folder", "left_out", "write_folder"
 
 Releases = np.ndarray[tuple[int], np.dtype[np.int64]]
 
+_MARK, _WHAT = "run.json", "a run folder"
 _MOST_SHOWN = 100_000  # launches in trace.pftrace and run.svg: some 20 MB
 
 
@@ -121,28 +121,14 @@ def check_place(folder: Path, *, force: bool) -> None:
     Raises:
         InputError: something is there, without ``force`` or not a run folder.
     """
-    if not folder.exists():
-        return
-    if not force:
-        raise InputError("already exists", where=folder, remedy="choose another folder, or overwrite it with --force")
-    if not folder.is_dir() or not ((folder / "run.json").is_file() or next(folder.iterdir(), None) is None):
-        raise InputError(
-            "exists and is not a run folder: it is not overwritten, even with --force",
-            where=folder,
-            remedy="choose another folder",
-        )
+    check_folder(folder, _MARK, _WHAT, force=force)
 
 
 def write_folder(
     result: RunResult, planned: Plan, *, seed: int, force: bool, command: str, error: FramefitError | None
 ) -> None:
     """The run folder: made beside its place, then renamed."""
-    final = result.folder.resolve()  # of a link: the folder itself
-    check_place(final, force=force)  # as before the run: it may have been long
-    part = final.with_name(f".{final.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        part.mkdir(parents=True)
+    with write_whole_folder(result.folder, _MARK, _WHAT, force=force) as part:
         info = RunInfo(
             command=command,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -154,7 +140,7 @@ def write_folder(
             warnings=result.warnings,
             app=str(planned.app.resolve()),
         )
-        write_record(part / "run.json", info)
+        write_record(part / _MARK, info)
         write_record(part / "timetable.json", result.timetable)
         write_program(part, result.program, result.launches)
         result.trace.write(part / "trace.npz")
@@ -174,15 +160,3 @@ def write_folder(
         )
         with write_whole(part / "run.svg") as file:
             file.write(picture.encode())
-        if final.exists():
-            old = final.with_name(f".{final.name}.old")
-            shutil.rmtree(old, ignore_errors=True)
-            final.replace(old)
-            part.replace(final)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            part.replace(final)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error}", where=final, remedy="check folder and space") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)

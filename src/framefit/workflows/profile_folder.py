@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from framefit.core.files import write_record
-from framefit.errors import InputError
+from framefit.core.files import check_folder, write_record, write_whole_folder
 from framefit.profiling.expectation import window_releases
 from framefit.profiling.losses import long_losses
 from framefit.report.chrome import write_chrome
@@ -42,40 +38,7 @@ def check_profile_folder(folder: Path, *, force: bool) -> None:
     Raises:
         InputError: something is there, without ``force`` or not a profile.
     """
-    if not folder.exists():
-        return
-    if not force:
-        raise InputError("already exists", where=folder, remedy="choose another folder, or overwrite it with --force")
-    if not folder.is_dir() or not ((folder / _MARK).is_file() or next(folder.iterdir(), None) is None):
-        raise InputError(
-            "exists and is not a profile: it is not overwritten, even with --force",
-            where=folder,
-            remedy="choose another folder",
-        )
-
-
-@contextlib.contextmanager
-def _whole(final: Path, *, force: bool) -> Iterator[Path]:
-    """A folder beside its place, renamed once it is complete."""
-    final = final.resolve()  # of a link: the folder itself
-    check_profile_folder(final, force=force)
-    part = final.with_name(f".{final.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        part.mkdir(parents=True)
-        yield part
-        if final.exists():
-            old = final.with_name(f".{final.name}.old")
-            shutil.rmtree(old, ignore_errors=True)
-            final.replace(old)
-            part.replace(final)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            part.replace(final)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error}", where=final, remedy="check folder and space") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    check_folder(folder, _MARK, "a profile", force=force)
 
 
 def write_profile_folder(folder: Path, found: Profiled, *, force: bool = False) -> None:
@@ -105,7 +68,7 @@ def write_profile_folder(folder: Path, found: Profiled, *, force: bool = False) 
         LossRegion(start_ns=begin, end_ns=end, label=f"{count} events lost")
         for begin, end, count in zip(*(part.tolist() for part in long_losses(log)), strict=True)
     ]
-    with _whole(folder, force=force) as part:
+    with write_whole_folder(folder, _MARK, "a profile", force=force) as part:
         write_record(part / _MARK, found.profile)
         write_events(part / "events.csv", log, program)
         write_lost(part / "lost.csv", log, program)

@@ -108,16 +108,6 @@ class Model:
             raise InputError(f"the graph is damaged: {error}", where=path, remedy="export the model again") from error
         return cls(graph, name=name or Path(path).stem, assumed=assumed)
 
-    @staticmethod
-    def input_names(path: str | Path) -> tuple[str, ...]:
-        """Names of a file's inputs that are no initializers, in order, without loading the model.
-
-        Raises:
-            InputError: missing, truncated or invalid file.
-        """
-        graph = read_graph(path).graph
-        return tuple(str(value.name) for value in graph.inputs if not value.is_initializer())
-
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """Graph inputs; no initializers among them."""
