@@ -138,7 +138,8 @@ def slower_than_expected(
 def named(program: Program, sequence: Sequence, position: int) -> str:
     """Segment (which names its model) and operation."""
     which = int(np.searchsorted(sequence.first, position, "right")) - 1
-    return f"{program.programs[which].name}/{sequence.operations[position].name}"
+    segment, operation = program.programs[which].name, sequence.operations[position].name
+    return segment if segment == operation else f"{segment}/{operation}"  # one of which only the whole is seen
 
 
 def periods_not_kept(

@@ -89,7 +89,7 @@ function drawCards(count, inferred) {
     const odd = [["spurious", events.spurious], ["duplicated", events.duplicated], ["out of order", events.out_of_order]];
     const told = odd.filter((one) => one[1]).map(([name, number]) => `${grouped(number)} ${name}`).join(", ");
     cards.push(card("Events received", grouped(events.received), told || `of ${grouped(events.expected)} expected`));
-    cards.push(card("Events lost", percent(events.expected ? events.lost / events.expected : 0), `${grouped(events.lost)}, all inferred`));
+    cards.push(card("Events lost", percent(events.expected ? events.lost / events.expected : 0), events.lost ? `${grouped(events.lost)}, all inferred` : "nothing to infer"));
     const units = Object.values(profile.utilisation_by_unit);
     const most = units.length ? Math.max(...units) : 0;
     const busiest = Object.keys(profile.utilisation_by_unit)[units.indexOf(most)];
