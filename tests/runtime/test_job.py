@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,7 +30,7 @@ class Recorded:
         """Keep it."""
         self.loaded.append(frame)
 
-    def launch(self, index: int) -> Completion:
+    def step(self, index: int) -> Callable[[], Completion]:
         """Jobs launch nothing: the dispatcher does."""
         raise AssertionError(f"segment {index} was launched")
 

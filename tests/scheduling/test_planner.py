@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from plans import one_round, planned, uniform
 from simulation import Simulation
 
-from framefit.core.timetable import Fix
+from framefit.core.timetable import Fix, PlannedModel
+from framefit.scheduling import planner
 from framefit.scheduling.check import check_timetable
 from framefit.scheduling.partition import Pieces
 from framefit.scheduling.planner import Candidate, Mode, arrange, choose_segments, fixes
@@ -220,6 +222,20 @@ def test_what_is_served_all_the_same_is_not_cut() -> None:
     timetable = arrange([first(4), dataclasses.replace(later(*pieces), pieces=priced(pieces, 0.002))], EXCESS)
     assert len(timetable.model("later").segments) == 1
     assert timetable.guard_ns == 600_000
+
+
+def test_a_cutting_is_played_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where boundaries are free a model runs whole or in all of its pieces, whatever the longest segment may be."""
+    played: list[list[int]] = []
+    served = planner.served_ratio
+
+    def counted(candidates: Sequence[Candidate], models: Sequence[PlannedModel], beat: Beat) -> float:
+        played.append([len(model.segments) for model in models])
+        return served(candidates, models, beat)
+
+    monkeypatch.setattr(planner, "served_ratio", counted)
+    arrange([first(4), later(*[0.5] * 24)], EXCESS)
+    assert played == [[1, 1], [1, 24]]
 
 
 def priced(pieces_ms: list[float], boundary_ms: float) -> Pieces:

@@ -695,7 +695,7 @@ class Deceptive(Quiet):
         return [Measurement(m.samples_ns + constant) for m in super().__call__(launches, **limits)]
 
 
-@pytest.mark.parametrize(("extra_ns", "dear"), [(160_000, False), (500_000, True)])
+@pytest.mark.parametrize(("extra_ns", "dear"), [(20_000, False), (500_000, True)])
 def test_cuts_that_turn_out_dear_are_fewer(
     extra_ns: int, dear: bool, folder: Path, tmp_path: Path, guard_ms: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

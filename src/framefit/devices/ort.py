@@ -196,7 +196,9 @@ class OrtDevice:
         cached = self._cache / f"{self._key(segment)}.onnx"
         session = None
         if segment.lowered:
-            session = self._session(segment.to_bytes(), self._options(exact=True), label)
+            options = self._options(exact=True)
+            _share_arena(options)
+            session = self._session(segment.to_bytes(), options, label)
         elif cached.is_file():
             try:
                 session = self._session(str(cached), self._options(exact=True), label)
@@ -217,15 +219,15 @@ class OrtDevice:
 
     def submit(self, binding: Binding) -> Completion:
         """Run it on the calling thread."""
-        assert isinstance(binding, OrtBinding)
-        now = self.clock.now_ns
+        launch: OrtBinding = binding  # type: ignore[assignment]  # not asserted: this lies between two launches
+        now, record = self.clock.now_ns, self._recorder.add_launch
         started = now()
         try:
-            binding.run()
+            launch.run()
         except Exception as error:  # ONNX Runtime's errors have no common class
-            raise DeviceError(f"ONNX Runtime failed: {error}", where=self._label(binding.kind)) from error
+            raise DeviceError(f"ONNX Runtime failed: {error}", where=self._label(launch.kind)) from error
         finished = now()
-        self._recorder.add_launch(started, finished, binding.kind, binding.core)
+        record(started, finished, launch.kind, launch.core)
         return Completion(started, finished)
 
     def events(self) -> Trace:
@@ -266,3 +268,30 @@ class OrtDevice:
         options.log_severity_level = 4  # failures are raised; the runtime need not print them too
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         return options
+
+
+@functools.cache
+def _shared_arena() -> bool:
+    """Make the arena that sessions of this process may share; whether there is one."""
+    import onnxruntime
+
+    kind, use = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+    try:
+        onnxruntime.create_and_register_allocator(
+            onnxruntime.OrtMemoryInfo("Cpu", kind, 0, use), onnxruntime.OrtArenaCfg(0, -1, -1, -1)
+        )
+    except Exception:  # noqa: BLE001 - ONNX Runtime's errors have no common class
+        return False
+    return True
+
+
+def _share_arena(options: Any) -> None:
+    """For segments of one model: what one has freed the next one finds in the caches, as within one session.
+
+    With an arena each, 40 segments of a network of 50 ms took 11 % more than it, so 2 % (one core,
+    ONNX Runtime 1.31). Blocks laid out ahead ("memory pattern") do not find room in a shared arena
+    and are got from the system in each run: without.
+    """
+    if _shared_arena():
+        options.add_session_config_entry("session.use_env_allocators", "1")
+        options.enable_mem_pattern = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -35,18 +36,22 @@ class MeasurementStore:
         facts: dict[str, Value] = {**fingerprint(), "providers": ",".join(providers)}
         digest = hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()[:16]
         self._path = cache_folder() / "tables" / f"{digest}.table.json"
-        self._table = LatencyTable(target="cpu", fingerprint=facts)
-        self._old = self._read()
-        if not fresh:
-            self._table = self._old
+        self._empty, self._fresh = LatencyTable(target="cpu", fingerprint=facts), fresh
 
-    def _read(self) -> LatencyTable:
+    @cached_property
+    def _old(self) -> LatencyTable:
+        """What earlier plans measured, read when it is first asked for: many plans measure nothing."""
         if not self._path.is_file():
-            return self._table
+            return self._empty
         try:
             return read_record(self._path, LatencyTable)
         except InputError:  # written by another version: measure again
-            return self._table
+            return self._empty
+
+    @cached_property
+    def _table(self) -> LatencyTable:
+        """What counts of it, and what was measured since."""
+        return self._empty if self._fresh else self._old
 
     def find(self, segment: Model, unit: str, beside: str, least_samples: int) -> Measurement | None:
         """What is known of a segment that was measured in turn with ``beside``, if that is enough."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -174,6 +175,12 @@ class Execution:
             self._results = self._postprocessed(postprocess)
             finished = clock.now_ns()
         return Completion(started if hands_over else done.started_ns, finished)
+
+    def step(self, index: int) -> Callable[[], Completion]:
+        """:meth:`launch` of segment ``index`` for the frame in flight, with nothing left to decide."""
+        if (not index and self._waiting) or (index == self._last and self._postprocess is not None):
+            return functools.partial(self.launch, index)
+        return functools.partial(self._device.submit, self._bindings[self._parity][index])
 
     def expected_ns(self, index: int) -> int:
         """What the device says that segment ``index`` takes; 0 where it does not know."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,8 +28,8 @@ class Launchable(Protocol):
     def load(self, frame: Tensors | Sequence[Tensors]) -> None:
         """Take a frame, or as many as the model consumes at once."""
 
-    def launch(self, index: int) -> Completion:
-        """Run a segment."""
+    def step(self, index: int) -> Callable[[], Completion]:
+        """What runs a segment of the frame in flight; made ready before the segment ahead of it runs."""
 
     def results(self, names: Sequence[str] | None = None) -> dict[str, Array]:
         """Copies of the outputs of the frame in flight."""

@@ -348,7 +348,8 @@ def misses(
                 else:
                     cause, detail = "backlog", f"it waited {lateness / 1e6:.2f} ms for an earlier priority frame"
             else:
-                off = took - int(own[:, LaunchLog.CPU].sum()) if len(own) and (own[:, LaunchLog.CPU] >= 0).all() else 0
+                read = own[own[:, LaunchLog.CPU] >= 0]
+                off = int((read[:, LaunchLog.FINISHED] - read[:, LaunchLog.STARTED] - read[:, LaunchLog.CPU]).sum())
                 cause = "contention" if 2 * off > excess > 0 else "own duration"
                 detail = f"took {took / 1e6:.2f} ms, planned {planned.duration_ns / 1e6:.2f} ms"
                 if cause == "contention":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 from framefit.core.model import TensorInfo
 from framefit.core.timetable import Timetable
@@ -28,15 +29,14 @@ class TimedExecution:
 
     def __init__(self, device: Device, labels: Sequence[str], bindings: Sequence[Binding]) -> None:
         self.labels = tuple(labels)
-        self._device = device
-        self._bindings = tuple(bindings)
+        self._steps = tuple(functools.partial(device.submit, binding) for binding in bindings)
 
     def load(self, frame: Tensors | Sequence[Tensors]) -> None:
         """Nothing to take."""
 
-    def launch(self, index: int) -> Completion:
-        """Let the segment's time pass."""
-        return self._device.submit(self._bindings[index])
+    def step(self, index: int) -> Callable[[], Completion]:
+        """Lets the segment's time pass."""
+        return self._steps[index]
 
     def results(self, names: Sequence[str] | None = None) -> dict[str, Array]:  # noqa: ARG002 - the protocol's form
         """Nothing."""

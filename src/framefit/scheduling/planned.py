@@ -26,6 +26,7 @@ def planned_model(
     samples_ns: Sequence[npt.NDArray[np.int64]],
     whole_ns: npt.NDArray[np.int64],
     excess: float,
+    layer_names: Sequence[str] = (),
 ) -> PlannedModel:
     """Segments with their durations, boundaries and reasons.
 
@@ -40,28 +41,30 @@ def planned_model(
         samples_ns: durations of each segment.
         whole_ns: durations of the uncut model, measured in turn with them.
         excess: quantile over median of this measurement.
+        layer_names: what the user calls the layers; default: their own names.
     """
+    names = layer_names or [layer.name for layer in model.layers]
     outputs = {tensor.name for tensor in model.outputs}
+    last_read = {tensor.name: index for index, layer in enumerate(model.layers) for tensor in layer.inputs}
     segments = []
     for index, ((first, last), samples) in enumerate(zip(bounds, samples_ns, strict=True)):
-        later = {tensor.name for layer in model.layers[last + 1 :] for tensor in layer.inputs}
         leaving = [
-            (layer.name, tensor)
-            for layer in model.layers[first : last + 1]
+            (name, tensor)
+            for name, layer in zip(names[first : last + 1], model.layers[first : last + 1], strict=True)
             for tensor in layer.outputs
-            if tensor.name in later or tensor.name in outputs
+            if last_read.get(tensor.name, 0) > last or tensor.name in outputs
         ]
         segments.append(
             Segment(
                 index=index,
                 unit=unit,
-                fill_layer=model.layers[first].name,
-                first_layer=model.layers[first].name,
-                last_layer=model.layers[last].name,
+                fill_layer=names[first],
+                first_layer=names[first],
+                last_layer=names[last],
                 output_layers=tuple(dict.fromkeys(layer for layer, _ in leaving)),
                 duration_ns=planned_quantile_ns(samples, excess),
                 median_ns=int(np.median(samples)),
-                boundary_bytes=sum(tensor.bytes for _, tensor in leaving if tensor.name in later),
+                boundary_bytes=sum(tensor.bytes for _, tensor in leaving if last_read.get(tensor.name, 0) > last),
                 tensors=tuple(tensor.name for _, tensor in leaving),
             )
         )

@@ -131,8 +131,12 @@ def cut(candidates: Sequence[Candidate], beat: Beat, mode: Mode = "fill") -> Cut
     if len(ways) > 1:
         ways.insert(0, (ways[0][0], "fewest"))
     best: tuple[bool, float, int, Cutting] | None = None
+    played: list[Mapping[str, list[tuple[int, int]] | None]] = []
     for limit, way in ways:
         runs = choose_segments(candidates, beat.covering(limit), way, limit)
+        if runs in played:
+            continue
+        played.append(runs)
         models = estimated(candidates, runs)
         found = Cutting(beat.guarded(models), runs, models)
         if len(ways) == 1:

@@ -34,6 +34,9 @@ class Rotation:
         Returns:
             Number of the model, or ``None``: nothing fits.
         """
+        due = needed_ns[self.turn] if needed_ns else None
+        if due is not None and due <= room_ns:  # nearly always; short, for it runs between two launches
+            return self.turn
         for _ in range(self._count):
             if needed_ns[self.turn] is not None:
                 break

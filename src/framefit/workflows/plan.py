@@ -114,7 +114,7 @@ def plan(
         workload = msgspec.structs.replace(workload, target=target)
     device, core = open_device(workload, Path(app).parent if target is None else Path())
     store = MeasurementStore(workload.providers, fresh=fresh)
-    with pinned(core), flushed_denormals():
+    with pinned(core), flushed_denormals(), _no_collection():
         result = _Planner(Path(app), workload, device, core, store, notify, in_real_time=in_real_time).plan()
     if output is not None:
         write_record(output, result.timetable, force=force)
@@ -187,15 +187,13 @@ class _Planner:
     def plan(self) -> Plan:
         """The plan, feasible or not."""
         self.notify("loading models")
-        with _no_collection():
-            wired = wire(self.workload, self.app)
-            self._choose_unit(wired)
+        wired = wire(self.workload, self.app)
+        self._choose_unit(wired)
         for model in wired:
             self.warnings += [f"{model.entry.name}: {note}" for note in model.model.assumed]
         self.pricing = pricing_for(self.workload, self.device, self.unit, self.costs, self.notify)
         tasks = [PlannedTask(model, self.device, self.unit) for model in wired]
-        with _no_collection():
-            priced = self.pricing.whole(tasks)
+        priced = self.pricing.whole(tasks)
         tasks = self._ranked(tasks, [planned_quantile_ns(one.whole_ns, one.excess) for one in priced])
         beat = self._beat(tasks)
         timetable = self._place(tasks, beat)
@@ -354,7 +352,9 @@ class _Planner:
                     relearn(task, model)
                 candidates.append(Candidate(task.uncut or model, task.pieces, task.wired.entry.always_split))
                 undecided.append(task)
-            if trials is not None and undecided:
+            if not undecided:
+                break
+            if trials is not None:
                 trials.correct(undecided, models)
                 runs = trials.runs(candidates, undecided, beat)
             else:
@@ -394,6 +394,7 @@ class _Planner:
                     samples_ns=priced.segments_ns,
                     whole_ns=priced.whole_ns,
                     excess=priced.excess,
+                    layer_names=task.layer_names,
                 )
             )
         return models
@@ -447,7 +448,10 @@ def verified(planned: Plan, notify: Notify = silent) -> Plan:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Graphs are made, not dropped: looking through all of them for garbage took a third of the time."""
+    """Graphs are made, not dropped: looking through all of them for garbage took a third of the time.
+
+    What is dropped meanwhile, sessions and samples above all, is in no cycle: it goes at once.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

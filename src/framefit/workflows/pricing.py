@@ -12,11 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.latency_table import LatencyTable, check_fingerprint, read_table
+from framefit.core.model import Model
 from framefit.core.workload import Workload
 from framefit.devices.device import Device
 from framefit.devices.facts import device_facts
 from framefit.devices.npu import NpuDevice
-from framefit.errors import InputError
+from framefit.devices.ort import OrtDevice
+from framefit.errors import DeviceError, InputError
+from framefit.latency.attribution import owners
 from framefit.latency.estimate import Estimator
 from framefit.latency.segments import SegmentPrices, launch_excess
 from framefit.runtime.costs import Costs, Launch, MeasuredCosts, ModelledCosts
@@ -177,8 +180,16 @@ class MeasuredPricing:
         ]
 
     def group(self, task: PlannedTask) -> None:
-        """As the runtime says."""
-        task.group(self._device.fusions(task.model))
+        """What the runtime makes of the model is cut, where it tells: no boundary adds a copy between layouts then.
+
+        Else the model itself, never inside what the runtime fuses.
+        """
+        grouped = task.model.grouped(self._device.fusions(task.model))
+        lowered = _lowered(self._device, task.model)
+        if lowered is None:
+            task.group(self._device.fusions(task.model))
+        else:
+            task.lower(lowered, [grouped.layers[place].name for place in owners(grouped, lowered)])
 
     def pieces(self, task: PlannedTask, duration_ns: int, excess: float) -> Pieces:
         """All pieces, all adjacent pairs and the whole model, back to back."""
@@ -209,6 +220,18 @@ class MeasuredPricing:
             medians.append([[found.pop(0) for _ in bounds] for bounds in way])
         uncut.append(found)
         return medians, np.mean(uncut, axis=0).astype(np.int64).tolist()
+
+
+def _lowered(device: Device, model: Model) -> Model | None:
+    """What the runtime makes of a model; ``None``: it does not tell, or that cannot be cut."""
+    if not isinstance(device, OrtDevice):
+        return None
+    try:
+        found = device.lowered(model)
+    except DeviceError:
+        return None
+    fixed = all(tensor.fixed for layer in found.layers for tensor in layer.outputs)
+    return found if fixed and len(found.layers) > 1 else None
 
 
 def _on_trial(tasks: Sequence[PlannedTask], ways: Sequence[Sequence[Bounds]]) -> list[Launch]:
@@ -316,7 +339,7 @@ class TablePricing:
 
     A boundary costs what two runs of layers take more apart than as one launch. A table of what a runtime
     makes of layers (:func:`framefit.workflows.estimate.estimated`) tells the whole model; its
-    segments have their layers' share of that, and copies between layouts that a cut adds are not priced.
+    segments have their layers' share of that, and the copies between layouts that a cut adds.
 
     Args:
         estimator: of the table and unit.

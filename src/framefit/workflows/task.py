@@ -39,6 +39,7 @@ class PlannedTask:
         runs: first and last layer of each piece between candidate cuts, and
         pieces: what they cost; empty and None where the model fits whole.
         uncut: the whole model as priced.
+        layer_names: the user's, of the layers that ``bounds`` count, where those are the runtime's own.
     """
 
     wired: WiredModel
@@ -51,6 +52,7 @@ class PlannedTask:
     runs: list[tuple[int, int]] = field(default_factory=list)
     pieces: Pieces | None = None
     uncut: PlannedModel | None = None
+    layer_names: tuple[str, ...] = ()
     _whole: Execution | None = field(default=None, init=False, repr=False)
     _cut: Execution | None = field(default=None, init=False, repr=False)
 
@@ -109,6 +111,15 @@ class PlannedTask:
     def group(self, groups: Iterable[Collection[str]]) -> None:
         """Count groups of nodes as layers from here on; the uncut model stays the same launch."""
         self.wired = dataclasses.replace(self.wired, model=self.model.grouped(groups))
+
+    def lower(self, model: Model, layer_names: Sequence[str]) -> None:
+        """Cut what the runtime made of the model from here on; the uncut model stays the same launch.
+
+        Args:
+            model: the runtime's operators as layers.
+            layer_names: for each the user's layer that it belongs to.
+        """
+        self.wired, self.layer_names = dataclasses.replace(self.wired, model=model), tuple(layer_names)
 
     @property
     def _all(self) -> Bounds:

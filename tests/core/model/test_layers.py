@@ -209,3 +209,19 @@ def test_a_group_around_a_layer_takes_it_in() -> None:
     conv, norm, relu = model.layers[:3]
     grouped = model.grouped([(conv.name, relu.name)])
     assert set(grouped.layers[0].nodes) == {conv.name, norm.name, relu.name}
+
+
+def test_a_layer_makes_no_output_of_what_only_its_own_branches_read() -> None:
+    """An ``If`` and what it reads as one layer: the outer tensors of its branches stay inside."""
+    model = NETWORKS["branching"]()
+    inner = [name for layer in model.layers[1:-2] for name in layer.nodes]
+    (_, group, conv, _) = model.grouped([inner]).layers
+    assert "If" in group.op
+    assert group.outputs == conv.inputs
+
+
+def test_a_layer_that_no_group_changes_is_made_once() -> None:
+    """A grouped model shares what is known of its graph: untouched layers are the same records."""
+    model = NETWORKS["plain"]()
+    grouped = model.grouped([model.layers[0].nodes + model.layers[1].nodes])
+    assert all(one is other for one, other in zip(model.layers[2:], grouped.layers[1:], strict=True))

@@ -99,6 +99,34 @@ def test_names_are_kept(tmp_path: Path) -> None:
     assert Model.load(tmp_path / "given.onnx", name="other").name == "other"
 
 
+def test_what_a_file_declares_counts_where_inference_knows_nothing(tmp_path: Path) -> None:
+    """A foreign operator's result has its declared type and shape, and so has what follows from it."""
+    nodes = [
+        helper.make_node("Foreign", ["x"], ["own"], domain="elsewhere"),
+        helper.make_node("Relu", ["own"], ["positive"]),
+        helper.make_node("Concat", ["positive", "x"], ["y"], axis=0),
+    ]
+    declared = [info("own", [3, 4]), info("positive", [3, 4])]
+    graph = helper.make_graph(nodes, "graph", [info("x", [2, 4])], [info("y", [5, 4])], value_info=declared)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("elsewhere", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    made = [(layer.outputs[0].dtype, layer.outputs[0].shape) for layer in Model.load(tmp_path / "m.onnx").layers]
+    assert made == [("float32", (3, 4)), ("float32", (3, 4)), ("float32", (5, 4))]
+
+
+def test_notes_on_values_are_kept(tmp_path: Path) -> None:
+    """What an exporter wrote beside a tensor's type is in the file that is written again."""
+    noted = info("h", [2])
+    noted.metadata_props.add(key="scope", value="body.0")
+    nodes = [helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Abs", ["h"], ["y"])]
+    graph = helper.make_graph(nodes, "graph", [info("x", [2])], [info("y", [2])], value_info=[noted])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), tmp_path / "m.onnx")
+    written = onnx.ModelProto.FromString(Model.load(tmp_path / "m.onnx").to_bytes())
+    assert [(prop.key, prop.value) for value in written.graph.value_info for prop in value.metadata_props] == [
+        ("scope", "body.0")
+    ]
+
+
 def test_nodes_out_of_order_are_sorted(tmp_path: Path) -> None:
     """A file whose nodes come in any order has its layers in topological order."""
     nodes = [helper.make_node("Neg", ["m"], ["y"]), helper.make_node("Relu", ["x"], ["m"])]

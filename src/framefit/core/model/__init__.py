@@ -6,7 +6,6 @@ from framefit.core.model.auxiliary import (
     AuxiliaryKind,
     auxiliary_runs,
     led,
-    twice,
     with_auxiliary,
 )
 from framefit.core.model.builder import GraphBuilder
@@ -33,7 +32,6 @@ __all__ = [
     "fused_groups",
     "led",
     "lowered",
-    "twice",
     "with_auxiliary",
     "zeros_ratio",
 ]

@@ -25,7 +25,6 @@ __all__ = [
     "auxiliary_runs",
     "led",
     "picture_shape",
-    "twice",
     "with_auxiliary",
 ]
 
@@ -142,25 +141,6 @@ def led(model: Model) -> Model:
             builder.lead(tensor.name)
     for tensor in model.outputs:
         builder.output(tensor.name)
-    return builder.build()
-
-
-def twice(model: Model, link: Auxiliary, tensor: str, seed: int = 0) -> Model:
-    """A layer and a copy of it with constants of its own on the same inputs, an auxiliary layer behind each.
-
-    Args:
-        model: the layer.
-        link: behind ``tensor`` of both.
-        tensor: the model's output that is read; its others are returned.
-        seed: of the weights.
-    """
-    builder = GraphBuilder(model.name, seed, base=model)
-    copies = builder.again()
-    for name, variant in ((tensor, 0), (copies[tensor], 1)):
-        builder.output(_appended(builder, _picture(builder, name), link, variant))
-    for output in model.outputs:
-        if output.name != tensor:
-            builder.output(output.name)
     return builder.build()
 
 

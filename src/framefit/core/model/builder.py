@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from framefit.core.model.inference import infer
 from framefit.core.model.model import Model
-from framefit.core.model.reading import canonical, infer, parsed
+from framefit.core.model.reading import canonical, parsed
 
 __all__ = ["GraphBuilder"]
 
@@ -80,35 +81,6 @@ class GraphBuilder:
         spread = self.op("Expand", number, shape)
         ir.convenience.replace_all_uses_with(old, self._values[spread], replace_graph_outputs=True)
         return number
-
-    def again(self) -> dict[str, str]:
-        """Every node once more, on the same graph inputs, with constants of its own.
-
-        Returns:
-            Tensors of the nodes so far -> their counterparts.
-        """
-        made: dict[ir.Value, ir.Value] = {}
-
-        def twin(value: ir.Value | None) -> ir.Value | None:
-            if value is None or value in made:
-                return None if value is None else made[value]
-            if value.const_value is None:
-                return value
-            made[value] = self._values[self.constant(value.const_value.numpy(), self.fresh(str(value.name)))]
-            return made[value]
-
-        for node in list(self._graph):
-            results = [ir.Value(name=self.fresh(str(out.name)) if out.name else "") for out in node.outputs]
-            inputs = [twin(value) for value in node.inputs]
-            copy = ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), outputs=results)
-            copy.name = self.fresh(str(node.name))
-            self._graph.append(copy)
-            for out, new in zip(node.outputs, results, strict=True):
-                new.shape, new.type = out.shape, out.type
-                made[out] = new
-                if new.name:
-                    self._values[str(new.name)] = new
-        return {str(old.name): str(new.name) for old, new in made.items()}
 
     def output(self, tensor: str, name: str | None = None) -> None:
         """Make a tensor a graph output, under ``name`` where given."""

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from framefit.core.files import Record
 
-__all__ = ["WEIGHT_INPUT", "Layer", "TensorInfo", "iterations", "node_macs", "tensor_info"]
+__all__ = ["WEIGHT_INPUT", "Layer", "TensorInfo", "iterations", "node_macs", "static_shape", "tensor_info"]
 
 
 class TensorInfo(Record, kw_only=True):
@@ -48,7 +48,8 @@ def _item_bytes(dtype: str) -> int:
 
 @functools.cache
 def _numpy_name(dtype: ir.DataType) -> str:
-    return str(dtype.numpy().name)
+    """Of numbers; "" of what is none."""
+    return "" if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED) else str(dtype.numpy().name)
 
 
 class Layer(Record, kw_only=True):
@@ -76,19 +77,21 @@ class Layer(Record, kw_only=True):
 
 def tensor_info(value: ir.Value) -> TensorInfo:
     """The record of a graph value; sequences, optionals and strings have no dtype."""
-    sizes = () if value.shape is None else tuple(size for size in value.shape if isinstance(size, int))
-    shape = sizes if value.shape is not None and len(sizes) == len(value.shape) else None
-    dtype = ""
-    if isinstance(value.type, ir.TensorType) and value.dtype not in (None, ir.DataType.STRING, ir.DataType.UNDEFINED):
-        assert value.dtype is not None
-        dtype = _numpy_name(value.dtype)
-    return TensorInfo(name=str(value.name), dtype=dtype, shape=shape)
+    kind = value.type
+    dtype = _numpy_name(kind.dtype) if isinstance(kind, ir.TensorType) else ""
+    return TensorInfo(name=str(value.name), dtype=dtype, shape=static_shape(value))
 
 
-def _sizes(value: ir.Value | None) -> list[int] | None:
-    if value is None or value.shape is None or not all(isinstance(size, int) for size in value.shape):
+def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """Sizes of a value; ``None`` where one of them is not known, or there is no value."""
+    if value is None or value.shape is None:
         return None
-    return [size for size in value.shape if isinstance(size, int)]
+    sizes: list[int] = []
+    for size in value.shape.dims:
+        if not isinstance(size, int):
+            return None
+        sizes.append(size)
+    return tuple(sizes)
 
 
 # Operator -> position of its weight; com.microsoft's quantised and fused forms beside the standard ones.
@@ -119,8 +122,8 @@ def node_macs(node: ir.Node) -> int:
     its body once an iteration where the number of iterations is constant, else once.
     """
     op = node.op_type
-    inputs = [_sizes(value) for value in node.inputs]
-    output = _sizes(node.outputs[0]) if node.outputs else None
+    inputs = [static_shape(value) for value in node.inputs]
+    output = static_shape(node.outputs[0]) if node.outputs else None
     if op in _CONVOLUTIONS and output is not None and (weight := _at(inputs, _CONVOLUTIONS[op])):
         return math.prod(output) * math.prod(weight[1:])
     if op == "ConvTranspose" and (source := _at(inputs, 0)) and (weight := _at(inputs, 1)):
@@ -151,7 +154,7 @@ def node_macs(node: ir.Node) -> int:
     return max(branches) * (1 if count is None else count)
 
 
-def _at(sizes: list[list[int] | None], index: int) -> list[int] | None:
+def _at(sizes: list[tuple[int, ...] | None], index: int) -> tuple[int, ...] | None:
     return sizes[index] if index < len(sizes) else None
 
 
@@ -165,12 +168,12 @@ def iterations(node: ir.Node) -> int | None:
         return max(int(count.numpy().item()), 0) if count is not None and count.size == 1 else None
     if node.op_type == "Scan":
         scanned = node.attributes.get_int("num_scan_inputs", 0)
-        sizes = _sizes(node.inputs[-1]) if scanned else None
+        sizes = static_shape(node.inputs[-1]) if scanned else None
         return sizes[0] if sizes else None
     return 1
 
 
-def _einsum_macs(node: ir.Node, inputs: list[list[int]]) -> int:
+def _einsum_macs(node: ir.Node, inputs: list[tuple[int, ...]]) -> int:
     terms = node.attributes.get_string("equation", "").split("->")[0].replace(" ", "").split(",")
     extent: dict[str, int] = {}
     for term, sizes in zip(terms, inputs, strict=False):

@@ -13,9 +13,10 @@ from typing import Any
 import onnx_ir as ir
 
 from framefit.core.files import Record, write_whole
-from framefit.core.model.layers import Layer, TensorInfo, node_macs, tensor_info
-from framefit.core.model.nodes import Granularity, Node, describe, weight_masks, zeros_ratio
-from framefit.core.model.reading import canonical, dependent_nodes, node_inputs, read_graph
+from framefit.core.model.anatomy import Anatomy
+from framefit.core.model.layers import Layer, TensorInfo
+from framefit.core.model.nodes import Granularity, Node, weight_masks, zeros_ratio
+from framefit.core.model.reading import canonical, read_graph
 from framefit.errors import InputError
 
 __all__ = ["Cut", "Model"]
@@ -68,6 +69,7 @@ class Model:
         self.handed_on = frozenset(handed_on)
         """Inputs and outputs that a segment shares with other segments only; the others are the whole model's."""
         self._zeros: dict[tuple[Granularity, int, int], tuple[float, ...]] = {}
+        self._anatomy = Anatomy(graph.graph)
 
     @classmethod
     def load(
@@ -111,22 +113,22 @@ class Model:
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """Graph inputs; no initializers among them."""
-        return tuple(tensor_info(value) for value in self._ir.graph.inputs)
+        return tuple(self._anatomy.tensor(value) for value in self._ir.graph.inputs)
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
         """Graph outputs."""
-        return tuple(tensor_info(value) for value in self._ir.graph.outputs)
+        return tuple(self._anatomy.tensor(value) for value in self._ir.graph.outputs)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """In topological order."""
-        return tuple(self._layer(nodes) for nodes in self._members)
+        return tuple(self._anatomy.layer(nodes) for nodes in self._members)
 
     @cached_property
     def nodes(self) -> tuple[tuple[Node, ...], ...]:
         """What each layer's nodes are, in the order of ``layers``: what a cost is made from."""
-        return tuple(tuple(describe(node, self._dependent_values) for node in nodes) for nodes in self._members)
+        return tuple(tuple(map(self._anatomy.node, nodes)) for nodes in self._members)
 
     def weight_zeros(self, granularity: Granularity = "unstructured", n: int = 1, m: int = 1) -> tuple[float, ...]:
         """Part of each layer's weights that is zero, 0 to 1; weights are what products multiply with.
@@ -138,14 +140,14 @@ class Model:
         """
         key = granularity, n, m
         if key not in self._zeros:
-            masks = (weight_masks(nodes, self._dependent_values) for nodes in self._members)
+            masks = (weight_masks(nodes, self._anatomy.dependent) for nodes in self._members)
             self._zeros[key] = tuple(zeros_ratio(found, granularity, n, m) for found in masks)
         return self._zeros[key]
 
-    @cached_property
+    @property
     def parameters(self) -> int:
         """Number of weights, each counted once."""
-        return sum(_size(value) for value in self._ir.graph.initializers.values())
+        return self._anatomy.parameters
 
     @property
     def macs(self) -> int:
@@ -159,7 +161,7 @@ class Model:
             groups: names of nodes that the device always fuses. Groups that share a
                 node are joined; so are groups that would wait for each other.
         """
-        return Model(
+        model = Model(
             self._ir,
             name=self.name,
             groups=[*self._groups, *map(tuple, groups)],
@@ -167,6 +169,8 @@ class Model:
             handed_on=self.handed_on,
             lowered=self.lowered,
         )
+        model._anatomy = self._anatomy
+        return model
 
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
@@ -175,13 +179,13 @@ class Model:
         last_read: dict[ir.Value, int] = {}
         for index, nodes in enumerate(self._members):
             for node in nodes:
-                for value in node_inputs(node, self._ir.graph):
+                for value in self._anatomy.reads[node]:
                     if value in produced:
                         last_read[value] = index
                 produced.update(dict.fromkeys(node.outputs, index))
         crossing: list[list[TensorInfo]] = [[] for _ in range(len(self._members) + 1)]
         for value, last in last_read.items():
-            info = tensor_info(value)
+            info = self._anatomy.tensor(value)
             for position in range(produced[value] + 1, last + 1):
                 crossing[position].append(info)
         return tuple(self._cut(position, crossing[position]) for position in range(1, len(self._members)))
@@ -206,7 +210,7 @@ class Model:
         for position in (first, last + 1):
             if 0 < position < count and (obstacle := self.cuts[position - 1].obstacle):
                 raise InputError(f"no cut after layer {self.layers[position - 1].name!r}: {obstacle}", where=self.name)
-        graph = self._ir.graph
+        graph, node_reads = self._ir.graph, self._anatomy.reads
         inside = {node for nodes in self._members[first : last + 1] for node in nodes}
         made = {value for node in inside for value in node.outputs}
         by_layers = {value for nodes in self._members for node in nodes for value in node.outputs}
@@ -214,14 +218,14 @@ class Model:
             value
             for nodes in self._members[last + 1 :]
             for node in nodes
-            for value in node_inputs(node, graph)
+            for value in node_reads[node]
             if value in made
         }
         outputs = [value for node in graph if node in inside for value in node.outputs if value in later]
         for value in graph.outputs:
             if (value in made or (last == count - 1 and value not in by_layers)) and value not in outputs:
                 outputs.append(value)
-        reads = {value for node in inside for value in node_inputs(node, graph)} | set(outputs)
+        reads = {value for node in inside for value in node_reads[node]} | set(outputs)
         outside = (by_layers | set(graph.inputs)) - made
         inputs = [
             value for value in [*graph.inputs, *_in_order(by_layers, graph)] if value in reads and value in outside
@@ -262,8 +266,9 @@ class Model:
     @cached_property
     def _members(self) -> list[list[ir.Node]]:
         """Nodes of each layer; groups are contracted, and the result is acyclic and sorted."""
-        nodes = dependent_nodes(self._ir.graph)
-        position = {node: index for index, node in enumerate(nodes)}
+        nodes, edges = list(self._anatomy.reads), self._anatomy.edges
+        if not self._groups:
+            return [[node] for node in nodes]
         leader = list(range(len(nodes)))
 
         def find(index: int) -> int:
@@ -275,16 +280,9 @@ class Model:
             for index in indices[1:]:
                 leader[find(index)] = find(indices[0])
 
-        by_name = {str(node.name): index for node, index in position.items()}
+        by_name = {str(node.name): index for index, node in enumerate(nodes)}
         for group in self._groups:
             join([by_name[name] for name in group if name in by_name])
-        producer = {value: index for node, index in position.items() for value in node.outputs}
-        edges = [
-            (producer[value], position[node])
-            for node in nodes
-            for value in node_inputs(node, self._ir.graph)
-            if value in producer
-        ]
         while True:
             before: dict[int, set[int]] = {find(index): set() for index in range(len(nodes))}
             for source, sink in edges:
@@ -316,36 +314,6 @@ class Model:
                     heapq.heappush(ready, (members[sink][-1], sink))
         return order
 
-    def _layer(self, nodes: list[ir.Node]) -> Layer:
-        graph = self._ir.graph
-        inside = set(nodes)
-        made = {value for node in nodes for value in node.outputs}
-        reads = list(dict.fromkeys(value for node in nodes for value in node_inputs(node, graph)))
-        constants = _initializers_behind([value for value in reads if value not in made], graph, self._dependent_values)
-        outputs = [
-            value
-            for node in nodes
-            for value in node.outputs
-            if value.is_graph_output() or any(_outer(use.node, graph) not in inside for use in value.uses())
-        ]
-        return Layer(
-            name=str(nodes[-1].name),
-            op="+".join(node.op_type for node in nodes),
-            nodes=tuple(str(node.name) for node in nodes),
-            inputs=tuple(tensor_info(v) for v in reads if v in self._dependent_values and v not in made),
-            outputs=tuple(tensor_info(value) for value in outputs),
-            parameters=sum(_size(value) for value in constants),
-            parameter_bytes=sum(value.const_value.nbytes for value in constants if value.const_value is not None),
-            macs=sum(node_macs(node) for node in nodes),
-        )
-
-    @cached_property
-    def _dependent_values(self) -> set[ir.Value]:
-        values = set(self._ir.graph.inputs)
-        for node in dependent_nodes(self._ir.graph):
-            values.update(node.outputs)
-        return values
-
     @staticmethod
     def _cut(position: int, tensors: list[TensorInfo]) -> Cut:
         obstacle = None
@@ -357,33 +325,5 @@ class Model:
         return Cut(position=position, tensors=tuple(tensors), obstacle=obstacle)
 
 
-def _size(value: ir.Value) -> int:
-    return 0 if value.const_value is None else value.const_value.size
-
-
 def _in_order(values: set[ir.Value], graph: ir.Graph) -> list[ir.Value]:
     return [value for node in graph for value in node.outputs if value in values]
-
-
-def _outer(node: ir.Node, graph: ir.Graph) -> ir.Node | None:
-    """The node of ``graph`` that ``node`` belongs to, itself or around it."""
-    while node.graph is not graph:
-        parent = getattr(node.graph, "parent_node", None)
-        if parent is None:
-            return None
-        node = parent
-    return node
-
-
-def _initializers_behind(values: list[ir.Value], graph: ir.Graph, dependent: set[ir.Value]) -> list[ir.Value]:
-    """Initializers from which constant values are computed, each once."""
-    found: dict[ir.Value, None] = {}
-    stack = [value for value in values if value not in dependent]
-    while stack:
-        value = stack.pop()
-        producer = value.producer()
-        if producer is not None:
-            stack += [source for source in node_inputs(producer, graph) if source not in dependent]
-        elif value.const_value is not None:
-            found[value] = None
-    return list(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -12,13 +12,14 @@ import onnx_ir as ir
 
 from framefit.core.files import Record
 from framefit.core.latency_table import Value
-from framefit.core.model.layers import WEIGHT_INPUT, TensorInfo, iterations, tensor_info
+from framefit.core.model.layers import WEIGHT_INPUT, TensorInfo, iterations
 
 __all__ = ["Attribute", "Granularity", "Node", "Operand", "configuration", "describe", "weight_masks", "zeros_ratio"]
 
 Attribute = int | float | str | tuple[int | float | str, ...]
 Granularity = Literal["unstructured", "n:m", "channel", "none"]
 Mask = npt.NDArray[np.bool_]
+Tensors = Callable[[ir.Value], TensorInfo]
 
 
 class Operand(TensorInfo, kw_only=True):
@@ -57,20 +58,21 @@ class Node(Record, kw_only=True):
     iterations: int | None = 1
 
 
-def describe(node: ir.Node, dependent: Collection[ir.Value]) -> Node:
+def describe(node: ir.Node, dependent: Collection[ir.Value], tensor: Tensors) -> Node:
     """The record of a graph's node.
 
     Args:
         node: of the canonical graph, or of a subgraph.
         dependent: values that change from frame to frame.
+        tensor: the record of a value.
     """
     attributes: dict[str, Attribute] = {}
     bodies = []
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:
-            bodies.append(_body(attribute.as_graph(), dependent))
+            bodies.append(_body(attribute.as_graph(), dependent, tensor))
         elif attribute.type == ir.AttributeType.GRAPHS:
-            bodies += [_body(graph, dependent) for graph in attribute.as_graphs()]
+            bodies += [_body(graph, dependent, tensor) for graph in attribute.as_graphs()]
         elif isinstance(attribute.value, int | float | str):
             attributes[attribute.name] = attribute.value
         elif attribute.type in (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS):
@@ -79,8 +81,8 @@ def describe(node: ir.Node, dependent: Collection[ir.Value]) -> Node:
         name=str(node.name),
         op=node.op_type,
         domain=node.domain,
-        inputs=tuple(None if value is None else _operand(value, dependent) for value in node.inputs),
-        outputs=tuple(tensor_info(value) for value in node.outputs),
+        inputs=tuple(None if value is None else _operand(value, dependent, tensor) for value in node.inputs),
+        outputs=tuple(tensor(value) for value in node.outputs),
         attributes=attributes,
         bodies=tuple(bodies),
         iterations=iterations(node),
@@ -188,15 +190,15 @@ def _at_most(mask: Mask, n: int, m: int) -> bool:
     return bool((padded.reshape(-1, m).sum(axis=1) <= n).all())
 
 
-def _operand(value: ir.Value, dependent: Collection[ir.Value]) -> Operand:
-    info = tensor_info(value)
+def _operand(value: ir.Value, dependent: Collection[ir.Value], tensor: Tensors) -> Operand:
+    info = tensor(value)
     stored, source = info.dtype, value
     while (producer := source.producer()) is not None and producer.inputs and producer.inputs[0] is not None:
         quantised = producer.op_type == "DequantizeLinear"
         if not quantised and (source in dependent or producer.op_type not in ("Transpose", "Reshape", "Identity")):
             break
         source = producer.inputs[0]
-        stored = tensor_info(source).dtype or stored
+        stored = tensor(source).dtype or stored
         if quantised:
             break
     return Operand(
@@ -204,13 +206,13 @@ def _operand(value: ir.Value, dependent: Collection[ir.Value]) -> Operand:
     )
 
 
-def _body(graph: ir.Graph, dependent: Collection[ir.Value]) -> tuple[Node, ...]:
+def _body(graph: ir.Graph, dependent: Collection[ir.Value], tensor: Tensors) -> tuple[Node, ...]:
     known = set(dependent) | set(graph.inputs)
     nodes = []
     for node in graph:
         if not known.isdisjoint(_all_reads(node)):
             known.update(node.outputs)
-            nodes.append(describe(node, known))
+            nodes.append(describe(node, known, tensor))
     return tuple(nodes)
 
 
