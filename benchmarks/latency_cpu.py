@@ -1,11 +1,13 @@
 """What a table of single layers says of whole networks on one CPU core, held against measured launches.
 
-    python benchmarks/latency_cpu.py [--repeats 150]      # some 15 minutes
+    python benchmarks/latency_cpu.py [--repeats 150] [--resume]      # some 5 minutes
 
 Layers of all networks are measured once each, in turn with whole launches of the networks and a
 reference. The correction is fitted on networks of ``zoo.AUDITED`` alone; whole launches of those of
 ``zoo.ARCHITECTURES`` and of the models in ``--models`` are only what predictions are held against.
-Baselines of the same run: the sum of ONNX Runtime's own profiled kernel times, and
+How layers are measured was chosen on every second network of ``zoo.ARCHITECTURES``; the others and the
+real models are held out, and reported apart. Samples are kept in a file as they come: ``--resume``
+goes on from it. Baselines of the same run: the sum of ONNX Runtime's own profiled kernel times, and
 multiply-accumulates times one constant that is fitted on the audited networks.
 """
 
@@ -23,13 +25,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from zoo import ARCHITECTURES, AUDITED, mobilenet
 
-from framefit.core.latency_table import LatencyTable
+from framefit.core.files import write_whole
+from framefit.core.latency_table import LatencyTable, MeasuredRun
 from framefit.core.model import Model
 from framefit.core.target import resolve_target
 from framefit.devices.device import allocate, random_inputs
@@ -41,6 +45,7 @@ from framefit.latency.calibrate import Calibration
 from framefit.latency.entry_work import entry_work
 from framefit.latency.estimate import Estimator
 from framefit.latency.resident import ResidentCampaign
+from framefit.latency.rounds import RUNS
 from framefit.latency.subjects import Subject, distinct_layers, layer_key
 from framefit.workflows.estimate import analytical_model
 
@@ -50,7 +55,7 @@ REAL = {
     "resnet20-cifar10": {},
 }
 PROFILED_RUNS = 4  # of each network, in each of so many visits
-VISITS = 5
+CHUNK = 5  # rounds between visits to the profiled sessions, behind which all samples so far are kept
 FLOORS = 10  # a layer counts in the rank agreement from so many noise floors on
 QUERY_LAYERS = 100_000
 
@@ -89,8 +94,18 @@ def profiled(name: str, model: Model, folder: Path) -> Profiled:
     return Profiled(name, session, kept)
 
 
-def kernel_times(one: Profiled) -> dict[str, float]:
-    """Median of each node's kernel times, ns."""
+Kernels = dict[str, dict[str, list[float]]]
+
+
+class Partial(msgspec.Struct):
+    """Of a benchmark that is not complete: samples of all launches, and of each network's profiled kernels."""
+
+    runs: tuple[MeasuredRun, ...] = ()
+    kernels: Kernels = {}
+
+
+def kernel_times(one: Profiled) -> dict[str, list[float]]:
+    """Each node's kernel times, ns."""
     path = Path(one.session.end_profiling())  # type: ignore[attr-defined]
     found: dict[str, list[float]] = {}
     for event in json.loads(path.read_text()):
@@ -98,7 +113,7 @@ def kernel_times(one: Profiled) -> dict[str, float]:
         if event.get("cat") == "Node" and name.endswith("_kernel_time"):
             found.setdefault(name.removesuffix("_kernel_time"), []).append(1e3 * event["dur"])
     path.unlink()
-    return {name: float(np.median(values)) for name, values in found.items()}
+    return found
 
 
 def spearman(left: Sequence[float], right: Sequence[float]) -> float:
@@ -140,29 +155,66 @@ def alone(core: int) -> Iterator[None]:
         yield
 
 
-def measured(device: OrtDevice, nets: Networks, repeats: int) -> tuple[ResidentCampaign, dict[str, dict[str, float]]]:
+def measured(
+    device: OrtDevice, nets: Networks, repeats: int, partial: Path, *, resume: bool
+) -> tuple[ResidentCampaign, dict[str, dict[str, float]]]:
     """Layers and whole networks in turn, and profiled kernel times of whole networks in visits between."""
     unit = device.target.units[0].name
     subjects: dict[str, Subject] = {}
     for model in nets.lowered.values():
         subjects |= {one.key: one for one in distinct_layers(model, None, unit)[0] if one.key not in subjects}
-    with tempfile.TemporaryDirectory() as folder, alone(device.core):
+    kept = Partial()
+    if resume and partial.is_file():
+        kept = msgspec.msgpack.decode(partial.read_bytes(), type=Partial)
+    with alone(device.core):
         campaign = ResidentCampaign(device, unit, subjects.values(), repeats=repeats)
         for name, model in nets.whole.items():
             nets.places[name] = campaign.rounds.add("network", model)
-        sessions = [profiled(name, model, Path(folder)) for name, model in nets.lowered.items() if name not in AUDITED]
+        campaign.rounds.take_over(kept.runs)
         print(f"{len(subjects)} layers, {len(campaign.rounds.runs)} launches", flush=True)
+        rounds = -(-repeats // RUNS)
+        while (done := min(len(run.samples_ns) for run in campaign.rounds.runs)) < rounds:
+            visit(nets, kept.kernels)
+            campaign.rounds.measure(min(done + CHUNK, rounds))
+            kept.runs = campaign.rounds.records()
+            with write_whole(partial, force=True) as file:
+                file.write(msgspec.msgpack.encode(kept))
+            print(f"round {min(done + CHUNK, rounds)} of {rounds}", flush=True)
+    medians = {
+        name: {node: float(np.median(values)) for node, values in nodes.items()} for name, nodes in kept.kernels.items()
+    }
+    return campaign, medians
 
-        def visit(done: int, rounds: int) -> None:
-            if done % max(rounds // VISITS, 1) == 0:
-                for one in sessions:
-                    for _ in range(PROFILED_RUNS):
-                        one.launch()
-            print(f"round {done} of {rounds}", end="\r", flush=True)
 
-        campaign.measure(on_round=visit)
-        kernels = {one.name: kernel_times(one) for one in sessions}
-    return campaign, kernels
+def visit(nets: Networks, kernels: Kernels) -> None:
+    """A few more profiled launches of each network."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, model in nets.lowered.items():
+            if name not in AUDITED:
+                one = profiled(name, model, Path(folder))
+                for _ in range(PROFILED_RUNS):
+                    one.launch()
+                for node, values in kernel_times(one).items():
+                    kernels.setdefault(name, {}).setdefault(node, []).extend(values[1:])  # the first one is cold
+
+
+def repeatability(campaign: ResidentCampaign, nets: Networks) -> dict[str, float]:
+    """How far each network's launches of the second half of the rounds are from those of the first half.
+
+    What changed for all networks alike, their median, is taken out: that is drift.
+    """
+    halves = [
+        [float(np.sort(part)[: max(len(part) * 4 // 5, 1)].mean()) for part in np.array_split(run.rounds_ns, 2)]
+        for run in (campaign.rounds.runs[place] for place in nets.places.values())
+    ]
+    ratios = np.asarray([second / first for first, second in halves])
+    off = np.abs(ratios / np.median(ratios) - 1)
+    return {
+        "drift": float(np.median(ratios) - 1),
+        "median": float(np.median(off)),
+        "p90": float(np.quantile(off, 0.9)),
+        "max": float(off.max()),
+    }
 
 
 def agreement(table: LatencyTable, nets: Networks, kernels: dict[str, dict[str, float]]) -> dict[str, object]:
@@ -245,21 +297,38 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=shared / "models", help="folder of the real models")
     parser.add_argument("--only", nargs="*", default=(), help="networks by name; writes no result")
     parser.add_argument("--core", type=int, default=None)
+    parser.add_argument("--resume", action="store_true", help="go on from the samples of an interrupted run")
     options = parser.parse_args()
     device = OrtDevice(options.core)
     begin = time.perf_counter()
     nets = networks(device, options.models, options.only)
-    campaign, kernels = measured(device, nets, options.repeats)
+    path = Path(__file__).parent / "results" / "latency_cpu.json"
+    partial = path.with_suffix(".part")
+    campaign, kernels = measured(device, nets, options.repeats, partial, resume=options.resume)
     result = evaluated(device, nets, campaign, kernels)
     result["seconds"] = round(time.perf_counter() - begin)
     if options.only:
+        partial.unlink()
         return
     result["table_seconds"] = round(table_seconds(), 1)
     print(f"a table of a MobileNetV2: {result['table_seconds']} s")
     result["host"] = fingerprint()
     result["command"] = f"python benchmarks/latency_cpu.py --repeats {options.repeats}"
-    path = Path(__file__).parent / "results" / "latency_cpu.json"
+    partial.unlink()
     path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+
+
+def _within(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Shares of networks within limits, and the mean size of errors, by predictor."""
+    found = {}
+    for key in ("predicted", "plain", "profiler", "macs"):
+        off = np.asarray([abs(row["error"][key]) for row in rows])
+        found[key] = {
+            "within_5": float(np.mean(off <= 0.05)),
+            "within_10": float(np.mean(off <= 0.1)),
+            "mean_error": float(off.mean()),
+        }
+    return found
 
 
 def evaluated(
@@ -275,7 +344,7 @@ def evaluated(
     table = msgspec.structs.replace(table, correction=found.correction)
     speed = float(np.median([took[name] / nets.macs(name) for name in audited]))
     estimator = Estimator(table, unit)
-    rows = []
+    rows: list[dict[str, Any]] = []
     print(
         f"{'architecture':17} {'predicted':>10} {'measured':>10} {'error':>7} {'in 90 %':>8} "
         f"{'plain':>7} {'profiler':>9} {'MACs':>8}"
@@ -290,12 +359,13 @@ def evaluated(
         }
         errors = {key: value / ns - 1 for key, value in predicted.items()}
         low, high = np.quantile(medians[1:, nets.places[name]], (0.05, 0.95))
-        row = {
+        row: dict[str, Any] = {
             "architecture": name,
             "predicted_ns": told.total_ns,
             "interval_ns": told.interval_ns,
             "measured_ns": round(ns),
             "measured_interval_ns": [round(float(low)), round(float(high))],
+            "held_out": name not in list(ARCHITECTURES)[::2],
             "hit": told.interval_ns[0] <= ns <= told.interval_ns[1],
             "layers": len(told.layers),
             "error": {key: round(value, 4) for key, value in errors.items()},
@@ -305,16 +375,11 @@ def evaluated(
             f"{name:17} {told.total_ns / 1e6:7.3f} ms {ns / 1e6:7.3f} ms {errors['predicted']:7.1%} "
             f"{'yes' if row['hit'] else 'no':>8} {errors['plain']:7.1%} {errors['profiler']:9.1%} {errors['macs']:8.1%}"
         )
-    within = {
-        key: {
-            f"within_{int(100 * limit)}": float(np.mean([abs(row["error"][key]) <= limit for row in rows]))
-            for limit in (0.05, 0.1)
-        }
-        for key in ("predicted", "plain", "profiler", "macs")
-    }
     result: dict[str, object] = {
         "networks": rows,
-        "within": within,
+        "within": _within(rows),
+        "within_held_out": _within([row for row in rows if row["held_out"]]),
+        "repeatability": repeatability(campaign, nets),
         "hits": sum(bool(row["hit"]) for row in rows),
         "audit": found,
         "layers": len(table.entries),
@@ -324,7 +389,16 @@ def evaluated(
         "rank_agreement": agreement(table, nets, kernels),
         "query_ns_a_layer": query_ns(table, device),
     }
-    for key in ("within", "hits", "drift_ratio", "warnings", "rank_agreement", "query_ns_a_layer"):
+    for key in (
+        "within",
+        "within_held_out",
+        "repeatability",
+        "hits",
+        "drift_ratio",
+        "warnings",
+        "rank_agreement",
+        "query_ns_a_layer",
+    ):
         print(key, result[key])
     print("terms", found.terms, found.correction)
     return result

@@ -58,7 +58,8 @@ def test_it_can_be_stopped() -> None:
 def test_a_table_groups_other_models_as_it_was_measured() -> None:
     """What was found is kept by configuration: chains come back link by link, also in a model under other names."""
     device, model = vpu(), network()
-    fusions = recorded(model, (pair for pair in measured_fusions(device, UNIT, model, repeats=5) if pair.fused))
+    fusions = recorded(model, measured_fusions(device, UNIT, model, repeats=5))
+    assert any(one.apart for one in fusions)
     expected = [layer.nodes for layer in model.grouped(device.fusions(model)).layers]
     assert [layer.nodes for layer in model.grouped(known_groups(model, fusions)).layers] == expected
     assert known_groups(model, ()) == ()
@@ -67,3 +68,14 @@ def test_a_table_groups_other_models_as_it_was_measured() -> None:
     b.output(b.conv(x, 32, norm=True, activation="Relu"))
     other = b.build()
     assert [len(group.nodes) for group in other.grouped(known_groups(other, fusions)).layers] == [1, 3]
+
+
+def test_what_is_known_is_not_tried_again() -> None:
+    """Neither what runs as one nor what runs apart; what was never tried still is."""
+    device, model = vpu(name="meteor-lake"), network()
+    fusions = recorded(model, measured_fusions(device, UNIT, model, repeats=5))
+    assert measured_fusions(device, UNIT, model, known=fusions, repeats=5) == ()
+    forgotten = next(one for one in fusions if not one.apart and one.op.count("+") == 1)
+    rest = [one for one in fusions if one != forgotten]
+    again = measured_fusions(device, UNIT, model, known=rest, repeats=5)
+    assert recorded(model, again) == (forgotten,)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fakes import FakeDevice, FakeHandle
-from framefit.core.model import Auxiliary, Model, configuration, led, twice, with_auxiliary
+from framefit.core.model import Model, configuration
 from framefit.devices.device import allocate
 from framefit.devices.device import random_inputs as inputs_of
 from framefit.devices.ort import OrtDevice
@@ -16,8 +16,6 @@ from framefit.latency.estimate import Estimator
 from framefit.latency.resident import ResidentCampaign
 from framefit.latency.subjects import Subject, distinct_layers
 from networks import NETWORKS
-
-LINK = Auxiliary(kind="conv1x1", stride=8)
 
 
 class Additive(FakeDevice):
@@ -86,22 +84,6 @@ def test_nothing_to_measure_is_an_error() -> None:
     """Not an empty table."""
     with pytest.raises(DeviceError, match="no layer can be measured"):
         ResidentCampaign(Additive(), "fake0", [])
-
-
-@pytest.mark.parametrize("name", ["residual", "inverted_residual", "attention", "lstm"])
-def test_copies_have_constants_of_their_own_and_give_the_same_result(name: str) -> None:
-    """Two of a layer on the same input, each behind the same leads."""
-    device = OrtDevice()
-    for subject in subjects(device.lowered(NETWORKS[name]()))[:6]:
-        tensor = max(subject.model.outputs, key=lambda one: (one.dtype == "float32", one.bytes))
-        once = with_auxiliary(subject.model, [LINK], tensor=tensor.name)
-        both = led(twice(subject.model, Auxiliary(kind="avgpool", stride=1), tensor.name))
-        leads = sum(bool(one.shape) for one in subject.model.inputs)
-        assert both.lowered
-        assert len(both.layers) == 2 * len(once.layers) + leads
-        first, second = launched(device, both)[:2]
-        assert np.isfinite(first).all()
-        assert first.shape == second.shape
 
 
 @pytest.mark.parametrize("name", ["residual", "inverted_residual", "unet", "attention", "split_channels"])

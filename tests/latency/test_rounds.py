@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from boards import UNIT, vpu
 
+from fakes import FakeDevice
 from framefit.core.model import GraphBuilder, Model
 from framefit.core.target import Variation
 from framefit.errors import DeviceError
@@ -47,6 +48,27 @@ def test_drift_is_taken_out() -> None:
     assert 0.15 < rounds.drift_ratio < 0.25
     for place in places:
         assert np.std(rounds.runs[place].rounds_ns) / np.median(rounds.runs[place].rounds_ns) < 0.01
+
+
+def test_on_a_shared_processor_first_launches_and_longest_rounds_are_left_out() -> None:
+    """What a turn's first launches find is the others' doing, and disturbances only add."""
+    places: list[int] = []  # within its turn, of each of the layer's launches
+
+    def duration_ns(label: str, _: int) -> int:
+        if label.startswith("reference"):
+            places.append(-1)
+            return 1000
+        places.append(places[-1] + 1)
+        disturbed = places.count(0) % 10 == 0 and places[-1] > 2
+        return 5000 if disturbed else (900, 800, 700, 100, 100, 100, 100, 100)[places[-1]]
+
+    rounds = Rounds(FakeDevice(duration_ns), "fake0", resident=True)
+    place = rounds.add("layer", layer())
+    assert rounds.measure(20)
+    assert rounds.runs[place].samples_ns.shape == (20, RUNS)
+    assert set(rounds.runs[place].samples_ns.ravel()) == {100, 5000}
+    assert rounds.medians()[0, place] == pytest.approx(100)
+    assert rounds.told_ns(place) == pytest.approx(100)
 
 
 def test_a_tensor_without_a_size_is_refused() -> None:

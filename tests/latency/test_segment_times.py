@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from simulated import UNIT, fused, noisy_table, random_network, true_layers_ns, with_overhead
 
-from framefit.core.latency_table import Correction, LatencyTable
-from framefit.core.model import Model
+from framefit.core.latency_table import Correction, LatencyEntry, LatencyTable
+from framefit.core.model import GraphBuilder, Model
 from framefit.core.target import resolve_target
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
 from framefit.errors import InputError
 from framefit.latency.estimate import Estimator
-from framefit.latency.segments import segment_ns, segment_times
+from framefit.latency.segments import SegmentPrices, segment_ns, segment_times
 
 VPU = resolve_target("vpu")
 
@@ -69,6 +69,28 @@ def test_boundaries_inside_a_segment_are_corrected(model: Model, table: LatencyT
     expected = [1.1 * sum(layers[first : last + 1]) - 200 * (last - first) for first, last in runs]
     assert found.duration_ns == pytest.approx(expected, rel=0.005)
     assert found.boundary_ns == pytest.approx([200], abs=2)
+
+
+def test_a_cut_between_blocked_layers_adds_copies_that_the_table_knows() -> None:
+    """Out of blocks behind one convolution, back into them ahead of the next one; elsewhere nothing."""
+    b = GraphBuilder("chain")
+    x = b.conv(b.conv(b.input("x", (1, 16, 8, 8)), 16), 16)
+    b.output(b.op("Transpose", x, perm=[0, 2, 3, 1]))
+    chain = fused(b.build())
+    last = len(chain.layers) - 1
+    table = noisy_table([chain], VPU, np.random.default_rng(0), samples=20)
+    tensor = "1x16x8x8 float32"
+    known = {"inputs": [tensor], "outputs": [tensor]}
+    copies = tuple(
+        LatencyEntry(op=op, configuration=known, unit=UNIT, latency_ns=ns, interval_ns=(ns, ns))
+        for op, ns in (("ReorderInput", 300), ("ReorderOutput", 500))
+    )
+    plain = SegmentPrices(chain, Estimator(table, UNIT))
+    copied = SegmentPrices(chain, Estimator(msgspec.structs.replace(table, entries=(*table.entries, *copies)), UNIT))
+    runs = ((0, 0), (1, last), (0, last), (0, 1), (last, last))
+    added = [copied.duration_ns(*run) - plain.duration_ns(*run) for run in runs]
+    assert last >= 2
+    assert added == pytest.approx([500, 300, 0, 0, 0])
 
 
 def test_one_segment_has_no_boundary(model: Model, table: LatencyTable) -> None:

@@ -12,6 +12,7 @@ from framefit.core.model import configuration
 from framefit.devices.host import available_cores
 from framefit.devices.ort import OrtDevice
 from framefit.errors import InputError
+from framefit.latency import fusion
 from framefit.latency.subjects import GridSpec, LayerGrid
 from framefit.workflows.measure import measure, open_target
 from networks import NETWORKS
@@ -98,6 +99,17 @@ def test_what_is_one_layer_can_be_measured_too() -> None:
     told = measure(model, target="meteor-lake", repeats=2000, audit="none")
     found = measure(model, target="meteor-lake", repeats=2000, fusions="measured", audit="none")
     assert [entry.op for entry in found.entries] == [entry.op for entry in told.entries]
+
+
+def test_measured_fusions_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the file has of them is not searched again."""
+    path, model = tmp_path / "t.table.json", NETWORKS["residual"]()
+    first = measure(model, target="meteor-lake", repeats=20, fusions="measured", audit="none", output=path)
+    tried: list[object] = []
+    monkeypatch.setattr(fusion, "_tried", lambda *given: tried.extend(given[3]) or [])
+    again = measure(model, target="meteor-lake", repeats=20, fusions="measured", audit="none", output=path, resume=True)
+    assert again.fusions == first.fusions
+    assert tried == []
 
 
 @pytest.mark.parametrize(

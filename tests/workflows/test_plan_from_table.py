@@ -84,7 +84,7 @@ def planned(folder: Path, table: LatencyTable, **given: Any) -> Timetable:
 
 
 def test_nothing_is_run(here: tuple[Path, LatencyTable], untouched: None) -> None:
-    """On this machine's own table no segment is compiled; medians are sums of entries, outputs are not compared."""
+    """On this machine's own table no segment is compiled; medians are sums of entries and copies, outputs are not compared."""
     folder, table = here
     timetable = planned(folder, table)
     assert timetable.feasible
@@ -92,7 +92,8 @@ def test_nothing_is_run(here: tuple[Path, LatencyTable], untouched: None) -> Non
     one, cut = timetable.models
     assert one.segments[0].median_ns == framefit.estimate(small(), table).total_ns
     assert len(cut.segments) >= 2
-    assert sum(segment.median_ns for segment in cut.segments) == pytest.approx(whole_ns(table), abs=len(cut.segments))
+    copies = sum(segment.median_ns for segment in cut.segments) - whole_ns(table)
+    assert copies >= -len(cut.segments), "a cut adds copies between layouts, where the table has their price"
     assert (one.max_relative_difference, cut.max_relative_difference) == (0.0, None)
     assert "nothing was measured" in timetable.reasons[0]
     assert TABLE in timetable.reasons[0]

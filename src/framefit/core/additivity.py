@@ -12,7 +12,8 @@ class Correction(Record, kw_only=True):
 
     A network takes ``scale`` x sum of its layers + ``launch_ns`` + ``boundary_ns`` x boundaries
     + ``layout_ns_per_byte`` x bytes that stay in one layout + ``cold_ns_per_byte`` x weights, the
-    last in networks of more than ``cache_bytes``. For each class of layers ``class_ratios`` x their sum is added.
+    last in networks of more than ``cache_bytes``, which also take ``beyond_ratio`` x the sum of their layers.
+    For each class of layers ``class_ratios`` x their sum is added.
 
     Attributes:
         error_ratio: standard deviation of the relative error of networks that were left out of the fit.
@@ -24,6 +25,7 @@ class Correction(Record, kw_only=True):
     launch_ns: float = 0.0
     layout_ns_per_byte: float = 0.0
     cold_ns_per_byte: float = 0.0
+    beyond_ratio: float = 0.0
     class_ratios: dict[str, float] = {}
     cache_bytes: int = 0
     error_ratio: float = 0.0

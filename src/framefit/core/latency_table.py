@@ -151,10 +151,15 @@ class Unmeasured(Record, kw_only=True):
 
 
 class MeasuredFusion(Record, kw_only=True):
-    """Two adjacent layers that were found to run as one, by the configuration that they have together."""
+    """Two adjacent layers that were found to run as one, by the configuration that they have together.
+
+    Attributes:
+        apart: they were found to run apart: kept so that nobody tries them again.
+    """
 
     op: str
     configuration: dict[str, Value]
+    apart: bool = False
 
 
 class LatencyTable(Record, kw_only=True, dict=True):
@@ -168,7 +173,8 @@ class LatencyTable(Record, kw_only=True, dict=True):
         warnings: what makes figures uncertain, and the remedy.
         settings: of the measurement: repeats, seed and so on.
         runs: all samples.
-        fusions: which layers are entries as one, found by measuring; ``None``: as the device says.
+        fusions: which layers are entries as one, found by measuring, and which are not; ``None``: as the
+            device says.
         fingerprint: facts of device, clock, runtime and threads; a table from
             another fingerprint does not apply.
     """
@@ -361,7 +367,8 @@ def merged(tables: Sequence[LatencyTable]) -> LatencyTable:
 def _fused(tables: Sequence[LatencyTable]) -> tuple[MeasuredFusion, ...] | None:
     """What any of the tables found; ``None`` where none of them looked."""
     found = [one for table in tables for one in table.fusions or ()]
-    known = {msgspec.json.encode(one, order="sorted"): one for one in found}
+    found.sort(key=lambda one: not one.apart)  # where they contradict each other, fused counts
+    known = {_key(one.op, "", one.configuration): one for one in found}
     return None if all(table.fusions is None for table in tables) else tuple(known.values())
 
 

@@ -19,8 +19,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from framefit.core.latency_table import LatencyEntry, LatencyTable, Value
-from framefit.core.model import Model, configuration
+from framefit.core.model import Layer, Model, Node, configuration
 from framefit.core.results import LatencyEstimate, LayerLatency
 from framefit.devices.npu.work import layer_work
 from framefit.errors import InputError
@@ -81,6 +83,7 @@ class Estimator:
         self._fallback, self._analytical = fallback, analytical
         self._interpolation: Interpolation | None = None
         self._calibration: Calibration | None = None
+        self._known: dict[tuple[str, bytes], _Price | None] = {}
 
     def estimate(self, model: Model, names: Sequence[str] | None = None) -> LatencyEstimate:
         """Latency of a launch of a whole model or segment.
@@ -143,16 +146,23 @@ class Estimator:
 
     def _price(self, model: Model, index: int, name: str) -> _Price:
         layer, nodes = model.layers[index], model.nodes[index]
-        key = configuration(nodes)
+        found = configuration(nodes)
+        key = layer.op, msgspec.json.encode(found)
+        if key not in self._known:
+            self._known[key] = self._looked_up(layer, nodes, found)
+        price = self._known[key]
+        if price is None:
+            raise self._missing(name, layer.op, found)
+        return price
+
+    def _looked_up(self, layer: Layer, nodes: tuple[Node, ...], key: dict[str, Value]) -> _Price | None:
+        """The same for every layer of a configuration; ``None``: nothing tells it."""
         entry = self.table.find(layer.op, key, self.unit)
         if entry is not None:
             return _of_entry(entry)
         if layer_work(layer, nodes).method == "view":
             return _Price(0.0, 0.0, (0, 0), "view", "view", covered=True)
-        found = self._fallen_back(layer.op, key) if self._fallback else None
-        if found is None:
-            raise self._missing(name, layer.op, key)
-        return found
+        return self._fallen_back(layer.op, key) if self._fallback else None
 
     def _fallen_back(self, op: str, key: dict[str, Value]) -> _Price | None:
         """Interpolation where there are measured shapes around, else the calibrated model."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from framefit.core.latency_table import MeasuredFusion
+from framefit.core.latency_table import MeasuredFusion, Value
 from framefit.core.model import Model, Node, configuration, with_auxiliary
 from framefit.devices.device import Device
 from framefit.errors import FramefitError
@@ -51,6 +51,7 @@ def measured_fusions(
     unit: str,
     model: Model,
     *,
+    known: Collection[MeasuredFusion] = (),
     repeats: int = 100,
     seed: int = 0,
     stop: Callable[[], bool] | None = None,
@@ -61,23 +62,28 @@ def measured_fusions(
         device: any; only start and end of its launches are used.
         unit: of its target.
         model: its layers; groups count as one.
+        known: what was found before, of this model or another one, and is not tried again.
         repeats: samples of every launch.
         seed: of inputs and resampling.
         stop: asked between launches.
 
     Returns:
-        All pairs that were tried; those that are fused are groups for ``Model.grouped``, and
-        :func:`recorded` for the table.
+        All pairs that were tried here; with ``known``, those that are fused are groups for ``Model.grouped``,
+        and :func:`recorded` for the table.
     """
+    decided = {_bytes(one.op, one.configuration): not one.apart for one in known}
+    order = _order(model)
     found: dict[tuple[str, ...], FusedPair] = {}
+    told: dict[tuple[str, ...], bool] = {}
     for _ in range(_TURNS):
-        current = model.grouped(pair.nodes for pair in found.values() if pair.fused)
-        fresh = [nodes for nodes in _pairs(current) if nodes not in found]
-        if not fresh:
-            break
-        before = len([pair for pair in found.values() if pair.fused])
-        found |= {pair.nodes: pair for pair in _tried(device, unit, current, fresh, repeats, seed, stop)}
-        if (stop is not None and stop()) or len([pair for pair in found.values() if pair.fused]) == before:
+        current = model.grouped(nodes for nodes, fused in told.items() if fused)
+        fresh = {nodes: decided.get(_key(order, nodes)) for nodes in _pairs(current) if nodes not in told}
+        told |= {nodes: fused for nodes, fused in fresh.items() if fused is not None}
+        unknown = [nodes for nodes, fused in fresh.items() if fused is None]
+        tried = {pair.nodes: pair for pair in _tried(device, unit, current, unknown, repeats, seed, stop)}
+        found |= tried
+        told |= {nodes: pair.fused for nodes, pair in tried.items()}
+        if (stop is not None and stop()) or not any(told.get(nodes) for nodes in fresh):
             break
     return tuple(found.values())
 
@@ -90,8 +96,11 @@ def recorded(model: Model, pairs: Iterable[FusedPair]) -> tuple[MeasuredFusion, 
         pairs: of it.
     """
     order = _order(model)
-    found = [_together(order, pair.nodes) for pair in pairs]
-    return tuple({msgspec.json.encode(one, order="sorted"): one for one in found}.values())
+    found: dict[bytes, MeasuredFusion] = {}
+    for pair in pairs:
+        op, together = _together(order, pair.nodes)
+        found.setdefault(_bytes(op, together), MeasuredFusion(op=op, configuration=together, apart=not pair.fused))
+    return tuple(found.values())
 
 
 def known_groups(model: Model, fusions: Collection[MeasuredFusion]) -> tuple[tuple[str, ...], ...]:
@@ -104,16 +113,15 @@ def known_groups(model: Model, fusions: Collection[MeasuredFusion]) -> tuple[tup
         model: its layers; groups count as one.
         fusions: of a table.
     """
-    known = {msgspec.json.encode(one, order="sorted") for one in fusions}
-    operators = {tuple(sorted(one.op.split("+"))) for one in fusions}
+    known = {_bytes(one.op, one.configuration) for one in fusions if not one.apart}
+    operators = {tuple(sorted(one.op.split("+"))) for one in fusions if not one.apart}
     order = _order(model)
     found: list[tuple[str, ...]] = []
     while True:
         fresh = [
             nodes
             for nodes in _pairs(model.grouped(found))
-            if tuple(sorted(order[name][1].op for name in nodes)) in operators
-            and msgspec.json.encode(_together(order, nodes), order="sorted") in known
+            if tuple(sorted(order[name][1].op for name in nodes)) in operators and _key(order, nodes) in known
         ]
         if not fresh:
             return tuple(found)
@@ -126,9 +134,18 @@ def _order(model: Model) -> dict[str, tuple[int, Node]]:
     return {node.name: (place, node) for place, node in enumerate(nodes)}
 
 
-def _together(order: dict[str, tuple[int, Node]], names: Iterable[str]) -> MeasuredFusion:
+def _together(order: dict[str, tuple[int, Node]], names: Iterable[str]) -> tuple[str, dict[str, Value]]:
+    """Operators and configuration of nodes as one layer."""
     nodes = [node for _, node in sorted((order[name] for name in names), key=lambda placed: placed[0])]
-    return MeasuredFusion(op="+".join(node.op for node in nodes), configuration=configuration(nodes))
+    return "+".join(node.op for node in nodes), configuration(nodes)
+
+
+def _key(order: dict[str, tuple[int, Node]], names: Iterable[str]) -> bytes:
+    return _bytes(*_together(order, names))
+
+
+def _bytes(op: str, together: dict[str, Value]) -> bytes:
+    return msgspec.json.encode((op, together), order="sorted")
 
 
 def _pairs(model: Model) -> list[tuple[str, ...]]:

@@ -24,6 +24,7 @@ __all__ = [
     "fit_auxiliary_times",
     "fit_overhead",
     "interval",
+    "middle",
     "replicates",
 ]
 
@@ -113,13 +114,13 @@ class AuxiliaryTimes:
     lack_of_fit_ns: float
 
 
-def replicates(rounds_ns: Sequence[Floats], random: np.random.Generator, quantile: float = 0.5) -> Floats:
+def replicates(rounds_ns: Sequence[Floats], random: np.random.Generator, kept_ratio: float | None = None) -> Floats:
     """Medians of runs, and what they might have been.
 
     Args:
         rounds_ns: of each run, the medians of its rounds.
         random: draws rounds anew, with replacement.
-        quantile: of the rounds; below 0.5 where others disturb many of them, always in one direction.
+        kept_ratio: the mean of this part of the rounds, the shortest, instead of the median of all.
 
     Returns:
         (1 + ``REPLICATES``) x runs: medians of medians.
@@ -127,9 +128,17 @@ def replicates(rounds_ns: Sequence[Floats], random: np.random.Generator, quantil
     table = np.empty((1 + REPLICATES, len(rounds_ns)))
     for column, values in enumerate(rounds_ns):
         drawn = random.integers(0, len(values), (REPLICATES, len(values)))
-        table[0, column] = np.quantile(values, quantile)
-        table[1:, column] = np.quantile(values[drawn], quantile, axis=1)
+        table[0, column] = middle(values[None], kept_ratio)[0]
+        table[1:, column] = middle(values[drawn], kept_ratio)
     return table
+
+
+def middle(values: Floats, kept_ratio: float | None) -> Floats:
+    """Of each row: the median, or the mean of the shortest; see :func:`replicates`."""
+    if kept_ratio is None:
+        return np.asarray(np.median(values, axis=1))
+    kept = max(round(kept_ratio * values.shape[1]), 1)
+    return np.asarray(np.sort(values, axis=1)[:, :kept].mean(axis=1))
 
 
 def interval(values: Floats) -> tuple[float, float]:

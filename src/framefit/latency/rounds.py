@@ -14,13 +14,15 @@ from framefit.devices.device import Completion, Device, allocate, random_inputs
 from framefit.devices.measure import measure
 from framefit.errors import DeviceError
 from framefit.latency.design import input_bytes
-from framefit.latency.overhead import replicates
+from framefit.latency.overhead import middle, replicates
 
 __all__ = ["RUNS", "Rounds", "Run", "deviation"]
 
 Floats = npt.NDArray[np.float64]
 
 RUNS = 5  # of each launch in its turn
+_SETTLING = 3  # launches: seen here, a turn's first takes 1.1 to 2.9 times its fifth, the second 1.01 to 1.17 times
+_KEPT = 0.8  # of the rounds on a shared processor; their mean, unlike a quantile, adds up from layers to networks
 _BETWEEN_REFERENCES = 8  # launches
 _DRIFTED = 0.05
 _SPREAD = 0.05
@@ -63,28 +65,31 @@ class Rounds:
         device: any; only start and end of its launches are used.
         unit: of its target.
         seed: of inputs and resampling.
-        corrected: whether drift is taken out of the samples. Where others disturb single launches, not all
-            alike, the reference's own disturbances would be divided into them.
+        resident: the unit is the processor itself, which others may share. The first launches of a turn find
+            caches and branch predictors as the launches before left them, and are not kept. Disturbances touch
+            single launches, not all alike: drift is not taken out, for the reference's own disturbances
+            would be divided into the samples; and as most of them only add, the longest rounds are left out.
     """
 
-    def __init__(self, device: Device, unit: str, seed: int = 0, *, corrected: bool = True) -> None:
+    def __init__(self, device: Device, unit: str, seed: int = 0, *, resident: bool = False) -> None:
         self.runs: list[Run] = []
         self.drift_ratio = 0.0
         """Range of the device's speed while it was measured."""
-        self._device, self._corrected = device, corrected
+        self._device, self._resident = device, resident
+        self._settling = _SETTLING if resident else 0
+        self._kept = _KEPT if resident else None
         self._unit = unit
         self._seed = seed
         self._places: dict[str, int] = {}
         self._reference = self.add("reference", with_auxiliary(_REFERENCE, [Auxiliary(kind="avgpool")]))
 
-    def add(self, role: str, model: Model, before: Callable[[], None] | None = None, state: str = "") -> int:
-        """Compile, bind and launch once; equal models in equal states are one run.
+    def add(self, role: str, model: Model, before: Callable[[], None] | None = None) -> int:
+        """Compile, bind and launch once; equal models are one run.
 
         Args:
             role: see :class:`~framefit.core.latency_table.MeasuredRun`.
             model: what to launch.
             before: called ahead of each launch, not timed.
-            state: the name of what ``before`` makes; "": that of a launch behind another one.
 
         Returns:
             Its place in ``runs``.
@@ -92,7 +97,7 @@ class Rounds:
         Raises:
             FramefitError: it does not compile or run there, or a tensor of it has no fixed size.
         """
-        digest = f"{model.digest} {state}".strip()
+        digest = f"{model.digest} settled" if self._resident else model.digest
         if digest in self._places:
             return self._places[digest]
         tensors = (*model.inputs, *model.outputs)
@@ -148,40 +153,44 @@ class Rounds:
             [run.launch for run in order],
             least_rounds=missing,
             most_rounds=missing,
-            runs=RUNS,
+            runs=self._settling + RUNS,
             stop=stop,
             on_round=on_round,
         )
-        samples = np.asarray([one.samples_ns for one in found], np.float64).reshape(len(order), -1, RUNS)
+        launches = np.asarray([one.samples_ns for one in found], np.float64)
+        samples = launches.reshape(len(order), -1, self._settling + RUNS)[:, :, self._settling :]
         is_reference = np.asarray([run is reference for run in order])
         speeds = self._speeds(samples[is_reference], np.flatnonzero(is_reference), len(order))
-        if self._corrected:
+        if not self._resident:
             samples /= speeds[:, :, None]
         for run, values in zip(order, samples, strict=True):
             if run is not reference:
                 run.samples_ns = np.concatenate([run.samples_ns, values])
         turns = samples[is_reference].transpose(1, 0, 2).reshape(-1, RUNS)
         reference.samples_ns = np.concatenate([reference.samples_ns, turns])
-        return samples.shape[1] == missing
+        return bool(samples.shape[1] == missing)
 
     def round_ns(self, places: Collection[int]) -> float:
         """What a round of these runs takes, the reference's turns included."""
         turns = len(places) // _BETWEEN_REFERENCES + 2
         reference = self.runs[self._reference].usual_ns
-        return RUNS * (sum(self.runs[place].usual_ns for place in places) + turns * reference)
+        return (self._settling + RUNS) * (sum(self.runs[place].usual_ns for place in places) + turns * reference)
 
     @property
     def measured(self) -> bool:
         """Whether every run has samples."""
         return all(len(run.samples_ns) for run in self.runs)
 
-    def medians(self, quantile: float = 0.5) -> Floats:
+    def medians(self) -> Floats:
         """Replicates x runs: medians of rounds' medians in row 0, what they might have been below.
 
-        Args:
-            quantile: of the rounds, instead of their median.
+        On a shared processor means of the shortest rounds' medians.
         """
-        return replicates([run.rounds_ns for run in self.runs], np.random.default_rng(self._seed), quantile)
+        return replicates([run.rounds_ns for run in self.runs], np.random.default_rng(self._seed), self._kept)
+
+    def told_ns(self, place: int) -> float:
+        """Row 0 of :meth:`medians` for one run that has samples."""
+        return float(middle(self.runs[place].rounds_ns[None], self._kept)[0])
 
     def take_over(self, earlier: Sequence[MeasuredRun]) -> None:
         """Samples of an interrupted campaign, where it ran the same models in turns of the same length."""
@@ -198,9 +207,10 @@ class Rounds:
         if not self.measured:
             return found
         if self.drift_ratio > _DRIFTED:
+            done = "touched all launches alike" if self._resident else "the reference corrects"
             found.append(
-                f"the device's speed changed by {100 * self.drift_ratio:.0f} % meanwhile, which the reference "
-                "corrects: stop other programs, let the clock settle (framefit doctor), and measure again"
+                f"the device's speed changed by {100 * self.drift_ratio:.0f} % meanwhile, which {done}: "
+                "stop other programs, let the clock settle (framefit doctor), and measure again"
             )
         noisy = sum(deviation(run.rounds_ns / np.median(run.rounds_ns) - 1) > _SPREAD for run in self.runs)
         if noisy > len(self.runs) / 4:

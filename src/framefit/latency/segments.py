@@ -11,12 +11,14 @@ import numpy.typing as npt
 from framefit.core.latency_table import LatencyTable
 from framefit.core.model import Layer, Model, TensorInfo
 from framefit.errors import InputError
+from framefit.latency.entry_work import entry_work, work_bytes
 from framefit.latency.estimate import Estimator
-from framefit.latency.terms import class_sums, correction_ns, terms_of, transfer_ns
+from framefit.latency.terms import class_sums, correction_ns, keeps_layout, terms_of, transfer_ns
 
 __all__ = ["SegmentPrices", "SegmentTimes", "launch_excess", "segment_ns", "segment_times"]
 
 _LEAST_SAMPLES = 100  # of all launches together, for a p99
+_COPIES = ("ReorderInput", "ReorderOutput")  # ONNX Runtime's, into blocks of channels and out of them
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,9 @@ def segment_ns(segment: Model, estimator: Estimator) -> int:
 class SegmentPrices:
     """Any runs of one model's layers, which are looked up once.
 
+    A table of what a runtime makes of layers has entries of its copies between layouts. They tell what a
+    cut adds between two layers that keep their tensors in blocks: a copy out of that layout, and one back.
+
     Args:
         model: with the device's fused groups as layers.
         estimator: of the table and unit.
@@ -79,13 +84,17 @@ class SegmentPrices:
             self._made.update((tensor.name, index) for tensor in layer.outputs)
             for tensor in layer.inputs:
                 self._read.setdefault(tensor.name, []).append(index)
+        self._copied = [_copy_ns_per_byte(self._table, estimator.unit, op) for op in _COPIES]
+        self._blocked = _blocked(model) if any(self._copied) else {}
 
     def duration_ns(self, first: int, last: int) -> float:
         """A launch of layers ``first`` .. ``last``; see :func:`segment_ns`."""
         run, plain = self._run(first, last), float(self._sums[last + 1] - self._sums[first])
+        transfer = transfer_ns(run, self._table.overhead) + self._copies_ns(first, last)
+        if self._table.correction is None:
+            return max(plain + transfer, 0.0)
         by_class = class_sums(run.layers, np.diff(self._sums[first : last + 2]).tolist())
-        added = correction_ns(plain, terms_of(run), self._table.correction, by_class)
-        return max(plain + added + transfer_ns(run, self._table.overhead), 0.0)
+        return max(plain + correction_ns(plain, terms_of(run), self._table.correction, by_class) + transfer, 0.0)
 
     def times(self, runs: Sequence[tuple[int, int]]) -> SegmentTimes:
         """See :func:`segment_times`."""
@@ -96,6 +105,18 @@ class SegmentPrices:
             duration_ns=np.round(alone).astype(np.int64),
             boundary_ns=np.maximum(np.round(boundary), 0).astype(np.int64),
         )
+
+    def _copies_ns(self, first: int, last: int) -> float:
+        """Of tensors that enter and leave this run in blocks while the uncut model does not copy them."""
+        into, out = self._copied
+        total = 0.0
+        for name, (size, readers) in self._blocked.items():
+            inside = [first <= index <= last for index in readers]
+            if first <= self._made[name] <= last:
+                total += out * size * (not all(inside))
+            else:
+                total += into * size * any(inside)
+        return total
 
     def _run(self, first: int, last: int) -> _Run:
         """With those of the model's own inputs and outputs that it reads and makes."""
@@ -141,6 +162,24 @@ def segment_times(model: Model, runs: Sequence[tuple[int, int]], estimator: Esti
     if expected != len(model.layers):
         raise InputError(f"runs end at layer {expected - 1} of {len(model.layers)}", where=model.name)
     return SegmentPrices(model, estimator).times(runs)
+
+
+def _blocked(model: Model) -> dict[str, tuple[int, list[int]]]:
+    """Tensors between layers that keep channels in blocks -> bytes, and which of these layers read them."""
+    made = {tensor.name: tensor.bytes for layer in model.layers if keeps_layout(layer.op) for tensor in layer.outputs}
+    found: dict[str, tuple[int, list[int]]] = {}
+    for index, layer in enumerate(model.layers):
+        for tensor in layer.inputs:
+            if tensor.name in made and keeps_layout(layer.op):
+                found.setdefault(tensor.name, (made[tensor.name], []))[1].append(index)
+    return found
+
+
+def _copy_ns_per_byte(table: LatencyTable, unit: str, op: str) -> float:
+    """Of all entries of this operator together; 0 where there are none."""
+    entries = [entry for entry in table.entries if entry.op == op and entry.unit == unit]
+    moved = sum(work_bytes(entry_work(entry.op, entry.configuration))[0] for entry in entries)
+    return 2 * sum(entry.latency_ns for entry in entries) / moved if moved else 0.0  # read once, written once
 
 
 def launch_excess(table: LatencyTable, unit: str, quantile: float) -> float | None:

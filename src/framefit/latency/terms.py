@@ -7,6 +7,7 @@ since the last frame, and tensors stay in a layout from one layer of a kind to t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
@@ -18,7 +19,17 @@ from framefit.core.files import Record
 from framefit.core.latency_table import Correction, Overhead
 from framefit.core.model import Layer, TensorInfo
 
-__all__ = ["CLASSES", "Launched", "Terms", "class_sums", "correction_ns", "student_quantile", "terms_of", "transfer_ns"]
+__all__ = [
+    "CLASSES",
+    "Launched",
+    "Terms",
+    "class_sums",
+    "correction_ns",
+    "keeps_layout",
+    "student_quantile",
+    "terms_of",
+    "transfer_ns",
+]
 
 CLASSES: dict[str, tuple[str, ...]] = {
     "convolution": ("Conv",),
@@ -75,14 +86,14 @@ class Terms(Record, kw_only=True):
 def terms_of(model: Launched) -> Terms:
     """The terms of a model whose fused groups are layers."""
     blocked = {
-        tensor.name: tensor.bytes for layer in model.layers if _keeps_layout(layer.op) for tensor in layer.outputs
+        tensor.name: tensor.bytes for layer in model.layers if keeps_layout(layer.op) for tensor in layer.outputs
     }
     weights = sum(layer.parameter_bytes for layer in model.layers)
     largest = max((_bytes((*layer.inputs, *layer.outputs)) for layer in model.layers), default=0)
     return Terms(
         boundaries=max(len(model.layers) - 1, 0),
         layout_bytes=sum(
-            blocked.get(tensor.name, 0) for layer in model.layers if _keeps_layout(layer.op) for tensor in layer.inputs
+            blocked.get(tensor.name, 0) for layer in model.layers if keeps_layout(layer.op) for tensor in layer.inputs
         ),
         weight_bytes=weights,
         working_bytes=weights + largest,
@@ -93,9 +104,13 @@ def class_sums(layers: Iterable[Layer], latency_ns: Iterable[float]) -> dict[str
     """Sums of layers that a network may treat alike: how they use caches, and what they wait for."""
     found = dict.fromkeys(CLASSES, 0.0)
     for layer, ns in zip(layers, latency_ns, strict=True):
-        kinds = (name for name, parts in CLASSES.items() if any(part in layer.op for part in parts))
-        found[next(kinds, "element")] += ns
+        found[_class_of(layer.op)] += ns
     return found
+
+
+@functools.cache
+def _class_of(op: str) -> str:
+    return next((name for name, parts in CLASSES.items() if any(part in op for part in parts)), "element")
 
 
 def correction_ns(
@@ -111,13 +126,13 @@ def correction_ns(
     """
     if correction is None:
         return 0.0
-    cold = terms.weight_bytes if terms.working_bytes > correction.cache_bytes else 0
+    beyond = terms.working_bytes > correction.cache_bytes
     return float(
-        (correction.scale - 1) * np.asarray(plain_ns, np.float64)
+        (correction.scale - 1 + correction.beyond_ratio * beyond) * np.asarray(plain_ns, np.float64)
         + correction.launch_ns
         + correction.boundary_ns * terms.boundaries
         + correction.layout_ns_per_byte * terms.layout_bytes
-        + correction.cold_ns_per_byte * cold
+        + correction.cold_ns_per_byte * terms.weight_bytes * beyond
         + math.fsum(ratio * (by_class or {}).get(name, 0.0) for name, ratio in correction.class_ratios.items())
     )
 
@@ -146,7 +161,8 @@ def student_quantile(freedom: int) -> float:
     return z + math.fsum(term / freedom ** (power + 1) for power, term in enumerate(terms))
 
 
-def _keeps_layout(op: str) -> bool:
+def keeps_layout(op: str) -> bool:
+    """Whether its kernels keep channels in blocks, so that tensors between two such layers are not copied."""
     return any(name in op for name in _BLOCKED)
 
 

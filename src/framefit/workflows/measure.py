@@ -127,11 +127,11 @@ def measure(
         if isinstance(device, OrtDevice):
             stack.enter_context(pinned(device.core))
             stack.enter_context(flushed_denormals())
-        measuring = Measuring(device, chosen, settings)
+        measuring = Measuring(device, chosen, settings, earlier)
         for one in models:
             measuring.take(one)
         measuring.audit(networks, builtin)
-        table = measuring.table(points, max_shapes, earlier)
+        table = measuring.table(points, max_shapes)
     if output is not None:
         write_record(output, table, force=force or resume)
     return table

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from framefit.core.latency_table import LatencyTable, MeasuredFusion, Unmeasured
+from framefit.core.latency_table import LatencyTable, Unmeasured
 from framefit.core.model import AuxiliaryKind, Model, configuration
 from framefit.devices.device import Device
 from framefit.devices.ort import OrtDevice
@@ -51,10 +51,11 @@ class Measuring:
         device: any; its clock begins to count for ``max_seconds``.
         unit: of its target.
         settings: of the campaign.
+        earlier: table of an interrupted campaign; what it found is not measured again.
     """
 
-    def __init__(self, device: Device, unit: str, settings: Settings) -> None:
-        self._device, self._unit, self._settings = device, unit, settings
+    def __init__(self, device: Device, unit: str, settings: Settings, earlier: LatencyTable | None = None) -> None:
+        self._device, self._unit, self._settings, self._earlier = device, unit, settings, earlier
         self._as_lowered = isinstance(device, OrtDevice) and settings.fusions == "device"
         self._begun = device.clock.now_ns()
         self._models: list[Model] = []
@@ -63,8 +64,8 @@ class Measuring:
         self._audited: dict[str, Subject] = {}
         self._networks: list[tuple[Model, Model]] = []
         self._failed: dict[str, Unmeasured] = {}
-        self._fused: list[MeasuredFusion] = []
-        self._apart: list[MeasuredFusion] = []  # in the model that had them first, which counts
+        found = None if earlier is None else earlier.fusions
+        self._fusions = list(found or ())  # of the model that had a pair first, which counts
         self._warnings: list[str] = []
 
     def take(self, model: Model) -> None:
@@ -105,13 +106,12 @@ class Measuring:
         self._audited = fresh
         self._networks = [(network, grouped) for network, grouped, _ in pairs]
 
-    def table(self, points: Sequence[Model], most: int | None, earlier: LatencyTable | None) -> LatencyTable:
+    def table(self, points: Sequence[Model], most: int | None) -> LatencyTable:
         """Measure everything.
 
         Args:
             points: one-layer models of a grid.
             most: of them at most so many; ``None``: all, or as many as there is time for.
-            earlier: table of an interrupted campaign.
 
         Raises:
             DeviceError: no layer can be measured.
@@ -138,12 +138,12 @@ class Measuring:
             auxiliary=settings.auxiliary,
             repeats=settings.repeats,
             seed=settings.seed,
-            earlier=earlier,
+            earlier=self._earlier,
             failed=self._failed.values(),
         )
         wholes = self._whole_runs(campaign)
-        if earlier is not None:
-            campaign.rounds.take_over(earlier.runs)
+        if self._earlier is not None:
+            campaign.rounds.take_over(self._earlier.runs)
         settings.notify(f"measuring {len(subjects)} layers")
         complete = campaign.measure(stop=self._ended, on_round=settings.on_round)
         table = campaign.table(settings.overhead)
@@ -152,10 +152,10 @@ class Measuring:
         if settings.repeats is None and complete:
             table = self._refined(campaign, table)
         if self._networks:
-            runs = [(grouped, campaign.rounds.runs[place]) for grouped, place in wholes]
-            measured = [(grouped, run.usual_ns) for grouped, run in runs if len(run.samples_ns)]
+            rounds = campaign.rounds
+            measured = [(one, rounds.told_ns(place)) for one, place in wholes if len(rounds.runs[place].samples_ns)]
             table = with_audit(table, measured, self._unit) if table.entries else table
-        fusions = tuple(self._fused) if settings.fusions == "measured" else None
+        fusions = tuple(self._fusions) if settings.fusions == "measured" else None
         return msgspec.structs.replace(table, warnings=(*table.warnings, *self._warnings), fusions=fusions)
 
     def _layers(self, model: Model) -> tuple[Model, tuple[Subject, ...], tuple[Unmeasured, ...]]:
@@ -172,14 +172,13 @@ class Measuring:
                 self._device,
                 self._unit,
                 model,
+                known=self._fusions,
                 repeats=LEAST_REPEATS if settings.repeats is None else settings.repeats,
                 seed=settings.seed,
                 stop=self._ended,
             )
-            fused = recorded(model, (pair for pair in pairs if pair.fused))
-            self._fused += [one for one in fused if one not in (*self._fused, *self._apart)]
-            self._apart += recorded(model, (pair for pair in pairs if not pair.fused))
-            groups = list(known_groups(model, self._fused))  # as whoever reads the table will group them
+            self._fusions += recorded(model, pairs)
+            groups = list(known_groups(model, self._fusions))  # as whoever reads the table will group them
         grouped = model.grouped(groups)
         return (grouped, *distinct_layers(grouped, None, self._unit))
 
