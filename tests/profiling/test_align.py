@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -113,6 +114,29 @@ def test_launches_with_idle_gaps(period_ns: float) -> None:
     assert len(rebuilt.log) == len(truth.start_ns)
 
 
+@pytest.mark.parametrize("identified", [True, False], ids=["named", "by kinds"])
+@pytest.mark.parametrize("rate", [0.1, 0.4])
+def test_bursts_of_most_of_an_inference(rate: float, identified: bool) -> None:
+    """Where bursts hide as much as late packets do, each packet still finds its inference: bursts are of one length."""
+    truth = simulate(
+        Setting(
+            operations=15,
+            inferences=200,
+            kinds=5,
+            units=1,
+            sigma_ratio=0.1,
+            median_ns=5_000.0,
+            gap_ns=3_000.0,
+            stall_rate=0.01,
+            resolution_ns=1_000,
+            identified=identified,
+            seed=3,
+        )
+    )
+    lossy = inject_loss(truth.trace, truth.program, None, kind="burst", rate=rate, burst=20, seed=1)
+    assert scored(truth, lossy.kept, rebuild(lossy.trace, sequence_of(truth))).matched >= 0.99
+
+
 def test_ties_stay_as_they_arrived() -> None:
     """With clock ticks longer than the gaps, a lost START does not make the tied packets after it change places."""
     truth = simulate(replace(SMALL, units=1, gap_ns=1.0, resolution_ns=100, seed=3))
@@ -161,6 +185,26 @@ def test_disturbed() -> None:
     log = rebuilt.log
     measured = (log.start_how == How.MEASURED) & (log.end_how == How.MEASURED)
     assert np.array_equal((log.end_ns - log.start_ns)[measured], (truth.end_ns - truth.start_ns)[measured])
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+def test_only_some_kinds_recorded(rate: float) -> None:
+    """What was never recorded is neither in the log nor lost; all other packets find their operation."""
+    truth = simulate(replace(SMALL, inferences=100, seed=4))
+    chosen = truth.trace.kinds[:2]
+    recorded = np.isin(truth.trace.id, [0, 1])
+    trace = part_of(truth.trace, recorded)
+    trace = replace(trace, meta=msgspec.structs.replace(trace.meta, selected_kinds=chosen))
+    lossy = inject_loss(trace, truth.program, None, kind="random", rate=rate, seed=2)
+    rebuilt = rebuild(lossy.trace, sequence_of(truth))
+    assert {rebuilt.log.kinds[kind] for kind in rebuilt.log.kind} == set(chosen)
+    assert rebuilt.counts.expected == np.count_nonzero(recorded)
+    assert rebuilt.counts.lost == lossy.lost
+    kept = recorded.copy()
+    kept[recorded] = lossy.kept
+    score = scored(truth, kept, rebuilt)
+    assert score.matched >= 0.99
+    assert rate == 0 or score.coverage >= 0.82
 
 
 def test_cut_off() -> None:

@@ -24,8 +24,7 @@ def lost_cost(costs: Costs, count: int, *, marked: bool) -> float:
     """Logarithm of the probability of a loss."""
     if count == 0:
         return costs.marked_kept if marked else costs.kept
-    short = (costs.marked_opened if marked else costs.opened) + costs.extended * (count - 1)
-    return short if count < 8 else max(short, costs.long - math.log(count))
+    return (costs.marked_opened if marked else costs.opened) + float(costs.lengths[count])
 
 
 def step_cost(track: Track, costs: Costs, before: int, after: int, since: float) -> float:
@@ -44,7 +43,12 @@ def step_cost(track: Track, costs: Costs, before: int, after: int, since: float)
     if excess < 0 and excess + idle < 0 and (excess + idle) ** 2 > 64 * var:
         return -math.inf
     if excess > 0 and excess**2 > 4 * var:
-        chance = max(chance, costs.stalled - math.log(excess + costs.stall_ns))
+        delays = (after - before) * costs.stalled
+        if after // track.events > before // track.events:
+            delays += costs.paused
+        by = excess + costs.stall_ns
+        z = (math.log(by) - costs.late_log) / costs.late_spread
+        chance = max(chance, math.log(delays / (math.pi * costs.late_spread * (1 + z**2) * by)))
     elif excess < 0 and excess**2 > 4 * var and excess + idle > 0:
         chance = max(chance, costs.early - math.log(idle))
     return chance

@@ -79,6 +79,14 @@ def test_a_sound_trace_raises_no_doubts() -> None:
     assert notes == doubts(rebuild(RUN, sequence, {}), RUN, PROGRAM, "trace") == []
 
 
+def test_kinds_that_were_not_selected_are_told() -> None:
+    """It is said which operations the device was told not to record."""
+    sequence = Sequence.of(PROGRAM, None, RUN.kinds)
+    meta = msgspec.structs.replace(RUN.meta, selected_kinds=RUN.kinds[:1])
+    _, notes = readable(dataclasses.replace(RUN, meta=meta), sequence)
+    assert any(RUN.kinds[1] in one and "not selected" in one for one in notes)
+
+
 def test_a_foreign_trace_is_refused() -> None:
     """No packet of it is the program's."""
     foreign = trace([(1000 * at, "lstm", at % 2, 0) for at in range(40)], ("lstm",))

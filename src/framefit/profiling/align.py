@@ -7,9 +7,8 @@ overlaps on other cores; in the merged order of all cores neighbours change plac
 a duration, and one chain over it would have to undo that. What chains for themselves do not know, which
 launch it is after a long silence, the core with the most events tells the others.
 
-**What it is judged by** is learned from a bounded sample of the stream in two rounds of expectation
-maximisation: align with the program's table, take median and deviation of every transition, align again
-(:mod:`framefit.profiling.estimates`). Then the stream is aligned in one pass.
+**What it is judged by** is learned from a bounded sample of the stream (:mod:`framefit.profiling.search`).
+Then the stream is aligned in one pass.
 
 **Times of lost edges** come from the graph of operations, over all cores at once
 (:mod:`framefit.profiling.between`), their intervals from hiding received packets in the way in which
@@ -30,16 +29,14 @@ from framefit.core.events import Trace, TraceMeta
 from framefit.core.profile import OperationLog
 from framefit.profiling.between import Window
 from framefit.profiling.calibration import Bands, calibrated_bands
-from framefit.profiling.chain import Room
 from framefit.profiling.edges import empty_log, filled, filled_launches, joined_logs, log_of
-from framefit.profiling.estimates import Match, Model, first_model, learned_times, learned_tracks
+from framefit.profiling.estimates import Match, Model
 from framefit.profiling.follower import Follower
 from framefit.profiling.intake import EMPTY, Intake, Queue, earliest, joined
-from framefit.profiling.precedence import Precedence
 from framefit.profiling.rebuilt import Fate, Rebuilt
+from framefit.profiling.search import LAUNCH, Search, rows_of
 from framefit.profiling.sequence import Sequence
 from framefit.profiling.tempo import window_tempo
-from framefit.profiling.tracks import Tie
 
 __all__ = ["Aligner", "Position", "Settled", "rebuild"]
 
@@ -49,15 +46,9 @@ Bools = npt.NDArray[np.bool_]
 
 _SAMPLE = 32_768  # packets to learn from: 100 and more of each transition of a program of 150 operations
 _CHUNK = 65_536  # packets of a core looked at together
-_ROUNDS = 2
-_ENDLESS = 1 << 40  # launches of a program that repeats until its trace ends
 _SILENT = 8  # launches: a core that has sent nothing for so long no longer holds up what the others settle
-_STARTS = 3000  # places that a trace's first packet is tried at
 _HUGE = 1 << 60
 _THIN_RATIO = 0.01  # part of the intervals that may lack evidence
-
-# Columns of a settled match.
-_ARRIVAL, _LAUNCH, _OPERATION, _TYPE, _TIME = range(5)
 
 
 @dataclass(frozen=True)
@@ -111,16 +102,9 @@ class Aligner:
         self, sequence: Sequence, kinds: int, meta: TraceMeta, *, confidence: float = 0.9, seed: int = 0
     ) -> None:
         self._sequence, self._meta, self._confidence, self._seed = sequence, meta, confidence, seed
-        self._precedence, self._circles = Precedence.of(sequence)
-        self._sizes = np.diff(sequence.first)
-        self._model = first_model(sequence, self._precedence, kinds, meta.resolution_ns)
+        self._search = Search(sequence, kinds, meta)
+        self._precedence, self._model = self._search.precedence, self._search.first
         self._intake = Intake(sequence.cores, self._model.tracks, kinds, meta)
-        self._room = Room.make()
-        self._submit = np.zeros(0)
-        if sequence.submit_ns is not None and len(sequence.submit_ns) and np.ptp(sequence.submit_ns) > 0:
-            self._submit = (sequence.submit_ns - sequence.submit_ns[0]).astype(np.float64)
-        events = [t.count_before[-1] if len(t.launch_program) else t.events for t in self._model.tracks]
-        self._turns = [int(core) for core in np.argsort([-count for count in events], kind="stable")]
         cores = len(sequence.cores)
         self._buffer = [EMPTY] * cores
         self._followers: list[Follower] = []
@@ -164,10 +148,10 @@ class Aligner:
         if not followers:
             count = sum(len(queue) for queue in queues)
             if self._rough is None or count > 2 * self._rough[0]:
-                self._rough = count, self._learned(queues)[0]
+                self._rough = count, self._search.learned(queues).model
             model = self._rough[1]
-            followers = [Follower(track, self._room) for track in model.tracks]
-        self._search(followers, queues, model, all_of_it=False)
+            followers = self._search.followers(model)
+        self._search.look(followers, queues, model, all_of_it=False)
         best: tuple[float, Position] | None = None
         for follower in followers:
             match, chance = follower.belief()
@@ -196,8 +180,10 @@ class Aligner:
     def warnings(self) -> tuple[str, ...]:
         """What to know of all that was handed out so far, as sentences."""
         found = []
-        if self._circles:
-            found.append(f"{self._circles} entries of `after` contradict the order on the units and were ignored.")
+        if self._search.circles:
+            found.append(
+                f"{self._search.circles} entries of `after` contradict the order on the units and were ignored."
+            )
         if self._uncertain:
             found.append(
                 f"{self._uncertain} of {self._inferred} intervals of inferred edges are uncalibrated: "
@@ -223,61 +209,23 @@ class Aligner:
             portion = [queue[:cut] for queue, cut in zip(self._buffer, cuts, strict=True)]
             self._buffer = [queue[cut:] for queue, cut in zip(self._buffer, cuts, strict=True)]
             last = not any(len(queue) for queue in self._buffer)
-            pieces = self._search(self._followers, portion, self._model, all_of_it=last and close)
+            pieces = self._search.look(self._followers, portion, self._model, all_of_it=last and close)
             settled += [self._enter(pieces), self._hand_out(close=last and close)]
             if last:
                 return _together(settled)
 
-    # -- alignment -------------------------------------------------------------------------------------------
-
-    def _search(
-        self, followers: list[Follower], queues: list[Queue], model: Model, *, all_of_it: bool
-    ) -> list[tuple[Queue, Match]]:
-        """Let every core look at its packets, the leading one first; by core, what that settles."""
-        settled: dict[int, tuple[Queue, Match]] = {}
-        begin, first = np.zeros(0), 0
-        for turn, core in enumerate(self._turns):
-            follower = followers[core]
-            follower.follow(queues[core], self._tie(model, begin, first, core), model.costs)
-            settled[core] = follower.settle(all_of_it=all_of_it)
-            if turn == 0 and len(self._turns) > 1:
-                likely = () if all_of_it else (follower.likely(),)
-                begin, first = _begins(follower, (settled[core][1], *likely))
-        return [settled[core] for core in range(len(followers))]
-
-    def _tie(self, model: Model, begin: Floats, first: int, core: int) -> Tie:
-        track, programs, overwritten = model.tracks[core], self._sequence.launch_program, self._meta.overwritten_events
-        if programs is None:
-            end = _ENDLESS if self._sequence.repeats is None else self._sequence.repeats
-            low = max(min(overwritten // max(2 * int(self._sizes[0]), 1), end - 1), 0)
-            high = min(low + 1, end)
-        else:
-            end = len(programs)
-            reach = max(_STARTS // max(track.events, 1), 1)
-            low = int(np.searchsorted(np.cumsum(2 * self._sizes[programs]), overwritten, "right")) if overwritten else 0
-            low, high = max(low - reach, 0), min(low + reach, end)
-        return Tie(
-            low=low,
-            high=high,
-            end=end,
-            first_launch=first,
-            begin_ns=begin,
-            tolerance_ns=0.45 * track.period_ns + model.astray_ns,
-            submit_ns=self._submit,
-            offset_ns=np.nan if model.offset_ns is None else model.offset_ns,
-            submit_var=model.submit_var,
-        )
-
     def _learn(self) -> None:
         """Estimates from the first packets, and a calibration of the intervals on the same."""
-        self._model, window = self._learned(earliest(self._buffer, _SAMPLE))
-        self._followers = [Follower(track, self._room) for track in self._model.tracks]
+        learned = self._search.learned(earliest(self._buffer, _SAMPLE))
+        self._model, window = learned.model, learned.window
+        self._followers = self._search.followers(self._model)
         if window is None:
             return
         kind = self._sequence.kind.astype(np.int64)
         edges = filled(window, self._precedence, self._model.times, None, kind, self._confidence)
-        order = np.argsort(window.time[edges.known].ravel(), kind="stable")
-        seen = np.concatenate([[True], window.seen[edges.known].ravel()[order], [True]])
+        told = edges.known & self._search.recorded[edges.operation]
+        order = np.argsort(window.time[told].ravel(), kind="stable")
+        seen = np.concatenate([[True], window.seen[told].ravel()[order], [True]])
         turns = np.flatnonzero(seen[1:] != seen[:-1])
         self._longest = max(2, int(np.max(turns[1::2] - turns[::2], initial=0)))
         self._bands = calibrated_bands(
@@ -285,50 +233,11 @@ class Aligner:
             self._precedence,
             self._model.times,
             kind[edges.operation],
+            self._search.recorded[edges.operation],
             len(self._sequence.kinds),
             self._confidence,
             np.random.default_rng(self._seed),
         )
-
-    def _learned(self, queues: list[Queue]) -> tuple[Model, Window | None]:
-        """Two rounds of alignment and estimates."""
-        model = self._model
-        window: Window | None = None
-        for turn in range(_ROUNDS + 1):
-            followers = [Follower(track, self._room) for track in model.tracks]
-            pieces = self._search(followers, queues, model, all_of_it=True)
-            rows = np.concatenate([_rows(f, q, m) for f, (q, m) in zip(followers, pieces, strict=True)])
-            if not len(rows):
-                return model, None
-            launches, _ = filled_launches(rows[:, _LAUNCH])
-            window = self._window(launches, rows, model, np.full_like(self._carried, -_HUGE))
-            if turn:
-                tempo, step, _ = window_tempo(window, self._precedence, model.times, None, 1.0, 1.0)
-                window, model = window._replace(tempo=tempo), replace(model, tempo_step=step)
-            if turn < _ROUNDS:
-                model = learned_tracks(model, [m for _, m in pieces], self._sequence, window.tempo, launches)
-                window = window._replace(released=self._released(launches, model))
-            model = learned_times(model, window, self._precedence, self._sequence)
-        return model, window
-
-    def _window(self, launches: Ints, rows: Ints, model: Model, carried: Ints) -> Window:
-        """Launches with what was received of them."""
-        programs = self._sequence.launch_program
-        program = np.zeros(len(launches), np.int64) if programs is None else programs[launches].astype(np.int64)
-        window = Window.of(program, self._sizes, self._precedence.last, carried, self._released(launches, model))
-        place = self._places(window, launches, rows)
-        window.seen[place, rows[:, _TYPE]] = True
-        window.time[place, rows[:, _TYPE]] = rows[:, _TIME]
-        return window
-
-    def _places(self, window: Window, launches: Ints, rows: Ints) -> Ints:
-        at = np.searchsorted(launches, rows[:, _LAUNCH])
-        return np.asarray(window.base[at] + rows[:, _OPERATION] - self._sequence.first[window.program[at]])
-
-    def _released(self, launches: Ints, model: Model) -> Floats:
-        if model.offset_ns is None or not len(self._submit):
-            return np.full(len(launches), -float(_HUGE))
-        return np.asarray(self._submit[launches] + model.offset_ns)
 
     # -- handing out -----------------------------------------------------------------------------------------
 
@@ -341,7 +250,7 @@ class Aligner:
             fate[match.packet[timely]] = Fate.MATCHED
             arrivals.append(queue.arrival)
             fates.append(fate)
-            rows.append(_rows(follower, queue, match)[timely])
+            rows.append(rows_of(follower, queue, match)[timely])
             if len(match.launch):
                 self._latest[core] = match.launch[-1]
         self._rows = np.concatenate(rows)
@@ -362,21 +271,20 @@ class Aligner:
         rows = self._rows
         if not len(rows):
             return none
-        until = int(rows[:, _LAUNCH].max()) + 1 if close else self._complete()
-        if until <= max(self._next, int(rows[:, _LAUNCH].min())):
+        until = int(rows[:, LAUNCH].max()) + 1 if close else self._complete()
+        if until <= max(self._next, int(rows[:, LAUNCH].min())):
             return none
         if not close:  # what the last complete launches are followed by, as far as it is known
-            ahead = np.concatenate([_rows(one, one.waiting, one.likely()) for one in self._followers])
-            rows = np.concatenate([rows, ahead[ahead[:, _LAUNCH] >= self._next]])
-        launches, skipped = filled_launches(rows[:, _LAUNCH], self._next)
-        window = self._window(launches, rows, self._model, self._carried)
+            ahead = np.concatenate([rows_of(one, one.waiting, one.likely()) for one in self._followers])
+            rows = np.concatenate([rows, ahead[ahead[:, LAUNCH] >= self._next]])
+        launches, skipped = filled_launches(rows[:, LAUNCH], self._next)
+        window, arrival = self._search.window(launches, rows, self._model, self._carried)
         tempo, _, _ = window_tempo(window, self._precedence, self._model.times, self._model.tempo_step, *self._tempo)
         window = window._replace(tempo=tempo)
-        arrival = np.full(window.seen.shape, -1, np.int64)
-        arrival[self._places(window, launches, rows), rows[:, _TYPE]] = rows[:, _ARRIVAL]
         kind = self._sequence.kind.astype(np.int64)
         edges = filled(window, self._precedence, self._model.times, self._bands, kind, self._confidence)
-        inside = edges.known & self._covered(window, begins=self._next < 0, ends=close)
+        recorded = self._search.recorded[edges.operation]
+        inside = edges.known & recorded & self._covered(window, recorded, begins=self._next < 0, ends=close)
         count = int(np.searchsorted(launches, until))
         size = int(window.base[count])
         lost = ~window.seen[:size] & inside[:size, None]
@@ -388,18 +296,20 @@ class Aligner:
             self._carried = np.where(ends >= 0, window.time[ends, 1], self._carried)
         self._tempo = float(tempo[count - 1]), self._tempo[1]
         self._next = until
-        self._rows = self._rows[self._rows[:, _LAUNCH] >= until]
+        self._rows = self._rows[self._rows[:, LAUNCH] >= until]
         log = log_of(window, edges, inside, arrival, launches, count, self._sequence, self._intake.origin_ns)
         return replace(none, log=log)
 
-    def _covered(self, window: Window, *, begins: bool, ends: bool) -> Bools:
+    def _covered(self, window: Window, recorded: Bools, *, begins: bool, ends: bool) -> Bools:
         """Operations that the trace tells of.
 
         Of those before its first packet or after its last one: as many as are lost in a row elsewhere
         were lost; more were not recorded.
         """
+        if not begins and not ends:
+            return np.ones(len(window.seen), np.bool_)
         received = window.time[window.seen]
-        unseen: Bools = np.asarray(~window.seen.any(axis=1))
+        unseen: Bools = np.asarray(~window.seen.any(axis=1) & recorded)
         covered = np.ones(len(unseen), np.bool_)
         before, after = unseen & (window.time[:, 1] <= received.min()), unseen & (window.time[:, 0] >= received.max())
         if begins and (self._meta.overwritten_events or 2 * np.count_nonzero(before) > self._longest):
@@ -416,31 +326,6 @@ def _cuts(queues: list[Queue]) -> list[int]:
     until = min(float(queue.time[_CHUNK]) for queue in queues if len(queue) > _CHUNK)
     cuts = [min(int(np.searchsorted(queue.time, until)), _CHUNK) for queue in queues]
     return cuts if any(cuts) else [min(len(queue), _CHUNK) for queue in queues]
-
-
-def _rows(follower: Follower, queue: Queue, match: Match) -> Ints:
-    """Matches with all that is needed to place them in a window."""
-    track = follower.track
-    columns = (
-        queue.arrival[match.packet],
-        match.launch,
-        track.operation[match.event],
-        track.type[match.event],
-        match.time.astype(np.int64),
-    )
-    return np.stack(columns, axis=1)
-
-
-def _begins(follower: Follower, matches: tuple[Match, ...]) -> tuple[Floats, int]:
-    """When launches began by the leading core's matches (NaN: none), and the launch that this starts with."""
-    launch = np.concatenate([match.launch for match in matches])
-    if not len(launch) or launch[-1] - launch[0] > 4 * len(launch) + 1000:
-        return np.zeros(0), 0
-    since = np.concatenate([follower.track.since_begin[match.event] for match in matches]) * follower.speed
-    at = launch - launch[0]
-    count = np.bincount(at)
-    total = np.bincount(at, np.concatenate([match.time for match in matches]) - since)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan), int(launch[0])
 
 
 def _together(parts: Many[Settled]) -> Settled:

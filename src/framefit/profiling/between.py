@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from framefit.profiling.precedence import NOT_BOUND
+from framefit.profiling.precedence import NOT_BOUND, Precedence
 
 __all__ = ["Times", "Window", "fill", "find_gaps", "tempo_ratios"]
 
@@ -97,18 +97,18 @@ class Window(NamedTuple):
         )
 
 
-@njit(cache=True, nogil=True)
-def _place(window: Any, precedence: Any, launch: Any, base: Any, op: Any, core: Any) -> Any:
+@njit(cache=True, nogil=True, error_model="numpy")
+def _place(before: Any, earlier: Any, launch: Any, base: Any, op: Any, core: Any) -> Any:
     """Where the operation of ``core`` is that ``op`` waits for: -1 before the window, -2 nowhere."""
-    one = precedence.before[op, core]
+    one = before[op, core]
     if one >= 0:
         return base + one
     if one == NOT_BOUND:
         return NOT_BOUND
-    return window.before[launch, core]
+    return earlier[launch, core]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _greater(m1: Any, v1: Any, m2: Any, v2: Any) -> Any:
     """Mean and variance of the greater one of two normal variables."""
     spread = math.sqrt(v1 + v2)
@@ -124,47 +124,49 @@ def _greater(m1: Any, v1: Any, m2: Any, v2: Any) -> Any:
     return mean, max(square - mean * mean, min(v1, v2) * 0.25)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _unlike(square: Any) -> Any:
     """What a deviation costs, in nats; ``square`` is that of its multiple of the standard deviation."""
     return 0.5 * (_FREEDOM + 1) * math.log1p(square / _FREEDOM)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def find_gaps(window: Any, precedence: Any) -> Any:
     """What each operation waited after the latest end before it, where all of these are known.
 
     Returns:
         float64, one an operation of the window; NaN where something is not known.
     """
-    gaps = np.full(len(window.seen), np.nan)
+    before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
+    earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
+    gaps = np.full(len(seen), np.nan)
     for launch in range(len(window.program)):
         program, base = window.program[launch], window.base[launch]
         first = precedence.first[program]
         for at in range(first, precedence.first[program + 1]):
-            op = first + precedence.order[at]
+            op = first + order[at]
             here = base + op - first
-            if not window.seen[here, 0]:
+            if not seen[here, 0]:
                 continue
             latest, known = -float(_HUGE), True
-            for core in range(window.before.shape[1]):
-                place = _place(window, precedence, launch, base, op, core)
+            for core in range(earlier.shape[1]):
+                place = _place(before, earlier, launch, base, op, core)
                 if place >= 0:
-                    known &= window.seen[place, 1]
-                    latest = max(latest, float(window.time[place, 1]))
-                elif place == -1 and window.carried[core] > -_HUGE:
-                    latest = max(latest, float(window.carried[core]))
-            for one in range(precedence.needs_first[op], precedence.needs_first[op + 1]):
-                place = base + precedence.needs[one]
-                known &= window.seen[place, 1]
-                latest = max(latest, float(window.time[place, 1]))
+                    known &= seen[place, 1]
+                    latest = max(latest, float(time[place, 1]))
+                elif place == -1 and carried[core] > -_HUGE:
+                    latest = max(latest, float(carried[core]))
+            for one in range(needs_first[op], needs_first[op + 1]):
+                place = base + needs[one]
+                known &= seen[place, 1]
+                latest = max(latest, float(time[place, 1]))
             latest = max(latest, window.released[launch])
             if known and latest > _UNKNOWN:
-                gaps[here] = window.time[here, 0] - latest
+                gaps[here] = time[here, 0] - latest
     return gaps
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def tempo_ratios(window: Any, precedence: Any, times: Any) -> Any:
     """How long each launch's received operations took over what they usually take.
 
@@ -196,44 +198,46 @@ def tempo_ratios(window: Any, precedence: Any, times: Any) -> Any:
     return ratio, var
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _forwards(window: Any, precedence: Any, times: Any, mean: Any, var: Any, low: Any, run: Any, since: Any) -> None:
     """What is known from before: mean, variance and least time of each edge, and edges lost in a row so far."""
+    before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
+    earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
     for launch in range(len(window.program)):
         program, base, speed = window.program[launch], window.base[launch], window.tempo[launch]
         first = precedence.first[program]
         for at in range(first, precedence.first[program + 1]):
-            op = first + precedence.order[at]
+            op = first + order[at]
             here, mine = base + op - first, precedence.core[op]
-            if window.seen[here, 0] and window.seen[here, 1]:
-                mean[here, 0], mean[here, 1] = window.time[here, 0], window.time[here, 1]
-                low[here, 0], low[here, 1] = window.time[here, 0], window.time[here, 1]
+            if seen[here, 0] and seen[here, 1]:
+                mean[here, 0], mean[here, 1] = time[here, 0], time[here, 1]
+                low[here, 0], low[here, 1] = time[here, 0], time[here, 1]
                 since[mine] = 0
                 continue
-            if window.seen[here, 0]:
-                mean[here, 0] = low[here, 0] = window.time[here, 0]
+            if seen[here, 0]:
+                mean[here, 0] = low[here, 0] = time[here, 0]
                 since[mine] = 0
             else:
                 since[mine] += 1
                 run[here, 0] = since[mine]
                 m, v, bound = window.released[launch], 0.0, -_HUGE
-                for core in range(window.before.shape[1]):
-                    place = _place(window, precedence, launch, base, op, core)
+                for core in range(earlier.shape[1]):
+                    place = _place(before, earlier, launch, base, op, core)
                     if place >= 0:
                         bound = max(bound, low[place, 1])
                         m, v = _greater(mean[place, 1], var[place, 1], m, v)
-                    elif place == -1 and window.carried[core] > -_HUGE:
-                        bound = max(bound, window.carried[core])
-                        m, v = _greater(float(window.carried[core]), 0.0, m, v)
-                for one in range(precedence.needs_first[op], precedence.needs_first[op + 1]):
-                    place = base + precedence.needs[one]
+                    elif place == -1 and carried[core] > -_HUGE:
+                        bound = max(bound, carried[core])
+                        m, v = _greater(float(carried[core]), 0.0, m, v)
+                for one in range(needs_first[op], needs_first[op + 1]):
+                    place = base + needs[one]
                     bound = max(bound, low[place, 1])
                     m, v = _greater(mean[place, 1], var[place, 1], m, v)
                 mean[here, 0] = m + times.gap_ns[op] * speed
                 var[here, 0] = v + times.gap_var[op] * speed * speed
                 low[here, 0] = bound
-            if window.seen[here, 1]:
-                mean[here, 1] = low[here, 1] = window.time[here, 1]
+            if seen[here, 1]:
+                mean[here, 1] = low[here, 1] = time[here, 1]
                 since[mine] = 0
             else:
                 since[mine] += 1
@@ -243,26 +247,28 @@ def _forwards(window: Any, precedence: Any, times: Any, mean: Any, var: Any, low
                 low[here, 1] = low[here, 0]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _backwards(
     window: Any, precedence: Any, times: Any, mean: Any, var: Any, late: Any, spread: Any, high: Any, run: Any,
     since: Any,
 ) -> None:  # fmt: skip
     """What is known from after: ``late`` and its variance ``spread`` (inf: nothing), the greatest times, ``run``."""
+    before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
+    earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
     for launch in range(len(window.program) - 1, -1, -1):
         program, base, speed = window.program[launch], window.base[launch], window.tempo[launch]
         first = precedence.first[program]
         for at in range(precedence.first[program + 1] - 1, first - 1, -1):
-            op = first + precedence.order[at]
+            op = first + order[at]
             here, mine = base + op - first, precedence.core[op]
-            if window.seen[here, 1]:
-                late[here, 1], spread[here, 1], high[here, 1] = window.time[here, 1], 0.0, window.time[here, 1]
+            if seen[here, 1]:
+                late[here, 1], spread[here, 1], high[here, 1] = time[here, 1], 0.0, time[here, 1]
                 since[mine] = 0
             else:
                 run[here, 1] += since[mine]
                 since[mine] += 1
-            if window.seen[here, 0]:
-                late[here, 0], spread[here, 0], high[here, 0] = window.time[here, 0], 0.0, window.time[here, 0]
+            if seen[here, 0]:
+                late[here, 0], spread[here, 0], high[here, 0] = time[here, 0], 0.0, time[here, 0]
                 since[mine] = 0
             else:
                 run[here, 0] += since[mine]
@@ -273,21 +279,21 @@ def _backwards(
             # Tell those that it waited for; first who of them probably ended last, and who next to last.
             gap_var = times.gap_var[op] * speed * speed
             target, target_var = late[here, 0] - times.gap_ns[op] * speed, spread[here, 0] + gap_var
-            needs = precedence.needs_first[op + 1] - precedence.needs_first[op]
-            cores = window.before.shape[1]
+            waits = needs_first[op + 1] - needs_first[op]
+            cores = earlier.shape[1]
             latest, second, who, open_ = window.released[launch], -float(_HUGE), -1, False
             latest_var, second_var = 0.0, 0.0
-            for one in range(cores + needs):
+            for one in range(cores + waits):
                 if one < cores:
-                    place = _place(window, precedence, launch, base, op, one)
+                    place = _place(before, earlier, launch, base, op, one)
                     if place < 0:
-                        if place == -1 and window.carried[one] > -_HUGE and window.carried[one] > latest:
+                        if place == -1 and carried[one] > -_HUGE and carried[one] > latest:
                             second, second_var = latest, latest_var
-                            latest, latest_var, who = float(window.carried[one]), 0.0, -1
+                            latest, latest_var, who = float(carried[one]), 0.0, -1
                         continue
                 else:
-                    place = base + precedence.needs[precedence.needs_first[op] + one - cores]
-                open_ |= not window.seen[place, 1]
+                    place = base + needs[needs_first[op] + one - cores]
+                open_ |= not seen[place, 1]
                 if mean[place, 1] > latest:
                     if place != who:
                         second, second_var = latest, latest_var
@@ -296,18 +302,18 @@ def _backwards(
                     second, second_var = mean[place, 1], var[place, 1]
             if not open_:
                 continue
-            for one in range(cores + needs):
+            for one in range(cores + waits):
                 if one < cores:
-                    place = _place(window, precedence, launch, base, op, one)
+                    place = _place(before, earlier, launch, base, op, one)
                     if place < 0:
                         continue
                 else:
-                    place = base + precedence.needs[precedence.needs_first[op] + one - cores]
-                if window.seen[place, 1]:
+                    place = base + needs[needs_first[op] + one - cores]
+                if seen[place, 1]:
                     continue
                 high[place, 1] = min(high[place, 1], high[here, 0])
                 waited = place == who
-                if window.seen[here, 0]:  # did it wait for this one, or for the latest other one and a little longer?
+                if seen[here, 0]:  # did it wait for this one, or for the latest other one and a little longer?
                     others, others_var = (second, second_var) if place == who else (latest, latest_var)
                     longer, later = max(target - others, 0.0), target - mean[place, 1]
                     unlike = _unlike(longer * longer / (gap_var + others_var))
@@ -316,37 +322,23 @@ def _backwards(
                     late[place, 1], spread[place, 1] = target, target_var
 
 
-@njit(cache=True, nogil=True)
-def fill(window: Any, precedence: Any, times: Any) -> Any:
-    """Times of the edges that were not received.
-
-    Args:
-        window: with what was received; ``time`` of all other edges is written.
-        precedence: :class:`framefit.profiling.precedence.Precedence`.
-        times: :class:`Times`.
-
-    Returns:
-        Arrays of operations x 2: float64 standard deviation (0 where received); int64 least and greatest
-        time by what was received (-2**60, 2**60: no bound); int64 edges lost in a row on the core;
-        bool whether something is known from before, and from after.
-    """
-    size, cores = len(window.seen), window.before.shape[1]
-    mean, var = np.zeros((size, 2)), np.zeros((size, 2))
-    late, spread = np.zeros((size, 2)), np.full((size, 2), np.inf)
-    low, high = np.full((size, 2), -_HUGE), np.full((size, 2), _HUGE)
-    run = np.zeros((size, 2), np.int64)
-    known, followed = np.ones((size, 2), np.bool_), np.ones((size, 2), np.bool_)
-    deviation = np.zeros((size, 2))
-    _forwards(window, precedence, times, mean, var, low, run, np.zeros(cores, np.int64))
-    _backwards(window, precedence, times, mean, var, late, spread, high, run, np.zeros(cores, np.int64))
+@njit(cache=True, nogil=True, error_model="numpy")
+def _settle(
+    window: Any, precedence: Any, mean: Any, var: Any, late: Any, spread: Any, low: Any, high: Any, known: Any,
+    followed: Any, deviation: Any,
+) -> None:  # fmt: skip
+    """Weigh what is known from before against what is known from after, within what is possible."""
+    before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
+    earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
+    cores = earlier.shape[1]
     for launch in range(len(window.program)):
         program, base = window.program[launch], window.base[launch]
         first = precedence.first[program]
         for at in range(first, precedence.first[program + 1]):
-            op = first + precedence.order[at]
+            op = first + order[at]
             here = base + op - first
             for edge in range(2):
-                if window.seen[here, edge]:
+                if seen[here, edge]:
                     continue
                 known[here, edge] = mean[here, edge] > _UNKNOWN
                 followed[here, edge] = high[here, edge] < _HUGE
@@ -363,22 +355,47 @@ def fill(window: Any, precedence: Any, times: Any) -> Any:
                     continue
                 least = low[here, edge]
                 if edge:
-                    least = max(least, window.time[here, 0]) if known[here, 0] or followed[here, 0] else least
+                    least = max(least, time[here, 0]) if known[here, 0] or followed[here, 0] else least
                 else:
                     for core in range(cores):
-                        place = _place(window, precedence, launch, base, op, core)
+                        place = _place(before, earlier, launch, base, op, core)
                         if place >= 0:
                             if known[place, 1] or followed[place, 1]:
-                                least = max(least, window.time[place, 1])
+                                least = max(least, time[place, 1])
                         elif place == -1:
-                            least = max(least, window.carried[core])
-                    for one in range(precedence.needs_first[op], precedence.needs_first[op + 1]):
-                        place = base + precedence.needs[one]
+                            least = max(least, carried[core])
+                    for one in range(needs_first[op], needs_first[op + 1]):
+                        place = base + needs[one]
                         if known[place, 1] or followed[place, 1]:
-                            least = max(least, window.time[place, 1])
-                window.time[here, edge] = min(max(np.int64(round(value)), least), high[here, edge])
+                            least = max(least, time[place, 1])
+                time[here, edge] = min(max(np.int64(round(value)), least), high[here, edge])
                 if edge and (
                     known[here, 0] or followed[here, 0]
                 ):  # whatever contradicts itself among what was received
-                    window.time[here, 1] = max(window.time[here, 1], window.time[here, 0])
+                    time[here, 1] = max(time[here, 1], time[here, 0])
+
+
+def fill(
+    window: Window, precedence: Precedence, times: Times
+) -> tuple[Floats, Ints, Ints, Ints, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Times of the edges that were not received.
+
+    Args:
+        window: with what was received; ``time`` of all other edges is written.
+        precedence: :class:`framefit.profiling.precedence.Precedence`.
+        times: :class:`Times`.
+
+    Returns:
+        Arrays of operations x 2: float64 standard deviation (0 where received); int64 least and greatest
+        time by what was received (-2**60, 2**60: no bound); int64 edges lost in a row on the core;
+        bool whether something is known from before, and from after.
+    """
+    shape, cores = window.seen.shape, window.before.shape[1]
+    mean, var, late, deviation = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    spread, run = np.full(shape, np.inf), np.zeros(shape, np.int64)
+    low, high = np.full(shape, -_HUGE), np.full(shape, _HUGE)
+    known, followed = np.ones(shape, np.bool_), np.ones(shape, np.bool_)
+    _forwards(window, precedence, times, mean, var, low, run, np.zeros(cores, np.int64))
+    _backwards(window, precedence, times, mean, var, late, spread, high, run, np.zeros(cores, np.int64))
+    _settle(window, precedence, mean, var, late, spread, low, high, known, followed, deviation)
     return deviation, low, high, run, known, followed

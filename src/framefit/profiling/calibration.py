@@ -16,12 +16,13 @@ import numpy.typing as npt
 from framefit.profiling.between import Times, Window, fill
 from framefit.profiling.precedence import Precedence
 
-__all__ = ["Bands", "calibrated_bands"]
+__all__ = ["RUNS", "Bands", "calibrated_bands"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-_RUNS = np.array([1, 2, 4, 8, 16, 32])  # edges lost in a row on the core: the classes' upper ends
+RUNS = np.array([1, 2, 4, 8, 16, 32])
+"""Edges lost in a row on a core: the upper ends of the classes."""
 _SAMPLES = 20_000  # hidden edges to have: at 90 % a quantile of 400 samples is off by 1.5 % one time in three
 _MOST_TURNS = 24
 _FINE = 400  # samples that a class of its own needs by kind,
@@ -43,17 +44,13 @@ class Bands:
     high: Floats
     sure: npt.NDArray[np.bool_]
 
-    def of(self, run: Ints, type_: Ints, kind: Ints) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
-        """``low``, ``high`` and ``sure`` of edges with these properties."""
-        at = np.searchsorted(_RUNS, run), type_, kind
-        return self.low[at], self.high[at], self.sure[at]
-
 
 def calibrated_bands(
     window: Window,
     precedence: Precedence,
     times: Times,
     kind: Ints,
+    recorded: npt.NDArray[np.bool_],
     kinds: int,
     confidence: float,
     random: np.random.Generator,
@@ -64,23 +61,25 @@ def calibrated_bands(
         window: launches with what was received, and times for the rest.
         precedence: of the program.
         times: of its operations.
-        kind: int64, of each operation of the window.
+        kind: int64, of each operation of the window,
+        recorded: bool, and whether it sends packets.
         kinds: how many there are.
         confidence: part of the edges that an interval is to hold.
         random: draws the shifts.
     """
-    shape = (len(_RUNS) + 1, 2, kinds)
+    shape = (len(RUNS) + 1, 2, kinds)
     normal = _normal_quantile(confidence)
     low, high = np.full(shape, -normal), np.full(shape, normal)
     sure = np.zeros(shape, np.bool_)
-    order = np.argsort(window.time.ravel(), kind="stable")
+    places = np.flatnonzero(np.repeat(recorded, 2))
+    order = places[np.argsort(window.time.ravel()[places], kind="stable")]
     lost = ~window.seen.ravel()[order]
     errors: list[Floats] = []
     classes: list[Ints] = []
     size = 0
     turns = _MOST_TURNS if lost.any() and not lost.all() else 0
     for _ in range(turns):
-        hidden = np.empty(len(order), np.bool_)
+        hidden = np.zeros(window.seen.size, np.bool_)
         hidden[order] = np.roll(lost, int(random.integers(1, len(lost))))
         hidden &= window.seen.ravel()
         seen = window.seen.ravel() & ~hidden
@@ -88,7 +87,7 @@ def calibrated_bands(
         deviation, _, _, run, known, followed = fill(masked, precedence, times)
         use = np.flatnonzero(hidden & known.ravel() & followed.ravel())
         errors.append((window.time.ravel()[use] - masked.time.ravel()[use]) / deviation.ravel()[use])
-        classes.append(np.ravel_multi_index((np.searchsorted(_RUNS, run.ravel()[use]), use % 2, kind[use // 2]), shape))
+        classes.append(np.ravel_multi_index((np.searchsorted(RUNS, run.ravel()[use]), use % 2, kind[use // 2]), shape))
         size += len(use)
         if size >= _SAMPLES:
             break

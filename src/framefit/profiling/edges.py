@@ -9,19 +9,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from framefit.core.profile import How, OperationLog
 from framefit.profiling.between import Times, Window, fill
-from framefit.profiling.calibration import Bands
+from framefit.profiling.calibration import RUNS, Bands
 from framefit.profiling.estimates import operations_of
 from framefit.profiling.precedence import Precedence
 from framefit.profiling.sequence import Sequence
 
-__all__ = ["Edges", "empty_log", "filled", "filled_launches", "joined_logs", "log_of"]
+__all__ = ["Edges", "empty_log", "filled", "filled_launches", "joined_logs", "lay_out", "log_of"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+_MEASURED, _BETWEEN, _OUTSIDE = int(How.MEASURED), int(How.BETWEEN), int(How.OUTSIDE)
 _EMPTY_RUN = 64  # launches in a row without any packet that are still filled in
 
 
@@ -59,25 +61,69 @@ def filled(
         confidence: of the intervals.
     """
     deviation, least, greatest, run, before, after = fill(window, precedence, times)
-    low, high = window.time.copy(), window.time.copy()
-    how = np.full(window.seen.shape, How.MEASURED, np.uint8)
-    sure = np.ones(window.seen.shape, np.bool_)
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    if bands is None:
+        nothing = np.zeros((len(RUNS) + 1, 2, int(kind.max(initial=0)) + 1))
+        bands = Bands(nothing - z, nothing + z, nothing > 0)
     operation = operations_of(window, precedence)
-    at, type_ = np.nonzero(~window.seen)
-    if len(at):
-        between = before[at, type_] & after[at, type_]
-        how[at, type_] = np.where(between, How.BETWEEN, How.OUTSIDE)
-        if bands is None:
-            z = NormalDist().inv_cdf(0.5 + confidence / 2)
-            below, above, calibrated = np.full(len(at), -z), np.full(len(at), z), np.zeros(len(at), np.bool_)
-        else:
-            below, above, calibrated = bands.of(run[at, type_], type_, kind[operation[at]])
-        time, spread = window.time[at, type_], deviation[at, type_]
-        bounds = least[at, type_], greatest[at, type_]
-        low[at, type_] = np.minimum(np.clip(np.rint(time + below * spread).astype(np.int64), *bounds), time)
-        high[at, type_] = np.maximum(np.clip(np.rint(time + above * spread).astype(np.int64), *bounds), time)
-        sure[at, type_] = calibrated & between
-    return Edges(low, high, how, sure, (before | after).all(axis=1), operation)
+    how, sure = np.empty(window.seen.shape, np.uint8), np.empty(window.seen.shape, np.bool_)
+    _bound(
+        window.seen, window.time, deviation, least, greatest, run, before & after, kind[operation], RUNS, bands.low,
+        bands.high, bands.sure, how, sure,
+    )  # fmt: skip
+    return Edges(least, greatest, how, sure, np.asarray((before | after).all(axis=1)), operation)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _bound(
+    seen: Any, time: Any, deviation: Any, low: Any, high: Any, run: Any, between: Any, kind: Any, runs: Any,
+    below: Any, above: Any, calibrated: Any, how: Any, sure: Any,
+) -> None:  # fmt: skip
+    """Narrow ``low`` and ``high``, the hard bounds, to intervals; how each edge is known, and whether for sure."""
+    for at in range(len(seen)):
+        for edge in range(2):
+            here = time[at, edge]
+            if seen[at, edge]:
+                low[at, edge] = high[at, edge] = here
+                how[at, edge], sure[at, edge] = _MEASURED, True
+                continue
+            class_ = 0
+            while class_ < len(runs) and runs[class_] < run[at, edge]:
+                class_ += 1
+            one, spread = kind[at], deviation[at, edge]
+            earliest = np.int64(round(here + below[class_, edge, one] * spread))
+            latest = np.int64(round(here + above[class_, edge, one] * spread))
+            least, greatest = low[at, edge], high[at, edge]
+            low[at, edge] = min(min(max(earliest, least), greatest), here)
+            high[at, edge] = max(min(max(latest, least), greatest), here)
+            how[at, edge] = _BETWEEN if between[at, edge] else _OUTSIDE
+            sure[at, edge] = between[at, edge] and calibrated[class_, edge, one]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def lay_out(window: Any, launches: Any, rows: Any, first: Any, arrival: Any) -> None:
+    """Enter received packets.
+
+    Args:
+        window: of these launches; ``seen`` and ``time`` are written.
+        launches: int64, ascending.
+        rows: int64, packets x (position in the stream, launch, operation, type, time).
+        first: int64, where each program's operations begin.
+        arrival: int64, operations x 2: positions in the stream, written where there is one.
+    """
+    at = 0
+    for row in range(len(rows)):
+        launch = rows[row, 1]
+        if launches[at] > launch:
+            at = 0
+        if launches[at] < launch:
+            at = min(at + launch - launches[at], len(launches) - 1)
+            while launches[at] > launch:  # some between are left out
+                at -= 1
+        place, edge = window.base[at] + rows[row, 2] - first[window.program[at]], rows[row, 3]
+        window.seen[place, edge] = True
+        window.time[place, edge] = rows[row, 4]
+        arrival[place, edge] = rows[row, 0]
 
 
 def filled_launches(seen: Ints, first: int = -1) -> tuple[Ints, int]:
@@ -91,7 +137,13 @@ def filled_launches(seen: Ints, first: int = -1) -> tuple[Ints, int]:
         The launches, and how many are left out because they lie in a run that is too long to be
         filled in: a time stamp that jumped ahead would make up any number of them.
     """
-    there = np.unique(seen)
+    low = int(seen.min())
+    if int(seen.max()) - low <= 4 * len(seen) + 1000:
+        flags = np.zeros(int(seen.max()) - low + 1, np.bool_)
+        flags[seen - low] = True
+        there = low + np.flatnonzero(flags)
+    else:
+        there = np.unique(seen)
     if first >= 0:
         there = np.unique(np.append(there, first)) if len(there) and there[0] - first <= _EMPTY_RUN else there
     gaps = np.diff(there) - 1

@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from framefit.profiling.between import Times, Window, find_gaps
 from framefit.profiling.chain import Costs
+from framefit.profiling.costs import LATE_SPREAD, Tally, gap_lengths, learned_costs
 from framefit.profiling.precedence import Precedence, nominal_times
 from framefit.profiling.sequence import Sequence
 from framefit.profiling.tracks import Track, retimed, track_of
 
-__all__ = ["Match", "Model", "first_model", "learned_times", "learned_tracks", "medians_by"]
+__all__ = ["Match", "Model", "first_model", "hides_launches", "learned_times", "learned_tracks", "medians_by"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -26,7 +27,6 @@ _MEDIAN_VAR = 1.5708  # variance of a median over that of a mean
 _LEAST_RATIO = 0.005  # of a transition: spread that is never gone below, for what no sample shows
 _FAR = 3.0  # standard deviations: a few samples that are off by more are not believed
 _FEW = 8  # values: below, no tail is seen
-_LONG = 64  # events lost in a row: from here on the length says little
 _HUGE = float(1 << 60)
 
 
@@ -74,7 +74,13 @@ class Model:
     astray_ns: float = 0.0
 
 
-def first_model(sequence: Sequence, precedence: Precedence, kinds: int, resolution_ns: float) -> Model:
+def first_model(
+    sequence: Sequence,
+    precedence: Precedence,
+    kinds: int,
+    resolution_ns: float,
+    recorded: npt.NDArray[np.bool_] | None = None,
+) -> Model:
     """What the program's table says, doubted as tables deserve.
 
     Args:
@@ -82,6 +88,7 @@ def first_model(sequence: Sequence, precedence: Precedence, kinds: int, resoluti
         precedence: of the sequence.
         kinds: event ids of the trace.
         resolution_ns: of its time stamps.
+        recorded: bool, operations that send packets at all; ``None``: all do.
     """
     programs = len(sequence.first) - 1
     if sequence.launch_program is None:
@@ -102,7 +109,7 @@ def first_model(sequence: Sequence, precedence: Precedence, kinds: int, resoluti
     least = _floor(resolution_ns)
     tracks = []
     for core in sequence.cores:
-        track = track_of(sequence, int(core), kinds)
+        track = track_of(sequence, int(core), kinds, recorded)
         local = track.operation - np.repeat(sequence.first[:-1], np.diff(track.first))
         events = np.concatenate([np.arange(track.first[p], track.first[p + 1]) for p in launches])
         at = np.concatenate([base[n] + local[track.first[p] : track.first[p + 1]] for n, p in enumerate(launches)])
@@ -123,14 +130,15 @@ def first_model(sequence: Sequence, precedence: Precedence, kinds: int, resoluti
     period = max(float(spans.mean()), 1.0)
     costs = Costs(
         kept=np.log(0.9),
-        opened=np.log(0.1 * 0.3),
-        extended=np.log(0.7),
-        long=np.log(1e-4 / 12),
+        opened=np.log(0.1),
         marked_kept=np.log(0.4),
-        marked_opened=np.log(0.6 * 0.1),
+        marked_opened=np.log(0.6),
+        lengths=gap_lengths(np.zeros(0, np.int64)),
         spurious=np.log(1e-3 / typical / max(2 * kinds, 1)),
-        stalled=np.log(0.1 / 12),
-        paused=np.log((0.1 if sequence.launch_program is None else 0.3) / 12),
+        stalled=0.1,
+        paused=0.1 if sequence.launch_program is None else 0.3,
+        late_log=np.log(typical),
+        late_spread=LATE_SPREAD,
         early=np.log(1e-2),
         stall_ns=0.2 * typical,
         beam=25.0,
@@ -155,26 +163,6 @@ def _floor(resolution_ns: float) -> float:
     return resolution_ns**2 / 6 + 1.0
 
 
-@dataclass
-class _Tally:
-    """Transitions that took as long as they should, and not: within a launch, and from launch to launch."""
-
-    usual: int = 0
-    late: int = 0
-    early: int = 0
-    opened: int = 0
-    paused: int = 0
-    released: int = 0
-
-    def add(self, z: Floats, opens: npt.NDArray[np.bool_]) -> None:
-        """Count transitions by their deviation; ``opens``: into another launch."""
-        self.usual += int(np.count_nonzero(~opens))
-        self.opened += int(np.count_nonzero(opens))
-        self.late += int(np.count_nonzero((z > 6) & ~opens))
-        self.paused += int(np.count_nonzero((z > 6) & opens))
-        self.early += int(np.count_nonzero(z < -6))
-
-
 def learned_tracks(model: Model, matches: Many[Match], sequence: Sequence, tempo: Floats, launches: Ints) -> Model:
     """Medians and deviations of each transition, and what losses were like, from an alignment.
 
@@ -188,7 +176,7 @@ def learned_tracks(model: Model, matches: Many[Match], sequence: Sequence, tempo
     tracks = []
     counts: list[Ints] = []
     marks: list[npt.NDArray[np.bool_]] = []
-    tally = _Tally()
+    tally = Tally()
     off = [np.zeros(1)]
     begin = launch_begins(model, matches, launches)
     offset, submit_var = _offset(begin, launches, sequence, model)
@@ -197,8 +185,7 @@ def learned_tracks(model: Model, matches: Many[Match], sequence: Sequence, tempo
         if len(match.packet) < 2:
             tracks.append(track)
             continue
-        number = _number(track, match)
-        lost = np.diff(number) - 1
+        lost = _lost_before(track, match)[1:]
         at = np.searchsorted(launches, match.launch)
         speed = tempo[at]
         step = np.diff(match.time) / speed[1:]
@@ -213,11 +200,19 @@ def learned_tracks(model: Model, matches: Many[Match], sequence: Sequence, tempo
         off.append(np.abs(match.time - begin[at] - since[match.event] * speed))
         direct = (lost == 0) & ~released
         event = match.event[1:][direct]
-        tally.add((step[direct] - mean[event]) / np.sqrt(var[event]), opens[direct])
+        tally.add(step[direct] - mean[event], np.sqrt(var[event]), opens[direct])
         tally.released += int(np.count_nonzero(released))
         tracks.append(retimed(track, mean, var, since, spans, model.costs.floor_ns2))
     received, matched = sum(match.packets for match in matches), sum(len(match.packet) for match in matches)
-    costs = _learned_costs(model, counts, marks, received, matched, tally, matches)
+    costs = learned_costs(
+        model.costs,
+        np.concatenate([np.zeros(0, np.int64), *counts]),
+        np.concatenate([np.zeros(0, np.bool_), *marks]),
+        tally,
+        received=received,
+        matched=matched,
+        elapsed_ns=sum(float(match.time[-1] - match.time[0]) for match in matches if len(match.time) > 1),
+    )
     return replace(
         model,
         tracks=tuple(tracks),
@@ -233,12 +228,22 @@ def _span(track: Track, program: int) -> float:
     return float(track.since_begin[here].max()) if here.stop > here.start else 0.0
 
 
-def _number(track: Track, match: Match) -> Ints:
-    """Each matched event's number among all that the core sends."""
+def _lost_before(track: Track, match: Match) -> Ints:
+    """How many events were lost before each match, since the one before it; of the first one, -1."""
     if len(track.launch_program):
         program = track.launch_program[match.launch]
-        return np.asarray(track.count_before[match.launch] + match.event - track.first[program])
-    return np.asarray(match.launch * track.events + match.event)
+        number = track.count_before[match.launch] + match.event - track.first[program]
+    else:
+        number = match.launch * track.events + match.event
+    return np.diff(number, prepend=number[:1]) - 1
+
+
+def hides_launches(tracks: Many[Track], matches: Many[Match]) -> bool:
+    """Whether as many events as a launch has are taken for lost between two matches of a core."""
+    return any(
+        bool(np.any(_lost_before(track, match)[1:] >= track.events))
+        for track, match in zip(tracks, matches, strict=True)
+    )
 
 
 def _transitions(track: Track, event: Ints, lost: Ints, step: Floats) -> tuple[Floats, Floats]:
@@ -279,51 +284,6 @@ def _transitions(track: Track, event: Ints, lost: Ints, step: Floats) -> tuple[F
         mean[here] += weight * (median[here] - mean[here])
         var[here] = own + (1 - weight) * track.var_ns2[here]
     return np.maximum(mean, 0.0), var
-
-
-def _learned_costs(
-    model: Model,
-    counts: list[Ints],
-    marks: list[npt.NDArray[np.bool_]],
-    received: int,
-    matched: int,
-    tally: _Tally,
-    matches: Many[Match],
-) -> Costs:
-    """How often and how many events are lost, how often a packet is spurious or late."""
-    lost = np.concatenate([np.zeros(0, np.int64), *counts])
-    marked = np.concatenate([np.zeros(0, np.bool_), *marks])
-    if not len(lost):
-        return model.costs
-
-    def gaps(part: Ints, opened: float, extended: float) -> tuple[float, float, float, float]:
-        # Beta priors of 20 transitions and 5 gaps keep thin evidence near what was thought before.
-        gone = part[part > 0]
-        short = gone[gone < _LONG]
-        some = (len(gone) + 20 * opened) / (len(part) + 20)
-        further = (float(np.sum(short - 1)) + 5 * extended / (1 - extended)) / (len(short) + 5)
-        stay = further / (1 + further)
-        long = max((len(gone) - len(short)) / (len(part) + 1), 1e-2 * some)
-        return np.log1p(-some), np.log(some * (1 - stay)), np.log(stay), np.log(long / 12)
-
-    kept, opened, extended, long = gaps(lost[~marked], 0.1, 0.7)
-    marked_kept, marked_opened, _, _ = gaps(lost[marked], 0.6, 0.9)
-    spurious = min(max((received - matched + 0.5) / (received + 1000), 1e-5), 0.1)
-    elapsed = sum(float(one.time[-1] - one.time[0]) for one in matches if len(one.time) > 1)
-    pace = max(elapsed / max(matched, 1), 1.0)
-    symbols = max(2 * len({int(kind) for track in model.tracks for kind in track.type}), 2)
-    return model.costs._replace(
-        kept=kept,
-        opened=opened,
-        extended=extended,
-        long=long,
-        marked_kept=marked_kept,
-        marked_opened=marked_opened,
-        spurious=np.log(spurious / pace / symbols),
-        stalled=np.log(min(tally.late / (tally.usual + 1000) + 1e-5, 0.1) / 12),
-        paused=np.log(min((tally.paused + 1) / (tally.opened + tally.released + 20), 0.3) / 12),
-        early=np.log(min((tally.early + 1) / (tally.usual + tally.opened + 1000), 0.1)),
-    )
 
 
 def launch_begins(model: Model, matches: Many[Match], launches: Ints) -> Floats:
@@ -446,7 +406,8 @@ def medians_by(key: Ints, value: Floats, size: int, *, wide: bool = False) -> tu
     there = count > 0
     for out, values in ((median, value), (deviation, None)):
         here = np.abs(value - median[key]) if values is None else values
-        ordered = here[np.lexsort((here, key))]
+        order = np.argsort(here)
+        ordered = here[order[np.argsort(key[order].astype(np.min_scalar_type(size)), kind="stable")]]
         if there.any():
             low, high = first[there] + (count[there] - 1) // 2, first[there] + count[there] // 2
             out[there] = (ordered[low] + ordered[high]) / 2

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from framefit.profiling.chain import BEAM, Costs, Room, advance, agreed, compacted, path_of
+from framefit.profiling.chain import BEAM, Costs, Room, advance
 from framefit.profiling.estimates import Match
 from framefit.profiling.intake import EMPTY, Queue, joined
+from framefit.profiling.lineage import agreed, compacted, path_of
 from framefit.profiling.tracks import Tie, Track
 
 __all__ = ["Follower"]
@@ -25,10 +26,13 @@ class Follower:
     Args:
         track: of the core.
         room: to work in; may be shared by searches that take turns.
+
+    Attributes:
+        worth: logarithm of the likelihood of the best assignment so far.
     """
 
     def __init__(self, track: Track, room: Room) -> None:
-        self.track, self._room = track, room
+        self.track, self.worth, self._room = track, 0.0, room
         self._beam = np.zeros((_WIDE, BEAM))
         self._beam[0, _NUMBER] = self._beam[0, _LAUNCH] = self._beam[0, _NODE] = -1
         self._size, self._used, self._idle, self._born = 1, 0, 0, 0
@@ -65,11 +69,12 @@ class Follower:
         done = len(self._open)
         packets = self._open = joined(self._open, queue)
         while done < len(packets):
-            self._room.stamp[:] = -1
-            done, self._size, self._used, self._idle, self._born = advance(
+            self._room.slots[:] = -1
+            done, self._size, self._used, self._idle, self._born, worth = advance(
                 packets.time, packets.symbol, packets.marked, done, self._token + done, self.track, tie, costs,
                 self._room, self._beam, self._size, self._nodes, self._used, self._idle, self._born,
             )  # fmt: skip
+            self.worth += worth
             if done < len(packets):
                 self._make_room()
 

@@ -80,9 +80,7 @@ class Matched:
 
 def rows_of_cores(sequence: Sequence, selected_kinds: tuple[str, ...] | None) -> list[CoreRow]:
     """The operations of each core that send packets, in the order in which they are executed."""
-    sends = np.ones(len(sequence.operations), np.bool_)
-    if selected_kinds is not None:
-        sends = np.array([op.kind in selected_kinds for op in sequence.operations], np.bool_)
+    sends = sequence.recorded(selected_kinds)
     rows = []
     for core in sequence.cores:
         parts = [

@@ -129,3 +129,9 @@ class Sequence:
             submit_ns=None if launches is None else launches.submit_ns,
             repeats=program.repeats,
         )
+
+    def recorded(self, selected_kinds: tuple[str, ...] | None) -> npt.NDArray[np.bool_]:
+        """Which operations a device records that was told to record some kinds only; ``None``: all of them."""
+        if selected_kinds is None:
+            return np.ones(len(self.operations), np.bool_)
+        return np.array([op.kind in selected_kinds for op in self.operations], np.bool_)

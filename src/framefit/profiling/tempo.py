@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from framefit.profiling.between import Times, Window, tempo_ratios
 from framefit.profiling.precedence import Precedence
@@ -14,6 +17,22 @@ Floats = npt.NDArray[np.float64]
 
 _MAD = 1.4826  # of the median absolute deviation to the standard deviation of a normal variable
 _APART = 16  # launches: a distance over which a change of speed shows
+
+
+@njit(cache=True, nogil=True)
+def _walk(ratio: Any, var: Any, step: Any, before: Any, before_var: Any) -> Any:
+    count = len(ratio)
+    mean, spread = np.empty(count), np.empty(count)
+    m, v = before, before_var
+    for at in range(count):
+        v += step
+        gain = v / (v + var[at]) if np.isfinite(var[at]) else 0.0
+        m, v = m + gain * (ratio[at] - m), v * (1 - gain)
+        mean[at], spread[at] = m, v
+    smooth = mean.copy()
+    for at in range(count - 2, -1, -1):
+        smooth[at] += spread[at] / (spread[at] + step) * (smooth[at + 1] - mean[at])
+    return smooth, spread
 
 
 def steadied(
@@ -31,17 +50,7 @@ def steadied(
     Returns:
         Smoothed speeds; and filtered variances, the last of which starts the next window.
     """
-    count = len(ratio)
-    mean, spread = np.empty(count), np.empty(count)
-    m, v = before, before_var
-    for at in range(count):
-        v += step
-        gain = v / (v + var[at]) if np.isfinite(var[at]) else 0.0
-        m, v = m + gain * (ratio[at] - m), v * (1 - gain)
-        mean[at], spread[at] = m, v
-    smooth = mean.copy()
-    for at in range(count - 2, -1, -1):
-        smooth[at] += spread[at] / (spread[at] + step) * (smooth[at + 1] - mean[at])
+    smooth, spread = _walk(ratio, var, step, before, before_var)
     return smooth, spread
 
 

@@ -85,7 +85,7 @@ class Tie(NamedTuple):
     submit_var: float
 
 
-def track_of(sequence: Sequence, core: int, kinds: int) -> Track:
+def track_of(sequence: Sequence, core: int, kinds: int, recorded: npt.NDArray[np.bool_] | None = None) -> Track:
     """The events of the core number ``core``, without times.
 
     Args:
@@ -93,11 +93,12 @@ def track_of(sequence: Sequence, core: int, kinds: int) -> Track:
         core: a core number.
         kinds: event ids of the trace; a packet's symbol is ``2 * kind + type``, and
             ``2 * (kinds + operation) + type`` where it names its operation.
+        recorded: bool, operations of the sequence that send packets at all; ``None``: all do.
     """
     programs = len(sequence.first) - 1
     most = int(np.diff(sequence.first).max())
     symbols = 2 * (kinds + most)
-    mine = np.flatnonzero(sequence.core == core)
+    mine = np.flatnonzero((sequence.core == core) & (True if recorded is None else recorded))
     operation = np.repeat(mine, 2)
     type_ = np.tile([0, 1], len(mine))
     program = np.searchsorted(sequence.first, operation, "right") - 1

@@ -45,6 +45,13 @@ def readable(trace: Trace, sequence: Sequence) -> tuple[Trace, list[str]]:
         np.isin(trace.id, strange),
         f"are of kinds that the program does not have ({_few(trace.kinds, strange)}): ignored",
     )
+    recorded = sequence.recorded(trace.meta.selected_kinds)
+    if not recorded.all():
+        kinds = sorted({op.kind for op, one in zip(sequence.operations, recorded, strict=True) if not one})
+        notes.append(
+            f"{', '.join(kinds)}: not selected for recording; {np.count_nonzero(~recorded)} of {len(recorded)} "
+            "operations of the program are neither in the profile nor counted as lost"
+        )
     if trace.meta.wrap_bits is not None:
         period = (1 << trace.meta.wrap_bits) * trace.meta.resolution_ns
         note((trace.time_ns < 0) | (trace.time_ns >= period), f"have times beyond {trace.meta.wrap_bits} bits")
