@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framefit.core.model import GraphBuilder, Model
+from framefit.core.model import GraphBuilder, Layer, Model
 from framefit.devices.device import Completion
 from framefit.devices.measure import Measurement
 from framefit.workflows.plan import _DISPATCH_NS
@@ -37,8 +38,8 @@ WINDOW_MS = 50.0
 class Quiet:
     """Stands in for ``measure``: what a launch costs follows from its layers, so that no test hangs on the machine.
 
-    40 us, and 1 ns for each 32 MACs, which are the same in what a runtime makes of a model (where channels fill
-    its vectors). It counts its calls; ``scales[n]`` multiplies the durations of call n.
+    40 us, 160 ns for each pixel that a convolution makes, however many channels a runtime pads it to, and 1 ns
+    for each 32 other MACs. It counts its calls; ``scales[n]`` multiplies the durations of call n.
     """
 
     def __init__(self, scales: Sequence[float] = ()) -> None:
@@ -52,9 +53,15 @@ class Quiet:
         found = []
         for launch in launches:
             execution, index = getattr(launch, "__defaults__")  # noqa: B009 - of a lambda
-            work = sum(layer.macs for layer in execution.parts[index].layers) // 32
+            work = sum(map(self._work_ns, execution.parts[index].layers))
             found.append(Measurement(np.full(limits["least_rounds"], int((40_000 + work) * scale), np.int64)))
         return found
+
+    @staticmethod
+    def _work_ns(layer: Layer) -> int:
+        if "Conv" not in layer.op:
+            return layer.macs // 32
+        return 160 * math.prod((layer.outputs[0].shape or ())[2:])
 
 
 LATE_NS = 120_000  # of a window's first launch, on a machine without noise
@@ -83,7 +90,7 @@ def chain() -> Model:
     b = GraphBuilder("chain", 2)
     x = b.upsample(b.input("image", (1, 3, 16, 16)), 3)
     for _ in range(10):
-        x = b.conv(x, 32, activation="Relu")
+        x = b.conv(x, 24, activation="Relu")
     b.output(b.op("GlobalAveragePool", x), "pooled")
     return b.build()
 
