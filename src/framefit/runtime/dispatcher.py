@@ -260,7 +260,7 @@ class Dispatcher:
                     self.frames.add(index, frame, Fate.SKIPPED, window, released)
                     continue
                 dropped = self._put(job, Arrival(frame, window))
-                if index in self._turns:
+                if self._one_thread and index in self._turns:
                     self._needed[self._turns[index]] = job.next_ns
                 if dropped is not None:
                     fate = Fate.REFUSED if dropped.window == window else Fate.QUEUE_FULL
@@ -334,7 +334,7 @@ class Dispatcher:
                 break
             add(program, window, frame, done.started_ns, finished, ready_ns, followed, -1)
             segment, ready_ns, followed, launch = segment + 1, finished, True, following
-        job.next_segment = segment + 1
+        job.next_segment = segment + 1 if segment < last else 0  # another thread may look at it
         spent = -1
         if self._on_thread and (finished - done.started_ns > estimates[segment] or not self._one_thread):
             spent = self._spent(done, *read_ns)
