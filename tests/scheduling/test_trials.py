@@ -93,16 +93,21 @@ def trial(*, fits: bool = True, overhead: float = 0.01, served: float = 0.5, seg
 
 
 def test_what_is_preferred() -> None:
-    """What fits, then what keeps the budget for boundaries, then what serves most, then fewer segments."""
+    """What fits, then what keeps twice the budget for boundaries, then what serves most, then fewer segments.
+
+    What exceeds the budget has to serve a tenth more.
+    """
     best = trial(served=0.5)
     others = [
         trial(fits=False, served=0.9),
-        trial(overhead=MOST_OVERHEAD_RATIO + 0.001, served=0.8),
+        trial(overhead=2 * MOST_OVERHEAD_RATIO + 0.001, served=0.8),
+        trial(overhead=MOST_OVERHEAD_RATIO + 0.001, served=0.54),
         trial(served=0.45),
         trial(served=0.501, segments=9),
     ]
-    for order in itertools.permutations([best, *others], 5):
+    for order in itertools.permutations([best, *others]):
         assert preferred(order) is best
+    assert preferred([best, trial(overhead=MOST_OVERHEAD_RATIO + 0.001, served=0.6)]) is not best
     assert preferred(others[:2]) is others[1], "where none keeps the budget"
 
 

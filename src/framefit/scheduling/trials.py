@@ -8,6 +8,7 @@ measured; what was learned about the boundaries leads to the next ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,7 @@ Runs = Sequence[tuple[int, int]]
 Floats = npt.NDArray[np.float64]
 
 _ALIKE = 0.005  # of the time: less is not worth another cut
+_BEYOND = 0.9  # of what is served counts where boundaries cost more than their budget
 _SWEEPS = 20
 
 
@@ -55,17 +57,22 @@ class Trial:
 
     @property
     def rank(self) -> tuple[bool, bool, float, int]:
-        """The least is the best: what fits, within the budget for boundaries, serves most, in the fewest segments."""
+        """The least is the best: what fits, serves most, in the fewest segments.
+
+        Beyond the budget for boundaries, and up to twice that, it has to serve a tenth more: the budget is there so
+        that much is served, and a campaign cannot tell 2 from 3 %.
+        """
+        counted = self.served_ratio * (_BEYOND if self.overhead_ratio > MOST_OVERHEAD_RATIO else 1)
         return (
             not self.fits,
-            self.overhead_ratio > MOST_OVERHEAD_RATIO,
-            -round(self.served_ratio / _ALIKE) * _ALIKE,
+            self.overhead_ratio > 2 * MOST_OVERHEAD_RATIO,
+            -round(counted / _ALIKE) * _ALIKE,
             sum(len(model.segments) for model in self.cutting.models),
         )
 
 
 def ways_to_cut(candidates: Sequence[Candidate], beat: Beat, mode: Mode, most: int) -> list[Cutting]:
-    """Different cuttings, the best at estimated costs first, and that of the fewest segments.
+    """Different cuttings: the best at estimated costs first, that of the fewest segments, and some between these two.
 
     Of those with the same numbers of segments the best one: prices are not so exact that
     several would be worth trying.
@@ -93,9 +100,13 @@ def ways_to_cut(candidates: Sequence[Candidate], beat: Beat, mode: Mode, most: i
     if not best:
         return [cut(candidates, beat, mode)]
     ranked = sorted(best.items(), key=lambda item: (-round(item[1][0] / _ALIKE) * _ALIKE, sum(item[0])))
-    fewest = min(best, key=sum)
-    chosen = [counts for counts, _ in ranked if counts != fewest][: most - 1]
-    return [best[counts][1] for counts, _ in ranked if counts in (fewest, *chosen)]
+    order = [counts for counts, _ in ranked]
+    fewest, chosen = min(best, key=sum), order[:1]
+    for part in range(1, most - 1):  # boundaries may cost more than they are thought to: fewer of them
+        wanted = sum(order[0]) * (sum(fewest) / sum(order[0])) ** (part / (most - 1))
+        left = [counts for counts in order if counts not in (fewest, *chosen)]
+        chosen += sorted(left, key=lambda counts: abs(math.log(sum(counts) / wanted)))[:1]
+    return [best[counts][1] for counts in order if counts in (fewest, *chosen)]
 
 
 def tried(
