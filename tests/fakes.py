@@ -25,6 +25,7 @@ class FakeBinding:
 
     label: str
     tensors: Tensors
+    core: int = 3
 
     def output(self, name: str) -> Array:
         """The attached array, as it is; an empty one where none is attached."""
@@ -37,11 +38,12 @@ class FakeHandle:
 
     segment: Model
     label: str
+    unit: Unit
 
     @property
     def operations(self) -> tuple[Operation, ...]:
         """One."""
-        return (Operation.opaque(self.label, self.segment.layers[-1].name, "fake0"),)
+        return (Operation.opaque(self.label, self.segment.layers[-1].name, self.unit.name),)
 
     def bind(self, tensors: Tensors) -> FakeBinding:
         """Check the arrays and keep them."""
@@ -52,11 +54,11 @@ class FakeHandle:
                 raise DeviceError(f"{self.label}: no array for {tensor.name!r}")
             if array.dtype.name != tensor.dtype or array.shape != tensor.shape or not array.flags.c_contiguous:
                 raise DeviceError(f"{self.label}: the array for {tensor.name!r} does not fit")
-        return FakeBinding(self.label, tensors)
+        return FakeBinding(self.label, tensors, self.unit.core)
 
 
 class FakeDevice:
-    """One unit that takes exactly as long as it is told and leaves all outputs as they are.
+    """Units that take exactly as long as they are told and leave all outputs as they are.
 
     Args:
         durations_ns: of a launch: one number, by label, or (label, launch number) -> ns.
@@ -64,6 +66,8 @@ class FakeDevice:
         fail_at: number of the launch that fails, counted from 0 over all labels.
         trace_events: capacity of the event buffer.
         groups: what ``fusions`` answers, as far as the model has such nodes.
+        units: how many; "fake0" of core 3, "fake1" of core 4, ...
+        link_ns: until what one unit has written can be read by another.
     """
 
     def __init__(
@@ -74,9 +78,14 @@ class FakeDevice:
         fail_at: int | None = None,
         trace_events: int = 1 << 18,
         groups: tuple[tuple[str, ...], ...] = (),
+        units: int = 1,
+        link_ns: int = 0,
     ) -> None:
         self.clock: Clock = clock or VirtualClock()
-        self.target = Target(name="fake", kind="ort", units=(Unit(name="fake0", preemptive=False, core=3),))
+        made = tuple(Unit(name=f"fake{number}", preemptive=False, core=3 + number) for number in range(units))
+        self.target = Target(name="fake", kind="ort", units=made)
+        self.handed: list[tuple[str, str, int, int]] = []
+        self._link_ns = link_ns
         self.launches: list[tuple[str, int, int]] = []
         self._durations_ns = durations_ns
         self._fail_at = fail_at
@@ -91,10 +100,10 @@ class FakeDevice:
 
     def compile(self, segment: Model, unit: str, label: str) -> FakeHandle:
         """A handle of that label."""
-        if unit != self.target.units[0].name:
-            raise DeviceError(f"no unit {unit!r}; units: {self.target.units[0].name}")
+        if unit not in [one.name for one in self.target.units]:
+            raise DeviceError(f"no unit {unit!r}; units: {', '.join(one.name for one in self.target.units)}")
         self._kinds.setdefault(label, len(self._kinds))
-        return FakeHandle(segment, label)
+        return FakeHandle(segment, label, self.target.unit(unit))
 
     def submit(self, binding: Binding) -> Completion:
         """Let the launch's duration pass."""
@@ -106,10 +115,15 @@ class FakeDevice:
         finished = started + self._duration_ns(label, number)
         self.clock.sleep_until_ns(finished)
         self.launches.append((label, started, finished))
-        core = self.target.units[0].core
+        core = binding.core
         self._recorder.add(started, self._kinds[label], EventType.START, core, 0)
         self._recorder.add(finished, self._kinds[label], EventType.END, core, 0)
         return Completion(started, finished)
+
+    def arrival_ns(self, sender: str, receiver: str, size_bytes: int, written_ns: int) -> int:
+        """After the link's time."""
+        self.handed.append((sender, receiver, size_bytes, written_ns))
+        return written_ns + self._link_ns
 
     def events(self) -> Trace:
         """Packets since the last call."""

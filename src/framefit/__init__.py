@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from framefit.core.timetable import Timetable
     from framefit.core.workload import Workload, load_workload
     from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
+    from framefit.runtime.outlets import Output, Request, Subscription
     from framefit.workflows.cycles import cycles
     from framefit.workflows.demo import demo
     from framefit.workflows.doctor import doctor
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from framefit.workflows.plan import Plan, plan
     from framefit.workflows.profile import profile
     from framefit.workflows.run import run
+    from framefit.workflows.runner import Runner
     from framefit.workflows.simulate import simulate
     from framefit.workflows.table import compare_tables, merge_tables, table
     from framefit.workflows.targets import targets
@@ -43,8 +45,12 @@ _HOME = {
     "InfeasibleError": "framefit.errors",
     "InputError": "framefit.errors",
     "Model": "framefit.core.model",
+    "Output": "framefit.runtime.outlets",
     "Plan": "framefit.workflows.plan",
+    "Request": "framefit.runtime.outlets",
     "RunResult": "framefit.workflows.folder",
+    "Runner": "framefit.workflows.runner",
+    "Subscription": "framefit.runtime.outlets",
     "Target": "framefit.core.target",
     "Timetable": "framefit.core.timetable",
     "Workload": "framefit.core.workload",
@@ -74,8 +80,12 @@ __all__ = [
     "InfeasibleError",
     "InputError",
     "Model",
+    "Output",
     "Plan",
+    "Request",
     "RunResult",
+    "Runner",
+    "Subscription",
     "Target",
     "Timetable",
     "Workload",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,42 @@ class TestOrtDevice(DeviceConformance):
             device.submit(binding)
             np.testing.assert_array_equal(binding.output("where"), np.nonzero(np.maximum([row], 0)))
             np.testing.assert_array_equal(binding.output("positive"), np.maximum([row], 0))
+
+    def test_a_unit_a_core(self, tmp_path: Path) -> None:
+        """Segments are compiled for the unit asked for; threads run them side by side."""
+        device, model = OrtDevice((4, 9), cache=tmp_path), small_network()
+        assert [(unit.name, unit.core) for unit in device.target.units] == [("cpu4", 4), ("cpu9", 9)]
+        assert device.core == 4
+        feeds = random_inputs(model, 0)
+        expected = Runner(model).whole(feeds)
+        bindings = {}
+        for unit in ("cpu4", "cpu9"):
+            arrays = arrays_for(model)
+            arrays["image"][...] = feeds["image"]
+            handle = device.compile(model, unit, f"net.{unit}")
+            assert [operation.unit for operation in handle.operations] == [unit]
+            bindings[unit] = handle.bind(arrays)
+
+        def part(unit: str) -> None:
+            for _ in range(300):
+                device.submit(bindings[unit])
+
+        threads = [threading.Thread(target=part, args=(unit,)) for unit in bindings]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for binding in bindings.values():
+            assert difference(expected, {"pooled": binding.output("pooled")}) <= 1e-5
+        trace = device.events()
+        assert len(trace) == 2 * 2 * 300
+        for core in (4, 9):
+            mine = trace.time_ns[trace.core == core]
+            assert len(mine) == 2 * 300
+            assert (np.diff(mine) >= 0).all()
+        with pytest.raises(DeviceError, match="no unit 'cpu1'; units: cpu4, cpu9"):
+            device.compile(model, "cpu1", "net")
+        assert device.arrival_ns("cpu4", "cpu9", 10**9, 77) == 77
 
     def test_second_compile_comes_from_the_cache(self, tmp_path: Path) -> None:
         """A compiled segment is taken from its file; with another network's content there, that one runs."""

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from framefit.core.results import Metrics, Miss, ModelMetrics, Percentiles, StreamMetrics
 from framefit.core.timetable import Fix, PlannedModel, Segment, Timetable
-from framefit.report.tables import format_bytes, format_duration, format_ratio, metrics_view, plan_view
+from framefit.report.plan_tables import plan_view
+from framefit.report.tables import format_bytes, format_duration, format_ratio, metrics_view
 
 
 def shown(renderable, width=80):

@@ -6,19 +6,15 @@ import base64
 import dataclasses
 import json
 import re
-import shutil
-import subprocess
 import zlib
 
 import numpy as np
 import pytest
+from browser import needs_browser, opened
 
 from framefit.core.program import Launches
 from framefit.errors import InputError
 from framefit.report.timeline import LossRegion, write_timeline
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
 
 
 def written(path, made, **changed):
@@ -148,19 +144,6 @@ def test_overwriting_a_page(profiled, tmp_path):
     with pytest.raises(InputError, match="--force"):
         written(path, profiled)
     written(path, profiled, force=True)
-
-
-def opened(path, address="", seconds=2):
-    """What the page says of itself once a browser has drawn it."""
-    command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-        "--disable-component-update", "--disable-extensions", f"--virtual-time-budget={1000 * seconds}",
-        "--window-size=1280,900", f"--user-data-dir={path.parent / 'browser'}", "--dump-dom", f"file://{path}{address}",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=280)
-    root = re.search(r"<html[^>]*>", done.stdout)
-    assert root is not None
-    return dict(re.findall(r'data-([\w-]+)="([^"]*)"', root[0])), done.stdout
 
 
 @needs_browser

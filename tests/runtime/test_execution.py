@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from framefit.core.model import GraphBuilder, Model, TensorInfo
 from framefit.core.workload import Preprocess
 from framefit.devices.ort import OrtDevice
 from framefit.errors import FramefitError, InputError
+from framefit.runtime.buffers import unit_bytes
 from framefit.runtime.execution import Execution, greatest_difference
 from framefit.runtime.prepare import Preparation
 from networks import NETWORKS, Runner, difference, random_inputs
@@ -103,7 +105,7 @@ def test_state_is_handed_on_without_a_copy() -> None:
     fed_back.finish()
     fed_back.load(frame)
     fed_back.launch(0)
-    following = fed_back._bindings[fed_back._parity][0]
+    following = fed_back._bindings[fed_back._turn][0]
     for name, array in zip(STATE, now, strict=True):
         assert np.shares_memory(following.tensors[name], array)
         assert (following.tensors[name] == 1).all()
@@ -451,3 +453,97 @@ def test_greatest_difference_of_several_outputs() -> None:
     assert greatest_difference(whole, whole) == 0
     assert greatest_difference(whole | {"b": np.asarray([10, 25])}, whole) == 0.25
     assert greatest_difference(whole | {"c": np.asarray([True, True])}, whole) == 1
+
+
+# On several units ----------------------------------------------------------------------------
+
+
+def on_units(device: OrtDevice | FakeDevice, model: Model, units: Sequence[int], **options: Any) -> Execution:
+    """A model cut as soon as it may be, the last segment of all that is left, on the device's units."""
+    names = [device.target.units[unit].name for unit in units]
+    pieces = bounds(model)
+    pieces[len(units) - 1 :] = [(pieces[len(units) - 1][0], pieces[-1][1])]
+    return Execution(model, pieces, device, names, **options)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("name", ["plain", "residual", "two_ends", "lstm", "passed_through"])
+def test_stages_equal_the_whole(tmp_path: Path, name: str, slots: int) -> None:
+    """Frame by frame, with as many frames on their way as may be, each stage one frame ahead of the next."""
+    model, state = NETWORKS[name](), STATE if name == "lstm" else {}
+    device = OrtDevice((0, 1), cache=tmp_path)
+    whole = execution(model, device, state=state)
+    count = min(3, len(bounds(model)))
+    cut = on_units(device, model, [index % 2 for index in range(count)], state=state, slots=slots)
+    assert cut.units == ("cpu0", "cpu1", "cpu0")[:count]
+    inputs = list(frames(model, 7, state))
+    expected = [whole.run(frame) for frame in inputs]
+    stages, waiting, found = cut.stages(), list(inputs), []
+    assert [len(stage.labels) for stage in stages] == [1] * count
+    at: list[int | None] = [None] * count  # the frame that each stage is done with
+    while len(found) < len(inputs):
+        for number in reversed(range(count)):
+            in_flight = sum(frame is not None for frame in at)
+            if number and at[number - 1] is not None:
+                at[number], at[number - 1] = at[number - 1], None
+            elif not number and waiting and at[0] is None and in_flight < cut.slots:
+                at[0] = len(inputs) - len(waiting)
+                stages[0].load(waiting.pop(0))
+            else:
+                continue
+            stages[number].launch(0)
+            if number == count - 1:
+                found.append(stages[-1].results())
+                at[-1] = None
+            stages[number].finish()
+    for one, other in zip(found, expected, strict=True):
+        assert greatest_difference(one, other) <= 1e-4
+
+
+def test_what_crosses_stages_exists_once_a_slot() -> None:
+    """Tensors of two frames never share memory there; within a stage they do, and all of it was planned."""
+    model, device = chain(6, 16), FakeDevice(units=2)
+    cut = on_units(device, model, [0, 0, 0, 1, 1, 1], slots=3)
+    size = 4 * 16
+    assert len(cut._tensors) == 3
+    crossing = cut.parts[2].outputs[0].name
+    for name in (crossing, model.inputs[0].name, model.outputs[0].name):
+        assert not any(np.shares_memory(one[name], other[name]) for one, other in combinations(cut._tensors, 2))
+    inner = cut.parts[0].outputs[0].name
+    assert all(np.shares_memory(cut._tensors[0][inner], other[inner]) for other in cut._tensors)
+    assert cut.unit_bytes == {"fake0": (3 + 3 + 2) * size, "fake1": (3 + 2) * size}
+    assert cut.memory_bytes == allocated(cut)
+    both = unit_bytes(model, cut.bounds, cut.units, {}, slots=3, separate=True)
+    assert both == {"fake0": (3 + 3 + 2) * size, "fake1": (3 + 2 + 3) * size}
+
+
+def allocated(cut: Execution) -> int:
+    """Bytes of all memory behind its tensors."""
+    blocks = {}
+    for tensors in cut._tensors:
+        for array in tensors.values():
+            base = array
+            while isinstance(base.base, np.ndarray):
+                base = base.base
+            blocks.setdefault(id(base), (base, []))[1].append(array)
+    total = 0
+    for _, arrays in blocks.values():
+        begin = min(array.__array_interface__["data"][0] for array in arrays)
+        end = max(array.__array_interface__["data"][0] + array.nbytes for array in arrays)
+        total += end - begin
+    return total
+
+
+@pytest.mark.parametrize(("units", "slots"), [([0, 0, 0], 3), ([0, 0, 0, 1], 3), ([0, 0, 1], 1), ([0, 1, 0], 1)])
+def test_state_that_a_later_stage_gives_allows_one_frame_in_flight(units: list[int], slots: int) -> None:
+    """The next frame needs it; state that stays in one stage, or goes ahead, does not hold the others up."""
+    b = GraphBuilder("counter")
+    x = b.op("Add", b.input("x", (1, 16)), b.input("before", (1, 16)))
+    after = b.op("Relu", x)
+    b.output(after, "after")
+    b.output(b.op("Neg", after), "negative")
+    model = b.build()
+    device = FakeDevice(units=2)
+    cut = on_units(device, model, units, state={"before": "after"}, slots=3)
+    assert cut.slots == slots
+    assert cut.memory_bytes == allocated(cut)

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from framefit.runtime.log import Fate, FrameLog, LaunchLog
+from framefit.runtime.log import Fate, Fates, FrameLog, LaunchLog, ToldFrameLog
 
 
 def test_launches_that_failed_are_left_out() -> None:
@@ -108,3 +108,55 @@ def test_no_launch_is_lost_between_threads() -> None:
         mine = rows[rows[:, LaunchLog.PROGRAM] == program]
         assert np.array_equal(mine[:, LaunchLog.FRAME], np.arange(count))
         assert np.array_equal(mine[:, LaunchLog.FINISHED], np.arange(count))
+
+
+def test_a_snapshot_stays_as_it_is() -> None:
+    """It holds what was logged until then, settled or not, and lets the log grow."""
+    log = FrameLog()
+    log.add(0, 0, Fate.DONE, 0, 5, 6, 7)
+    log.settle()
+    log.add(0, 1, Fate.LATE, 1, 8, 9, 10)
+    copied = log.snapshot()
+    log.add(0, 2, Fate.DONE, 2, 11, 12, 13)
+    log.settle()
+    assert copied[:, FrameLog.FRAME].tolist() == [0, 1]
+    assert log.rows()[:, FrameLog.FRAME].tolist() == [0, 1, 2]
+    assert FrameLog().snapshot().shape == (0, 7)
+
+
+def test_snapshots_while_another_thread_logs() -> None:
+    """Each is a part of the log from its beginning: no row twice, none torn."""
+    log, done = FrameLog(), threading.Event()
+
+    def fill() -> None:
+        for frame in range(20_000):
+            log.add(frame % 3, frame, Fate.DONE, frame, frame, frame, frame)
+            if frame % 7 == 0:
+                log.settle()
+        done.set()
+
+    thread = threading.Thread(target=fill)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        thread.start()
+        while not done.is_set():
+            rows = log.snapshot()
+            frames = rows[:, FrameLog.FRAME]
+            assert np.array_equal(frames, np.arange(len(rows)))
+            assert np.array_equal(frames, rows[:, FrameLog.FINISHED])
+    finally:
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert len(log) == 20_000
+
+
+def test_fates_can_be_asked_for() -> None:
+    """One is known as soon as it is decided or logged; before that, and beyond, nothing is."""
+    fates = Fates(2)
+    log = ToldFrameLog(fates)
+    log.add(1, 3, Fate.SKIPPED, 3, 0)
+    fates.decide(0, 1, Fate.LATE)
+    assert [fates.of(0, frame) for frame in range(3)] == [None, Fate.LATE, None]
+    assert [fates.of(1, frame) for frame in (2, 3, 4)] == [None, Fate.SKIPPED, None]
+    assert len(log) == 1

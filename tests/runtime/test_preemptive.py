@@ -341,7 +341,7 @@ class Hesitant(Queue):
 
     def put(self, frame: Arrival) -> Arrival | None:
         """As every queue does, but slowly."""
-        if super().__len__() == self._depth:
+        if super().__len__() == self.depth:
             time.sleep(0.0005)
             dropped = self._frames.popleft()
             time.sleep(0.0005)

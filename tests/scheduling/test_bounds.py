@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.scheduling.bounds import Work, fluid_bounds_hz, fluid_rates, packing_bounds_hz
+from framefit.scheduling.bounds import Work, fair_rates, fluid_bounds_hz, fluid_rates, packing_bounds_hz
 
 works = st.builds(
     lambda segments, every, frames: Work(sum(segments), segments, every, frames),
@@ -110,3 +111,23 @@ def test_the_packing_bound_serves_in_turn_too() -> None:
     assert packing_bounds_hz(100, 40, work, windows=600) == [pytest.approx(5e6), pytest.approx(5e6)]
     rare = [Work(60, [30, 30], every=4), Work(60, [30, 30])]
     assert packing_bounds_hz(100, 40, rare, windows=600) == [pytest.approx(2.5e6), pytest.approx(7.5e6, rel=0.01)]
+
+
+@given(
+    st.floats(0, 500),
+    st.lists(st.tuples(st.floats(1, 300), st.integers(1, 4), st.floats(0.1, 2)), min_size=1, max_size=4),
+)
+def test_on_one_unit_fair_rates_are_those_of_a_fluid(
+    residual_ns: float, models: list[tuple[float, int, float]]
+) -> None:
+    """The same filling of one residual, in the models' shares."""
+    fluid = fluid_rates(residual_ns, [Work(ns, every=every, share=share) for ns, every, share in models])
+    work, every, share = (np.array(values, np.float64) for values in zip(*models, strict=True))
+    assert fair_rates(residual_ns, work[:, None], 1 / every, share) == pytest.approx(fluid, rel=1e-6, abs=1e-9)
+
+
+def test_whoever_uses_a_full_unit_stays_where_it_is() -> None:
+    """60 and 60 on the first unit of 100, and 20 and 50 on the second: the third model has what is left there."""
+    work = np.array([[60.0, 0], [60, 20], [0, 50]])
+    rates = fair_rates(np.array([100.0, 100.0]), work, np.ones(3) * 3, np.ones(3))
+    assert rates == pytest.approx([100 / 120, 100 / 120, (100 - 20 * 100 / 120) / 50])

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from plans import planned
+from unit_plans import link, on_units
 
-from framefit.core.timetable import Slot, Timetable
+from framefit.core.timetable import PlannedModel, Slot, Timetable
 from framefit.scheduling.check import check_timetable
 from framefit.scheduling.timetable import Beat, Demand, build_timetable
 
@@ -171,3 +172,99 @@ def test_a_background_result_may_not_be_older_than_its_deadline(deadline_ns: int
 def test_priority_and_residual_agree_with_the_windows(changes: dict[str, int]) -> None:
     """The plan's figures are the worst window's."""
     assert "window 0: 30 ns reserved, the plan says" in " ".join(check_timetable(replace(good(), **changes)))
+
+
+def two_units() -> Timetable:
+    """Windows of 100: 20 on npu0, 10 away 15 on npu1, and 30 and 25 of a background model the same way, 8 bytes."""
+    apart = link("npu0", "npu1", 10)
+    first = on_units("first", [("npu0", 20), ("npu1", 15)], priority=True)
+    later = on_units("later", [("npu0", 30), ("npu1", 25)], slots=1, boundary_bytes=8)
+    timetable = build_timetable(Beat(100, 0, links=(apart,)), [first, later])
+    slots = [(s.unit, s.model, s.start_ns) for s in timetable.windows[0].slots]
+    assert slots == [("npu0", "first", 0), ("npu0", "later", 20), ("npu1", "first", 30), ("npu1", "later", 60)]
+    return timetable
+
+
+def two_in_flight(timetable: Timetable) -> Timetable:
+    """Each frame's second segment in the window after its first."""
+    windows = []
+    for index in range(3):
+        slots = timetable.windows[0].slots
+        kept = [replace(s, frame=index - (s.model == "later" and s.unit == "npu1")) for s in slots]
+        left = [s for s in kept if s.frame >= 0 and not (index == 2 and (s.model, s.unit) == ("later", "npu0"))]
+        windows.append(replace(timetable.windows[0], index=index, slots=tuple(left)))
+    return replace(timetable, windows=tuple(windows), hyperperiod_windows=3)
+
+
+def test_a_good_timetable_of_two_units_passes() -> None:
+    """Nothing is found, whatever the units support and have."""
+    every_unit = {"later": [["npu0"], ["npu0", "npu1"]]}
+    assert check_timetable(two_units(), supported=every_unit, memory_limit_bytes={"npu0": 8, "npu1": 8}) == []
+    assert check_timetable(replace(two_in_flight(two_units()), models=(two_units().models[0], slots_of(2)))) == []
+
+
+def slots_of(count: int) -> PlannedModel:
+    """The background model with so many slots; what crosses is there as often."""
+    return replace(two_units().model("later"), slots=count, segments=tuple(
+        replace(segment, boundary_bytes=8 // count) for segment in two_units().model("later").segments
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (with_slot(0, 3, start_ns=59), "later frame 0: segment 1 begins 1 ns before its tensors are on npu1"),
+        (with_slot(0, 2, start_ns=29), "first frame 0: segment 1 begins 1 ns before its tensors are on npu1"),
+        (with_slot(0, 2, start_ns=29), "window 0: first[1] outside its priority period"),
+        (two_in_flight, "later: 2 frames in flight at 120 ns, it has slots for 1"),
+        (
+            lambda t: replace(t, memory_bytes={"npu0": 8, "npu1": 7}),
+            "npu1: 7 bytes planned, tensors that cross units take 8",
+        ),
+        (with_slot(0, 1, unit="npu1"), "window 0: later[0] on unit 'npu1', compiled for 'npu0'"),
+        (lambda t: replace(t, priority_ns=19), "window 0: 20 ns reserved, the plan says 19"),
+        (
+            lambda t: replace(
+                t,
+                windows=(replace(t.windows[0], priority=(*t.windows[0].priority, replace(t.windows[0].priority[0]))),),
+            ),
+            "window 0: the priority periods of first and first overlap on npu0",
+        ),
+    ],
+)
+def test_a_violation_across_units_is_found(change: Callable[[Timetable], Timetable], found: str) -> None:
+    """Breaking one thing of a good timetable of two units gives the sentence that names it."""
+    assert found in check_timetable(change(two_units()))
+
+
+def test_a_unit_that_does_not_support_a_segment_is_found() -> None:
+    """The second segment is supported on the other unit only."""
+    wrong = check_timetable(two_units(), supported={"later": [["npu0"], ["npu0"]]})
+    assert wrong == ["later[1]: unit 'npu1' does not support it"]
+
+
+def test_a_reader_that_begins_before_what_it_reads_is_found() -> None:
+    """Moved before the end of the other model's frame; and a model that is not there."""
+    models = [on_units("source", [("npu0", 30)]), on_units("reader", [("npu0", 20)], after=("source",))]
+    timetable = build_timetable(Beat(100, 0), models)
+    assert check_timetable(timetable) == []
+    early = with_slots(
+        timetable, 0, tuple(replace(s, start_ns=(s.start_ns + 50) % 80) for s in timetable.windows[0].slots)
+    )
+    assert "reader: frame 0 begins at 0 ns, before source has given it its input" in check_timetable(early)
+    alone = replace(timetable.model("reader"), after=("nobody",))
+    wrong = check_timetable(replace(timetable, models=(timetable.models[0], alone)))
+    assert "reader: reads 'nobody', which is not planned" in wrong
+
+
+def test_windows_of_differing_length_are_checked() -> None:
+    """Windows of 100 and 60, the priority model due in the first of them only."""
+    beat = Beat(60, 0, lengths_ns=(100, 60), demands={"first": Demand(releases=(0,))})
+    timetable = build_timetable(beat, [planned("first", [30], priority=True), planned("later", [55])])
+    releases = {"first": (0,)}
+    assert check_timetable(timetable, lengths_ns=(100, 60), releases=releases) == []
+    assert "window 1: priority model first runs 0 segments, due is True" in check_timetable(
+        timetable, lengths_ns=(100, 60)
+    )
+    wrong = check_timetable(timetable, lengths_ns=(100, 70), releases=releases)
+    assert "window 1: 60 ns, releases are 70 ns apart" in wrong

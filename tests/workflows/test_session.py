@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from framefit.errors import InputError
+from framefit.workflows.asked import counted_windows
 from framefit.workflows.folder import RunResult
 from framefit.workflows.plan import plan
 from framefit.workflows.run import run
-from framefit.workflows.session import Session, counted_windows
+from framefit.workflows.session import Session
 from framefit.workflows.simulate import simulate
 from workloads import listing, write_app, write_models, write_target
 

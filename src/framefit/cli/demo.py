@@ -40,7 +40,7 @@ def demo(
     if json:
         show_json(result.metrics)
     else:
-        from framefit.report.tables import plan_view
+        from framefit.report.plan_tables import plan_view
 
         show(
             "Two built-in networks with seeded random weights: the timing is real, their outputs mean nothing.\n"

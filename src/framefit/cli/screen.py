@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -60,9 +61,11 @@ class Progress:
 
 
 def show(*parts: RenderableType) -> None:
-    """Print rich renderables on stdout; NO_COLOR and pipes are honoured."""
+    """Print rich renderables on stdout; NO_COLOR, pipes and their encoding are honoured."""
     from rich.console import Console
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a name that the encoding lacks ends no command
     console = Console(highlight=False)
     for part in parts:
         console.print(part, markup=False)

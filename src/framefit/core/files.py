@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import os
 import shutil
 import types
@@ -57,19 +58,25 @@ def _record_in(annotation: Any) -> tuple[type[Record] | None, str]:
     return None, "one"
 
 
+@functools.cache
+def _keys(kind: type[Record]) -> dict[str, tuple[type[Record] | None, str]]:
+    """Keys of a record as in its file, and which records they hold; see :func:`_record_in`."""
+    hints = get_type_hints(kind)
+    return {field.encode_name: _record_in(hints[field.name]) for field in msgspec.structs.fields(kind)}
+
+
 def _unknown_keys(data: Any, kind: type[Record], path: str) -> Iterator[str]:
     """Messages about keys of ``data`` that ``kind`` does not have, depth first."""
     if not isinstance(data, dict):
         return
-    hints = get_type_hints(kind)
-    known = {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
+    known = _keys(kind)
     for key, value in data.items():
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(known)}"
             yield f"unknown key {path}.{key}{hint}"
             continue
-        record, nesting = _record_in(hints[known[key]])
+        record, nesting = known[key]
         if record is None:
             continue
         if nesting == "list" and isinstance(value, list):

@@ -27,6 +27,7 @@ __all__ = [
     "Cache",
     "Cost",
     "Host",
+    "Link",
     "Memory",
     "Processor",
     "Sparsity",
@@ -281,6 +282,30 @@ class Host(Record, kw_only=True):
         return time
 
 
+class Link(Record, kw_only=True):
+    """What tensors pass on their way from one unit's memory to another's; units without one share theirs.
+
+    Attributes:
+        between: names of the two units; tensors go both ways, one at a time.
+        latency_ns: fixed, of each transfer.
+        bandwidth_gbps: gigabytes (10^9) a second; default: only the latency counts.
+    """
+
+    between: tuple[str, str]
+    latency_ns: float = 0.0
+    bandwidth_gbps: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.between[0] == self.between[1]:
+            raise ValueError(f"a link is between two units, not {self.between[0]!r} and itself")
+        _not_negative("latency_ns", self.latency_ns)
+        _positive("bandwidth_gbps", self.bandwidth_gbps)
+
+    def occupied_ns(self, size_bytes: float) -> float:
+        """How long a transfer keeps others waiting; it arrives ``latency_ns`` after that."""
+        return size_bytes / self.bandwidth_gbps if self.bandwidth_gbps else 0.0
+
+
 class TraceUnit(Record, kw_only=True):
     """The part that makes event packets.
 
@@ -391,6 +416,7 @@ class Target(Record, kw_only=True):
         name: what ``app.toml`` calls it.
         kind: "ort" (ONNX Runtime on this machine) or "npu" (a described accelerator).
         units: default: one, named like the target.
+        links: between units whose memories are separate; others share theirs.
     """
 
     schema_version: int = 1
@@ -402,6 +428,7 @@ class Target(Record, kw_only=True):
     cache: Cache | None = None
     sparsity: Sparsity = Sparsity()
     units: tuple[Unit, ...] = ()
+    links: tuple[Link, ...] = ()
     host: Host = Host()
     trace: TraceUnit = TraceUnit()
     cost: Cost = Cost()
@@ -413,6 +440,12 @@ class Target(Record, kw_only=True):
         units = self.units or (Unit(name=self.name),)
         _unique("unit names", (unit.name for unit in units))
         _unique("memory names", (memory.name for memory in self.memory))
+        for link in self.links:
+            for name in link.between:
+                if name not in {unit.name for unit in units}:
+                    known = ", ".join(unit.name for unit in units)
+                    raise ValueError(f"links: no unit {name!r}; units: {known}")
+        _unique("pairs of linked units", (" and ".join(sorted(link.between)) for link in self.links))
         preemptive = self.kind == "ort"
         settled = (msgspec.structs.replace(u, preemptive=preemptive) if u.preemptive is None else u for u in units)
         msgspec.structs.force_setattr(self, "units", tuple(settled))
@@ -427,6 +460,10 @@ class Target(Record, kw_only=True):
             if unit.name == name:
                 return unit
         raise KeyError(name)
+
+    def link(self, unit: str, other: str) -> Link | None:
+        """What is between two units; ``None``: they share their memory."""
+        return next((link for link in self.links if set(link.between) == {unit, other}), None)
 
 
 def load_target(path: str | Path) -> Target:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Literal
 
 from framefit.core.files import Record
+from framefit.core.target import Link
 
-__all__ = ["Fix", "PlannedModel", "PriorityPeriod", "Segment", "Slot", "Timetable", "Window"]
+__all__ = [
+    "Fix",
+    "Instruction",
+    "PlannedModel",
+    "PriorityPeriod",
+    "Segment",
+    "Slot",
+    "Timetable",
+    "Window",
+]
 
 
 class Segment(Record, kw_only=True):
@@ -44,6 +55,8 @@ class PlannedModel(Record, kw_only=True):
             after its frame's release; ``None`` where there is none.
         max_relative_difference: joined segments against the whole model; ``None``: not compared, since
             nothing was run.
+        slots: frames of it that may be in flight at once; tensors that cross units exist so often.
+        after: models whose outputs it reads: it takes a frame when theirs of the same number is done.
     """
 
     name: str
@@ -55,6 +68,17 @@ class PlannedModel(Record, kw_only=True):
     result_age_windows: int | None = None
     segmentation_overhead_ratio: float = 0.0
     max_relative_difference: float | None = 0.0
+    slots: int = 1
+    after: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ValueError(f"slots must be at least 1, is {self.slots}")
+
+    @property
+    def stages(self) -> tuple[tuple[Segment, ...], ...]:
+        """Runs of segments that follow one another on one unit, in order."""
+        return tuple(tuple(run) for _, run in itertools.groupby(self.segments, key=lambda segment: segment.unit))
 
 
 class PriorityPeriod(Record, kw_only=True):
@@ -81,7 +105,7 @@ class Window(Record, kw_only=True):
     """One window of the hyperperiod.
 
     Attributes:
-        residual_ns: what the first, second, ... background model finds.
+        residual_ns: what the first, second, ... background model finds, on all units that it uses.
     """
 
     index: int
@@ -89,6 +113,31 @@ class Window(Record, kw_only=True):
     priority: tuple[PriorityPeriod, ...]
     residual_ns: tuple[int, ...]
     slots: tuple[Slot, ...]
+
+
+class Instruction(Record, kw_only=True):
+    """One step of a unit's list; the unit executes them in order and decides nothing.
+
+    Attributes:
+        kind: fetch tensors, execute a segment, or hand tensors on.
+        window, start_ns: of the planned launch that it belongs to.
+        frame: as the launch's slot counts it.
+        copy: which of the model's ``slots`` copies of its crossing tensors it uses.
+        tensors: that are moved; empty for "run", and for a model's own inputs.
+        source, target: unit, or "host"; the same unit for "run".
+    """
+
+    unit: str
+    kind: Literal["load", "run", "store"]
+    window: int
+    start_ns: int
+    model: str
+    segment: int
+    frame: int
+    copy: int
+    tensors: tuple[str, ...] = ()
+    source: str
+    target: str
 
 
 class Fix(Record, kw_only=True):
@@ -103,7 +152,11 @@ class Timetable(Record, kw_only=True):
     """The plan: it repeats after ``hyperperiod_windows``.
 
     Attributes:
+        window_ns: length of the shortest window.
+        priority_ns: the most that any window reserves on one unit.
+        residual_ns: the least that any window leaves on one unit.
         preemptive: background slots may be parts of a launch that priority periods interrupt.
+        links: between units; where there is none, they share their memory.
         bound: windows from one result of the background models to the next, of the one that has
             to wait longest, if the residual were one fluid (or as its frames arrive).
         gap_ratio: background work that a fluid residual would hold over what the plan holds, minus 1.
@@ -124,6 +177,7 @@ class Timetable(Record, kw_only=True):
     memory_bytes: dict[str, int]
     bound: float | None = None
     gap_ratio: float | None = None
+    links: tuple[Link, ...] = ()
     binding_constraint: str | None = None
     reasons: tuple[str, ...] = ()
     fixes: tuple[Fix, ...] = ()

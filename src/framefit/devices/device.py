@@ -66,7 +66,11 @@ class Handle(Protocol):
 
 
 class Device(Protocol):
-    """Units that run one segment at a time each."""
+    """Units that run one segment at a time each.
+
+    Several units may run at the same time: each is used by one thread (or part of a virtual clock)
+    at a time, or by one that interrupts another.
+    """
 
     @property
     def target(self) -> Target:
@@ -91,6 +95,12 @@ class Device(Protocol):
 
         Raises:
             DeviceError: the launch failed.
+        """
+
+    def arrival_ns(self, sender: str, receiver: str, size_bytes: int, written_ns: int) -> int:
+        """When unit ``receiver`` can read what ``sender`` had written at a time; that time where they share a memory.
+
+        Called once for each frame that a model hands on between its segments: a copy begins then.
         """
 
     def events(self) -> Trace:

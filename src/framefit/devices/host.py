@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -238,6 +238,40 @@ def pinned(core: int) -> Iterator[None]:
     finally:
         os.sched_setaffinity(0, before)
         _set_aside.remove(before)
+
+
+@contextlib.contextmanager
+def apart(cores: Collection[int], but: int) -> Iterator[bool]:
+    """Keep the threads of this process off some cores, and let them have these again at the end (Linux).
+
+    Args:
+        cores: for one thread, and those that it starts from now on.
+        but: the native number of that thread.
+
+    Yields:
+        Whether they are free of others: not where a thread may run on no other core.
+    """
+    moved: dict[int, frozenset[int]] = {}
+    free = hasattr(os, "sched_setaffinity") and Path("/proc/self/task").is_dir()
+    for thread in [int(entry.name) for entry in Path("/proc/self/task").iterdir()] if free else []:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            before = frozenset(os.sched_getaffinity(thread))
+            if thread == but or before.isdisjoint(cores):
+                continue
+            if before.issubset(cores):
+                free = False
+                continue
+            os.sched_setaffinity(thread, before.difference(cores))
+            moved[thread] = before
+            _set_aside.append(before)
+    try:
+        yield free
+    finally:
+        for thread, before in moved.items():
+            _set_aside.remove(before)
+            with contextlib.suppress(ProcessLookupError):
+                if os.sched_getaffinity(thread) == before.difference(cores):  # else the program chose anew
+                    os.sched_setaffinity(thread, before)
 
 
 # What is permitted, tried for real

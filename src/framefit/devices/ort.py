@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import hashlib
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from framefit.core.events import Trace
-from framefit.core.files import cache_folder
+from framefit.core.files import cache_folder, write_whole
 from framefit.core.model import Model, fused_groups, lowered
 from framefit.core.program import Operation
 from framefit.core.target import Target, Unit, cpu_target
@@ -92,12 +93,13 @@ class OrtHandle:
 
 
 class OrtDevice:
-    """One CPU core (or another execution provider) as a unit.
+    """CPU cores (or another execution provider), each of them a unit.
 
-    The calling thread executes: pin it with :func:`framefit.devices.host.pinned`.
+    The calling thread executes: pin it to the unit's core with :func:`framefit.devices.host.pinned`.
+    Threads of different units may do so at the same time.
 
     Args:
-        core: the unit's core; default: the last one available.
+        core: the unit's core, or several units'; default: the last one available.
         providers: execution providers in order of preference.
         clock: what launches are timed by.
         cache: folder of compiled segments; default: the user's cache.
@@ -109,7 +111,7 @@ class OrtDevice:
 
     def __init__(
         self,
-        core: int | None = None,
+        core: int | Sequence[int] | None = None,
         *,
         providers: Sequence[str] = ("CPUExecutionProvider",),
         clock: Clock | None = None,
@@ -129,8 +131,9 @@ class OrtDevice:
                     remedy=f"choose from {', '.join(available)}",
                 )
         self.clock = clock or RealClock()
-        self.core = default_core() if core is None else core
-        self._target = cpu_target((self.core,))
+        cores = (core,) if isinstance(core, int) else tuple(core or (default_core(),))
+        self.core = cores[0]
+        self._target = cpu_target(cores)
         self._providers = list(providers)
         self._cache = (cache or cache_folder()) / "segments"
         self._recorder = EventRecorder(trace_events)
@@ -138,7 +141,7 @@ class OrtDevice:
 
     @property
     def target(self) -> Target:
-        """One preemptive unit, named after its core."""
+        """Preemptive units, named after their cores."""
         return self._target
 
     @property
@@ -167,10 +170,20 @@ class OrtDevice:
 
         if model.lowered:
             return model
+        # Kept, for the runtime saves initializers in another order each time, and names tell of it: what is
+        # known of a segment is found by its content.
+        kept = self._cache / f"{self._key(model)}.lowered.onnx"
+        if kept.is_file():
+            with contextlib.suppress(DeviceError):  # a damaged file: make it again
+                return lowered(model, kept.read_bytes(), functools.partial(self._tensors, model))
         saved = self._optimised(model, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
         if saved is None:
             raise DeviceError("the runtime saved no optimised graph", where=model.name)
-        return lowered(model, saved, functools.partial(self._tensors, model))
+        found = lowered(model, saved, functools.partial(self._tensors, model))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with write_whole(kept, force=True) as file:
+            file.write(found.to_bytes())
+        return lowered(model, kept.read_bytes(), functools.partial(self._tensors, model))
 
     def _optimised(self, model: Model, level: Any) -> bytes | None:
         with tempfile.TemporaryDirectory() as folder:
@@ -190,8 +203,11 @@ class OrtDevice:
 
     def compile(self, segment: Model, unit: str, label: str) -> OrtHandle:
         """A session, from the cache where this segment was compiled before on such a machine."""
-        if unit != self._target.units[0].name:
-            raise DeviceError(f"no unit {unit!r}; units: {self._target.units[0].name}")
+        try:
+            found = self._target.unit(unit)
+        except KeyError:
+            known = ", ".join(unit.name for unit in self._target.units)
+            raise DeviceError(f"no unit {unit!r}; units: {known}") from None
         kind = self._kinds.setdefault(label, len(self._kinds))
         cached = self._cache / f"{self._key(segment)}.onnx"
         session = None
@@ -215,7 +231,7 @@ class OrtDevice:
                     temporary.replace(cached)
             finally:
                 temporary.unlink(missing_ok=True)
-        return OrtHandle(session, segment, label, kind, self._target.units[0])
+        return OrtHandle(session, segment, label, kind, found)
 
     def submit(self, binding: Binding) -> Completion:
         """Run it on the calling thread."""
@@ -230,8 +246,12 @@ class OrtDevice:
         record(started, finished, launch.kind, launch.core)
         return Completion(started, finished)
 
+    def arrival_ns(self, sender: str, receiver: str, size_bytes: int, written_ns: int) -> int:  # noqa: ARG002
+        """At once: all units read this machine's memory."""
+        return written_ns
+
     def events(self) -> Trace:
-        """Packets since the last call; one START and END a launch."""
+        """Packets since the last call; one START and END a launch, as it ended."""
         return self._recorder.drain(tuple(self._kinds))
 
     def _label(self, kind: int) -> str:

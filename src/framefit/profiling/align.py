@@ -27,10 +27,10 @@ import numpy.typing as npt
 
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.profile import OperationLog
-from framefit.profiling.between import Window
+from framefit.profiling.between import Window, fill
 from framefit.profiling.calibration import Bands, calibrated_bands
-from framefit.profiling.edges import empty_log, filled, filled_launches, joined_logs, log_of
-from framefit.profiling.estimates import Match, Model
+from framefit.profiling.edges import empty_log, filled_launches, joined_logs, log_of
+from framefit.profiling.estimates import Match, Model, operations_of
 from framefit.profiling.follower import Follower
 from framefit.profiling.intake import EMPTY, Intake, Queue, earliest, joined
 from framefit.profiling.rebuilt import Fate, Rebuilt
@@ -221,9 +221,10 @@ class Aligner:
         self._followers = self._search.followers(self._model)
         if window is None:
             return
-        kind = self._sequence.kind.astype(np.int64)
-        edges = filled(window, self._precedence, self._model.times, None, kind, self._confidence)
-        told = edges.known & self._search.recorded[edges.operation]
+        found = fill(window, self._precedence, self._model.times)
+        operation = operations_of(window, self._precedence)
+        recorded = self._search.recorded[operation]
+        told = found.known & recorded
         order = np.argsort(window.time[told].ravel(), kind="stable")
         seen = np.concatenate([[True], window.seen[told].ravel()[order], [True]])
         turns = np.flatnonzero(seen[1:] != seen[:-1])
@@ -232,8 +233,8 @@ class Aligner:
             window,
             self._precedence,
             self._model.times,
-            kind[edges.operation],
-            self._search.recorded[edges.operation],
+            self._sequence.kind[operation].astype(np.int64),
+            recorded,
             len(self._sequence.kinds),
             self._confidence,
             np.random.default_rng(self._seed),
@@ -243,17 +244,16 @@ class Aligner:
 
     def _enter(self, pieces: list[tuple[Queue, Match]]) -> Settled:
         """Keep matches until their launch is complete; tell what became of the packets."""
-        arrivals, fates, rows = [], [], [self._rows]
-        for core, (follower, (queue, match)) in enumerate(zip(self._followers, pieces, strict=True)):
+        arrivals, fates = [], []
+        for core, (queue, match) in enumerate(pieces):
             fate = np.full(len(queue), Fate.SPURIOUS, np.uint8)
             timely = match.launch >= self._next  # others are of launches that were handed out long ago
             fate[match.packet[timely]] = Fate.MATCHED
             arrivals.append(queue.arrival)
             fates.append(fate)
-            rows.append(rows_of(follower, queue, match)[timely])
             if len(match.launch):
                 self._latest[core] = match.launch[-1]
-        self._rows = np.concatenate(rows)
+        self._rows = rows_of(self._followers, pieces, self._rows, self._next)
         return Settled(empty_log(self._sequence.kinds), np.concatenate(arrivals), np.concatenate(fates))
 
     def _complete(self) -> int:
@@ -275,21 +275,21 @@ class Aligner:
         if until <= max(self._next, int(rows[:, LAUNCH].min())):
             return none
         if not close:  # what the last complete launches are followed by, as far as it is known
-            ahead = np.concatenate([rows_of(one, one.waiting, one.likely()) for one in self._followers])
-            rows = np.concatenate([rows, ahead[ahead[:, LAUNCH] >= self._next]])
+            ahead = [(one.waiting, one.likely()) for one in self._followers]
+            rows = rows_of(self._followers, ahead, rows, self._next)
         launches, skipped = filled_launches(rows[:, LAUNCH], self._next)
         window, arrival = self._search.window(launches, rows, self._model, self._carried)
         tempo, _, _ = window_tempo(window, self._precedence, self._model.times, self._model.tempo_step, *self._tempo)
         window = window._replace(tempo=tempo)
-        kind = self._sequence.kind.astype(np.int64)
-        edges = filled(window, self._precedence, self._model.times, self._bands, kind, self._confidence)
-        recorded = self._search.recorded[edges.operation]
-        inside = edges.known & recorded & self._covered(window, recorded, begins=self._next < 0, ends=close)
+        found = fill(window, self._precedence, self._model.times)
+        covered = self._covered(window, begins=self._next < 0, ends=close)
         count = int(np.searchsorted(launches, until))
-        size = int(window.base[count])
-        lost = ~window.seen[:size] & inside[:size, None]
-        self._inferred += int(np.count_nonzero(lost))
-        self._uncertain += int(np.count_nonzero(lost & ~edges.sure[:size]))
+        log, inferred, uncertain = log_of(
+            window, found, self._bands, covered, arrival, launches, count, self._sequence, self._search.recorded,
+            self._confidence, self._intake.origin_ns,
+        )  # fmt: skip
+        self._inferred += inferred
+        self._uncertain += uncertain
         self._skipped += skipped
         if count < len(launches):
             ends = window.before[count]
@@ -297,17 +297,17 @@ class Aligner:
         self._tempo = float(tempo[count - 1]), self._tempo[1]
         self._next = until
         self._rows = self._rows[self._rows[:, LAUNCH] >= until]
-        log = log_of(window, edges, inside, arrival, launches, count, self._sequence, self._intake.origin_ns)
         return replace(none, log=log)
 
-    def _covered(self, window: Window, recorded: Bools, *, begins: bool, ends: bool) -> Bools:
-        """Operations that the trace tells of.
+    def _covered(self, window: Window, *, begins: bool, ends: bool) -> Bools:
+        """Operations that the trace tells of; empty: all.
 
         Of those before its first packet or after its last one: as many as are lost in a row elsewhere
         were lost; more were not recorded.
         """
         if not begins and not ends:
-            return np.ones(len(window.seen), np.bool_)
+            return np.zeros(0, np.bool_)
+        recorded = self._search.recorded[operations_of(window, self._precedence)]
         received = window.time[window.seen]
         unseen: Bools = np.asarray(~window.seen.any(axis=1) & recorded)
         covered = np.ones(len(unseen), np.bool_)

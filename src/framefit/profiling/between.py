@@ -21,14 +21,14 @@ from numba import njit
 
 from framefit.profiling.precedence import NOT_BOUND, Precedence
 
-__all__ = ["Times", "Window", "fill", "find_gaps", "tempo_ratios"]
+__all__ = ["Found", "Times", "Window", "fill", "find_gaps", "tempo_ratios"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 _CLEAR = 4.0  # standard deviations beyond which a maximum is not in doubt
-_FREEDOM = 4.0  # of Student's distribution: durations and gaps have heavier tails than normal variables
 _HUGE = 1 << 60
+_NOBODY = -_HUGE
 _UNKNOWN = -float(1 << 59)  # means below this come from nothing that is known
 
 
@@ -97,6 +97,30 @@ class Window(NamedTuple):
         )
 
 
+class Found(NamedTuple):
+    """Of the edges of a window; arrays of operations x 2.
+
+    Attributes:
+        deviation: float64, standard deviation of the time; 0 where it was received.
+        low, high: int64, least and greatest time by what was received; -2**60, 2**60: no bound.
+        run: int64, edges lost in a row on the core.
+        before, after: bool, whether something is known from before, and from after.
+    """
+
+    deviation: Floats
+    low: Ints
+    high: Ints
+    run: Ints
+    before: npt.NDArray[np.bool_]
+    after: npt.NDArray[np.bool_]
+
+    @property
+    def known(self) -> npt.NDArray[np.bool_]:
+        """Operations of which both times are known."""
+        some = self.before | self.after
+        return np.asarray(some[:, 0] & some[:, 1])
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def _place(before: Any, earlier: Any, launch: Any, base: Any, op: Any, core: Any) -> Any:
     """Where the operation of ``core`` is that ``op`` waits for: -1 before the window, -2 nowhere."""
@@ -111,23 +135,15 @@ def _place(before: Any, earlier: Any, launch: Any, base: Any, op: Any, core: Any
 @njit(cache=True, nogil=True, error_model="numpy")
 def _greater(m1: Any, v1: Any, m2: Any, v2: Any) -> Any:
     """Mean and variance of the greater one of two normal variables."""
+    if (m1 - m2) * (m1 - m2) >= _CLEAR * _CLEAR * (v1 + v2):
+        return (m1, v1) if m1 >= m2 else (m2, v2)
     spread = math.sqrt(v1 + v2)
-    if m1 - m2 >= _CLEAR * spread:
-        return m1, v1
-    if m2 - m1 >= _CLEAR * spread:
-        return m2, v2
     a = (m1 - m2) / spread
     density = math.exp(-0.5 * a * a) / 2.5066282746310002
     below = 0.5 * math.erfc(-a / 1.4142135623730951)
     mean = m1 * below + m2 * (1 - below) + spread * density
     square = (m1 * m1 + v1) * below + (m2 * m2 + v2) * (1 - below) + (m1 + m2) * spread * density
     return mean, max(square - mean * mean, min(v1, v2) * 0.25)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _unlike(square: Any) -> Any:
-    """What a deviation costs, in nats; ``square`` is that of its multiple of the standard deviation."""
-    return 0.5 * (_FREEDOM + 1) * math.log1p(square / _FREEDOM)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -175,23 +191,30 @@ def tempo_ratios(window: Any, precedence: Any, times: Any) -> Any:
     """
     count = len(window.program)
     ratio, var = np.ones(count), np.full(count, np.inf)
+    long = np.maximum(times.duration_ns, 1.0)
+    spreads = times.duration_var / (long * long)
+    deviations = np.sqrt(spreads)
+    values, ops = np.empty(len(long)), np.empty(len(long), np.int64)
+    seen, time = window.seen, window.time
     for launch in range(count):
         program, base = window.program[launch], window.base[launch]
         first = precedence.first[program]
+        count_seen = 0
+        for here in range(base, window.base[launch + 1]):
+            op = first + here - base
+            if seen[here, 0] and seen[here, 1] and long[op] > 1.0:
+                values[count_seen], ops[count_seen] = (time[here, 1] - time[here, 0]) / long[op], op
+                count_seen += 1
         # Weighted by precision relative to the duration: long and steady operations tell most.
         around = 1.0
         for turn in range(2):
             total, weight_sum = 0.0, 0.0
-            for here in range(base, window.base[launch + 1]):
-                op = first + here - base
-                if not (window.seen[here, 0] and window.seen[here, 1]) or times.duration_ns[op] <= 1.0:
-                    continue
-                spread = times.duration_var[op] / (times.duration_ns[op] * times.duration_ns[op])
-                value = (window.time[here, 1] - window.time[here, 0]) / times.duration_ns[op]
-                limit = 2.5 * math.sqrt(spread) if turn else 4.0 * math.sqrt(spread) + 0.1
-                value = min(max(value, around - limit), around + limit)
-                total += value / spread
-                weight_sum += 1.0 / spread
+            for at in range(count_seen):
+                op = ops[at]
+                limit = 2.5 * deviations[op] if turn else 4.0 * deviations[op] + 0.1
+                value = min(max(values[at], around - limit), around + limit)
+                total += value / spreads[op]
+                weight_sum += 1.0 / spreads[op]
             if weight_sum > 0.0:
                 around = total / weight_sum
                 ratio[launch], var[launch] = around, 1.0 / weight_sum
@@ -199,7 +222,10 @@ def tempo_ratios(window: Any, precedence: Any, times: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _forwards(window: Any, precedence: Any, times: Any, mean: Any, var: Any, low: Any, run: Any, since: Any) -> None:
+def _forwards(
+    window: Any, precedence: Any, times: Any, mean: Any, var: Any, late: Any, spread: Any, low: Any, high: Any,
+    run: Any, since: Any,
+) -> None:  # fmt: skip
     """What is known from before: mean, variance and least time of each edge, and edges lost in a row so far."""
     before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
     earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
@@ -209,6 +235,9 @@ def _forwards(window: Any, precedence: Any, times: Any, mean: Any, var: Any, low
         for at in range(first, precedence.first[program + 1]):
             op = first + order[at]
             here, mine = base + op - first, precedence.core[op]
+            for edge in range(2):  # nothing is known from after yet
+                var[here, edge], run[here, edge] = 0.0, 0
+                late[here, edge], spread[here, edge], high[here, edge] = 0.0, np.inf, _HUGE
             if seen[here, 0] and seen[here, 1]:
                 mean[here, 0], mean[here, 1] = time[here, 0], time[here, 1]
                 low[here, 0], low[here, 1] = time[here, 0], time[here, 1]
@@ -255,6 +284,8 @@ def _backwards(
     """What is known from after: ``late`` and its variance ``spread`` (inf: nothing), the greatest times, ``run``."""
     before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
     earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
+    cores = earlier.shape[1]
+    places = np.empty(cores + len(needs), np.int64)  # of what one operation waits for; -1 - core: before the window
     for launch in range(len(window.program) - 1, -1, -1):
         program, base, speed = window.program[launch], window.base[launch], window.tempo[launch]
         first = precedence.first[program]
@@ -277,47 +308,46 @@ def _backwards(
                 spread[here, 0] = spread[here, 1] + times.duration_var[op] * speed * speed
                 high[here, 0] = high[here, 1]
             # Tell those that it waited for; first who of them probably ended last, and who next to last.
-            gap_var = times.gap_var[op] * speed * speed
-            target, target_var = late[here, 0] - times.gap_ns[op] * speed, spread[here, 0] + gap_var
-            waits = needs_first[op + 1] - needs_first[op]
-            cores = earlier.shape[1]
-            latest, second, who, open_ = window.released[launch], -float(_HUGE), -1, False
-            latest_var, second_var = 0.0, 0.0
-            for one in range(cores + waits):
-                if one < cores:
-                    place = _place(before, earlier, launch, base, op, one)
-                    if place < 0:
-                        if place == -1 and carried[one] > -_HUGE and carried[one] > latest:
-                            second, second_var = latest, latest_var
-                            latest, latest_var, who = float(carried[one]), 0.0, -1
-                        continue
+            count, open_ = 0, False
+            for core in range(cores):
+                place = _place(before, earlier, launch, base, op, core)
+                if place >= 0:
+                    open_ |= not seen[place, 1]
+                elif place == -1 and carried[core] > -_HUGE:
+                    place = -1 - core
                 else:
-                    place = base + needs[needs_first[op] + one - cores]
-                open_ |= not seen[place, 1]
-                if mean[place, 1] > latest:
-                    if place != who:
-                        second, second_var = latest, latest_var
-                    latest, latest_var, who = mean[place, 1], var[place, 1], place
-                elif place != who and mean[place, 1] > second:
-                    second, second_var = mean[place, 1], var[place, 1]
+                    continue
+                places[count] = place
+                count += 1
+            for one in range(needs_first[op], needs_first[op + 1]):
+                places[count] = base + needs[one]
+                open_ |= not seen[places[count], 1]
+                count += 1
             if not open_:
                 continue
-            for one in range(cores + waits):
-                if one < cores:
-                    place = _place(before, earlier, launch, base, op, one)
-                    if place < 0:
-                        continue
-                else:
-                    place = base + needs[needs_first[op] + one - cores]
-                if seen[place, 1]:
+            gap_var = times.gap_var[op] * speed * speed
+            target, target_var = late[here, 0] - times.gap_ns[op] * speed, spread[here, 0] + gap_var
+            latest, second, who = window.released[launch], -float(_HUGE), _NOBODY
+            latest_var, second_var = 0.0, 0.0
+            for one in range(count):
+                place = places[one]
+                value, value_var = (mean[place, 1], var[place, 1]) if place >= 0 else (float(carried[-1 - place]), 0.0)
+                if value > latest:
+                    if place != who:
+                        second, second_var = latest, latest_var
+                    latest, latest_var, who = value, value_var, place
+                elif place >= 0 and place != who and value > second:
+                    second, second_var = value, value_var
+            for one in range(count):
+                place = places[one]
+                if place < 0 or seen[place, 1]:
                     continue
                 high[place, 1] = min(high[place, 1], high[here, 0])
                 waited = place == who
                 if seen[here, 0]:  # did it wait for this one, or for the latest other one and a little longer?
                     others, others_var = (second, second_var) if place == who else (latest, latest_var)
                     longer, later = max(target - others, 0.0), target - mean[place, 1]
-                    unlike = _unlike(longer * longer / (gap_var + others_var))
-                    waited = unlike > _unlike(later * later / (target_var + var[place, 1]))
+                    waited = longer * longer * (target_var + var[place, 1]) > later * later * (gap_var + others_var)
                 if waited and target_var < spread[place, 1]:
                     late[place, 1], spread[place, 1] = target, target_var
 
@@ -339,6 +369,8 @@ def _settle(
             here = base + op - first
             for edge in range(2):
                 if seen[here, edge]:
+                    known[here, edge] = followed[here, edge] = True
+                    deviation[here, edge] = 0.0
                     continue
                 known[here, edge] = mean[here, edge] > _UNKNOWN
                 followed[here, edge] = high[here, edge] < _HUGE
@@ -351,7 +383,7 @@ def _settle(
                 elif known[here, edge]:
                     value, deviation[here, edge] = mean[here, edge], math.sqrt(var[here, edge])
                 else:
-                    followed[here, edge] = False
+                    followed[here, edge], deviation[here, edge] = False, 0.0
                     continue
                 least = low[here, edge]
                 if edge:
@@ -369,33 +401,24 @@ def _settle(
                         if known[place, 1] or followed[place, 1]:
                             least = max(least, time[place, 1])
                 time[here, edge] = min(max(np.int64(round(value)), least), high[here, edge])
-                if edge and (
-                    known[here, 0] or followed[here, 0]
-                ):  # whatever contradicts itself among what was received
+                # whatever contradicts itself among what was received
+                if edge and (known[here, 0] or followed[here, 0]):
                     time[here, 1] = max(time[here, 1], time[here, 0])
 
 
-def fill(
-    window: Window, precedence: Precedence, times: Times
-) -> tuple[Floats, Ints, Ints, Ints, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def fill(window: Window, precedence: Precedence, times: Times) -> Found:
     """Times of the edges that were not received.
 
     Args:
         window: with what was received; ``time`` of all other edges is written.
         precedence: :class:`framefit.profiling.precedence.Precedence`.
         times: :class:`Times`.
-
-    Returns:
-        Arrays of operations x 2: float64 standard deviation (0 where received); int64 least and greatest
-        time by what was received (-2**60, 2**60: no bound); int64 edges lost in a row on the core;
-        bool whether something is known from before, and from after.
     """
     shape, cores = window.seen.shape, window.before.shape[1]
-    mean, var, late, deviation = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    spread, run = np.full(shape, np.inf), np.zeros(shape, np.int64)
-    low, high = np.full(shape, -_HUGE), np.full(shape, _HUGE)
-    known, followed = np.ones(shape, np.bool_), np.ones(shape, np.bool_)
-    _forwards(window, precedence, times, mean, var, low, run, np.zeros(cores, np.int64))
+    mean, var, late, spread, deviation = np.empty((5, *shape))
+    low, high, run = np.empty((3, *shape), np.int64)
+    known, followed = np.empty((2, *shape), np.bool_)
+    _forwards(window, precedence, times, mean, var, late, spread, low, high, run, np.zeros(cores, np.int64))
     _backwards(window, precedence, times, mean, var, late, spread, high, run, np.zeros(cores, np.int64))
     _settle(window, precedence, mean, var, late, spread, low, high, known, followed, deviation)
-    return deviation, low, high, run, known, followed
+    return Found(deviation, low, high, run, known, followed)

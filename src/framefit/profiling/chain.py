@@ -33,6 +33,7 @@ _WIDEST = 1 << _BITS  # assignments that one packet may give rise to, before the
 _SLOTS = 4 * _WIDEST
 _BORN_NARROW = 64  # packets after a fresh start that are searched with the widest beam
 _REACH = 8.0  # standard deviations before an event's time beyond which nothing is tried
+_HOPELESS = 200.0  # variances: so far behind its time an event was delayed, whatever that costs (less than 60 nats)
 _WAY = 16.0  # launches before the end of such a gap from which on it is searched
 _LAUNCHES = 64  # that one packet is tried in,
 _PASSED = 4096  # and launches of other programs that are passed over on the way
@@ -378,8 +379,9 @@ def advance(
                                 beyond = True
                                 break
                         lost = number + spot - number0 - 1
-                        chance = -0.5 * excess * excess / var_here - 0.5 * math.log(6.283185307179586 * var_here)
-                        trust = 2.0
+                        chance, trust = -np.inf, 2.0
+                        if excess <= 0.0 or excess * excess <= _HOPELESS * var_here:
+                            chance = -0.5 * excess * excess / var_here - 0.5 * math.log(6.283185307179586 * var_here)
                         if excess * excess <= 4.0 * var_here:
                             expected |= lost == 0 and chance + kept > costs.spurious + 0.5 * costs.beam
                         else:

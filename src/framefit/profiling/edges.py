@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -12,92 +12,18 @@ import numpy.typing as npt
 from numba import njit
 
 from framefit.core.profile import How, OperationLog
-from framefit.profiling.between import Times, Window, fill
+from framefit.profiling.between import Found, Window
 from framefit.profiling.calibration import RUNS, Bands
-from framefit.profiling.estimates import operations_of
-from framefit.profiling.precedence import Precedence
 from framefit.profiling.sequence import Sequence
 
-__all__ = ["Edges", "empty_log", "filled", "filled_launches", "joined_logs", "lay_out", "log_of"]
+__all__ = ["empty_log", "enter", "filled_launches", "joined_logs", "lay_out", "log_of"]
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _MEASURED, _BETWEEN, _OUTSIDE = int(How.MEASURED), int(How.BETWEEN), int(How.OUTSIDE)
+_ARRAYS = [field.name for field in fields(OperationLog) if field.name != "kinds"]
 _EMPTY_RUN = 64  # launches in a row without any packet that are still filled in
-
-
-@dataclass(frozen=True)
-class Edges:
-    """STARTs and ENDs of a window; arrays of operations x 2.
-
-    Attributes:
-        low, high: int64, interval of the time.
-        how: uint8, :class:`~framefit.core.profile.How`.
-        sure: bool, whether the interval is calibrated (or the time measured).
-        known: bool, of operations: whether anything is known of their times.
-        operation: int64, of operations: which of the sequence.
-    """
-
-    low: Ints
-    high: Ints
-    how: npt.NDArray[np.uint8]
-    sure: Bools
-    known: Bools
-    operation: Ints
-
-
-def filled(
-    window: Window, precedence: Precedence, times: Times, bands: Bands | None, kind: Ints, confidence: float
-) -> Edges:
-    """Fill in the edges of ``window`` that were not received, in place, and say how far off they may be.
-
-    Args:
-        window: with what was received.
-        precedence: of the program.
-        times: of its operations.
-        bands: of the errors; ``None``: normal ones.
-        kind: int64, of each operation of the sequence.
-        confidence: of the intervals.
-    """
-    deviation, least, greatest, run, before, after = fill(window, precedence, times)
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    if bands is None:
-        nothing = np.zeros((len(RUNS) + 1, 2, int(kind.max(initial=0)) + 1))
-        bands = Bands(nothing - z, nothing + z, nothing > 0)
-    operation = operations_of(window, precedence)
-    how, sure = np.empty(window.seen.shape, np.uint8), np.empty(window.seen.shape, np.bool_)
-    _bound(
-        window.seen, window.time, deviation, least, greatest, run, before & after, kind[operation], RUNS, bands.low,
-        bands.high, bands.sure, how, sure,
-    )  # fmt: skip
-    return Edges(least, greatest, how, sure, np.asarray((before | after).all(axis=1)), operation)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _bound(
-    seen: Any, time: Any, deviation: Any, low: Any, high: Any, run: Any, between: Any, kind: Any, runs: Any,
-    below: Any, above: Any, calibrated: Any, how: Any, sure: Any,
-) -> None:  # fmt: skip
-    """Narrow ``low`` and ``high``, the hard bounds, to intervals; how each edge is known, and whether for sure."""
-    for at in range(len(seen)):
-        for edge in range(2):
-            here = time[at, edge]
-            if seen[at, edge]:
-                low[at, edge] = high[at, edge] = here
-                how[at, edge], sure[at, edge] = _MEASURED, True
-                continue
-            class_ = 0
-            while class_ < len(runs) and runs[class_] < run[at, edge]:
-                class_ += 1
-            one, spread = kind[at], deviation[at, edge]
-            earliest = np.int64(round(here + below[class_, edge, one] * spread))
-            latest = np.int64(round(here + above[class_, edge, one] * spread))
-            least, greatest = low[at, edge], high[at, edge]
-            low[at, edge] = min(min(max(earliest, least), greatest), here)
-            high[at, edge] = max(min(max(latest, least), greatest), here)
-            how[at, edge] = _BETWEEN if between[at, edge] else _OUTSIDE
-            sure[at, edge] = between[at, edge] and calibrated[class_, edge, one]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -137,13 +63,8 @@ def filled_launches(seen: Ints, first: int = -1) -> tuple[Ints, int]:
         The launches, and how many are left out because they lie in a run that is too long to be
         filled in: a time stamp that jumped ahead would make up any number of them.
     """
-    low = int(seen.min())
-    if int(seen.max()) - low <= 4 * len(seen) + 1000:
-        flags = np.zeros(int(seen.max()) - low + 1, np.bool_)
-        flags[seen - low] = True
-        there = low + np.flatnonzero(flags)
-    else:
-        there = np.unique(seen)
+    low, flags = _present(seen)
+    there = low + np.flatnonzero(flags) if len(flags) else np.unique(seen)
     if first >= 0:
         there = np.unique(np.append(there, first)) if len(there) and there[0] - first <= _EMPTY_RUN else there
     gaps = np.diff(there) - 1
@@ -153,59 +74,134 @@ def filled_launches(seen: Ints, first: int = -1) -> tuple[Ints, int]:
     return np.append(parts, there[-1:]).astype(np.int64), int(gaps[wide].sum())
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def _present(seen: Any) -> Any:
+    """The least of some numbers, and which of it and those after it are there; nothing where they lie far apart."""
+    low, high = seen[0], seen[0]
+    for value in seen:
+        low, high = min(low, value), max(high, value)
+    if high - low > 4 * len(seen) + 1000:
+        return low, np.zeros(0, np.bool_)
+    flags = np.zeros(high - low + 1, np.bool_)
+    for value in seen:
+        flags[value - low] = True
+    return low, flags
+
+
 def log_of(
     window: Window,
-    edges: Edges,
-    inside: Bools,
+    found: Found,
+    bands: Bands | None,
+    covered: Bools,
     arrival: Ints,
     launches: Ints,
     count: int,
     sequence: Sequence,
+    recorded: Bools,
+    confidence: float,
     origin_ns: int,
-) -> OperationLog:
+) -> tuple[OperationLog, int, int]:
     """The operations of the first ``count`` launches of a window.
 
     Args:
         window: with all times.
-        edges: of it.
-        inside: bool, operations to log.
+        found: of it.
+        bands: of the errors; ``None``: normal ones.
+        covered: bool, operations of the window that the trace tells of; empty: all.
         arrival: int64, operations x 2: positions of their packets, -1 for none.
         launches: int64, the window's.
         count: how many of them.
         sequence: of the program.
+        recorded: bool, of its operations: whether they send packets.
+        confidence: of the intervals.
         origin_ns: what times count from.
+
+    Returns:
+        The log, how many of its edges are inferred, and of how many of these the interval is not calibrated.
     """
+    if bands is None:
+        nothing = np.zeros((len(RUNS) + 1, 2, int(sequence.kind.max(initial=0)) + 1))
+        z = NormalDist().inv_cdf(0.5 + confidence / 2)
+        bands = Bands(nothing - z, nothing + z, nothing > 0)
     size = int(window.base[count])
-    keep: slice | Ints = slice(0, size) if bool(inside[:size].all()) else np.flatnonzero(inside[:size])
-    sizes = np.diff(window.base[: count + 1])
-    operation = edges.operation[:size]
-    program = np.repeat(window.program[:count], sizes)
-    local = operation - sequence.first[program]
-
-    def times(values: Ints, type_: int) -> Ints:
-        return np.asarray(values[:size, type_][keep] + origin_ns)
-
-    return OperationLog(
-        inference=np.repeat(launches[:count], sizes)[keep],
-        program=program[keep].astype(np.int32),
-        operation=local[keep].astype(np.int32),
-        kind=sequence.kind[operation[keep]],
-        core=sequence.core[operation[keep]],
-        start_ns=times(window.time, 0),
-        end_ns=times(window.time, 1),
-        start_how=edges.how[:size, 0][keep],
-        end_how=edges.how[:size, 1][keep],
-        start_low_ns=times(edges.low, 0),
-        start_high_ns=times(edges.high, 0),
-        end_low_ns=times(edges.low, 1),
-        end_high_ns=times(edges.high, 1),
-        start_event=arrival[:size, 0][keep].copy(),
-        end_event=arrival[:size, 1][keep].copy(),
-        kinds=sequence.kinds,
-    )
+    times, how, events = np.empty((3, 2, size), np.int64), np.empty((2, size), np.uint8), np.empty((2, size), np.int64)
+    inference, program, operation = np.empty(size, np.int64), np.empty(size, np.int32), np.empty(size, np.int32)
+    kind, core = np.empty(size, np.int32), np.empty(size, np.int16)
+    size, lost, unsure = _write(
+        window, found, RUNS, bands.low, bands.high, bands.sure, covered, arrival, launches, count, sequence.first,
+        sequence.kind, sequence.core, recorded, origin_ns, inference, program, operation, kind, core, times[0],
+        times[1], times[2], how, events,
+    )  # fmt: skip
+    (start, end), (start_low, end_low), (start_high, end_high) = times
+    columns = (
+        inference, program, operation, kind, core, start, end, *how, start_low, start_high, end_low, end_high, *events,
+    )  # fmt: skip
+    named: dict[str, Any] = {name: column[:size] for name, column in zip(_ARRAYS, columns, strict=True)}
+    return OperationLog(**named, kinds=sequence.kinds), lost, unsure
 
 
-_ARRAYS = [field.name for field in fields(OperationLog) if field.name != "kinds"]
+@njit(cache=True, nogil=True, error_model="numpy")
+def _write(
+    window: Any, found: Any, runs: Any, below: Any, above: Any, calibrated: Any, covered: Any, arrival: Any,
+    launches: Any, count: Any, first: Any, kinds: Any, cores: Any, recorded: Any, origin_ns: Any, inference: Any,
+    program: Any, operation: Any, kind: Any, core: Any, times: Any, lows: Any, highs: Any, how: Any, events: Any,
+) -> Any:  # fmt: skip
+    """Write operations of which anything is known; how many, inferred edges, and such without a sure interval."""
+    seen, time, base, programs, before, after = (
+        window.seen, window.time, window.base, window.program, found.before, found.after,
+    )  # fmt: skip
+    hard_low, hard_high, run, deviation = found.low, found.high, found.run, found.deviation
+    at, lost, unsure = 0, 0, 0
+    for launch in range(count):
+        for here in range(base[launch], base[launch + 1]):
+            local = here - base[launch]
+            op = first[programs[launch]] + local
+            if not recorded[op] or (len(covered) > 0 and not covered[here]):
+                continue
+            if not ((before[here, 0] or after[here, 0]) and (before[here, 1] or after[here, 1])):
+                continue
+            one = kinds[op]
+            inference[at], program[at], operation[at] = launches[launch], programs[launch], local
+            kind[at], core[at] = one, cores[op]
+            for edge in range(2):
+                value = time[here, edge]
+                events[edge, at], times[edge, at] = arrival[here, edge], value + origin_ns
+                if seen[here, edge]:
+                    lows[edge, at] = highs[edge, at] = value + origin_ns
+                    how[edge, at] = _MEASURED
+                    continue
+                class_ = 0
+                while class_ < len(runs) and runs[class_] < run[here, edge]:
+                    class_ += 1
+                spread, least, greatest = deviation[here, edge], hard_low[here, edge], hard_high[here, edge]
+                earliest = np.int64(round(value + below[class_, edge, one] * spread))
+                latest = np.int64(round(value + above[class_, edge, one] * spread))
+                lows[edge, at] = min(min(max(earliest, least), greatest), value) + origin_ns
+                highs[edge, at] = max(min(max(latest, least), greatest), value) + origin_ns
+                between = before[here, edge] and after[here, edge]
+                how[edge, at] = _BETWEEN if between else _OUTSIDE
+                lost += 1
+                unsure += not (between and calibrated[class_, edge, one])
+            at += 1
+    return at, lost, unsure
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def enter(
+    rows: Any, at: Any, arrival: Any, packet: Any, launch: Any, event: Any, time: Any, operation: Any, type_: Any,
+    least: Any,
+) -> Any:  # fmt: skip
+    """Write matches of launches from ``least`` on to ``rows``, see :func:`lay_out`, from ``at`` on; the next row."""
+    for one in range(len(packet)):
+        if launch[one] < least:
+            continue
+        rows[at, 0] = arrival[packet[one]]
+        rows[at, 1] = launch[one]
+        rows[at, 2] = operation[event[one]]
+        rows[at, 3] = type_[event[one]]
+        rows[at, 4] = np.int64(time[one])
+        at += 1
+    return at
 
 
 def empty_log(kinds: tuple[str, ...]) -> OperationLog:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from framefit.profiling.chain import BEAM, Costs, Room, advance
 from framefit.profiling.estimates import Match
 from framefit.profiling.intake import EMPTY, Queue, joined
-from framefit.profiling.lineage import agreed, compacted, path_of
+from framefit.profiling.lineage import agreed, compacted, matches_of, path_of
 from framefit.profiling.tracks import Tie, Track
 
 __all__ = ["Follower"]
@@ -119,18 +119,11 @@ class Follower:
         return self._match(path_of(self._nodes, int(self._beam[self._best(), _NODE])), len(self._open))
 
     def _match(self, path: Ints, packets: int) -> Match:
-        nodes = self._nodes[path]
-        packet = nodes[:, 0] - self._token
-        track = self.track
-        program = track.launch_program[nodes[:, 1]] if len(track.launch_program) else 0
-        return Match(
-            packet=packet,
-            launch=nodes[:, 1],
-            event=track.first[program] + nodes[:, 2],
-            time=self._open.time[packet],
-            marked=self._open.marked[packet],
-            packets=packets,
+        track, waiting = self.track, self._open
+        packet, launch, event, time, marked = matches_of(
+            self._nodes, path, self._token, track.first, track.launch_program, waiting.time, waiting.marked
         )
+        return Match(packet, launch, event, time, marked, packets)
 
     def belief(self) -> tuple[Match, npt.NDArray[np.float64]]:
         """The latest match of each possible assignment, and its probability."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from framefit.core.events import Trace, TraceMeta, unwrapped_ns
 from framefit.profiling.tracks import Track
@@ -76,7 +78,6 @@ class Intake:
 
     def __init__(self, cores: npt.NDArray[np.int16], tracks: tuple[Track, ...], kinds: int, meta: TraceMeta) -> None:
         self._cores, self._kinds, self._meta = cores, kinds, meta
-        self._operations = tracks[0].symbols // 2 - kinds
         programs = len(tracks[0].first) - 1
         sends = [np.diff(t.occurs_first).reshape(programs, t.symbols).sum(axis=0) > 0 for t in tracks]
         self._sends = np.array([np.append(one, False) for one in sends])
@@ -104,48 +105,29 @@ class Intake:
         """
         count = len(trace)
         time = self._continued(trace.time_ns)
-        core = self._place[trace.core.astype(np.int64) & 0xFFFF]
-        symbol = 2 * trace.id.astype(np.int64) + trace.type
-        bad = (trace.id < 0) | (trace.id >= self._kinds) | (trace.type > 1)
-        named = trace.operation >= 0
-        if named.any():
-            symbol = np.where(named, 2 * (self._kinds + trace.operation) + trace.type, symbol)
-            bad |= trace.operation >= self._operations
-        symbol = np.where(bad, -1, symbol)
-        arrival = self.received + np.arange(count)
+        losses = np.sort(np.asarray(trace.loss_after, np.int64))
         out_of_order = np.zeros(count, np.bool_)
-        losses = np.asarray(trace.loss_after, np.int64)
-        foreign = [arrival[core < 0]]
-        duplicated: list[Ints] = []
+        size, foreign, *columns = _sorted_in(
+            time, trace.core, trace.id, trace.type, trace.operation, losses, self.received, self.origin_ns, self._kinds,
+            self._place, self._sends, self._latest, self._mark, out_of_order,
+        )  # fmt: skip
+        duplicated = [np.zeros(0, np.int64)]
         queues = []
         for at in range(len(self._cores)):
-            mine = np.flatnonzero(core == at)
-            times = time[mine]
-            latest = np.maximum.accumulate(np.append(self._latest[at], times))
-            out_of_order[mine] = times < latest[:-1]
-            self._latest[at] = latest[-1]
-            known = self._sends[at][symbol[mine]]
-            marked = self._marks(at, mine, losses)
-            foreign.append(arrival[mine[~known]])
-            relative = (times - self.origin_ns).astype(np.float64)
-            queue = Queue(relative, symbol[mine].astype(np.int32), marked, arrival[mine])
-            if not known.all():
-                queue = queue[known]
-            queue = joined(self._held[at], queue)
-            if np.any(queue.time[1:] < queue.time[:-1]):
+            queue = joined(self._held[at], Queue(*(column[at, : size[at]] for column in columns)))
+            if np.any(queue.time[1:] <= queue.time[:-1]):
                 queue = queue[np.argsort(queue.time, kind="stable")]
-            again = (queue.time[1:] == queue.time[:-1]) & (queue.symbol[1:] == queue.symbol[:-1])
-            if again.any():
-                again = np.append(False, again)
-                duplicated.append(queue.arrival[again])
-                queue = queue[~again]
-            queue = _alternating(queue, self._kinds)
+                again = (queue.time[1:] == queue.time[:-1]) & (queue.symbol[1:] == queue.symbol[:-1])
+                if again.any():
+                    again = np.append(False, again)
+                    duplicated.append(queue.arrival[again])
+                    queue = queue[~again]
+                queue = _alternating(queue, self._kinds)
             ready = max(len(queue) - _LATE, 0)
             self._held[at] = queue[ready:]
             queues.append(queue[:ready])
         self.received += count
-        self.foreign = np.concatenate(foreign)
-        self.duplicated = np.concatenate([np.zeros(0, np.int64), *duplicated])
+        self.foreign, self.duplicated = foreign, np.concatenate(duplicated)
         return queues, out_of_order
 
     def held(self) -> list[Queue]:
@@ -170,17 +152,66 @@ class Intake:
         self._before = int(time_ns[-1]), int(time[-1])
         return np.asarray(time)
 
-    def _marks(self, at: int, mine: Ints, losses: Ints) -> Bools:
-        """The core's first packet after each reported loss."""
-        marked = np.zeros(len(mine), np.bool_)
-        if len(mine):
-            marked[0] = self._mark[at]
-            self._mark[at] = False
-        if len(losses):
-            after = np.searchsorted(mine, losses)
-            marked[after[after < len(mine)]] = True
-            self._mark[at] |= bool((after >= len(mine)).any())
-        return marked
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sorted_in(
+    time: Any, core: Any, id_: Any, type_: Any, operation: Any, losses: Any, received: Any, origin_ns: Any, kinds: Any,
+    place: Any, sends: Any, latest: Any, mark: Any, out_of_order: Any,
+) -> Any:  # fmt: skip
+    """Sort packets by core.
+
+    Args:
+        time: int64, unwrapped, in order of arrival.
+        core: int16,
+        id_: int32,
+        type_: uint8,
+        operation: int64, as the packets say.
+        losses: int64, ascending: packets before which the device reported a loss.
+        received: packets before these.
+        origin_ns: what times are to count from.
+        kinds: event ids of the trace.
+        place: int64, by core number: its position; -1: not of this program.
+        sends: bool, cores x symbols: whether the core can send that; last, nothing.
+        latest: int64, of each core the latest time so far; brought up to date.
+        mark: bool, of each core, whether its next packet is the first after a loss; brought up to date.
+        out_of_order: bool, of the packets; set where one comes late.
+
+    Returns:
+        int64 packets of each core; int64 positions of those that nobody here can send; then time, symbol, mark and
+        position of the others: cores x packets.
+    """
+    count, cores, operations = len(time), len(mark), (sends.shape[1] - 1) // 2 - kinds
+    size, foreign, strangers = np.zeros(cores, np.int64), np.empty(count, np.int64), 0
+    times, symbols = np.empty((cores, count)), np.empty((cores, count), np.int32)
+    marks, arrivals = np.empty((cores, count), np.bool_), np.empty((cores, count), np.int64)
+    loss = 0
+    for index in range(count):
+        while loss < len(losses) and losses[loss] <= index:
+            mark[:] = True
+            loss += 1
+        at = place[np.int64(core[index]) & 0xFFFF]
+        if at < 0:
+            foreign[strangers] = received + index
+            strangers += 1
+            continue
+        symbol = sends.shape[1] - 1  # nothing that any core sends
+        named = np.int64(operation[index])
+        if 0 <= id_[index] < kinds and type_[index] <= 1 and named < operations:
+            symbol = 2 * (kinds + named if named >= 0 else np.int64(id_[index])) + np.int64(type_[index])
+        out_of_order[index] = time[index] < latest[at]
+        latest[at] = max(latest[at], time[index])
+        if sends[at, symbol]:
+            row = size[at]
+            times[at, row], symbols[at, row] = time[index] - origin_ns, symbol
+            marks[at, row], arrivals[at, row] = mark[at], received + index
+            size[at] += 1
+        else:
+            foreign[strangers] = received + index
+            strangers += 1
+        mark[at] = False
+    if loss < len(losses):
+        mark[:] = True
+    return size, foreign[:strangers].copy(), times, symbols, marks, arrivals
 
 
 def _alternating(queue: Queue, kinds: int) -> Queue:

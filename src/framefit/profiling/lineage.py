@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["agreed", "compacted", "path_of"]
+__all__ = ["agreed", "compacted", "matches_of", "path_of"]
 
 _NODE = 10  # column of an assignment, see framefit.profiling.chain
 
@@ -41,6 +41,33 @@ def path_of(nodes: Any, node: Any) -> Any:
         path[begin] = node
         node = nodes[node, 3]
     return path[begin:]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def matches_of(nodes: Any, path: Any, token: Any, first: Any, programs: Any, times: Any, marks: Any) -> Any:
+    """What :class:`framefit.profiling.estimates.Match` says of each match.
+
+    Args:
+        nodes: all matches.
+        path: rows of them.
+        token: of the first packet in
+        times: float64,
+        marks: bool, of the packets.
+        first: int64, where each program's events begin.
+        programs: int64, of the launches; empty: the first one repeats.
+
+    Returns:
+        int64 packets, launches and events, float64 times, bool marks.
+    """
+    count = len(path)
+    packet, launch, event = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    time, marked = np.empty(count), np.empty(count, np.bool_)
+    for at in range(count):
+        row = path[at]
+        packet[at], launch[at] = nodes[row, 0] - token, nodes[row, 1]
+        event[at] = nodes[row, 2] + (first[programs[launch[at]]] if len(programs) > 0 else first[0])
+        time[at], marked[at] = times[packet[at]], marks[packet[at]]
+    return packet, launch, event, time, marked
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

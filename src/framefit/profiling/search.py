@@ -15,7 +15,7 @@ import numpy.typing as npt
 from framefit.core.events import TraceMeta
 from framefit.profiling.between import Window
 from framefit.profiling.chain import Room
-from framefit.profiling.edges import filled_launches, lay_out
+from framefit.profiling.edges import enter, filled_launches, lay_out
 from framefit.profiling.estimates import Match, Model, first_model, hides_launches, learned_times, learned_tracks
 from framefit.profiling.follower import Follower
 from framefit.profiling.intake import Queue, earliest
@@ -173,7 +173,7 @@ class Search:
             part = queues if turn else earliest(queues, _FIRST_SAMPLE)
             pieces = self.look(followers, part, model, all_of_it=True)
             worth = sum(follower.worth for follower in followers)
-            rows = np.concatenate([rows_of(f, q, m) for f, (q, m) in zip(followers, pieces, strict=True)])
+            rows = rows_of(followers, pieces)
             if not len(rows):
                 return Learned(model, None, worth, hidden, 0)
             hidden = hides_launches(model.tracks, [match for _, match in pieces])
@@ -203,17 +203,27 @@ class Search:
         return np.asarray(self._submit[launches] + model.offset_ns)
 
 
-def rows_of(follower: Follower, queue: Queue, match: Match) -> Ints:
-    """Matches with all that is needed to place them in a window."""
-    track = follower.track
-    columns = (
-        queue.arrival[match.packet],
-        match.launch,
-        track.operation[match.event],
-        track.type[match.event],
-        match.time.astype(np.int64),
-    )
-    return np.stack(columns, axis=1)
+def rows_of(
+    followers: list[Follower], pieces: list[tuple[Queue, Match]], before: Ints | None = None, least: int = -_HUGE
+) -> Ints:
+    """Matches with all that is needed to place them in a window.
+
+    Args:
+        followers: of the cores.
+        pieces: packets and matches of each.
+        before: rows to which they are added.
+        least: matches of launches before it are left out.
+    """
+    at = 0 if before is None else len(before)
+    rows = np.empty((at + sum(len(match.packet) for _, match in pieces), 5), np.int64)
+    if before is not None:
+        rows[:at] = before
+    for follower, (queue, match) in zip(followers, pieces, strict=True):
+        at = enter(
+            rows, at, queue.arrival, match.packet, match.launch, match.event, match.time, follower.track.operation,
+            follower.track.type, least,
+        )  # fmt: skip
+    return rows[:at]
 
 
 def _begins(follower: Follower, matches: tuple[Match, ...]) -> tuple[Floats, int]:

@@ -16,6 +16,7 @@ from rich.text import Text
 from framefit.core.events import Trace
 from framefit.core.program import Launches, Program
 from framefit.errors import InputError
+from framefit.report.looks import OVERRUN_LOOK, UNKNOWN_LOOK, Look, axis_line, block_of, looks_of, step_ms
 from framefit.report.pairs import executions
 
 __all__ = ["run_picture", "terminal_picture"]
@@ -51,35 +52,6 @@ class _Row:
     window: int
     length_ns: int
     bars: tuple[_Bar, ...]
-
-
-@dataclass(frozen=True)
-class _Look:
-    """How a model's bars look: plain, in every other frame, and without colour."""
-
-    fill: str
-    alternate: str
-    ink: str
-    block: str
-    ascii_block: str
-
-
-# Chosen so that neighbours differ also for colour-blind readers (blue against yellow to
-# orange) and in grey, on white and on dark ground; red is left for overruns.
-_PRIORITY_LOOKS = (
-    _Look("#2563eb", "#2563eb", "#ffffff", "█", "#"),
-    _Look("#0891b2", "#0891b2", "#ffffff", "▉", "%"),
-)
-_BACKGROUND_LOOKS = (
-    _Look("#f5b041", "#fad7a0", "#3d2a05", "▒", "="),
-    _Look("#45b39d", "#a2d9ce", "#04302a", "░", "-"),
-    _Look("#af7ac5", "#d7bde2", "#2c1038", "▓", "+"),
-    _Look("#ec7fa9", "#f7c5da", "#420c23", "▞", "*"),
-    _Look("#9bb53c", "#d3e09a", "#262e08", "▙", "o"),
-    _Look("#aab7b8", "#d5dbdb", "#1c2526", "▌", "~"),
-)
-_UNKNOWN_LOOK = _Look("#8a94a6", "#8a94a6", "#ffffff", "▘", "?")
-_OVERRUN_LOOK = _Look("#e5383b", "#e5383b", "#ffffff", "▚", "!")
 
 
 def run_picture(
@@ -228,14 +200,9 @@ def _segments(
         yield lane, int(launches.program[launch]), frame, odd, start, end
 
 
-def _looks(program: Program, priority_models: Collection[str]) -> dict[str, _Look]:
+def _looks(program: Program, priority_models: Collection[str]) -> dict[str, Look]:
     """The look of each model, in the order of the program, priority models first."""
-    models = list(dict.fromkeys(segment.model for segment in program.programs))
-    looks = {}
-    for choice, wanted in ((_PRIORITY_LOOKS, True), (_BACKGROUND_LOOKS, False)):
-        named = [model for model in models if (model in priority_models) is wanted]
-        looks.update({model: choice[place % len(choice)] for place, model in enumerate(named)})
-    return looks
+    return looks_of((segment.model for segment in program.programs), priority_models)
 
 
 def _label(program: Program, bar: _Bar) -> str:
@@ -247,17 +214,10 @@ def _label(program: Program, bar: _Bar) -> str:
     return str(segment.segment) if cut else segment.model
 
 
-def _look(program: Program, looks: dict[str, _Look], bar: _Bar) -> _Look:
+def _look(program: Program, looks: dict[str, Look], bar: _Bar) -> Look:
     if bar.overrun:
-        return _OVERRUN_LOOK
-    return _UNKNOWN_LOOK if bar.program < 0 else looks[program.programs[bar.program].model]
-
-
-def _step_ms(span_ms: float, most: int) -> float:
-    """A round distance of ticks."""
-    raw = span_ms / most
-    magnitude = 10.0 ** np.floor(np.log10(raw))
-    return float(next(magnitude * factor for factor in (1, 2, 5, 10) if magnitude * factor >= raw * 0.999))
+        return OVERRUN_LOOK
+    return UNKNOWN_LOOK if bar.program < 0 else looks[program.programs[bar.program].model]
 
 
 _STYLE = """
@@ -325,9 +285,9 @@ class _Drawing:
         bars = [bar for row in self._rows for bar in row.bars]
         entries = list(self._looks.items())
         if any(bar.program < 0 for bar in bars):
-            entries.append(("unknown: events were lost", _UNKNOWN_LOOK))
+            entries.append(("unknown: events were lost", UNKNOWN_LOOK))
         if any(bar.overrun or bar.runs_over for bar in bars):
-            entries.append(("over the window's end", _OVERRUN_LOOK))
+            entries.append(("over the window's end", OVERRUN_LOOK))
         parts, x, y = [], 24.0, self._LEGEND
         for name, look in entries:
             shades = dict.fromkeys((look.fill, look.alternate))
@@ -393,7 +353,7 @@ class _Drawing:
 
     def _ticks(self) -> list[float]:
         span_ms = self._longest_ns / 1e6
-        step = _step_ms(span_ms, 8)
+        step = step_ms(span_ms, 8)
         return [step * number for number in range(int(span_ms / step) + 1)]
 
     def _axis(self) -> Iterator[str]:
@@ -437,30 +397,17 @@ def _text(x: float, y: float, text: str, style: str, *, anchor: str = "start", s
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{inline}>{escape(text)}</text>'
 
 
-def _block(look: _Look) -> str:
-    return look.block
-
-
-def _ascii_block(look: _Look) -> str:
-    return look.ascii_block
-
-
-def _solid(_: _Look) -> str:
-    return "█"
-
-
 class _TerminalDrawing:
     """The same rows in cells; each cell shows what ran in its middle."""
 
-    def __init__(self, program: Program, rows: Sequence[_Row], looks: dict[str, _Look]) -> None:
+    def __init__(self, program: Program, rows: Sequence[_Row], looks: dict[str, Look]) -> None:
         self._program = program
         self._rows = rows
         self._looks = looks
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        block: Callable[[_Look], str] = _ascii_block if options.ascii_only else _block
-        if console.color_system is not None and not console.no_color and not options.ascii_only:
-            block = _solid
+        coloured = console.color_system is not None and not console.no_color
+        block = block_of(coloured=coloured, ascii_only=options.ascii_only)
         margin = max(len("window"), len(str(self._rows[-1].window)))
         cells = max(options.max_width - margin - 4, 8)
         longest_ns = max(row.length_ns for row in self._rows)
@@ -475,13 +422,13 @@ class _TerminalDrawing:
             line.no_wrap, line.overflow = True, "crop"
         yield Group(*lines)
 
-    def _legend(self, block: Callable[[_Look], str]) -> Text:
+    def _legend(self, block: Callable[[Look], str]) -> Text:
         bars = [bar for row in self._rows for bar in row.bars]
         entries = list(self._looks.items())
         if any(bar.program < 0 for bar in bars):
-            entries.append(("unknown", _UNKNOWN_LOOK))
+            entries.append(("unknown", UNKNOWN_LOOK))
         if any(bar.overrun or bar.runs_over for bar in bars):
-            entries.append(("over the end", _OVERRUN_LOOK))
+            entries.append(("over the end", OVERRUN_LOOK))
         legend = Text(f"{_rate(self._program.window_ns)}")
         for name, look in entries:
             legend.append_text(Text.assemble("   ", (block(look) * 2, look.fill), f" {name}"))
@@ -489,8 +436,8 @@ class _TerminalDrawing:
             legend.append(f"   units: {_units(self._program)}")
         return legend
 
-    def _lane(self, row: _Row, lane: int, cells: int, block: Callable[[_Look], str]) -> Text:
-        ascii_only = block(_OVERRUN_LOOK).isascii()
+    def _lane(self, row: _Row, lane: int, cells: int, block: Callable[[Look], str]) -> Text:
+        ascii_only = block(OVERRUN_LOOK).isascii()
         wall = "|" if ascii_only else "│"
         shown: list[tuple[str, str]] = [(" ", "")] * cells
         over = False
@@ -514,17 +461,7 @@ class _TerminalDrawing:
         for style, run in groupby(shown, key=operator.itemgetter(1)):
             drawn.append("".join(mark for mark, _ in run), style=style)
         mark = (">" if ascii_only else "▶") if over else " "
-        return Text.assemble(drawn, wall, (mark, f"bold {_OVERRUN_LOOK.fill}"))
+        return Text.assemble(drawn, wall, (mark, f"bold {OVERRUN_LOOK.fill}"))
 
     def _axis(self, margin: int, cells: int, span_ms: float) -> Text:
-        line = [" "] * (cells + 3)
-        step = _step_ms(span_ms, max(cells // 10, 1))
-        labels = [(tick * step, f"{tick * step:g}") for tick in range(int(span_ms / step) + 1)]
-        end = f"{span_ms:.4g} ms"
-        at_end = len(line) - len(end)
-        for tick, label in labels:
-            at = 1 + round(tick * cells / span_ms)
-            if at + len(label) < at_end:
-                line[at : at + len(label)] = label
-        line[at_end:] = end
-        return Text(f"{'window':>{margin}} " + "".join(line), style="dim")
+        return Text(f"{'window':>{margin}} " + axis_line(cells, span_ms), style="dim")

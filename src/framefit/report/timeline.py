@@ -8,15 +8,11 @@ the whole travels as base64 text; see ``page/data.js`` for the way back.
 from __future__ import annotations
 
 import base64
-import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
-from importlib.resources import files
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -24,6 +20,7 @@ from framefit.core.files import Record, write_whole
 from framefit.core.profile import How, OperationLog, Profile
 from framefit.core.program import Launches, Program
 from framefit.report.operations import HOW_WORDS, NamedOperations, UnitTrack, unit_tracks
+from framefit.report.pages import filled, script_json
 
 __all__ = ["LossRegion", "TimelineWindows", "write_timeline"]
 
@@ -163,8 +160,10 @@ def write_timeline(
     """
     blob = _Blob()
     page = _page(blob, log, program, launches, title, windows, losses, summary)
+    parts = {"page": script_json(page), "data": blob.text()}
+    text = filled("page.html", title=title, styles=("page.css",), scripts=_SCRIPTS, parts=parts)
     with write_whole(path, force=force) as file:
-        file.write(_filled(title, page, blob.text()).encode())
+        file.write(text.encode())
 
 
 def _page(
@@ -240,17 +239,3 @@ def _track(blob: _Blob, track: UnitTrack, log: OperationLog, named: NamedOperati
         how=blob.add(log.start_how[at].astype(np.int64) | log.end_how[at].astype(np.int64) << 4),
         margins=(low, high, end_low, end_high),
     )
-
-
-def _filled(title: str, page: _Page, data: str) -> str:
-    """The page's parts put together; a ``</`` in a name would end the script early."""
-    folder = files("framefit.report") / "page"
-    parts = {
-        "title": escape(title),
-        "style": (folder / "page.css").read_text(encoding="utf-8"),
-        "script": "\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS),
-        "page": msgspec.json.encode(page).decode().replace("<", "\\u003c"),
-        "data": data,
-    }
-    skeleton = (folder / "page.html").read_text(encoding="utf-8")
-    return re.sub(r"@(\w+)@", lambda found: parts[found[1]], skeleton)

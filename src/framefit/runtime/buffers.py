@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from framefit.core.model import Model
+import numpy as np
 
-__all__ = ["Placement", "place", "tensor_bytes"]
+from framefit.core.model import Model, TensorInfo
+from framefit.devices.device import Array, allocate
+
+__all__ = ["Placement", "frame_sets", "place", "runs_of", "tensor_bytes", "unit_bytes"]
 
 _ALIGNMENT = 64
 
@@ -54,14 +57,41 @@ def place(sizes: Sequence[int], lifetimes: Sequence[tuple[int, int]]) -> Placeme
     return Placement(tuple(offsets), total)
 
 
-def tensor_bytes(model: Model, bounds: Sequence[tuple[int, int]], state: Mapping[str, str]) -> int:
-    """Memory of a model's tensors in these segments: its ends, state twice, and the planned block between segments.
+def runs_of(units: Sequence[str]) -> list[tuple[int, int]]:
+    """Stages of a model: first and last of the segments that follow one another on one unit.
+
+    Args:
+        units: of each segment.
+    """
+    ends = [index for index in range(len(units)) if index + 1 == len(units) or units[index] != units[index + 1]]
+    return list(zip([0, *(end + 1 for end in ends[:-1])], ends, strict=True))
+
+
+def unit_bytes(
+    model: Model,
+    bounds: Sequence[tuple[int, int]],
+    units: Sequence[str],
+    state: Mapping[str, str],
+    *,
+    slots: int = 1,
+    separate: bool = False,
+) -> dict[str, int]:
+    """Memory of a model's tensors in these segments, on each unit.
+
+    Between the segments of a stage one planned block is enough: one frame is in there. The
+    model's ends, and what goes from stage to stage, exist once for each frame in flight,
+    state once more.
 
     Args:
         model: in the layers that ``bounds`` count.
         bounds: first and last layer of each segment.
+        units: of each segment.
         state: graph input -> output that is fed back to it.
+        slots: frames that may be in flight.
+        separate: units have memories of their own: what another unit hands over lies there, too.
     """
+    stages = runs_of(units)
+    stage_of = [number for number, (first, last) in enumerate(stages) for _ in range(first, last + 1)]
     keep = {tensor.name for tensor in model.outputs}
     feedback = set(state.values())
     lifetimes: dict[str, tuple[int, int]] = {}
@@ -71,6 +101,75 @@ def tensor_bytes(model: Model, bounds: Sequence[tuple[int, int]], state: Mapping
             if tensor.name not in keep:
                 lifetimes[tensor.name] = lifetimes.get(tensor.name, (index, index))[0], index + 1
                 sizes[tensor.name] = tensor.bytes
-    ends = {tensor.name: tensor.bytes * (2 if tensor.name in state else 1) for tensor in model.inputs}
-    ends |= {t.name: t.bytes for t in model.outputs if t.fixed and t.name not in feedback}
-    return sum(ends.values()) + place(list(sizes.values()), [lifetimes[name] for name in sizes]).total_bytes
+    found = dict.fromkeys(units, 0)
+    kept = slots + 1
+    found[units[0]] += sum(t.bytes * (kept if t.name in state else slots) for t in model.inputs)
+    found[units[-1]] += slots * sum(t.bytes for t in model.outputs if t.fixed and t.name not in feedback)
+    within: list[list[str]] = [[] for _ in stages]
+    for name, (first, last) in lifetimes.items():
+        if stage_of[first] == stage_of[last]:
+            within[stage_of[first]].append(name)
+            continue
+        for unit in {units[index] for index in (range(first, last + 1) if separate else (first,))}:
+            found[unit] += slots * sizes[name]
+    for (first, _), names in zip(stages, within, strict=True):
+        found[units[first]] += place([sizes[name] for name in names], [lifetimes[name] for name in names]).total_bytes
+    return found
+
+
+def tensor_bytes(model: Model, bounds: Sequence[tuple[int, int]], state: Mapping[str, str]) -> int:
+    """Memory of a model's tensors in these segments of one unit; see :func:`unit_bytes`."""
+    return sum(unit_bytes(model, bounds, ["any"] * len(bounds), state).values())
+
+
+def frame_sets(
+    model: Model, parts: Sequence[Model], units: Sequence[str], state: Mapping[str, str], slots: int
+) -> list[dict[str, Array]]:
+    """Arrays for all tensors of fixed shape, by name: frames use one set after the other, and again the first.
+
+    Args:
+        model: whose tensors they are.
+        parts: its segments.
+        units: of each segment.
+        state: graph input -> output that is fed back to it: one set's output is the next one's input.
+        slots: frames that may be in flight.
+    """
+    stage_of = [number for number, (first, last) in enumerate(runs_of(units)) for _ in range(first, last + 1)]
+    last_read = {tensor.name: index for index, part in enumerate(parts) for tensor in part.inputs}
+    keep = {tensor.name for tensor in model.outputs}
+    between = [
+        (tensor, index, last_read[tensor.name])
+        for index, part in enumerate(parts)
+        for tensor in part.outputs
+        if tensor.name not in keep
+    ]
+    once: dict[str, Array] = {}
+    for stage in range(stage_of[-1] + 1):
+        once |= _block([entry for entry in between if stage_of[entry[1]] == stage_of[entry[2]] == stage])
+    feedback = set(state.values())
+    each = [tensor for tensor, first, last in between if stage_of[first] != stage_of[last]]
+    each += [tensor for tensor in model.inputs if tensor.name not in state]
+    each += [tensor for tensor in model.outputs if tensor.fixed and tensor.name not in feedback]
+    by_slot = [{tensor.name: allocate(tensor) for tensor in each} for _ in range(slots)]
+    if not state:
+        return [once | own for own in by_slot]
+    shapes = {tensor.name: tensor for tensor in model.inputs}
+    # One more than frames: what the oldest frame in flight reads is not what the newest one writes.
+    ends = [{source: allocate(shapes[source]) for source in state} for _ in range(slots + 1)]
+    sets = []
+    for number in range(slots * len(ends)):
+        before, after = ends[number % len(ends)], ends[(number + 1) % len(ends)]
+        sets.append(once | by_slot[number % slots] | before | {sink: after[source] for source, sink in state.items()})
+    return sets
+
+
+def _block(tensors: Sequence[tuple[TensorInfo, int, int]]) -> dict[str, Array]:
+    """Arrays in one block, for tensors with the first and the last segment that needs them."""
+    plan = place([tensor.bytes for tensor, _, _ in tensors], [(first, last) for _, first, last in tensors])
+    block = allocate(TensorInfo(name="intermediates", dtype="uint8", shape=(plan.total_bytes,)))
+    arrays = {}
+    for (tensor, _, _), offset in zip(tensors, plan.offsets, strict=True):
+        assert tensor.shape is not None
+        view = block[offset : offset + tensor.bytes].view(np.dtype(tensor.dtype))
+        arrays[tensor.name] = view.reshape(tensor.shape)
+    return arrays

@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import gc
-import sys
+import heapq
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import msgspec
-import numpy as np
-
 from framefit.core.events import Trace
-from framefit.core.model import TensorInfo
-from framefit.core.timetable import Timetable
 from framefit.core.workload import release_ns
 from framefit.devices.clock import Clock, RealClock
 from framefit.devices.device import Array, Completion, Device
-from framefit.runtime.execution import Execution
+from framefit.runtime.bells import REHEARSAL_NS
+from framefit.runtime.instants import instants
 from framefit.runtime.job import Job
 from framefit.runtime.log import Fate, FrameLog, LaunchLog
+from framefit.runtime.rehearsal import stand_in
+from framefit.runtime.relay import Desk, Handed, StageJob
 from framefit.runtime.sinks import Sink
-from framefit.runtime.streams import Arrival, EndOfStream, Feed, Queue
+from framefit.runtime.steady import steady
+from framefit.runtime.streams import Arrival, EndOfStream, Feed
+from framefit.runtime.traces import joined
 
-__all__ = ["Dispatcher", "Service", "instants", "steady"]
+__all__ = ["LEAD_NS", "Dispatcher", "Service", "instants", "steady"]
 
 _IDLE_NS = 1_000_000  # sinks and progress get a turn only when this much of a window is left
 _PENDING_OUTPUTS = 64  # outputs that may wait for such a turn
 _PENDING_FRAMES = 1024  # whose fate may
 _DRAIN_WINDOWS = 256  # between two looks into the event buffer of a device on this host
 _MOST_PACKETS = 1 << 22  # that are kept, 32 bytes each
-_SWITCH_INTERVAL_S = 1e-4  # other Python threads get the lock this often at most
 _SETTLE_NS = 200_000  # the logs get a turn when this much is left
-_REHEARSAL_NS = 60_000  # a rehearsal takes 30 to 60 us with cold caches
-_LEAD_NS = 20_000_000  # between the call and the first release
+LEAD_NS = 20_000_000
+"""Between the call and the first release."""
+_NEVER = 1 << 62
 
 
 class Service(Protocol):
@@ -47,23 +44,6 @@ class Service(Protocol):
 
     def finished(self, model: int) -> None:
         """A frame of that background model is done."""
-
-
-class _Still:
-    """A stream for rehearsals: one array of each type."""
-
-    length = None
-
-    def __init__(self) -> None:
-        self._arrays: dict[str, Array] = {}
-
-    def has(self, frame: int) -> bool:  # noqa: ARG002 - the protocol's form
-        return True
-
-    def read(self, frame: int, tensor: TensorInfo) -> Array:  # noqa: ARG002 - the protocol's form
-        if tensor.dtype not in self._arrays:
-            self._arrays[tensor.dtype] = np.zeros(1, tensor.dtype)
-        return self._arrays[tensor.dtype]
 
 
 class Dispatcher:
@@ -104,7 +84,8 @@ class Dispatcher:
         self._device = device
         self._clock = clock
         self._jobs = list(jobs)
-        self._feeds = _feeds(self._jobs)
+        self._models = [index if job.model is None else job.model for index, job in enumerate(jobs)]
+        self.find_feeds()
         self._background = [(index, job) for index, job in enumerate(jobs) if not job.priority]
         self._turns = {index: turn for turn, (index, _) in enumerate(self._background)}
         self._needed: list[int | None] = [None] * len(self._background)  # quantiles of what each would launch next
@@ -116,8 +97,14 @@ class Dispatcher:
         self._stalled_ns = 0
         self._on_host = device.target.kind == "ort"  # else the device itself decides what it keeps
         self._on_thread = isinstance(clock, RealClock) and self._on_host
+        self.desk = Desk()
+        self._coming: list[Handed] = []  # a heap: what cannot be used yet
+        self._agenda: deque[tuple[int, int]] = deque()  # when which priority job is due
+        self._awaited: list[int] = []  # priority jobs that were due before their frames were here
         self._outputs: deque[tuple[Sink, int, dict[str, Array]]] = deque()
         self._completed: deque[tuple[int, list[Arrival], int, int]] = deque()  # job, frames, start, finish
+        self.collects = True
+        """Whether it reads the device's events; of several units' dispatchers one does."""
         self._traces: deque[Trace] = deque()
         self._overwritten = 0  # packets
         self._drained = 0
@@ -130,6 +117,10 @@ class Dispatcher:
         self.stalled: dict[int, int] = {}
         self.start_ns = 0
         self.windows = 0
+
+    def find_feeds(self) -> None:
+        """Look up what brings frames to its jobs."""
+        self._feeds = _feeds(self._jobs)
 
     def release(self, window: int) -> int:
         """Absolute time at which a window begins."""
@@ -153,68 +144,111 @@ class Dispatcher:
         Raises:
             DeviceError: the device failed; what happened so far is kept.
         """
-        clock, pattern, understudy = self._clock, self._reserved, self._understudy()
+        self.begin(self._clock.now_ns() + LEAD_NS)
+        try:
+            self.keep_beat(windows, stop=stop, on_idle=on_idle)
+        finally:
+            self.end()
+
+    def begin(self, start_ns: int) -> None:
+        """Make ready for a first release at ``start_ns``."""
         if self._stalls is not None:
             self._stalled_ns = self._stalls()
-        self.start_ns = self._next_release = clock.now_ns() + _LEAD_NS
+        self.start_ns = self._next_release = start_ns
+
+    def keep_beat(
+        self, windows: int, *, stop: Callable[[], bool], on_idle: Callable[[int], None] | None = None
+    ) -> None:
+        """The loop of :meth:`run`, between :meth:`begin` and :meth:`end`."""
+        clock, pattern, understudy = self._clock, self._reserved, self._understudy()
+        agenda, awaited, coming, handed, bell = self._agenda, self._awaited, self._coming, *self.desk.parts
         clock.sleep_until_ns(self.start_ns)
-        agenda: deque[tuple[int, int]] = deque()  # when which priority job is due
         upcoming = self.start_ns  # the first reserved instant from the next release on
-        try:
-            while not self.ended and not stop():
-                now = clock.now_ns()
-                while now >= (next_release := self._next_release) and self.windows < windows:
-                    if self._dried_up():
-                        self.ended = True
-                        break
-                    self._deliver(self.windows)
-                    agenda.extend((next_release + after, job) for after, job in pattern[self.windows % len(pattern)])
-                    self.windows += 1
-                    self._next_release = self.release(self.windows)
-                    upcoming = self._next_reserved(self._next_release, windows)
-                if agenda and agenda[0][0] <= now:
-                    index = agenda[0][1]
-                    job = self._jobs[index]
-                    if job.ready:
-                        self._launch(index, now)
-                    if not job.busy:  # one frame an instant: the next one has its own
-                        agenda.popleft()
-                    continue
-                if now >= next_release:
+        while not self.ended and not stop():
+            now = clock.now_ns()
+            while now >= (next_release := self._next_release) and self.windows < windows:
+                if self._dried_up():
+                    self.ended = True
                     break
-                if self._serve(now, agenda[0][0] if agenda else upcoming):
-                    continue
-                wake = min(agenda[0][0], next_release) if agenda else next_release
-                self._use_idle(wake, on_idle)
-                clock.doze_until_ns(wake)
-                if understudy is not None and wake - clock.now_ns() >= _REHEARSAL_NS:
-                    understudy.rehearse()
-                clock.sleep_until_ns(wake)
-        finally:
-            self._end()
+                self._deliver(self.windows)
+                agenda.extend((next_release + after, job) for after, job in pattern[self.windows % len(pattern)])
+                self.windows += 1
+                self._next_release = self.release(self.windows)
+                upcoming = self._next_reserved(self._next_release, windows)
+            if handed or coming:
+                self._receive(now)
+            if agenda and agenda[0][0] <= now:
+                index = agenda[0][1]
+                job = self._jobs[index]
+                if job.ready:
+                    self._launch(index, now)
+                elif job.owed:
+                    awaited.append(index)
+                if not job.busy:  # one frame an instant: the next one has its own
+                    agenda.popleft()
+                continue
+            if now >= next_release:
+                break
+            if awaited:  # nothing else starts until they have run, or cannot come any more
+                awaited[:] = [index for index in awaited if self._jobs[index].owed]
+            if not awaited and self._serve(now, agenda[0][0] if agenda else upcoming):
+                continue
+            wake = min(agenda[0][0], next_release) if agenda else next_release
+            if coming:
+                wake = min(wake, coming[0].ready_ns)
+            self._use_idle(wake, on_idle)
+            if bell is not None:
+                bell.wait_until_ns(wake, None if understudy is None else understudy.rehearse)
+                continue
+            clock.doze_until_ns(wake)
+            if understudy is not None and wake - clock.now_ns() >= REHEARSAL_NS:
+                understudy.rehearse()
+            clock.sleep_until_ns(wake)
+
+    def _receive(self, now: int) -> None:
+        """Take what other units have handed over, as far as it can be used by now."""
+        coming, handed = self._coming, self.desk.handed
+        while handed:
+            heapq.heappush(coming, handed.popleft())
+        while coming and coming[0].ready_ns <= now:
+            self._accept(heapq.heappop(coming), now)
+
+    def _accept(self, one: Handed, now: int) -> None:
+        """A frame for a job, or the news that its next one may begin."""
+        index, job, agenda = one.job, self._jobs[one.job], self._agenda
+        assert isinstance(job, StageJob)
+        if one.arrivals:
+            job.handed_on.append((list(one.arrivals), one.started_ns))
+        if not job.priority:
+            self._needed[self._turns[index]] = job.next_ns
+            return
+        due = sum(job_due == index for _, job_due in agenda) - job.busy
+        if index in self._awaited:
+            self._awaited.remove(index)
+        elif len(job.handed_on) <= due:
+            return  # it has an instant of its own
+        # Behind what has begun, before whatever else is due.
+        agenda.insert(1 if agenda and self._jobs[agenda[0][1]].busy else 0, (now, index))
+
+    def at_work(self) -> bool:
+        """Whether frames that were handed over still wait or are worked on."""
+        return any(
+            len(feed.intake) > 0 or any(self._has_work(job) for _, job in members)
+            for feed, members in self._feeds
+            if feed.intake is not None
+        )
 
     def trace(self) -> Trace:
         """All packets of the run, losses marked where they were noticed."""
-        return _joined(self._traces, self._overwritten)
+        return joined(self._traces, self._overwritten)
 
     def _understudy(self) -> Dispatcher | None:
         """A dispatcher of this kind whose only job has no effect; none where time is not real."""
         job = next((job for job in self._jobs if job.priority), self._jobs[0])
-        if not isinstance(self._clock, RealClock) or not isinstance(job.execution, Execution):
+        stand = stand_in(job) if isinstance(self._clock, RealClock) else None
+        if stand is None:
             return None
-        execution = copy.copy(job.execution)
-        execution.disarm()
-        stand_in = Job(
-            execution=execution,
-            first_program=0,
-            priority=True,
-            estimates_ns=(0, 0),  # two segments: no frame is completed
-            deadline_ns=None,
-            sources=dict.fromkeys(job.sources, _Still()),
-            queue=Queue(job.frames),
-            frames=job.frames,
-        )
-        return type(self)(self._device, self._clock, [stand_in], self._rate_hz, 0, service=self._service)
+        return type(self)(self._device, self._clock, [stand], self._rate_hz, 0, service=self._service)
 
     def rehearse(self) -> None:
         """Go through a release and a launch of the first job, and forget it; for an understudy."""
@@ -242,29 +276,44 @@ class Dispatcher:
                 continue  # its end is noticed where a frame is read
             sources = [source for _, job in members for source in job.sources.values()]
             feed.over = feed.over or not all(source.has(feed.delivered) for source in sources)
-            if feed.over and not any(self._has_work(job) for _, job in members):
+            dry = feed.over and not any(self._has_work(job) for _, job in members)
+            if dry and (feed.gate is None or feed.gate.dry(self)):
                 return True
         return False
 
     def _deliver(self, window: int) -> None:
         """A frame of each feed arrives at every model that wants it, unless it has to wait."""
-        released = self.release(window)
+        released_ns = self.release(window)
         for feed, members in self._feeds:
+            if feed.gate is not None:
+                feed.gate(window)
+                for index, turn in self._turns.items():
+                    self._needed[turn] = self._jobs[index].next_ns
+                continue
             frame = feed.delivered
             if feed.waits and (feed.over or not all(job.accepts(frame, window) for _, job in members)):
-                feed.waited += not feed.over
+                feed.waited += not feed.empty
                 continue
+            if feed.intake is not None and not feed.intake.take():
+                continue  # an empty window
             feed.delivered = frame + 1
-            for index, job in members:
-                if frame % job.every:
-                    self.frames.add(index, frame, Fate.SKIPPED, window, released)
-                    continue
-                dropped = self._put(job, Arrival(frame, window))
-                if self._one_thread and index in self._turns:
-                    self._needed[self._turns[index]] = job.next_ns
-                if dropped is not None:
-                    fate = Fate.REFUSED if dropped.window == window else Fate.QUEUE_FULL
-                    self.frames.add(index, dropped.frame, fate, dropped.window, self.release(dropped.window))
+            self.admit(members, Arrival(frame, window), released_ns)
+
+    def admit(
+        self, members: Sequence[tuple[int, Job]], arrival: Arrival, released_ns: int, by_another: bool = False
+    ) -> None:
+        """A frame arrives at these jobs, with their numbers; ``by_another`` thread, before this one comes to it."""
+        frame, window = arrival
+        for index, job in members:
+            if frame % job.every:
+                self.frames.add(self._models[index], frame, Fate.SKIPPED, window, released_ns)
+                continue
+            dropped = self._put(job, arrival)
+            if self._one_thread and not by_another and index in self._turns:
+                self._needed[self._turns[index]] = job.next_ns
+            if dropped is not None:
+                fate = Fate.REFUSED if dropped.window == window else Fate.QUEUE_FULL
+                self.frames.add(self._models[index], dropped.frame, fate, dropped.window, self.release(dropped.window))
 
     def _put(self, job: Job, frame: Arrival) -> Arrival | None:
         return job.queue.put(frame)
@@ -273,7 +322,7 @@ class Dispatcher:
         job.take()
 
     def _has_work(self, job: Job) -> bool:
-        return job.ready
+        return job.has_work
 
     def _serve(self, now: int, reserved: int) -> bool:
         """Launch the background segment that is due and fits, if there is one, and what follows it."""
@@ -327,7 +376,7 @@ class Dispatcher:
             except BaseException:
                 add(program, window, frame, self._clock.now_ns(), -1, ready_ns, followed, -1)
                 raise
-            if segment == 0:
+            if segment == 0 and job.started_ns < 0:  # else an earlier stage has begun the frame
                 job.started_ns = done.started_ns
             finished = done.finished_ns
             if finished > until_ns:
@@ -355,11 +404,18 @@ class Dispatcher:
 
     def _complete(self, index: int, job: Job, finished_ns: int) -> None:
         """A frame is done; its account is drawn up where there is time for it."""
-        self._completed.append((index, job.in_flight, job.started_ns, finished_ns))
-        for sink, names in job.sinks:
-            self._outputs.append((sink, job.in_flight[-1].frame, job.execution.results(names)))
+        if job.onward is not None:
+            job.onward(finished_ns)  # first of all: another unit waits for it
+        else:
+            self._completed.append((index, job.in_flight, job.started_ns, finished_ns))
+            if job.tap is not None:
+                job.tap(job.in_flight, job.started_ns, finished_ns)
+            for sink, names in job.sinks:
+                self._outputs.append((sink, job.in_flight[-1].frame, job.execution.results(names)))
         job.execution.finish()
-        job.in_flight, job.next_segment = [], 0
+        if job.freed is not None:
+            job.freed(finished_ns)
+        job.in_flight, job.next_segment, job.started_ns = [], 0, -1
         if not job.priority:
             self._service.finished(self._turns[index])
         self._relieve()
@@ -373,7 +429,7 @@ class Dispatcher:
             late = deadline_ns is not None and finished_ns - self.release(arrivals[-1].window) > deadline_ns
             fate = Fate.LATE if late else Fate.DONE
             for frame, window in arrivals:
-                self.frames.add(index, frame, fate, window, self.release(window), started_ns, finished_ns)
+                self.frames.add(self._models[index], frame, fate, window, self.release(window), started_ns, finished_ns)
 
     def _relieve(self) -> None:
         """Hand outputs out, and account for frames, where there never was time to."""
@@ -402,7 +458,7 @@ class Dispatcher:
                 self._stalled_ns = stalled
         if on_idle is not None and wake - self._clock.now_ns() >= _IDLE_NS:
             on_idle(self.windows)
-        if self._on_host and self.windows - self._drained >= _DRAIN_WINDOWS:
+        if self._on_host and self.collects and self.windows - self._drained >= _DRAIN_WINDOWS:
             self._collect()
 
     def _collect(self) -> None:
@@ -417,16 +473,18 @@ class Dispatcher:
             sink, frame, outputs = self._outputs.popleft()
             sink.put(frame, outputs)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """Account for what is unfinished; outputs and events are not lost."""
+        self._receive(_NEVER)
         self._account()
         for index, job in enumerate(self._jobs):
             for frame, window in job.clear():
-                self.frames.add(index, frame, Fate.RUN_ENDED, window, self.release(window))
+                self.frames.add(self._models[index], frame, Fate.RUN_ENDED, window, self.release(window))
             known = [source.length for source in job.sources.values() if source.length is not None]
             if known and min(known) < job.feed.delivered:  # a stream may turn out to be shorter than what was released
-                self.frames.forget(index, min(known))
-        self._collect()
+                self.frames.forget(self._models[index], min(known))
+        if self.collects:
+            self._collect()
         self._hand_out()
 
 
@@ -434,62 +492,6 @@ def _feeds(jobs: Sequence[Job]) -> list[tuple[Feed, list[tuple[int, Job]]]]:
     """Each feed with the jobs that it serves, and their numbers."""
     found: dict[int, tuple[Feed, list[tuple[int, Job]]]] = {}
     for index, job in enumerate(jobs):
-        found.setdefault(id(job.feed), (job.feed, []))[1].append((index, job))
+        if job.reads_streams:
+            found.setdefault(id(job.feed), (job.feed, []))[1].append((index, job))
     return list(found.values())
-
-
-def instants(timetable: Timetable, numbers: Mapping[str, int]) -> list[list[tuple[int, int]]]:
-    """When priority models are due in each window; what follows another at once is due with it.
-
-    Args:
-        timetable: its windows repeat.
-        numbers: model -> number of its job.
-
-    Returns:
-        For each window pairs of time after the release and number of the job.
-    """
-    pattern = []
-    for window in timetable.windows:
-        due: list[tuple[int, int]] = []
-        begin = end = -1
-        for period in window.priority:
-            begin = begin if period.start_ns == end else period.start_ns
-            due.append((begin, numbers[period.model]))
-            end = period.end_ns
-        pattern.append(due)
-    return pattern
-
-
-def _joined(traces: Sequence[Trace], overwritten: int) -> Trace:
-    """Traces one after the other, and what was given up before; the last one knows all kinds."""
-    counts = np.cumsum([0, *(len(trace) for trace in traces)])
-    last = traces[-1]
-    lost = [trace.meta.lost_events for trace in traces if trace.meta.lost_events is not None]
-    overwritten += sum(trace.meta.overwritten_events for trace in traces)
-    return Trace(
-        time_ns=np.concatenate([trace.time_ns for trace in traces]),
-        id=np.concatenate([trace.id for trace in traces]),
-        type=np.concatenate([trace.type for trace in traces]),
-        core=np.concatenate([trace.core for trace in traces]),
-        operation=np.concatenate([trace.operation for trace in traces]),
-        kinds=last.kinds,
-        loss_after=np.concatenate([t.loss_after + c for t, c in zip(traces, counts[:-1], strict=True)]),
-        meta=msgspec.structs.replace(
-            last.meta, lost_events=sum(lost) if lost else None, overwritten_events=overwritten
-        ),
-    )
-
-
-@contextlib.contextmanager
-def steady() -> Iterator[None]:
-    """Keep Python's own housekeeping out of the loop: collector, lock, timers."""
-    interval = sys.getswitchinterval()
-    gc.collect()
-    gc.freeze()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    RealClock.sharpen()
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-        gc.unfreeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,7 +12,7 @@ import numpy as np
 from framefit.core.model import Model, TensorInfo
 from framefit.devices.device import Array, Binding, Completion, Device, Tensors, allocate, random_inputs
 from framefit.errors import FramefitError, InputError
-from framefit.runtime.buffers import place, tensor_bytes
+from framefit.runtime.buffers import frame_sets, runs_of, unit_bytes
 from framefit.runtime.functions import told
 from framefit.runtime.prepare import Preparation
 
@@ -26,14 +27,17 @@ class Execution:
 
     One frame is in flight at a time: :meth:`load` it, :meth:`launch` the segments in
     order, take the :meth:`results`, and :meth:`finish` it. State that a frame hands on
-    is in place for the next one without a copy: two sets of bindings take turns. A model
+    is in place for the next one without a copy: sets of bindings take turns. A model
     that consumes several frames at once is loaded with all of them.
+
+    Where segments run on several units, each of its :meth:`stages` has a frame in flight.
+    What they hand on exists once for each of ``slots`` frames, in bindings made ahead.
 
     Args:
         model: canonical.
         segments: first and last layer of each, in order, without gaps.
         device: where it runs.
-        unit: name of the unit.
+        unit: name of the unit, or of each segment's.
         state: graph input -> output that is fed back to it; zeros at first.
         name: prefix of the labels in the trace; default: the model's.
         frames: frames consumed at once, stacked along ``frames_axis`` of each input that
@@ -43,6 +47,8 @@ class Execution:
             first launch. :class:`Preparation` writes into the input's place.
         postprocess: called with the model's outputs, which it must not keep; timed, in the
             last launch.
+        slots: frames that may be in flight in its stages. There is one where a frame needs state that
+            a later stage gives.
 
     Raises:
         InputError: ``state`` or ``prepare`` names no input or output, shapes differ, or
@@ -55,7 +61,7 @@ class Execution:
         model: Model,
         segments: Sequence[tuple[int, int]],
         device: Device,
-        unit: str,
+        unit: str | Sequence[str],
         *,
         state: Mapping[str, str] | None = None,
         name: str | None = None,
@@ -63,6 +69,7 @@ class Execution:
         frames_axis: int = 0,
         prepare: Mapping[str, Prepare] | None = None,
         postprocess: Postprocess | None = None,
+        slots: int = 1,
     ) -> None:
         self.name = name or model.name
         self.model = model
@@ -78,25 +85,33 @@ class Execution:
         whole = len(segments) == 1
         self.parts = tuple(model if whole else model.segment(first, last) for first, last in segments)
         self.labels = (self.name,) if whole else tuple(f"{self.name}.{index}" for index in range(len(segments)))
-        handles = [device.compile(part, unit, label) for part, label in zip(self.parts, self.labels, strict=True)]
+        self.units = (unit,) * len(segments) if isinstance(unit, str) else tuple(unit)
+        handles = [
+            device.compile(part, name, label)
+            for part, name, label in zip(self.parts, self.units, self.labels, strict=True)
+        ]
         self.operations = tuple(handle.operations for handle in handles)
-        self._tensors = self._allocate()
-        self.memory_bytes = tensor_bytes(model, self.bounds, self.state)
+        self.slots = 1 if self._waits_for_state() else slots
+        self._tensors = frame_sets(model, self.parts, self.units, self.state, self.slots)
+        self.unit_bytes = unit_bytes(model, self.bounds, self.units, self.state, slots=self.slots)
+        self.memory_bytes = sum(self.unit_bytes.values())
         self._bindings: list[list[Binding]] = [
             [handle.bind(tensors) for handle in handles] for tensors in self._tensors
         ]
-        self._parity = 0
+        self._turn = 0  # of the sets
         self._output_names = tuple(tensor.name for tensor in model.outputs)
-        self._producer = {tensor.name: index for index, part in enumerate(self.parts) for tensor in part.outputs}
         self._last = len(self.parts) - 1
+        producer = {tensor.name: index for index, part in enumerate(self.parts) for tensor in part.outputs}
         self._outputs = [
-            [(name, bindings[self._producer[name]].output) for name in self._output_names if name in self._producer]
+            {name: bindings[producer[name]].output for name in self._output_names if name in producer}
             for bindings in self._bindings
         ]
-        # Inputs are no state: they lie in the same place for both parities.
         self._places = [
-            {t.name: _slice(self._tensors[0][t.name], self._one[t.name], number, frames_axis) for t in self.inputs}
-            for number in range(frames)
+            [
+                {t.name: _slice(tensors[t.name], self._one[t.name], number, frames_axis) for t in self.inputs}
+                for number in range(frames)
+            ]
+            for tensors in self._tensors
         ]
         self._waiting: Sequence[Tensors] = ()
         self._results: dict[str, Array] | None = None
@@ -116,7 +131,7 @@ class Execution:
 
     def example(self, random: np.random.Generator) -> list[dict[str, Array]]:
         """Random frames to load, as many as the model consumes at once; raw images of a typical size."""
-        return [{name: self._example(tensor, random) for name, tensor in self._one.items()} for _ in self._places]
+        return [{name: self._example(tensor, random) for name, tensor in self._one.items()} for _ in range(self.frames)]
 
     def load(self, frame: Tensors | Sequence[Tensors]) -> None:
         """Take a frame, or a list of as many as the model consumes at once.
@@ -160,7 +175,7 @@ class Execution:
             DeviceError: the launch failed.
             FramefitError: ``postprocess`` failed.
         """
-        binding = self._bindings[self._parity][index]
+        binding = self._bindings[self._turn][index]
         hands_over = not index and bool(self._waiting)
         postprocess = self._postprocess if index == self._last else None
         if not hands_over and postprocess is None:
@@ -180,7 +195,7 @@ class Execution:
         """:meth:`launch` of segment ``index`` for the frame in flight, with nothing left to decide."""
         if (not index and self._waiting) or (index == self._last and self._postprocess is not None):
             return functools.partial(self.launch, index)
-        return functools.partial(self._device.submit, self._bindings[self._parity][index])
+        return functools.partial(self._device.submit, self._bindings[self._turn][index])
 
     def expected_ns(self, index: int) -> int:
         """What the device says that segment ``index`` takes; 0 where it does not know."""
@@ -198,13 +213,14 @@ class Execution:
         """
         self._one = {name: msgspec.structs.replace(tensor, shape=(1,)) for name, tensor in self._one.items()}
         self._shapes = {name: _accepted(tensor) for name, tensor in self._one.items()}
-        self._places = [{name: allocate(tensor) for name, tensor in self._one.items()} for _ in self._places]
+        small = [{name: allocate(tensor) for name, tensor in self._one.items()} for _ in range(self.frames)]
+        self._places = [small] * len(self._places)
         self._prepare, self._postprocess = {}, None
         self._device = _NoDevice(self._device)
 
     def output(self, name: str) -> Array:
         """An output of the frame in flight; valid until the next frame's launches."""
-        return self._bindings[self._parity][self._producer[name]].output(name)
+        return self._outputs[self._turn][name](name)
 
     def results(self, names: Sequence[str] | None = None) -> dict[str, Array]:
         """Copies of what the frame in flight gave: the outputs, or what ``postprocess`` made of them.
@@ -217,9 +233,10 @@ class Execution:
         """
         found = self._results
         if found is None and names is None:
-            return {name: output(name).copy() for name, output in self._outputs[self._parity]}
+            return {name: output(name).copy() for name, output in self._outputs[self._turn].items()}
         if found is None:
-            found = {name: self.output(name) for name in names or self._output_names if name in self._producer}
+            outputs = self._outputs[self._turn]
+            found = {name: outputs[name](name) for name in names or self._output_names if name in outputs}
         for name in names or ():
             if name not in found:
                 known = ", ".join(found if self._results is not None else self._output_names)
@@ -233,8 +250,33 @@ class Execution:
     def finish(self) -> None:
         """The frame is done: its state becomes the next one's."""
         self._results = None
-        if self.state:
-            self._parity = 1 - self._parity
+        self._turn = (self._turn + 1) % len(self._bindings)
+
+    def stages(self) -> tuple[Execution, ...]:
+        """What runs on one unit each, in order: executions of a part of the segments, with a frame in flight each.
+
+        The first one takes frames, the last one has results; each of them is finished with each frame. They
+        share their tensors with this one, which is not to be used meanwhile. Itself where there is one unit.
+        """
+        runs = runs_of(self.units)
+        if len(runs) == 1:
+            return (self,)
+        stages = tuple(copy.copy(self) for _ in runs)
+        for stage, (first, last) in zip(stages, runs, strict=True):
+            stage.keep(first, last)
+        return stages
+
+    def keep(self, first: int, last: int) -> None:
+        """Be a stage from here on: of these segments."""
+        if first:
+            self._one, self._shapes, self._prepare = {}, {}, {}
+        if last < self._last:
+            self._postprocess = None
+        mine = slice(first, last + 1)
+        self.labels, self.units, self.operations = self.labels[mine], self.units[mine], self.operations[mine]
+        self.parts, self.bounds = self.parts[mine], self.bounds[mine]
+        self._bindings = [bindings[mine] for bindings in self._bindings]
+        self._last, self._turn, self._waiting, self._results = last - first, 0, (), None
 
     def reset(self) -> None:
         """Zero the state."""
@@ -269,7 +311,7 @@ class Execution:
     def _hand_over(self) -> None:
         """Frames to their places."""
         prepares = self._prepare
-        for frame, places in zip(self._waiting, self._places, strict=True):
+        for frame, places in zip(self._waiting, self._places[self._turn], strict=True):
             for name, array in frame.items():
                 prepare = prepares.get(name) if prepares else None
                 if prepare is None:
@@ -315,33 +357,16 @@ class Execution:
                 )
         return dict(prepare)
 
-    def _allocate(self) -> list[dict[str, Array]]:
-        """Tensors by name, once for each parity of the state."""
-        last_read = {tensor.name: index for index, part in enumerate(self.parts) for tensor in part.inputs}
-        keep = {tensor.name for tensor in self.model.outputs}
-        crossing = [
-            (tensor, index, last_read[tensor.name])
-            for index, part in enumerate(self.parts)
-            for tensor in part.outputs
-            if tensor.name not in keep
-        ]
-        plan = place([t.bytes for t, _, _ in crossing], [(first, last) for _, first, last in crossing])
-        block = allocate(TensorInfo(name="intermediates", dtype="uint8", shape=(plan.total_bytes,)))
-        shared: dict[str, Array] = {}
-        for (tensor, _, _), offset in zip(crossing, plan.offsets, strict=True):
-            assert tensor.shape is not None
-            view = block[offset : offset + tensor.bytes].view(np.dtype(tensor.dtype))
-            shared[tensor.name] = view.reshape(tensor.shape)
-        shared |= {tensor.name: allocate(tensor) for tensor in self.inputs}
-        feedback = set(self.state.values())
-        shared |= {t.name: allocate(t) for t in self.model.outputs if t.fixed and t.name not in feedback}
-        shapes = {tensor.name: tensor for tensor in self.model.inputs}
-        ends = [{source: allocate(shapes[source]) for source in self.state} for _ in range(2)]
-        sets = []
-        for parity in range(2 if self.state else 1):
-            fed_back = {sink: ends[1 - parity][source] for source, sink in self.state.items()}
-            sets.append(shared | ends[parity] | fed_back)
-        return sets
+    def _waits_for_state(self) -> bool:
+        """Whether a stage reads state that a later one gives."""
+        stage_of = [number for number, (first, last) in enumerate(runs_of(self.units)) for _ in range(first, last + 1)]
+        reads: dict[str, int] = {}
+        gives: dict[str, int] = {}
+        for index, part in enumerate(self.parts):
+            for tensor in part.inputs:
+                reads.setdefault(tensor.name, stage_of[index])
+            gives |= {tensor.name: stage_of[index] for tensor in part.outputs}
+        return any(gives.get(sink, 0) > reads.get(source, stage_of[-1]) for source, sink in self.state.items())
 
 
 def check_state(model: Model, state: Mapping[str, str], name: str) -> None:
@@ -381,6 +406,7 @@ class _NoDevice:
     def __init__(self, device: Device) -> None:
         self.target, self.clock = device.target, device.clock
         self.compile, self.fusions, self.events = device.compile, device.fusions, device.events
+        self.arrival_ns = device.arrival_ns
 
     def submit(self, binding: Binding) -> Completion:  # noqa: ARG002 - the protocol's form
         now_ns = self.clock.now_ns()

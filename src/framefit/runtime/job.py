@@ -55,6 +55,11 @@ class Job:
         every: windows between its frames; the frames between are skipped.
         in_flight: frames that are being worked on.
         frames: frames that it consumes at once.
+        model: its number in the log of frames; ``None``: that of the job.
+        onward: hands the frame in flight on to another unit, told since when it can; ``None``: it is done.
+        freed: told when a frame is done; ``None``: nobody waits for that.
+        tap: told of every frame as soon as it is done: what was in flight, when it started and
+            finished; ``None``: nobody is. The outputs are still those of that frame.
     """
 
     execution: Launchable
@@ -68,6 +73,10 @@ class Job:
     every: int = 1
     frames: int = 1
     feed: Feed = field(default_factory=Feed)
+    tap: Callable[[Sequence[Arrival], int, int], None] | None = None
+    model: int | None = None
+    onward: Callable[[int], None] | None = None
+    freed: Callable[[int], None] | None = None
     next_segment: int = 0
     in_flight: list[Arrival] = field(default_factory=list)
     started_ns: int = -1
@@ -75,6 +84,21 @@ class Job:
 
     def __post_init__(self) -> None:
         self._inputs = self.execution.frame_inputs
+
+    @property
+    def reads_streams(self) -> bool:
+        """Whether frames come to it from a feed."""
+        return True
+
+    @property
+    def owed(self) -> bool:
+        """Whether a frame that has come is still on its way to this job."""
+        return False
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a frame that has come is still to be done."""
+        return self.ready
 
     @property
     def busy(self) -> bool:
@@ -122,5 +146,5 @@ class Job:
     def clear(self) -> list[Arrival]:
         """Forget all frames; those in flight and those that wait."""
         left = [*self.in_flight, *self.queue.clear()]
-        self.in_flight, self.next_segment = [], 0
+        self.in_flight, self.next_segment, self.started_ns = [], 0, -1
         return left

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from array import array
 from enum import IntEnum
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from framefit.core.program import Launches
 
-__all__ = ["Fate", "FrameLog", "LaunchLog"]
+__all__ = ["Fate", "Fates", "FrameLog", "LaunchLog", "ToldFrameLog"]
 
 
 class Fate(IntEnum):
@@ -33,6 +34,13 @@ class _Table:
         self._cells = array("q")
         self._fresh: list[int] = []  # the fastest to append to just after a launch, when the caches are cold
 
+    @classmethod
+    def of(cls, rows: npt.NDArray[np.int64]) -> Self:
+        """A log of these rows."""
+        log = cls()
+        log._cells = array("q", rows.astype(np.int64).tobytes())
+        return log
+
     def __len__(self) -> int:
         return (len(self._cells) + len(self._fresh)) // len(self.columns)
 
@@ -49,6 +57,19 @@ class _Table:
         """All rows, one a line, columns as named."""
         self.settle()
         return np.frombuffer(self._cells, np.int64).reshape(-1, len(self.columns)).copy()
+
+    def snapshot(self) -> npt.NDArray[np.int64]:
+        """All rows, while another thread appends: what was appended last may be missing.
+
+        Nothing is settled, and no memory shared, which would keep the other thread from growing it.
+        """
+        while True:
+            cells = self._cells.tobytes()
+            fresh = list(self._fresh)
+            if len(self._cells) * self._cells.itemsize == len(cells):  # else they were settled in between
+                break
+        rows = np.concatenate([np.frombuffer(cells, np.int64), np.asarray(fresh, np.int64)])
+        return rows.reshape(-1, len(self.columns))
 
 
 class LaunchLog(_Table):
@@ -124,3 +145,55 @@ class FrameLog(_Table):
         rows = self.rows()
         beyond = (rows[:, self.MODEL] == model) & (rows[:, self.FRAME] >= first)
         self._cells = array("q", rows[~beyond].tobytes())
+
+
+class Fates:
+    """What became of each frame, as soon as it is decided; any thread may ask.
+
+    Args:
+        models: how many there are.
+    """
+
+    _NONE = 255
+
+    def __init__(self, models: int) -> None:
+        self._fates = [bytearray() for _ in range(models)]
+
+    def decide(self, model: int, frame: int, fate: Fate) -> None:
+        """Note it; its times are logged when there is time for it."""
+        fates = self._fates[model]
+        if frame >= len(fates):
+            fates.extend(bytes((self._NONE,)) * (frame + 1 - len(fates)))
+        fates[frame] = fate
+
+    def of(self, model: int, frame: int) -> Fate | None:
+        """What became of a frame; ``None``: that is not known yet."""
+        fates = self._fates[model]
+        found = fates[frame] if frame < len(fates) else self._NONE
+        return None if found == self._NONE else Fate(found)
+
+
+class ToldFrameLog(FrameLog):
+    """A log that notes fates where they can be asked for while the run goes on.
+
+    Args:
+        fates: where; other logs may note theirs there, too.
+    """
+
+    def __init__(self, fates: Fates) -> None:
+        super().__init__()
+        self._told = fates
+
+    def add(
+        self,
+        model: int,
+        frame: int,
+        fate: Fate,
+        window: int,
+        released_ns: int,
+        started_ns: int = -1,
+        finished_ns: int = -1,
+    ) -> None:
+        """See :meth:`FrameLog.add`."""
+        super().add(model, frame, fate, window, released_ns, started_ns, finished_ns)
+        self._told.decide(model, frame, fate)

@@ -13,11 +13,13 @@ import numpy.typing as npt
 from framefit.core.frames import Fated, FrameTable
 from framefit.core.results import Metrics, Miss, ModelMetrics, Percentiles, StreamMetrics
 from framefit.core.timetable import PlannedModel, Timetable
+from framefit.runtime.crew import Crew
 from framefit.runtime.dispatcher import Dispatcher
 from framefit.runtime.log import Fate, FrameLog, LaunchLog
 
 __all__ = [
     "RunFigures",
+    "fated",
     "figures",
     "frame_records",
     "miss_ratio_upper",
@@ -26,6 +28,7 @@ __all__ = [
     "priority_ns",
     "run_metrics",
     "stream_metrics",
+    "unit_figures",
 ]
 
 _FATES: dict[Fate, Fated] = {
@@ -49,6 +52,11 @@ class RunFigures:
     packing_loss_ratio: float
     estimate_exceeded_ratio: float
     dispatch_ns: Percentiles
+
+
+def fated(fate: Fate) -> Fated:
+    """A fate in words, and its reason."""
+    return _FATES[fate]
 
 
 def miss_ratio_upper(missed: int, releases: int) -> float:
@@ -117,8 +125,15 @@ def model_metrics(
     )
 
 
-def figures(timetable: Timetable, launches: LaunchLog, *, windows: int, rate_hz: float) -> RunFigures:
-    """Use of the residual over the whole run.
+def unit_figures(timetable: Timetable, launches: LaunchLog, *, windows: int, rate_hz: float) -> dict[str, RunFigures]:
+    """Use of each unit's residual, and how good the estimates of its launches were; see :func:`figures`."""
+    return {unit: figures(timetable, launches, windows=windows, rate_hz=rate_hz, unit=unit) for unit in timetable.units}
+
+
+def figures(
+    timetable: Timetable, launches: LaunchLog, *, windows: int, rate_hz: float, unit: str | None = None
+) -> RunFigures:
+    """Use of the residual over the whole run, of all units or of one.
 
     The residual offered is what the windows had left beside the priority models. Of what
     was not used, the guard lost its length in every window; the rest went to packing: no
@@ -127,6 +142,9 @@ def figures(timetable: Timetable, launches: LaunchLog, *, windows: int, rate_hz:
     """
     rows = launches.finished()
     models = timetable.models
+    program_unit = _program_units(timetable)
+    if unit is not None:
+        rows = rows[program_unit[rows[:, LaunchLog.PROGRAM]] == unit]
     if not len(rows) or not windows:
         return RunFigures(0, 0, 0, 0, Percentiles.of([]))
     program = rows[:, LaunchLog.PROGRAM]
@@ -137,11 +155,13 @@ def figures(timetable: Timetable, launches: LaunchLog, *, windows: int, rate_hz:
     duration = rows[:, LaunchLog.FINISHED] - rows[:, LaunchLog.STARTED]
     if timetable.preemptive:
         duration = np.where(is_background, rows[:, LaunchLog.CPU], duration)
-    offered = windows * 1e9 / rate_hz - float(duration[~is_background].sum())
+    served = background[program_model] if unit is None else background[program_model] & (program_unit == unit)
+    units = len(set(program_unit.tolist())) if unit is None else 1
+    offered = units * windows * 1e9 / rate_hz - float(duration[~is_background].sum())
     used = float(duration[is_background].sum())
     utilisation = min(used / offered, 1.0) if offered > 0 else 0.0
-    left = 1 - utilisation if background.any() else 0.0
-    guard = min(timetable.guard_ns * windows / offered, left) if offered > 0 else 0.0
+    left = 1 - utilisation if served.any() else 0.0
+    guard = min(timetable.guard_ns * units * windows / offered, left) if offered > 0 else 0.0
     followed = rows[:, LaunchLog.FOLLOWED] == 1
     return RunFigures(
         residual_utilisation_ratio=utilisation,
@@ -152,7 +172,12 @@ def figures(timetable: Timetable, launches: LaunchLog, *, windows: int, rate_hz:
     )
 
 
-def priority_ns(timetable: Timetable, run: Dispatcher) -> float:
+def _program_units(timetable: Timetable) -> npt.NDArray[np.str_]:
+    """The unit of each program."""
+    return np.asarray([segment.unit for model in timetable.models for segment in model.segments], np.str_)
+
+
+def priority_ns(timetable: Timetable, run: Dispatcher | Crew) -> float:
     """Time of a window that went to priority models: medians of their launches, by how often they ran."""
     rows = run.launches.finished()
     lasted = rows[:, LaunchLog.FINISHED] - rows[:, LaunchLog.STARTED]
@@ -168,7 +193,7 @@ def priority_ns(timetable: Timetable, run: Dispatcher) -> float:
 
 def run_metrics(
     timetable: Timetable,
-    run: Dispatcher,
+    run: Dispatcher | Crew,
     *,
     rate_hz: float,
     segment_ns: Sequence[int],
@@ -182,7 +207,7 @@ def run_metrics(
 
     Args:
         timetable: the plan.
-        run: the dispatcher afterwards.
+        run: the dispatcher, or the crew, afterwards.
         rate_hz: windows a second.
         segment_ns: medians of all segments in the plan's order, measured around the run.
         whole_ns: medians of the uncut models, measured in turn with them.
@@ -268,6 +293,22 @@ def frame_records(frames: FrameLog, models: Sequence[str], streams: Mapping[str,
     )
 
 
+_Rows = npt.NDArray[np.int64]
+
+
+def _by_unit(timetable: Timetable, launches: _Rows) -> dict[str, tuple[_Rows, _Rows, _Rows]]:
+    """What each unit launched: rows, when they started, and when all up to each had ended.
+
+    In one piece each: else every search of them would copy them.
+    """
+    program_unit, found = _program_units(timetable), {}
+    for unit in set(program_unit.tolist()):
+        own = launches[program_unit[launches[:, LaunchLog.PROGRAM]] == unit]
+        starts = np.ascontiguousarray(own[:, LaunchLog.STARTED])
+        found[unit] = own, starts, np.maximum.accumulate(own[:, LaunchLog.FINISHED])
+    return found
+
+
 def misses(
     timetable: Timetable,
     launches: LaunchLog,
@@ -295,7 +336,8 @@ def misses(
     owner = np.repeat(np.arange(len(timetable.models)), [len(model.segments) for model in timetable.models])
     labels = [f"{model.name}[{segment.index}]" for model in timetable.models for segment in model.segments]
     quantiles = [segment.duration_ns for model in timetable.models for segment in model.segments]
-    periods = [{period.model: period.start_ns for period in window.priority} for window in timetable.windows]
+    # Of several stages the first one's begin.
+    periods = [{period.model: period.start_ns for period in reversed(w.priority)} for w in timetable.windows]
     roles = np.asarray([model.role == "background" for model in timetable.models], bool)
     blocking = launched
     if timetable.preemptive and len(launched):  # background launches are interrupted: nobody waits for them
@@ -306,9 +348,7 @@ def misses(
         return []
     # Frames that were consumed together count from the newest one's release.
     together = {(row[FrameLog.MODEL], row[FrameLog.FINISHED]): row[FrameLog.RELEASED] for row in missed}
-    # In one piece each: else every search of them copies them.
-    ends = np.maximum.accumulate(blocking[:, LaunchLog.FINISHED])
-    starts = np.ascontiguousarray(blocking[:, LaunchLog.STARTED])
+    by_unit = _by_unit(timetable, blocking)
     found = []
     for model, _, fate, _, started, finished, window in missed:
         planned = timetable.models[model]
@@ -318,6 +358,7 @@ def misses(
         elif fate in (Fate.QUEUE_FULL, Fate.REFUSED):
             cause, detail = "backlog", "earlier frames took longer than their windows"
         else:
+            blocking, starts, ends = by_unit[planned.segments[0].unit]
             begins = periods[window % len(periods)].get(planned.name, 0) if periods else 0
             due = together[model, finished] + begins
             lateness, took = started - due, finished - started

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from framefit.core.events import EventType
-from framefit.core.model import TensorInfo
-from framefit.devices.device import Array
+from framefit.core.events import EventType, Trace
 from framefit.runtime.dispatcher import Dispatcher
 from framefit.runtime.job import Job
 from framefit.runtime.log import LaunchLog
-from framefit.runtime.streams import Arrival, Stream
+from framefit.runtime.shared import share_streams
+from framefit.runtime.streams import Arrival
 
 __all__ = ["PreemptiveDispatcher"]
 
@@ -41,21 +41,13 @@ class PreemptiveDispatcher(Dispatcher):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._lock = threading.Lock()  # of all queues
-        shared: dict[int, Stream] = {}
-        for job in self._jobs:
-            job.sources = {
-                name: shared.setdefault(id(stream), _SharedStream(stream)) for name, stream in job.sources.items()
-            }
-
-    def run(
-        self,
-        windows: int,
-        *,
-        stop: Callable[[], bool] = lambda: False,
-        on_idle: Callable[[int], None] | None = None,
-    ) -> None:
-        """See :meth:`Dispatcher.run`."""
         self._arrived = threading.Event()
+        share_streams(self._jobs)
+
+    def keep_beat(
+        self, windows: int, *, stop: Callable[[], bool], on_idle: Callable[[int], None] | None = None
+    ) -> None:
+        """See :meth:`Dispatcher.keep_beat`."""
         self._closing = False
         self._failure: BaseException | None = None
         before = os.sched_getscheduler(0), os.sched_getparam(0)
@@ -64,7 +56,7 @@ class PreemptiveDispatcher(Dispatcher):
         self._worker.start()
         try:
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
-            super().run(windows, stop=lambda: stop() or self._failure is not None, on_idle=on_idle)
+            super().keep_beat(windows, stop=lambda: stop() or self._failure is not None, on_idle=on_idle)
         finally:
             self._join()
             os.sched_setscheduler(0, *before)
@@ -80,6 +72,10 @@ class PreemptiveDispatcher(Dispatcher):
     def _use_idle(self, wake: int, on_idle: Callable[[int], None] | None) -> None:
         self._arrived.set()  # only now: it would cost time before the priority models
         super()._use_idle(wake, on_idle)
+
+    def _receive(self, now: int) -> None:
+        super()._receive(now)
+        self._arrived.set()
 
     def _put(self, job: Job, frame: Arrival) -> Arrival | None:
         with self._lock:
@@ -108,21 +104,20 @@ class PreemptiveDispatcher(Dispatcher):
         except BaseException as error:  # noqa: BLE001 - raised again by the thread that called run()
             self._failure = error
 
-    def _end(self) -> None:
-        self._join()
-        super()._end()
-        self._order()
+    def end(self) -> None:
+        """See :meth:`Dispatcher.end`."""
+        super().end()
+        if self.collects:
+            self.launches.reorder(np.argsort(self.begun_ns(self.trace()), kind="stable"))
 
-    def _order(self) -> None:
-        """Launches in the order in which the device began them.
+    def begun_ns(self, trace: Trace) -> npt.NDArray[np.int64]:
+        """When the device began each launch.
 
         They were logged in the order of their ends, and one that started first may begin
         second: the other thread may interrupt it while it hands its frame over. Each model's
         own launches are in order.
         """
-        trace, rows = self.trace(), self.launches.rows()
-        if not len(rows):
-            return
+        rows = self.launches.rows()
         begun = rows[:, LaunchLog.STARTED].copy()
         ended = rows[:, LaunchLog.FINISHED] >= 0
         starts, kinds = trace.type == EventType.START, {kind: number for number, kind in enumerate(trace.kinds)}
@@ -132,33 +127,13 @@ class PreemptiveDispatcher(Dispatcher):
                 times = trace.time_ns[starts & (trace.id == kinds.get(label, -1))]
                 if len(times) == mine.sum():  # else packets were lost
                     begun[mine] = times
-        self.launches.reorder(np.argsort(begun, kind="stable"))
+        return begun
 
     def _join(self) -> None:
         self._closing = True
         self._arrived.set()
         _plain()  # else this thread's waiting would keep its priority from the worker
         self._worker.join()
-
-
-class _SharedStream:
-    """A stream that two threads read, one at a time."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()
-
-    @property
-    def length(self) -> int | None:
-        return self._stream.length
-
-    def has(self, frame: int) -> bool:
-        with self._lock:
-            return self._stream.has(frame)
-
-    def read(self, frame: int, tensor: TensorInfo) -> Array:
-        with self._lock:
-            return self._stream.read(frame, tensor)
 
 
 def _plain() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,12 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from PIL import Image
 
 from framefit.core.model import TensorInfo
 from framefit.core.workload import StreamEntry, WhenFull, names_function
 from framefit.devices.device import Array, random_inputs
 from framefit.errors import FramefitError, InputError
+from framefit.runtime.frame_files import image_paths, opened_image, stored_array
 from framefit.runtime.functions import load_function, told
 
 __all__ = [
@@ -24,11 +23,14 @@ __all__ = [
     "EndOfStream",
     "Feed",
     "FunctionStream",
+    "Gate",
     "ImageStream",
+    "Intake",
     "Queue",
     "Stream",
     "SyntheticStream",
     "check_stream",
+    "fitted",
     "frame_shape",
     "open_stream",
 ]
@@ -37,7 +39,6 @@ _SYNTHETIC_FRAMES = 8
 _KEPT_FRAMES = 64  # of a function's stream, for models that are behind
 _KEPT_IMAGES = 8  # decoded, of a folder that does not fit into memory
 _EAGER_BYTES = 512 * 2**20  # folders up to this size are decoded before the run
-_IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 
 
 class EndOfStream(FramefitError):  # noqa: N818  # what a stream comes to, no fault
@@ -113,7 +114,7 @@ class ArrayStream:
             raise _ended(self._where, self.length)
         key = (tensor.dtype, tensor.shape)
         if key not in self._ready:
-            self._ready[key] = _fitted(self._array, tensor, self._where, count=self.length)
+            self._ready[key] = fitted(self._array, tensor, self._where, count=self.length)
         array: Array = self._ready[key][frame]
         return array
 
@@ -134,7 +135,7 @@ class ImageStream:
 
     def __init__(self, folder: Path, where: str, *, ahead: bool = True) -> None:
         self._where = where
-        self._paths = _images(folder, where)
+        self._paths = image_paths(folder, where)
         self.length = len(self._paths)
         self._decoded: OrderedDict[int, Array] = OrderedDict()
         first = self._decode(0)
@@ -160,10 +161,10 @@ class ImageStream:
             image = self._decoded[frame] = self._decode(frame)
             if not self._eager and len(self._decoded) > _KEPT_IMAGES:
                 self._decoded.popitem(last=False)
-        return _fitted(image, tensor, f"{self._where}, {self._paths[frame].name}", remedy=_AS_IMAGE)
+        return fitted(image, tensor, f"{self._where}, {self._paths[frame].name}", remedy=_AS_IMAGE)
 
     def _decode(self, index: int) -> Array:
-        with _opened(self._paths[index], self._where) as image:
+        with opened_image(self._paths[index], self._where) as image:
             return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
     def _fits(self) -> bool:
@@ -171,7 +172,7 @@ class ImageStream:
         total = 0
         for path in self._paths:
             try:
-                with _opened(path, self._where, decode=False) as image:
+                with opened_image(path, self._where, decode=False) as image:
                     total += 3 * image.width * image.height
             except InputError:
                 continue  # takes no place
@@ -234,7 +235,7 @@ class FunctionStream:
                 where=self._where,
                 remedy="give the model a shorter queue",
             )
-        return _fitted(self._kept[-behind], tensor, f"{self._where}, frame {frame}", remedy=_AS_IMAGE)
+        return fitted(self._kept[-behind], tensor, f"{self._where}, frame {frame}", remedy=_AS_IMAGE)
 
     def _pull(self) -> None:
         if self._over:
@@ -278,7 +279,7 @@ def open_stream(
         return SyntheticStream(seed)
     where = f"stream {entry.name!r}"
     if entry.source.endswith(".npz"):
-        return ArrayStream(_npz_array(entry), f"{where} ({Path(entry.source).name})")
+        return ArrayStream(stored_array(entry), f"{where} ({Path(entry.source).name})")
     if names_function(entry.source):
         where = f"{where} ({entry.source})"
         return FunctionStream(load_function(entry.source, folder or Path(), where), where, keep=keep)
@@ -321,16 +322,16 @@ def frame_shape(entry: StreamEntry) -> tuple[int, ...] | None:
     if entry.source == "synthetic" or names_function(entry.source):
         return entry.shape if entry.source == "synthetic" else None
     if entry.source.endswith(".npz"):
-        return tuple(_npz_array(entry).shape[1:])
+        return tuple(stored_array(entry).shape[1:])
     where = f"stream {entry.name!r}"
-    with _opened(_images(Path(entry.source), where)[0], where, decode=False) as image:
+    with opened_image(image_paths(Path(entry.source), where)[0], where, decode=False) as image:
         return (image.height, image.width, 3)
 
 
 _AS_IMAGE = "give frames in the input's shape, or say preprocess = { ... } where they are images"
 
 
-def _fitted(
+def fitted(
     array: Array,
     tensor: TensorInfo,
     where: str,
@@ -338,7 +339,11 @@ def _fitted(
     count: int | None = None,
     remedy: str = "store the frames in the input's shape",
 ) -> Array:
-    """One frame, or ``count`` of them, in the input's shape and type; as they are where it has none."""
+    """One frame, or ``count`` of them, in the input's shape and type; as they are where it has none.
+
+    Raises:
+        InputError: another shape, or a type that would lose something.
+    """
     if tensor.shape is None:
         return array
     shape = array.shape if count is None else array.shape[1:]
@@ -364,60 +369,31 @@ def _ended(where: str, length: int) -> EndOfStream:
     return EndOfStream(f"ended after {length} frames", where=where)
 
 
-def _images(folder: Path, where: str) -> list[Path]:
-    """Paths of a folder's images, by name."""
-    if not folder.is_dir():
-        what = f"{folder} is neither an .npz nor a folder" if folder.exists() else f"no such folder {folder}"
-        raise InputError(
-            what, where=where, remedy='use "synthetic", an .npz, a folder of images, or a "module:function"'
-        )
-    found = [path for path in folder.rglob("*") if path.suffix.lower() in _IMAGE_SUFFIXES and path.is_file()]
-    if not found:
-        kinds = ", ".join(sorted(_IMAGE_SUFFIXES))
-        raise InputError(f"no images in {folder}", where=where, remedy=f"put files there: {kinds}")
-    return sorted(found, key=lambda path: path.relative_to(folder).parts)
-
-
-def _opened(path: Path, where: str, *, decode: bool = True) -> Image.Image:
-    """An image, decoded or only its header."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about size and metadata; what matters is raised
-            image = Image.open(path)
-            if decode:
-                image.load()
-    except Exception as error:  # Pillow's errors about damaged files have no common class
-        raise InputError(
-            f"{path} cannot be read as an image: {error}", where=where, remedy="replace or remove it"
-        ) from error
-    return image
-
-
-def _npz_array(entry: StreamEntry) -> Array:
-    where = f"stream {entry.name!r}"
-    try:
-        with Path(entry.source).open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            name = entry.array or (archive.files[0] if len(archive.files) == 1 else None)
-            if name not in archive.files:
-                has = ", ".join(archive.files)
-                raise InputError(f"no array {name!r} in {entry.source}; it has: {has}", where=where, remedy="set array")
-            array: Array = archive[name]
-    except FileNotFoundError:
-        raise InputError(f"no such file {entry.source}", where=where, remedy="check the path") from None
-    except InputError:
-        raise
-    except Exception as error:  # zip, header and value errors of a damaged file have no common class
-        raise InputError(f"{entry.source} cannot be read: {error}", where=where, remedy="check the file") from error
-    if array.ndim == 0 or not len(array):
-        raise InputError(f"{entry.source} holds no frames", where=where, remedy="its first axis counts frames")
-    return array
-
-
 class Arrival(NamedTuple):
     """A frame that has come: its number in the stream, and the window with whose release it came."""
 
     frame: int
     window: int
+
+
+class Intake(Protocol):
+    """Frames that wait until a window takes them."""
+
+    def __len__(self) -> int:
+        """How many wait."""
+
+    def take(self) -> bool:
+        """Let the next one come, if there is one."""
+
+
+class Gate(Protocol):
+    """What decides for several units whether a window brings a frame."""
+
+    def __call__(self, window: int) -> None:
+        """Let the next frame come to all of them, if this has not been decided yet and it may."""
+
+    def dry(self, unit: object) -> bool:
+        """Told by a unit that nothing will be left for it to do; whether all of them have said so."""
 
 
 @dataclass
@@ -431,12 +407,21 @@ class Feed:
         delivered: frames that came; the next one's number.
         waited: windows that brought none, though there was one.
         over: the streams have ended.
+        intake: where the next frame comes from; ``None``: there always is one.
+        gate: lets the next frame come to several units, whichever asks first for a window; ``None``: one reads it.
     """
 
     waits: bool = False
     delivered: int = 0
     waited: int = 0
     over: bool = False
+    intake: Intake | None = None
+    gate: Gate | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no frame that could come."""
+        return self.over or (self.intake is not None and not len(self.intake))
 
 
 class Queue:
@@ -450,8 +435,8 @@ class Queue:
 
     def __init__(self, depth: int, when_full: WhenFull = "drop-oldest") -> None:
         self._frames: deque[Arrival] = deque()
-        self._depth = depth
-        self._when_full = when_full
+        self.depth = depth
+        self.when_full = when_full
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -459,13 +444,13 @@ class Queue:
     @property
     def full(self) -> bool:
         """Whether a frame that arrives has to wait outside: never where one is dropped instead."""
-        return self._when_full == "block" and len(self._frames) >= self._depth
+        return self.when_full == "block" and len(self._frames) >= self.depth
 
     def put(self, frame: Arrival) -> Arrival | None:
         """Add a frame; the one that is dropped for it, or None."""
         dropped = None
-        if len(self._frames) == self._depth:
-            if self._when_full != "drop-oldest":
+        if len(self._frames) == self.depth:
+            if self.when_full != "drop-oldest":
                 return frame
             dropped = self._frames.popleft()
         self._frames.append(frame)

@@ -17,9 +17,9 @@ from framefit.runtime.prepare import Preparation, image_axes
 from framefit.runtime.sinks import check_sink
 from framefit.runtime.streams import check_stream, frame_shape
 
-__all__ = ["WiredModel", "check_sinks", "streams_of", "wire"]
+__all__ = ["STRICTEST", "WiredModel", "check_sinks", "streams_of", "wire"]
 
-_STRICTEST: tuple[WhenFull, ...] = ("block", "drop-newest", "drop-oldest")
+STRICTEST: tuple[WhenFull, ...] = ("block", "drop-newest", "drop-oldest")
 _Sizes = tuple[int | None, ...] | None  # of an input as declared; None: dynamic
 
 
@@ -210,7 +210,7 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path) -> WiredModel:
         prepare,
         postprocess,
         depth=max(min((stream.queue for stream in read), default=1), entry.frames),
-        when_full=next((rule for rule in _STRICTEST if rule in rules), "drop-oldest"),
+        when_full=next((rule for rule in STRICTEST if rule in rules), "drop-oldest"),
     )
 
 

@@ -28,6 +28,7 @@ if some segment of another model is longer than its first one.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from bisect import bisect_right
@@ -48,12 +49,36 @@ class Spans:
     Attributes:
         preemptive: a segment may go on in the next span.
         crossing: a segment may be running at a release.
+        lengths_ns: of the windows, as many as ``free`` has, where they differ.
+        excess_ratio: how much longer than its quantile a segment may take, at most. Whether it starts is
+            still decided by its quantile: what it takes more is the guard's.
     """
 
     window_ns: int
     free: Sequence[Sequence[tuple[int, int]]]
     preemptive: bool = False
     crossing: bool = False
+    lengths_ns: Sequence[int] = ()
+    excess_ratio: float = 0.0
+
+    def begin_ns(self, window: int) -> int:
+        """When a window begins."""
+        if not self.lengths_ns:
+            return window * self.window_ns
+        repeat, place = divmod(window, len(self.lengths_ns))
+        return repeat * self._begins[-1] + self._begins[place]
+
+    def _at(self, time_ns: int) -> tuple[int, int]:
+        """Number of the window that holds an instant, and the time since its beginning."""
+        if not self.lengths_ns:
+            return divmod(time_ns, self.window_ns)
+        repeat, rest = divmod(time_ns, self._begins[-1])
+        place = bisect_right(self._begins, rest) - 1
+        return repeat * len(self.lengths_ns) + place, rest - self._begins[place]
+
+    @functools.cached_property
+    def _begins(self) -> list[int]:
+        return _sums(self.lengths_ns)
 
     def least(self) -> Spans:
         """Each window as the one with the least room: the priority periods of the others lie within its own."""
@@ -65,15 +90,20 @@ class Spans:
 
         Args:
             begin_ns: after the beginning of window 0.
-            work: sums of the durations: 0, the first, the first two, ...
+            work: sums of the quantiles: 0, the first, the first two, ...
 
         Returns:
             After the beginning of window 0, or ``None``: not within 10,000 windows.
         """
-        first, now = divmod(begin_ns, self.window_ns)
+        first, now = self._at(begin_ns)
         done, at = 0, 0  # segments, and of ``work``
         if work[-1] == 0:
             return begin_ns
+        needed = work
+        if self.excess_ratio and not self.preemptive:
+            quantiles, work = work, [math.ceil((1 + self.excess_ratio) * total) for total in work]
+            own = (after - before for before, after in itertools.pairwise(quantiles))
+            needed = [0, *(before + quantile for before, quantile in zip(work, own, strict=False))]
         for window in range(first, first + _MOST_WINDOWS):
             for begin, end in self.free[window % len(self.free)]:
                 now = max(now, begin)
@@ -82,11 +112,11 @@ class Spans:
                 if self.preemptive:
                     reached = min(work[-1], at + end - now)
                 else:
-                    done = bisect_right(work, at + end - now) - 1
+                    done = bisect_right(needed, at + end - now) - 1
                     reached = work[done]
                 now, at = now + reached - at, reached
                 if at == work[-1]:
-                    return window * self.window_ns + now
+                    return self.begin_ns(window) + now
             now = 0
         return None
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from framefit.scheduling.service import Rotation
 
-__all__ = ["Work", "fluid_bounds_hz", "fluid_rates", "packing_bounds_hz"]
+__all__ = ["Work", "fair_rates", "fluid_bounds_hz", "fluid_rates", "packing_bounds_hz"]
 
 
 @dataclass(frozen=True)
@@ -111,3 +114,37 @@ def packing_bounds_hz(
             begins = turns[chosen] or waiting[chosen] >= models[chosen].frames
             needed[chosen] = asked[chosen][turns[chosen]] if begins else None
     return [count * model.frames / windows * 1e9 / window_ns for count, model in zip(launches, models, strict=True)]
+
+
+def fair_rates(
+    capacity_ns: float | npt.NDArray[np.float64],
+    work_ns: npt.NDArray[np.float64],
+    limits: npt.NDArray[np.float64],
+    weights: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """Launches a window of models that share several units: max-min fair.
+
+    All rates grow in the proportion of their weights; whoever has what it wants, or uses a unit
+    that is full, stays where it is (progressive filling: Bertsekas and Gallager, 1992, "Data
+    Networks", section 6.5.2).
+
+    Args:
+        capacity_ns: of a window, by unit.
+        work_ns: what one launch takes; models x units.
+        limits: launches a window that are wanted.
+        weights: of the models, above 0.
+    """
+    rates, growing = np.zeros(len(limits)), limits > 0
+    capacity = np.maximum(np.broadcast_to(capacity_ns, work_ns.shape[1:]), 0.0)
+    left = capacity.copy()
+    while growing.any():
+        speed = (work_ns * weights[:, None])[growing].sum(axis=0)
+        step = min(
+            float(np.where(speed > 0, left / np.maximum(speed, 1e-300), np.inf).min(initial=np.inf)),
+            float(((limits - rates) / weights)[growing].min()),
+        )
+        rates[growing] += step * weights[growing]
+        left = left - step * speed
+        full = (left <= 1e-9 * capacity) & (speed > 0)
+        growing &= (limits - rates > 1e-9 * limits) & ~(work_ns[:, full] > 0).any(axis=1)
+    return np.minimum(rates, limits)

@@ -45,6 +45,11 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.median_ns)
 
+    def part(self, first: int, last: int) -> Pieces:
+        """Pieces ``first`` to ``last``."""
+        pieces, inner = slice(first, last + 1), slice(first, last)
+        return Pieces(self.median_ns[pieces], self.quantile_ns[pieces], self.boundary_ns[inner])
+
     def scaled(self, factor: npt.NDArray[np.float64]) -> Pieces:
         """The same boundaries; what each piece takes beside its parts of them is multiplied."""
         halves = beside(self.boundary_ns)

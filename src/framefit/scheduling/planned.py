@@ -18,7 +18,7 @@ def planned_model(
     name: str,
     model: Model,
     bounds: Sequence[tuple[int, int]],
-    unit: str,
+    unit: str | Sequence[str],
     *,
     priority: bool,
     level: int,
@@ -27,6 +27,8 @@ def planned_model(
     whole_ns: npt.NDArray[np.int64],
     excess: float,
     layer_names: Sequence[str] = (),
+    slots: int = 1,
+    after: Sequence[str] = (),
 ) -> PlannedModel:
     """Segments with their durations, boundaries and reasons.
 
@@ -34,7 +36,7 @@ def planned_model(
         name: in the workload.
         model: in the layers that ``bounds`` count.
         bounds: first and last layer of each segment.
-        unit: where it runs.
+        unit: where it runs, or where each segment does.
         priority: whether it is a priority model.
         level: 0 to 10.
         reasons: for role and level, and for how it is cut.
@@ -42,7 +44,10 @@ def planned_model(
         whole_ns: durations of the uncut model, measured in turn with them.
         excess: quantile over median of this measurement.
         layer_names: what the user calls the layers; default: their own names.
+        slots: frames that may be in flight.
+        after: models whose outputs it reads.
     """
+    units = [unit] * len(bounds) if isinstance(unit, str) else unit
     names = layer_names or [layer.name for layer in model.layers]
     outputs = {tensor.name for tensor in model.outputs}
     last_read = {tensor.name: index for index, layer in enumerate(model.layers) for tensor in layer.inputs}
@@ -57,7 +62,7 @@ def planned_model(
         segments.append(
             Segment(
                 index=index,
-                unit=unit,
+                unit=units[index],
                 fill_layer=names[first],
                 first_layer=names[first],
                 last_layer=names[last],
@@ -76,5 +81,7 @@ def planned_model(
         reasons=tuple(reasons),
         duration_ns=sum(segment.duration_ns for segment in segments),
         segments=tuple(segments),
+        slots=slots,
+        after=tuple(after),
         segmentation_overhead_ratio=medians / max(float(np.median(whole_ns)), 1) - 1 if len(segments) > 1 else 0.0,
     )

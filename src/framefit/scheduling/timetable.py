@@ -4,131 +4,30 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
-from framefit.core.timetable import PlannedModel, PriorityPeriod, Slot, Timetable, Window
+from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, Slot, Timetable, Window
 from framefit.scheduling.ages import Spans, age_bound_ns
-from framefit.scheduling.bounds import Work, fluid_rates
-from framefit.scheduling.service import Rotation
+from framefit.scheduling.beat import Beat, Demand, Span, free_spans, in_order, reserved_periods, segment_room
+from framefit.scheduling.bounds import fair_rates
+from framefit.scheduling.filling import MOST_WINDOWS, Filled, fill
+from framefit.scheduling.stage_ages import StageTurns, staged_age_ns
 
-__all__ = ["Beat", "Demand", "build_timetable", "reserved_periods", "segment_room"]
-
-_SEARCHED_WINDOWS = 64  # a longer hyperperiod gains less than 1/64 of a round
-_MOST_WINDOWS = 10_000
-
-
-@dataclass(frozen=True)
-class Demand:
-    """How a model takes part in the beat.
-
-    Attributes:
-        deadline_ns: after its frame's release; default: the window for priority
-            models, none for background models.
-        queue: frames that may wait for it.
-        every: windows between its frames.
-        frames: frames that it takes at once.
-        refuses: a full queue refuses the new frame instead of dropping the oldest.
-        waits: a full queue, its own or another model's, makes the stream wait: its frames
-            may come in any window. Their age counts from then on.
-    """
-
-    deadline_ns: int | None = None
-    queue: int = 1
-    every: int = 1
-    frames: int = 1
-    refuses: bool = False
-    waits: bool = False
-
-
-@dataclass(frozen=True)
-class Beat:
-    """The windows to be filled.
-
-    Attributes:
-        window_ns: length of the shortest window.
-        guard_ns: time kept free before each reserved instant.
-        late_ns: how late a window's first launch begins: wake-up and dispatch. It is
-            part of the priority period.
-        position: of the priority period in its window.
-        preemptive: background work is interrupted for a priority period and goes on
-            after it: no guard, no segment that does not fit.
-        demands: model -> how it takes part; default: a frame in every window.
-        excess_ratio: how much longer than its quantile a launch may be, at most. Where it
-            is known (else 0), the guard covers the longest segment's excess, and the slack
-            that of the priority models: a feasible plan is never late.
-    """
-
-    window_ns: int
-    guard_ns: int
-    late_ns: int = 0
-    position: Literal["start", "middle", "end"] = "start"
-    preemptive: bool = False
-    demands: Mapping[str, Demand] = field(default_factory=dict)
-    excess_ratio: float = 0.0
-
-    def of(self, model: str) -> Demand:
-        """A model's demand."""
-        return self.demands.get(model, Demand())
-
-    def covering(self, longest_ns: int | None) -> Beat:
-        """With a guard, at least the present one, for segments of at most this quantile."""
-        return replace(self, guard_ns=max(self.guard_ns, math.ceil(self.excess_ratio * (longest_ns or 0))))
-
-    def guarded(self, models: Sequence[PlannedModel]) -> Beat:
-        """With the guard that these models need."""
-        if self.preemptive:
-            return self
-        longest = max((s.duration_ns for m in models if m.role == "background" for s in m.segments), default=0)
-        if self.position == "end":  # what follows the period is the guard
-            longest = max(longest, sum(m.duration_ns for m in models if m.role == "priority"))
-        return self.covering(longest)
-
-
-def reserved_periods(beat: Beat, priority: Sequence[PlannedModel]) -> list[list[PriorityPeriod]]:
-    """The priority periods of each window, in order, until they repeat.
-
-    A model of ``every`` n is reserved in windows 0, n, 2n, ... At the end of the
-    window the guard stays free after the period, for a run longer than planned.
-    """
-    pattern = math.lcm(*(beat.of(model.name).every for model in priority)) if priority else 1
-    windows = []
-    for index in range(pattern):
-        due = [model for model in priority if index % beat.of(model.name).every == 0]
-        total = sum(model.duration_ns for model in due) + (beat.late_ns if due else 0)
-        if beat.position == "start":
-            now = 0
-        elif beat.position == "middle":
-            now = max((beat.window_ns - total) // 2, 0)
-        else:
-            now = max(beat.window_ns - beat.guard_ns - total, 0)
-        periods: list[PriorityPeriod] = []
-        for model in due:
-            end = now + model.duration_ns + (0 if periods else beat.late_ns)
-            periods.append(PriorityPeriod(unit=model.segments[0].unit, start_ns=now, end_ns=end, model=model.name))
-            now = end
-        windows.append(periods)
-    return windows
-
-
-def segment_room(beat: Beat, priority: Sequence[PlannedModel]) -> int:
-    """The longest planned duration that a segment may have: it fits into every window somewhere."""
-    windows = [_free(beat, periods) for periods in reserved_periods(beat, priority)]
-    return min(max((end - begin for begin, end in spans), default=0) for spans in windows)
+__all__ = ["Beat", "Demand", "build_timetable", "reserved_periods", "segment_room", "unit_memory"]
 
 
 def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
-    """Reserve the priority periods and fill the residuals.
+    """Reserve the priority periods and fill the residuals, on each unit that a segment names.
 
-    Background models take turns (:class:`Rotation`); a segment is placed where its
+    On each unit the stages of background models take turns (:class:`Rotation`); a segment is placed where its
     quantile and the guard fit before the next reserved instant or the window's end.
 
     Args:
-        beat: windows, guard, position, demands.
-        models: measured; every segment with its quantile.
+        beat: windows, guard, position, demands, links.
+        models: measured; every segment with its unit and quantile.
 
     Returns:
         A timetable, feasible or with the binding constraint named. It repeats: the
@@ -137,54 +36,48 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         it need not be one: no more of their frames are placed in it than arrive in as
         many windows, and bounds on ages hold wherever in it their frames arrive.
     """
+    beat = beat.shared(models)
     priority = [model for model in models if model.role == "priority"]
     background = [model for model in models if model.role == "background"]
+    units = tuple(dict.fromkeys(segment.unit for model in models for segment in model.segments))
     reserved = reserved_periods(beat, priority)
-    free = [_free(beat, periods) for periods in reserved]
-    room = segment_room(beat, priority)
-    slack, problem = _deadlines(beat, priority, reserved)
+    lengths = [beat.pattern_ns[index % len(beat.pattern_ns)] for index in range(len(reserved))]
+    free = {
+        unit: [free_spans(beat, _on(unit, periods), ns) for periods, ns in zip(reserved, lengths, strict=True)]
+        for unit in dict.fromkeys(segment.unit for model in background for segment in model.segments)
+    }
+    slack, problem = _deadlines(beat, reserved, lengths)
+    unread = _unread(models)
+    problem = unread or problem
     if not beat.preemptive:
-        problem = problem or _too_long(background, room)
+        problem = problem or _too_long(beat, background, priority)
     ages: dict[str, int] = {}
     if problem is None:
-        ages, problem = _ages(background, beat, free)
-    filled: list[list[Slot]] = [[] for _ in reserved]
-    done: list[int] = []
+        ages, problem = _ages(beat, models, reserved, free)
+    filled = Filled([[] for _ in reserved], [], slack)
     if problem is None and background:
-        placed_windows, done, idle = _fill(background, beat, free)
-        if all(done):
-            filled, slack = placed_windows, min(slack, idle)
+        found = fill(beat, in_order(background), free, _handed_out(priority, reserved))
+        if all(found.launches):
+            filled, slack = _as_given(found, background), min(slack, found.idle_ns)
         else:
-            problem = f"the background models do not all get a frame done within {_MOST_WINDOWS} windows"
+            problem = f"the background models do not all get a frame done within {MOST_WINDOWS} windows"
     windows = []
-    for index, placed in enumerate(filled):
+    used = {model.name: list(dict.fromkeys(segment.unit for segment in model.segments)) for model in background}
+    for index, placed in enumerate(filled.windows):
         periods = reserved[index % len(reserved)]
+        length = lengths[index % len(lengths)]
         own = _priority_slots(beat, priority, periods, index)
-        left = beat.window_ns - sum(period.end_ns - period.start_ns for period in periods)
-        residuals = []
-        for model in background:
-            residuals.append(left)
-            left -= sum(slot.duration_ns for slot in placed if slot.model == model.name)
         windows.append(
             Window(
                 index=index,
-                length_ns=beat.window_ns,
+                length_ns=length,
                 priority=tuple(periods),
-                residual_ns=tuple(residuals),
+                residual_ns=_residuals(used, placed, periods, length),
                 slots=tuple(sorted([*own, *placed], key=lambda slot: slot.start_ns)),
             )
         )
-    priority_ns = max((sum(p.end_ns - p.start_ns for p in periods) for periods in reserved), default=0)
-    mean_residual = beat.window_ns - sum(p.end_ns - p.start_ns for w in reserved for p in w) / len(reserved)
-    durations = [model.duration_ns for model in background]
-    demanded = [
-        Work(model.duration_ns, every=demand.every, frames=demand.frames)
-        for model in background
-        for demand in [beat.of(model.name)]
-    ]
-    rates = fluid_rates(mean_residual, demanded)
-    work = sum(count * duration for count, duration in zip(done, durations, strict=False))
-    most = len(windows) * sum(rate * duration for rate, duration in zip(rates, durations, strict=True))
+    taken = [[sum(p.end_ns - p.start_ns for p in _on(unit, w)) for unit in units or ("",)] for w in reserved]
+    bound, gap = (None, None) if unread else _bounds(beat, background, taken, lengths, units, filled)
     aged = [
         msgspec.structs.replace(model, result_age_windows=ages.get(model.name, 1) if problem is None else None)
         for model in models
@@ -194,39 +87,52 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         worst_slack_ns=slack,
         hyperperiod_windows=len(windows),
         window_ns=beat.window_ns,
-        priority_ns=priority_ns,
-        residual_ns=beat.window_ns - priority_ns,
+        priority_ns=max(map(max, taken)),
+        residual_ns=min(length - max(ns) for length, ns in zip(lengths, taken, strict=True)),
         guard_ns=beat.guard_ns,
         preemptive=beat.preemptive,
-        units=tuple(dict.fromkeys(segment.unit for model in models for segment in model.segments)),
+        units=units,
         windows=tuple(windows),
         models=tuple(aged),
-        memory_bytes={},
-        bound=1 / min(rates) if background and mean_residual > 0 else None,
-        gap_ratio=max(most / work - 1, 0.0) if problem is None and work else None,
+        memory_bytes=unit_memory(models) if len(units) > 1 else {},
+        bound=bound,
+        gap_ratio=gap if problem is None else None,
+        links=tuple(beat.links),
         binding_constraint=problem,
     )
 
 
-def _free(beat: Beat, periods: Sequence[PriorityPeriod]) -> list[tuple[int, int]]:
-    """Where background segments may run in a window: begin, and latest end.
+def unit_memory(models: Sequence[PlannedModel]) -> dict[str, int]:
+    """Bytes of the tensors between segments, by unit: at most so many are there at once.
 
-    A window that does not begin with a priority period wakes up as late as one that does.
+    Of each stage the largest that its segments hand on to each other (one frame of it is there at a time), and
+    what crosses to or from another unit once for each of the model's ``slots``.
     """
-    awake = 0 if periods and periods[0].start_ns == 0 else beat.late_ns
-    edges = [awake, *(edge for period in periods for edge in (period.start_ns, period.end_ns)), beat.window_ns]
-    spans = [(begin, end - beat.guard_ns) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
-    return [(begin, end) for begin, end in spans if end > begin]
+    found: dict[str, int] = {}
+    for model in models:
+        stages = model.stages
+        copies = model.slots if len(stages) > 1 else 1
+        for stage in stages:
+            inner = max((segment.boundary_bytes for segment in stage[:-1]), default=0)
+            found[stage[0].unit] = found.get(stage[0].unit, 0) + inner
+        for before, after in itertools.pairwise(stages):
+            for unit in (before[-1].unit, after[0].unit):
+                found[unit] += before[-1].boundary_bytes * copies
+    return found
+
+
+def _on(unit: str, periods: Sequence[PriorityPeriod]) -> list[PriorityPeriod]:
+    return [period for period in periods if period.unit == unit]
 
 
 def _deadlines(
-    beat: Beat, priority: Sequence[PlannedModel], reserved: Sequence[Sequence[PriorityPeriod]]
+    beat: Beat, reserved: Sequence[Sequence[PriorityPeriod]], lengths: Sequence[int]
 ) -> tuple[int, str | None]:
     """Least slack of the priority models, and the first of them that is late."""
     slack, problem = beat.window_ns, None
-    for periods in reserved:
+    for periods, length in zip(reserved, lengths, strict=True):
         for period in periods:
-            deadline = beat.of(period.model).deadline_ns or beat.window_ns
+            deadline = beat.of(period.model).deadline_ns or length
             excess = math.ceil(beat.excess_ratio * (period.end_ns - periods[0].start_ns))
             slack = min(slack, deadline - period.end_ns - excess)
             if period.end_ns + excess > deadline and problem is None:
@@ -235,142 +141,269 @@ def _deadlines(
                     + (f", {_ms(excess)} later at worst" if excess else "")
                     + f"; its deadline is {_ms(deadline)}"
                 )
-    total = max((sum(p.end_ns - p.start_ns for p in periods) for periods in reserved), default=0)
-    if priority and problem is None and total + beat.guard_ns > beat.window_ns:
-        problem = f"the priority period of {_ms(total)} and the guard exceed the window of {_ms(beat.window_ns)}"
+        if problem is None and periods:
+            total = max(period.end_ns for period in periods) - periods[0].start_ns
+            if total + beat.guard_ns > length:
+                problem = f"the priority period of {_ms(total)} and the guard exceed the window of {_ms(length)}"
     return slack, problem
 
 
-def _too_long(background: Sequence[PlannedModel], room_ns: int) -> str | None:
+def _unread(models: Sequence[PlannedModel]) -> str | None:
+    """The first model that reads one which cannot give it what it needs."""
+    roles = {model.name: model.role for model in models}
+    position = {model.name: number for number, model in enumerate(in_order(models))}
+    for model in models:
+        for name in model.after:
+            if name not in roles:
+                return f"{model.name!r} reads {name!r}, which is not planned"
+            if position[name] >= position[model.name]:
+                return f"{model.name!r} and {name!r} read each other"
+            if model.role == "priority" and roles[name] == "background":
+                return f"{model.name!r} is a priority model and reads {name!r}, which is none"
+    return None
+
+
+def _too_long(beat: Beat, background: Sequence[PlannedModel], priority: Sequence[PlannedModel]) -> str | None:
+    rooms: dict[str, int] = {}
     for model in background:
         for segment in model.segments:
-            if segment.duration_ns > room_ns:
+            if segment.unit not in rooms:
+                rooms[segment.unit] = segment_room(beat, priority, segment.unit)
+            room = rooms[segment.unit]
+            if segment.duration_ns > room:
                 return (
                     f"segment {segment.index} of {model.name!r} (layer {segment.first_layer!r} to "
                     f"{segment.last_layer!r}) takes {_ms(segment.duration_ns)}, the residual less guard is "
-                    f"{_ms(room_ns)}"
+                    f"{_ms(room)}"
                 )
     return None
 
 
+def _handed_out(
+    priority: Sequence[PlannedModel], reserved: Sequence[Sequence[PriorityPeriod]]
+) -> list[list[tuple[int, PlannedModel]]]:
+    """When priority models are done in each window: at the end of their last period."""
+    models = {model.name: model for model in priority}
+    return [[(end, models[name]) for name, end in {p.model: p.end_ns for p in w}.items()] for w in reserved]
+
+
+def _as_given(found: Filled, background: Sequence[PlannedModel]) -> Filled:
+    """Launches in the order of the models, not of what reads what."""
+    launches = dict(zip((model.name for model in in_order(background)), found.launches, strict=True))
+    return Filled(found.windows, [launches[model.name] for model in background], found.idle_ns)
+
+
+def _residuals(
+    used: Mapping[str, Sequence[str]], placed: Sequence[Slot], periods: Sequence[PriorityPeriod], length_ns: int
+) -> tuple[int, ...]:
+    """What each background model finds on the units that it uses, after those before it."""
+    left = dict.fromkeys((unit for units in used.values() for unit in units), length_ns)
+    for period in periods:
+        if period.unit in left:
+            left[period.unit] -= period.end_ns - period.start_ns
+    residuals = []
+    for model, units in used.items():
+        residuals.append(sum(left[unit] for unit in units))
+        for slot in placed:
+            if slot.model == model:
+                left[slot.unit] -= slot.duration_ns
+    return tuple(residuals)
+
+
+def _bounds(
+    beat: Beat,
+    background: Sequence[PlannedModel],
+    taken: Sequence[Sequence[int]],
+    lengths: Sequence[int],
+    units: Sequence[str],
+    filled: Filled,
+) -> tuple[float | None, float | None]:
+    """Windows between results of the slowest model if residuals were fluids, and how much more they would hold."""
+    mean = np.asarray(lengths).mean() - np.asarray(taken, np.float64).mean(axis=0)
+    if not background or mean.min() <= 0:
+        return None, None
+    arriving = np.array([_arriving(beat, model, background) for model in background])
+    durations = np.array([model.duration_ns for model in background], np.float64)
+    work = np.array([[sum(s.duration_ns for s in m.segments if s.unit == unit) for unit in units] for m in background])
+    rates = fair_rates(mean, work.astype(np.float64), arriving, np.ones(len(background)))
+    planned = float(np.dot(filled.launches, durations)) if filled.launches else 0.0
+    most = len(filled.windows) * float(np.dot(rates, durations))
+    return 1 / float(rates.min()), max(most / planned - 1, 0.0) if planned else None
+
+
+def _arriving(beat: Beat, model: PlannedModel, models: Sequence[PlannedModel]) -> float:
+    """Launches a window that a model has frames for."""
+    demand = beat.of(model.name)
+    own = 1 / (demand.every * demand.frames)
+    if model.after:
+        read = [_arriving(beat, one, models) for one in models if one.name in model.after]
+        return own * min(read, default=1.0)
+    if demand.releases is None:
+        return own
+    return own * len(demand.releases) / len(beat.pattern_ns)
+
+
 def _ages(
-    background: Sequence[PlannedModel], beat: Beat, free: Sequence[Sequence[tuple[int, int]]]
+    beat: Beat,
+    models: Sequence[PlannedModel],
+    reserved: Sequence[Sequence[PriorityPeriod]],
+    free: Mapping[str, Sequence[Sequence[Span]]],
 ) -> tuple[dict[str, int], str | None]:
     """Bound on the age of each model's results in windows, and the first that is too old."""
+    background = [model for model in models if model.role == "background"]
     ages: dict[str, int] = {}
-    if background and not any(free):
+    if not all(any(windows) for windows in free.values()):
         return ages, "the priority models and the guard leave no residual"
-    spans = Spans(beat.window_ns, free, preemptive=beat.preemptive, crossing=beat.position != "start")
-    for number, model in enumerate(background):
+    given: dict[str, int] = {}  # in ns, of whatever others read
+    for periods in reserved:
+        for period in periods:
+            excess = math.ceil(beat.excess_ratio * (period.end_ns - periods[0].start_ns))
+            given[period.model] = max(given.get(period.model, 0), period.end_ns + excess)
+    turns = _Turns(beat, background, reserved, free)
+    for model in in_order(background):
         demand = beat.of(model.name)
-        others = [*background[number + 1 :], *background[:number]]
-        bound = age_bound_ns(
-            [segment.duration_ns for segment in model.segments],
-            [segment.duration_ns for other in others for segment in other.segments],
-            spans,
-            queue=demand.queue,
-            frames=demand.frames,
-            every=demand.every,
-            refuses=demand.refuses,
-            waits=demand.waits,
-        )
+        bound = turns.age_ns(model, models, given)
         if bound is None:
-            return ages, f"results of {model.name!r} may be more than {_MOST_WINDOWS} windows old"
+            return ages, f"results of {model.name!r} may be more than {MOST_WINDOWS} windows old"
         if demand.deadline_ns is not None and bound > demand.deadline_ns:
             return ages, f"results of {model.name!r} may be {_ms(bound)} old, its deadline is {_ms(demand.deadline_ns)}"
+        given[model.name] = bound
         ages[model.name] = max(-(-bound // beat.window_ns), 1)
     return ages, None
+
+
+class _Turns:
+    """Whose segments lie before whose, on each unit."""
+
+    def __init__(
+        self,
+        beat: Beat,
+        background: Sequence[PlannedModel],
+        reserved: Sequence[Sequence[PriorityPeriod]],
+        free: Mapping[str, Sequence[Sequence[Span]]],
+    ) -> None:
+        self.beat = beat
+        self.stages: dict[str, list[tuple[str, Sequence[Segment]]]] = {unit: [] for unit in free}
+        for model in in_order(background):
+            for stage in model.stages:
+                self.stages[stage[0].unit].append((model.name, stage))
+        lengths = () if beat.even else tuple(beat.pattern_ns[n % len(beat.pattern_ns)] for n in range(len(reserved)))
+        self.spans = {
+            unit: Spans(
+                beat.window_ns,
+                spans,
+                preemptive=beat.preemptive,
+                crossing=beat.position != "start" or any(p.start_ns for w in reserved for p in _on(unit, w)[:1]),
+                lengths_ns=lengths,
+                excess_ratio=beat.excess_ratio,
+            )
+            for unit, spans in free.items()
+        }
+
+    def others(self, stage: Sequence[Segment]) -> list[int]:
+        """Durations of the unit's other stages, in the order of their turns after this one's."""
+        all_stages = [one for _, one in self.stages[stage[0].unit]]
+        number = next(n for n, one in enumerate(all_stages) if one[0] is stage[0])
+        return [segment.duration_ns for one in [*all_stages[number + 1 :], *all_stages[:number]] for segment in one]
+
+    def age_ns(self, model: PlannedModel, models: Sequence[PlannedModel], given: Mapping[str, int]) -> int | None:
+        """Bound on a result's age; ``given``: on those of the models that it reads."""
+        beat, demand, stages = self.beat, self.beat.of(model.name), model.stages
+        if len(stages) == 1 and not model.after and beat.even and demand.releases is None:
+            return age_bound_ns(
+                [segment.duration_ns for segment in model.segments],
+                self.others(stages[0]),
+                self.spans[stages[0][0].unit],
+                queue=demand.queue,
+                frames=demand.frames,
+                every=demand.every,
+                refuses=demand.refuses,
+                waits=demand.waits,
+            )
+        turns = []
+        for number, stage in enumerate(stages):
+            unit = stage[0].unit
+            handed = beat.late_ns if len(stages) > 1 else 0
+            if number:
+                before = stages[number - 1][-1]
+                handed += beat.longest_link_ns(before.unit, unit, before.boundary_bytes)
+            own = [segment.duration_ns for segment in stage]
+            turns.append(StageTurns(own, self.others(stage), self.spans[unit], handed))
+        depth = max(demand.queue, demand.frames)
+        refill = None
+        if not (demand.refuses or demand.waits or model.after):
+            refill = max(self._releases_ns(demand, (depth - demand.frames + 1) * demand.every))
+        bound = staged_age_ns(
+            turns,
+            slots=model.slots if len(stages) > 1 else 1,
+            waiting=depth // demand.frames,
+            refill_ns=refill,
+            apart_ns=self._apart_ns(model, models),
+            at_releases=not model.after,
+        )
+        if bound is None or not model.after:
+            return bound
+        first = stages[0][0].unit
+        read = []
+        for one in models:
+            if one.name in model.after:
+                last = one.segments[-1]
+                late = beat.late_ns if last.unit != first else 0
+                read.append(given[one.name] + beat.longest_link_ns(last.unit, first, last.boundary_bytes) + late)
+        return max(read) + bound
+
+    def _apart_ns(self, model: PlannedModel, models: Sequence[PlannedModel]) -> Callable[[int], int]:
+        """The least time between the releases of the newest frames of launches so many apart."""
+        demand, releases = self.beat.of(model.name), 1
+        while model.after:  # any of those that it reads: it gets no more frames than that one does
+            releases *= demand.every * demand.frames
+            model = next(one for one in models if one.name == model.after[0])
+            demand = self.beat.of(model.name)
+        releases *= demand.every * demand.frames
+        return lambda count: min(self._releases_ns(demand, count * releases))
+
+    def _releases_ns(self, demand: Demand, count: int) -> list[int]:
+        """The times between each release of a stream and the one so many later."""
+        lengths = self.beat.pattern_ns
+        begins = [sum(lengths[:window]) for window in range(len(lengths))]
+        at = [begins[window] for window in demand.releases or range(len(lengths))]
+        repeats, rest = divmod(count, len(at))
+        return [
+            (repeats + (place + rest) // len(at)) * sum(lengths) + at[(place + rest) % len(at)] - begin
+            for place, begin in enumerate(at)
+        ]
 
 
 def _priority_slots(
     beat: Beat, priority: Sequence[PlannedModel], periods: Sequence[PriorityPeriod], window: int
 ) -> list[Slot]:
+    """Launches of priority models: the n-th period of a model holds its n-th stage."""
     models = {model.name: model for model in priority}
+    seen: dict[str, int] = {}
     slots = []
     for period in periods:
-        now = period.start_ns
-        for segment in models[period.model].segments:
-            frame = window // beat.of(period.model).every
-            slots.append(_slot(segment.unit, now, segment.duration_ns, period.model, segment.index, frame))
+        model, now = models[period.model], period.start_ns
+        number = seen[period.model] = seen.get(period.model, -1) + 1
+        for segment in model.stages[number]:
+            slots.append(
+                Slot(
+                    unit=segment.unit,
+                    start_ns=now,
+                    duration_ns=segment.duration_ns,
+                    model=period.model,
+                    segment=segment.index,
+                    frame=_priority_frame(beat, model, models, window),
+                )
+            )
             now += segment.duration_ns
     return slots
 
 
-def _slot(unit: str, start_ns: int, duration_ns: int, model: str, segment: int, frame: int) -> Slot:
-    return Slot(unit=unit, start_ns=start_ns, duration_ns=duration_ns, model=model, segment=segment, frame=frame)
-
-
-def _fill(
-    background: Sequence[PlannedModel], beat: Beat, free: Sequence[Sequence[tuple[int, int]]]
-) -> tuple[list[list[Slot]], list[int], int]:
-    """Windows of background slots that may repeat, launches of each model in them, least idle time.
-
-    The policy is played through at the planned quantiles. Of the repetitions within the
-    horizon the one with most slots' time a window is taken; slots of frames that would be
-    in flight at its end are left out. One that would launch a model more often than its
-    frames arrive is none: the first frames are there at once.
-    """
-    demands = [beat.of(model.name) for model in background]
-    rotation = Rotation(len(background))
-    waiting, segment_of, frames = [0] * len(background), [0] * len(background), [0] * len(background)
-    windows: list[list[Slot]] = []
-    best: tuple[float, int] = (0.0, 0)
-    rest = [0] * len(background)  # of a preemptive segment
-    while len(windows) < _SEARCHED_WINDOWS or (not best[1] and len(windows) < _MOST_WINDOWS):
-        index, placed = len(windows), []
-        for number, demand in enumerate(demands):
-            if index % demand.every == 0:
-                waiting[number] = min(waiting[number] + 1, max(demand.queue, demand.frames))
-        for begin, end in free[index % len(free)]:
-            now = begin
-            while True:
-                needed = [
-                    (1 if beat.preemptive else model.segments[segment_of[number]].duration_ns)
-                    if segment_of[number] or rest[number] or waiting[number] >= demands[number].frames
-                    else None
-                    for number, model in enumerate(background)
-                ]
-                chosen = rotation.choose(needed, end - now)
-                if chosen is None:
-                    break
-                model = background[chosen]
-                segment = model.segments[segment_of[chosen]]
-                if not rest[chosen]:
-                    rest[chosen] = segment.duration_ns
-                    waiting[chosen] -= demands[chosen].frames if segment.index == 0 else 0
-                length = min(rest[chosen], end - now) if beat.preemptive else segment.duration_ns
-                placed.append(_slot(segment.unit, now, length, model.name, segment.index, frames[chosen]))
-                now += length
-                rest[chosen] -= length
-                if rest[chosen]:
-                    continue
-                segment_of[chosen] += 1
-                if segment_of[chosen] == len(model.segments):
-                    segment_of[chosen] = 0
-                    frames[chosen] += 1
-                    rotation.finished(chosen)
-        windows.append(placed)
-        complete = sum(frames[n] * background[n].duration_ns for n in range(len(background)))
-        lasting = all(
-            0 < count * demand.every * demand.frames <= len(windows)
-            for count, demand in zip(frames, demands, strict=True)
-        )
-        if len(windows) % len(free) == 0 and lasting and complete / len(windows) > best[0]:
-            best = (complete / len(windows), len(windows))
-    count = best[1] or len(windows)
-    windows = windows[:count]
-    lengths = {model.name: sum(segment.duration_ns for segment in model.segments) for model in background}
-    launched: dict[tuple[str, int], int] = {}
-    for slot in itertools.chain.from_iterable(windows):
-        launched[slot.model, slot.frame] = launched.get((slot.model, slot.frame), 0) + slot.duration_ns
-    windows = [[s for s in placed if launched[s.model, s.frame] == lengths[s.model]] for placed in windows]
-    done = [sum(1 for (name, _), n in launched.items() if name == m.name and n == lengths[name]) for m in background]
-    idle = beat.window_ns
-    for index, placed in enumerate(windows):
-        for begin, end in free[index % len(free)]:
-            within = [s.start_ns + s.duration_ns for s in placed if begin <= s.start_ns < end]
-            idle = min(idle, end - max(within, default=begin))
-    return windows, done, idle
+def _priority_frame(beat: Beat, model: PlannedModel, models: Mapping[str, PlannedModel], window: int) -> int:
+    """Number of the frame that a due model takes in a window."""
+    if model.after:
+        return _priority_frame(beat, models[model.after[0]], models, window) // beat.of(model.name).every
+    return beat.released(model.name, window) or 0
 
 
 def _ms(time_ns: int) -> str:

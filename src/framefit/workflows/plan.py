@@ -86,6 +86,7 @@ def plan(
     fresh: bool = False,
     in_real_time: bool = False,
     notify: Notify = silent,
+    workload: Workload | None = None,
 ) -> Plan:
     """Say whether and how a workload's models fit into every window.
 
@@ -98,6 +99,7 @@ def plan(
         in_real_time: a described device is to run beside this host's clock: the host's late
             wake-ups count. Without meaning for the CPU, where they always do.
         notify: receives what is being done, for progress.
+        workload: with absolute paths, instead of what the file says.
 
     Raises:
         InputError: a file, key or model that cannot be used; an operator that no unit supports.
@@ -107,7 +109,7 @@ def plan(
         >>> framefit.plan("app.toml").timetable.feasible  # doctest: +SKIP
         True
     """
-    workload = load_workload(app)
+    workload = load_workload(app) if workload is None else workload
     if output is not None and Path(output).exists() and not force:
         raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
     if target is not None:
@@ -401,14 +403,18 @@ class _Planner:
 
     def _explained(self, timetable: Timetable, tasks: Sequence[PlannedTask], beat: Beat) -> Timetable:
         """What binds, by layer where a layer does, and changes that would help."""
-        room = segment_room(beat, [model for model in timetable.models if model.role == "priority"])
+        priority = [model for model in timetable.models if model.role == "priority"]
         binding = timetable.binding_constraint
         for task in tasks:
-            if task.pieces is None or room <= 0 or int(task.pieces.quantile_ns.max()) <= room:
+            if task.pieces is None:
                 continue
             longest = int(task.pieces.quantile_ns.argmax())
+            room = segment_room(beat.covering(int(task.pieces.quantile_ns[longest])), priority)
+            if segment_room(beat, priority) <= 0 or int(task.pieces.quantile_ns[longest]) <= room:
+                continue
             first, last = task.runs[longest]
-            names = dict.fromkeys((task.wired.model.layers[first].name, task.wired.model.layers[last].name))
+            known = task.layer_names or [layer.name for layer in task.model.layers]
+            names = dict.fromkeys((known[first], known[last]))
             binding = (
                 f"{'layer' if first == last else 'layers'} {' .. '.join(names)} of {task.name!r} take "
                 f"{task.pieces.quantile_ns[longest] / 1e6:.2f} ms in one piece; the residual less guard is "

@@ -184,12 +184,11 @@ class MeasuredPricing:
 
         Else the model itself, never inside what the runtime fuses.
         """
-        grouped = task.model.grouped(self._device.fusions(task.model))
         lowered = _lowered(self._device, task.model)
         if lowered is None:
             task.group(self._device.fusions(task.model))
         else:
-            task.lower(lowered, [grouped.layers[place].name for place in owners(grouped, lowered)])
+            task.lower(lowered, [task.model.layers[place].name for place in owners(task.model, lowered)])
 
     def pieces(self, task: PlannedTask, duration_ns: int, excess: float) -> Pieces:
         """All pieces, all adjacent pairs and the whole model, back to back."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +12,11 @@ from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.measure import measure_floor
 from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InputError
-from framefit.runtime.dispatcher import steady
-from framefit.workflows.folder import RunResult, write_folder
-from framefit.workflows.own_profile import check_table, with_profile
+from framefit.workflows.asked import accepted, needs_feasible
+from framefit.workflows.folder import RunResult
+from framefit.workflows.own_profile import check_table
 from framefit.workflows.plan import Notify, Plan, plan, silent, verified
-from framefit.workflows.session import Session, accepted, needs_feasible
+from framefit.workflows.session import Session, saved
 
 __all__ = ["run"]
 
@@ -78,35 +77,28 @@ def run(
     needs_feasible(planned)
     check_table(planned, update_table)
     planned = verified(planned, notify)
-    device, timetable = planned.device, planned.timetable
+    device = planned.device
     if isinstance(device, NpuDevice):
         device.clock, device.computes = RealClock(), True
     session = Session(planned, seed=seed)
     count = session.windows(windows, seconds)
-    failure: FramefitError | None = None
+    dispatcher = session.dispatcher
     with pinned(planned.core), flushed_denormals():
         notify("warming up")
         if isinstance(device, NpuDevice):  # whose launches are not measured
             session.launch_all()
-            device.restart(seed)
         around = [session.measure()]
         notify("idle control")
         idle_windows = int(np.clip(count // 10, _LEAST_FLOOR, _MOST_FLOOR))
-        floor = measure_floor(device.clock, timetable.window_ns, idle_windows)
-        session.reset()
-        device.events()
-        dispatcher = session.dispatcher
+        floor = measure_floor(device.clock, planned.timetable.window_ns, idle_windows)
+        session.ready(seed)
         session.open_sinks(force=force)  # last: whatever fails before leaves none behind
         notify(f"running {count} windows")
-        try:
-            with steady():
-                dispatcher.run(
-                    count,
-                    stop=lambda: dispatcher.windows > 0 and stop(),
-                    on_idle=None if on_idle is None else lambda begun: on_idle(begun, count),
-                )
-        except FramefitError as error:  # of the device, a sink, a stream: what happened is kept
-            failure = error
+        failure = session.play(
+            count,
+            stop=lambda: dispatcher.windows > 0 and stop(),
+            on_idle=None if on_idle is None else lambda begun: on_idle(begun, count),
+        )
         interrupted = dispatcher.windows < count and not dispatcher.ended and failure is None
         if failure is None:
             notify("measuring once more")
@@ -116,11 +108,5 @@ def run(
         session.close()
     except FramefitError as error:
         failure = failure or error
-    notify("profiling the trace")
     result = session.result(folder, floor, around, interrupted=interrupted)
-    result = with_profile(result, planned, update_table, notify)
-    notify("writing the run folder")
-    write_folder(result, planned, seed=seed, force=force, command=" ".join(sys.argv), error=failure)
-    if failure is not None:
-        raise failure
-    return result
+    return saved(result, planned, seed=seed, force=force, failure=failure, update_table=update_table, notify=notify)

@@ -2,115 +2,55 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from framefit.core.events import EventType, Trace
-from framefit.core.program import (
-    Group,
-    Launches,
-    Operation,
-    Program,
-    ProgramUnit,
-    SegmentProgram,
-)
-from framefit.core.timetable import Segment
-from framefit.core.workload import Workload, load_workload, release_ns
+from framefit.core.events import Trace
+from framefit.core.frames import FrameTable
+from framefit.core.program import Launches
+from framefit.core.results import Metrics
+from framefit.core.workload import release_ns
 from framefit.devices.clock import RealClock
 from framefit.devices.host import host_stalls
 from framefit.devices.measure import Measurement
 from framefit.devices.npu import NpuDevice
-from framefit.errors import FramefitError, InfeasibleError, InputError
+from framefit.errors import FramefitError
 from framefit.runtime.costs import Launch
-from framefit.runtime.dispatcher import Dispatcher, instants
+from framefit.runtime.dispatcher import Dispatcher, instants, steady
 from framefit.runtime.job import Job
-from framefit.runtime.log import LaunchLog
+from framefit.runtime.log import Fates, FrameLog, LaunchLog, ToldFrameLog
 from framefit.runtime.metrics import frame_records, priority_ns, run_metrics, stream_metrics
+from framefit.runtime.outlets import Tap
 from framefit.runtime.preemptive import PreemptiveDispatcher
+from framefit.runtime.prepare import Preparation
+from framefit.runtime.pushed import Inbox, NumberedSink, PushedStream, Reader, with_submitted
 from framefit.runtime.sinks import AggregatingSink, Sink, open_sink
 from framefit.runtime.streams import Feed, Queue, Stream, open_stream
 from framefit.runtime.timed import TimedExecution
-from framefit.runtime.wiring import check_sinks, streams_of
+from framefit.runtime.wiring import STRICTEST, streams_of
 from framefit.scheduling.bounds import Work, fluid_bounds_hz, packing_bounds_hz
 from framefit.scheduling.service import Rotation
-from framefit.workflows.folder import RunResult, check_place, free_folder, left_out
-from framefit.workflows.plan import Plan
+from framefit.workflows.asked import counted_windows
+from framefit.workflows.folder import RunResult, left_out, write_folder
+from framefit.workflows.own_profile import with_profile
+from framefit.workflows.plan import Notify, Plan
 from framefit.workflows.profile_table import planned_expectations
+from framefit.workflows.programs import device_program, host_program, host_trace
+from framefit.workflows.task import PlannedTask
 
-__all__ = ["Session", "accepted", "counted_windows", "needs_feasible"]
+__all__ = ["Session", "saved"]
+
+Floor = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 logger = logging.getLogger(__name__)
 
-_DEFAULT_SECONDS = 10.0
-_MOST_SECONDS = 2.0**63 / 1e9  # 292 years
 _ROW_BYTES = 150  # of memory for a launch or a frame at the end of a run, as measured
 _MUCH_BYTES = 4_000_000_000
-
-
-def counted_windows(windows: int | None, seconds: float | None, rate_hz: float) -> int:
-    """How many windows are asked for; by default 10 seconds of them.
-
-    Raises:
-        InputError: none, told in two ways, or more than nanoseconds can count.
-    """
-    if windows is not None and seconds is not None:
-        raise InputError("windows and seconds are both given", remedy="give one of them")
-    asked = windows if windows is not None else seconds
-    if asked is not None and not asked > 0:
-        raise InputError(f"nothing to run: {asked}", remedy="ask for more than 0")
-    if asked is not None and not asked < _MOST_SECONDS * (1 if windows is None else rate_hz):
-        raise InputError(
-            f"{asked} {'seconds' if windows is None else 'windows'} are too many: times are nanoseconds in 64 bits",
-            remedy=f"ask for less than {_MOST_SECONDS:g} seconds",
-        )
-    return windows if windows is not None else max(round((seconds or _DEFAULT_SECONDS) * rate_hz), 1)
-
-
-def accepted(
-    app: str | Path | Plan,
-    *,
-    windows: int | None,
-    seconds: float | None,
-    output: str | Path | None,
-    force: bool,
-    seed: int,
-    sinks: bool = True,
-) -> tuple[Path, Workload, Path]:
-    """What a run is asked for, refused before the work of a plan where it cannot be done.
-
-    Returns:
-        The app's file, its workload, and where the run folder will lie.
-
-    Raises:
-        InputError: a length, seed or file that cannot be used; a folder or sink that exists.
-    """
-    if seed < 0:
-        raise InputError(f"seed {seed} is negative", remedy="give 0 or a greater whole number")
-    path = app.app if isinstance(app, Plan) else Path(app)
-    folder = free_folder(path) if output is None else Path(output)
-    check_place(folder, force=force)
-    workload = app.workload if isinstance(app, Plan) else load_workload(path)
-    counted_windows(windows, seconds, workload.beat_hz)
-    if sinks:
-        check_sinks(workload, path, force=force)  # they are only opened after warming up
-    return path, workload, folder
-
-
-def needs_feasible(planned: Plan) -> None:
-    """Refuse a plan that does not fit.
-
-    Raises:
-        InfeasibleError: the binding constraint, with what would help.
-    """
-    timetable = planned.timetable
-    if not timetable.feasible:
-        changes = "; ".join(f"{fix.change} ({fix.effect})" for fix in timetable.fixes)
-        raise InfeasibleError(
-            f"the models do not fit: {timetable.binding_constraint}", where=planned.app, remedy=changes or None
-        )
 
 
 class Session:
@@ -120,19 +60,24 @@ class Session:
         planned: feasible.
         seed: of synthetic frames.
         frames: whether frames are read and outputs given out; else only time passes.
+        submitted: streams whose frames the program hands over.
     """
 
-    def __init__(self, planned: Plan, *, seed: int, frames: bool = True) -> None:
+    def __init__(self, planned: Plan, *, seed: int, frames: bool = True, submitted: Collection[str] = ()) -> None:
         self.plan = planned
         workload, timetable = planned.workload, planned.timetable
         folder = planned.app.resolve().parent
         behind = max(task.wired.behind for task in planned.tasks)
         self.streams: dict[str, Stream] = {
-            entry.name: open_stream(entry, seed + index, folder=folder, keep=behind)
+            entry.name: PushedStream(entry.name, self._readers(entry.name), keep=behind)
+            if entry.name in submitted
+            else open_stream(entry, seed + index, folder=folder, keep=behind)
             for index, entry in enumerate(streams_of(workload))
             if frames
         }
         steps = {task.wired.in_step: Feed(waits=task.wired.waits) for task in planned.tasks}
+        for step, feed in steps.items():
+            feed.intake = self._inbox(step)
         self.feeds = {name: feed for step, feed in steps.items() for name in step}
         jobs, first = [], 0
         self.first_programs: list[int] = []
@@ -156,7 +101,7 @@ class Session:
                     frames=entry.frames,
                 )
             )
-            if frames:
+            if frames and jobs[-1].feed.intake is None:
                 jobs[-1].read(0)  # a frame that does not fit is found now, not in the loop
             self.first_programs.append(first)
             first += len(model.segments)
@@ -177,7 +122,7 @@ class Session:
 
     def lengths(self) -> list[int]:
         """Of streams that end a run when they end, because nothing of them can be left; where they are known."""
-        waiting = {name for name, feed in self.feeds.items() if feed.waits}
+        waiting = {name for name, feed in self.feeds.items() if feed.waits or feed.intake is not None}
         return [s.length for name, s in self.streams.items() if s.length is not None and name not in waiting]
 
     def windows(self, windows: int | None, seconds: float | None) -> int:
@@ -194,6 +139,63 @@ class Session:
             )
         return count
 
+    def inbox(self, task: PlannedTask) -> Inbox | None:
+        """Where a model's frames wait until windows take them; ``None``: its streams have sources of their own."""
+        intake = self.feeds[next(iter(task.wired.in_step))].intake if task.wired.in_step else None
+        return intake if isinstance(intake, Inbox) else None
+
+    @property
+    def inboxes(self) -> list[Inbox]:
+        """All that models read from."""
+        intakes = {id(feed.intake): feed.intake for feed in self.feeds.values()}
+        return [intake for intake in intakes.values() if isinstance(intake, Inbox)]
+
+    def tapped(self) -> dict[str, Tap]:
+        """Model -> where its results can be had while the run goes on."""
+        run = self.dispatcher
+        fates = Fates(len(self._jobs))
+        run.frames = ToldFrameLog(fates)
+        found = {}
+        for index, (task, job) in enumerate(zip(self.plan.tasks, self._jobs, strict=True)):
+            wired = task.wired
+            outputs = None if wired.postprocess is not None else [tensor.name for tensor in wired.model.outputs]
+            found[task.name] = Tap(
+                index,
+                task.name,
+                job,
+                self.inbox(task),
+                fates,
+                run.release,
+                outputs=outputs,
+                aggregate=wired.entry.aggregate,
+            )
+        return found
+
+    def _readers(self, stream: str) -> list[Reader]:
+        """What frames of a stream are asked for."""
+        found: list[Reader] = []
+        for wired in (task.wired for task in self.plan.tasks):
+            for name, tensor in wired.frame_inputs.items():
+                if wired.sources[name] == stream:
+                    prepare: Preparation | None = wired.prepare.get(name) if tensor.shape is None else None
+                    found.append((tensor, copy.deepcopy(prepare)))  # the loop uses the other one meanwhile
+        return found
+
+    def _inbox(self, step: Collection[str]) -> Inbox | None:
+        """For those streams of a step whose frames are handed over."""
+        streams = [self.streams[name] for name in sorted(step) if name in self.streams]
+        pushed = [stream for stream in streams if isinstance(stream, PushedStream)]
+        if not pushed:
+            return None
+        entries = [entry for entry in streams_of(self.plan.workload) if entry.name in {one.name for one in pushed}]
+        rules = {entry.when_full for entry in entries}
+        return Inbox(
+            pushed,
+            min(entry.queue for entry in entries),
+            next(rule for rule in STRICTEST if rule in rules),
+            self.plan.device.clock.now_ns,
+        )
+
     def open_sinks(self, *, force: bool) -> None:
         """Give every job its sinks; none is left behind where one cannot be opened."""
         folder, outputs = self.plan.app.resolve().parent, self.plan.workload.outputs
@@ -205,6 +207,8 @@ class Session:
                 for output in outputs:
                     if output.model == task.name:
                         sink = open_sink(output.sink, force=force, folder=folder)
+                        if (inbox := self.inbox(task)) is not None:
+                            sink = NumberedSink(sink, inbox)
                         self.sinks.append(AggregatingSink(sink, aggregate) if aggregate > 1 else sink)
                         sinks.append((self.sinks[-1], output.tensors))
                 job.sinks = sinks
@@ -221,6 +225,13 @@ class Session:
         ]
         return self.plan.costs.around([*launches, *((task.whole, 0) for task in self.plan.tasks)])
 
+    def planned(self) -> list[Measurement]:
+        """What the plan says of the same launches."""
+        segments = [segment.median_ns for model in self.plan.timetable.models for segment in model.segments]
+        models = zip(self.plan.tasks, self.plan.timetable.models, strict=True)
+        whole = [sum(s.median_ns for s in (task.uncut or model).segments) for task, model in models]
+        return [Measurement(np.asarray([median_ns], np.int64)) for median_ns in (*segments, *whole)]
+
     def launch_all(self) -> None:
         """Run every model once: first launches are slow."""
         random = np.random.default_rng(0)
@@ -232,8 +243,30 @@ class Session:
         for task in self.plan.tasks:
             task.execution.reset()
 
+    def ready(self, seed: int) -> None:
+        """Begin anew: zero state, a described device's variation from the seed, no packets of what was before."""
+        if isinstance(self.plan.device, NpuDevice):
+            self.plan.device.restart(seed)
+        self.reset()
+        self.plan.device.events()
+
+    def play(
+        self, windows: int, *, stop: Callable[[], bool], on_idle: Callable[[int], None] | None
+    ) -> FramefitError | None:
+        """Run windows; see :meth:`Dispatcher.run`. What ends them early is returned: what happened is kept."""
+        try:
+            with steady():
+                self.dispatcher.run(windows, stop=stop, on_idle=on_idle)
+        except FramefitError as error:  # of the device, a sink, a stream
+            return error
+        return None
+
     def close(self) -> None:
-        """Complete all sinks."""
+        """Complete all sinks.
+
+        Raises:
+            FramefitError: of the first that failed; all others are complete.
+        """
         failure: FramefitError | None = None
         for sink in self.sinks:
             try:
@@ -272,46 +305,77 @@ class Session:
         received = {}
         for name in [entry.name for entry in streams_of(self.plan.workload)]:
             feed = self.feeds.get(name, Feed(delivered=windows))  # nobody reads it
+            came = feed.intake.count if isinstance(feed.intake, Inbox) else feed.delivered
             length = self.streams[name].length if name in self.streams else None
-            received[name] = feed.delivered if length is None else min(feed.delivered, length), feed.waited
+            received[name] = came if length is None else min(came, length), feed.waited
         return received
 
-    def result(
+    def _frames(self, run: Dispatcher, *, ended: bool) -> FrameTable:
+        """The fate of every frame."""
+        counted_by = {task.name: next(iter(task.wired.sources.values()), "-") for task in self.plan.tasks}
+        frames = frame_records(run.frames, [task.name for task in self.plan.tasks], counted_by, run.start_ns)
+        inboxes = {task.name: box for task in self.plan.tasks if (box := self.inbox(task)) is not None}
+        return with_submitted(frames, inboxes, run.start_ns, ended=ended) if inboxes else frames
+
+    def _launches(self, run: Dispatcher) -> Launches:
+        """All launches, frames by the numbers that they were submitted under."""
+        launches = run.launches.launches()
+        for task, first, model in zip(self.plan.tasks, self.first_programs, self.plan.timetable.models, strict=True):
+            if (inbox := self.inbox(task)) is not None:
+                mine = (launches.program >= first) & (launches.program < first + len(model.segments))
+                launches.frame[mine] = inbox.numbers[launches.frame[mine]]
+        return launches
+
+    def _metrics(
         self,
-        folder: Path,
-        floor: np.ndarray[tuple[int], np.dtype[np.int64]],
-        around: Sequence[Sequence[Measurement]],
+        run: Dispatcher,
+        frames: FrameTable,
+        floor: Floor,
+        medians_ns: Sequence[int],
         *,
-        interrupted: bool,
+        bounds: bool,
+    ) -> Metrics:
+        """Figures of a dispatcher's logs."""
+        count = len(self.plan.tasks)
+        segment_ns, whole_ns = medians_ns[:-count], medians_ns[-count:]
+        return run_metrics(
+            self.plan.timetable,
+            run,
+            rate_hz=self.plan.workload.beat_hz,
+            segment_ns=segment_ns,
+            whole_ns=whole_ns,
+            floor_ns=floor,
+            bounds_hz=self._bounds_hz(segment_ns, whole_ns) if bounds else {},
+            memory_bytes=sum(self.plan.timetable.memory_bytes.values()),
+            streams=stream_metrics(
+                frames,
+                {task.name: set(task.wired.sources.values()) for task in self.plan.tasks},
+                self._received(run.windows),
+            ),
+        )
+
+    def metrics(self, floor: Floor) -> Metrics:
+        """Figures while the run goes on, asked for by another thread; without bounds, which take long."""
+        run = copy.copy(self.dispatcher)
+        run.launches, run.frames = LaunchLog.of(run.launches.snapshot()), FrameLog.of(run.frames.snapshot())
+        run.stalled = dict(run.stalled)
+        return self._metrics(
+            run, self._frames(run, ended=False), floor, [one.median_ns for one in self.planned()], bounds=False
+        )
+
+    def result(
+        self, folder: Path, floor: Floor, around: Sequence[Sequence[Measurement]], *, interrupted: bool
     ) -> RunResult:
         """Figures from the logs."""
         timetable, run = self.plan.timetable, self.dispatcher
         rate_hz, windows = self.plan.workload.beat_hz, run.windows
-        count = len(self.plan.tasks)
         medians = [int(np.median(np.concatenate([m.samples_ns for m in same]))) for same in zip(*around, strict=True)]
-        segment_ns, whole_ns = medians[:-count], medians[-count:]
-        names = [task.name for task in self.plan.tasks]
-        counted_by = {task.name: next(iter(task.wired.sources.values()), "-") for task in self.plan.tasks}
-        frames = frame_records(run.frames, names, counted_by, run.start_ns)
-        metrics = run_metrics(
-            timetable,
-            run,
-            rate_hz=rate_hz,
-            segment_ns=segment_ns,
-            whole_ns=whole_ns,
-            floor_ns=floor,
-            bounds_hz=self._bounds_hz(segment_ns, whole_ns),
-            memory_bytes=sum(timetable.memory_bytes.values()),
-            streams=stream_metrics(
-                frames,
-                {task.name: set(task.wired.sources.values()) for task in self.plan.tasks},
-                self._received(windows),
-            ),
-        )
+        frames = self._frames(run, ended=True)
+        metrics = self._metrics(run, frames, floor, medians, bounds=True)
         releases = np.fromiter((run.start_ns + release_ns(k, rate_hz) for k in range(windows)), np.int64, windows)
-        trace, launches = run.trace(), run.launches.launches()
-        told = planned_expectations(self.plan.workload, self.plan.device, _program(self.plan))
-        seen_program = _host_program(self.plan)
+        trace, launches = run.trace(), self._launches(run)
+        told = planned_expectations(self.plan.workload, self.plan.device, device_program(self.plan))
+        seen_program = host_program(self.plan)
         return RunResult(
             folder=folder,
             timetable=timetable,
@@ -319,7 +383,7 @@ class Session:
             frames=frames,
             trace=trace,
             program=told,
-            seen=_host_trace(seen_program, run),
+            seen=host_trace(seen_program, run),
             seen_program=seen_program,
             launches=launches,
             releases_ns=releases,
@@ -328,61 +392,28 @@ class Session:
         )
 
 
-def _program(planned: Plan) -> Program:
-    """What the device executes; where it cannot say how long, the timetable does."""
-    programs = []
-    for task, model in zip(planned.tasks, planned.timetable.models, strict=True):
-        for segment, label, found in zip(model.segments, task.execution.labels, task.execution.operations, strict=True):
-            operations = found
-            if [one.kind for one in found] == [label] and not found[0].expected_ns:
-                operations = (_whole(label, segment),)
-            programs.append(_segment_program(label, task.name, segment.index, operations))
-    return _complete(planned, programs)
+def saved(
+    result: RunResult,
+    planned: Plan,
+    *,
+    seed: int,
+    force: bool,
+    failure: FramefitError | None,
+    update_table: str | Path | None = None,
+    notify: Notify,
+) -> RunResult:
+    """A run with the profile of its trace, its folder written.
 
-
-def _host_program(planned: Plan) -> Program:
-    """What the host sees of it: one operation a segment."""
-    programs = []
-    for task, model in zip(planned.tasks, planned.timetable.models, strict=True):
-        for segment, label in zip(model.segments, task.execution.labels, strict=True):
-            programs.append(_segment_program(label, task.name, segment.index, (_whole(label, segment),)))
-    return _complete(planned, programs)
-
-
-def _whole(label: str, segment: Segment) -> Operation:
-    spread = max(segment.duration_ns / max(segment.median_ns, 1) - 1, 0.0) / 2.33
-    return Operation.opaque(label, segment.last_layer, segment.unit, segment.median_ns, spread)
-
-
-def _segment_program(label: str, model: str, segment: int, operations: tuple[Operation, ...]) -> SegmentProgram:
-    return SegmentProgram(name=label, model=model, segment=segment, groups=(Group(index=0, operations=operations),))
-
-
-def _complete(planned: Plan, programs: Sequence[SegmentProgram]) -> Program:
-    units = planned.device.target.units
-    return Program(
-        window_ns=planned.timetable.window_ns,
-        units=tuple(ProgramUnit(name=unit.name, core=unit.core) for unit in units),
-        programs=tuple(programs),
-        launches="launches.npz",
-    )
-
-
-def _host_trace(program: Program, run: Dispatcher) -> Trace:
-    """The launches as the host saw them, as a trace: nothing is lost, times are the host's."""
-    rows = run.launches.finished()
-    core_of = {unit.name: unit.core for unit in program.units}
-    cores = np.asarray([core_of[one.groups[0].operations[0].unit] for one in program.programs])
-    which = rows[:, LaunchLog.PROGRAM]
-    times = rows[:, [LaunchLog.STARTED, LaunchLog.FINISHED]]
-    return Trace(
-        time_ns=times.reshape(-1),
-        id=np.repeat(which, 2).astype(np.int32),
-        type=np.tile([EventType.START, EventType.END], len(rows)).astype(np.uint8),
-        core=np.repeat(cores[which] if len(which) else which, 2).astype(np.int16),
-        operation=np.zeros(2 * len(rows), np.int64),
-        kinds=tuple(one.name for one in program.programs),
-    )
+    Raises:
+        FramefitError: what ended the run.
+    """
+    notify("profiling the trace")
+    result = with_profile(result, planned, update_table, notify)
+    notify("writing the run folder")
+    write_folder(result, planned, seed=seed, force=force, command=" ".join(sys.argv), error=failure)
+    if failure is not None:
+        raise failure
+    return result
 
 
 def _notes(planned: Plan, launches: Launches, trace: Trace) -> list[str]:

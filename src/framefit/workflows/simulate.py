@@ -13,10 +13,11 @@ from framefit.devices.clock import VirtualClock
 from framefit.devices.host import flushed_denormals
 from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InputError
+from framefit.workflows.asked import accepted, needs_feasible
 from framefit.workflows.folder import RunResult, write_folder
 from framefit.workflows.own_profile import check_table, with_profile
 from framefit.workflows.plan import Notify, Plan, plan, silent, verified
-from framefit.workflows.session import Session, accepted, needs_feasible
+from framefit.workflows.session import Session
 
 __all__ = ["simulate"]
 

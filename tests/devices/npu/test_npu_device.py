@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from devices.conformance import DeviceConformance, arrays_for, small_network
 from framefit.core.events import EventType, Trace
 from framefit.core.model import GraphBuilder, Model
-from framefit.core.target import Host, Target, TraceUnit, Unit, Variation
+from framefit.core.target import Host, Link, Target, TraceUnit, Unit, Variation
 from framefit.devices.clock import Clock, RealClock, VirtualClock
 from framefit.devices.device import Completion
 from framefit.devices.npu import NpuDevice, greatest_ratio, quantile_ratio
@@ -310,6 +312,85 @@ def test_a_unit_runs_one_launch_at_a_time() -> None:
     ]
 
 
+def linked(**keys: Any) -> NpuDevice:
+    """Two units with memories of their own."""
+    link = Link(between=("npu1", "npu0"), **keys)
+    return NpuDevice(Target(name="board", kind="npu", units=UNITS, links=(link,)), VirtualClock())
+
+
+def test_units_without_a_link_share_their_memory() -> None:
+    """What one has written the other reads at once."""
+    assert NpuDevice(board(), VirtualClock()).arrival_ns("npu0", "npu1", 10**6, 70) == 70
+
+
+def test_a_link_carries_one_thing_at_a_time() -> None:
+    """In both directions: bytes over bandwidth one after the other, each with the latency behind it."""
+    device = linked(latency_ns=100, bandwidth_gbps=2.0)
+    assert device.arrival_ns("npu0", "npu1", 4000, 50) == 50 + 2000 + 100
+    assert device.arrival_ns("npu1", "npu0", 1000, 60) == 50 + 2000 + 500 + 100
+    assert device.arrival_ns("npu0", "npu1", 1000, 9000) == 9000 + 500 + 100
+    device.restart()
+    assert device.arrival_ns("npu0", "npu1", 4000, 50) == 2150
+    assert linked(latency_ns=7).arrival_ns("npu0", "npu1", 10**9, 1) == 8
+
+
+@pytest.mark.parametrize(
+    ("links", "message"),
+    [
+        ([("npu0", "npu0")], "between two units, not 'npu0' and itself"),
+        ([("npu0", "npu5")], "no unit 'npu5'; units: npu0, npu1"),
+        ([("npu0", "npu1"), ("npu1", "npu0")], "pairs of linked units must differ, 'npu0 and npu1' is there 2 times"),
+    ],
+)
+def test_links_that_make_no_sense(links: list[tuple[str, str]], message: str) -> None:
+    """They are refused with what is wrong."""
+    with pytest.raises(ValueError, match=message):
+        Target(name="board", kind="npu", units=UNITS, links=tuple(Link(between=pair) for pair in links))
+
+
+def test_units_overlap_in_virtual_time() -> None:
+    """Launches on two units, each waited for by its own part of the clock; packets come in time order."""
+    device = NpuDevice(board(), VirtualClock())
+    done: dict[str, list[Completion]] = {"npu0": [], "npu1": []}
+
+    def part(unit: str, duration_ns: int, count: int) -> None:
+        binding = device.timed(unit, unit, duration_ns).bind({})
+        done[unit] = [device.submit(binding) for _ in range(count)]
+
+    device.clock.together([lambda: part("npu0", 30, 1000), lambda: part("npu1", 70, 400)])
+    assert done["npu0"] == [Completion(30 * k, 30 * k + 30) for k in range(1000)]
+    assert done["npu1"] == [Completion(70 * k, 70 * k + 70) for k in range(400)]
+    trace = device.events()
+    assert len(trace) == 2 * 1400
+    assert (np.diff(trace.time_ns) >= 0).all()
+    for core, unit in ((7, "npu0"), (9, "npu1")):
+        times = trace.time_ns[trace.core == core].tolist()
+        assert times == [time for one in done[unit] for time in (one.started_ns, one.finished_ns)]
+
+
+def test_units_overlap_in_threads() -> None:
+    """No packet is lost or out of order, though launches are noted when their outputs have been computed."""
+    device = NpuDevice(board(), RealClock(spin_ns=0))
+    done: dict[str, list[Completion]] = {"npu0": [], "npu1": []}
+
+    def part(unit: str, duration_ns: int, count: int) -> None:
+        binding = device.timed(unit, unit, duration_ns).bind({})
+        done[unit] = [device.submit(binding) for _ in range(count)]
+
+    threads = [
+        threading.Thread(target=part, args=arguments) for arguments in (("npu0", 20_000, 1500), ("npu1", 50_000, 900))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    trace = device.events()
+    assert len(trace) == 2 * 2400
+    for core, unit in ((7, "npu0"), (9, "npu1")):
+        times = np.sort(trace.time_ns[trace.core == core]).tolist()
+        assert times == [time for one in done[unit] for time in (one.started_ns, one.finished_ns)]
+
+
 def test_restart_frees_the_units() -> None:
     """A launch that nobody waited for is forgotten, with its packets."""
     device = NpuDevice(board(), Standing())
@@ -469,6 +550,17 @@ def test_the_seed_decides(tmp_path: Path) -> None:
     assert len(trace.losses) > 10
     different = [a.duration_ns != b.duration_ns for a, b in zip(done, other_done, strict=True)]
     assert np.mean(different) > 0.9
+
+
+def test_a_units_launches_vary_alike_whatever_the_others_do() -> None:
+    """Its random numbers are its own, and differ from the other unit's."""
+    both = NpuDevice(board(msgspec.structs.replace(ALL, drift_ratio=0)), VirtualClock(), seed=4)
+    bindings = [both.timed("a", unit, 10_000_000).bind({}) for unit in ("npu0", "npu1")]
+    found = [[both.submit(binding).duration_ns for binding in bindings] for _ in range(300)]
+    without = NpuDevice(board(msgspec.structs.replace(ALL, drift_ratio=0)), VirtualClock(), seed=4)
+    binding = without.timed("a", "npu1", 10_000_000).bind({})
+    assert [two for _, two in found] == [without.submit(binding).duration_ns for _ in range(300)]
+    assert sum(one == two for one, two in found) < 30
 
 
 @pytest.mark.parametrize("seed", [0, 3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -80,6 +81,9 @@ class NpuHandle:
 class NpuDevice:
     """Non-preemptive units on any clock; a launch occupies its unit to the end.
 
+    Units run side by side: in threads on a real clock, on a virtual one where that lets several
+    parts live together.
+
     A launch takes the transfers over the host link and the layers' times, varied by the
     target's :class:`~framefit.core.target.Variation`; each operation leaves a START and an
     END packet in the trace unit's buffer. The device does not wait for the host: on a real
@@ -115,16 +119,25 @@ class NpuDevice:
         self.computer = computer
         self._layer_times = layer_times
         self._packets = PacketBuffer(target.trace, keep_events)
-        self._free_at: dict[str, int] = {}
+        self._free_at: dict[str, int] = {}  # units, and links by the names of theirs
+        self._begun: dict[str, int] = {}  # launches in flight: since when their units are busy
         self.restart(seed)
 
     def restart(self, seed: int = 0) -> None:
         """Begin anew, on the present clock: variation from the seed, no packets, every unit free."""
-        if isinstance(self.clock, RealClock):
+        real = isinstance(self.clock, RealClock)
+        if real:
             self._packets.prepare()
-        self._vary = _Varying(self._target.variation, seed, self.clock.now_ns())
+        # In virtual time only one thread runs.
+        self._lock = threading.Lock() if real and len(self._target.units) > 1 else None
+        # A unit's launches vary alike whatever the others do.
+        self._vary = {
+            unit.name: _Varying(self._target.variation, [seed, number] if number else seed, self.clock.now_ns())
+            for number, unit in enumerate(self._target.units)
+        }
         self._packets.drain()
         self._free_at.clear()
+        self._begun.clear()
         self.late_results = 0
 
     @property
@@ -230,11 +243,13 @@ class NpuDevice:
             DeviceError: computing them failed.
         """
         assert isinstance(binding, NpuBinding)
-        clock = self.clock
-        started = max(clock.now_ns(), self._free_at.get(binding.unit, 0))
+        clock, unit, lock = self.clock, binding.unit, self._lock
+        started = max(clock.now_ns(), self._free_at.get(unit, 0))
         nominal = binding.duration_ns
-        factor, stalled_at, stall = self._vary(started, nominal)
+        factor, stalled_at, stall = self._vary[unit](started, nominal)
         finished = started + round(nominal * factor) + stall
+        if lock is not None:
+            self._begun[unit] = started
         if self.computes and binding.inner is not None:
             assert self.computer is not None
             self.computer.submit(binding.inner)
@@ -242,10 +257,32 @@ class NpuDevice:
                 finished = computed
                 factor = (finished - started - stall) / max(nominal, 1)
                 self.late_results += 1
-        self._packets.add(binding.pattern, started, factor, stalled_at, stall)
-        self._free_at[binding.unit] = finished
+        if lock is None:
+            self._packets.add(binding.pattern, started, factor, stalled_at, stall)
+        else:
+            with lock:
+                self._packets.add(binding.pattern, started, factor, stalled_at, stall, min(self._begun.values()))
+                del self._begun[unit]
+        self._free_at[unit] = finished
         clock.sleep_until_ns(finished)
         return Completion(started, finished)
+
+    def arrival_ns(self, sender: str, receiver: str, size_bytes: int, written_ns: int) -> int:
+        """When another unit can read what one has written; a link between them carries one thing at a time.
+
+        Args:
+            sender: name of the unit that wrote it.
+            receiver: name of the one that will read it.
+            size_bytes: on the host.
+            written_ns: when it was there.
+        """
+        link = self._target.link(sender, receiver)
+        if link is None:
+            return written_ns
+        name = "|".join(sorted(link.between))
+        begins = max(written_ns, self._free_at.get(name, 0))
+        self._free_at[name] = left = begins + round(link.occupied_ns(size_bytes * self.stored_ratio))
+        return left + round(link.latency_ns)
 
     def events(self) -> Trace:
         """Packets since the last call."""
@@ -281,11 +318,11 @@ class _Varying:
 
     Args:
         variation: of the target.
-        seed: what all of it follows from.
+        seed: what all of it follows from; several numbers are one, too.
         origin_ns: when drift begins.
     """
 
-    def __init__(self, variation: Variation, seed: int, origin_ns: int) -> None:
+    def __init__(self, variation: Variation, seed: int | Sequence[int], origin_ns: int) -> None:
         self._variation = variation
         self._origin_ns = origin_ns
         self._random = np.random.default_rng(seed)

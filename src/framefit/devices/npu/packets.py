@@ -37,8 +37,8 @@ class PacketBuffer:
     full is dropped; the buffer drains at ``drain_rate_hz``, or completely whenever a
     launch ends. What the host received is kept, of long runs the latest.
 
-    Launches are only noted while they happen; packets are computed in batches. Units may
-    run side by side, as long as launches are noted in the order in which they begin.
+    Launches are only noted while they happen; packets are computed in batches, and put into the
+    order of their times where units run side by side.
 
     Args:
         unit: of the target.
@@ -79,7 +79,15 @@ class PacketBuffer:
         self._patterns.append(_Pattern(np.asarray(numbers, np.int64), begins, ends, core))
         return len(self._patterns) - 1
 
-    def add(self, pattern: int, started_ns: int, factor: float, stalled_at_ns: int = 0, stall_ns: int = 0) -> None:
+    def add(
+        self,
+        pattern: int,
+        started_ns: int,
+        factor: float,
+        stalled_at_ns: int = 0,
+        stall_ns: int = 0,
+        settled_ns: int | None = None,
+    ) -> None:
         """Note a launch.
 
         Args:
@@ -88,9 +96,10 @@ class PacketBuffer:
             factor: its duration over the nominal one, without the stall.
             stalled_at_ns: nominal time after the begin at which it stalled, and
             stall_ns: for how long.
+            settled_ns: no launch that is yet to be noted began before; default: ``started_ns``.
         """
         if len(self._pending) >= _PENDING:
-            self._flush(started_ns)
+            self._flush(started_ns if settled_ns is None else settled_ns)
         self._pending.append((pattern, started_ns, factor, stalled_at_ns, stall_ns))
 
     @staticmethod

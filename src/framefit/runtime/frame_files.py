@@ -1,0 +1,79 @@
+"""Files that frames are read from."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from framefit.core.workload import StreamEntry
+from framefit.devices.device import Array
+from framefit.errors import InputError
+
+__all__ = ["image_paths", "opened_image", "stored_array"]
+
+_IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
+
+
+def image_paths(folder: Path, where: str) -> list[Path]:
+    """Paths of a folder's images, by name.
+
+    Raises:
+        InputError: no such folder, or no images in it.
+    """
+    if not folder.is_dir():
+        what = f"{folder} is neither an .npz nor a folder" if folder.exists() else f"no such folder {folder}"
+        raise InputError(
+            what, where=where, remedy='use "synthetic", an .npz, a folder of images, or a "module:function"'
+        )
+    found = [path for path in folder.rglob("*") if path.suffix.lower() in _IMAGE_SUFFIXES and path.is_file()]
+    if not found:
+        kinds = ", ".join(sorted(_IMAGE_SUFFIXES))
+        raise InputError(f"no images in {folder}", where=where, remedy=f"put files there: {kinds}")
+    return sorted(found, key=lambda path: path.relative_to(folder).parts)
+
+
+def opened_image(path: Path, where: str, *, decode: bool = True) -> Image.Image:
+    """An image, decoded or only its header.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about size and metadata; what matters is raised
+            image = Image.open(path)
+            if decode:
+                image.load()
+    except Exception as error:  # Pillow's errors about damaged files have no common class
+        raise InputError(
+            f"{path} cannot be read as an image: {error}", where=where, remedy="replace or remove it"
+        ) from error
+    return image
+
+
+def stored_array(entry: StreamEntry) -> Array:
+    """The array of an ``.npz``; its first axis counts frames.
+
+    Raises:
+        InputError: a missing or damaged file, or no such array.
+    """
+    where = f"stream {entry.name!r}"
+    try:
+        with Path(entry.source).open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            name = entry.array or (archive.files[0] if len(archive.files) == 1 else None)
+            if name not in archive.files:
+                has = ", ".join(archive.files)
+                raise InputError(f"no array {name!r} in {entry.source}; it has: {has}", where=where, remedy="set array")
+            array: Array = archive[name]
+    except FileNotFoundError:
+        raise InputError(f"no such file {entry.source}", where=where, remedy="check the path") from None
+    except InputError:
+        raise
+    except Exception as error:  # zip, header and value errors of a damaged file have no common class
+        raise InputError(f"{entry.source} cannot be read: {error}", where=where, remedy="check the file") from error
+    if array.ndim == 0 or not len(array):
+        raise InputError(f"{entry.source} holds no frames", where=where, remedy="its first axis counts frames")
+    return array

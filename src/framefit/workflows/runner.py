@@ -1,0 +1,435 @@
+"""Models on the beat inside a program: it hands frames over and takes results, and the beat goes on beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from framefit.core.results import Metrics
+from framefit.core.timetable import Timetable
+from framefit.core.workload import Workload, load_workload
+from framefit.devices.npu import NpuDevice
+from framefit.errors import FramefitError, InputError
+from framefit.runtime.outlets import FrameFate, Output, Request, Subscription
+from framefit.runtime.pushed import Inbox, PushedStream
+from framefit.runtime.wiring import streams_of
+from framefit.workflows.asked import accepted, needs_feasible
+from framefit.workflows.course import Course
+from framefit.workflows.folder import RunResult
+from framefit.workflows.own_profile import with_profile
+from framefit.workflows.plan import Notify, Plan, plan, silent, verified
+from framefit.workflows.session import saved
+from framefit.workflows.sharing import shared
+
+__all__ = ["Runner"]
+
+
+class Runner:
+    """Runs the models of a workload beside a program's own loop.
+
+    The beat is the plan's. A frame that is submitted waits until the next window begins, which
+    takes one frame of each stream; a window for which none was submitted is empty: no miss, and
+    background models go on. The run has a thread of its own, pinned to the plan's core; those of
+    the program are kept off it where there is another. All methods may be called by any thread.
+
+    Args:
+        apps: an ``app.toml`` or a plan of one; or several files, of applications that share the
+            runner: a model that two of them need runs once a frame.
+        target: instead of the workload's, where that is not planned yet: a built-in name, or the path of a
+            ``target.toml``.
+        submitted: streams whose frames are submitted; default: those whose source is "synthetic".
+        keep: results of each model that wait for :meth:`outputs`; the oldest gives way. With 0 results are
+            only for those who subscribe or request.
+        drain: at the end of the ``with`` block frames that wait are finished; else it ends at once. After
+            an exception it always does.
+        output: a run folder, written at the end.
+        force: overwrite folder and sinks.
+        fresh: measure anew before planning.
+        seed: of a described device's variation, and of synthetic frames.
+        virtual: for tests, on a described device: time only passes where the program lets it. A window passes
+            when each stream was given a frame, and in :meth:`step`, :meth:`wait` and :meth:`Request.result`.
+        notify: receives what is being done, from the run's thread too.
+
+    Attributes:
+        timetable: the plan, once it runs.
+
+    Example:
+        >>> with framefit.Runner("app.toml") as runner:  # doctest: +SKIP
+        ...     for image in camera:
+        ...         runner.submit(image)
+        ...         for output in runner.outputs():
+        ...             print(output.model, output.frame, output.tensors["boxes"])
+    """
+
+    timetable: Timetable
+
+    def __init__(
+        self,
+        *apps: str | Path | Plan,
+        target: str | None = None,
+        submitted: Collection[str] | None = None,
+        keep: int = 64,
+        drain: bool = True,
+        output: str | Path | None = None,
+        force: bool = False,
+        fresh: bool = False,
+        seed: int = 0,
+        virtual: bool = False,
+        notify: Notify = silent,
+    ) -> None:
+        if not apps:
+            raise InputError("no application", remedy="name an app.toml")
+        if len(apps) > 1 and any(isinstance(app, Plan) for app in apps):
+            raise InputError("a plan beside another application", remedy="name their app.toml files: they are one plan")
+        self._apps, self._target, self._streams, self._keep = apps, target, submitted, keep
+        self._drain, self._output, self._force, self._fresh = drain, output, force, fresh
+        self._seed, self._virtual, self._notify = seed, virtual, notify
+        self._course: Course | None = None
+        self._all: Subscription | None = None
+        self._names: tuple[dict[str, str], ...] = ()
+        self._interrupted = False
+        self._result: RunResult | None = None
+
+    def __enter__(self) -> Self:
+        """Plan, warm up, and begin.
+
+        Raises:
+            InputError: see :func:`framefit.plan` and :func:`framefit.run`; applications that cannot share a
+                runner; a stream that is not there.
+            InfeasibleError: the plan does not fit.
+            DeviceError: a model does not run here.
+        """
+        if self._course is not None:
+            raise InputError("this runner has run", remedy="make another one")
+        self._plan, self._folder = self._planned()
+        self.timetable = self._plan.timetable
+        course = Course(
+            self._plan,
+            self._submitted(self._plan.workload),
+            seed=self._seed,
+            virtual=self._virtual,
+            measures=self._output is not None and not self._virtual,
+            force=self._force,
+            notify=self._notify,
+        )
+        self._taps = course.session.tapped()
+        taps = list(self._taps.values()) if self._keep else []
+        everything = Subscription(taps, None, self._keep or 1, course)
+        course.begin()
+        self._course, self._all = course, everything
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the run: what was submitted is finished (``drain``), and every frame accounted for.
+
+        Raises:
+            FramefitError: what ended the run before; a sink or a folder that cannot be completed.
+        """
+        course, ctrl_c = self._running, None
+        self._interrupted = error is not None and error is not course.failure
+        try:
+            course.end(drain=self._drain and error is None)
+        except BaseException as again:  # noqa: BLE001 - raised below, when all is saved
+            self._interrupted, ctrl_c = True, again
+        failure = course.failure
+        try:
+            course.session.close()
+        except FramefitError as unfinished:
+            failure = failure or unfinished
+        if self._output is not None:
+            try:
+                self._result = self._saved(failure)
+            except FramefitError as unwritten:
+                failure = failure or unwritten
+        if ctrl_c is not None:
+            raise ctrl_c
+        if failure is None or failure is error:
+            return
+        if error is None:
+            raise failure
+        error.add_note(f"the run had ended before: {failure}")
+
+    # Frames
+
+    def submit(
+        self,
+        frame: object,
+        stream: str | None = None,
+        *,
+        timeout: float | None = None,
+        copy: bool = True,
+    ) -> int:
+        """Hand a frame over; the next window that is free takes it.
+
+        Args:
+            frame: an array as the stream's frames are; for streams that one model reads together a
+                dict, stream -> array.
+            stream: its name; may be left out where there is one.
+            timeout: seconds to wait for room where the stream's ``when_full`` is "block"; ``None``: for ever.
+                The other rules never wait: a frame gives way.
+            copy: take a copy. Without one the array belongs to the runner: leave it as it is.
+
+        Returns:
+            The frame's number: frames of a stream are counted from 0 as they are submitted, the ones
+            that give way included.
+
+        Raises:
+            InputError: no such stream, or a frame that does not fit it.
+            TimeUpError: there was no room in time. The frame was not taken.
+            FramefitError: the run has ended, or what ended it.
+        """
+        return self._submit(frame, stream, timeout, None, copy=copy)
+
+    def request(
+        self,
+        frame: object,
+        stream: str | None = None,
+        *,
+        models: Sequence[str] | None = None,
+        timeout: float | None = None,
+        copy: bool = True,
+    ) -> Request:
+        """Submit a frame, and ask what models make of this very one.
+
+        Args:
+            frame: as for :meth:`submit`.
+            stream: likewise.
+            timeout: likewise, for room; ``result`` has its own.
+            copy: likewise.
+            models: names; default: all that read the stream.
+
+        Returns:
+            Its ``result()`` waits for the answers.
+
+        Raises:
+            InputError: also: a model that does not read the stream.
+        """
+        inbox = self._inbox(self._stream(frame, stream))
+        readers = {name: tap for name, tap in self._taps.items() if tap.inbox is inbox}
+        names = list(readers) if models is None else [self._model(name) for name in models]
+        for name in names:
+            if name not in readers:
+                raise InputError(f"model {name!r} does not read that stream", remedy=f"ask for: {', '.join(readers)}")
+        request = Request([readers[name] for name in names], self._running)
+        self._submit(frame, stream, timeout, request, copy=copy)
+        return request
+
+    def fate(self, number: int, stream: str | None = None) -> dict[str, FrameFate]:
+        """What has become of a frame: model -> fate and reason, for each that reads the stream.
+
+        Args:
+            number: as :meth:`submit` gave it.
+            stream: its name; may be left out where there is one.
+
+        Raises:
+            InputError: no such stream, or no such frame.
+        """
+        inbox = self._inbox(self._stream(None, stream))
+        if not 0 <= number < inbox.count:
+            raise InputError(f"no frame {number}: {inbox.count} were submitted", remedy="give a number of submit()")
+        return {name: tap.fate(number) for name, tap in self._taps.items() if tap.inbox is inbox}
+
+    # Results
+
+    def outputs(self) -> Iterator[Output]:
+        """What was finished since the last call, each model's frames in order; never waits.
+
+        Raises:
+            FramefitError: what ended the run, after the last result.
+        """
+        return self._everything.outputs()
+
+    def wait(self, timeout: float | None = None) -> Output | None:
+        """The next result of :meth:`outputs`; ``None`` after ``timeout`` seconds, or where no more will come.
+
+        Raises:
+            FramefitError: what ended the run, after the last result.
+        """
+        return self._everything.wait(timeout)
+
+    @property
+    def dropped(self) -> int:
+        """Results that :meth:`outputs` lost because nobody took them in time, as far as later ones were read."""
+        return self._everything.dropped
+
+    def subscribe(self, model: str, tensors: Sequence[str] | None = None, *, queue: int = 8) -> Subscription:
+        """Results of a model from now on, in a queue of their own.
+
+        Args:
+            model: its name, in any of the applications.
+            tensors: outputs; default: all.
+            queue: results that wait at most; the oldest gives way, and is counted.
+
+        Raises:
+            InputError: no such model or output.
+        """
+        return Subscription([self._taps[self._model(model)]], tensors, queue, self._running)
+
+    def metrics(self) -> Metrics:
+        """Figures since the beginning; after the end those of the result.
+
+        While the run goes on bounds are left out, overheads are the plan's, and what happened last may be missing.
+        """
+        return self.result().metrics if self._running.over() else self._running.metrics()
+
+    def result(self) -> RunResult:
+        """What :func:`framefit.run` gives, after the end.
+
+        Without ``output`` nothing was written: ``folder`` is where it would lie.
+
+        Raises:
+            InputError: the run goes on.
+        """
+        if self._result is None:
+            result = self._running.result(self._folder, interrupted=self._interrupted)
+            self._result = with_profile(result, self._plan)
+        return self._result
+
+    def step(self, windows: int = 1) -> None:
+        """Virtual time: let windows pass.
+
+        Raises:
+            InputError: time is real.
+            FramefitError: what ended the run.
+        """
+        self._running.step(windows)
+
+    # Within
+
+    @property
+    def _running(self) -> Course:
+        if self._course is None:
+            raise InputError("the runner has not begun", remedy="use it in a with block")
+        return self._course
+
+    @property
+    def _everything(self) -> Subscription:
+        """What :meth:`outputs` reads."""
+        if self._all is None:
+            raise InputError("the runner has not begun", remedy="use it in a with block")
+        return self._all
+
+    def _planned(self) -> tuple[Plan, Path]:
+        """The plan, and where the run folder will lie."""
+        app = self._apps[0]
+        if isinstance(app, Plan):
+            path, workload = app.app, app.workload
+        else:
+            path = Path(app)
+            files = [Path(str(one)) for one in self._apps]
+            together = shared([(file, load_workload(file)) for file in files])
+            workload, self._names = together.workload, together.names
+        _, _, folder = accepted(
+            app,
+            windows=None,
+            seconds=None,
+            output=self._output,
+            force=self._force,
+            seed=self._seed,
+            workload=workload,
+        )
+        if isinstance(app, Plan):
+            planned = app
+        else:
+            planned = plan(
+                path,
+                target=self._target,
+                fresh=self._fresh,
+                in_real_time=not self._virtual,
+                notify=self._notify,
+                workload=workload,
+            )
+        described = isinstance(planned.device, NpuDevice)
+        if self._virtual and not described:
+            raise InputError(
+                f"target {planned.device.target.name!r} is this machine: its time is real",
+                where=path,
+                remedy="name a described target, or leave virtual out",
+            )
+        if described and not self._virtual and not planned.in_real_time:
+            raise InputError(
+                "this plan is for virtual time: it leaves no time for this host's late wake-ups",
+                where=path,
+                remedy="plan with in_real_time=True, give the app.toml, or say virtual=True",
+            )
+        needs_feasible(planned)
+        return verified(planned, self._notify), folder
+
+    def _submitted(self, workload: Workload) -> frozenset[str]:
+        """Streams whose frames are handed over."""
+        streams = {entry.name: entry for entry in streams_of(workload)}
+        if self._streams is None:
+            return frozenset(name for name, entry in streams.items() if entry.source == "synthetic")
+        for name in self._streams:
+            if name not in streams:
+                raise InputError(f"no stream {name!r}; streams: {', '.join(streams)}", remedy="correct submitted")
+        return frozenset(self._streams)
+
+    def _submit(
+        self, frame: object, stream: str | None, timeout: float | None, request: Request | None, *, copy: bool
+    ) -> int:
+        name = self._stream(frame, stream)
+        inbox = self._inbox(name)
+        given = frame if isinstance(frame, Mapping) else {name: frame}
+        if given.keys() != inbox.streams.keys():
+            raise InputError(
+                f"frames of {', '.join(map(repr, given))} are given; models read {', '.join(map(repr, inbox.streams))} "
+                "together",
+                remedy="submit a dict of all of them",
+            )
+        forms = {name: inbox.streams[name].forms(one, copy=copy) for name, one in given.items()}
+        announce = None if request is None else request.announce
+        course = self._running
+        if not self._virtual:
+            return inbox.put(forms, timeout_s=timeout, announce=announce)
+        with course.alone():
+            until_ns = course.until_ns(timeout)
+            while inbox.full and course.pause(until_ns):
+                pass
+            number = inbox.put(forms, timeout_s=0, announce=announce)
+            if all(len(one) for one in course.session.inboxes):
+                course.step(1)
+        return number
+
+    def _stream(self, frame: object, stream: str | None) -> str:
+        """The stream that is meant."""
+        names = [name for inbox in self._running.session.inboxes for name in inbox.streams]
+        if isinstance(frame, Mapping) and stream is None:
+            stream = next(iter(frame), None)
+        if stream is None and len(names) == 1:
+            return names[0]
+        if stream is None:
+            if not names:
+                raise InputError(
+                    "no stream takes frames: all have sources of their own", remedy="name some: submitted=[...]"
+                )
+            raise InputError("which stream is it for?", remedy=f"name one: {', '.join(names)}")
+        return stream
+
+    def _inbox(self, stream: str) -> Inbox:
+        for inbox in self._running.session.inboxes:
+            if stream in inbox.streams:
+                return inbox
+        streams = self._running.session.streams
+        if isinstance(streams.get(stream), PushedStream):
+            raise InputError(f"no model reads stream {stream!r}", remedy="name another one")
+        what = f"stream {stream!r} has a source of its own" if stream in streams else f"no stream {stream!r}"
+        known = ", ".join(name for inbox in self._running.session.inboxes for name in inbox.streams)
+        raise InputError(f"{what}; frames are taken for: {known or 'none'}", remedy="correct it")
+
+    def _model(self, name: str) -> str:
+        """A model by what any of the applications calls it."""
+        for names in ({one: one for one in self._taps}, *self._names):
+            if name in names:
+                return names[name]
+        raise InputError(f"no model {name!r}; models: {', '.join(self._taps)}", remedy="correct the name")
+
+    def _saved(self, failure: BaseException | None) -> RunResult:
+        """The result, with its folder."""
+        result = self._running.result(self._folder, interrupted=self._interrupted)
+        told = failure if isinstance(failure, FramefitError) else None
+        return saved(result, self._plan, seed=self._seed, force=self._force, failure=told, notify=self._notify)
