@@ -84,7 +84,7 @@ def planned(folder: Path, table: LatencyTable, **given: Any) -> Timetable:
 
 
 def test_nothing_is_run(here: tuple[Path, LatencyTable], untouched: None) -> None:
-    """On this machine's own table no segment is compiled; medians sum up entries and copies, outputs stay uncompared."""
+    """By this machine's own table no segment is compiled; medians sum up entries and copies; nothing is compared."""
     folder, table = here
     timetable = planned(folder, table)
     assert timetable.feasible
