@@ -84,7 +84,7 @@ def main() -> None:
             try:
                 row = told(app, options.windows, folder)
             except FramefitError as error:
-                row = {"refused": str(error)}
+                row = {"refused": error.what}
             table[path.stem] = row
             if "missed" in row:
                 late = {k: v for k, v in row["ages_windows"].items() if v[0] is not None and v[0] > v[1]}

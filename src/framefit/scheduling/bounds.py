@@ -135,16 +135,14 @@ def fair_rates(
         weights: of the models, above 0.
     """
     rates, growing = np.zeros(len(limits)), limits > 0
-    capacity = np.maximum(np.broadcast_to(capacity_ns, work_ns.shape[1:]), 0.0)
-    left = capacity.copy()
+    left = np.maximum(np.broadcast_to(capacity_ns, work_ns.shape[1:]), 0.0).astype(np.float64)
     while growing.any():
         speed = (work_ns * weights[:, None])[growing].sum(axis=0)
-        step = min(
-            float(np.where(speed > 0, left / np.maximum(speed, 1e-300), np.inf).min(initial=np.inf)),
-            float(((limits - rates) / weights)[growing].min()),
-        )
+        units = np.divide(left, speed, out=np.full_like(left, np.inf), where=speed > 0)
+        models = np.where(growing, (limits - rates) / weights, np.inf)
+        step = float(min(units.min(initial=np.inf), models.min()))
         rates[growing] += step * weights[growing]
-        left = left - step * speed
-        full = (left <= 1e-9 * capacity) & (speed > 0)
-        growing &= (limits - rates > 1e-9 * limits) & ~(work_ns[:, full] > 0).any(axis=1)
+        left = np.maximum(left - step * speed, 0.0)
+        at_most = step * (1 + 1e-9)  # whatever was nearest stays: each step ends for somebody
+        growing &= (models > at_most) & ~(work_ns[:, units <= at_most] > 0).any(axis=1)
     return np.minimum(rates, limits)
