@@ -4,8 +4,9 @@
 
 Each model is cut into 6, 16 and 40 pieces, in two ways: between groups of its own nodes (``model``), and between the
 runtime's operators, whose tensors keep the runtime's layouts (``lowered``, sessions that share one arena).
-The pieces of both ways and the whole model are measured in turn; the figure is the sum of medians over
-the whole model's, minus 1, with its range over rounds.
+The pieces of both ways, the whole model, and the whole model compiled once more (``again``: what no boundary
+explains) are measured in turn; the figure is the sum of medians over the whole model's, minus 1, with its range over
+rounds.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import argparse
 import os
 from pathlib import Path
 
-import msgspec
 import numpy as np
+from stored import store
 
 from framefit.core.model import Model
 from framefit.core.model.builtin import BUILTIN
-from framefit.devices.host import fingerprint, flushed_denormals, pinned
+from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.measure import measure
 from framefit.devices.ort import OrtDevice
 from framefit.runtime.execution import Execution, greatest_difference
@@ -48,6 +49,7 @@ def main() -> None:
         frame = whole.example(np.random.default_rng(0))
         for count in COUNTS:
             cut = {way: Execution(one, candidate_pieces(one, count), device, unit) for way, one in ways.items()}
+            cut["again"] = Execution(model, [(0, len(model.layers) - 1)], device, unit)
             differences = {way: greatest_difference(one.run(frame), whole.run(frame)) for way, one in cut.items()}
             launches = [(whole, 0), *((one, index) for one in cut.values() for index in range(len(one.parts)))]
             found: dict[str, list[float]] = {way: [] for way in cut}
@@ -76,13 +78,7 @@ def main() -> None:
                     f"{name:18} {row['pieces']:6} {way:8} {100 * np.median(ratios):7.1f} % {ends:>18} "
                     f"{differences[way]:10.1g}"
                 )
-    result = {
-        "rows": rows,
-        "host": fingerprint(),
-        "command": f"python benchmarks/boundaries.py --budget-s {options.budget_s:g} --rounds {options.rounds}",
-    }
-    target = Path(__file__).parent / "results" / "boundaries.json"
-    target.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    store("boundaries", {"rows": rows}, f"boundaries.py --budget-s {options.budget_s:g} --rounds {options.rounds}")
 
 
 if __name__ == "__main__":

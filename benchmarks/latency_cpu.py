@@ -30,6 +30,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from stored import store
 from zoo import ARCHITECTURES, AUDITED, mobilenet
 
 from framefit.core.files import write_whole
@@ -37,7 +38,7 @@ from framefit.core.latency_table import LatencyTable, MeasuredRun
 from framefit.core.model import Model
 from framefit.core.target import resolve_target
 from framefit.devices.device import allocate, random_inputs
-from framefit.devices.host import fingerprint, flushed_denormals, pinned
+from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.ort import OrtDevice
 from framefit.latency.audit import audit
@@ -312,10 +313,8 @@ def main() -> None:
         return
     result["table_seconds"] = round(table_seconds(), 1)
     print(f"a table of a MobileNetV2: {result['table_seconds']} s")
-    result["host"] = fingerprint()
-    result["command"] = f"python benchmarks/latency_cpu.py --repeats {options.repeats}"
     partial.unlink()
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    store("latency_cpu", result, f"latency_cpu.py --repeats {options.repeats}")
 
 
 def _within(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:

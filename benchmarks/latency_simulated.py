@@ -18,13 +18,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from stored import store
 
 from framefit.core.latency_table import LatencyEntry
 from framefit.core.model import AUXILIARY_KINDS, GraphBuilder, Model, configuration
 from framefit.core.target import Variation, resolve_target
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import allocate
-from framefit.devices.host import fingerprint
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
 from framefit.latency.campaign import Campaign, Method
@@ -195,14 +195,9 @@ def main() -> None:
             f"{row['auxiliary']:10} {row['method']:11} {row['repeats']:7}  {row['floor_deviations']:>5}  "
             f"{row['qualified']:>3} of {row['layers']:<3} {' '.join(told)}  {row['tables_within_bars']}"
         )
-    result = {
-        "command": f"python benchmarks/latency_simulated.py --seeds {arguments.seeds} --chains {arguments.chains}",
-        "host": fingerprint(),
-        "noise": msgspec.to_builtins(NOISE),
-        "layers": rows,
-        "networks": network,
-    }
-    arguments.output.write_bytes(msgspec.json.format(msgspec.json.encode(result, enc_hook=float), indent=1) + b"\n")
+    figures = {"noise": msgspec.to_builtins(NOISE), "layers": rows, "networks": network}
+    command = f"latency_simulated.py --seeds {arguments.seeds} --chains {arguments.chains}"
+    store("latency_simulated", figures, command, path=arguments.output)
 
 
 if __name__ == "__main__":

@@ -17,12 +17,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
+from stored import interval, store
 
 from framefit.core.profile import How, OperationLog
 from framefit.core.program import Group, Launches, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.devices.host import fingerprint
 from framefit.report.perfetto import write_perfetto
 
 OPERATIONS = 120
@@ -85,13 +84,6 @@ def log(inferences: int, lost_ratio: float, random: np.random.Generator) -> Oper
     )
 
 
-def interval(values: np.ndarray) -> list[float]:
-    """90 % bootstrap interval of the median."""
-    random = np.random.default_rng(0)
-    medians = [np.median(random.choice(values, len(values))) for _ in range(2000)]
-    return [float(np.quantile(medians, q)) for q in (0.05, 0.95)]
-
-
 def main() -> None:
     """Run the arms, print a table, write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -140,14 +132,8 @@ def main() -> None:
             f"{arm:14} {np.median(rate):15.2f} {f'{low:.2f} .. {high:.2f}':>16} {elapsed_rate:9.2f}"
             f" {np.median(ratio):12.2f} {sizes[arm] / events:15.1f}"
         )
-    result = {
-        "events": events,
-        "arms": table,
-        "host": fingerprint(),
-        "command": f"python benchmarks/perfetto_writing.py --inferences {count} --rounds {options.rounds}",
-    }
-    target = Path(__file__).parent / "results" / "perfetto_writing.json"
-    target.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    command = f"perfetto_writing.py --inferences {count} --rounds {options.rounds}"
+    store("perfetto_writing", {"events": events, "arms": table}, command)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import msgspec
 import numpy as np
+from stored import store
 
 import framefit
 from framefit.core.files import write_record
@@ -28,7 +29,6 @@ from framefit.core.model import GraphBuilder, Model, configuration
 from framefit.core.target import resolve_target
 from framefit.devices.clock import VirtualClock
 from framefit.devices.facts import device_facts
-from framefit.devices.host import fingerprint
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
 from framefit.runtime import wiring
@@ -98,19 +98,17 @@ def main() -> None:
     segments = [len(one.segments) for one in timetable.models]
     print(f"{MODELS} models of {len(grouped.layers)} layers, segments {segments}, feasible: {timetable.feasible}")
     print(f"processor time {median:.2f} s ({low:.2f} .. {high:.2f}), of which reading {np.median(reading):.2f} s")
-    result = {
-        "command": " ".join(["python", *sys.argv]),
-        "host": fingerprint(),
+    seconds_of = dict(zip(("p05", "median", "p95"), map(float, (low, median, high)), strict=True))
+    figures = {
         "models": MODELS,
         "layers": len(grouped.layers),
         "nodes": len(network(0).layers),
         "segments": segments,
         "feasible": timetable.feasible,
-        "seconds": dict(zip(("p05", "median", "p95"), map(float, (low, median, high)), strict=True)) | {"all": seconds},
+        "seconds": seconds_of | {"all": seconds},
         "reading_seconds": {"median": float(np.median(reading)), "all": reading},
     }
-    path = Path(__file__).parent / "results" / "planning.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+    store("planning", figures, " ".join(["planning.py", *sys.argv[1:]]))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ alignment, the rule, greedy matching, and dropping what is incomplete rebuild th
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +18,9 @@ from typing import Any
 
 import numpy as np
 from lossy_baselines import rebuild_dropping, rebuild_greedy
+from stored import interval, store
 
 from framefit.core.events import Trace
-from framefit.devices.host import fingerprint
 from framefit.profiling import align, rule
 from framefit.profiling.inject import inject_loss
 from framefit.profiling.rebuilt import Rebuilt
@@ -41,13 +40,6 @@ def arms(truth: Truth) -> dict[str, Callable[[Trace, Sequence], Rebuilt]]:
         "greedy": lambda trace, sequence: rebuild_greedy(trace, sequence, truth.program.rule_offsets_ns),
         "drop": rebuild_dropping,
     }
-
-
-def interval(values: list[float]) -> tuple[float, float, float]:
-    """Mean of seeds, and 90 % of it by bootstrap."""
-    array = np.asarray(values)
-    means = np.random.default_rng(0).choice(array, (2000, len(array))).mean(axis=1)
-    return float(array.mean()), float(np.quantile(means, 0.05)), float(np.quantile(means, 0.95))
 
 
 def main() -> None:
@@ -75,7 +67,7 @@ def main() -> None:
     for (kind, rate, name), row in found.items():
         entry: dict[str, Any] = {"loss": kind, "rate": rate, "method": name}
         for key, values in row.items():
-            mean, low, high = interval(values)
+            mean, (low, high) = float(np.mean(values)), interval(values)
             entry[key] = {"mean": mean, "interval": [low, high], "seeds": values}
         table.append(entry)
         shown = [
@@ -84,14 +76,7 @@ def main() -> None:
             for low, high in [entry[key]["interval"]]
         ]
         print(f"{kind:7} {rate:.0%} {name:7} {'  '.join(shown)}")
-    result = {
-        "table": table,
-        "host": fingerprint(),
-        "command": f"python benchmarks/profiling_accuracy.py --seeds {options.seeds}",
-    }
-    target = Path(__file__).parent / "results" / "profiling_accuracy.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(result, indent=1) + "\n")
+    store("profiling_accuracy", {"table": table}, f"profiling_accuracy.py --seeds {options.seeds}")
 
 
 if __name__ == "__main__":

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from stored import store
 
 import framefit
 from framefit.core.files import write_record
 from framefit.core.latency_table import LatencyEntry, LatencyTable
 from framefit.core.model import configuration
 from framefit.core.model.builtin import BUILTIN
-from framefit.devices.host import fingerprint
 from framefit.devices.npu import NpuDevice
 from framefit.workflows.folder import RunResult
 from framefit.workflows.profile_table import table_for
@@ -86,10 +86,8 @@ def figures(result: RunResult, table: LatencyTable, true: LatencyTable) -> dict[
 def stored(rows: list[dict[str, object]], options: argparse.Namespace) -> None:
     """Show the latest row, and write all so far."""
     print(rows[-1], flush=True)
-    result = {"rows": rows, "windows": options.windows, "host": fingerprint()}
-    result["command"] = f"python benchmarks/profiling_loop.py --windows {options.windows}" + " --lossy" * options.lossy
-    path = Path(__file__).parent / "results" / "profiling_loop.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    command = f"profiling_loop.py --windows {options.windows}" + " --lossy" * options.lossy
+    store("profiling_loop", {"rows": rows, "windows": options.windows}, command)
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ or only its kind. A packet counts as matched where inference, operation and type
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from dataclasses import replace
@@ -20,12 +19,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
+from stored import store
 
 from framefit.core.events import Trace
 from framefit.core.model.builtin import depth, detector
 from framefit.core.model.model import Model
 from framefit.core.profile import OperationLog
-from framefit.devices.host import fingerprint
 from framefit.profiling import align, rule
 from framefit.profiling.inject import inject_loss
 from framefit.profiling.readers import ReadTrace, read_trace
@@ -113,14 +112,7 @@ def main() -> None:
                     f"align {row['align']['mean']:.4f}  rule {row['rule']['mean']:.4f}",
                     flush=True,
                 )
-    result = {
-        "table": table,
-        "host": fingerprint(),
-        "command": f"python benchmarks/profiling_real.py --runs {options.runs} --seeds {options.seeds}",
-    }
-    target = Path(__file__).parent / "results" / "profiling_real.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(result, indent=1) + "\n")
+    store("profiling_real", {"table": table}, f"profiling_real.py --runs {options.runs} --seeds {options.seeds}")
 
 
 if __name__ == "__main__":

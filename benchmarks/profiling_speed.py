@@ -11,7 +11,6 @@ for each length of stream.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import subprocess
 import sys
@@ -22,9 +21,10 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+from stored import store
 
 from framefit.core.events import Trace
-from framefit.devices.host import default_core, fingerprint, pinned
+from framefit.devices.host import default_core, pinned
 from framefit.profiling.align import Aligner
 from framefit.profiling.inject import inject_loss
 from framefit.profiling.sequence import Sequence
@@ -152,11 +152,8 @@ def main() -> None:
             )
             memory[str(packets)] = float(told.stdout)
             print(f"{packets:>10} packets: peak {memory[str(packets)]:.0f} MiB")
-        result = {"speed": speed, "peak_memory_mib": memory, "host": fingerprint()}
-    result["command"] = f"python benchmarks/profiling_speed.py --packets {options.packets} --rounds {options.rounds}"
-    target = Path(__file__).parent / "results" / "profiling_speed.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(result, indent=1) + "\n")
+    command = f"profiling_speed.py --packets {options.packets} --rounds {options.rounds}"
+    store("profiling_speed", {"speed": speed, "peak_memory_mib": memory}, command)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import msgspec
 import numpy as np
+from stored import store
 
 import framefit
 from framefit.core.model.builtin import BUILTIN
-from framefit.devices.host import fingerprint
 
 RATE_HZ = 30
 SAMPLE_S = 10.0
@@ -120,14 +119,10 @@ def main() -> None:
         "causes": {cause: sum(m.cause == cause for m in metrics.misses) for cause in {m.cause for m in metrics.misses}},
         "memory_bytes": {"after_1_min": settled[0], "end": settled[-1], "most": max(settled)},
         "slices": slices,
-        "host": fingerprint(),
-        "command": f"python benchmarks/runtime_hour.py --minutes {options.minutes:g}",
     }
-    results = Path(__file__).parent / "results"
-    encoded = msgspec.json.format(msgspec.json.encode(table), indent=1)
-    (results / "runtime_hour.json").write_bytes(encoded + b"\n")
+    store("runtime_hour", table, f"runtime_hour.py --minutes {options.minutes:g}")
     picture(slices, memory, Path(__file__).parents[1] / "docs" / "runtime_hour.svg")
-    print(encoded.decode())
+    print({key: value for key, value in table.items() if key != "slices"})
 
 
 if __name__ == "__main__":

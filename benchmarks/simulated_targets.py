@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 import msgspec
+from stored import store
 
 import framefit
 from framefit.core.model.builtin import BUILTIN
-from framefit.devices.host import fingerprint
 from framefit.scheduling.check import check_timetable
 
 # target -> windows a second
@@ -84,10 +84,7 @@ def main() -> None:
             }
             table[target] = row
             print(target, row)
-    result = {"targets": table, "host": fingerprint()}
-    result["command"] = f"python benchmarks/simulated_targets.py --windows {options.windows}"
-    path = Path(__file__).parent / "results" / "simulated_targets.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    store("simulated_targets", {"targets": table}, f"simulated_targets.py --windows {options.windows}")
 
 
 if __name__ == "__main__":

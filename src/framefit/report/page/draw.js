@@ -153,7 +153,8 @@ function drawTrack(c, track, place, counts) {
   const at = 6 + c.measureText(track.name).width + 8;
   c.font = `11px ${theme.font}`;
   c.fillStyle = theme.soft;
-  c.fillText(`busy ${percent(Math.min(1, all / view.width))}${inferred}`, at, top - 10);
+  const seen = Math.min(to, page.span_ns) - Math.max(from, 0); // the view may reach beyond the run
+  c.fillText(`busy ${percent(seen > 0 ? Math.min(1, all / seen) : 0)}${inferred}`, at, top - 10);
   if (place === state.track && document.activeElement === canvas) {
     c.fillStyle = theme.focus;
     c.fillRect(0, top - 18, 3, lanes.bar + 20);
