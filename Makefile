@@ -6,6 +6,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+TOOLS := .venv/.tools
 
 .PHONY: demo test check bench
 .DELETE_ON_ERROR:
@@ -16,19 +17,23 @@ demo: $(READY)
 test: check
 	$(BIN)/pytest
 
-check: $(READY)
+check: $(TOOLS)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
-bench: $(READY)
+bench: $(TOOLS)
 	for script in benchmarks/runtime_*.py; do $(BIN)/python $$script || exit 1; done
 	$(BIN)/python benchmarks/picture.py
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable . --group dev
+	$(BIN)/python -m pip install --quiet --editable .
 	touch $(READY)
+
+$(TOOLS): $(READY)
+	$(BIN)/python -m pip install --quiet --editable ".[train]" --group dev
+	touch $(TOOLS)

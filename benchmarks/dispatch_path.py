@@ -14,12 +14,12 @@ import argparse
 import tempfile
 from pathlib import Path
 
-import msgspec
 import numpy as np
+from stored import interval, store
 
 import framefit
 from framefit.core.model import GraphBuilder, Model
-from framefit.devices.host import fingerprint, realtime_priority_permitted
+from framefit.devices.host import realtime_priority_permitted
 
 RATE_HZ = 100
 ARMS = {"cooperative": "never", "preemptive": "auto"}
@@ -34,13 +34,6 @@ def network(convolutions: int, size: int) -> Model:
         x = b.conv(x, 8, activation="Relu")
     b.output(b.op("GlobalAveragePool", x), "pooled")
     return b.build()
-
-
-def interval(values: np.ndarray) -> list[float]:
-    """90 % bootstrap interval of the median."""
-    random = np.random.default_rng(0)
-    medians = [np.median(random.choice(values, len(values))) for _ in range(2000)]
-    return [float(np.quantile(medians, q)) for q in (0.05, 0.95)]
 
 
 def main() -> None:
@@ -85,13 +78,8 @@ def main() -> None:
         } | {"missed": missed[arm], "windows": options.windows * options.rounds}
         cells = " ".join(f"{np.median(column) / 1e3:16.1f}" for column in found.T)
         print(f"{arm:12} {cells} {missed[arm]:7}")
-    result = {
-        "arms": table,
-        "host": fingerprint(),
-        "command": f"python benchmarks/dispatch_path.py --windows {options.windows} --rounds {options.rounds}",
-    }
-    target = Path(__file__).parent / "results" / "dispatch_path.json"
-    target.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    command = f"dispatch_path.py --windows {options.windows} --rounds {options.rounds}"
+    store("dispatch_path", {"arms": table}, command)
 
 
 if __name__ == "__main__":

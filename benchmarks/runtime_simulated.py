@@ -17,15 +17,16 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import numpy as np
+from stored import interval, store
 
+from framefit.core.grid import Grid
 from framefit.core.target import Target, Unit, Variation
 from framefit.core.timetable import PlannedModel, Segment, Timetable
 from framefit.devices.clock import Clock, RealClock, VirtualClock
-from framefit.devices.host import default_core, fingerprint, pinned
+from framefit.devices.host import default_core, pinned
 from framefit.devices.measure import measure_floor
 from framefit.devices.npu import NpuDevice
 from framefit.runtime.dispatcher import Dispatcher, steady
@@ -131,7 +132,7 @@ def dispatched(timetable: Timetable, rate_hz: float, clock: Clock, windows: int,
     """Run a timetable."""
     device = NpuDevice(TARGET, clock, seed=seed)
     background = sum(model.role == "background" for model in timetable.models)
-    dispatcher = timed_dispatcher(timetable, device, rate_hz, Rotation(background))
+    dispatcher = timed_dispatcher(timetable, device, Grid(rate_hz), Rotation(background))
     dispatcher.run(windows)
     return dispatcher
 
@@ -217,7 +218,7 @@ def packed(timetable: Timetable, rate_hz: float, candidates: list[Candidate], wi
         ),
     )
     device = NpuDevice(EXACT, VirtualClock())
-    run = timed_dispatcher(exact, device, rate_hz, Rotation(len(exact.models) - 1))
+    run = timed_dispatcher(exact, device, Grid(rate_hz), Rotation(len(exact.models) - 1))
     run.run(windows)
     useful = figures(exact, run, rate_hz, candidates)["useful_ratio"]
     assert isinstance(useful, float)
@@ -293,15 +294,13 @@ def real(windows: int) -> dict[str, object]:
             taken[arm].append((missed, frames, CHUNK if arm not in ("loop", "threads") else 25))
     table: dict[str, object] = {"floor_p99_ns": floor, "guard_ns": timetable.guard_ns}
     ratio = {arm: np.asarray([m / n for m, _, n in rounds]) for arm, rounds in taken.items()}
-    random = np.random.default_rng(0)
     for arm, rounds in taken.items():
         pairs = ratio[arm] - ratio["idle"]
-        means = [random.choice(pairs, len(pairs)).mean() for _ in range(4000)]
         count = sum(n for _, _, n in rounds)
         table[arm] = {
             "windows": count,
             "missed": sum(m for m, _, _ in rounds),
-            "difference_to_idle_upper": float(np.quantile(means, 0.95)),
+            "difference_to_idle_upper": interval(pairs)[1],
             "background_hz": sum(f for _, f, _ in rounds) * rate_hz / count,
         }
         print(f"  {arm:10} {table[arm]}")
@@ -322,11 +321,8 @@ def main() -> None:
     for name, (part, measure, arguments) in parts.items():
         if options.part in (None, part):
             with pinned(default_core()):
-                result = {part: measure(), "host": fingerprint()}
-            result["command"] = f"python benchmarks/runtime_simulated.py --part {part} {arguments}"
-            target = Path(__file__).parent / "results" / f"{name}.json"
-            target.parent.mkdir(exist_ok=True)
-            target.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+                figures = {part: measure()}
+            store(name, figures, f"runtime_simulated.py --part {part} {arguments}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ten workloads on described devices, from light to overloaded, in virtual time.
+"""Workloads on described devices, on one unit and on several, from light to overloaded, in virtual time.
 
     python benchmarks/simulated_workloads.py [--windows 100000] [--only 05]
 
@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 
 import msgspec
+from stored import RESULTS, store
 
 import framefit
 from framefit.core.model.builtin import BUILTIN
-from framefit.devices.host import fingerprint
+from framefit.core.workload import ModelEntry, Workload
 from framefit.errors import FramefitError
 from framefit.scheduling.check import check_timetable
 
@@ -27,6 +28,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 from zoo import ARCHITECTURES
 
 WORKLOADS = Path(__file__).parent / "workloads"
+
+
+def deadline(model: ModelEntry, workload: Workload) -> list[tuple[str, int]]:
+    """That is given, or where streams have different rates the priority model's own next release."""
+    if model.deadline_ms:
+        return [(model.name, round(model.deadline_ms * 1e6))]
+    streams = [name for name in model.inputs.values() if name in workload.stream_names]
+    if len(workload.grid.offsets_ns) == 1 or not streams or model.priority == "background":
+        return []
+    return [(model.name, workload.grid.period_ns(streams[0]))]
 
 
 def told(app: Path, windows: int, folder: Path) -> dict[str, object]:
@@ -39,6 +50,8 @@ def told(app: Path, windows: int, folder: Path) -> dict[str, object]:
         "window_ns": timetable.window_ns,
         "hyperperiod_windows": timetable.hyperperiod_windows,
         "segments": {model.name: len(model.segments) for model in timetable.models},
+        "units": {m.name: list(dict.fromkeys(s.unit for s in m.segments)) for m in timetable.models},
+        "gap_ratio": timetable.gap_ratio,
         "feasible": timetable.feasible,
         "plan_s": time.perf_counter() - begin,
     }
@@ -59,8 +72,11 @@ def told(app: Path, windows: int, folder: Path) -> dict[str, object]:
         "utilisation": metrics.residual_utilisation_ratio,
         "check": check_timetable(
             timetable,
-            deadlines_ns={m.name: round(m.deadline_ms * 1e6) for m in plan.workload.models if m.deadline_ms},
+            deadlines_ns={name: ns for m in plan.workload.models for name, ns in deadline(m, plan.workload)},
             every={m.name: m.every for m in plan.workload.models},
+            releases=timetable.releases,
+            lengths_ns=timetable.lengths_ns,
+            stored_ratio=getattr(plan.device, "stored_ratio", 1.0),
         ),
         "simulate_s": time.perf_counter() - begin,
     }
@@ -97,14 +113,12 @@ def main() -> None:
                 print(
                     f"{path.stem:22} {row.get('binding_constraint', row.get('refused'))}; {row.get('verified_fixes')}"
                 )
-    result = {
-        "workloads": table,
-        "host": fingerprint(),
-        "command": f"python benchmarks/simulated_workloads.py --windows {options.windows}",
-    }
-    if not options.only:
-        target = Path(__file__).parent / "results" / "simulated_workloads.json"
-        target.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+    command = f"simulated_workloads.py --windows {options.windows}"
+    if options.only:  # beside those that are stored already
+        command += f" --only {options.only}"
+        kept = msgspec.json.decode((RESULTS / "simulated_workloads.json").read_bytes())["workloads"]
+        table = dict(sorted((kept | table).items()))
+    store("simulated_workloads", {"workloads": table}, command)
 
 
 if __name__ == "__main__":

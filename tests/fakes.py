@@ -120,6 +120,9 @@ class FakeDevice:
         self._recorder.add(finished, self._kinds[label], EventType.END, core, 0)
         return Completion(started, finished)
 
+    def terminate(self, unit: str) -> None:
+        """Nothing hangs."""
+
     def arrival_ns(self, sender: str, receiver: str, size_bytes: int, written_ns: int) -> int:
         """After the link's time."""
         self.handed.append((sender, receiver, size_bytes, written_ns))

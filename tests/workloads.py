@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from framefit.core.model import GraphBuilder, Layer, Model
 from framefit.devices.device import Completion
 from framefit.devices.measure import Measurement
-from framefit.workflows.plan import _DISPATCH_NS
+from framefit.workflows.plan import _DISPATCH_NS, Plan
 
 __all__ = [
     "LATE_NS",
@@ -26,6 +29,7 @@ __all__ = [
     "measure_briefly",
     "no_noise",
     "small",
+    "stopping",
     "write_app",
     "write_models",
     "write_target",
@@ -178,6 +182,15 @@ def write_target(
     path = folder / name
     path.write_text(text)
     return path
+
+
+def stopping(planned: Plan) -> Plan:
+    """A plan of which any launch that fails ends a run."""
+    tasks = [copy.copy(task) for task in planned.tasks]
+    for task in tasks:
+        entry = msgspec.structs.replace(task.wired.entry, on_error="stop")
+        task.wired = dataclasses.replace(task.wired, entry=entry)
+    return dataclasses.replace(planned, tasks=tasks)
 
 
 def listing(folder: Path) -> dict[str, bytes | None]:

@@ -32,11 +32,14 @@ if TYPE_CHECKING:
     from framefit.workflows.measure import measure
     from framefit.workflows.plan import Plan, plan
     from framefit.workflows.profile import profile
+    from framefit.workflows.rtl import rtl
     from framefit.workflows.run import run
     from framefit.workflows.runner import Runner
     from framefit.workflows.simulate import simulate
+    from framefit.workflows.sparsify import sparsify
     from framefit.workflows.table import compare_tables, merge_tables, table
     from framefit.workflows.targets import targets
+    from framefit.workflows.treeify import treeify
 
 _HOME = {
     "DeviceError": "framefit.errors",
@@ -65,12 +68,15 @@ _HOME = {
     "plan": "framefit.workflows.plan",
     "profile": "framefit.workflows.profile",
     "resolve_target": "framefit.core.target",
+    "rtl": "framefit.workflows.rtl",
     "run": "framefit.workflows.run",
     "simulate": "framefit.workflows.simulate",
+    "sparsify": "framefit.workflows.sparsify",
     "measure": "framefit.workflows.measure",
     "merge_tables": "framefit.workflows.table",
     "table": "framefit.workflows.table",
     "targets": "framefit.workflows.targets",
+    "treeify": "framefit.workflows.treeify",
 }
 
 __all__ = [
@@ -102,10 +108,13 @@ __all__ = [
     "plan",
     "profile",
     "resolve_target",
+    "rtl",
     "run",
     "simulate",
+    "sparsify",
     "table",
     "targets",
+    "treeify",
 ]
 
 

@@ -6,6 +6,8 @@
     │   └── MissingExtraError      2   needs an optional dependency
     ├── InfeasibleError            1   a valid question with a negative answer
     └── DeviceError                3   the device or its runtime failed
+        ├── HangError              3   a launch did not end in time, and was terminated
+        └── LostUnitError          3   one that could not be
 
 Each says what is wrong (with the value received), where, and the remedy.
 """
@@ -14,7 +16,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["DeviceError", "FramefitError", "InfeasibleError", "InputError", "MissingExtraError", "UnsupportedError"]
+__all__ = [
+    "DeviceError",
+    "FramefitError",
+    "HangError",
+    "InfeasibleError",
+    "InputError",
+    "LostUnitError",
+    "MissingExtraError",
+    "UnsupportedError",
+]
 
 
 class FramefitError(Exception):
@@ -68,3 +79,11 @@ class DeviceError(FramefitError):
     """The device or the runtime on it failed."""
 
     exit_code = 3
+
+
+class HangError(DeviceError):
+    """A launch did not end in time, and was terminated: its unit is free again."""
+
+
+class LostUnitError(DeviceError):
+    """A launch does not end, and cannot be terminated: nothing more can be run on its unit."""

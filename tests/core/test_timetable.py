@@ -88,10 +88,21 @@ def test_cpu_target() -> None:
 def test_the_first_reserved_instant_of_each_window() -> None:
     """Where nothing is reserved in a window, its release counts."""
     (window,) = TIMETABLE.windows
-    later = msgspec.structs.replace(
-        window, priority=(PriorityPeriod(unit="cpu1", start_ns=9, end_ns=10, model="face"), *window.priority)
-    )
+    period = PriorityPeriod(unit="cpu1", start_ns=9, end_ns=10, model="face")
+    alone = msgspec.structs.replace(window, priority=(period,))
+    later = msgspec.structs.replace(window, priority=(period, *window.priority))
     none = msgspec.structs.replace(window, priority=())
     timetable = msgspec.structs.replace(TIMETABLE, windows=(later, window, none))
-    assert timetable.first_reserved_ns == (9, 0, 0)
-    assert msgspec.structs.replace(TIMETABLE, windows=()).first_reserved_ns == (0,)
+    assert timetable.first_reserved_ns == {"cpu1": (0, 0, 0)}
+    timetable = msgspec.structs.replace(timetable, units=("cpu1", "cpu2"), windows=(alone, window, none))
+    assert timetable.first_reserved_ns == {"cpu1": (9, 0, 0), "cpu2": (0, 0, 0)}
+    assert msgspec.structs.replace(TIMETABLE, windows=()).first_reserved_ns == {"cpu1": ()}
+
+
+def test_periods_that_end_in_the_next_window() -> None:
+    """By so much, on their unit; others by nothing."""
+    (window,) = TIMETABLE.windows
+    period = PriorityPeriod(unit="cpu1", start_ns=0, end_ns=window.length_ns + 7, model="face")
+    windows = (window, msgspec.structs.replace(window, priority=(period,)))
+    timetable = msgspec.structs.replace(TIMETABLE, units=("cpu1", "cpu2"), windows=windows)
+    assert timetable.overhang_ns == {"cpu1": (0, 7), "cpu2": (0, 0)}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from framefit.core.workload import Preprocess, Workload, load_workload, names_function, release_ns
+from framefit.core.grid import Grid
+from framefit.core.workload import Preprocess, Workload, load_workload, names_function
 from framefit.errors import InputError, UnsupportedError
 
 BUILT = """
@@ -116,22 +115,6 @@ def test_the_least(tmp_path: Path) -> None:
     assert (workload.target, workload.streams, workload.outputs) == ("cpu", (), ())
 
 
-NOT_BUILT = [
-    ("cores = [0, 1]", "", "", "$.cores = (0, 1)"),
-    ("", "", 'units = ["cpu1"]', "$.models[0].units = "),
-]
-
-
-@pytest.mark.parametrize(("top", "schedule", "model", "named"), NOT_BUILT, ids=[case[-1] for case in NOT_BUILT])
-def test_what_is_not_built_is_refused_by_name(tmp_path: Path, top: str, schedule: str, model: str, named: str) -> None:
-    """A key of the contract that no engine supports yet is named with its value, never ignored."""
-    text = f'rate_hz = 30\n{top}\n{schedule}\n[[models]]\nname = "face"\npath = "face.onnx"\n{model}\n'
-    error = refusal(tmp_path, text)
-    assert isinstance(error, UnsupportedError)
-    assert error.what.startswith(named)
-    assert "not supported yet" in error.what
-
-
 def test_optional_keys(tmp_path: Path) -> None:
     """What goes beyond the beat, a model and its role is read with its values."""
     text = LEAST.replace('priority = "background"', "") + (
@@ -191,11 +174,41 @@ def test_names_of_no_functions(text: str) -> None:
     assert not names_function(text)
 
 
-def test_streams_of_another_rate(tmp_path: Path) -> None:
-    """Streams whose rates differ from the beat are refused by name."""
-    error = refusal(tmp_path, LEAST + '[[streams]]\nname = "a"\n[[streams]]\nname = "b"\nrate_hz = 15\n')
-    assert isinstance(error, UnsupportedError)
-    assert "$.streams[1].rate_hz = 15" in error.what
+def test_streams_of_other_rates_make_windows_between_their_releases(tmp_path: Path) -> None:
+    """Of the beat too where it is given; a stream without a rate has the beat's, else the fastest one's."""
+    streams = '[[streams]]\nname = "a"\n[[streams]]\nname = "b"\nrate_hz = 20\n'
+    workload = load_workload(write(tmp_path, LEAST + streams))
+    assert workload.rates_hz == {"a": 30, "b": 20}
+    assert workload.grid.lengths_ns == (33_333_333, 16_666_667, 16_666_667, 33_333_333)
+    assert workload.window_ns == 16_666_667
+    assert workload.beat_hz == 40
+    faster = load_workload(write(tmp_path, LEAST.replace("rate_hz = 30\n", "") + streams))
+    assert faster.rates_hz == {"a": 20, "b": 20}
+    assert faster.grid == Grid(20.0)
+
+
+def test_rates_that_hardly_ever_meet_are_refused(tmp_path: Path) -> None:
+    """Of streams as they begin, and as they change."""
+    streams = '[[streams]]\nname = "a"\n[[streams]]\nname = "b"\nrate_hz = 999\n'
+    assert "meet again only" in refusal(tmp_path, LEAST.replace("= 30", "= 1000") + streams).what
+    later = '[[streams]]\nname = "a"\n[[streams]]\nname = "b"\n[[streams.changes]]\nafter_s = 2\nrate_hz = 999\n'
+    assert "meet again only" in refusal(tmp_path, LEAST.replace("= 30", "= 1000") + later).what
+
+
+def test_changes_of_rate_come_in_order_with_the_rates_of_the_others(tmp_path: Path) -> None:
+    """A beat that is given goes on while a stream follows it."""
+    change = "[[streams.changes]]\nafter_s = {}\nrate_hz = {}\n"
+    streams = f'[[streams]]\nname = "a"\n{change.format(1, 15)}{change.format(3, 10)}'
+    streams += f'[[streams]]\nname = "b"\n{change.format(2, 20)}'
+    workload = load_workload(write(tmp_path, LEAST + streams))
+    told = [(after_s, one.rates_hz, one.rate_hz) for after_s, one in workload.announced()]
+    assert told == [
+        (1, {"a": 15, "b": 30}, 30),
+        (2, {"a": 15, "b": 20}, None),
+        (3, {"a": 10, "b": 20}, None),
+    ]
+    wrong = LEAST + f'[[streams]]\nname = "a"\n{change.format(2, 15)}{change.format(1, 10)}'
+    assert "in order of after_s" in refusal(tmp_path, wrong).what
 
 
 @pytest.mark.parametrize(
@@ -278,18 +291,3 @@ def test_the_beat_follows_the_fastest_stream(tmp_path: Path) -> None:
     fields = load_workload(write(tmp_path, LEAST.replace("rate_hz = 30", "window_ms = 12.5")))
     assert isinstance(fields, Workload)
     assert fields.beat_hz == 80
-
-
-@given(st.integers(0, 10**6), st.integers(1, 2000))
-def test_releases_lie_on_an_exact_grid(window: int, rate_hz: int) -> None:
-    """Window k begins at k x 1e9 / rate, rounded: errors never add up."""
-    exact_twice = 2 * window * 10**9
-    assert abs(2 * rate_hz * release_ns(window, rate_hz) - exact_twice) <= rate_hz
-
-
-@pytest.mark.parametrize(
-    ("window", "rate", "begin"), [(0, 30, 0), (1, 30, 33_333_333), (2, 30, 66_666_667), (3, 30, 10**8)]
-)
-def test_release_times(window: int, rate: float, begin: int) -> None:
-    """Thirty windows a second begin at thirds of a tenth, to the nanosecond."""
-    assert release_ns(window, rate) == begin

@@ -58,14 +58,15 @@ def test_a_segment_may_run_on_until_the_next_windows_first_instant(late_run):
     ends = np.sort(late_run.trace.time_ns[late_run.trace.type == EventType.END])
     crossed_ns = int(ends[late] - late_run.releases_ns[6])
     assert crossed_ns > 0
+    unit = late_run.program.units[0].name
     for reserved_ns, over in (((crossed_ns,), 0), ((crossed_ns - 1,), 1), ((0, crossed_ns), 1), ((crossed_ns, 0), 0)):
-        text = run_picture(*late_run.arguments, reserved_ns=reserved_ns)
+        text = run_picture(*late_run.arguments, reserved_ns={unit: reserved_ns})
         assert sum(fill == red for _, fill, _ in bars(text)) == over
         assert text.count('class="over"') == over
-        shown = drawn(terminal_picture(*late_run.arguments, reserved_ns=reserved_ns), width=100, no_color=True)
+        shown = drawn(terminal_picture(*late_run.arguments, reserved_ns={unit: reserved_ns}), width=100, no_color=True)
         assert any("▶" in line for line in shown) == bool(over)
     everyone = [segment.model for segment in late_run.program.programs]
-    text = run_picture(*late_run.arguments[:4], everyone, reserved_ns=(crossed_ns,))
+    text = run_picture(*late_run.arguments[:4], everyone, reserved_ns={unit: (crossed_ns,)})
     assert text.count('class="over"') == 1  # a priority model has to end in its own window
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from framefit.core.results import Metrics, Miss, ModelMetrics, Percentiles, StreamMetrics
+from framefit.core.results import Metrics, Miss, ModelMetrics, Percentiles, StreamMetrics, UnitMetrics
 from framefit.core.timetable import Fix, PlannedModel, Segment, Timetable
 from framefit.report.plan_tables import plan_view
 from framefit.report.tables import format_bytes, format_duration, format_ratio, metrics_view
@@ -219,3 +219,25 @@ def test_width(width):
         lines = shown(view, width).splitlines()
         assert max(map(len, lines)) <= width
         assert not any("…" in line.split(" .. ")[0] for line in lines)
+
+
+def test_several_units_have_a_table():
+    """One line each, with where its residual went and its memory beside the plan's; one unit needs none."""
+    units = tuple(
+        UnitMetrics(
+            name=f"npu{number}",
+            launches=1000 + number,
+            residual_utilisation_ratio=0.9,
+            guard_loss_ratio=0.03,
+            packing_loss_ratio=0.07,
+            estimate_exceeded_ratio=0.01,
+            dispatch_ns=Percentiles.of([]),
+            planned_memory_bytes=3 << 20,
+            peak_memory_bytes=2 << 20,
+        )
+        for number in range(2)
+    )
+    text = shown(metrics_view(replace(metrics(), units=units)))
+    (line,) = [line for line in text.splitlines() if line.startswith("npu1")]
+    assert " ".join(line.split()) == "npu1 1001 90.0 % 3.0 % 7.0 % 1.0 % 2.0 MiB 3.0 MiB"
+    assert "Units" not in shown(metrics_view(replace(metrics(), units=units[:1])))

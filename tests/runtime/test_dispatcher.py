@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from fakes import FakeDevice, ListSink, NumberStream
 from framefit.core.events import EventType
+from framefit.core.grid import Grid
 from framefit.core.model import GraphBuilder, Model, TensorInfo
 from framefit.core.timetable import PlannedModel, Segment
-from framefit.core.workload import WhenFull, release_ns
+from framefit.core.workload import WhenFull
 from framefit.devices.clock import RealClock, VirtualClock
 from framefit.devices.device import Array
 from framefit.errors import DeviceError
@@ -88,7 +89,7 @@ def dispatcher(
         )
         deadline_ns = entry.deadline_ns
         if deadline_ns is None and entry.priority:
-            deadline_ns = release_ns(1, rate_hz)
+            deadline_ns = Grid(rate_hz).release_ns(1)
         jobs.append(
             Job(
                 execution=execution,
@@ -106,7 +107,8 @@ def dispatcher(
         )
         first += count
     service = Rotation(sum(not entry.priority for entry in entries))
-    return kind(device, device.clock, jobs, rate_hz, guard_ns, service=service, reserved=reserved, stalls=stalls)
+    grid = Grid(rate_hz)
+    return kind(device, device.clock, jobs, grid, guard_ns, service=service, reserved=reserved, stalls=stalls)
 
 
 def fates(run: Dispatcher, model: int) -> dict[int, Fate]:

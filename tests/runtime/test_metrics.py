@@ -17,11 +17,11 @@ from framefit.runtime.metrics import (
     figures,
     frame_records,
     miss_ratio_upper,
-    misses,
     model_metrics,
     priority_ns,
     stream_metrics,
 )
+from framefit.runtime.misses import misses
 
 MS = 1_000_000
 WINDOW_NS = 10 * MS

@@ -17,6 +17,7 @@ import pytest
 
 from fakes import FakeDevice, ListSink, NumberStream
 from framefit.core.events import EventType
+from framefit.core.grid import Grid
 from framefit.core.model import GraphBuilder, Model, TensorInfo
 from framefit.core.workload import WhenFull
 from framefit.devices.clock import RealClock
@@ -111,7 +112,8 @@ def dispatcher(
             )
         )
         first += entry.segments
-    return kind(device, device.clock, jobs, rate_hz, 0, service=Rotation(sum(not entry.priority for entry in entries)))
+    grid = Grid(rate_hz)
+    return kind(device, device.clock, jobs, grid, 0, service=Rotation(sum(not entry.priority for entry in entries)))
 
 
 def slow(**durations_ms: float) -> FakeDevice:

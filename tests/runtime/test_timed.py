@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from framefit.core.events import EventType
+from framefit.core.grid import Grid
 from framefit.core.target import Target, Unit, Variation
 from framefit.core.timetable import PlannedModel, Segment, Timetable
 from framefit.devices.clock import RealClock, VirtualClock
@@ -72,7 +73,7 @@ def dispatcher(timetable: Timetable, variation: Variation, beat: Beat, seed: int
     run = timed_dispatcher(
         timetable,
         device,
-        1e9 / timetable.window_ns,
+        Grid(1e9 / timetable.window_ns),
         Rotation(sum(model.role == "background" for model in timetable.models)),
         queues={name: max(beat.of(name).queue, beat.of(name).frames) for name in names},
         every={name: beat.of(name).every for name in names},
@@ -283,7 +284,7 @@ def test_deadlines_can_be_given() -> None:
     late = {}
     for name, deadlines in (("none", None), ("given", {"face": 6 * MS - 1, "depth": 1})):
         device = NpuDevice(TARGET, VirtualClock())
-        run = timed_dispatcher(timetable, device, 1e9 / WINDOW_NS, Rotation(3), deadlines_ns=deadlines)
+        run = timed_dispatcher(timetable, device, Grid(1e9 / WINDOW_NS), Rotation(3), deadlines_ns=deadlines)
         run.run(30)
         rows = run.frames.rows()
         late[name] = [int(((rows[:, 0] == number) & (rows[:, 2] == Fate.LATE)).sum()) for number in range(4)]
@@ -312,7 +313,7 @@ def test_in_real_time_the_same_code_keeps_the_beat() -> None:
     models = [planned("face", [MS], 1.0, priority=True), planned("big", [MS, MS], 1.0)]
     timetable = build_timetable(beat, models)
     device = NpuDevice(TARGET, RealClock())
-    run = timed_dispatcher(timetable, device, 200, Rotation(1))
+    run = timed_dispatcher(timetable, device, Grid(200), Rotation(1))
     run.run(40)
     rows = run.launches.rows()
     assert (rows[:, LaunchLog.CPU] == -1).all()

@@ -7,25 +7,29 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framefit.core.events import Trace
+from framefit.core.grid import Grid
 from framefit.core.target import Link, Target, Unit, Variation
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, Timetable, Window
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu import NpuDevice
 from framefit.runtime.crew import Crew
 from framefit.runtime.log import Fate, FrameLog, LaunchLog
-from framefit.runtime.metrics import figures, misses, unit_figures
+from framefit.runtime.metrics import figures, unit_figures
+from framefit.runtime.misses import misses
 from framefit.runtime.timed import timed_crew, timed_dispatcher
 from framefit.scheduling.service import Rotation
 
 MS = 1_000_000
 WINDOW_NS = 10 * MS
 RATE_HZ = 100.0
+GRID = Grid(RATE_HZ)
 SIGMA, CUT = 0.02, 0.10
 QUANTILE = math.exp(2.326 * SIGMA)
 VARIED = Variation(sigma_ratio=SIGMA, most_ratio=CUT)
@@ -132,10 +136,8 @@ def test_a_crew_of_one_is_the_dispatcher(
         *(model(f"big{number}", [("npu0", ns) for ns in own]) for number, own in enumerate(big)),
     ]
     plan = timetable(*models, guard_ns=guard)
-    alone = timed_dispatcher(
-        plan, NpuDevice(board(), VirtualClock(), seed=seed), RATE_HZ, Rotation(len(big)), every=every
-    )
-    crew = timed_crew(plan, NpuDevice(board(), VirtualClock(), seed=seed), RATE_HZ, Rotation, every=every)
+    alone = timed_dispatcher(plan, NpuDevice(board(), VirtualClock(), seed=seed), GRID, Rotation(len(big)), every=every)
+    crew = timed_crew(plan, NpuDevice(board(), VirtualClock(), seed=seed), GRID, Rotation, every=every)
     alone.run(40)
     crew.run(40)
     assert len(crew.dispatchers) == 1
@@ -163,13 +165,13 @@ def test_units_that_share_no_model_run_as_if_alone(one: list[int], other: list[i
         model("huge", [("npu1", ns) for ns in other]),
     ]
     crew = timed_crew(
-        timetable(*models, guard_ns=MS // 2), NpuDevice(board(), VirtualClock(), seed=seed), RATE_HZ, Rotation
+        timetable(*models, guard_ns=MS // 2), NpuDevice(board(), VirtualClock(), seed=seed), GRID, Rotation
     )
     crew.run(40)
     programs, first = [], 0
     for two, numbers in ((models[:2], (0, 1)), (models[2:], (2, 3))):
         device = NpuDevice(board(), VirtualClock(), seed=seed)
-        alone = timed_dispatcher(timetable(*two, guard_ns=MS // 2), device, RATE_HZ, Rotation(1))
+        alone = timed_dispatcher(timetable(*two, guard_ns=MS // 2), device, GRID, Rotation(1))
         alone.run(40)
         count = sum(len(own.segments) for own in two)
         programs = list(range(first, first + count))
@@ -190,7 +192,7 @@ def doubled(windows: int) -> tuple[float, float, int]:
     done = []
     for models in ((face, one), (face, voice, two)):
         plan = timetable(*models, guard_ns=guard_ns(*models))
-        crew = timed_crew(plan, NpuDevice(board(), VirtualClock(), seed=1), RATE_HZ, Rotation, queues={"big": 3})
+        crew = timed_crew(plan, NpuDevice(board(), VirtualClock(), seed=1), GRID, Rotation, queues={"big": 3})
         crew.run(windows)
         rows = crew.frames.rows()
         last = rows[rows[:, FrameLog.MODEL] == len(models) - 1]
@@ -220,7 +222,7 @@ def staged(link: Link | None, seed: int = 0, windows: int = 300) -> tuple[Crew, 
     ]
     plan = timetable(*models, guard_ns=guard_ns(*models), link_ns=600_000 if link else 0)
     device = NpuDevice(board(links=[link] if link else []), VirtualClock(), seed=seed)
-    crew = timed_crew(plan, device, RATE_HZ, Rotation, queues={"big": 2})
+    crew = timed_crew(plan, device, GRID, Rotation, queues={"big": 2})
     crew.run(windows)
     return crew, plan
 
@@ -279,8 +281,28 @@ def test_a_miss_is_not_blamed_on_another_unit() -> None:
     ]
     plan = timetable(*models)
     slow = Variation(stall_rate_hz=20, stall_ns=12 * MS)
-    crew = timed_crew(plan, NpuDevice(board(slow), VirtualClock(), seed=3), RATE_HZ, Rotation)
+    crew = timed_crew(plan, NpuDevice(board(slow), VirtualClock(), seed=3), GRID, Rotation)
     crew.run(2000)
     found = misses(plan, crew.launches, crew.frames, floor_p99_ns=0)
     assert len(found) > 10
     assert {miss.cause for miss in found} <= {"own duration", "backlog"}
+
+
+@pytest.mark.parametrize(("turns", "ratio"), [((1, 1), 1.0), ((3, 1), 3.0), ((2, 3), 2 / 3)])
+def test_turns_share_a_unit(turns: tuple[int, int], ratio: float) -> None:
+    """Two models that both have more frames than there is time for are served in the proportion of their turns."""
+    models = [
+        model("face", [("npu0", MS)], priority=True),
+        *(
+            msgspec.structs.replace(model(f"big{number}", [("npu0", 2 * MS)] * 4), turns=own)
+            for number, own in enumerate(turns)
+        ),
+    ]
+    plan = timetable(*models, guard_ns=guard_ns(*models))
+    queues = {"big0": 4, "big1": 4}
+    crew = timed_crew(plan, NpuDevice(board(), VirtualClock(), seed=1), GRID, Rotation, queues=queues)
+    crew.run(600)
+    rows = crew.frames.rows()
+    done = [int(((rows[:, FrameLog.MODEL] == n) & (rows[:, FrameLog.FATE] == Fate.DONE)).sum()) for n in (1, 2)]
+    assert sum(done) > 500
+    assert done[0] / done[1] == pytest.approx(ratio, rel=0.02)

@@ -11,7 +11,7 @@ from PIL import Image
 from fakes import FakeDevice
 from framefit.core.model import GraphBuilder, TensorInfo
 from framefit.core.workload import load_workload
-from framefit.errors import FramefitError, InputError, UnsupportedError
+from framefit.errors import FramefitError, InputError
 from framefit.runtime.streams import open_stream
 from framefit.runtime.wiring import WiredModel, streams_of, wire
 from networks import NETWORKS, write_dynamic
@@ -75,10 +75,63 @@ def test_inputs_that_do_not_exist(tmp_path: Path, key: str) -> None:
         wired(tmp_path, model("lstm", f"{key} = {{ nose = {value} }}"), '[[streams]]\nname = "camera"\n')
 
 
-def test_another_models_output(tmp_path: Path) -> None:
-    """Reading another model is refused by name until it is built."""
-    with pytest.raises(UnsupportedError, match=r"reads another model \('plain\.classes'\)"):
-        wired(tmp_path, model("plain") + model("two_ends", 'inputs = { bias = "plain.classes" }'))
+def reads(folder: Path, keys: str, streams: str = "", first: str = "", order: int = 1) -> list[WiredModel]:
+    """A model of one output, one of two, and one that reads what is said."""
+    b = GraphBuilder("reader", 1)
+    features, image = b.input("features", (1, 4)), b.input("image", (1, 2, 6, 6))
+    b.output(b.op("Concat", b.op("Flatten", image), features, axis=1))
+    b.build().save(folder / "reader.onnx", force=True)
+    for name, outputs in (("single", ["all"]), ("double", ["some", "others"])):
+        b = GraphBuilder(name, 2)
+        x = b.op("Flatten", b.op("GlobalAveragePool", b.conv(b.input("image", (1, 2, 6, 6)), 4, kernel=1)))
+        for output in outputs:
+            b.output(b.op("Relu", x), output)
+        b.build().save(folder / f"{name}.onnx", force=True)
+    return wired(folder, "".join([model("reader", keys), model("single", first), model("double")][::order]), streams)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_another_models_output(order: int, tmp_path: Path) -> None:
+    """By model and output, or by the model where it has one; other inputs read streams; in any order of the file."""
+    found = {one.entry.name: one for one in reads(tmp_path, 'inputs = { features = "double.others" }', order=order)}
+    assert found["reader"].reads == {"features": ("double", "others")}
+    assert found["reader"].after == ("double",)
+    assert found["reader"].sources == {"image": "synthetic"}
+    found = {one.entry.name: one for one in reads(tmp_path, 'inputs = { features = "single" }', order=order)}
+    assert found["reader"].reads == {"features": ("single", "all")}
+    assert found["single"].reads == {}
+
+
+def test_streams_stay_in_step_through_models(tmp_path: Path) -> None:
+    """What a model reads through another one comes with the frames of the streams that it reads itself."""
+    reads(tmp_path, 'inputs = { features = "single" }')
+    models = model("reader", 'inputs = { features = "single", image = "other" }')
+    models += model("single", 'inputs = { image = "camera" }')
+    for one in wired(tmp_path, models, STREAMS):
+        assert one.in_step == {"camera", "other"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ('inputs = { features = "double.none" }', "names no output of 'double'; outputs: some, others"),
+        ('inputs = { features = "double" }', "names no output of 'double'"),
+        ('inputs = { image = "single" }', "takes 1 x 2 x 6 x 6, not 1 x 4"),
+    ],
+)
+def test_outputs_that_cannot_be_read(keys: str, says: str, tmp_path: Path) -> None:
+    """One that there is not, several where none is named, and one of another size."""
+    with pytest.raises(InputError, match=says):
+        reads(tmp_path, keys)
+
+
+def test_models_that_read_each_other(tmp_path: Path) -> None:
+    """Neither could ever begin."""
+    one, other = 'inputs = { bias = "other" }', 'inputs = { image = "two_ends.sum" }'
+    with pytest.raises(InputError, match="read each other"):
+        wired(
+            tmp_path, model("two_ends", one) + model("two_ends", other).replace('name = "two_ends"', 'name = "other"')
+        )
 
 
 @pytest.mark.parametrize(("frames", "batch"), [((7, 2, 6, 6), 1), ((7, 1, 2, 6, 6), 1), ((7, 4, 2, 6, 6), 4)])

@@ -71,7 +71,7 @@ def share_of(problem: Problem, assigned: Sequence[Sequence[int]]) -> float:
     """The least share of the demanded rates, 0 where something is violated."""
     count = len(problem.units)
     room = problem.window_ns - problem.guard_ns - problem.late_ns
-    free, reserved = [0] * count, [0] * count
+    free, reserved = [0] * count, [0.0] * count
     load, longest, memory = [0.0] * count, [0] * count, [0] * count
     links = {frozenset(link.between): link for link in problem.links}
     for model, units in zip(problem.models, assigned, strict=True):
@@ -90,11 +90,11 @@ def share_of(problem: Problem, assigned: Sequence[Sequence[int]]) -> float:
                     link = links[frozenset((problem.units[units[piece - 1]].name, problem.units[unit].name))]
                     ready += int(link.latency_ns) + model.boundary_bytes[piece]
                 free[unit] = ready = max(ready, free[unit]) + duration
-                reserved[unit] += duration
+                reserved[unit] += duration * model.rate
             else:
                 load[unit] += median * model.rate
                 longest[unit] = max(longest[unit], duration)
-        if priority and ready > min(room, model.deadline_ns or room):
+        if priority and ready > (model.deadline_ns or room):
             return 0.0
         for piece in changes:
             for unit in (units[piece - 1], units[piece]):

@@ -65,7 +65,7 @@ class Simulation:
             if m.role == "background"
             for d in [beat.of(m.name)]
         ]
-        self.rotation = Rotation(len(self.models))
+        self.rotation = Rotation(len(self.models), [model.plan.turns for model in self.models])
         self.late: list[str] = []
         self.busy_until = 0  # a segment that crosses a release
         self.delivered = 0  # frames of the stream that waits

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from plans import beats_and_models, planned
 
 from framefit.core.timetable import PlannedModel
-from framefit.scheduling.timetable import Beat, Demand, reserved_periods, segment_room
+from framefit.scheduling.check import check_timetable
+from framefit.scheduling.reserving import (
+    carried_over,
+    free_windows,
+    reserved_periods,
+    segment_room,
+    settled,
+    taken_ns,
+)
+from framefit.scheduling.timetable import Beat, Demand, build_timetable
 
 TWO = [planned("a", [10, 10], priority=True), planned("b", [20], priority=True)]
 
@@ -63,3 +73,73 @@ def test_periods_follow_each_other_and_hold_their_models(case: tuple[Beat, list[
         for number, (period, model) in enumerate(zip(window, due, strict=True)):
             assert period.end_ns - period.start_ns == model.duration_ns + (0 if number else beat.late_ns)
             assert number == 0 or period.start_ns == window[number - 1].end_ns
+
+
+def uneven(first: int, second: int, *, position: str = "start", excess: float = 0.0) -> tuple[Beat, list[PlannedModel]]:
+    """Windows of 100, 30 and 70: a model of each stream, due in the first and third, and in the second."""
+    demands = {
+        "slow": Demand(releases=(0, 1), deadline_ns=100),
+        "fast": Demand(releases=(0, 2), deadline_ns=70),
+    }
+    beat = Beat(30, 0, demands=demands, lengths_ns=(100, 30, 70), position=position, excess_ratio=excess)  # type: ignore[arg-type]
+    return beat, [planned("fast", [first], priority=True), planned("slow", [second], priority=True)]
+
+
+def test_a_period_goes_on_beyond_the_end_of_its_window() -> None:
+    """50 from the release of a window of 30: the next one begins 20 later, with 30 less free."""
+    beat, models = uneven(10, 50)
+    windows = reserved_periods(beat, models)
+    assert [[(p.model, p.start_ns, p.end_ns) for p in window] for window in windows] == [
+        [("fast", 0, 10), ("slow", 10, 60)],
+        [("slow", 0, 50)],
+        [("fast", 20, 30)],
+    ]
+    assert free_windows(beat, windows, "cpu0") == [[(60, 100)], [], [(30, 70)]]
+    assert taken_ns(beat, windows, "cpu0") == [60, 30, 30]
+    assert settled(beat, windows, "cpu0")
+    assert segment_room(beat, models) == 40
+
+
+def test_what_may_take_longer_is_carried_over_too() -> None:
+    """A tenth more of 50 is 5: free from 20 + 1 + 5 on, for the next one may be late as well."""
+    beat, models = uneven(10, 50, excess=0.1)
+    windows = reserved_periods(beat, models)
+    assert carried_over(beat, windows, "cpu0") == [(0, 0), (0, 0), (25, 50)]
+    assert free_windows(beat, windows, "cpu0")[2] == [(36, 70)]
+
+
+def test_what_the_last_window_carries_over_begins_the_first() -> None:
+    """The pattern repeats; a load that grows from one repetition to the next is noticed."""
+    beat, models = uneven(60, 20)
+    windows = reserved_periods(beat, models)
+    assert settled(beat, windows, "cpu0")
+    assert [p.start_ns for p in windows[0]] == [0, 60]
+    full, models = uneven(90, 60)
+    assert not settled(full, reserved_periods(full, models), "cpu0")
+    timetable = build_timetable(full, models)
+    assert not timetable.feasible
+    assert timetable.binding_constraint
+
+
+def test_a_feasible_uneven_timetable_is_checked_across_windows() -> None:
+    """The checker accepts what goes on, and finds what would run into it."""
+    beat, models = uneven(10, 50)
+    later = planned("later", [30])
+    timetable = build_timetable(beat, [*models, later])
+    arguments = {
+        "deadlines_ns": {"slow": 100, "fast": 70},
+        "releases": {"slow": (0, 1), "fast": (0, 2)},
+        "lengths_ns": (100, 30, 70),
+    }
+    assert timetable.feasible
+    assert check_timetable(timetable, **arguments) == []  # type: ignore[arg-type]
+    assert timetable.model("slow").result_age_windows == 2
+    third = timetable.windows[2]
+    early = msgspec.structs.replace(third.priority[0], start_ns=10, end_ns=20)
+    slot = msgspec.structs.replace(next(s for s in third.slots if s.model == "fast"), start_ns=10)
+    moved = msgspec.structs.replace(
+        third, priority=(early,), slots=(slot, *(s for s in third.slots if s.model != "fast"))
+    )
+    windows = tuple(moved if window.index == 2 else window for window in timetable.windows)
+    wrong = check_timetable(msgspec.structs.replace(timetable, windows=windows), **arguments)  # type: ignore[arg-type]
+    assert any("slow goes on until" in one for one in wrong)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.scheduling.service import Rotation
+from framefit.scheduling.service import Rotation, order_of, turns_between, turns_in_proportion
 
 
 def test_models_take_turns_frame_by_frame() -> None:
@@ -63,3 +66,68 @@ def test_the_model_in_turn_is_never_passed_over_where_it_fits(steps: list[tuple[
         assert chosen == rotation.turn or (in_turn is not None and in_turn > room)
         if done:
             rotation.finished(chosen)
+
+
+@pytest.mark.parametrize(
+    ("turns", "order"),
+    [
+        ([], ()),
+        ([1, 1, 1], (0, 1, 2)),
+        ([2, 2], (0, 1)),
+        ([3, 1], (0, 0, 1, 0)),
+        ([1, 2], (1, 0, 1)),
+        ([6, 3, 2], (0, 1, 0, 2, 0, 1, 0, 0, 2, 1, 0)),
+    ],
+)
+def test_turns_are_spread_evenly_over_a_round(turns: list[int], order: tuple[int, ...]) -> None:
+    """The order of a round, as short as can be; equal turns are the order of the models."""
+    assert order_of(turns) == order
+
+
+def test_more_turns_serve_more_frames() -> None:
+    """Two that always have something to do: three frames of the first for each of the second."""
+    rotation, served = Rotation(2, [3, 1]), [0, 0]
+    for _ in range(400):
+        chosen = rotation.choose([5, 5], 5)
+        assert chosen is not None
+        served[chosen] += 1
+        rotation.finished(chosen)
+    assert served == [300, 100]
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.data())
+def test_between_two_turns_of_its_own_a_model_waits_for_what_is_said(turns: list[int], data: st.DataObject) -> None:
+    """Whatever round it is, the turns of others between two of a model's are those that bounds on ages count."""
+    model = data.draw(st.integers(0, len(turns) - 1))
+    order = order_of(turns)
+    places = [place for place, one in enumerate(order) if one == model]
+    twice = [*order, *order]
+    found = [
+        tuple(twice[before + 1 : after]) for before, after in itertools.pairwise([*places, places[0] + len(order)])
+    ]
+    assert sorted(tuple(between) for between in turns_between(turns, model)) == sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("weights", "turns"),
+    [
+        ([], []),
+        ([0.3, 0.3], [1, 1]),
+        ([1, 0.5, 1 / 3], [6, 3, 2]),
+        ([0.62, 0.31], [2, 1]),
+        ([0, 0], [1, 1]),
+        ([1, 0], [8, 1]),
+    ],
+)
+def test_turns_in_proportion(weights: list[float], turns: list[int]) -> None:
+    """The smallest numbers; who is to have nothing has one all the same."""
+    assert turns_in_proportion(weights) == turns
+
+
+@given(st.lists(st.floats(0.125, 1), min_size=1, max_size=5))
+def test_turns_are_at_most_eight_and_not_far_off(weights: list[float]) -> None:
+    """No share is wrong by more than a third, in rounds of at most eight turns a model."""
+    turns = turns_in_proportion(weights)
+    assert all(1 <= turn <= 8 for turn in turns)
+    for turn, weight in zip(turns, weights, strict=True):
+        assert turn / max(turns) == pytest.approx(weight / max(weights), rel=0.5)

@@ -30,6 +30,7 @@ def on_units(
     slots: int = 1,
     after: tuple[str, ...] = (),
     boundary_bytes: int = 0,
+    turns: int = 1,
 ) -> PlannedModel:
     """A model of segments, each with its unit and duration."""
     model = planned(name, [duration for _, duration in segments], priority=priority)
@@ -37,7 +38,7 @@ def on_units(
         msgspec.structs.replace(segment, unit=unit, boundary_bytes=boundary_bytes)
         for segment, (unit, _) in zip(model.segments, segments, strict=True)
     ]
-    return msgspec.structs.replace(model, segments=tuple(placed), slots=slots, after=after)
+    return msgspec.structs.replace(model, segments=tuple(placed), slots=slots, after=after, turns=turns)
 
 
 def several_units(random: np.random.Generator) -> tuple[Beat, list[PlannedModel]]:
@@ -73,13 +74,18 @@ def several_units(random: np.random.Generator) -> tuple[Beat, list[PlannedModel]
             readable and maybe(0.25)
         ) else ()  # fmt: skip
         size = between(0, 20)
+        turns = between(1, 3) if not priority and maybe(0.4) else 1
+        slots = between(1, 4)
         models.append(
-            on_units(name, route_of, priority=priority, slots=between(1, 4), after=after, boundary_bytes=size)
+            on_units(name, route_of, priority=priority, slots=slots, after=after, boundary_bytes=size, turns=turns)
         )
         releases = None
         if len(lengths) > 1 and not after and maybe(0.6):
             releases = tuple(sorted(random.choice(len(lengths), between(1, len(lengths)), replace=False).tolist()))
+        # A priority model's own next frame may be further away than the next of any stream.
+        deadline = _apart(lengths, releases) if priority and releases and maybe(0.7) else None
         demands[name] = Demand(
+            deadline_ns=deadline,
             queue=between(1, 3),
             every=between(1, 2) if maybe(0.3) else 1,
             frames=between(1, 2) if not priority and maybe(0.3) else 1,
@@ -102,6 +108,13 @@ def several_units(random: np.random.Generator) -> tuple[Beat, list[PlannedModel]
         links=tuple(links),
     )
     return beat, models
+
+
+def _apart(lengths: Sequence[int], releases: Sequence[int]) -> int:
+    """The least time between two releases."""
+    begins = [0, *itertools.accumulate(lengths)]
+    at = [begins[window] for window in releases]
+    return min(end - begin for begin, end in itertools.pairwise([*at, at[0] + begins[-1]]))
 
 
 def checked(

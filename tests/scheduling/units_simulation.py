@@ -118,7 +118,7 @@ class UnitsSimulation:
                 for number, stage in enumerate(m.stages)
                 if stage[0].unit == name
             ]
-            self.units[name] = Unit(name, turns, Rotation(len(turns)))
+            self.units[name] = Unit(name, turns, Rotation(len(turns), [turn.job.plan.turns for turn in turns]))
         self.releases = [0]
 
     def run(self, windows: int) -> None:

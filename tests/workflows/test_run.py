@@ -31,7 +31,17 @@ from framefit.workflows.folder import RunResult
 from framefit.workflows.plan import Plan, plan
 from framefit.workflows.run import run
 from networks import NETWORKS, difference
-from workloads import LATE_NS, WINDOW_MS, listing, measure_briefly, no_noise, write_app, write_models, write_target
+from workloads import (
+    LATE_NS,
+    WINDOW_MS,
+    listing,
+    measure_briefly,
+    no_noise,
+    stopping,
+    write_app,
+    write_models,
+    write_target,
+)
 
 FRAMES = 12
 needs_realtime = pytest.mark.skipif(
@@ -47,6 +57,7 @@ FILES = {
     "profile.json",
     "frames.csv",
     "trace.pftrace",
+    "instructions.json",
     "run.svg",
 }
 
@@ -344,7 +355,7 @@ def test_stopping_in_mid_run_saves_what_was_run(planned: Plan, ran: RunResult, t
 def test_a_device_that_fails_in_mid_run_loses_nothing(
     planned: Plan, ran: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fourth launch of the run fails: its error is raised, and the folder holds the first three."""
+    """The fourth launch fails, and the run is to stop then: its error is raised, the folder holds the first three."""
     left = [-1]
     submit = OrtDevice.submit
 
@@ -360,7 +371,7 @@ def test_a_device_that_fails_in_mid_run_loses_nothing(
 
     monkeypatch.setattr(OrtDevice, "submit", failing)
     with pytest.raises(DeviceError, match="the device is gone"):
-        run(planned, windows=FRAMES, output=tmp_path / "out", force=True, notify=arm)
+        run(stopping(planned), windows=FRAMES, output=tmp_path / "out", force=True, notify=arm)
     metrics = read_record(tmp_path / "out" / "metrics.json", Metrics)
     assert_complete(tmp_path / "out", metrics.windows)
     _, launches = read_program(tmp_path / "out" / "program.json")

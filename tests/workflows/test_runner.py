@@ -32,7 +32,7 @@ from framefit.workflows.plan import Plan, plan
 from framefit.workflows.runner import Runner
 from framefit.workflows.simulate import simulate
 from networks import difference
-from workloads import listing, measure_briefly, no_noise, write_app, write_models, write_target
+from workloads import listing, measure_briefly, no_noise, stopping, write_app, write_models, write_target
 
 FRAMES = 20
 RATE_HZ = 80  # windows of 12.5 ms: shorter than the chain
@@ -579,7 +579,10 @@ def test_a_device_that_fails_is_told(planned: Plan, tmp_path: Path, monkeypatch:
             list(runner.outputs())
         submit_all(runner, IMAGES)
 
-    with pytest.raises(DeviceError, match="gone"), Runner(planned, virtual=True, output=tmp_path / "out") as runner:
+    with (
+        pytest.raises(DeviceError, match="gone"),
+        Runner(stopping(planned), virtual=True, output=tmp_path / "out") as runner,
+    ):
         loop(runner)
     info = read_record(tmp_path / "out" / "run.json", RunInfo)
     assert "the device is gone" in (info.error or "")
@@ -601,11 +604,11 @@ def test_a_device_that_failed_unnoticed(planned: Plan, monkeypatch: pytest.Monke
         swallow(runner)
         raise ValueError("of the program's own")
 
-    with pytest.raises(DeviceError, match="gone"), Runner(planned, virtual=True) as runner:
+    with pytest.raises(DeviceError, match="gone"), Runner(stopping(planned), virtual=True) as runner:
         swallow(runner)
     monkeypatch.undo()
     failing(monkeypatch, NpuDevice, 1)
-    with pytest.raises(ValueError, match="own") as error, Runner(planned, virtual=True) as runner:
+    with pytest.raises(ValueError, match="own") as error, Runner(stopping(planned), virtual=True) as runner:
         fail_too(runner)
     assert "the device is gone" in error.value.__notes__[0]
 
@@ -740,7 +743,7 @@ def test_a_run_folder_of_a_real_run(folder: Path, tmp_path: Path, caplog: pytest
 @pytest.mark.usefixtures("_brief")
 def test_a_processor_that_fails_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits is woken, with the error; so is whoever leaves."""
-    app = write_app(folder, rate_hz=100, guard_ms=None, background=())
+    app = write_app(folder, rate_hz=100, guard_ms=None, background=(), model='on_error = "stop"')
 
     def arm(message: str) -> None:
         if message == "running":

@@ -399,7 +399,11 @@ def uncut(planned: Plan) -> Plan:
             whole = msgspec.structs.replace(whole, segments=(msgspec.structs.replace(segment, duration_ns=0),))
         models.append(whole)
         tasks.append(dataclasses.replace(task, bounds=()))
-    timetable = msgspec.structs.replace(planned.timetable, models=tuple(models), guard_ns=0)
+    windows = tuple(
+        msgspec.structs.replace(window, slots=tuple(slot for slot in window.slots if slot.segment == 0))
+        for window in planned.timetable.windows
+    )
+    timetable = msgspec.structs.replace(planned.timetable, models=tuple(models), guard_ns=0, windows=windows)
     return dataclasses.replace(planned, timetable=timetable, tasks=tuple(tasks))
 
 
@@ -604,8 +608,6 @@ def test_builtin_targets_can_be_simulated(folder: Path, tmp_path: Path) -> None:
     """Each described one plans and runs the small models in windows of 1 s, without a miss."""
     for name in ("vpu", "micro-npu", "vpu-two-queues", "edge-8", "gpu", "dsp"):
         result = simulate(on_board(folder, target=name, rate_hz=1), windows=3, output=tmp_path / name)
-        units = resolve_target(name).units
         assert [model.missed for model in result.metrics.models] == [0, 0]
         assert {row["fate"] for row in rows(result.folder)} == {"done"}
-        idle = [reason for reason in result.warnings if "stay idle" in reason]
-        assert len(idle) == (len(units) > 1)
+        assert set(result.timetable.units) <= {unit.name for unit in resolve_target(name).units}

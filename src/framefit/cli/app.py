@@ -16,10 +16,13 @@ from framefit.cli import (
     measure,
     plan,
     profile,
+    rtl,
     run,
     simulate,
+    sparsify,
     table,
     targets,
+    treeify,
 )
 from framefit.errors import FramefitError
 
@@ -43,6 +46,9 @@ app.command("run")(run.run)
 app.command("simulate")(simulate.simulate)
 app.command("profile")(profile.profile)
 app.command("inject-loss")(inject_loss.inject_loss)
+app.command("sparsify")(sparsify.sparsify)
+app.command("treeify")(treeify.treeify)
+app.command("rtl")(rtl.rtl)
 app.command("targets")(targets.targets)
 app.command("doctor")(doctor.doctor)
 

@@ -62,6 +62,9 @@ def run(
     update_table: Annotated[
         Path | None, typer.Option("--update-table", help="Write what layers took into this latency table.")
     ] = None,
+    inject: Annotated[
+        list[str] | None, typer.Option("--inject", help="What is to go wrong, such as raise:depth@2s (repeatable).")
+    ] = None,
     max_miss_ratio: Annotated[
         float, typer.Option("--max-miss-ratio", min=0.0, max=1.0, help="Exit code 1 above it.")
     ] = 0.01,
@@ -69,7 +72,8 @@ def run(
 ) -> None:
     """Run the models of a workload on the beat, and say what happened.
 
-    Plans first. Ctrl-C ends the run and saves it (exit code 130).
+    Plans first. Ctrl-C ends the run and saves it (exit code 130). Exit code 1 where a model ended
+    degraded, too.
 
     Example: framefit run app.toml --seconds 30 -o runs/first
     """
@@ -86,6 +90,7 @@ def run(
         fresh=fresh,
         seed=seed,
         update_table=update_table,
+        inject=inject or (),
     )
     play(workflow, max_miss_ratio, json=json)
 
@@ -110,7 +115,8 @@ def play(workflow: Callable[..., RunResult], max_miss_ratio: float, *, json: boo
         show_run(result)
     if result.interrupted:
         raise typer.Exit(130)
-    if result.metrics.miss_ratio > max_miss_ratio:
+    degraded = any(model.degraded for model in result.metrics.models)
+    if degraded or result.metrics.miss_ratio > max_miss_ratio:
         raise typer.Exit(1)
 
 
@@ -132,6 +138,7 @@ def show_run(result: RunResult) -> None:
             releases,
             priority,
             reserved_ns=result.timetable.first_reserved_ns,
+            overhang_ns=result.timetable.overhang_ns,
         ),
         *(f"note: {warning}" for warning in result.warnings),
         *(f"profile: {note}" for note in notes),

@@ -27,6 +27,9 @@ def simulate(
     update_table: Annotated[
         Path | None, typer.Option("--update-table", help="Write what layers took into this latency table.")
     ] = None,
+    inject: Annotated[
+        list[str] | None, typer.Option("--inject", help="What is to go wrong, such as raise:depth@2s (repeatable).")
+    ] = None,
     max_miss_ratio: Annotated[
         float, typer.Option("--max-miss-ratio", min=0.0, max=1.0, help="Exit code 1 above it.")
     ] = 0.01,
@@ -35,6 +38,9 @@ def simulate(
     """Would the models meet their deadlines on that board? The same dispatcher, in virtual time.
 
     Plans first, from the target's description. Ctrl-C ends the simulation and saves it (exit code 130).
+
+    --inject shows what faults would do: raise:depth@2s, hang:npu1@100w, slow:face*1.4@5s, nan:depth@10w..20w,
+    stall:camera@3s..4s, burst:camera*5@3s, end:camera@9s, shape:camera@3s (docs/faults.md).
 
     Example: framefit simulate app.toml --target vpu --windows 100000
     """
@@ -51,5 +57,6 @@ def simulate(
         force=force,
         seed=seed,
         update_table=update_table,
+        inject=inject or (),
     )
     play(workflow, max_miss_ratio, json=json)

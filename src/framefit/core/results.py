@@ -23,8 +23,10 @@ __all__ = [
     "Percentiles",
     "RunInfo",
     "StreamMetrics",
+    "Switch",
     "TargetList",
     "TargetSummary",
+    "UnitMetrics",
 ]
 
 
@@ -59,6 +61,9 @@ class ModelMetrics(Record, kw_only=True):
         missed: priority: frames late, dropped or unfinished; background: late ones.
         miss_ratio_upper: 95 % upper bound; 3/N where none was seen.
         max_relative_difference: joined segments against the whole model; ``None``: not compared.
+        degraded: at the end of the run it rested, for it had failed again and again.
+        faults: what went wrong with its frames, and how often: "error" and "hang" of launches, "input" (a frame that
+            could not be read, or did not fit), "not finite" (NaN or infinity in outputs), "state" (likewise).
     """
 
     name: str
@@ -76,6 +81,8 @@ class ModelMetrics(Record, kw_only=True):
     result_age_windows_max: int
     segmentation_overhead_ratio: float
     max_relative_difference: float | None
+    degraded: bool = False
+    faults: dict[str, int] = {}
 
 
 class StreamMetrics(Record, kw_only=True):
@@ -83,12 +90,37 @@ class StreamMetrics(Record, kw_only=True):
 
     Attributes:
         waited_windows: windows without a new frame, because a full queue made the stream wait.
+        empty_windows: likewise, because none had come.
     """
 
     name: str
     received: int
     dropped: int
     waited_windows: int = 0
+    empty_windows: int = 0
+
+
+class UnitMetrics(Record, kw_only=True):
+    """One unit in one run.
+
+    Attributes:
+        residual_utilisation_ratio: useful background time over residual offered there; what is
+            missing is split into guard and packing.
+        estimate_exceeded_ratio: launches that took longer than their quantile.
+        dispatch_ns: from one launch's end to the next one's start, where it followed at once.
+        planned_memory_bytes: of all tensors, those that cross units as often as the plan allows.
+        peak_memory_bytes: the same, as often as they existed at once.
+    """
+
+    name: str
+    launches: int
+    residual_utilisation_ratio: float
+    guard_loss_ratio: float
+    packing_loss_ratio: float
+    estimate_exceeded_ratio: float
+    dispatch_ns: Percentiles
+    planned_memory_bytes: int
+    peak_memory_bytes: int
 
 
 class Miss(Record, kw_only=True):
@@ -97,9 +129,25 @@ class Miss(Record, kw_only=True):
     window: int
     model: str
     cause: Literal[
-        "late wake-up", "overrun", "own duration", "backlog", "contention", "host stall", "stream", "run ended"
+        "late wake-up",
+        "overrun",
+        "own duration",
+        "backlog",
+        "contention",
+        "host stall",
+        "stream",
+        "run ended",
+        "fault",
     ]
     detail: str
+
+
+class Switch(Record, kw_only=True):
+    """From which window on another timetable was in force, and why."""
+
+    window: int
+    rung: str
+    why: str
 
 
 class Metrics(Record, kw_only=True):
@@ -111,6 +159,9 @@ class Metrics(Record, kw_only=True):
         floor_release_to_start_ns: wake-ups of windows without work, same run.
         estimate_exceeded_ratio: segments that took longer than their quantile.
         dispatch_ns: from one launch's end to the next one's start, where it followed at once.
+        peak_memory_bytes: of all units.
+        rung_switches: how often another timetable came into force, see
+        switches.
     """
 
     schema_version: int = 1
@@ -126,6 +177,8 @@ class Metrics(Record, kw_only=True):
     rung_switches: int
     streams: tuple[StreamMetrics, ...]
     misses: tuple[Miss, ...]
+    switches: tuple[Switch, ...] = ()
+    units: tuple[UnitMetrics, ...] = ()
 
     @property
     def miss_ratio(self) -> float:

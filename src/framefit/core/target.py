@@ -217,7 +217,7 @@ class Unit(Record, kw_only=True):
     Attributes:
         name: unique within the target.
         preemptive: whether the operating system can interrupt a running segment; default: on a CPU only.
-        core: number of the CPU core, or of the unit's core in event packets.
+        core: number of the CPU core, or of the unit's core in event packets; default: the unit's place.
         memory_mib: for tensors of its segments; default: enough.
         operators: that it supports; default: all.
         unsupported: that it does not support.
@@ -446,6 +446,8 @@ class Target(Record, kw_only=True):
                     known = ", ".join(unit.name for unit in units)
                     raise ValueError(f"links: no unit {name!r}; units: {known}")
         _unique("pairs of linked units", (" and ".join(sorted(link.between)) for link in self.links))
+        if not any(unit.core for unit in units):
+            units = tuple(msgspec.structs.replace(unit, core=index) for index, unit in enumerate(units))
         preemptive = self.kind == "ort"
         settled = (msgspec.structs.replace(u, preemptive=preemptive) if u.preemptive is None else u for u in units)
         msgspec.structs.force_setattr(self, "units", tuple(settled))

@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from framefit.core.files import Record
 from framefit.core.target import Link
 
 __all__ = [
     "Fix",
     "Instruction",
+    "InstructionLists",
     "PlannedModel",
     "PriorityPeriod",
     "Segment",
@@ -57,6 +61,7 @@ class PlannedModel(Record, kw_only=True):
             nothing was run.
         slots: frames of it that may be in flight at once; tensors that cross units exist so often.
         after: models whose outputs it reads: it takes a frame when theirs of the same number is done.
+        turns: that each of its stages has in a round of its unit.
     """
 
     name: str
@@ -70,10 +75,11 @@ class PlannedModel(Record, kw_only=True):
     max_relative_difference: float | None = 0.0
     slots: int = 1
     after: tuple[str, ...] = ()
+    turns: int = 1
 
     def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise ValueError(f"slots must be at least 1, is {self.slots}")
+        if min(self.slots, self.turns) < 1:
+            raise ValueError(f"slots and turns must be at least 1, are {self.slots} and {self.turns}")
 
     @property
     def stages(self) -> tuple[tuple[Segment, ...], ...]:
@@ -140,6 +146,19 @@ class Instruction(Record, kw_only=True):
     target: str
 
 
+class InstructionLists(Record, kw_only=True):
+    """What each unit does in one repetition of a timetable (``instructions.json``).
+
+    Attributes:
+        hyperperiod_windows: until the lists begin anew.
+        units: each one's steps, in order.
+    """
+
+    schema_version: int = 1
+    hyperperiod_windows: int
+    units: dict[str, tuple[Instruction, ...]]
+
+
 class Fix(Record, kw_only=True):
     """A change that would make the workload fit, and whether planning again confirmed it."""
 
@@ -157,6 +176,8 @@ class Timetable(Record, kw_only=True):
         residual_ns: the least that any window leaves on one unit.
         preemptive: background slots may be parts of a launch that priority periods interrupt.
         links: between units; where there is none, they share their memory.
+        lengths_ns: of the windows until they repeat, where streams have different rates.
+        releases: model -> windows of these in which its stream releases a frame for it; one that is missing: all.
         bound: windows from one result of the background models to the next, of the one that has
             to wait longest, if the residual were one fluid (or as its frames arrive).
         gap_ratio: background work that a fluid residual would hold over what the plan holds, minus 1.
@@ -178,6 +199,8 @@ class Timetable(Record, kw_only=True):
     bound: float | None = None
     gap_ratio: float | None = None
     links: tuple[Link, ...] = ()
+    lengths_ns: tuple[int, ...] = ()
+    releases: dict[str, tuple[int, ...]] = {}
     binding_constraint: str | None = None
     reasons: tuple[str, ...] = ()
     fixes: tuple[Fix, ...] = ()
@@ -187,9 +210,31 @@ class Timetable(Record, kw_only=True):
         return len({slot.frame for window in self.windows for slot in window.slots if slot.model == model})
 
     @property
-    def first_reserved_ns(self) -> tuple[int, ...]:
-        """From each window's release to its first priority period; 0 where it has none: then the release counts."""
-        return tuple(window.priority[0].start_ns if window.priority else 0 for window in self.windows) or (0,)
+    def first_reserved_ns(self) -> dict[str, tuple[int, ...]]:
+        """On each unit, from each window's release to the first priority period; without one the release counts."""
+        return {
+            unit: tuple(
+                min((period.start_ns for period in window.priority if period.unit == unit), default=0)
+                for window in self.windows
+            )
+            for unit in self.units
+        }
+
+    @property
+    def overhang_ns(self) -> dict[str, tuple[int, ...]]:
+        """On each unit, how far beyond each window its priority periods last: another stream's release ends it."""
+        return {
+            unit: tuple(
+                max([0, *(p.end_ns - window.length_ns for p in window.priority if p.unit == unit)])
+                for window in self.windows
+            )
+            for unit in self.units
+        }
+
+    @property
+    def program_units(self) -> npt.NDArray[np.str_]:
+        """The unit of each program: of all segments, one model after the other."""
+        return np.asarray([segment.unit for model in self.models for segment in model.segments], np.str_)
 
     def model(self, name: str) -> PlannedModel:
         """The entry of that name."""

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from framefit.core.files import Record, read_record
-from framefit.errors import InputError, UnsupportedError
+from framefit.core.grid import Grid, merged
+from framefit.errors import InputError
 
 __all__ = [
     "IMPLICIT_STREAM",
     "ModelEntry",
+    "OnError",
+    "OnNan",
     "OutputEntry",
     "Preprocess",
+    "RateChange",
     "Schedule",
     "StreamEntry",
     "WhenFull",
     "Workload",
     "load_workload",
     "names_function",
-    "release_ns",
 ]
 
 WhenFull = Literal["drop-oldest", "drop-newest", "block"]
+OnError = Literal["retry", "skip", "stop"]
+OnNan = Literal["flag", "drop", "ignore"]
 IMPLICIT_STREAM = "synthetic"  # the stream of a workload that names none
 _MOST_PATTERN = 1000  # windows until the values of `every` repeat
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -46,6 +52,8 @@ class Schedule(Record, kw_only=True):
         guard_ms: kept free before each reserved instant; default: from the machine's floor.
         preemption: "auto" uses the operating system's real-time priorities where they
             are permitted; "never" runs segments cooperatively.
+        ladder: plan further timetables ahead, for launches that take longer than they do now, and change to
+            them when they do (docs/ladder.md).
     """
 
     priority_position: Literal["start", "middle", "end"] = "start"
@@ -55,6 +63,7 @@ class Schedule(Record, kw_only=True):
     quantile: float = 0.99
     guard_ms: float | None = None
     preemption: Literal["auto", "never"] = "auto"
+    ladder: bool = False
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.quantile < 1:
@@ -65,6 +74,17 @@ class Schedule(Record, kw_only=True):
             raise ValueError(f"num_priority must not be negative, is {self.num_priority}")
         if self.num_priority is not None and self.priority_threshold is not None:
             raise ValueError("give priority_threshold or num_priority, not both")
+
+
+class RateChange(Record, kw_only=True):
+    """From ``after_s`` seconds on, at the next window in which it can, a stream has another rate."""
+
+    after_s: float
+    rate_hz: float
+
+    def __post_init__(self) -> None:
+        _need_positive("after_s", self.after_s)
+        _need_positive("rate_hz", self.rate_hz)
 
 
 class StreamEntry(Record, kw_only=True):
@@ -78,6 +98,8 @@ class StreamEntry(Record, kw_only=True):
         queue: frames that may wait for a model.
         when_full: what a new frame does that finds a model's queue full: take the oldest
             one's place, be dropped, or wait ("block"), and all later ones with it.
+        changes: of its rate in mid-run, in order.
+        rates_hz: that a program may give it in mid-run (``Runner.set_rate``): planned for ahead.
     """
 
     name: str
@@ -87,9 +109,16 @@ class StreamEntry(Record, kw_only=True):
     array: str | None = None
     queue: int = 2
     when_full: WhenFull = "drop-oldest"
+    changes: tuple[RateChange, ...] = ()
+    rates_hz: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         _need_positive("rate_hz", self.rate_hz)
+        after = [change.after_s for change in self.changes]
+        for rate_hz in self.rates_hz:
+            _need_positive("rates_hz", rate_hz)
+        if any(later <= earlier for earlier, later in itertools.pairwise(after)):
+            raise ValueError(f"changes must be in order of after_s, come after {after}")
         if self.queue < 1:
             raise ValueError(f"queue must be at least 1, is {self.queue}")
         if self.shape is not None and any(size < 1 for size in self.shape):
@@ -139,6 +168,10 @@ class ModelEntry(Record, kw_only=True):
         postprocess: "module:function", called with the outputs; its result replaces them.
         every: windows between its frames.
         always_split: cut it even where it fits whole.
+        on_error: what a launch that fails means: "retry" it once ahead of dropping the frame (default, but for
+            priority models), "skip" the frame (theirs), or "stop" the run.
+        on_nan: what becomes of a frame with NaN or infinity in its outputs or state: "flag" it and keep the state of
+            before, "drop" its outputs besides, or "ignore" that, and look at nothing.
     """
 
     name: str
@@ -159,6 +192,8 @@ class ModelEntry(Record, kw_only=True):
     every: int = 1
     always_split: bool = False
     units: tuple[str, ...] | None = None
+    on_error: OnError | None = None
+    on_nan: OnNan = "flag"
 
     def __post_init__(self) -> None:
         _need_positive("deadline_ms", self.deadline_ms)
@@ -243,18 +278,68 @@ class Workload(Record, kw_only=True):
         return [stream.name for stream in self.streams]
 
     @property
+    def rates_hz(self) -> dict[str, float]:
+        """Of each stream: its own, else the beat's that is given, else the fastest stream's."""
+        given = [self._given_hz] if self._given_hz is not None else [s.rate_hz for s in self.streams if s.rate_hz]
+        return {stream.name: stream.rate_hz or max(given) for stream in self.streams}
+
+    @property
+    def grid(self) -> Grid:
+        """When windows begin: at each release of a stream, and of the beat where it is given.
+
+        Raises:
+            InputError: the rates hardly ever meet.
+        """
+        return merged(self.rates_hz, self._given_hz)
+
+    @property
     def beat_hz(self) -> float:
         """Windows a second."""
-        if self.rate_hz is not None:
-            return self.rate_hz
-        if self.window_ms is not None:
-            return 1e3 / self.window_ms
-        return max(stream.rate_hz for stream in self.streams if stream.rate_hz)
+        return self.grid.windows_hz
 
     @property
     def window_ns(self) -> int:
-        """Length of the first window; the shortest or one more on an uneven grid."""
-        return release_ns(1, self.beat_hz)
+        """Length of the shortest window."""
+        return self.grid.shortest_ns
+
+    def announced(self) -> list[tuple[float, Workload]]:
+        """The streams' changes of rate in order: seconds after the first release, and the workload from then on."""
+        found: list[tuple[float, Workload]] = []
+        workload = self
+        changes = sorted((one.after_s, s.name, one.rate_hz) for s in self.streams for one in s.changes)
+        for after_s, group in itertools.groupby(changes, key=lambda change: change[0]):
+            workload = workload.at_rates({name: rate_hz for _, name, rate_hz in group})
+            found.append((after_s, workload))
+        return found
+
+    def at_rates(self, rates_hz: Mapping[str, float]) -> Workload:
+        """The same with streams of other rates.
+
+        A beat that is given goes on while a stream follows it; when the last one that did has another rate, windows
+        follow from the streams.
+
+        Args:
+            rates_hz: of those that change.
+        """
+        streams = tuple(
+            msgspec.structs.replace(stream, rate_hz=rates_hz.get(stream.name, stream.rate_hz))
+            for stream in self.streams
+        )
+        before, given = self.rates_hz, self._given_hz
+        after = before | dict(rates_hz)
+        left = given in before.values() and given not in after.values()
+        return msgspec.structs.replace(
+            self,
+            streams=streams,
+            rate_hz=None if left else self.rate_hz,
+            window_ms=None if left else self.window_ms,
+        )
+
+    @property
+    def _given_hz(self) -> float | None:
+        if self.rate_hz is not None:
+            return self.rate_hz
+        return None if self.window_ms is None else 1e3 / self.window_ms
 
 
 def names_function(text: str) -> bool:
@@ -262,35 +347,21 @@ def names_function(text: str) -> bool:
     return _FUNCTION.fullmatch(text) is not None
 
 
-def release_ns(window: int, rate_hz: float) -> int:
-    """When window number ``window`` begins, relative to window 0: round(k x 1e9 / rate)."""
-    return round(window * 1e9 / rate_hz)
-
-
 def _need_positive(key: str, value: float | None) -> None:
     if value is not None and not 0 < value < float("inf"):
         raise ValueError(f"{key} must be greater than 0, is {value}")
 
 
-# Keys of the contract that this version refuses by name: path, and when it counts as used.
-_NOT_BUILT: dict[str, Callable[[Any], bool]] = {
-    "$.cores": lambda value: value is not None and len(value) > 1,
-    "$.models.units": lambda value: value is not None,
-}
+def _grids(workload: Workload, path: Path) -> list[Grid]:
+    """All that the streams' rates make of the windows, one after the other.
 
-
-def _not_built(record: Record, path: str, plain: str) -> Iterator[str]:
-    """Paths of keys in use that no engine supports yet."""
-    for field in msgspec.structs.fields(type(record)):
-        value, here, key = getattr(record, field.name), f"{path}.{field.name}", f"{plain}.{field.name}"
-        if key in _NOT_BUILT and _NOT_BUILT[key](value):
-            yield f"{here} = {value!r}"
-        if isinstance(value, Record):
-            yield from _not_built(value, here, key)
-        elif isinstance(value, tuple):
-            for index, item in enumerate(value):
-                if isinstance(item, Record):
-                    yield from _not_built(item, f"{here}[{index}]", key)
+    Raises:
+        InputError: rates that hardly ever meet.
+    """
+    try:
+        return [one.grid for one in (workload, *(changed for _, changed in workload.announced()))]
+    except InputError as error:
+        raise InputError(error.what, where=path, remedy=error.remedy) from error
 
 
 def load_workload(path: str | Path) -> Workload:
@@ -298,20 +369,10 @@ def load_workload(path: str | Path) -> Workload:
 
     Raises:
         InputError: missing, malformed or inconsistent file.
-        UnsupportedError: a key of the contract that is not built yet.
     """
     path = Path(path)
     workload = read_record(path, Workload)
-    for key in _not_built(workload, "$", "$"):
-        raise UnsupportedError(f"{key} is not supported yet", where=path, remedy="leave the key out")
-    for index, stream in enumerate(workload.streams):
-        if stream.rate_hz is not None and abs(stream.rate_hz / workload.beat_hz - 1) > 1e-9:
-            raise UnsupportedError(
-                f"$.streams[{index}].rate_hz = {stream.rate_hz} differs from the workload's {workload.beat_hz}; "
-                "not supported yet",
-                where=path,
-                remedy="give all streams one rate",
-            )
+    _grids(workload, path)
     folder = path.resolve().parent
     models = tuple(msgspec.structs.replace(m, path=str(folder / m.path)) for m in workload.models)
     streams = tuple(

@@ -95,6 +95,13 @@ class Device(Protocol):
 
         Raises:
             DeviceError: the launch failed.
+            HangError: it was terminated.
+        """
+
+    def terminate(self, unit: str) -> None:
+        """Have the launch that runs on a unit fail soon; any thread may ask. Where none runs, the next one may fail.
+
+        What a device cannot free stays as it is.
         """
 
     def arrival_ns(self, sender: str, receiver: str, size_bytes: int, written_ns: int) -> int:

@@ -241,6 +241,21 @@ def pinned(core: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def elsewhere() -> Iterator[None]:
+    """Keep the calling thread off the cores that it is kept on, where there are others; and back at the end."""
+    before = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else frozenset()
+    others = frozenset(available_cores()) - before
+    if not others:
+        yield
+        return
+    os.sched_setaffinity(0, others)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.contextmanager
 def apart(cores: Collection[int], but: int) -> Iterator[bool]:
     """Keep the threads of this process off some cores, and let them have these again at the end (Linux).
 

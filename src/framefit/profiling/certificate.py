@@ -7,15 +7,14 @@ it finds errs on the side of caution.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
 from framefit.core.events import EventType, Trace
+from framefit.core.intervals import wilson
 from framefit.core.profile import Certificate, How, OperationLog
 from framefit.core.results import Percentiles
 from framefit.profiling.rebuilt import Rebuilt
@@ -28,7 +27,6 @@ Flags = npt.NDArray[np.bool_]
 _LEAST_RATIO, _MOST_RATIO = 0.02, 0.1  # masked, of what was received: more than a tenth would be another trace
 _LEAST_MASKED = 20  # below it a coverage says nothing
 _ONE_TYPE = 0.95  # of the losses: then only this type is masked
-_Z90 = NormalDist().inv_cdf(0.95)
 
 
 def certify(trace: Trace, rebuilt: Rebuilt, rebuild: Callable[[Trace], Rebuilt], seed: int) -> Certificate | None:
@@ -86,7 +84,7 @@ def certify(trace: Trace, rebuilt: Rebuilt, rebuild: Callable[[Trace], Rebuilt],
         edge_error_ns=Percentiles.of(np.abs(time - true)),
         duration_error_ratio=_duration_error(log, again, row, np.unique(entry[masked])),
         coverage_ratio=covered / count,
-        coverage_interval=_wilson(covered, count),
+        coverage_interval=wilson(covered, count),
     )
 
 
@@ -180,11 +178,3 @@ class _Losses:
         for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True):
             masked[may[begin : begin + length]] = True
         return masked
-
-
-def _wilson(hits: int, count: int) -> tuple[float, float]:
-    """90 % interval of a ratio (Wilson, "Probable Inference, the Law of Succession", JASA 22, 1927)."""
-    ratio, square = hits / count, _Z90**2 / count
-    middle = (ratio + square / 2) / (1 + square)
-    half = _Z90 * math.sqrt(ratio * (1 - ratio) / count + square / (4 * count)) / (1 + square)
-    return max(middle - half, 0.0), min(middle + half, 1.0)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from framefit.core.timetable import PlannedModel, Slot, Timetable, Window
 from framefit.core.workload import ModelEntry, Workload
+from framefit.report.spanning import within_windows
 
 __all__ = ["Account", "Free", "Leg", "Loss", "Way", "accounts", "free_times", "loss_of", "window_starts"]
 
@@ -155,6 +156,7 @@ def loss_of(timetable: Timetable, told: Sequence[Account]) -> Loss:
         timetable: the plan.
         told: its models' accounts.
     """
+    timetable = within_windows(timetable)
     background = {account.model.name: account for account in told if account.model.role == "background"}
     starts, dues = window_starts(timetable), {name: _Due(timetable, one, told) for name, one in background.items()}
     work = boundary = guard = packing = waiting = 0.0
@@ -262,7 +264,7 @@ def _in_order(models: Sequence[PlannedModel]) -> list[PlannedModel]:
 
 def _period_ns(workload: Workload, entry: ModelEntry) -> float:
     """From one release of a model's frames to the next."""
-    rates = {stream.name: stream.rate_hz or workload.beat_hz for stream in workload.streams}
+    rates = workload.rates_hz
     own = [rates[name] for name in entry.inputs.values() if name in rates]
     rate_hz = own[0] if own else next(iter(rates.values())) if len(rates) == 1 else workload.beat_hz
     return entry.every * 1e9 / rate_hz
@@ -270,7 +272,7 @@ def _period_ns(workload: Workload, entry: ModelEntry) -> float:
 
 def _room(timetable: Timetable, model: PlannedModel) -> int:
     """The longest segment that fits into each window somewhere, on a unit that the model uses."""
-    units = {segment.unit for segment in model.segments}
+    units, timetable = {segment.unit for segment in model.segments}, within_windows(timetable)
     rooms = [
         max((free.room_ns for unit in units for free in free_times(timetable, window, unit)), default=0)
         for window in timetable.windows

@@ -17,6 +17,7 @@ from framefit.report.explained import Account, Free, accounts, free_times, loss_
 from framefit.report.looks import OVERRUN_LOOK, Look, axis_line, block_of, looks_of
 from framefit.report.plan_tables import common_prefix, plan_facts, plan_headline, plan_help
 from framefit.report.plan_words import percentile_name, sentences, slack_sentence
+from framefit.report.spanning import within_windows
 from framefit.report.tables import (
     add_row,
     bullets,
@@ -111,7 +112,7 @@ class _UnitPicture:
     """What one unit does in each window, in cells; each cell shows what is planned in its middle."""
 
     def __init__(self, timetable: Timetable, unit: str) -> None:
-        self._timetable = timetable
+        self._timetable = timetable = within_windows(timetable)
         self._unit = unit
         priority = [model.name for model in timetable.models if model.role == "priority"]
         self._looks = looks_of((model.name for model in timetable.models), priority)

@@ -92,9 +92,12 @@ def write_perfetto(
     releases_ns: npt.NDArray[np.int64] | None = None,
     priority_models: Collection[str] = (),
     *,
+    in_force: Sequence[tuple[int, str]] = (),
     force: bool = False,
 ) -> None:
     """Write a track of windows, a track a unit with its operations, and one with what is known of them.
+
+    Where several timetables were in force, a track says which.
 
     Slices say model, segment, layer, kind, operation, inference, window and frame where these
     are known, and how each edge is; where some are inferred, also by how much an edge may be earlier or
@@ -109,6 +112,7 @@ def write_perfetto(
         launches: windows and frames of the inferences; ``None``: not known.
         releases_ns: int64, one release a window, ascending, on the log's clock.
         priority_models: their slices have the category "priority", others "background"; empty: no category.
+        in_force: from when on which timetable was in force, ascending, on the log's clock.
         force: overwrite.
 
     Raises:
@@ -125,6 +129,10 @@ def write_perfetto(
     slices: list[Iterator[memoryview]] = []
     if len(releases_ns):
         slices.append(_windows(names, releases_ns + shift_ns, program.window_ns))
+    if len(in_force) > 1:
+        tracks.append("timetable")
+        begins_ns = np.maximum(np.asarray([at for at, _ in in_force], np.int64) + shift_ns, 0)
+        slices.append(_in_force(names, begins_ns, [name for _, name in in_force], last_ns, _PROCESS_UUID + len(tracks)))
     operations = _Operations(names, log, program, launches, priority_models, last_ns)
     for unit in units:
         start_ns, end_ns = _apart(log, unit, inferred)
@@ -177,6 +185,20 @@ def _windows(names: _Names, releases_ns: _Times, window_ns: int) -> Iterator[mem
             np.zeros_like(index[part]), {"start": releases_ns[part], "end": ends_ns[part], "window": index[part]}
         )
         for part in _chunks(len(index))
+    )
+
+
+def _in_force(
+    names: _Names, begins_ns: _Times, timetables: Sequence[str], last_ns: int, track: int
+) -> Iterator[memoryview]:
+    """Which timetable was in force when."""
+    event = [
+        *integer(_NAME_IID, PerRow(tuple(names.events[name] for name in timetables))),
+        *integer(_CATEGORY_IIDS, names.categories["timetable"]),
+    ]
+    form = Form(_slice(last_ns, event, track), len(timetables))
+    return iter(
+        [form.filled(np.arange(len(timetables)), {"start": begins_ns, "end": np.append(begins_ns[1:], last_ns)})]
     )
 
 

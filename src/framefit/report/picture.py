@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from xml.sax.saxutils import escape
@@ -61,7 +61,8 @@ def run_picture(
     releases_ns: npt.NDArray[np.int64],
     priority_models: Collection[str],
     *,
-    reserved_ns: Sequence[int] = (0,),
+    reserved_ns: Mapping[str, Sequence[int]] | None = None,
+    overhang_ns: Mapping[str, Sequence[int]] | None = None,
     first_window: int = 0,
     windows: int = 12,
 ) -> str:
@@ -73,8 +74,9 @@ def run_picture(
         launches: in the order of submission.
         releases_ns: int64, one release a window, ascending, on the trace's clock.
         priority_models: their names.
-        reserved_ns: for each window of a pattern that repeats, the time from its release to
-            its first reserved instant: until then other segments may run on into it.
+        reserved_ns: unit -> for each window of a pattern that repeats, the time from its release to
+            its first reserved instant there: until then other segments may run on into it. Default: none.
+        overhang_ns: unit -> for each of these windows, how far into the next one its priority models may last.
         first_window: the first row.
         windows: rows at most.
 
@@ -84,7 +86,16 @@ def run_picture(
     Raises:
         InputError: the run has no such window.
     """
-    rows = _rows(trace, program, launches, releases_ns, priority_models, reserved_ns, first_window, windows)
+    rows = _rows(
+        trace,
+        program,
+        launches,
+        releases_ns,
+        priority_models,
+        (reserved_ns or {}, overhang_ns or {}),
+        first_window,
+        windows,
+    )
     return _Drawing(program, rows, len(releases_ns), priority_models).svg()
 
 
@@ -95,7 +106,8 @@ def terminal_picture(
     releases_ns: npt.NDArray[np.int64],
     priority_models: Collection[str],
     *,
-    reserved_ns: Sequence[int] = (0,),
+    reserved_ns: Mapping[str, Sequence[int]] | None = None,
+    overhang_ns: Mapping[str, Sequence[int]] | None = None,
     first_window: int = 0,
     windows: int = 8,
 ) -> RenderableType:
@@ -107,15 +119,25 @@ def terminal_picture(
         launches: in the order of submission.
         releases_ns: int64, one release a window, ascending, on the trace's clock.
         priority_models: their names.
-        reserved_ns: for each window of a pattern that repeats, the time from its release to
-            its first reserved instant: until then other segments may run on into it.
+        reserved_ns: unit -> for each window of a pattern that repeats, the time from its release to
+            its first reserved instant there: until then other segments may run on into it. Default: none.
+        overhang_ns: unit -> for each of these windows, how far into the next one its priority models may last.
         first_window: the first row.
         windows: rows at most.
 
     Raises:
         InputError: the run has no such window.
     """
-    rows = _rows(trace, program, launches, releases_ns, priority_models, reserved_ns, first_window, windows)
+    rows = _rows(
+        trace,
+        program,
+        launches,
+        releases_ns,
+        priority_models,
+        (reserved_ns or {}, overhang_ns or {}),
+        first_window,
+        windows,
+    )
     return _TerminalDrawing(program, rows, _looks(program, priority_models))
 
 
@@ -125,7 +147,7 @@ def _rows(
     launches: Launches,
     releases_ns: npt.NDArray[np.int64],
     priority_models: Collection[str],
-    reserved_ns: Sequence[int],
+    rooms_ns: tuple[Mapping[str, Sequence[int]], Mapping[str, Sequence[int]]],
     first_window: int,
     windows: int,
 ) -> list[_Row]:
@@ -147,7 +169,8 @@ def _rows(
         interrupted = np.searchsorted(starts[lane], end) > np.searchsorted(starts[lane], start, "right")
         begun = max(int(np.searchsorted(releases, start, "right")) - 1, 0)
         priority = which >= 0 and program.programs[which].model in priority_models
-        room = 0 if priority else reserved_ns[(begun + 1) % len(reserved_ns)]
+        rooms = rooms_ns[priority].get(program.units[lane].name) or (0,)
+        room = rooms[(begun + (not priority)) % len(rooms)]
         in_time = bool(interrupted) or end <= int(ends[begun]) + room
         for window in range(begun, last):
             release, window_end = int(releases[window]), int(ends[window])

@@ -18,6 +18,7 @@ from framefit.report.pages import filled, script_json
 from framefit.report.plan_picture import WindowPictures, need_picture
 from framefit.report.plan_tables import common_prefix, format_beat
 from framefit.report.plan_words import percentile_name, sentences, slack_sentence
+from framefit.report.spanning import reserved_share
 from framefit.report.tables import (
     format_bytes,
     format_difference,
@@ -146,7 +147,7 @@ def _cards(timetable: Timetable, told: Sequence[Account]) -> Iterator[str]:
     differ = max(lengths, default=0) > min(lengths, default=0) + 1
     yield _card("Window", format_duration(window_ns), "the shortest one" if differ else "one beat")
     if timetable.priority_ns:
-        share = format_ratio(timetable.priority_ns / window_ns)
+        share = format_ratio(reserved_share(timetable))
         yield _card("Priority period", format_duration(timetable.priority_ns), f"{share} of a window")
     left = timetable.residual_ns
     if left > 0:

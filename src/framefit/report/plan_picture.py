@@ -13,6 +13,7 @@ from html import escape
 from framefit.core.timetable import Slot, Timetable, Window
 from framefit.report.explained import Account, Free, Way, free_times, window_starts
 from framefit.report.looks import Look, looks_of, step_ms
+from framefit.report.spanning import within_windows
 from framefit.report.tables import format_duration
 
 __all__ = ["WindowPictures", "need_picture", "texts"]
@@ -40,7 +41,7 @@ class WindowPictures:
             timetable: the plan.
             told: its models' accounts.
         """
-        self._timetable = timetable
+        self._timetable = timetable = within_windows(timetable)
         self._units = timetable.units
         self._starts = window_starts(timetable)
         names = [model.name for model in timetable.models]

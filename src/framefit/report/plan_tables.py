@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from framefit.core.timetable import PlannedModel, Timetable
+from framefit.report.spanning import reserved_share
 from framefit.report.tables import (
     add_row,
     bullets,
@@ -68,7 +69,10 @@ def plan_facts(timetable: Timetable) -> Table:
         window += f", the plan repeats after {timetable.hyperperiod_windows}"
     facts: list[tuple[str, RenderableType]] = [
         ("window", window),
-        ("priority", f"{format_duration(timetable.priority_ns)} ({format_ratio(_share(timetable))} of the window)"),
+        (
+            "priority",
+            f"{format_duration(timetable.priority_ns)} ({format_ratio(reserved_share(timetable))} of the window)",
+        ),
         ("residual", format_duration(timetable.residual_ns)),
         ("guard", format_duration(timetable.guard_ns)),
         ("units", ", ".join(timetable.units)),
@@ -88,10 +92,6 @@ def format_beat(timetable: Timetable) -> str:
     if longest > timetable.window_ns + _ROUNDING_NS:
         return f"{format_duration(timetable.window_ns)} to {format_duration(longest)}"
     return f"{format_duration(timetable.window_ns)} ({1e9 / timetable.window_ns:.4g} Hz)"
-
-
-def _share(timetable: Timetable) -> float:
-    return timetable.priority_ns / timetable.window_ns
 
 
 def _plan_models(timetable: Timetable) -> Table:

@@ -89,7 +89,8 @@ def _reserved(account: Account, timetable: Timetable, takes: str) -> Iterator[tu
     yield "duration", text + "."
     if reserved:
         end, given_ms = max(p.end_ns for periods in windows for p in periods), account.entry.deadline_ms
-        deadline = timetable.window_ns if given_ms is None else round(given_ms * 1e6)
+        period_ns = round(account.period_ns / account.entry.every) if timetable.lengths_ns else timetable.window_ns
+        deadline = period_ns if given_ms is None else round(given_ms * 1e6)
         by = f"{format_duration(abs(deadline - end))} {'before' if end <= deadline else 'after'} its deadline"
         yield "result", f"ready {format_duration(end)} after its frame's release, {by} of {format_duration(deadline)}."
 

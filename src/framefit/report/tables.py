@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from framefit.core.results import Metrics, Miss, ModelMetrics, Percentiles
+from framefit.core.results import Metrics, Miss, ModelMetrics, Percentiles, UnitMetrics
 
 __all__ = [
     "add_row",
@@ -98,6 +98,8 @@ def metrics_view(metrics: Metrics) -> RenderableType:
     background = [model for model in metrics.models if model.role == "background"]
     if background:
         blocks += [_throughput(background), headed("Residual", _residual(metrics))]
+    if len(metrics.units) > 1:
+        blocks.append(_units(metrics.units))
     blocks.append(_run_facts(metrics))
     return spaced(blocks)
 
@@ -248,6 +250,25 @@ def _residual(metrics: Metrics) -> RenderableType:
             ("packing", metrics.packing_loss_ratio, ".", "red"),
         )
     )
+
+
+def _units(units: Sequence[UnitMetrics]) -> Table:
+    right = ["launches", "used", "guard", "packing", "over estimate", "memory", "planned"]
+    caption = "used, guard, packing: of the residual that the unit's priority models leave"
+    table = plain_table("Units", ["unit"], right, caption=caption)
+    for unit in units:
+        add_row(
+            table,
+            unit.name,
+            str(unit.launches),
+            format_ratio(unit.residual_utilisation_ratio),
+            format_ratio(unit.guard_loss_ratio),
+            format_ratio(unit.packing_loss_ratio),
+            format_ratio(unit.estimate_exceeded_ratio),
+            format_bytes(unit.peak_memory_bytes),
+            format_bytes(unit.planned_memory_bytes),
+        )
+    return table
 
 
 def share_bar(shares: Sequence[tuple[str, float, str, str]]) -> RenderableType:

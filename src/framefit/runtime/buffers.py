@@ -75,6 +75,7 @@ def unit_bytes(
     *,
     slots: int = 1,
     separate: bool = False,
+    together: Sequence[tuple[int, int]] = (),
 ) -> dict[str, int]:
     """Memory of a model's tensors in these segments, on each unit.
 
@@ -89,6 +90,7 @@ def unit_bytes(
         state: graph input -> output that is fed back to it.
         slots: frames that may be in flight.
         separate: units have memories of their own: what another unit hands over lies there, too.
+        together: first and last of segments that may also be one launch.
     """
     stages = runs_of(units)
     stage_of = [number for number, (first, last) in enumerate(stages) for _ in range(first, last + 1)]
@@ -101,6 +103,7 @@ def unit_bytes(
             if tensor.name not in keep:
                 lifetimes[tensor.name] = lifetimes.get(tensor.name, (index, index))[0], index + 1
                 sizes[tensor.name] = tensor.bytes
+    lifetimes = {name: _kept(lifetime, together) for name, lifetime in lifetimes.items()}
     found = dict.fromkeys(units, 0)
     kept = slots + 1
     found[units[0]] += sum(t.bytes * (kept if t.name in state else slots) for t in model.inputs)
@@ -123,7 +126,12 @@ def tensor_bytes(model: Model, bounds: Sequence[tuple[int, int]], state: Mapping
 
 
 def frame_sets(
-    model: Model, parts: Sequence[Model], units: Sequence[str], state: Mapping[str, str], slots: int
+    model: Model,
+    parts: Sequence[Model],
+    units: Sequence[str],
+    state: Mapping[str, str],
+    slots: int,
+    together: Sequence[tuple[int, int]] = (),
 ) -> list[dict[str, Array]]:
     """Arrays for all tensors of fixed shape, by name: frames use one set after the other, and again the first.
 
@@ -133,12 +141,13 @@ def frame_sets(
         units: of each segment.
         state: graph input -> output that is fed back to it: one set's output is the next one's input.
         slots: frames that may be in flight.
+        together: first and last of segments that may also be one launch.
     """
     stage_of = [number for number, (first, last) in enumerate(runs_of(units)) for _ in range(first, last + 1)]
     last_read = {tensor.name: index for index, part in enumerate(parts) for tensor in part.inputs}
     keep = {tensor.name for tensor in model.outputs}
     between = [
-        (tensor, index, last_read[tensor.name])
+        (tensor, *_kept((index, last_read[tensor.name]), together))
         for index, part in enumerate(parts)
         for tensor in part.outputs
         if tensor.name not in keep
@@ -161,6 +170,14 @@ def frame_sets(
         before, after = ends[number % len(ends)], ends[(number + 1) % len(ends)]
         sets.append(once | by_slot[number % slots] | before | {sink: after[source] for source, sink in state.items()})
     return sets
+
+
+def _kept(lifetime: tuple[int, int], together: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """First and last segment that need a tensor: what a launch of several reads or writes is needed all through it."""
+    made, read = lifetime
+    first = min((begin for begin, end in together if begin <= made <= end < read), default=made)
+    last = max((end for begin, end in together if made < begin <= read <= end), default=read)
+    return first, last
 
 
 def _block(tensors: Sequence[tuple[TensorInfo, int, int]]) -> dict[str, Array]:

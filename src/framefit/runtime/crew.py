@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import copy
+import functools
 import sys
 import threading
 from collections import defaultdict
@@ -14,15 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.events import Trace
+from framefit.core.grid import Grid
 from framefit.devices.clock import Clock, RealClock, VirtualClock
 from framefit.devices.device import Device
 from framefit.devices.host import pinned
 from framefit.runtime.bells import ThreadBell, VirtualBell
 from framefit.runtime.dispatcher import LEAD_NS, Dispatcher, Service
+from framefit.runtime.handing import connect
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate, FrameLog, LaunchLog
+from framefit.runtime.log import Fate, Fates, FrameLog, LaunchLog, ToldFrameLog
+from framefit.runtime.moving import Moved, Mover, Spare
 from framefit.runtime.preemptive import PreemptiveDispatcher
-from framefit.runtime.relay import Handed, StageJob
+from framefit.runtime.reading import with_unread
+from framefit.runtime.rungs import Stretch
 from framefit.runtime.shared import SharedQueue, share_streams
 from framefit.runtime.streams import Arrival, Feed
 from framefit.runtime.traces import in_time_order
@@ -31,6 +36,7 @@ __all__ = ["Crew", "Duty"]
 
 _SWITCH_INTERVAL_S = 2e-5  # a thread that wants Python's lock waits for one that spins so long at most
 _LAST = np.iinfo(np.int64).max
+_FAREWELL_NS = 500_000_000  # for units to end what they do, where one of them does not come back
 
 
 @dataclass(frozen=True)
@@ -72,10 +78,10 @@ class Crew:
         clock: the run's time; the device's own.
         duties: unit -> what it does; one without jobs stays idle. A model's jobs carry its number
             (:attr:`Job.model`).
-        rate_hz: windows a second.
+        grid: when windows begin, and what they bring.
     """
 
-    def __init__(self, device: Device, clock: Clock, duties: Mapping[str, Duty], rate_hz: float) -> None:
+    def __init__(self, device: Device, clock: Clock, duties: Mapping[str, Duty], grid: Grid) -> None:
         self._device = device
         self._clock = clock
         duties = {unit: duty for unit, duty in duties.items() if duty.jobs}
@@ -86,7 +92,7 @@ class Crew:
                 device,
                 clock,
                 duty.jobs,
-                rate_hz,
+                grid,
                 duty.guard_ns,
                 service=duty.service,
                 reserved=duty.reserved,
@@ -96,13 +102,32 @@ class Crew:
         self._lead = next(iter(self.dispatchers.values()))
         self._copies: list[tuple[Feed, Feed]] = []
         self._over = False
+        self._away: list[Dispatcher] = []  # whose part is over
         self._failures: list[BaseException] = []
+        self._readers = _readers([job for duty in duties.values() for job in duty.jobs])
         if len(duties) > 1:
             self._share(duties)
-        self._connect(duties)
+        elif self._readers and duties and next(iter(duties.values())).preemptive:
+            self._lead.desk.bell = ThreadBell(_real(clock))  # the one thread is to be woken up by the other
+        connect(device, self.dispatchers, {unit: duty.jobs for unit, duty in duties.items()})
         self.launches = self._lead.launches
         self.frames = self._lead.frames
+        self.faults = self._lead.faults
+        for dispatcher in self.dispatchers.values():
+            dispatcher.faults = self.faults
         self.stalled: dict[int, int] = {}
+        self.moved: list[Moved] = []
+
+    def lodge(self, spare: Spare) -> None:
+        """Have models of a unit that fails for good go on on others; before the run.
+
+        Args:
+            spare: where a model may go on.
+        """
+        mover = Mover(self._clock, self.dispatchers, spare)
+        self.moved = mover.moved
+        for unit, dispatcher in self.dispatchers.items():
+            dispatcher.failed = functools.partial(mover, unit) if len(self.dispatchers) > 1 else None
 
     @property
     def start_ns(self) -> int:
@@ -123,9 +148,36 @@ class Crew:
         """Absolute time at which a window begins."""
         return self._lead.release(window)
 
+    def stretch(self, window: int) -> Stretch:
+        """What is in force in a window; of the first unit."""
+        return self._lead.stretch(window)
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """What was in force from which window on; of the first unit."""
+        return self._lead.stretches
+
     def at_work(self) -> bool:
         """Whether frames that were handed over still wait or are worked on."""
         return any(dispatcher.at_work() for dispatcher in self.dispatchers.values())
+
+    def tell(self, fates: Fates) -> None:
+        """Note the fates of frames there, too, as soon as they are decided; before the run."""
+        for dispatcher in self.dispatchers.values():
+            dispatcher.frames = ToldFrameLog(fates)
+        self.frames = self._lead.frames
+
+    def so_far(self) -> Crew:
+        """What has happened while the run goes on, for another thread; what happened last may be missing."""
+        members = list(self.dispatchers.values())
+        launches = [member.launches.snapshot() for member in members]
+        frames = [member.frames.snapshot() for member in members]
+        found = copy.copy(self)
+        found.launches = LaunchLog.of(_ordered(launches, [rows[:, LaunchLog.STARTED] for rows in launches]))
+        rows = _ordered(frames, [_known_ns(rows) for rows in frames])
+        found.frames = FrameLog.of(with_unread(rows, self._readers, ended=False))
+        found.stalled = _stalled(members)
+        return found
 
     def trace(self) -> Trace:
         """All packets of the run, in the order of their times."""
@@ -148,8 +200,10 @@ class Crew:
         """
         members = list(self.dispatchers.values())
         if len(members) == 1:
-            members[0].run(windows, stop=stop, on_idle=on_idle)
-            self.stalled = members[0].stalled
+            try:
+                members[0].run(windows, stop=stop, on_idle=on_idle)
+            finally:
+                self._merge(members)
             return
         start_ns = self._clock.now_ns() + LEAD_NS
         for member in members:
@@ -165,14 +219,32 @@ class Crew:
             else:
                 self._in_threads([part(member) for member in members])
         finally:
-            for member in reversed(members):  # the first one collects the events
-                try:
-                    member.end()
-                except BaseException as error:  # noqa: BLE001 - raised again when all units have ended
-                    self._failures.append(error)
-            self._merge(members)
+            self._end(members)
         if self._failures:
             raise self._failures[0]
+
+    def end_early(self) -> None:
+        """Begin no more windows, as where a stream has ended."""
+        for dispatcher in self.dispatchers.values():
+            dispatcher.ended = True
+
+    def abandon(self) -> None:
+        """Account for everything, though a unit does not come back from a launch; for another thread than the run's."""
+        members = list(self.dispatchers.values())
+        self._over = True
+        self.end_early()
+        until_ns = self._clock.now_ns() + _FAREWELL_NS
+        while len(self._away) < len(members) - 1 and self._clock.now_ns() < until_ns:
+            self._clock.sleep_until_ns(self._clock.now_ns() + _FAREWELL_NS // 100)
+        self._end(members)
+
+    def _end(self, members: Sequence[Dispatcher]) -> None:
+        for member in reversed(members):  # the first one collects the events
+            try:
+                member.end()
+            except BaseException as error:  # noqa: BLE001 - raised again when all units have ended
+                self._failures.append(error)
+        self._merge(members)
 
     def _work(
         self, member: Dispatcher, windows: int, stop: Callable[[], bool], on_idle: Callable[[int], None] | None
@@ -182,6 +254,7 @@ class Crew:
             member.keep_beat(windows, stop=stop, on_idle=on_idle)
         except BaseException as error:  # noqa: BLE001 - raised again when all units have ended
             self._failures.append(error)
+        self._away.append(member)
         if self._failures or member.ended:
             self._over = True
             for other in self.dispatchers.values():
@@ -240,39 +313,21 @@ class Crew:
             if feed.waits or feed.intake is not None:
                 feed.gate = _Gate(feed, [(self.dispatchers[unit], index, job) for unit, index, job in found])
                 continue
-            copies: defaultdict[str, Feed] = defaultdict(Feed)  # every window brings a frame: each unit counts itself
+            # Every release brings a frame: each unit counts itself.
+            copies = {unit: Feed(streams=feed.streams) for unit, _, _ in found}
             for unit, _, job in found:
                 job.feed = copies[unit]
             self._copies += [(feed, copy) for copy in copies.values()]
         for dispatcher in self.dispatchers.values():
             dispatcher.find_feeds()
 
-    def _connect(self, duties: Mapping[str, Duty]) -> None:
-        """Have each stage hand its frames to the next one, and the last one tell the first when a slot is free."""
-        stages: defaultdict[int, list[tuple[str, int, StageJob]]] = defaultdict(list)
-        for unit, duty in duties.items():
-            for index, job in enumerate(duty.jobs):
-                if isinstance(job, StageJob):
-                    stages[id(job.relay)].append((unit, index, job))
-        for found in stages.values():
-            found.sort(key=lambda entry: entry[2].position)
-            for (unit, _, job), (other, index, _) in itertools.pairwise(found):
-                job.onward = self._hand_over(job, unit, other, index)
-            (first, index, _), (_, _, last) = found[0], found[-1]
-            last.freed = _Freed(last, self.dispatchers[first], index)
-
-    def _hand_over(self, job: StageJob, unit: str, other: str, index: int) -> Callable[[int], None]:
-        desk, arrival_ns, size = self.dispatchers[other].desk, self._device.arrival_ns, job.onward_bytes
-
-        def hand_over(written_ns: int) -> None:
-            ready_ns = arrival_ns(unit, other, size, written_ns)  # a copy begins now, not when the stage starts
-            job.passed += 1
-            desk.put(Handed(ready_ns, index, job.passed, job.in_flight, job.started_ns))
-
-        return hand_over
-
     def _merge(self, members: Sequence[Dispatcher]) -> None:
         """One log of launches and one of frames."""
+        self.stalled = _stalled(members)
+        if len(members) == 1:
+            if self._readers:
+                self.frames = FrameLog.of(with_unread(members[0].frames.rows(), self._readers, ended=True))
+            return
         trace = self.trace()
         launches = [member.launches.rows() for member in members]
         begun = [
@@ -281,24 +336,10 @@ class Crew:
         ]
         self.launches = LaunchLog.of(_ordered(launches, begun))
         frames = [member.frames.rows() for member in members]
-        self.frames = FrameLog.of(_ordered(frames, [_known_ns(rows) for rows in frames]))
-        for member in members:
-            for window, stalled_ns in member.stalled.items():
-                self.stalled[window] = max(self.stalled.get(window, 0), stalled_ns)
-        for feed, copy in self._copies:
-            feed.delivered = max(feed.delivered, copy.delivered)
-
-
-class _Freed:
-    """Tells the first stage that the last one is done with a frame."""
-
-    def __init__(self, last: StageJob, first: Dispatcher, index: int) -> None:
-        self._relay, self._desk, self._index = last.relay, first.desk, index
-
-    def __call__(self, finished_ns: int) -> None:
-        relay = self._relay
-        relay.completed += 1
-        self._desk.put(Handed(finished_ns, self._index, relay.completed))
+        rows = _ordered(frames, [_known_ns(rows) for rows in frames])
+        self.frames = FrameLog.of(with_unread(rows, self._readers, ended=True))
+        for feed, own in self._copies:
+            feed.delivered = max(feed.delivered, own.delivered)
 
 
 class _Gate:
@@ -309,7 +350,6 @@ class _Gate:
 
     def __init__(self, feed: Feed, readers: Sequence[tuple[Dispatcher, int, Job]]) -> None:
         self._feed = feed
-        self._jobs = [job for _, _, job in readers]
         self._readers: defaultdict[Dispatcher, list[tuple[int, Job]]] = defaultdict(list)
         for dispatcher, index, job in readers:
             job.queue = SharedQueue(job.queue)
@@ -330,19 +370,41 @@ class _Gate:
                 return
             self._windows = window + 1
             frame = feed.delivered
-            if feed.waits and (feed.over or not all(job.accepts(frame, window) for job in self._jobs)):
+            if feed.waits and not all(d.room_for(feed, members, window) for d, members in self._readers.items()):
                 feed.waited += not feed.empty
                 return
-            if feed.intake is not None and not feed.intake.take():
+            came = feed.intake is None or feed.intake.take()
+            if not came:
+                feed.missing += 1
                 return
-            feed.delivered = frame + 1
+            feed.delivered = frame + came
             for dispatcher, members in self._readers.items():
-                dispatcher.admit(members, Arrival(frame, window), dispatcher.release(window), by_another=True)
+                for number in range(frame, frame + came):
+                    dispatcher.admit(members, Arrival(number, window), dispatcher.release(window), by_another=True)
 
 
 def _real(clock: Clock) -> RealClock:
     assert isinstance(clock, RealClock)
     return clock
+
+
+def _readers(jobs: Sequence[Job]) -> dict[int, Sequence[int]]:
+    """Models that read others -> these; each after those that it reads."""
+    left = {job.model: job.reading.models for job in jobs if job.reading is not None and job.model is not None}
+    found: dict[int, Sequence[int]] = {}
+    while left:
+        model = next(model for model, reads in left.items() if left.keys().isdisjoint(reads))
+        found[model] = left.pop(model)
+    return found
+
+
+def _stalled(members: Sequence[Dispatcher]) -> dict[int, int]:
+    """Window -> the most that the host kept one of the units' cores from running."""
+    found: dict[int, int] = {}
+    for member in members:
+        for window, stalled_ns in tuple(member.stalled.items()):
+            found[window] = max(found.get(window, 0), stalled_ns)
+    return found
 
 
 def _known_ns(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import heapq
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from framefit.core.events import Trace
-from framefit.core.workload import release_ns
+from framefit.core.grid import Grid
 from framefit.devices.clock import Clock, RealClock
 from framefit.devices.device import Array, Completion, Device
+from framefit.errors import InputError
 from framefit.runtime.bells import REHEARSAL_NS
 from framefit.runtime.instants import instants
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate, FrameLog, LaunchLog
+from framefit.runtime.log import Fate, FaultCause, LaunchLog
+from framefit.runtime.recovery import Recovery
 from framefit.runtime.rehearsal import stand_in
-from framefit.runtime.relay import Desk, Handed, StageJob
+from framefit.runtime.relay import Desk, GuestJob, Handed, StageJob
 from framefit.runtime.sinks import Sink
 from framefit.runtime.steady import steady
-from framefit.runtime.streams import Arrival, EndOfStream, Feed
-from framefit.runtime.traces import joined
+from framefit.runtime.streams import Arrival, EndOfStream
+from framefit.runtime.traces import Packets
+from framefit.runtime.windows import Windows
 
 __all__ = ["LEAD_NS", "Dispatcher", "Service", "instants", "steady"]
 
@@ -29,7 +33,6 @@ _IDLE_NS = 1_000_000  # sinks and progress get a turn only when this much of a w
 _PENDING_OUTPUTS = 64  # outputs that may wait for such a turn
 _PENDING_FRAMES = 1024  # whose fate may
 _DRAIN_WINDOWS = 256  # between two looks into the event buffer of a device on this host
-_MOST_PACKETS = 1 << 22  # that are kept, 32 bytes each
 _SETTLE_NS = 200_000  # the logs get a turn when this much is left
 LEAD_NS = 20_000_000
 """Between the call and the first release."""
@@ -45,8 +48,11 @@ class Service(Protocol):
     def finished(self, model: int) -> None:
         """A frame of that background model is done."""
 
+    def join(self) -> None:
+        """There is one background model more."""
 
-class Dispatcher:
+
+class Dispatcher(Windows):
     """One cooperative thread on one unit.
 
     In every window the priority models run at their reserved instants, in order.
@@ -59,7 +65,7 @@ class Dispatcher:
         device: executes.
         clock: the run's time; the device's own.
         jobs: priority models first, then background models in order of service.
-        rate_hz: windows a second; window k begins round(k x 1e9 / rate) after the first.
+        grid: when windows begin, and what they bring.
         guard_ns: kept free before each reserved instant.
         service: policy among background models.
         reserved: for each window of a repeating pattern, when priority jobs are due: pairs
@@ -67,32 +73,22 @@ class Dispatcher:
         stalls: reads how long the host kept this machine from running (ns, ever growing).
     """
 
-    _one_thread = True
-
     def __init__(
         self,
         device: Device,
         clock: Clock,
         jobs: Sequence[Job],
-        rate_hz: float,
+        grid: Grid,
         guard_ns: int,
         *,
         service: Service,
         reserved: Sequence[Sequence[tuple[int, int]]] | None = None,
         stalls: Callable[[], int] | None = None,
     ) -> None:
+        super().__init__(jobs, grid, guard_ns, reserved)
         self._device = device
         self._clock = clock
-        self._jobs = list(jobs)
-        self._models = [index if job.model is None else job.model for index, job in enumerate(jobs)]
-        self.find_feeds()
-        self._background = [(index, job) for index, job in enumerate(jobs) if not job.priority]
-        self._turns = {index: turn for turn, (index, _) in enumerate(self._background)}
-        self._needed: list[int | None] = [None] * len(self._background)  # quantiles of what each would launch next
-        self._rate_hz = rate_hz
-        self._guard_ns = guard_ns
         self._service = service
-        self._reserved = reserved or [[(0, index) for index, job in enumerate(jobs) if job.priority]]
         self._stalls = stalls
         self._stalled_ns = 0
         self._on_host = device.target.kind == "ort"  # else the device itself decides what it keeps
@@ -105,26 +101,15 @@ class Dispatcher:
         self._completed: deque[tuple[int, list[Arrival], int, int]] = deque()  # job, frames, start, finish
         self.collects = True
         """Whether it reads the device's events; of several units' dispatchers one does."""
-        self._traces: deque[Trace] = deque()
-        self._overwritten = 0  # packets
+        self._packets = Packets(device.events)
         self._drained = 0
-        self._next_release = 0
         self._last_finish = -1
         self._read_ns = 0, 0  # time, and this thread's on the processor
         self.ended = False
+        self._thread = 0
         self.launches = LaunchLog()
-        self.frames = FrameLog()
+        self._recovery = Recovery(self)
         self.stalled: dict[int, int] = {}
-        self.start_ns = 0
-        self.windows = 0
-
-    def find_feeds(self) -> None:
-        """Look up what brings frames to its jobs."""
-        self._feeds = _feeds(self._jobs)
-
-    def release(self, window: int) -> int:
-        """Absolute time at which a window begins."""
-        return self.start_ns + release_ns(window, self._rate_hz)
 
     def run(
         self,
@@ -151,30 +136,32 @@ class Dispatcher:
             self.end()
 
     def begin(self, start_ns: int) -> None:
-        """Make ready for a first release at ``start_ns``."""
+        """See :meth:`Windows.begin`."""
+        super().begin(start_ns)
         if self._stalls is not None:
             self._stalled_ns = self._stalls()
-        self.start_ns = self._next_release = start_ns
 
     def keep_beat(
         self, windows: int, *, stop: Callable[[], bool], on_idle: Callable[[int], None] | None = None
     ) -> None:
         """The loop of :meth:`run`, between :meth:`begin` and :meth:`end`."""
-        clock, pattern, understudy = self._clock, self._reserved, self._understudy()
+        clock, understudy, self._thread = self._clock, self._understudy(), threading.get_ident()
         agenda, awaited, coming, handed, bell = self._agenda, self._awaited, self._coming, *self.desk.parts
         clock.sleep_until_ns(self.start_ns)
-        upcoming = self.start_ns  # the first reserved instant from the next release on
+        self._most_windows = windows
         while not self.ended and not stop():
             now = clock.now_ns()
             while now >= (next_release := self._next_release) and self.windows < windows:
                 if self._dried_up():
                     self.ended = True
                     break
+                if self._asked or self._turning:
+                    self._turn_over()
                 self._deliver(self.windows)
-                agenda.extend((next_release + after, job) for after, job in pattern[self.windows % len(pattern)])
+                agenda.extend([(next_release + after, job) for after, job in self._due(self.windows)])
                 self.windows += 1
                 self._next_release = self.release(self.windows)
-                upcoming = self._next_reserved(self._next_release, windows)
+                self._upcoming = self._next_reserved()
             if handed or coming:
                 self._receive(now)
             if agenda and agenda[0][0] <= now:
@@ -191,7 +178,7 @@ class Dispatcher:
                 break
             if awaited:  # nothing else starts until they have run, or cannot come any more
                 awaited[:] = [index for index in awaited if self._jobs[index].owed]
-            if not awaited and self._serve(now, agenda[0][0] if agenda else upcoming):
+            if not awaited and self._serve(now, agenda[0][0] if agenda else self._upcoming):
                 continue
             wake = min(agenda[0][0], next_release) if agenda else next_release
             if coming:
@@ -215,20 +202,50 @@ class Dispatcher:
 
     def _accept(self, one: Handed, now: int) -> None:
         """A frame for a job, or the news that its next one may begin."""
+        if one.guest is not None:
+            self._receive_guest(one.guest, now)
+            return
         index, job, agenda = one.job, self._jobs[one.job], self._agenda
-        assert isinstance(job, StageJob)
-        if one.arrivals:
-            job.handed_on.append((list(one.arrivals), one.started_ns))
+        if one.source >= 0:
+            self._read(index, job, one)
+        elif one.arrivals:
+            assert isinstance(job, StageJob)
+            job.hand(one.arrivals, one.started_ns)
+        elif one.lost:
+            assert isinstance(job, StageJob)
+            job.lose(now)
         if not job.priority:
             self._needed[self._turns[index]] = job.next_ns
             return
         due = sum(job_due == index for _, job_due in agenda) - job.busy
-        if index in self._awaited:
+        if index in self._awaited and job.ready:
             self._awaited.remove(index)
-        elif len(job.handed_on) <= due:
+        elif job.waiting <= due:
             return  # it has an instant of its own
         # Behind what has begun, before whatever else is due.
         agenda.insert(1 if agenda and self._jobs[agenda[0][1]].busy else 0, (now, index))
+
+    def _receive_guest(self, job: GuestJob, now: int) -> None:
+        """A frame has come for a job of a unit that failed; the first time the job itself comes, too."""
+        if job.number < 0:
+            job.number = self.take_in(job)
+            if not job.priority:
+                self._service.join()
+        if not job.priority:
+            self._needed[self._turns[job.number]] = job.next_ns
+        elif job.waiting > sum(due_job == job.number for _, due_job in self._agenda) - job.busy:
+            behind = sum(due_ns <= now for due_ns, _ in self._agenda)  # its own models come first
+            self._agenda.insert(behind, (now, job.number))
+
+    def _read(self, index: int, job: Job, one: Handed) -> None:
+        """A result of a model that the job reads."""
+        assert job.reading is not None
+        for arrival, wanted in job.reading.add(one.source, one.arrivals[-1]):
+            released_ns = self.release(arrival.window)
+            if wanted:
+                self.admit([(index, job)], arrival, released_ns)
+            else:
+                self.frames.add(self._models[index], arrival.frame, Fate.SKIPPED, arrival.window, released_ns)
 
     def at_work(self) -> bool:
         """Whether frames that were handed over still wait or are worked on."""
@@ -238,9 +255,13 @@ class Dispatcher:
             if feed.intake is not None
         )
 
+    def signs(self) -> dict[int, object]:
+        """Threads that keep the beat -> what changes as long as they do; any thread may ask."""
+        return {self._thread: (self.windows, len(self.launches))}
+
     def trace(self) -> Trace:
         """All packets of the run, losses marked where they were noticed."""
-        return joined(self._traces, self._overwritten)
+        return self._packets.trace()
 
     def _understudy(self) -> Dispatcher | None:
         """A dispatcher of this kind whose only job has no effect; none where time is not real."""
@@ -248,7 +269,7 @@ class Dispatcher:
         stand = stand_in(job) if isinstance(self._clock, RealClock) else None
         if stand is None:
             return None
-        return type(self)(self._device, self._clock, [stand], self._rate_hz, 0, service=self._service)
+        return type(self)(self._device, self._clock, [stand], self._stretch.rung.grid, 0, service=self._service)
 
     def rehearse(self) -> None:
         """Go through a release and a launch of the first job, and forget it; for an understudy."""
@@ -261,68 +282,6 @@ class Dispatcher:
         job.clear()
         self.launches.clear()
         self.frames.clear()
-
-    def _next_reserved(self, next_release: int, windows: int) -> int:
-        """The first reserved instant from the next release on."""
-        if self.windows >= windows:
-            return next_release
-        due = self._reserved[self.windows % len(self._reserved)]
-        return next_release + (due[0][0] if due else 0)
-
-    def _dried_up(self) -> bool:
-        """Whether streams that wait have ended, and their frames are done."""
-        for feed, members in self._feeds:
-            if not feed.waits:
-                continue  # its end is noticed where a frame is read
-            sources = [source for _, job in members for source in job.sources.values()]
-            feed.over = feed.over or not all(source.has(feed.delivered) for source in sources)
-            dry = feed.over and not any(self._has_work(job) for _, job in members)
-            if dry and (feed.gate is None or feed.gate.dry(self)):
-                return True
-        return False
-
-    def _deliver(self, window: int) -> None:
-        """A frame of each feed arrives at every model that wants it, unless it has to wait."""
-        released_ns = self.release(window)
-        for feed, members in self._feeds:
-            if feed.gate is not None:
-                feed.gate(window)
-                for index, turn in self._turns.items():
-                    self._needed[turn] = self._jobs[index].next_ns
-                continue
-            frame = feed.delivered
-            if feed.waits and (feed.over or not all(job.accepts(frame, window) for _, job in members)):
-                feed.waited += not feed.empty
-                continue
-            if feed.intake is not None and not feed.intake.take():
-                continue  # an empty window
-            feed.delivered = frame + 1
-            self.admit(members, Arrival(frame, window), released_ns)
-
-    def admit(
-        self, members: Sequence[tuple[int, Job]], arrival: Arrival, released_ns: int, by_another: bool = False
-    ) -> None:
-        """A frame arrives at these jobs, with their numbers; ``by_another`` thread, before this one comes to it."""
-        frame, window = arrival
-        for index, job in members:
-            if frame % job.every:
-                self.frames.add(self._models[index], frame, Fate.SKIPPED, window, released_ns)
-                continue
-            dropped = self._put(job, arrival)
-            if self._one_thread and not by_another and index in self._turns:
-                self._needed[self._turns[index]] = job.next_ns
-            if dropped is not None:
-                fate = Fate.REFUSED if dropped.window == window else Fate.QUEUE_FULL
-                self.frames.add(self._models[index], dropped.frame, fate, dropped.window, self.release(dropped.window))
-
-    def _put(self, job: Job, frame: Arrival) -> Arrival | None:
-        return job.queue.put(frame)
-
-    def _take(self, job: Job) -> None:
-        job.take()
-
-    def _has_work(self, job: Job) -> bool:
-        return job.has_work
 
     def _serve(self, now: int, reserved: int) -> bool:
         """Launch the background segment that is due and fits, if there is one, and what follows it."""
@@ -352,6 +311,9 @@ class Dispatcher:
             except EndOfStream:
                 self.ended = True
                 return
+            except InputError as error:
+                self._stumble(index, job, error)
+                return
         window, frame, add = self.windows - 1, job.in_flight[-1].frame, self.launches.add
         segment, last, estimates, step = (
             job.next_segment,
@@ -373,9 +335,11 @@ class Dispatcher:
                 until_ns = min(latest_ns - estimates[segment + 1], self._next_release)
             try:
                 done = launch()
-            except BaseException:
+            except BaseException as error:  # noqa: BLE001 - raised again, if it is no fault that a run survives
                 add(program, window, frame, self._clock.now_ns(), -1, ready_ns, followed, -1)
-                raise
+                job.next_segment = segment
+                self._stumble(index, job, error)
+                return
             if segment == 0 and job.started_ns < 0:  # else an earlier stage has begun the frame
                 job.started_ns = done.started_ns
             finished = done.finished_ns
@@ -391,6 +355,12 @@ class Dispatcher:
         add(program, window, frame, done.started_ns, finished, ready_ns, followed, spent)
         if segment == last:
             self._complete(index, job, finished)
+
+    def _stumble(self, index: int, job: Job, error: BaseException) -> None:
+        """A launch failed, or a frame could not be read."""
+        self._last_finish = -1
+        if self._recovery.gives_up(index, job, error, self._clock.now_ns()) and not job.priority:
+            self._service.finished(self._turns[index])
 
     def _spent(self, done: Completion, read_at_ns: int, read_ns: int) -> int:
         """Time on the processor of the launch just done: without what this thread was off it since a reading.
@@ -408,14 +378,17 @@ class Dispatcher:
             job.onward(finished_ns)  # first of all: another unit waits for it
         else:
             self._completed.append((index, job.in_flight, job.started_ns, finished_ns))
-            if job.tap is not None:
-                job.tap(job.in_flight, job.started_ns, finished_ns)
+            for tell in job.told:
+                tell(job.in_flight, job.started_ns, finished_ns)
             for sink, names in job.sinks:
                 self._outputs.append((sink, job.in_flight[-1].frame, job.execution.results(names)))
-        job.execution.finish()
+        if not job.execution.finish():
+            self.faults.add(self._models[index], job.in_flight[-1].frame, self.windows - 1, FaultCause.STATE)
         if job.freed is not None:
             job.freed(finished_ns)
         job.in_flight, job.next_segment, job.started_ns = [], 0, -1
+        if job.following is not None:
+            job.take_up(job.following)
         if not job.priority:
             self._service.finished(self._turns[index])
         self._relieve()
@@ -425,11 +398,14 @@ class Dispatcher:
         for _ in range(len(self._completed)):
             index, arrivals, started_ns, finished_ns = self._completed.popleft()
             # Frames that are consumed together are as late as the newest of them.
-            deadline_ns = self._jobs[index].deadline_ns
-            late = deadline_ns is not None and finished_ns - self.release(arrivals[-1].window) > deadline_ns
+            newest = arrivals[-1].window
+            parts, released_ns = self.stretch(newest).rung.parts, self.release(newest)
+            deadline_ns = (parts[index] if index < len(parts) else self._jobs[index]).deadline_ns
+            late = deadline_ns is not None and finished_ns - released_ns > deadline_ns
             fate = Fate.LATE if late else Fate.DONE
             for frame, window in arrivals:
-                self.frames.add(self._models[index], frame, fate, window, self.release(window), started_ns, finished_ns)
+                at = released_ns if window == newest else self.release(window)
+                self.frames.add(self._models[index], frame, fate, window, at, started_ns, finished_ns)
 
     def _relieve(self) -> None:
         """Hand outputs out, and account for frames, where there never was time to."""
@@ -444,8 +420,12 @@ class Dispatcher:
         left_ns = wake - self._clock.now_ns()
         if left_ns >= _SETTLE_NS:
             self._account()
-            self.launches.settle()
+            fresh = self.launches.settle()
             self.frames.settle()
+            if self.watch is not None:
+                self.watch(fresh)
+            if self._asked and wake == self._next_release:
+                self._turn_over()
         if left_ns < _IDLE_NS:
             return
         while self._outputs and wake - self._clock.now_ns() >= _IDLE_NS:
@@ -459,14 +439,8 @@ class Dispatcher:
         if on_idle is not None and wake - self._clock.now_ns() >= _IDLE_NS:
             on_idle(self.windows)
         if self._on_host and self.collects and self.windows - self._drained >= _DRAIN_WINDOWS:
-            self._collect()
-
-    def _collect(self) -> None:
-        """Take the device's packets; of a long run the first ones are given up."""
-        self._traces.append(self._device.events())
-        self._drained = self.windows
-        while len(self._traces) > 1 and sum(map(len, self._traces)) > _MOST_PACKETS:
-            self._overwritten += len(self._traces.popleft())
+            self._packets.collect()
+            self._drained = self.windows
 
     def _hand_out(self) -> None:
         while self._outputs:
@@ -484,14 +458,7 @@ class Dispatcher:
             if known and min(known) < job.feed.delivered:  # a stream may turn out to be shorter than what was released
                 self.frames.forget(self._models[index], min(known))
         if self.collects:
-            self._collect()
+            self._packets.collect()
         self._hand_out()
-
-
-def _feeds(jobs: Sequence[Job]) -> list[tuple[Feed, list[tuple[int, Job]]]]:
-    """Each feed with the jobs that it serves, and their numbers."""
-    found: dict[int, tuple[Feed, list[tuple[int, Job]]]] = {}
-    for index, job in enumerate(jobs):
-        if job.reads_streams:
-            found.setdefault(id(job.feed), (job.feed, []))[1].append((index, job))
-    return list(found.values())
+        for model, frames in self.faults.refused.items():
+            self.frames.refuse(model, frames, Fate.NOT_FINITE)

@@ -10,13 +10,18 @@ import msgspec
 import numpy as np
 
 from framefit.core.model import Model, TensorInfo
-from framefit.devices.device import Array, Binding, Completion, Device, Tensors, allocate, random_inputs
+from framefit.core.program import Operation
+from framefit.devices.device import Array, Binding, Completion, Device, Handle, Tensors, allocate, random_inputs
+from framefit.devices.faulty import FaultyDevice
 from framefit.errors import FramefitError, InputError
 from framefit.runtime.buffers import frame_sets, runs_of, unit_bytes
 from framefit.runtime.functions import told
+from framefit.runtime.job import Launchable
 from framefit.runtime.prepare import Preparation
+from framefit.runtime.stacking import one_frame, place_of
+from framefit.runtime.state import Feedback, check_state
 
-__all__ = ["Execution", "Postprocess", "Prepare", "check_state", "greatest_difference", "one_frame"]
+__all__ = ["Execution", "Postprocess", "Prepare", "check_state", "greatest_difference"]
 
 Prepare = Callable[[Array], Array]  # a raw frame -> one frame of an input
 Postprocess = Callable[[dict[str, Array]], dict[str, Array]]  # all outputs -> what replaces them
@@ -49,12 +54,21 @@ class Execution:
             last launch.
         slots: frames that may be in flight in its stages. There is one where a frame needs state that
             a later stage gives.
+        together: first and last of segments that :meth:`recut` may join: the tensors of such launches are
+            kept apart in memory, too.
 
     Raises:
         InputError: ``state`` or ``prepare`` names no input or output, shapes differ, or
             ``frames`` do not divide an input.
         DeviceError: a segment cannot be compiled.
     """
+
+    bounds: tuple[tuple[int, int], ...]
+    parts: tuple[Model, ...]
+    labels: tuple[str, ...]
+    operations: tuple[tuple[Operation, ...], ...]
+    _bindings: list[list[Binding]]
+    _last: int
 
     def __init__(
         self,
@@ -70,10 +84,10 @@ class Execution:
         prepare: Mapping[str, Prepare] | None = None,
         postprocess: Postprocess | None = None,
         slots: int = 1,
+        together: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.name = name or model.name
         self.model = model
-        self.bounds = tuple(segments)
         self.state = dict(state or {})
         self._device = device
         self.frames = frames
@@ -82,37 +96,24 @@ class Execution:
         self._one = {t.name: one_frame(t, frames, frames_axis, f"model {self.name!r}") for t in self.inputs}
         self._shapes = {name: _accepted(tensor) for name, tensor in self._one.items()}
         self._prepare = self._check_prepare(prepare or {})
-        whole = len(segments) == 1
-        self.parts = tuple(model if whole else model.segment(first, last) for first, last in segments)
-        self.labels = (self.name,) if whole else tuple(f"{self.name}.{index}" for index in range(len(segments)))
+        self._compiled: dict[tuple[int, int], tuple[str, Handle]] = {}
         self.units = (unit,) * len(segments) if isinstance(unit, str) else tuple(unit)
-        handles = [
-            device.compile(part, name, label)
-            for part, name, label in zip(self.parts, self.units, self.labels, strict=True)
-        ]
-        self.operations = tuple(handle.operations for handle in handles)
+        self._compile(segments, self.name)
         self.slots = 1 if self._waits_for_state() else slots
-        self._tensors = frame_sets(model, self.parts, self.units, self.state, self.slots)
-        self.unit_bytes = unit_bytes(model, self.bounds, self.units, self.state, slots=self.slots)
+        self._tensors = frame_sets(model, self.parts, self.units, self.state, self.slots, together)
+        self.unit_bytes = unit_bytes(model, self.bounds, self.units, self.state, slots=self.slots, together=together)
         self.memory_bytes = sum(self.unit_bytes.values())
-        self._bindings: list[list[Binding]] = [
-            [handle.bind(tensors) for handle in handles] for tensors in self._tensors
-        ]
-        self._turn = 0  # of the sets
         self._output_names = tuple(tensor.name for tensor in model.outputs)
-        self._last = len(self.parts) - 1
-        producer = {tensor.name: index for index, part in enumerate(self.parts) for tensor in part.outputs}
-        self._outputs = [
-            {name: bindings[producer[name]].output for name in self._output_names if name in producer}
-            for bindings in self._bindings
-        ]
+        self._turn = 0  # of the sets
+        self._bind()
         self._places = [
             [
-                {t.name: _slice(tensors[t.name], self._one[t.name], number, frames_axis) for t in self.inputs}
+                {t.name: place_of(tensors[t.name], self._one[t.name], number, frames_axis) for t in self.inputs}
                 for number in range(frames)
             ]
             for tensors in self._tensors
         ]
+        self._guarded = False
         self._waiting: Sequence[Tensors] = ()
         self._results: dict[str, Array] | None = None
 
@@ -247,10 +248,43 @@ class Execution:
                 )
         return {name: np.array(found[name]) for name in (found if names is None else names)}
 
-    def finish(self) -> None:
-        """The frame is done: its state becomes the next one's."""
+    def finish(self) -> bool:
+        """The frame is done: its state becomes the next one's; false where that is not finite: it keeps its own."""
         self._results = None
+        fit = not self._guarded or self._feedback.settle(self._tensors[self._turn])
         self._turn = (self._turn + 1) % len(self._bindings)
+        return fit
+
+    def abandon(self) -> None:
+        """The frame is given up: the next one takes its place, and finds the state that this one found."""
+        self._waiting, self._results = (), None
+
+    def pass_over(self) -> None:
+        """The same, where an earlier stage has worked on the frame: its place stays empty."""
+        self._results = None
+        self._feedback.keep(self._tensors[self._turn])
+        self._turn = (self._turn + 1) % len(self._bindings)
+
+    def guard_state(self, guarded: bool) -> None:
+        """Whether to look at the state that each frame leaves: numbers that are none would never go away again."""
+        self._guarded = guarded and bool(self.state)
+
+    def replace(self, other: Execution) -> None:
+        """Go on instead of another execution of the model, on another unit: with its state, through its device."""
+        tensors, before = self._tensors[self._turn], other._tensors[other._turn]
+        for name in self.state:
+            np.copyto(tensors[name], before[name])
+        self.guard_state(other._guarded)
+        self.through(other._device)
+
+    def through(self, device: Device) -> None:
+        """Submit launches by way of another device from here on: its own, or that one with faults."""
+        self._device = device
+        if not isinstance(device, FaultyDevice):
+            return
+        for bindings in self._bindings:
+            for binding, label, unit, part in zip(bindings, self.labels, self.units, self.parts, strict=True):
+                device.know(binding, label, unit, [tensor.name for tensor in part.outputs])
 
     def stages(self) -> tuple[Execution, ...]:
         """What runs on one unit each, in order: executions of a part of the segments, with a frame in flight each.
@@ -276,7 +310,38 @@ class Execution:
         self.labels, self.units, self.operations = self.labels[mine], self.units[mine], self.operations[mine]
         self.parts, self.bounds = self.parts[mine], self.bounds[mine]
         self._bindings = [bindings[mine] for bindings in self._bindings]
+        self._feedback = Feedback(self.state, self.parts)
         self._last, self._turn, self._waiting, self._results = last - first, 0, (), None
+
+    def recut(self, segments: Sequence[tuple[int, int]], name: str) -> Execution:
+        """The model cut in another way, on one unit, over the same tensors: a frame may go on from one in another.
+
+        Args:
+            segments: first and last layer of each: some of this one's joined, as ``together`` said.
+            name: prefix of the labels of segments that no other cut has.
+
+        Raises:
+            DeviceError: a segment cannot be compiled.
+        """
+        other = copy.copy(self)
+        other.cut(segments, name)
+        return other
+
+    def cut(self, segments: Sequence[tuple[int, int]], name: str) -> None:
+        """Be cut like this from here on; see :meth:`recut`."""
+        self.name, self.units = name, self.units[:1] * len(segments)
+        self._compile(segments, name)
+        self._bind()
+
+    @property
+    def flight(self) -> tuple[int, Sequence[Tensors], dict[str, Array] | None]:
+        """What is in flight: the number of its set of tensors, frames not handed over yet, and results."""
+        return self._turn, self._waiting, self._results
+
+    def follow(self, other: Launchable) -> None:
+        """Go on with the frame that another cut of the same model, over the same tensors, has in flight."""
+        assert isinstance(other, Execution)
+        self._turn, self._waiting, self._results = other.flight
 
     def reset(self) -> None:
         """Zero the state."""
@@ -292,6 +357,31 @@ class Execution:
         outputs = {tensor.name: self.output(tensor.name).copy() for tensor in self.model.outputs}
         self.finish()
         return outputs
+
+    def _compile(self, segments: Sequence[tuple[int, int]], name: str) -> None:
+        """Be cut into these segments; one that was compiled for another cut is not compiled again."""
+        whole = len(segments) == 1
+        model, device, compiled = self.model, self._device, self._compiled
+        self.bounds = tuple(segments)
+        self.parts = tuple(model if whole else model.segment(first, last) for first, last in segments)
+        for index, (bounds, part, unit) in enumerate(zip(self.bounds, self.parts, self.units, strict=True)):
+            if bounds not in compiled:
+                label = name if whole else f"{name}.{index}"
+                compiled[bounds] = label, device.compile(part, unit, label)
+        self.labels = tuple(compiled[bounds][0] for bounds in self.bounds)
+        self.operations = tuple(compiled[bounds][1].operations for bounds in self.bounds)
+
+    def _bind(self) -> None:
+        """Attach the segments to their tensors."""
+        handles = [self._compiled[bounds][1] for bounds in self.bounds]
+        self._bindings = [[handle.bind(tensors) for handle in handles] for tensors in self._tensors]
+        self._last = len(handles) - 1
+        producer = {tensor.name: index for index, part in enumerate(self.parts) for tensor in part.outputs}
+        self._outputs = [
+            {name: bindings[producer[name]].output for name in self._output_names if name in producer}
+            for bindings in self._bindings
+        ]
+        self._feedback = Feedback(self.state, self.parts)
 
     def _raw(self, tensor: TensorInfo) -> TensorInfo:
         """What a stream is asked for."""
@@ -369,44 +459,13 @@ class Execution:
         return any(gives.get(sink, 0) > reads.get(source, stage_of[-1]) for source, sink in self.state.items())
 
 
-def check_state(model: Model, state: Mapping[str, str], name: str) -> None:
-    """Refuse state that cannot be fed back.
-
-    Args:
-        model: whose inputs and outputs they are.
-        state: graph input -> output that is fed back to it.
-        name: of the model, for messages.
-
-    Raises:
-        InputError: no such input or output, shapes differ, or an output feeds two inputs.
-    """
-    inputs = {tensor.name: tensor for tensor in model.inputs}
-    outputs = {tensor.name: tensor for tensor in model.outputs}
-    fed_back: dict[str, str] = {}
-    for source, sink in state.items():
-        where = f"model {name!r}, state.{source}"
-        if (other := fed_back.setdefault(sink, source)) != source:
-            raise InputError(f"output {sink!r} already feeds {other!r}", where=where, remedy="feed it back once")
-        if source not in inputs:
-            raise InputError(f"no input {source!r}; inputs: {', '.join(inputs)}", where=where, remedy="correct it")
-        if sink not in outputs:
-            raise InputError(f"no output {sink!r}; outputs: {', '.join(outputs)}", where=where, remedy="correct it")
-        if outputs[sink].shape not in (None, inputs[source].shape) or outputs[sink].dtype != inputs[source].dtype:
-            raise InputError(
-                f"output {sink!r} is {outputs[sink].dtype} {outputs[sink].shape}, "
-                f"the input {inputs[source].dtype} {inputs[source].shape}",
-                where=where,
-                remedy="feed back an output of the input's shape",
-            )
-
-
 class _NoDevice:
     """Stands in for a device: submits nothing."""
 
     def __init__(self, device: Device) -> None:
         self.target, self.clock = device.target, device.clock
         self.compile, self.fusions, self.events = device.compile, device.fusions, device.events
-        self.arrival_ns = device.arrival_ns
+        self.arrival_ns, self.terminate = device.arrival_ns, device.terminate
 
     def submit(self, binding: Binding) -> Completion:  # noqa: ARG002 - the protocol's form
         now_ns = self.clock.now_ns()
@@ -417,36 +476,6 @@ def _accepted(tensor: TensorInfo) -> tuple[tuple[int, ...] | None, ...]:
     """Shapes that fit an input: its own, also without a leading 1."""
     shape = tensor.shape
     return (shape, shape[1:]) if shape and shape[0] == 1 else (shape,)
-
-
-def one_frame(tensor: TensorInfo, frames: int, axis: int, where: str) -> TensorInfo:
-    """An input's part for one of several frames stacked along ``axis``.
-
-    Raises:
-        InputError: there is no such axis, or it cannot be divided.
-    """
-    if frames == 1:
-        return tensor
-    shape = list(tensor.shape or ())
-    if not -len(shape) <= axis < len(shape) or shape[axis] % frames:
-        raise InputError(
-            f"input {tensor.name!r} is {shape}: {frames} frames cannot be stacked along axis {axis}",
-            where=where,
-            remedy="correct frames and frames_axis, or give shapes",
-        )
-    shape[axis] //= frames
-    return msgspec.structs.replace(tensor, shape=tuple(shape))
-
-
-def _slice(array: Array, one: TensorInfo, number: int, axis: int) -> Array:
-    """Where frame ``number`` lies in an input."""
-    if array.shape == one.shape:
-        return array
-    assert one.shape is not None
-    size = one.shape[axis]
-    places: list[slice] = [slice(None)] * array.ndim
-    places[axis] = slice(number * size, (number + 1) * size)
-    return array[tuple(places)]
 
 
 def greatest_difference(joined: Tensors, whole: Tensors) -> float:

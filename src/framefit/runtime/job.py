@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from framefit.core.model import TensorInfo
+from framefit.core.workload import OnError
 from framefit.devices.device import Array, Completion, Tensors
+from framefit.runtime.reading import Reading
 from framefit.runtime.sinks import Sink
 from framefit.runtime.streams import Arrival, Feed, Queue, Stream
 
-__all__ = ["Job", "Launchable"]
+__all__ = ["Job", "Launchable", "Part"]
 
 
 class Launchable(Protocol):
@@ -31,11 +33,44 @@ class Launchable(Protocol):
     def step(self, index: int) -> Callable[[], Completion]:
         """What runs a segment of the frame in flight; made ready before the segment ahead of it runs."""
 
+    def output(self, name: str) -> Array:
+        """An output of the frame in flight; valid until the next frame's launches."""
+
     def results(self, names: Sequence[str] | None = None) -> dict[str, Array]:
         """Copies of the outputs of the frame in flight."""
 
-    def finish(self) -> None:
-        """The frame is done."""
+    def finish(self) -> bool:
+        """The frame is done; whether the next one may have its state, if there is any."""
+
+    def abandon(self) -> None:
+        """The frame is given up: the next one takes its place, and finds the state of before."""
+
+    def pass_over(self) -> None:
+        """The same, where an earlier stage has worked on the frame: its place stays empty."""
+
+    def follow(self, other: Launchable) -> None:
+        """Go on with what another cut of the same model, which shares its tensors, has come to."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A job's part in a timetable.
+
+    Attributes:
+        execution: what it launches.
+        first_program: number of its first segment's program.
+        estimates_ns: planned quantile of each segment.
+        deadline_ns: after release; ``None``: none.
+        begins: first layer of each segment.
+        finest: cut wherever any timetable cuts it; ``None``: no other one cuts it elsewhere.
+    """
+
+    execution: Launchable
+    first_program: int
+    estimates_ns: Sequence[int]
+    deadline_ns: int | None
+    begins: Sequence[int] = ()
+    finest: Part | None = None
 
 
 @dataclass
@@ -58,8 +93,14 @@ class Job:
         model: its number in the log of frames; ``None``: that of the job.
         onward: hands the frame in flight on to another unit, told since when it can; ``None``: it is done.
         freed: told when a frame is done; ``None``: nobody waits for that.
-        tap: told of every frame as soon as it is done: what was in flight, when it started and
-            finished; ``None``: nobody is. The outputs are still those of that frame.
+        told: of every frame as soon as it is done: what was in flight, when it started and
+            finished. The outputs are still those of that frame.
+        reading: brings its frames, instead of the feed, where it reads other models.
+        readers: first jobs of the models that read this one.
+        begins: first layer of each segment; of no account where there is one timetable.
+        following: part that it takes up when the frame in flight is done; ``None``: it keeps this one.
+        on_error: what a launch that fails means: try it again once, give the frame up, or end the run.
+        moved_to: the job that takes its frames, on another unit, since its own one fails; ``None``: it does so itself.
     """
 
     execution: Launchable
@@ -73,32 +114,72 @@ class Job:
     every: int = 1
     frames: int = 1
     feed: Feed = field(default_factory=Feed)
-    tap: Callable[[Sequence[Arrival], int, int], None] | None = None
+    told: list[Callable[[Sequence[Arrival], int, int], None]] = field(default_factory=list)
     model: int | None = None
+    reading: Reading | None = None
+    readers: list[Job] = field(default_factory=list)
     onward: Callable[[int], None] | None = None
     freed: Callable[[int], None] | None = None
     next_segment: int = 0
     in_flight: list[Arrival] = field(default_factory=list)
     started_ns: int = -1
+    begins: Sequence[int] = (0,)
+    following: Part | None = None
+    on_error: OnError = "stop"
+    moved_to: Job | None = None
     _inputs: tuple[TensorInfo, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self._inputs = self.execution.frame_inputs
 
     @property
+    def part(self) -> Part:
+        """Its present part."""
+        return Part(self.execution, self.first_program, self.estimates_ns, self.deadline_ns, self.begins)
+
+    def take_up(self, part: Part) -> None:
+        """Have another part from here on, between two launches.
+
+        A frame in flight goes on where it is; where no segment begins there, in the finest segments to its end.
+        """
+        self.deadline_ns, self.following = part.deadline_ns, None
+        if part.execution is self.execution:  # another thread may be at it
+            self.estimates_ns, self.begins = part.estimates_ns, part.begins
+            return
+        if self.next_segment:
+            layer = self.begins[self.next_segment]
+            if layer not in part.begins and part.finest is not None:
+                self.following, part = part, part.finest
+            self.next_segment = list(part.begins).index(layer)
+        part.execution.follow(self.execution)
+        self.execution, self.first_program = part.execution, part.first_program
+        self.estimates_ns, self.begins = part.estimates_ns, part.begins
+
+    @property
     def reads_streams(self) -> bool:
         """Whether frames come to it from a feed."""
-        return True
+        return self.reading is None
 
     @property
     def owed(self) -> bool:
         """Whether a frame that has come is still on its way to this job."""
-        return False
+        return self.reading is not None and self.reading.owed
+
+    @property
+    def pending(self) -> bool:
+        """Whether a frame that has come is still to be done."""
+        return self.ready or self.owed
 
     @property
     def has_work(self) -> bool:
-        """Whether a frame that has come is still to be done."""
-        return self.ready
+        """The same, of models that read it, and where it has moved to, too."""
+        elsewhere = self.readers if self.moved_to is None else [*self.readers, self.moved_to]
+        return self.pending or any(job.has_work for job in elsewhere)
+
+    @property
+    def waiting(self) -> int:
+        """Frames that others have handed over: launches of the model that it can begin at once."""
+        return 0 if self.reading is None else len(self.queue) // self.frames
 
     @property
     def busy(self) -> bool:
@@ -115,14 +196,28 @@ class Job:
         """Planned quantile of what it would launch next; ``None``: nothing."""
         return self.estimates_ns[self.next_segment] if self.ready else None
 
-    def accepts(self, frame: int, window: int) -> bool:
-        """Whether a frame may come in this window: it is skipped, or there is room for it.
+    def accepts(self, frame: int, turn: int) -> bool:
+        """Whether a frame may come now: it is skipped, or there is room for it.
 
-        A priority model of ``every`` n has its instants in windows 0, n, 2n, ...: there only.
+        A priority model of ``every`` n has its instants at turns 0, n, 2n, ... of its stream: there only.
         """
         if frame % self.every:
             return True
-        return not (self.queue.full or (self.priority and window % self.every))
+        return not (self.queue.full or (self.priority and turn % self.every)) and self.room_behind(self.backlog + 1)
+
+    @property
+    def backlog(self) -> int:
+        """Frames that came and are not done."""
+        return len(self.queue) + len(self.in_flight)
+
+    def room_behind(self, coming: int) -> bool:
+        """Whether models that read this one have room for all that it will give; ``coming``: frames until then."""
+        for reader in self.readers:
+            assert reader.reading is not None
+            results = -(-coming // self.frames) + reader.reading.on_the_way
+            if len(reader.queue) + results > reader.queue.depth or not reader.room_behind(results + reader.backlog):
+                return False
+        return True
 
     def read(self, frame: int) -> dict[str, Array]:
         """A frame's tensors."""
@@ -142,6 +237,19 @@ class Job:
             return
         read = [self.read(arrival.frame) for arrival in self.in_flight]
         self.execution.load(read[0] if self.frames == 1 else read)
+
+    @property
+    def entry(self) -> Job:
+        """Where the model's frames wait."""
+        return self
+
+    def give_up(self, now_ns: int) -> list[Arrival]:  # noqa: ARG002 - a stage tells the others
+        """Let the frame in flight go, unfinished; what it consisted of."""
+        left, self.in_flight, self.next_segment, self.started_ns = self.in_flight, [], 0, -1
+        self.execution.abandon()
+        if self.following is not None:
+            self.take_up(self.following)
+        return left
 
     def clear(self) -> list[Arrival]:
         """Forget all frames; those in flight and those that wait."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Collection
 from enum import IntEnum
 from typing import Self
 
@@ -11,7 +12,9 @@ import numpy.typing as npt
 
 from framefit.core.program import Launches
 
-__all__ = ["Fate", "Fates", "FrameLog", "LaunchLog", "ToldFrameLog"]
+__all__ = ["Fate", "Fates", "FaultCause", "FaultLog", "FrameLog", "LaunchLog", "ToldFrameLog"]
+
+_MOST_TEXTS = 256  # of faults; a model that fails in every window says much the same
 
 
 class Fate(IntEnum):
@@ -23,6 +26,22 @@ class Fate(IntEnum):
     RUN_ENDED = 3
     SKIPPED = 4
     REFUSED = 5
+    FAILED = 6
+    HUNG = 7
+    UNREADABLE = 8
+    DEGRADED = 9
+    NOT_FINITE = 10
+    NOT_GIVEN = 11
+
+
+class FaultCause(IntEnum):
+    """What went wrong with a frame."""
+
+    ERROR = 0
+    HANG = 1
+    INPUT = 2
+    NOT_FINITE = 3
+    STATE = 4
 
 
 class _Table:
@@ -44,10 +63,11 @@ class _Table:
     def __len__(self) -> int:
         return (len(self._cells) + len(self._fresh)) // len(self.columns)
 
-    def settle(self) -> None:
-        """Move what was appended lately to where it takes little room."""
+    def settle(self) -> list[int]:
+        """Move what was appended lately to where it takes little room; these rows, one after the other."""
         fresh, self._fresh = self._fresh, []  # set aside first: another thread may append
         self._cells.fromlist(fresh)
+        return fresh
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -140,11 +160,65 @@ class FrameLog(_Table):
         """Append a frame."""
         self._fresh.extend((model, frame, fate, released_ns, started_ns, finished_ns, window))
 
+    def refuse(self, model: int, frames: Collection[int], fate: Fate) -> None:
+        """Frames of a model that were thought done have another fate after all."""
+        rows = self.rows()
+        found = (rows[:, self.MODEL] == model) & np.isin(rows[:, self.FRAME], list(frames))
+        rows[found & (rows[:, self.FATE] <= Fate.LATE), self.FATE] = fate
+        self._cells = array("q", rows.tobytes())
+
     def forget(self, model: int, first: int) -> None:
         """Strike the frames of a model from number ``first`` on: its stream did not have them."""
         rows = self.rows()
         beyond = (rows[:, self.MODEL] == model) & (rows[:, self.FRAME] >= first)
         self._cells = array("q", rows[~beyond].tobytes())
+
+
+class FaultLog(_Table):
+    """What went wrong, in order: launches that failed, frames that could not be read, numbers that are none.
+
+    Columns: the model's number, the newest frame, the window (-1: not known), :class:`FaultCause`, and which text.
+    """
+
+    columns = ("model", "frame", "window", "fault", "text")
+    MODEL, FRAME, WINDOW, FAULT, TEXT = range(5)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        """Of errors, each once."""
+        self.degraded: set[int] = set()
+        """Models that rest: they have failed again and again, and nothing of them has succeeded since."""
+        self.refused: dict[int, list[int]] = {}
+        """Frames of models whose outputs were not handed on."""
+
+    def add(self, model: int, frame: int, window: int, fault: FaultCause, text: str = "") -> None:
+        """Append a fault."""
+        if text not in self.texts and len(self.texts) < _MOST_TEXTS:
+            self.texts.append(text)
+        self._fresh.extend((model, frame, window, fault, self.texts.index(text) if text in self.texts else -1))
+
+    def refuse(self, model: int, frame: int) -> None:
+        """The outputs of a frame are not handed on."""
+        self.refused.setdefault(model, []).append(frame)
+
+    def counts(self, model: int) -> dict[FaultCause, int]:
+        """How often a model had each; those that it never had are missing."""
+        rows = self.snapshot()
+        faults, counts = np.unique(rows[rows[:, self.MODEL] == model, self.FAULT], return_counts=True)
+        return {FaultCause(fault): int(count) for fault, count in zip(faults.tolist(), counts.tolist(), strict=True)}
+
+    def not_finite(self) -> dict[int, list[int]]:
+        """Model -> frames with outputs that are not finite."""
+        rows, found = self.snapshot(), dict[int, list[int]]()
+        for model, frame in rows[rows[:, self.FAULT] == FaultCause.NOT_FINITE][:, :2].tolist():
+            found.setdefault(model, []).append(frame)
+        return found
+
+    def told(self) -> dict[tuple[int, int], str]:
+        """Model and frame -> the text of what went wrong last."""
+        rows = self.snapshot().tolist()
+        return {(row[self.MODEL], row[self.FRAME]): self.texts[row[self.TEXT]] for row in rows if row[self.TEXT] >= 0}
 
 
 class Fates:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.frames import Fated, FrameTable
-from framefit.core.results import Metrics, Miss, ModelMetrics, Percentiles, StreamMetrics
-from framefit.core.timetable import PlannedModel, Timetable
+from framefit.core.frames import FrameTable
+from framefit.core.results import Metrics, ModelMetrics, Percentiles, StreamMetrics, Switch, UnitMetrics
+from framefit.core.timetable import PlannedModel, Timetable, Window
 from framefit.runtime.crew import Crew
 from framefit.runtime.dispatcher import Dispatcher
-from framefit.runtime.log import Fate, FrameLog, LaunchLog
+from framefit.runtime.fates import FATED, FLAGGED
+from framefit.runtime.log import Fate, FaultCause, FrameLog, LaunchLog
+from framefit.runtime.misses import misses
 
 __all__ = [
     "RunFigures",
-    "fated",
     "figures",
     "frame_records",
     "miss_ratio_upper",
-    "misses",
     "model_metrics",
     "priority_ns",
     "run_metrics",
@@ -31,16 +31,13 @@ __all__ = [
     "unit_figures",
 ]
 
-_FATES: dict[Fate, Fated] = {
-    Fate.DONE: ("done", ""),
-    Fate.LATE: ("late", "finished after its deadline"),
-    Fate.QUEUE_FULL: ("dropped", "a newer frame took its place in the queue"),
-    Fate.REFUSED: ("dropped", "the queue was full"),
-    Fate.RUN_ENDED: ("dropped", "the run ended"),
-    Fate.SKIPPED: ("skipped", "every"),
+_FAULTS = {
+    FaultCause.ERROR: "error",
+    FaultCause.HANG: "hang",
+    FaultCause.INPUT: "input",
+    FaultCause.NOT_FINITE: "not finite",
+    FaultCause.STATE: "state",
 }
-
-Cause = Literal["late wake-up", "overrun", "own duration", "backlog", "contention", "host stall", "stream", "run ended"]
 
 
 @dataclass(frozen=True)
@@ -52,11 +49,6 @@ class RunFigures:
     packing_loss_ratio: float
     estimate_exceeded_ratio: float
     dispatch_ns: Percentiles
-
-
-def fated(fate: Fate) -> Fated:
-    """A fate in words, and its reason."""
-    return _FATES[fate]
 
 
 def miss_ratio_upper(missed: int, releases: int) -> float:
@@ -78,6 +70,7 @@ def model_metrics(
     *,
     windows: int,
     rate_hz: float,
+    shortest_hz: float | None = None,
     bounds_hz: tuple[float, float] | None,
     overhead_ratio: float,
 ) -> ModelMetrics:
@@ -89,6 +82,7 @@ def model_metrics(
         frames: fates of all frames.
         windows: begun in the run.
         rate_hz: windows a second.
+        shortest_hz: the same, were all as long as the shortest: ages are counted in these; default: they are.
         bounds_hz: fluid and packing bound; background models only.
         overhead_ratio: of its segmentation, as measured around the run.
     """
@@ -119,7 +113,7 @@ def model_metrics(
         release_to_finish_ns=Percentiles.of(age),
         miss_ratio_upper=miss_ratio_upper(missed, len(rows)),
         # Releases are rounded to whole nanoseconds: a window may be one longer than 1 / rate.
-        result_age_windows_max=int(np.ceil((age.max() - 1) * rate_hz / 1e9)) if len(age) else 0,
+        result_age_windows_max=int(np.ceil((age.max() - 1) * (shortest_hz or rate_hz) / 1e9)) if len(age) else 0,
         segmentation_overhead_ratio=overhead_ratio,
         max_relative_difference=planned.max_relative_difference,
     )
@@ -142,7 +136,7 @@ def figures(
     """
     rows = launches.finished()
     models = timetable.models
-    program_unit = _program_units(timetable)
+    program_unit = timetable.program_units
     if unit is not None:
         rows = rows[program_unit[rows[:, LaunchLog.PROGRAM]] == unit]
     if not len(rows) or not windows:
@@ -172,20 +166,21 @@ def figures(
     )
 
 
-def _program_units(timetable: Timetable) -> npt.NDArray[np.str_]:
-    """The unit of each program."""
-    return np.asarray([segment.unit for model in timetable.models for segment in model.segments], np.str_)
+def priority_ns(timetable: Timetable, run: Dispatcher | Crew, unit: str | None = None) -> float:
+    """Time of a window that went to priority models: medians of their launches, by how often they ran.
 
-
-def priority_ns(timetable: Timetable, run: Dispatcher | Crew) -> float:
-    """Time of a window that went to priority models: medians of their launches, by how often they ran."""
+    Args:
+        timetable: the plan.
+        run: afterwards.
+        unit: whose; default: of all together.
+    """
     rows = run.launches.finished()
     lasted = rows[:, LaunchLog.FINISHED] - rows[:, LaunchLog.STARTED]
     total, program = 0.0, 0
     for model in timetable.models:
-        for _ in model.segments:
+        for segment in model.segments:
             mine = lasted[rows[:, LaunchLog.PROGRAM] == program]
-            if model.role == "priority" and len(mine):
+            if model.role == "priority" and unit in (None, segment.unit) and len(mine):
                 total += float(np.median(mine)) * len(mine)
             program += 1
     return total / max(run.windows, 1)
@@ -195,12 +190,13 @@ def run_metrics(
     timetable: Timetable,
     run: Dispatcher | Crew,
     *,
-    rate_hz: float,
+    launched: Timetable,
+    rungs: Sequence[Timetable],
     segment_ns: Sequence[int],
     whole_ns: Sequence[int],
     floor_ns: npt.NDArray[np.int64],
     bounds_hz: Mapping[str, tuple[float, float]],
-    memory_bytes: int,
+    peak_bytes: Mapping[str, int],
     streams: Sequence[StreamMetrics],
 ) -> Metrics:
     """All figures of a run.
@@ -208,30 +204,36 @@ def run_metrics(
     Args:
         timetable: the plan.
         run: the dispatcher, or the crew, afterwards.
-        rate_hz: windows a second.
+        launched: the plan with models once for each of their cuts: launches are numbered through them.
+        rungs: timetables that were in force, by their numbers; the plan's own is the first.
         segment_ns: medians of all segments in the plan's order, measured around the run.
         whole_ns: medians of the uncut models, measured in turn with them.
         floor_ns: how late the idle machine woke up.
         bounds_hz: background model -> fluid and packing bound, in frames a second.
-        memory_bytes: of all tensors.
+        peak_bytes: unit -> of all tensors, as often as they existed at once.
         streams: their figures.
     """
+    grids = [stretch.rung.grid for stretch in run.stretches]
+    rate_hz = grids[0].windows_hz
+    if any(grid != grids[0] for grid in grids):
+        rate_hz = run.windows * 1e9 / max(run.release(run.windows) - run.start_ns, 1)
     models, first = [], 0
     for index, (model, whole) in enumerate(zip(timetable.models, whole_ns, strict=True)):
         cut = sum(segment_ns[first : first + len(model.segments)])
         first += len(model.segments)
-        models.append(
-            model_metrics(
-                index,
-                model,
-                run.frames,
-                windows=run.windows,
-                rate_hz=rate_hz,
-                bounds_hz=bounds_hz.get(model.name),
-                overhead_ratio=cut / max(whole, 1) - 1 if len(model.segments) > 1 else 0.0,
-            )
+        own = model_metrics(
+            index,
+            model,
+            run.frames,
+            windows=run.windows,
+            rate_hz=rate_hz,
+            shortest_hz=max(grid.shortest_hz for grid in grids),
+            bounds_hz=bounds_hz.get(model.name),
+            overhead_ratio=cut / max(whole, 1) - 1 if len(model.segments) > 1 else 0.0,
         )
-    use = figures(timetable, run.launches, windows=run.windows, rate_hz=rate_hz)
+        faults = {_FAULTS[cause]: count for cause, count in run.faults.counts(index).items()}
+        models.append(msgspec.structs.replace(own, degraded=index in run.faults.degraded, faults=faults))
+    use = figures(launched, run.launches, windows=run.windows, rate_hz=rate_hz)
     floor = Percentiles.of(floor_ns)
     return Metrics(
         windows=run.windows,
@@ -242,15 +244,58 @@ def run_metrics(
         floor_release_to_start_ns=floor,
         estimate_exceeded_ratio=use.estimate_exceeded_ratio,
         dispatch_ns=use.dispatch_ns,
-        peak_memory_bytes=memory_bytes,
-        rung_switches=0,
+        peak_memory_bytes=sum(peak_bytes.values()),
+        rung_switches=len(run.stretches) - 1,
+        switches=tuple(Switch(window=one.window, rung=one.rung.name, why=one.why) for one in run.stretches[1:]),
         streams=tuple(streams),
-        misses=tuple(misses(timetable, run.launches, run.frames, floor_p99_ns=floor.p99, stalled=run.stalled)),
+        misses=tuple(
+            misses(
+                launched,
+                run.launches,
+                run.frames,
+                floor_p99_ns=floor.p99,
+                stalled=run.stalled,
+                faults=run.faults.told(),
+                planned_in=lambda window: _planned_in(rungs, run, window),
+            )
+        ),
+        units=_units(launched, run, peak_bytes, rate_hz),
+    )
+
+
+def _planned_in(rungs: Sequence[Timetable], run: Dispatcher | Crew, window: int) -> Window:
+    """What the timetable that was in force planned for a window."""
+    stretch = run.stretch(window)
+    windows = rungs[stretch.rung.number].windows
+    return windows[(window - stretch.origin) % len(windows)]
+
+
+def _units(
+    timetable: Timetable, run: Dispatcher | Crew, peak_bytes: Mapping[str, int], rate_hz: float
+) -> tuple[UnitMetrics, ...]:
+    rows = run.launches.finished()
+    launched = timetable.program_units[rows[:, LaunchLog.PROGRAM]]
+    return tuple(
+        UnitMetrics(
+            name=unit,
+            launches=int((launched == unit).sum()),
+            residual_utilisation_ratio=use.residual_utilisation_ratio,
+            guard_loss_ratio=use.guard_loss_ratio,
+            packing_loss_ratio=use.packing_loss_ratio,
+            estimate_exceeded_ratio=use.estimate_exceeded_ratio,
+            dispatch_ns=use.dispatch_ns,
+            planned_memory_bytes=timetable.memory_bytes.get(unit, 0),
+            peak_memory_bytes=peak_bytes.get(unit, 0),
+        )
+        for unit, use in unit_figures(timetable, run.launches, windows=run.windows, rate_hz=rate_hz).items()
     )
 
 
 def stream_metrics(
-    frames: FrameTable, readers: Mapping[str, Collection[str]], received: Mapping[str, tuple[int, int]]
+    frames: FrameTable,
+    readers: Mapping[str, Collection[str]],
+    received: Mapping[str, tuple[int, int]],
+    empty: Mapping[str, int] | None = None,
 ) -> list[StreamMetrics]:
     """Figures of each stream.
 
@@ -258,6 +303,7 @@ def stream_metrics(
         frames: the fate of every frame.
         readers: model -> streams that it reads.
         received: stream -> frames that came, and windows in which it waited.
+        empty: stream -> windows in which none had come.
     """
     dropped = np.asarray([fate == "dropped" for fate, _ in frames.fates], bool)[frames.fate]
     model, frame = frames.model[dropped], frames.frame[dropped]
@@ -265,11 +311,25 @@ def stream_metrics(
     for name, (came, waited) in received.items():
         reads = np.asarray([name in readers[model] for model in frames.models], bool)
         count = len(np.unique(frame[reads[model]]))
-        found.append(StreamMetrics(name=name, received=came, dropped=count, waited_windows=waited))
+        found.append(
+            StreamMetrics(
+                name=name,
+                received=came,
+                dropped=count,
+                waited_windows=waited,
+                empty_windows=(empty or {}).get(name, 0),
+            )
+        )
     return found
 
 
-def frame_records(frames: FrameLog, models: Sequence[str], streams: Mapping[str, str], start_ns: int) -> FrameTable:
+def frame_records(
+    frames: FrameLog,
+    models: Sequence[str],
+    streams: Mapping[str, str],
+    start_ns: int,
+    flagged: Mapping[int, Collection[int]] | None = None,
+) -> FrameTable:
     """The fate of every frame, in order of release; times relative to the first release.
 
     Args:
@@ -277,126 +337,21 @@ def frame_records(frames: FrameLog, models: Sequence[str], streams: Mapping[str,
         models: names by number.
         streams: model -> name of the stream that its frames are counted by; "-" for others.
         start_ns: first release on the run's clock.
+        flagged: number of a model -> frames whose outputs are not finite.
     """
     rows = frames.rows()
+    for model, bad in (flagged or {}).items():
+        marked = (rows[:, FrameLog.MODEL] == model) & np.isin(rows[:, FrameLog.FRAME], list(bad))
+        rows[marked & (rows[:, FrameLog.FATE] <= Fate.LATE), FrameLog.FATE] += len(Fate)
     released, finished = rows[:, FrameLog.RELEASED], rows[:, FrameLog.FINISHED]
     order = np.lexsort((rows[:, FrameLog.MODEL], rows[:, FrameLog.FRAME], released))
     return FrameTable(
         models=tuple(models),
         streams=tuple(streams.get(model, "-") for model in models),
-        fates=tuple(_FATES[fate] for fate in Fate),
+        fates=(*(FATED[fate] for fate in Fate), *FLAGGED),
         model=rows[order, FrameLog.MODEL],
         frame=rows[order, FrameLog.FRAME],
         fate=rows[order, FrameLog.FATE],
         released_ns=released[order] - start_ns,
         finished_ns=np.where(finished >= 0, finished - start_ns, -1)[order],
     )
-
-
-_Rows = npt.NDArray[np.int64]
-
-
-def _by_unit(timetable: Timetable, launches: _Rows) -> dict[str, tuple[_Rows, _Rows, _Rows]]:
-    """What each unit launched: rows, when they started, and when all up to each had ended.
-
-    In one piece each: else every search of them would copy them.
-    """
-    program_unit, found = _program_units(timetable), {}
-    for unit in set(program_unit.tolist()):
-        own = launches[program_unit[launches[:, LaunchLog.PROGRAM]] == unit]
-        starts = np.ascontiguousarray(own[:, LaunchLog.STARTED])
-        found[unit] = own, starts, np.maximum.accumulate(own[:, LaunchLog.FINISHED])
-    return found
-
-
-def misses(
-    timetable: Timetable,
-    launches: LaunchLog,
-    frames: FrameLog,
-    *,
-    floor_p99_ns: int,
-    stalled: Mapping[int, int] | None = None,
-) -> list[Miss]:
-    """Every miss of a priority model, explained by what cost it most.
-
-    A late start is blamed on the background launch that ran over the instant (overrun),
-    on earlier priority frames (backlog), or on nothing that ran (late wake-up). A long
-    run is blamed on other threads where the processor was given to them (contention),
-    else on the model's own duration. Where the host kept the machine from running in that
-    window, that is the cause: its clock went on.
-
-    Args:
-        timetable: what was planned.
-        launches: all launches of the run.
-        frames: all frames of the run.
-        floor_p99_ns: how late the idle machine wakes up.
-        stalled: window -> time that the host took, where it is known.
-    """
-    rows, launched = frames.rows(), launches.finished()
-    owner = np.repeat(np.arange(len(timetable.models)), [len(model.segments) for model in timetable.models])
-    labels = [f"{model.name}[{segment.index}]" for model in timetable.models for segment in model.segments]
-    quantiles = [segment.duration_ns for model in timetable.models for segment in model.segments]
-    # Of several stages the first one's begin.
-    periods = [{period.model: period.start_ns for period in reversed(w.priority)} for w in timetable.windows]
-    roles = np.asarray([model.role == "background" for model in timetable.models], bool)
-    blocking = launched
-    if timetable.preemptive and len(launched):  # background launches are interrupted: nobody waits for them
-        blocking = launched[~roles[owner[launched[:, LaunchLog.PROGRAM]]]]
-    in_time = np.isin(rows[:, FrameLog.FATE], (Fate.DONE, Fate.SKIPPED))
-    missed = rows[~in_time & ~roles[rows[:, FrameLog.MODEL]]].tolist()  # the only frames that are looked at one by one
-    if not missed:
-        return []
-    # Frames that were consumed together count from the newest one's release.
-    together = {(row[FrameLog.MODEL], row[FrameLog.FINISHED]): row[FrameLog.RELEASED] for row in missed}
-    by_unit = _by_unit(timetable, blocking)
-    found = []
-    for model, _, fate, _, started, finished, window in missed:
-        planned = timetable.models[model]
-        cause: Cause
-        if fate == Fate.RUN_ENDED:
-            cause, detail = "run ended", "unfinished at the end of the run"
-        elif fate in (Fate.QUEUE_FULL, Fate.REFUSED):
-            cause, detail = "backlog", "earlier frames took longer than their windows"
-        else:
-            blocking, starts, ends = by_unit[planned.segments[0].unit]
-            begins = periods[window % len(periods)].get(planned.name, 0) if periods else 0
-            due = together[model, finished] + begins
-            lateness, took = started - due, finished - started
-            before = blocking[np.searchsorted(starts, due) : np.searchsorted(ends, started, "right")]
-            waited = int((before[:, LaunchLog.FINISHED] - before[:, LaunchLog.STARTED]).sum())
-            excess = took - planned.duration_ns
-            first = int(np.searchsorted(ends, due, "right"))
-            running = blocking[first] if first < len(blocking) and starts[first] < due else None
-            own = blocking[np.searchsorted(starts, started) : np.searchsorted(ends, finished, "right")]
-            if lateness > max(excess, 0) and (excess <= 0 or lateness > max(10 * floor_p99_ns, 200_000)):
-                blocked = 0 if running is None else int(running[LaunchLog.FINISHED]) - due
-                background = (
-                    running is not None and timetable.models[owner[running[LaunchLog.PROGRAM]]].role == "background"
-                )
-                if 2 * (blocked + waited) <= lateness:
-                    idle = not (blocked or waited or timetable.preemptive)
-                    cause = "late wake-up"
-                    detail = f"started {lateness / 1e6:.2f} ms late" + (", nothing ran before" if idle else "")
-                elif running is not None and background and blocked >= waited:
-                    program = int(running[LaunchLog.PROGRAM])
-                    ran = int(running[LaunchLog.FINISHED] - running[LaunchLog.STARTED])
-                    off = ran - int(running[LaunchLog.CPU]) if running[LaunchLog.CPU] >= 0 else 0
-                    cause = "contention" if 2 * off > ran - quantiles[program] > 0 else "overrun"
-                    detail = (
-                        f"{labels[program]} took {ran / 1e6:.2f} ms, planned {quantiles[program] / 1e6:.2f} ms, "
-                        f"and ended {(int(running[LaunchLog.FINISHED]) - due) / 1e6:.2f} ms after the instant"
-                    )
-                else:
-                    cause, detail = "backlog", f"it waited {lateness / 1e6:.2f} ms for an earlier priority frame"
-            else:
-                read = own[own[:, LaunchLog.CPU] >= 0]
-                off = int((read[:, LaunchLog.FINISHED] - read[:, LaunchLog.STARTED] - read[:, LaunchLog.CPU]).sum())
-                cause = "contention" if 2 * off > excess > 0 else "own duration"
-                detail = f"took {took / 1e6:.2f} ms, planned {planned.duration_ns / 1e6:.2f} ms"
-                if cause == "contention":
-                    detail += f"; other threads had the core for {off / 1e6:.2f} ms"
-            taken = (stalled or {}).get(window, 0)
-            if 2 * taken > max(lateness, excess) > 0 and cause != "backlog":
-                cause, detail = "host stall", f"the host stopped this machine for {taken / 1e6:.0f} ms; {detail}"
-        found.append(Miss(window=window, model=planned.name, cause=cause, detail=detail))
-    return found

@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple, Protocol, Self
 
 from framefit.devices.device import Array
 from framefit.errors import FramefitError, InputError
+from framefit.runtime.fates import fated
 from framefit.runtime.job import Job
 from framefit.runtime.log import Fate, Fates
-from framefit.runtime.metrics import fated
 from framefit.runtime.pushed import Inbox, TimeUpError
 from framefit.runtime.sinks import AggregatingSink
 from framefit.runtime.streams import Arrival
@@ -113,11 +113,13 @@ class Tap:
         self.inbox = inbox
         self.outputs = outputs
         self.aggregate = aggregate
+        self.after: tuple[Tap, ...] = ()
+        """Of the models that this one reads: what they drop never comes to it."""
         self.wanted: dict[int, tuple[Request, ...]] = {}
         self._index, self._job, self._fates, self._release = index, job, fates, release
         self._receivers: tuple[tuple[Channel, ...], tuple[str, ...] | None] = ((), None)
         self._changing = threading.Lock()  # among those who subscribe
-        job.tap = self
+        job.told.append(self)
 
     def __call__(self, arrivals: Sequence[Arrival], started_ns: int, finished_ns: int) -> None:
         """A frame is done; hand its outputs to everybody who asked for them."""
@@ -155,7 +157,12 @@ class Tap:
             why = self.inbox.dropped(number)
             return FrameFate("waiting", "") if why is None else FrameFate("dropped", why)
         fate = self._fates.of(self._index, index)
-        return FrameFate("waiting", "") if fate is None else FrameFate(*fated(fate))
+        if fate is not None:
+            return FrameFate(*fated(fate))
+        given = {tap.fate(number).fate for tap in self.after}
+        if "dropped" in given:
+            return FrameFate(*fated(Fate.NOT_GIVEN))
+        return FrameFate(*fated(Fate.SKIPPED)) if "skipped" in given else FrameFate("waiting", "")
 
     def check(self, tensors: Sequence[str] | None) -> None:
         """Refuse names of outputs that there are not.
@@ -458,17 +465,23 @@ class Request:
             if tap.name not in self._found:
                 self._waits.check()
                 fate = tap.fate(self.number)
+                again = "submit less often, or give the stream a deeper queue"
                 raise FramefitError(
                     f"frame {self.number} was {fate.fate}: {fate.reason}",
                     where=f"model {tap.name!r}",
-                    remedy="submit less often, or give the stream a deeper queue",
+                    remedy="submit the next one: the run goes on" if fate.reason.startswith("fault") else again,
                 )
         return dict(self._found)
 
     def _open(self) -> list[Tap]:
         """Models from which an answer may still come."""
-        decided = {tap.name for tap in self._taps if tap.fate(self.number).fate in ("dropped", "skipped")}
+        decided = {tap.name for tap in self._taps if self._decided(tap.fate(self.number))}
         while self._queue:
             tap, finished = self._queue.popleft()
             self._found[tap.name] = tap.output(finished, None)
         return [tap for tap in self._taps if tap.name not in self._found and tap.name not in decided]
+
+    def _decided(self, fate: FrameFate) -> bool:
+        """Whether a frame will not be answered; why the run has ended is known only when all of it has."""
+        ended = fate.reason.startswith("the run ended")
+        return fate.fate in ("dropped", "skipped") and (not ended or self._waits.over())

@@ -42,6 +42,7 @@ class PreemptiveDispatcher(Dispatcher):
         super().__init__(*arguments, **options)
         self._lock = threading.Lock()  # of all queues
         self._arrived = threading.Event()
+        self._worker_thread = 0
         share_streams(self._jobs)
 
     def keep_beat(
@@ -89,9 +90,15 @@ class PreemptiveDispatcher(Dispatcher):
         with self._lock:
             super()._take(job)
 
+    def signs(self) -> dict[int, object]:
+        """See :meth:`Dispatcher.signs`; what is interrupted has signs of its own."""
+        behind = [(job.in_flight[-1:], job.next_segment) for _, job in self._background]
+        return {self._thread: self.windows, self._worker_thread: behind}
+
     def _work(self) -> None:
         """Run background launches until the end."""
         try:
+            self._worker_thread = threading.get_ident()
             _plain()  # this thread too inherits what its maker has
             while not (self._closing or self.ended):
                 needed = [job.next_ns for _, job in self._background]

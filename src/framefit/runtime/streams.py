@@ -16,6 +16,7 @@ from framefit.devices.device import Array, random_inputs
 from framefit.errors import FramefitError, InputError
 from framefit.runtime.frame_files import image_paths, opened_image, stored_array
 from framefit.runtime.functions import load_function, told
+from framefit.runtime.log import Fate
 
 __all__ = [
     "ArrayStream",
@@ -382,8 +383,8 @@ class Intake(Protocol):
     def __len__(self) -> int:
         """How many wait."""
 
-    def take(self) -> bool:
-        """Let the next one come, if there is one."""
+    def take(self) -> int:
+        """Let the next one come, if there is one; how many come."""
 
 
 class Gate(Protocol):
@@ -403,17 +404,21 @@ class Feed:
     Streams that one model reads together are of one feed.
 
     Attributes:
+        streams: their names, which tell the windows that may bring a frame; none: all may.
         waits: a window brings no frame while a model has no room for it.
         delivered: frames that came; the next one's number.
         waited: windows that brought none, though there was one.
+        missing: windows that brought none, for there was none.
         over: the streams have ended.
         intake: where the next frame comes from; ``None``: there always is one.
         gate: lets the next frame come to several units, whichever asks first for a window; ``None``: one reads it.
     """
 
     waits: bool = False
+    streams: frozenset[str] = frozenset()
     delivered: int = 0
     waited: int = 0
+    missing: int = 0
     over: bool = False
     intake: Intake | None = None
     gate: Gate | None = None
@@ -440,6 +445,11 @@ class Queue:
 
     def __len__(self) -> int:
         return len(self._frames)
+
+    @property
+    def refusal(self) -> Fate:
+        """What becomes of a frame that it does not take."""
+        return Fate.REFUSED
 
     @property
     def full(self) -> bool:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from framefit.core.grid import Grid
 from framefit.core.model import TensorInfo
-from framefit.core.timetable import Timetable
+from framefit.core.timetable import PlannedModel, Timetable
 from framefit.devices.device import Array, Binding, Completion, Device, Tensors
 from framefit.devices.npu import NpuDevice
-from framefit.runtime.crew import Crew, Duty
+from framefit.runtime.crew import Crew
 from framefit.runtime.dispatcher import Dispatcher, Service, instants
-from framefit.runtime.job import Job
+from framefit.runtime.duties import MakeService, duties_of
+from framefit.runtime.job import Job, Launchable
+from framefit.runtime.reader import Given, read_others
 from framefit.runtime.relay import stage_jobs
 from framefit.runtime.streams import Queue
 
@@ -39,6 +45,15 @@ class TimedExecution:
         """Of the segments from ``first`` up to, and without, ``end``."""
         return TimedExecution(self._device, self.labels[first:end], self._bindings[first:end])
 
+    def in_stages(self, model: PlannedModel) -> list[TimedExecution]:
+        """What each unit has of it."""
+        ends = list(itertools.accumulate(len(stage) for stage in model.stages))
+        return [self.part(first, end) for first, end in itertools.pairwise([0, *ends])]
+
+    def elsewhere(self, labels: Sequence[str], bindings: Sequence[Binding]) -> TimedExecution:
+        """The same by way of the same device, for another unit's bindings."""
+        return TimedExecution(self._device, labels, bindings)
+
     def load(self, frame: Tensors | Sequence[Tensors]) -> None:
         """Nothing to take."""
 
@@ -46,18 +61,32 @@ class TimedExecution:
         """Lets the segment's time pass."""
         return self._steps[index]
 
+    def output(self, name: str) -> Array:  # noqa: ARG002 - the protocol's form
+        """Nothing."""
+        return np.zeros(0)
+
     def results(self, names: Sequence[str] | None = None) -> dict[str, Array]:  # noqa: ARG002 - the protocol's form
         """Nothing."""
         return {}
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
         """Nothing to hand on."""
+        return True
+
+    def abandon(self) -> None:
+        """Nothing to keep."""
+
+    def pass_over(self) -> None:
+        """Nor then."""
+
+    def follow(self, other: Launchable) -> None:
+        """Nothing to take over."""
 
 
 def timed_dispatcher(
     timetable: Timetable,
     device: NpuDevice,
-    rate_hz: float,
+    grid: Grid,
     service: Service,
     *,
     queues: dict[str, int] | None = None,
@@ -69,19 +98,19 @@ def timed_dispatcher(
     Args:
         timetable: of one unit, feasible or not: what it says is tried.
         device: its units are those of the timetable.
-        rate_hz: windows a second.
+        grid: when windows begin, and what they bring.
         service: policy among background models.
         queues: model -> frames that may wait; default: 1.
         every: model -> windows between its frames; default: 1.
         deadlines_ns: model -> deadline; default: the window for priority models.
     """
-    jobs = [job for job, _ in _jobs(timetable, device, queues or {}, every or {}, deadlines_ns or {})]
+    jobs = [job for job, _ in _jobs(timetable, device, queues or {}, every or {}, deadlines_ns or {}, {})]
     numbers = {model.name: index for index, model in enumerate(timetable.models)}
     return Dispatcher(
         device,
         device.clock,
         jobs,
-        rate_hz,
+        grid,
         timetable.guard_ns,
         service=service,
         reserved=instants(timetable, numbers),
@@ -91,47 +120,41 @@ def timed_dispatcher(
 def timed_crew(
     timetable: Timetable,
     device: NpuDevice,
-    rate_hz: float,
-    service: Callable[[int], Service],
+    grid: Grid,
+    service: MakeService,
     *,
     queues: dict[str, int] | None = None,
     every: dict[str, int] | None = None,
     deadlines_ns: dict[str, int] | None = None,
+    frames: dict[str, int] | None = None,
+    streams: dict[str, frozenset[str]] | None = None,
 ) -> Crew:
     """The same on all units of a timetable; a model's segments that follow one another on a unit are a stage.
 
     Args:
         timetable: its models say how many of their frames may be in flight (``slots``).
         device: its links say when a unit can use what another has written.
-        rate_hz: windows a second.
-        service: makes the policy among so many background jobs of a unit.
+        grid: when windows begin, and what they bring.
+        service: makes the policy among so many background jobs of a unit, given their turns.
         queues: model -> frames that may wait; default: 1.
         every: model -> windows between its frames; default: 1.
         deadlines_ns: model -> deadline; default: the window for priority models.
+        frames: model -> frames that it takes at once; default: 1.
+        streams: model -> those that bring its frames; default: every window does.
     """
-    by_unit: dict[str, list[Job]] = {unit: [] for unit in timetable.units}
-    numbers: dict[str, dict[str, list[int]]] = {unit: {} for unit in timetable.units}
-    whole = _jobs(timetable, device, queues or {}, every or {}, deadlines_ns or {})
-    for model, (job, execution) in zip(timetable.models, whole, strict=True):
-        first = 0
-        stages = []
-        for run in model.stages:
-            stages.append(execution.part(first, first + len(run)))
-            first += len(run)
-        sizes = [run[-1].boundary_bytes for run in model.stages]
-        for run, stage in zip(model.stages, stage_jobs(job, stages, model.slots, sizes), strict=True):
-            numbers[run[0].unit].setdefault(model.name, []).append(len(by_unit[run[0].unit]))
-            by_unit[run[0].unit].append(stage)
-    duties = {
-        unit: Duty(
-            jobs=jobs,
-            service=service(sum(not job.priority for job in jobs)),
-            reserved=instants(timetable, numbers[unit], unit),
-            guard_ns=timetable.guard_ns,
+    whole = _jobs(timetable, device, queues or {}, every or {}, deadlines_ns or {}, frames or {})
+    for model, (job, _) in zip(timetable.models, whole, strict=True):
+        job.feed.streams = (streams or {}).get(model.name, frozenset())
+    jobs = {
+        model.name: stage_jobs(
+            job, execution.in_stages(model), model.slots, [stage[-1].boundary_bytes for stage in model.stages]
         )
-        for unit, jobs in by_unit.items()
+        for model, (job, execution) in zip(timetable.models, whole, strict=True)
     }
-    return Crew(device, device.clock, duties, rate_hz)
+    for model in timetable.models:
+        if model.after:
+            read_others(jobs[model.name][0], [Given(jobs[name], timetable.model(name)) for name in model.after])
+    return Crew(device, device.clock, duties_of(timetable, list(jobs.values()), service), grid)
 
 
 def _jobs(
@@ -140,6 +163,7 @@ def _jobs(
     queues: dict[str, int],
     every: dict[str, int],
     deadlines_ns: dict[str, int],
+    frames: dict[str, int],
 ) -> list[tuple[Job, TimedExecution]]:
     """A job for each model, and what it launches."""
     jobs, first = [], 0
@@ -160,6 +184,7 @@ def _jobs(
             sources={},
             queue=Queue(queues.get(model.name, 1)),
             every=every.get(model.name, 1),
+            frames=frames.get(model.name, 1),
             model=number,
         )
         jobs.append((job, execution))

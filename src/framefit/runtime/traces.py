@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
 
 from framefit.core.events import Trace
 
-__all__ = ["in_time_order", "joined"]
+__all__ = ["Packets", "in_time_order", "joined"]
+
+_MOST_PACKETS = 1 << 22  # that are kept, 32 bytes each
+
+
+class Packets:
+    """What a device's trace unit has recorded; of a long run the last part is kept.
+
+    Args:
+        events: gives what came since it was last asked.
+    """
+
+    def __init__(self, events: Callable[[], Trace]) -> None:
+        self._events = events
+        self._traces: deque[Trace] = deque()
+        self._overwritten = 0
+
+    def collect(self) -> None:
+        """Take what there is."""
+        self._traces.append(self._events())
+        while len(self._traces) > 1 and sum(map(len, self._traces)) > _MOST_PACKETS:
+            self._overwritten += len(self._traces.popleft())
+
+    def trace(self) -> Trace:
+        """All that is kept, losses marked where they were noticed."""
+        return joined(self._traces, self._overwritten)
 
 
 def joined(traces: Sequence[Trace], overwritten: int) -> Trace:

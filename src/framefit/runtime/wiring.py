@@ -10,16 +10,18 @@ from framefit.core.model import Model, TensorInfo
 from framefit.core.model.reading import declared_inputs
 from framefit.core.workload import IMPLICIT_STREAM, ModelEntry, Preprocess, StreamEntry, WhenFull, Workload
 from framefit.devices.device import Device
-from framefit.errors import InputError, UnsupportedError
-from framefit.runtime.execution import Execution, Postprocess, check_state, one_frame
+from framefit.errors import InputError
+from framefit.runtime.execution import Execution, Postprocess, check_state
 from framefit.runtime.functions import load_function
 from framefit.runtime.prepare import Preparation, image_axes
 from framefit.runtime.sinks import check_sink
+from framefit.runtime.stacking import one_frame
 from framefit.runtime.streams import check_stream, frame_shape
 
 __all__ = ["STRICTEST", "WiredModel", "check_sinks", "streams_of", "wire"]
 
 STRICTEST: tuple[WhenFull, ...] = ("block", "drop-newest", "drop-oldest")
+_READ_QUEUE = 2  # results that may wait for a model that reads others: as many as frames of a stream
 _Sizes = tuple[int | None, ...] | None  # of an input as declared; None: dynamic
 
 
@@ -31,6 +33,7 @@ class WiredModel:
         entry: its part of ``app.toml``.
         model: loaded, shapes fixed; inputs hold all frames that are consumed at once.
         sources: graph input -> name of the stream that feeds it.
+        reads: graph input -> the model that feeds it, and which of its outputs, before any ``postprocess``.
         prepare: graph input -> what makes a frame of it out of a raw one.
         postprocess: what becomes of the outputs.
         depth: frames that may wait for it; where its streams differ, as the strictest says.
@@ -48,6 +51,12 @@ class WiredModel:
     when_full: WhenFull = "drop-oldest"
     in_step: frozenset[str] = frozenset()
     waits: bool = False
+    reads: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """Models that it reads, each once."""
+        return tuple(dict.fromkeys(model for model, _ in self.reads.values()))
 
     @property
     def behind(self) -> int:
@@ -65,8 +74,23 @@ class WiredModel:
             if name in self.sources
         }
 
-    def execution(self, segments: Sequence[tuple[int, int]], device: Device, unit: str) -> Execution:
+    def execution(
+        self,
+        segments: Sequence[tuple[int, int]],
+        device: Device,
+        unit: str | Sequence[str],
+        slots: int = 1,
+        *,
+        together: Sequence[tuple[int, int]] = (),
+    ) -> Execution:
         """The model in these segments, with all that its entry says about frames.
+
+        Args:
+            segments: first and last layer of each.
+            device: where it runs, on
+            unit: of it, or on one for each segment.
+            slots: frames that may be in flight.
+            together: first and last of segments that another cut of it joins; see :meth:`Execution.recut`.
 
         Raises:
             InputError: state or frames do not fit.
@@ -83,6 +107,8 @@ class WiredModel:
             frames_axis=self.entry.frames_axis,
             prepare=self.prepare,
             postprocess=self.postprocess,
+            slots=slots,
+            together=together,
         )
 
 
@@ -124,9 +150,12 @@ def wire(workload: Workload, app: Path) -> list[WiredModel]:
         InputError: an input without a source, a model, stream, function or output that does not fit.
         UnsupportedError: a kind of sink or source that is not built.
     """
-    entries = sorted(workload.models, key=lambda entry: entry.priority != "every-window")
     check_sinks(workload, app, force=True)
-    wired = [_wire(entry, workload, app) for entry in entries]
+    there: dict[str, WiredModel] = {}
+    for entry in _in_order(workload, app):
+        there[entry.name] = _wire(entry, workload, app, there)
+    entries = sorted(workload.models, key=lambda entry: entry.priority != "every-window")
+    wired = [there[entry.name] for entry in entries]
     for stream in streams_of(workload):
         readers = [
             (tensor, model.prepare.get(name))
@@ -138,18 +167,55 @@ def wire(workload: Workload, app: Path) -> list[WiredModel]:
     return _in_step(wired)
 
 
+def _in_order(workload: Workload, app: Path) -> list[ModelEntry]:
+    """Models, each after those that it reads."""
+    names, streams = workload.model_names, {stream.name for stream in streams_of(workload)}
+    reads = {
+        m.name: {_producer(source) for source in m.inputs.values() if source not in streams} for m in workload.models
+    }
+    ordered: list[ModelEntry] = []
+    left = list(workload.models)
+    while left:
+        there = {entry.name for entry in ordered}
+        following = next((entry for entry in left if reads[entry.name] <= there), None)
+        if following is None:
+            raise InputError(
+                f"models {', '.join(entry.name for entry in left)} read each other",
+                where=f"{app}: $.models[{names.index(left[0].name)}].inputs",
+                remedy="feed one of them from a stream, or an earlier frame back with state",
+            )
+        ordered.append(following)
+        left.remove(following)
+    return ordered
+
+
+def _producer(source: str) -> str:
+    """Model of a source that is no stream."""
+    return source.partition(".")[0]
+
+
 def _in_step(models: Sequence[WiredModel]) -> list[WiredModel]:
-    """Streams that one model reads together stay in step, and so do those that others read together with them."""
+    """Streams that one model reads together stay in step, and so do those that others read together with them.
+
+    A model that reads others reads the streams that these read.
+    """
     together: dict[str, frozenset[str]] = {}
+    by_name = {model.entry.name: model for model in models}
     for model in models:
-        joined = frozenset(n for source in model.sources.values() for n in together.get(source, {source}))
+        joined = frozenset(n for source in _streams_behind(model, by_name) for n in together.get(source, {source}))
         together |= dict.fromkeys(joined, joined)
     steps = [together[next(iter(model.sources.values()))] if model.sources else frozenset() for model in models]
     waiting = {step for step, model in zip(steps, models, strict=True) if model.when_full == "block"}
     return [replace(m, in_step=step, waits=step in waiting) for m, step in zip(models, steps, strict=True)]
 
 
-def _wire(entry: ModelEntry, workload: Workload, app: Path) -> WiredModel:
+def _streams_behind(model: WiredModel, by_name: Mapping[str, WiredModel]) -> set[str]:
+    """That it reads, and those of the models that it reads."""
+    return set(model.sources.values()).union(*(_streams_behind(by_name[name], by_name) for name in model.after))
+
+
+def _wire(entry: ModelEntry, workload: Workload, app: Path, there: Mapping[str, WiredModel]) -> WiredModel:
+    """``there``: the models that it reads, at least."""
     streams = {stream.name: stream for stream in streams_of(workload)}
     where = f"{app}: model {entry.name!r}"
     declared = declared_inputs(entry.path)
@@ -159,7 +225,7 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path) -> WiredModel:
                 raise InputError(
                     f"{key} names no input {name!r}; inputs: {', '.join(declared)}", where=where, remedy="correct it"
                 )
-    sources = _sources(entry, list(declared), streams, where)
+    sources, reads = _sources(entry, list(declared), streams, there, where)
     images = _images(entry, declared, sources, where)
     shapes = dict(entry.shapes)
     frames = {source: frame_shape(streams[source]) for source in dict.fromkeys(sources.values())}
@@ -179,8 +245,12 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path) -> WiredModel:
                 remedy="say how they become its input: preprocess = { layout = ..., mean = ..., scale = ... }",
             )
         shapes.setdefault(name, shape)
+    given = {name: _given(there[producer], output, name, where) for name, (producer, output) in reads.items()}
+    for name, tensor in given.items():
+        shapes.setdefault(name, _stacked(entry, tensor.shape or (), declared[name]))
     model = Model.load(entry.path, shapes=shapes, constants=entry.constants, name=entry.name)
     check_state(model, entry.state, entry.name)
+    _check_reads(entry, model, given, reads, where)
     prepare = {}
     for tensor in model.inputs:
         if tensor.name in sources:
@@ -209,28 +279,81 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path) -> WiredModel:
         sources,
         prepare,
         postprocess,
-        depth=max(min((stream.queue for stream in read), default=1), entry.frames),
+        depth=max(min((stream.queue for stream in read), default=_READ_QUEUE if reads else 1), entry.frames),
         when_full=next((rule for rule in STRICTEST if rule in rules), "drop-oldest"),
+        reads=reads,
     )
 
 
-def _sources(entry: ModelEntry, names: Sequence[str], streams: Mapping[str, StreamEntry], where: str) -> dict[str, str]:
-    """Graph input -> stream."""
-    sources = {}
+def _sources(
+    entry: ModelEntry,
+    names: Sequence[str],
+    streams: Mapping[str, StreamEntry],
+    there: Mapping[str, WiredModel],
+    where: str,
+) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+    """Graph input -> stream, and graph input -> model and output of it."""
+    sources: dict[str, str] = {}
+    reads: dict[str, tuple[str, str]] = {}
     for name in names:
         if name in entry.state or name in entry.constants:
             continue
         source = entry.inputs.get(name) or (next(iter(streams)) if len(streams) == 1 else None)
         if source is None:
             raise InputError(f"input {name!r} has no source", where=where, remedy=f'inputs = {{ {name} = "a stream" }}')
-        if source not in streams:
-            raise UnsupportedError(
-                f"input {name!r} reads another model ({source!r}), which is not supported yet",
+        if source in streams:
+            sources[name] = source
+        else:
+            reads[name] = _output(there[_producer(source)], source, where)
+    return sources, reads
+
+
+def _output(model: WiredModel, source: str, where: str) -> tuple[str, str]:
+    """Model and output that ``"model.output"`` names, or ``"model"`` where there is one."""
+    name, _, output = source.partition(".")
+    outputs = [tensor.name for tensor in model.model.outputs]
+    if not output and len(outputs) == 1:
+        return name, outputs[0]
+    if output not in outputs:
+        raise InputError(
+            f"{source!r} names no output of {name!r}; outputs: {', '.join(outputs)}",
+            where=where,
+            remedy=f'write "{name}.{outputs[0]}"',
+        )
+    return name, output
+
+
+def _given(producer: WiredModel, output: str, name: str, where: str) -> TensorInfo:
+    """What a model gives to input ``name``."""
+    tensor = next(one for one in producer.model.outputs if one.name == output)
+    if not tensor.fixed:
+        raise InputError(
+            f"input {name!r} reads {output!r} of {producer.entry.name!r}, which has no fixed shape",
+            where=where,
+            remedy="give that model fixed shapes, or an output of a fixed size",
+        )
+    return tensor
+
+
+def _check_reads(
+    entry: ModelEntry,
+    model: Model,
+    given: Mapping[str, TensorInfo],
+    reads: Mapping[str, tuple[str, str]],
+    where: str,
+) -> None:
+    """What other models give is what the inputs take, frame by frame."""
+    for tensor in model.inputs:
+        if tensor.name not in given:
+            continue
+        taken, one = one_frame(tensor, entry.frames, entry.frames_axis, where), given[tensor.name]
+        if (taken.dtype, taken.shape) != (one.dtype, one.shape):
+            raise InputError(
+                f"input {tensor.name!r} takes {taken.dtype} {list(taken.shape or ())}, "
+                f"{'.'.join(reads[tensor.name])} is {one.dtype} {list(one.shape or ())}",
                 where=where,
-                remedy="feed it from a stream",
+                remedy="read another output, or give the input's size in shapes",
             )
-        sources[name] = source
-    return sources
 
 
 def _images(entry: ModelEntry, declared: Mapping[str, _Sizes], sources: Mapping[str, str], where: str) -> set[str]:

@@ -15,13 +15,14 @@ on four facts about it.
    models that skip their turn only make everything earlier than the planned quantiles,
    each in full and in the order of the turns, beginning at the planned spans.
 3. *One turn is one frame.* While a model has something to do, its turn ends with one of its
-   frames done, and each other model has at most one turn before. n frames need at most n
-   rounds of all models. The order within a round is that of the turns, after the model's
-   own: with segments that cannot be divided another order may take longer.
+   frames done, and each other model has at most its turns since the model's own before. n
+   frames need at most n of the model's turns in a row, with those of the others before each; of all
+   n turns in a row of a round the ones that take longest count. The order is that of the turns: with
+   segments that cannot be divided another order may take longer.
 4. *Frames arrive at the beginnings of windows.*
 
 A frame that is taken (its first segment starts) stays in flight until its model's next
-turn at the latest. It was taken out of turn, with a round of the others still ahead, only
+turn at the latest. It was taken out of turn, with turns of the others still ahead, only
 if some segment of another model is longer than its first one.
 """
 
@@ -123,7 +124,7 @@ class Spans:
 
 def age_bound_ns(
     own: Sequence[int],
-    others: Sequence[int],
+    others: Sequence[Sequence[int]],
     spans: Spans,
     *,
     queue: int,
@@ -136,24 +137,27 @@ def age_bound_ns(
 
     *By what may be in the queue when the frame arrives*: what is in flight then (its first
     segment is over, for it began before this window, or just running), the others' turns
-    before, and a round for each launch of the whole model that the frames up to it make.
+    before, and a turn for each launch of the whole model that the frames up to it make, after those
+    of the others. Each of its turns in a round may be the next one.
 
     *By when it leaves the queue*, where the oldest are dropped and the stream never waits:
     then at most ``queue`` - ``frames`` newer ones have arrived, whatever it waited for. From the end of the window
-    in which it is taken on, a round less its own first segment.
+    in which it is taken on, a turn less its own first segment, after the others'.
 
     *By the load*: a busy time begins at a release with as many frames as the model takes;
-    the n-th launch in it is done n rounds later, and its newest frame arrived at least n - 1
-    periods (``frames`` x ``every``) later. It is over where n rounds end within n periods,
+    the n-th launch in it is done n turns later, and its newest frame arrived at least n - 1
+    periods (``frames`` x ``every``) later. It is over where n turns end within n periods,
     for then too few frames have arrived to go on. This is the response time of real-time
     scheduling (Lehoczky, 1990, "Fixed priority scheduling of periodic task sets with
-    arbitrary deadlines") with a round as the execution time. Dropped frames only lessen n.
+    arbitrary deadlines") with a turn and the others before as the execution time. Dropped frames
+    only lessen n.
 
     All are taken over each window in which the frame may arrive or be taken.
 
     Args:
         own: durations of the model's segments.
-        others: those of the other background models, in the order of their turns after its own.
+        others: those of the other background models whose turns lie before each of its own in a round, since
+            the one before, in order.
         spans: where they may run.
         queue: frames that may wait; ``frames`` where that is more.
         frames: taken at once.
@@ -167,29 +171,54 @@ def age_bound_ns(
     """
     if len(spans.free) > _MOST_PATTERN and all(spans.free):
         spans = spans.least()
+    bounds = [
+        _from_turn(own, [*others[first:], *others[:first]], spans, queue, frames, every, refuses=refuses, waits=waits)
+        for first in range(len(others))
+    ]
+    known = [bound for bound in bounds if bound is not None]
+    return max(known) if len(known) == len(bounds) else None
+
+
+def _from_turn(
+    own: Sequence[int],
+    others: Sequence[Sequence[int]],
+    spans: Spans,
+    queue: int,
+    frames: int,
+    every: int,
+    *,
+    refuses: bool,
+    waits: bool,
+) -> int | None:
+    """The same where its next turn is the first one."""
     depth = max(queue, frames)
-    between = others if max(others, default=0) > own[0] else []  # taken out of turn
+    longest = max((ns for turns in others for ns in turns), default=0)
+    between = others[0] if longest > own[0] else []  # taken out of turn
     running = own[:1] if spans.crossing else []
     # Where it can be interrupted it is always in turn, and may have hardly started.
     begun = own if spans.preemptive else [*running, *between, *own[1:]]
-    every_round = [*others, *own]
+    turns = [[*before, *own] for before in others]
+    after = turns[1:] + turns[:1] if between else turns
+    waiting = [ns for _, turn in zip(range(depth // frames), itertools.cycle(after), strict=False) for ns in turn]
     arrivals = range(0, len(spans.free), 1 if waits else math.gcd(every, len(spans.free)))
-    found = [_over(spans, arrivals, _sums([*begun, *every_round * (depth // frames)]))]
+    found = [_over(spans, arrivals, _sums([*begun, *waiting]))]
     if not (refuses or waits):  # else newer ones may be long in coming
         taken = _over(spans, range(1, len(spans.free) + 1), _sums(begun))
         older = (depth - frames + 1) * every  # windows from its release to the end of the one in which it is taken
         found.append(None if taken is None else older * spans.window_ns + taken)
     best = min((bound for bound in found if bound is not None), default=None)
-    busy = _busy(spans, arrivals, _sums(every_round), frames * every * spans.window_ns, best)
+    busy = _busy(spans, arrivals, [_sums(turn) for turn in turns], frames * every * spans.window_ns, best)
     return busy if best is None or (busy is not None and busy < best) else best
 
 
-def _busy(spans: Spans, arrivals: range, work: Sequence[int], period_ns: int, enough: int | None) -> int | None:
+def _busy(
+    spans: Spans, arrivals: range, turns: Sequence[Sequence[int]], period_ns: int, enough: int | None
+) -> int | None:
     """Greatest response in a busy time, or ``None`` where that does not end or is above ``enough``."""
     worst = 0
     for window in arrivals:
         begin = now = window * spans.window_ns
-        for number in range(1, _MOST_ROUNDS + 1):
+        for number, work in zip(range(1, _MOST_ROUNDS + 1), itertools.cycle(turns), strict=False):
             done = spans.done_ns(now, work)
             if done is None:
                 return None

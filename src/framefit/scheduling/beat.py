@@ -1,4 +1,4 @@
-"""The windows to be filled: what is reserved in them, and what that leaves free on each unit."""
+"""The windows to be filled, and how models take part in them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from framefit.core.target import Link
-from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment
+from framefit.core.timetable import PlannedModel, Segment
 
-__all__ = ["Beat", "Demand", "Span", "free_spans", "in_order", "reserved_periods", "segment_room"]
-
-Span = tuple[int, int]  # begin, and latest end, after the window's release
+__all__ = ["Beat", "Demand", "in_order"]
 
 
 @dataclass(frozen=True)
@@ -104,6 +102,21 @@ class Beat:
         frame, other = divmod(number, demand.every)
         return None if other else frame
 
+    def arriving(self, model: PlannedModel, models: Sequence[PlannedModel]) -> float:
+        """Launches a window that a model has frames for, in the mean.
+
+        Args:
+            model: one of
+            models: all of them.
+        """
+        demand = self.of(model.name)
+        own = 1 / (demand.every * demand.frames)
+        if model.after:
+            return own * min((self.arriving(one, models) for one in models if one.name in model.after), default=1.0)
+        if demand.releases is None:
+            return own
+        return own * len(demand.releases) / len(self.pattern_ns)
+
     def link_ns(self, source: str, target: str, size_bytes: int) -> int:
         """From the end of a launch until its tensors are there on another unit, over an idle link."""
         link = self._link(source, target)
@@ -174,130 +187,3 @@ def in_order(models: Sequence[PlannedModel]) -> list[PlannedModel]:
         ordered.append(following)
         left.remove(following)
     return ordered
-
-
-def reserved_periods(beat: Beat, priority: Sequence[PlannedModel]) -> list[list[PriorityPeriod]]:
-    """The priority periods of each window, in order, until they repeat.
-
-    A model of ``every`` n is reserved in windows 0, n, 2n, ... At the end of the
-    window the guard stays free after the period, for a run longer than planned. A stage on
-    another unit begins when the tensors of the one before are there; a period that does not
-    follow another one at once begins with a wake-up.
-    """
-    ordered = in_order(priority)
-    windows = []
-    for index in range(len(beat.pattern_ns) * math.lcm(*_repeats(beat, ordered).values())):
-        frames: dict[str, int | None] = {}
-        for model in ordered:
-            frames[model.name] = _frame(beat, model, index, frames)
-        periods = _laid_out(beat, [model for model in ordered if frames[model.name] is not None])
-        total = max((period.end_ns for period in periods), default=0)
-        length = beat.pattern_ns[index % len(beat.pattern_ns)]
-        if beat.position == "start":
-            now = 0
-        elif beat.position == "middle":
-            now = max((length - total) // 2, 0)
-        else:
-            now = max(length - beat.guard_ns - total, 0)
-        windows.append([_moved(period, now) for period in sorted(periods, key=lambda period: period.start_ns)])
-    return windows
-
-
-def _frame(beat: Beat, model: PlannedModel, window: int, frames: Mapping[str, int | None]) -> int | None:
-    """Number of the frame that is due in a window; of a model that reads others, given theirs."""
-    if not model.after:
-        return beat.released(model.name, window)
-    read = [frames.get(name) for name in model.after]
-    if None in read:
-        return None
-    frame, other = divmod(read[0] or 0, beat.of(model.name).every)
-    return None if other else frame
-
-
-def _repeats(beat: Beat, ordered: Sequence[PlannedModel]) -> dict[str, int]:
-    """After how many patterns of windows each model is due in the same ones."""
-    found: dict[str, int] = {}
-    for model in ordered:
-        demand = beat.of(model.name)
-        if model.after:
-            found[model.name] = demand.every * math.lcm(*(found.get(name, 1) for name in model.after))
-        else:
-            releases = len(beat.pattern_ns) if demand.releases is None else max(len(demand.releases), 1)
-            found[model.name] = math.lcm(releases, demand.every) // releases
-    return found
-
-
-def _laid_out(beat: Beat, due: Sequence[PlannedModel]) -> list[PriorityPeriod]:
-    """One after the other on each unit, as soon as what they read is there; from 0 on."""
-    free: dict[str, int] = {}
-    done: dict[str, tuple[Segment, int]] = {}
-    periods = []
-    for model in due:
-        sources = [done[name] for name in model.after if name in done]
-        for stage in model.stages:
-            unit = stage[0].unit
-            handed = [
-                end + beat.longest_link_ns(s.unit, unit, s.boundary_bytes) for s, end in sources if s.unit != unit
-            ]
-            begin = max([free.get(unit, 0), *handed])
-            # It may have to be woken up: at an instant of its own, or by what it waits for.
-            wakes = beat.late_ns if begin != free.get(unit) or max(handed, default=0) + beat.late_ns > begin else 0
-            end = begin + wakes + sum(segment.duration_ns for segment in stage)
-            periods.append(PriorityPeriod(unit=unit, start_ns=begin, end_ns=end, model=model.name))
-            free[unit] = end
-            sources = [(stage[-1], end)]
-        done[model.name] = sources[0]
-    return periods
-
-
-def _moved(period: PriorityPeriod, by_ns: int) -> PriorityPeriod:
-    if by_ns == 0:
-        return period
-    return PriorityPeriod(
-        unit=period.unit, start_ns=period.start_ns + by_ns, end_ns=period.end_ns + by_ns, model=period.model
-    )
-
-
-def free_spans(beat: Beat, periods: Sequence[PriorityPeriod], length_ns: int) -> list[Span]:
-    """Where background segments may run in a window on one unit: begin, and latest end.
-
-    A window that does not begin with a priority period wakes up as late as one that does. After
-    a period it is as late as priority models may be that take longer than their quantiles: else a segment that
-    fits exactly would wait for a window in which they do not.
-
-    Args:
-        beat: guard, lateness, excess.
-        periods: on that unit.
-        length_ns: of the window.
-    """
-    awake = 0 if periods and periods[0].start_ns == 0 else beat.late_ns
-    edges, taken = [awake], 0
-    for period in periods:
-        taken += period.end_ns - period.start_ns
-        edges += [period.start_ns, period.end_ns + math.ceil(beat.excess_ratio * taken)]
-    edges.append(length_ns)
-    spans = [(begin, end - beat.guard_ns) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
-    return [(begin, end) for begin, end in spans if end > begin]
-
-
-def segment_room(beat: Beat, priority: Sequence[PlannedModel], unit: str | None = None) -> int:
-    """The longest planned duration that a segment may have: it fits into every window somewhere.
-
-    Where windows differ in length: into one of them, for some may hold no more than what is due there.
-
-    Args:
-        beat: windows, guard, demands.
-        priority: what is reserved.
-        unit: on which; default: the one with the least room of those that priority models use.
-    """
-    used = list(dict.fromkeys(s.unit for m in priority for s in m.segments))
-    units = [unit] if unit else used or [""]
-    reserved = reserved_periods(beat, priority)
-    rooms = []
-    for name in units:
-        longest = []
-        for periods, length in zip(reserved, itertools.cycle(beat.pattern_ns), strict=False):
-            spans = free_spans(beat, [period for period in periods if period.unit == name], length)
-            longest.append(max((end - begin for begin, end in spans), default=0))
-        rooms.append(min(longest) if beat.even else max(longest))
-    return min(rooms)

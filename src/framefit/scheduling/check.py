@@ -23,6 +23,7 @@ def check_timetable(
     lengths_ns: Sequence[int] = (),
     supported: Mapping[str, Sequence[Collection[str]]] | None = None,
     memory_limit_bytes: Mapping[str, int] | None = None,
+    stored_ratio: float = 1.0,
 ) -> list[str]:
     """Everything that is wrong with a timetable that says it is feasible.
 
@@ -35,6 +36,7 @@ def check_timetable(
         lengths_ns: of the pattern's windows; default: all as the timetable's window.
         supported: model -> units that can run each segment; default: any.
         memory_limit_bytes: unit -> bytes that it has.
+        stored_ratio: bytes of a tensor there over those that segments hand on.
 
     Returns:
         One sentence for each violation: overlap on a unit, a slot outside its window or
@@ -82,8 +84,9 @@ def check_timetable(
         for segment, units in zip(model.segments, (supported or {}).get(name, ()), strict=False):
             if segment.unit not in units:
                 wrong.append(f"{name}[{segment.index}]: unit {segment.unit!r} does not support it")
+    wrong += _across(timetable, models)
     wrong += _reserved(timetable)
-    wrong += _memory(timetable, memory_limit_bytes or {})
+    wrong += _memory(timetable, memory_limit_bytes or {}, stored_ratio)
     return wrong
 
 
@@ -107,7 +110,8 @@ def _in_window(
         if slot.duration_ns < segment.duration_ns and not (timetable.preemptive and model.role == "background"):
             wrong.append(f"{here}: {name} is given {slot.duration_ns} ns and takes {segment.duration_ns}")
         end = slot.start_ns + slot.duration_ns
-        if slot.start_ns < 0 or end > window.length_ns:
+        goes_on = model.role == "priority" and bool(timetable.lengths_ns)  # see _across
+        if slot.start_ns < 0 or (end > window.length_ns and not goes_on):
             wrong.append(f"{here}: {name} leaves the window")
         if model.role == "background":
             if end + timetable.guard_ns > window.length_ns:
@@ -140,6 +144,28 @@ def _in_window(
         for (_, end, first), (start, _, second) in itertools.pairwise(spans):
             if start < end:
                 wrong.append(f"{here}: the priority periods of {first} and {second} overlap on {unit}")
+    return wrong
+
+
+def _across(timetable: Timetable, models: Mapping[str, PlannedModel]) -> list[str]:
+    """Priority periods that go on beyond their window take nobody's time in those that follow."""
+    wrong = []
+    busy: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    begin = 0
+    for window in timetable.windows:
+        for period in window.priority:
+            busy[period.unit].append((begin + period.start_ns, begin + period.end_ns, period.model))
+        for slot in window.slots:
+            if slot.model in models and models[slot.model].role == "background":
+                start = begin + slot.start_ns
+                busy[slot.unit].append((start, start + slot.duration_ns, f"{slot.model}[{slot.segment}]"))
+        begin += window.length_ns
+    for unit, spans in busy.items():
+        spans.sort()
+        first = (spans[0][0] + begin, *spans[0][1:])  # of the next repetition
+        for (_, end, one), (start, _, other) in itertools.pairwise([*spans, first]):
+            if start < end:
+                wrong.append(f"{one} goes on until {end} ns on {unit}, {other} begins at {start} ns")
     return wrong
 
 
@@ -265,16 +291,22 @@ def _read(
 def _reserved(timetable: Timetable) -> list[str]:
     """The plan's figures are the worst of its windows and units."""
     wrong = []
-    for window in timetable.windows:
-        for unit in timetable.units:
-            taken = sum(period.end_ns - period.start_ns for period in window.priority if period.unit == unit)
+    for unit in timetable.units:
+        under_way: list[tuple[int, int]] = []  # relative to the window
+        for window in (*timetable.windows, *timetable.windows):  # the last one's may go on in the first
+            under_way += [(period.start_ns, period.end_ns) for period in window.priority if period.unit == unit]
+            taken = sum(
+                min(end, window.length_ns) - max(start, 0) for start, end in under_way if start < window.length_ns
+            )
             if taken > timetable.priority_ns or window.length_ns - taken < timetable.residual_ns:
                 wrong.append(f"window {window.index}: {taken} ns reserved, the plan says {timetable.priority_ns}")
-    return wrong
+            moved = [(start - window.length_ns, end - window.length_ns) for start, end in under_way]
+            under_way = [(start, end) for start, end in moved if end > 0]
+    return list(dict.fromkeys(wrong))
 
 
-def _memory(timetable: Timetable, limits: Mapping[str, int]) -> list[str]:
-    """What is planned fits, and is no less than what crosses units needs."""
+def _memory(timetable: Timetable, limits: Mapping[str, int], stored_ratio: float) -> list[str]:
+    """What is planned fits, and is no less than what crosses units needs: on both where these share no memory."""
     wrong = []
     for unit, limit in limits.items():
         if timetable.memory_bytes.get(unit, 0) > limit:
@@ -283,9 +315,11 @@ def _memory(timetable: Timetable, limits: Mapping[str, int]) -> list[str]:
     for model in timetable.models:
         for before, after in itertools.pairwise(model.segments):
             if before.unit != after.unit:
-                for unit in (before.unit, after.unit):
+                apart = any(set(link.between) == {before.unit, after.unit} for link in timetable.links)
+                for unit in (before.unit, after.unit)[: 2 if apart else 1]:
                     crossing[unit] += before.boundary_bytes * model.slots
-    for unit, needed in crossing.items():
+    for unit, total in crossing.items():
+        needed = math.floor(total * stored_ratio)
         if timetable.memory_bytes.get(unit, 0) < needed:
             wrong.append(
                 f"{unit}: {timetable.memory_bytes.get(unit, 0)} bytes planned, tensors that cross units take {needed}"

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from framefit.core.timetable import PlannedModel, Slot
-from framefit.scheduling.beat import Beat, Demand, Span
+from framefit.scheduling.beat import Beat, Demand
+from framefit.scheduling.reserving import Span
 from framefit.scheduling.service import Rotation
 
 __all__ = ["MOST_WINDOWS", "Filled", "fill"]
@@ -153,7 +154,7 @@ class _Play:
         for model in self.models:
             self._stage(model)
         for unit in self.units.values():
-            unit.rotation = Rotation(len(unit.stages))
+            unit.rotation = Rotation(len(unit.stages), [stage.model.plan.turns for stage in unit.stages])
         self.readers: dict[str, list[_Model]] = {}
         for model in self.models:
             for name in model.plan.after:

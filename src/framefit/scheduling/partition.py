@@ -50,7 +50,7 @@ class Pieces:
         pieces, inner = slice(first, last + 1), slice(first, last)
         return Pieces(self.median_ns[pieces], self.quantile_ns[pieces], self.boundary_ns[inner])
 
-    def scaled(self, factor: npt.NDArray[np.float64]) -> Pieces:
+    def scaled(self, factor: float | npt.NDArray[np.float64]) -> Pieces:
         """The same boundaries; what each piece takes beside its parts of them is multiplied."""
         halves = beside(self.boundary_ns)
         median = np.maximum(self.median_ns - halves, 0) * factor + halves

@@ -53,7 +53,7 @@ class Placeable:
         parameter_bytes: by piece.
         boundary_bytes: of what enters the first piece, of what each hands on to the next, and of what leaves
             the last one: one more than pieces.
-        rate: launches a window that are wanted.
+        rate: launches a window that are wanted; of a priority model the part of windows that it is reserved in.
         deadline_ns: of a priority model; default: the window less guard.
     """
 
@@ -245,7 +245,7 @@ class Costs:
     def base_ns(self, model: int) -> Floats:
         """What a window's launches of it take, by piece and unit: inf where unsupported."""
         entry = self.problem.models[model]
-        return self.duration_ns[model] if entry.role == "priority" else self.median_ns[model] * entry.rate
+        return (self.duration_ns[model] if entry.role == "priority" else self.median_ns[model]) * entry.rate
 
     def copies(self, model: int) -> int:
         """How often tensors exist that cross units."""
@@ -297,9 +297,8 @@ class Costs:
                     ready = ready + transfers[piece, units[:, piece - 1], unit]
                 ready = np.maximum(ready, free[rows, unit]) + durations[piece, unit]
                 free[rows, unit] = ready
-            limit = self.capacity_ns
             deadline = self.problem.models[model].deadline_ns
-            late += np.maximum(ready - (limit if deadline is None else min(deadline, limit)), 0.0)
+            late += np.maximum(ready - (self.capacity_ns if deadline is None else deadline), 0.0)
         return late
 
     def late_together_ns(self, ways: Sequence[Units]) -> float:

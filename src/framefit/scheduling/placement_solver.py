@@ -142,7 +142,7 @@ class _Formulation:
         """Beginnings of a priority model's pieces, links kept."""
         costs, model = self.costs, self.model
         deadline = costs.problem.models[index].deadline_ns
-        limit = self.window if deadline is None else min(deadline, self.window)
+        limit = self.window if deadline is None else deadline
         starts = [model.new_int_var(0, limit, f"start_{index}_{piece}") for piece in range(len(self.on[index]))]
         for piece, row in enumerate(self.on[index]):
             for unit, literal in row.items():
@@ -188,7 +188,7 @@ class _Formulation:
                 if unit in row
             )
             reserved = [
-                (int(costs.duration_ns[index][piece, unit]), self.on[index][piece][unit], product)
+                (int(costs.base_ns(index)[piece, unit]), self.on[index][piece][unit], product)
                 for (index, piece, other), product in products.items()
                 if other == unit
             ]

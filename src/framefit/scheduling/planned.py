@@ -29,6 +29,8 @@ def planned_model(
     layer_names: Sequence[str] = (),
     slots: int = 1,
     after: Sequence[str] = (),
+    handed_bytes: int = 0,
+    turns: int = 1,
 ) -> PlannedModel:
     """Segments with their durations, boundaries and reasons.
 
@@ -46,6 +48,8 @@ def planned_model(
         layer_names: what the user calls the layers; default: their own names.
         slots: frames that may be in flight.
         after: models whose outputs it reads.
+        handed_bytes: of its outputs that other models read.
+        turns: of each of its stages in a round of its unit.
     """
     units = [unit] * len(bounds) if isinstance(unit, str) else unit
     names = layer_names or [layer.name for layer in model.layers]
@@ -69,7 +73,8 @@ def planned_model(
                 output_layers=tuple(dict.fromkeys(layer for layer, _ in leaving)),
                 duration_ns=planned_quantile_ns(samples, excess),
                 median_ns=int(np.median(samples)),
-                boundary_bytes=sum(tensor.bytes for _, tensor in leaving if last_read.get(tensor.name, 0) > last),
+                boundary_bytes=sum(tensor.bytes for _, tensor in leaving if last_read.get(tensor.name, 0) > last)
+                + (handed_bytes if index == len(bounds) - 1 else 0),
                 tensors=tuple(tensor.name for _, tensor in leaving),
             )
         )
@@ -83,5 +88,6 @@ def planned_model(
         segments=tuple(segments),
         slots=slots,
         after=tuple(after),
+        turns=turns,
         segmentation_overhead_ratio=medians / max(float(np.median(whole_ns)), 1) - 1 if len(segments) > 1 else 0.0,
     )

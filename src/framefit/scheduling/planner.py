@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +11,7 @@ import numpy as np
 
 from framefit.core.timetable import Fix, PlannedModel, Timetable
 from framefit.scheduling.bounds import Work, packing_bounds_hz
+from framefit.scheduling.fixes import verified_fixes
 from framefit.scheduling.partition import Pieces, partition
 from framefit.scheduling.timetable import Beat, build_timetable, reserved_periods, segment_room
 
@@ -248,10 +247,7 @@ def _cut(candidate: Candidate, runs: Sequence[tuple[int, int]]) -> PlannedModel:
 
 
 def fixes(candidates: Sequence[Candidate], beat: Beat, rate_hz: float, mode: Mode = "fill") -> tuple[Fix, ...]:
-    """Small changes that make an infeasible workload fit, each verified by planning again.
-
-    Tried one at a time: a slower beat, later deadlines, a smaller guard, and each model
-    at a lower cost.
+    """Small changes that make a workload of one unit fit; see :func:`~framefit.scheduling.fixes.verified_fixes`.
 
     Args:
         candidates: at their measured costs.
@@ -259,105 +255,13 @@ def fixes(candidates: Sequence[Candidate], beat: Beat, rate_hz: float, mode: Mod
         rate_hz: of the beat.
         mode: of segmentation.
     """
-    found = [
-        fix
-        for fix in (
-            _slower(candidates, beat, rate_hz, mode),
-            _later_deadlines(candidates, beat, mode),
-            _smaller_guard(candidates, beat, mode),
-            *(_cheaper(candidates, beat, name, mode) for name in [c.model.name for c in candidates]),
+
+    def arranged(other: Beat, costs: Mapping[str, float]) -> Timetable:
+        return arrange(
+            [_scaled(c, costs[c.model.name]) if c.model.name in costs else c for c in candidates], other, mode
         )
-        if fix is not None
-    ]
-    return tuple(found)
 
-
-def _feasible(candidates: Sequence[Candidate], beat: Beat, mode: Mode) -> bool:
-    cutting = cut(candidates, beat, mode)
-    return cutting.fits and build_timetable(cutting.beat, cutting.models).feasible
-
-
-def _slower(candidates: Sequence[Candidate], beat: Beat, rate_hz: float, mode: Mode) -> Fix | None:
-    """The highest rate that fits, to 1 %; deadlines of priority models that follow the window follow it."""
-
-    def fits(rate: float) -> bool:
-        return _feasible(candidates, dataclasses.replace(beat, window_ns=int(1e9 / rate)), mode)
-
-    low = rate_hz
-    for _ in range(40):
-        low /= 1.25
-        if fits(low):
-            break
-    else:
-        return None
-    high = low * 1.25
-    while high / low > 1.01:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    rate = float(f"{math.floor(low * 1000) / 1000:.4g}") if low >= 0.001 else low
-    if rate > low:
-        rate *= 0.999
-    return Fix(
-        change=f"rate_hz = {rate:.4g}",
-        effect=f"windows of {1e3 / rate:.4g} ms instead of {beat.window_ns / 1e6:.4g} ms hold everything",
-        verified=fits(float(f"{rate:.4g}")),
-    )
-
-
-def _later_deadlines(candidates: Sequence[Candidate], beat: Beat, mode: Mode) -> Fix | None:
-    """Deadlines just late enough, where those that were given do not hold."""
-    timetable = arrange(candidates, _without_deadlines(beat), mode)
-    if not timetable.feasible or not any(demand.deadline_ns for demand in beat.demands.values()):
-        return None
-    ends = {p.model: p.end_ns for window in timetable.windows for p in window.priority}
-    later: dict[str, float] = {}
-    for model in timetable.models:
-        deadline = beat.of(model.name).deadline_ns
-        needed = ends.get(model.name) if model.role == "priority" else (model.result_age_windows or 0) * beat.window_ns
-        if deadline is None or needed is None or needed <= deadline:
-            continue
-        alone = _with_deadlines(_without_deadlines(beat), {model.name: deadline})
-        if not _feasible(candidates, alone, mode):
-            later[model.name] = math.ceil(needed / 1e4) / 100
-    if not later:
-        return None
-    moved = _with_deadlines(beat, {name: round(after_ms * 1e6) for name, after_ms in later.items()})
-    return Fix(
-        change=", ".join(f"deadline_ms = {after_ms:g} for {name!r}" for name, after_ms in later.items()),
-        effect="the planned quantiles end before it",
-        verified=_feasible(candidates, moved, mode),
-    )
-
-
-def _smaller_guard(candidates: Sequence[Candidate], beat: Beat, mode: Mode) -> Fix | None:
-    """A guard of at least a tenth of the present one, where that is enough."""
-    if beat.guard_ns == 0:
-        return None
-    for part in (0.75, 0.5, 0.25, 0.1):
-        smaller = dataclasses.replace(beat, guard_ns=int(beat.guard_ns * part))
-        if _feasible(candidates, smaller, mode):
-            return Fix(
-                change=f"guard_ms = {smaller.guard_ns / 1e6:.3g}",
-                effect="less time is kept free before each release; more of them may be late",
-                verified=True,
-            )
-    return None
-
-
-def _cheaper(candidates: Sequence[Candidate], beat: Beat, name: str, mode: Mode) -> Fix | None:
-    """How much cheaper one model would have to be."""
-
-    def fits(factor: float) -> bool:
-        return _feasible([_scaled(c, factor) if c.model.name == name else c for c in candidates], beat, mode)
-
-    for percent in range(95, 15, -5):
-        if fits(percent / 100):
-            return Fix(
-                change=f"{name!r} at {percent} % of its cost",
-                effect="a smaller, pruned or quantised model, or one on a faster unit",
-                verified=True,
-            )
-    return None
+    return verified_fixes(arranged, beat, [c.model.name for c in candidates], rate_hz)
 
 
 def _scaled(candidate: Candidate, factor: float) -> Candidate:
@@ -370,15 +274,3 @@ def _scaled(candidate: Candidate, factor: float) -> Candidate:
     )
     pieces = None if candidate.pieces is None else candidate.pieces.scaled(np.full(len(candidate.pieces), factor))
     return Candidate(model, pieces, candidate.always_split)
-
-
-def _without_deadlines(beat: Beat) -> Beat:
-    return _with_deadlines(beat, dict.fromkeys(beat.demands))
-
-
-def _with_deadlines(beat: Beat, deadlines: Mapping[str, int | None]) -> Beat:
-    demands = {
-        name: dataclasses.replace(demand, deadline_ns=deadlines[name]) if name in deadlines else demand
-        for name, demand in beat.demands.items()
-    }
-    return dataclasses.replace(beat, demands=demands)

@@ -3,12 +3,12 @@
 The facts of :mod:`ages` on the run-time policy hold on each unit, for the stages that it
 serves. What is new is that frames come to a stage at any time, and that what comes when
 depends on what other units do. The bound therefore takes nothing from there but this: *from
-any instant on, while a stage has frames, its n-th next frame is done within n rounds of the
-unit*, one frame of each other stage before each of its own. That is facts 1 to 3 of
+any instant on, while a stage has frames, its n-th next frame is done within n of its turns*,
+the frames of the others' turns before each of them included. That is facts 1 to 3 of
 :mod:`ages`: whoever is in turn when a frame comes, and however far that turn has got, at most
-one turn of each other stage lies before the stage's own, in the order of the turns; whoever
+the others' turns since the stage's own lie before its next one, in their order; whoever
 runs out of turn uses what the one in turn cannot. :func:`longest_ns` is the greatest time
-that this takes, exactly, over all instants.
+that this takes, exactly, over all instants, and the longest n turns in a row of a round count: "n rounds" below.
 
 Let C(n, j) be the time at which frame n leaves stage j of k, and look back from it to where
 the stage last had nothing to do: it has served frames m to n since, one after the other, so
@@ -57,14 +57,14 @@ class StageTurns:
 
     Attributes:
         own: durations of its segments.
-        others: those of the unit's other stages, in the order of their turns after its own.
+        others: those of the unit's other stages whose turns lie before each of its own in a round, in order.
         spans: where they may run.
         handed_ns: from the end of the stage before until a frame may begin here, wake-up included; of the first
             stage: from the end of the last one until its slot is free.
     """
 
     own: Sequence[int]
-    others: Sequence[int]
+    others: Sequence[Sequence[int]]
     spans: Spans
     handed_ns: int = 0
 
@@ -166,8 +166,13 @@ class _Rounds:
     def __call__(self, count: int, *, at_releases: bool = False) -> int | None:
         key = count, at_releases
         if key not in self._known:
-            work = [*self._stage.others, *self._stage.own] * count
-            self._known[key] = longest_ns(self._stage.spans, work, at_releases=at_releases)
+            turns = [[*before, *self._stage.own] for before in self._stage.others]
+            times = []
+            for first in range(len(turns)):
+                work = itertools.chain.from_iterable(turns[(first + n) % len(turns)] for n in range(count))
+                times.append(longest_ns(self._stage.spans, list(work), at_releases=at_releases))
+            known = [time for time in times if time is not None]
+            self._known[key] = max(known) if len(known) == len(times) else None
         return self._known[key]
 
 

@@ -40,7 +40,7 @@ def cut_stages(
         pieces: of the whole model, as measured on each unit.
         stages: where they were placed.
         room_ns: unit -> the longest planned duration that a segment may have there
-            (:func:`~framefit.scheduling.beat.segment_room`).
+            (:func:`~framefit.scheduling.reserving.segment_room`).
         guard_ns: that this room leaves free.
         mode: of segmentation.
         preemptive: units can be interrupted: no stage need be cut.

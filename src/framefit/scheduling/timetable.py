@@ -11,9 +11,19 @@ import numpy as np
 
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, Slot, Timetable, Window
 from framefit.scheduling.ages import Spans, age_bound_ns
-from framefit.scheduling.beat import Beat, Demand, Span, free_spans, in_order, reserved_periods, segment_room
+from framefit.scheduling.beat import Beat, Demand, in_order
 from framefit.scheduling.bounds import fair_rates
 from framefit.scheduling.filling import MOST_WINDOWS, Filled, fill
+from framefit.scheduling.reserving import (
+    Span,
+    carried_over,
+    free_windows,
+    reserved_periods,
+    segment_room,
+    settled,
+    taken_ns,
+)
+from framefit.scheduling.service import turns_between
 from framefit.scheduling.stage_ages import StageTurns, staged_age_ns
 
 __all__ = ["Beat", "Demand", "build_timetable", "reserved_periods", "segment_room", "unit_memory"]
@@ -43,10 +53,11 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
     reserved = reserved_periods(beat, priority)
     lengths = [beat.pattern_ns[index % len(beat.pattern_ns)] for index in range(len(reserved))]
     free = {
-        unit: [free_spans(beat, _on(unit, periods), ns) for periods, ns in zip(reserved, lengths, strict=True)]
+        unit: free_windows(beat, reserved, unit)
         for unit in dict.fromkeys(segment.unit for model in background for segment in model.segments)
     }
     slack, problem = _deadlines(beat, reserved, lengths)
+    taken = {unit: taken_ns(beat, reserved, unit) for unit in units or ("",)}
     unread = _unread(models)
     problem = unread or problem
     if not beat.preemptive:
@@ -72,12 +83,14 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
                 index=index,
                 length_ns=length,
                 priority=tuple(periods),
-                residual_ns=_residuals(used, placed, periods, length),
+                residual_ns=_residuals(
+                    used, placed, {unit: ns[index % len(reserved)] for unit, ns in taken.items()}, length
+                ),
                 slots=tuple(sorted([*own, *placed], key=lambda slot: slot.start_ns)),
             )
         )
-    taken = [[sum(p.end_ns - p.start_ns for p in _on(unit, w)) for unit in units or ("",)] for w in reserved]
-    bound, gap = (None, None) if unread else _bounds(beat, background, taken, lengths, units, filled)
+    by_window = list(zip(*taken.values(), strict=True))
+    bound, gap = (None, None) if unread else _bounds(beat, models, by_window, lengths, units, filled)
     aged = [
         msgspec.structs.replace(model, result_age_windows=ages.get(model.name, 1) if problem is None else None)
         for model in models
@@ -87,8 +100,8 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         worst_slack_ns=slack,
         hyperperiod_windows=len(windows),
         window_ns=beat.window_ns,
-        priority_ns=max(map(max, taken)),
-        residual_ns=min(length - max(ns) for length, ns in zip(lengths, taken, strict=True)),
+        priority_ns=max(map(max, by_window)),
+        residual_ns=min(length - max(ns) for length, ns in zip(lengths, by_window, strict=True)),
         guard_ns=beat.guard_ns,
         preemptive=beat.preemptive,
         units=units,
@@ -98,6 +111,8 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         bound=bound,
         gap_ratio=gap if problem is None else None,
         links=tuple(beat.links),
+        lengths_ns=beat.lengths_ns,
+        releases={name: demand.releases for name, demand in beat.demands.items() if demand.releases is not None},
         binding_constraint=problem,
     )
 
@@ -130,10 +145,13 @@ def _deadlines(
 ) -> tuple[int, str | None]:
     """Least slack of the priority models, and the first of them that is late."""
     slack, problem = beat.window_ns, None
-    for periods, length in zip(reserved, lengths, strict=True):
+    used = dict.fromkeys(period.unit for periods in reserved for period in periods)
+    carried = {unit: carried_over(beat, reserved, unit) for unit in used}
+    for index, (periods, length) in enumerate(zip(reserved, lengths, strict=True)):
         for period in periods:
             deadline = beat.of(period.model).deadline_ns or length
-            excess = math.ceil(beat.excess_ratio * (period.end_ns - periods[0].start_ns))
+            behind = carried[period.unit][index][1]
+            excess = math.ceil(beat.excess_ratio * (behind + period.end_ns - periods[0].start_ns))
             slack = min(slack, deadline - period.end_ns - excess)
             if period.end_ns + excess > deadline and problem is None:
                 problem = (
@@ -141,10 +159,12 @@ def _deadlines(
                     + (f", {_ms(excess)} later at worst" if excess else "")
                     + f"; its deadline is {_ms(deadline)}"
                 )
-        if problem is None and periods:
+        if problem is None and periods and beat.even:
             total = max(period.end_ns for period in periods) - periods[0].start_ns
             if total + beat.guard_ns > length:
                 problem = f"the priority period of {_ms(total)} and the guard exceed the window of {_ms(length)}"
+    if problem is None and not all(settled(beat, reserved, unit) for unit in used):
+        problem = "the priority models take more time than there is between their frames"
     return slack, problem
 
 
@@ -194,13 +214,10 @@ def _as_given(found: Filled, background: Sequence[PlannedModel]) -> Filled:
 
 
 def _residuals(
-    used: Mapping[str, Sequence[str]], placed: Sequence[Slot], periods: Sequence[PriorityPeriod], length_ns: int
+    used: Mapping[str, Sequence[str]], placed: Sequence[Slot], taken: Mapping[str, int], length_ns: int
 ) -> tuple[int, ...]:
     """What each background model finds on the units that it uses, after those before it."""
-    left = dict.fromkeys((unit for units in used.values() for unit in units), length_ns)
-    for period in periods:
-        if period.unit in left:
-            left[period.unit] -= period.end_ns - period.start_ns
+    left = {unit: length_ns - taken[unit] for units in used.values() for unit in units}
     residuals = []
     for model, units in used.items():
         residuals.append(sum(left[unit] for unit in units))
@@ -212,35 +229,24 @@ def _residuals(
 
 def _bounds(
     beat: Beat,
-    background: Sequence[PlannedModel],
+    models: Sequence[PlannedModel],
     taken: Sequence[Sequence[int]],
     lengths: Sequence[int],
     units: Sequence[str],
     filled: Filled,
 ) -> tuple[float | None, float | None]:
     """Windows between results of the slowest model if residuals were fluids, and how much more they would hold."""
+    background = [model for model in models if model.role == "background"]
     mean = np.asarray(lengths).mean() - np.asarray(taken, np.float64).mean(axis=0)
     if not background or mean.min() <= 0:
         return None, None
-    arriving = np.array([_arriving(beat, model, background) for model in background])
+    arriving = np.array([beat.arriving(model, models) for model in background])
     durations = np.array([model.duration_ns for model in background], np.float64)
     work = np.array([[sum(s.duration_ns for s in m.segments if s.unit == unit) for unit in units] for m in background])
     rates = fair_rates(mean, work.astype(np.float64), arriving, np.ones(len(background)))
     planned = float(np.dot(filled.launches, durations)) if filled.launches else 0.0
     most = len(filled.windows) * float(np.dot(rates, durations))
     return 1 / float(rates.min()), max(most / planned - 1, 0.0) if planned else None
-
-
-def _arriving(beat: Beat, model: PlannedModel, models: Sequence[PlannedModel]) -> float:
-    """Launches a window that a model has frames for."""
-    demand = beat.of(model.name)
-    own = 1 / (demand.every * demand.frames)
-    if model.after:
-        read = [_arriving(beat, one, models) for one in models if one.name in model.after]
-        return own * min(read, default=1.0)
-    if demand.releases is None:
-        return own
-    return own * len(demand.releases) / len(beat.pattern_ns)
 
 
 def _ages(
@@ -255,10 +261,14 @@ def _ages(
     if not all(any(windows) for windows in free.values()):
         return ages, "the priority models and the guard leave no residual"
     given: dict[str, int] = {}  # in ns, of whatever others read
-    for periods in reserved:
+    used = dict.fromkeys(period.unit for periods in reserved for period in periods)
+    carried = {unit: carried_over(beat, reserved, unit) for unit in used}
+    for index, periods in enumerate(reserved):
         for period in periods:
-            excess = math.ceil(beat.excess_ratio * (period.end_ns - periods[0].start_ns))
+            behind = carried[period.unit][index][1]
+            excess = math.ceil(beat.excess_ratio * (behind + period.end_ns - periods[0].start_ns))
             given[period.model] = max(given.get(period.model, 0), period.end_ns + excess)
+    ages |= {name: max(-(-ns // beat.window_ns), 1) for name, ns in given.items()}
     turns = _Turns(beat, background, reserved, free)
     for model in in_order(background):
         demand = beat.of(model.name)
@@ -283,10 +293,10 @@ class _Turns:
         free: Mapping[str, Sequence[Sequence[Span]]],
     ) -> None:
         self.beat = beat
-        self.stages: dict[str, list[tuple[str, Sequence[Segment]]]] = {unit: [] for unit in free}
+        self.stages: dict[str, list[tuple[int, Sequence[Segment]]]] = {unit: [] for unit in free}
         for model in in_order(background):
             for stage in model.stages:
-                self.stages[stage[0].unit].append((model.name, stage))
+                self.stages[stage[0].unit].append((model.turns, stage))
         lengths = () if beat.even else tuple(beat.pattern_ns[n % len(beat.pattern_ns)] for n in range(len(reserved)))
         self.spans = {
             unit: Spans(
@@ -300,11 +310,14 @@ class _Turns:
             for unit, spans in free.items()
         }
 
-    def others(self, stage: Sequence[Segment]) -> list[int]:
-        """Durations of the unit's other stages, in the order of their turns after this one's."""
-        all_stages = [one for _, one in self.stages[stage[0].unit]]
-        number = next(n for n, one in enumerate(all_stages) if one[0] is stage[0])
-        return [segment.duration_ns for one in [*all_stages[number + 1 :], *all_stages[:number]] for segment in one]
+    def others(self, stage: Sequence[Segment]) -> list[list[int]]:
+        """Durations of the unit's other stages whose turns lie before each of this one's."""
+        turns, stages = zip(*self.stages[stage[0].unit], strict=True)
+        number = next(n for n, one in enumerate(stages) if one[0] is stage[0])
+        return [
+            [segment.duration_ns for other in before for segment in stages[other]]
+            for before in turns_between(turns, number)
+        ]
 
     def age_ns(self, model: PlannedModel, models: Sequence[PlannedModel], given: Mapping[str, int]) -> int | None:
         """Bound on a result's age; ``given``: on those of the models that it reads."""

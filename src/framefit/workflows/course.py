@@ -12,15 +12,16 @@ import numpy as np
 
 from framefit.core.results import Metrics
 from framefit.devices.clock import RealClock
-from framefit.devices.host import apart, flushed_denormals, pinned
+from framefit.devices.host import apart, cores_listed, flushed_denormals, pinned
 from framefit.devices.measure import Measurement, measure_floor
 from framefit.devices.npu import NpuDevice
 from framefit.devices.stepped import SteppedClock
 from framefit.errors import FramefitError, InputError
 from framefit.workflows.asked import MOST_SECONDS
 from framefit.workflows.folder import RunResult
+from framefit.workflows.outcome import Floor
 from framefit.workflows.plan import Notify, Plan
-from framefit.workflows.session import Floor, Session
+from framefit.workflows.session import Session
 
 __all__ = ["Course"]
 
@@ -64,6 +65,10 @@ class Course:
         self.session = Session(planned, seed=seed, submitted=submitted)
         self.failure: BaseException | None = None
         self._plan, self._seed, self._measures, self._force, self._notify = planned, seed, measures, force, notify
+        device = planned.device
+        self._cores = {planned.core}
+        if not isinstance(device, NpuDevice):
+            self._cores |= {device.target.unit(unit).core for unit in planned.timetable.units}
         self._thread = threading.Thread(target=self._live, name="framefit-runner", daemon=True)
         self._warm, self._go, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._draining = self._stopping = False
@@ -84,16 +89,16 @@ class Course:
         try:
             self._warm.wait()
             if not isinstance(self.clock, SteppedClock) and self.failure is None:
-                alone = self._leaving.enter_context(apart({self._plan.core}, self._thread.native_id or 0))
+                alone = self._leaving.enter_context(apart(self._cores, self._thread.native_id or 0))
                 if not alone:
                     logger.warning(
-                        "the program is not kept off the models' core %d: it has no other, or this system cannot",
-                        self._plan.core,
+                        "the program is not kept off the models' core %s: it has no other, or this system cannot",
+                        cores_listed(sorted(self._cores)),
                     )
             self._go.set()
             if isinstance(self.clock, SteppedClock):
                 self.clock.wait_held()
-                self.clock.pass_until(self.session.dispatcher.start_ns - 1)
+                self.clock.pass_until(self.session.crew.start_ns - 1)
             if self.failure is not None:
                 raise self.failure
         except BaseException:
@@ -140,7 +145,7 @@ class Course:
     def _pass(self, clock: SteppedClock, until_ns: int | None) -> None:
         """Let the rest of a window pass, or only the time until then."""
         with self._stepping:
-            end_ns = self.session.dispatcher.release(self._windows_let + 1) - 1
+            end_ns = self.session.crew.release(self._windows_let + 1) - 1
             if until_ns is not None and until_ns < end_ns:
                 clock.pass_until(until_ns)
                 return
@@ -165,7 +170,7 @@ class Course:
         if rest_ns is not None and rest_ns <= 0:
             return False
         if isinstance(self.clock, SteppedClock):
-            if rest_ns is None and not self.session.dispatcher.at_work():
+            if rest_ns is None and not self.session.crew.at_work():
                 return False
             self._pass(self.clock, until_ns)
             return True
@@ -216,7 +221,9 @@ class Course:
                 self._go.wait()
                 self._notify("running")
                 most = int(MOST_SECONDS * self._plan.workload.beat_hz) - 1
-                self.failure = session.play(min([most, *session.lengths()]), stop=self._is_over, on_idle=self._on_idle)
+                self.failure = session.play(
+                    min([most, *session.sources.lengths()]), stop=self._is_over, on_idle=self._on_idle
+                )
                 if self._around and self.failure is None:
                     self._around.append(session.measure())
                 self._plan.device.events()
@@ -245,7 +252,7 @@ class Course:
 
     def _is_over(self) -> bool:
         """Asked before every launch."""
-        return self._draining and (self._stopping or not self.session.dispatcher.at_work())
+        return self._draining and (self._stopping or not self.session.crew.at_work())
 
     def _on_idle(self, windows: int) -> None:  # noqa: ARG002 - the dispatcher's form
         """A window leaves time: wake whoever waits for a result or for room."""

@@ -34,7 +34,7 @@ class CutsOnTrial:
     def __init__(self, pricing: MeasuredPricing, mode: Mode) -> None:
         self._pricing, self._mode = pricing, mode
         self._known: dict[str, tuple[Cutting, dict[str, list[int]], dict[str, int]]] = {}
-        self.note: str | None = None
+        self._trials: list[Trial] = []
 
     def runs(
         self, candidates: Sequence[Candidate], tasks: Sequence[PlannedTask], beat: Beat
@@ -59,10 +59,25 @@ class CutsOnTrial:
                 ways = ways_to_cut(candidates, beat, self._mode, _TRIED)
         if not self._known:
             return ways[0].runs
-        trials = [tried(candidates, beat, *known) for known in self._known.values()]
-        best = preferred(trials)
-        self._say(best, trials)
-        return best.cutting.runs
+        self._trials = [tried(candidates, beat, *known) for known in self._known.values()]
+        return preferred(self._trials).cutting.runs
+
+    def notes(self, models: Sequence[PlannedModel]) -> list[str]:
+        """Of models as they were measured at last: whether boundaries stay within their budget, and why not."""
+        budget = f"{100 * MOST_OVERHEAD_RATIO:g} %"
+        within = [trial for trial in self._trials if trial.fits and trial.overhead_ratio <= MOST_OVERHEAD_RATIO]
+        best = preferred(self._trials) if self._trials else None
+        if best in within:
+            why = f"{100 * best.overhead_ratio:.1f} % where ways to cut were compared: the machine varies"
+        elif within:
+            why = f"what stays within {budget} serves a tenth less"
+        else:
+            why = f"of {len(self._trials)} cuttings that were measured none that fits stays within {budget}"
+        return [
+            f"boundaries add {100 * model.segmentation_overhead_ratio:.1f} % to {model.name!r}: {why}"
+            for model in models
+            if self._trials and model.segmentation_overhead_ratio > MOST_OVERHEAD_RATIO
+        ]
 
     def correct(self, tasks: Sequence[PlannedTask], models: Sequence[PlannedModel]) -> None:
         """Take over what a longer campaign found about the way that was taken.
@@ -100,15 +115,6 @@ class CutsOnTrial:
         ]
         task.pieces = learned(task.pieces, ways, excess_of(candidate.model))
         return Candidate(candidate.model, task.pieces, candidate.always_split)
-
-    def _say(self, best: Trial, trials: Sequence[Trial]) -> None:
-        """Whether boundaries stay within their budget."""
-        self.note = None
-        if best.overhead_ratio > MOST_OVERHEAD_RATIO:
-            self.note = (
-                f"boundaries add {100 * best.overhead_ratio:.1f} % to a model: of {len(trials)} cuttings that were "
-                f"measured none that fits stays within {100 * MOST_OVERHEAD_RATIO:g} %"
-            )
 
 
 def excess_of(model: PlannedModel) -> float:

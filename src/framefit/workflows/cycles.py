@@ -18,7 +18,7 @@ from framefit.devices.npu.cycles import Ratios
 from framefit.errors import InputError
 from framefit.runtime.functions import load_function
 
-__all__ = ["cycles", "load_model"]
+__all__ = ["cycles", "load_model", "pricing"]
 
 
 def cycles(
@@ -65,8 +65,7 @@ def cycles(
     if fuse:
         loaded = loaded.grouped(epilogue_groups(loaded))
     described = target if isinstance(target, Target) else resolve_target(target)
-    folder = Path() if isinstance(target, Target) else target_file(target).parent
-    source = _source(described, unit or _able_unit(described, loaded), folder)
+    source = pricing(target, loaded, unit)
     layers = source.layers(loaded, weight_sparsity=weight_sparsity, activation_sparsity=activation_sparsity)
     report = CycleReport(
         model=loaded.name,
@@ -116,6 +115,22 @@ def load_model(
             raise
         remedy = f"give all its sizes, in the form --shape {unknown[1]}=1,576"
         raise InputError(error.what, where=error.where, remedy=remedy) from error
+
+
+def pricing(target: str | Path | Target, model: Model, unit: str | None = None) -> CostSource:
+    """What prices a model's layers on a target.
+
+    Args:
+        target: name of a built-in target, path of a ``target.toml``, or a target.
+        model: whose layers the unit has to support.
+        unit: name of the target's unit; default: the first that supports the whole model.
+
+    Raises:
+        InputError: a file or name that cannot be used.
+    """
+    described = target if isinstance(target, Target) else resolve_target(target)
+    folder = Path() if isinstance(target, Target) else target_file(target).parent
+    return _source(described, unit or _able_unit(described, model), folder)
 
 
 def _source(target: Target, unit: str | None, folder: Path) -> CostSource:

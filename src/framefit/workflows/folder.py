@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,13 +16,14 @@ from framefit.core.frames import FrameTable
 from framefit.core.profile import Profile
 from framefit.core.program import Launches, Program, write_program
 from framefit.core.results import Metrics, RunInfo
-from framefit.core.timetable import Timetable
+from framefit.core.timetable import InstructionLists, Timetable
 from framefit.devices.host import fingerprint
 from framefit.errors import FramefitError
 from framefit.report.frames import write_frames
 from framefit.report.pairs import executions
 from framefit.report.perfetto import write_perfetto
 from framefit.report.picture import run_picture
+from framefit.scheduling.instructions import instructions
 from framefit.workflows.plan import Plan
 
 __all__ = ["RunResult", "check_place", "free_folder", "left_out", "write_folder"]
@@ -44,6 +46,7 @@ class RunResult:
         trace, program, launches, releases_ns: what happened, on the run's clock; the trace is the device's.
         seen, seen_program: the same as the host saw it, a launch an operation.
         interrupted: whether it was stopped before its end.
+        in_force: from when on which timetable was in force.
         profile: what the device's trace says; ``None``: it could not be held against the program.
         warnings: what a reader of these should know, those of the plan first.
     """
@@ -59,14 +62,17 @@ class RunResult:
     launches: Launches
     releases_ns: Releases
     interrupted: bool
+    in_force: tuple[tuple[int, str], ...] = ()
     profile: Profile | None = None
     warnings: tuple[str, ...] = ()
 
     def part(self, first: int, last: int | None = None) -> tuple[Trace, Launches, Releases]:
         """What the host saw of windows ``first`` to ``last`` - 1 (default: to the end), for a picture."""
         seen, launches = self.seen, self.launches
-        begin = int(np.searchsorted(launches.window, first))
-        end = len(launches) if last is None else int(np.searchsorted(launches.window, last))
+        # Of several units one may already be in the next window when another one launches in the last.
+        window = np.maximum.accumulate(launches.window)
+        begin = int(np.searchsorted(window, first))
+        end = len(launches) if last is None else int(np.searchsorted(window, last))
         told, events = slice(begin, end), slice(2 * begin, 2 * end)  # a START and an END each
         return (
             Trace(
@@ -106,6 +112,13 @@ def _first_shown(result: RunResult) -> int:
     return first if skipped <= _MOST_SHOWN // 2 else int(window[beyond])
 
 
+def _shown(in_force: Sequence[tuple[int, str]], releases: Releases) -> list[tuple[int, str]]:
+    """The timetables of the windows that the pictures show."""
+    begin = int(releases[0]) if len(releases) else 0
+    last = [(begin, name) for at, name in in_force if at <= begin][-1:]
+    return [*last, *(one for one in in_force if one[0] > begin)]
+
+
 def free_folder(app: Path) -> Path:
     """``runs/APP-N``: named after the file, or its folder where it is just called app.toml."""
     name = app.stem if app.stem != "app" else app.resolve().parent.name
@@ -142,6 +155,12 @@ def write_folder(
         )
         write_record(part / _MARK, info)
         write_record(part / "timetable.json", result.timetable)
+        for rung in () if planned.ladder is None else planned.ladder.rungs[1:]:
+            write_record(part / f"timetable-{rung.name}.json", rung.timetable)
+        lists = InstructionLists(
+            hyperperiod_windows=result.timetable.hyperperiod_windows, units=instructions(result.timetable)
+        )
+        write_record(part / "instructions.json", lists)
         write_program(part, result.program, result.launches)
         result.trace.write(part / "trace.npz")
         write_record(part / "metrics.json", result.metrics)
@@ -152,11 +171,22 @@ def write_folder(
         first = _first_shown(result)
         seen, launches, releases = result.part(first)
         executed = executions(seen, result.seen_program, launches)
-        write_perfetto(part / "trace.pftrace", executed, result.seen_program, launches, releases, priority)
-        reserved = result.timetable.first_reserved_ns
-        turn = first % len(reserved)
+        write_perfetto(
+            part / "trace.pftrace",
+            executed,
+            result.seen_program,
+            launches,
+            releases,
+            priority,
+            in_force=_shown(result.in_force, releases),
+        )
+        turn = first % max(len(result.timetable.windows), 1)
+        reserved, overhang = (
+            {unit: ns[turn:] + ns[:turn] for unit, ns in rooms.items()}
+            for rooms in (result.timetable.first_reserved_ns, result.timetable.overhang_ns)
+        )
         picture = run_picture(
-            seen, result.seen_program, launches, releases, priority, reserved_ns=reserved[turn:] + reserved[:turn]
+            seen, result.seen_program, launches, releases, priority, reserved_ns=reserved, overhang_ns=overhang
         )
         with write_whole(part / "run.svg") as file:
             file.write(picture.encode())

@@ -5,76 +5,39 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from framefit.core.files import write_record
-from framefit.core.target import resolve_target, target_file
-from framefit.core.timetable import PlannedModel, Timetable
+from framefit.core.target import Unit
+from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload, load_workload
-from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Device
 from framefit.devices.host import flushed_denormals, pinned, realtime_priority_permitted
 from framefit.devices.npu import NpuDevice
-from framefit.devices.npu.costs import layer_times
 from framefit.devices.store import MeasurementStore
-from framefit.errors import FramefitError, InputError, UnsupportedError
+from framefit.errors import InputError
 from framefit.runtime.costs import Costs, MeasuredCosts, ModelledCosts
-from framefit.runtime.functions import load_function
-from framefit.runtime.wiring import WiredModel, wire
-from framefit.scheduling.check import check_timetable
+from framefit.runtime.wiring import wire
 from framefit.scheduling.levels import Traits, levels, roles
-from framefit.scheduling.pieces import candidate_pieces, planned_quantile_ns
-from framefit.scheduling.planned import planned_model
-from framefit.scheduling.planner import Candidate, cut, fixes
-from framefit.scheduling.timetable import Beat, Demand, build_timetable, segment_room
-from framefit.workflows.cutting import CutsOnTrial, relearn
-from framefit.workflows.pricing import MeasuredPricing, Pricing, pricing_for
+from framefit.scheduling.timetable import Beat, build_timetable
+from framefit.workflows.demands import check_plan, demands_of, host_links, stored_ratio, with_memory
+from framefit.workflows.on_units import OnUnits
+from framefit.workflows.one_unit import OneUnit
+from framefit.workflows.opening import check_support, home_unit, open_device, usable_units
+from framefit.workflows.planned import Notify, Plan, silent
+from framefit.workflows.pricing import MeasuredPricing, ToldPricing, pricing_for
 from framefit.workflows.task import PlannedTask, compared
+from framefit.workflows.unit_prices import MeasuredUnits, ToldUnits
 
 __all__ = ["Notify", "Plan", "PlannedTask", "plan", "silent", "verified"]
 
-_MOST_PIECES = 64
 _LEAST_GUARD_NS = 50_000
 _FLOOR_QUANTILE = 0.95  # of wake-ups; beyond it lie stalls of the host that no guard covers
 _DISPATCH_NS = 100_000  # from waking up to the first launch, frame handed over
-_MOST_ATTEMPTS = 4  # at cutting anew where measured segments exceed the residual
-
-Notify = Callable[[str], None]
-
-
-def silent(message: str) -> None:
-    """Report no progress."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A workload with its timetable; models are compiled when they are first launched.
-
-    Attributes:
-        app: its file.
-        workload: with absolute paths.
-        device: where everything is compiled.
-        core: of this host, that executes or drives the device.
-        costs: what launches cost there.
-        timetable: the plan; see ``feasible``.
-        tasks: in the order of ``timetable.models``.
-        in_real_time: whether a described device's plan leaves time for this host's late wake-ups.
-    """
-
-    app: Path
-    workload: Workload
-    device: Device
-    core: int
-    costs: Costs
-    timetable: Timetable
-    tasks: tuple[PlannedTask, ...]
-    in_real_time: bool
 
 
 def plan(
@@ -87,6 +50,8 @@ def plan(
     in_real_time: bool = False,
     notify: Notify = silent,
     workload: Workload | None = None,
+    priority_ratio: float = 1.0,
+    background_ratio: float = 1.0,
 ) -> Plan:
     """Say whether and how a workload's models fit into every window.
 
@@ -100,6 +65,8 @@ def plan(
             wake-ups count. Without meaning for the CPU, where they always do.
         notify: receives what is being done, for progress.
         workload: with absolute paths, instead of what the file says.
+        priority_ratio: for conditions other than the present ones: times what is measured priority models take then.
+        background_ratio: and background models.
 
     Raises:
         InputError: a file, key or model that cannot be used; an operator that no unit supports.
@@ -117,46 +84,53 @@ def plan(
     device, core = open_device(workload, Path(app).parent if target is None else Path())
     store = MeasurementStore(workload.providers, fresh=fresh)
     with pinned(core), flushed_denormals(), _no_collection():
-        result = _Planner(Path(app), workload, device, core, store, notify, in_real_time=in_real_time).plan()
+        planner = _Planner(Path(app), workload, device, core, store, notify, in_real_time=in_real_time)
+        result = planner.plan(priority_ratio, background_ratio)
     if output is not None:
         write_record(output, result.timetable, force=force)
     return result
 
 
-def open_device(workload: Workload, folder: Path) -> tuple[Device, int]:
-    """The workload's device, and the core of this host that works for it.
+def again(
+    planned: Plan, *, workload: Workload, priority_ratio: float = 1.0, background_ratio: float = 1.0, notify: Notify
+) -> Plan:
+    """Plan on the same device for other conditions; what was measured is not measured again.
 
     Args:
-        workload: names the target, and the providers that compute.
-        folder: of the app: where the path of a ``target.toml`` begins.
-
-    Raises:
-        InputError: no such target, core or provider.
-        UnsupportedError: a described unit that can be interrupted.
+        planned: the plan for the present ones.
+        workload: with absolute paths.
+        priority_ratio: see :func:`plan`.
+        background_ratio: likewise.
+        notify: receives what is being done.
     """
-    from framefit.devices.ort import OrtDevice
+    store = MeasurementStore(workload.providers)
+    with pinned(planned.core), flushed_denormals(), _no_collection():
+        planner = _Planner(
+            planned.app, workload, planned.device, planned.core, store, notify, in_real_time=planned.in_real_time
+        )
+        return planner.plan(priority_ratio, background_ratio)
 
-    target = resolve_target(workload.target, folder)
-    own_core = target.units[0].core if target.kind == "ort" and workload.target != "cpu" else None
-    host = OrtDevice(workload.cores[0] if workload.cores else own_core, providers=workload.providers)
-    if target.kind == "ort":
-        return host, host.core
-    for index, unit in enumerate(target.units):
-        if unit.preemptive:
-            raise UnsupportedError(
-                f"$.units[{index}].preemptive = true is not supported yet: a described unit runs a segment to its end",
-                where=target_file(workload.target, folder),
-                remedy="leave the key out",
-            )
-    function = None
-    if target.cost.function is not None:
-        where = target_file(workload.target, folder)
-        function = load_function(target.cost.function, where.parent, f"{where}: $.cost.function")
-    return NpuDevice(target, VirtualClock(), layer_times(target, function), computer=host), host.core
+
+def retimed(planned: Plan, workload: Workload, notify: Notify) -> Timetable:
+    """The plan's own segments at other rates: nothing is compiled, and nothing measured.
+
+    Args:
+        planned: feasible.
+        workload: with these rates.
+        notify: receives what is being done.
+
+    Returns:
+        Feasible, or with the binding constraint named.
+    """
+    store = MeasurementStore(workload.providers)
+    planner = _Planner(
+        planned.app, workload, planned.device, planned.core, store, notify, in_real_time=planned.in_real_time
+    )
+    return planner.retimed(planned)
 
 
 class _Planner:
-    """Measures, cuts, places and checks one workload."""
+    """Wires, ranks, has it placed, and checks one workload."""
 
     def __init__(
         self,
@@ -173,91 +147,130 @@ class _Planner:
         self.workload = workload
         self.device = device
         self.core = core
-        self.unit = device.target.units[0].name
-        self.quantile = workload.schedule.quantile
-        self.mode = workload.schedule.segmentation
         self.notify = notify
         self.warnings: list[str] = []
-        host = device.computer or device if isinstance(device, NpuDevice) else device
-        measured = MeasuredCosts(host, host.target.units[0].name, store, workload.window_ns, notify)
         self.in_real_time = in_real_time
-        self.pricing: Pricing
-        self.costs: Costs = measured
+        self.units = usable_units(workload, device, app)
+        host = device.computer or device if isinstance(device, NpuDevice) else device
+        measured = {
+            unit.name: MeasuredCosts(host, unit.name, store, workload.window_ns, notify) for unit in host.target.units
+        }
+        first = next(iter(measured.values()))
+        self.costs: Costs = first
+        self.unit_costs: Mapping[str, Costs] = measured
         if isinstance(device, NpuDevice):
-            self.costs = ModelledCosts(device, measured.wake_ups() if in_real_time else (0,))
+            self.costs = ModelledCosts(device, first.wake_ups() if in_real_time else (0,))
+            self.unit_costs = dict.fromkeys(self.units, self.costs)
 
-    def plan(self) -> Plan:
+    def plan(self, priority_ratio: float, background_ratio: float) -> Plan:
         """The plan, feasible or not."""
         self.notify("loading models")
         wired = wire(self.workload, self.app)
-        self._choose_unit(wired)
         for model in wired:
+            check_support(self.device.target, self.units, model)
             self.warnings += [f"{model.entry.name}: {note}" for note in model.model.assumed]
-        self.pricing = pricing_for(self.workload, self.device, self.unit, self.costs, self.notify)
-        tasks = [PlannedTask(model, self.device, self.unit) for model in wired]
-        priced = self.pricing.whole(tasks)
-        tasks = self._ranked(tasks, [planned_quantile_ns(one.whole_ns, one.excess) for one in priced])
+        placing = self._placing()
+        tasks = [PlannedTask(model, self.device, home_unit(self.device.target, self.units, model)) for model in wired]
+        tasks = self._ranked(tasks, placing.whole(tasks))
+        for task in tasks:
+            task.ratio = priority_ratio if task.priority else background_ratio
         beat = self._beat(tasks)
-        timetable = self._place(tasks, beat)
+        tasks, timetable = self._placed(placing, tasks, beat)
         if not timetable.feasible:
-            timetable = self._explained(timetable, tasks, beat)
-        elif self.pricing.compiles:
+            timetable = placing.explained(timetable, tasks, beat)
+        elif placing.compiles:
             self.notify("verifying the segments' outputs")
             timetable = compared(timetable, tasks)
         else:
             timetable = _not_compared(timetable)
-        self.warnings += [*_waiting(timetable, tasks), *self.pricing.warnings, *self.costs.warnings]
+        self.warnings += [*placing.notes, *_waiting(timetable, tasks), *placing.warnings, *self.costs.warnings]
         limits = {unit.name: round(unit.memory_mib * 2**20) for unit in self.device.target.units if unit.memory_mib}
-        timetable = self._within_memory(timetable, tasks, limits.get(self.unit))
-        timetable = msgspec.structs.replace(timetable, reasons=tuple(self.warnings))
+        timetable = with_memory(timetable, tasks, self.device, limits, self.units[0])
+        timetable = msgspec.structs.replace(
+            timetable,
+            units=tuple(unit for unit in self.units if unit in timetable.units),
+            reasons=tuple(dict.fromkeys(self.warnings)),
+        )
         if timetable.feasible:
-            violations = check_timetable(
-                timetable,
-                deadlines_ns={name: d.deadline_ns for name, d in beat.demands.items() if d.deadline_ns is not None},
-                every={name: demand.every for name, demand in beat.demands.items()},
-                memory_limit_bytes=limits,
-            )
-            if violations:
-                raise FramefitError(f"the timetable fails its check: {violations[0]}", remedy="report this as a bug")
+            check_plan(timetable, tasks, beat, self.device, self.units, limits)
         return Plan(
             self.app, self.workload, self.device, self.core, self.costs, timetable, tuple(tasks), self.in_real_time
         )
 
-    def _choose_unit(self, wired: Sequence[WiredModel]) -> None:
-        """The first unit that supports every operator; the others stay idle."""
-        units, lacking = self.device.target.units, None
-        for unit in units:
-            lacking = next(
-                ((m, layer, op) for m in wired for layer in m.model.layers for op in layer.op.split("+")
-                 if not unit.supports(op)),
-                None,
-            )  # fmt: skip
-            if lacking is None:
-                self.unit = unit.name
-                break
-        if lacking is not None:
-            model, layer, op = lacking
-            raise InputError(
-                f"no unit of target {self.device.target.name!r} supports all operators: unit {unit.name!r} lacks {op}",
-                where=f"model {model.entry.name!r}, layer {layer.name!r}",
-                remedy="choose another target, or replace the layer",
-            )
-        if len(units) > 1:
-            self.warnings.append(f"one unit is planned, {self.unit!r}; the other {len(units) - 1} stay idle")
-
-    def _within_memory(self, timetable: Timetable, tasks: Sequence[PlannedTask], limit: int | None) -> Timetable:
-        """With the memory of all tensors, as the device stores them; infeasible where the unit has less."""
-        stored = self.device.stored_ratio if isinstance(self.device, NpuDevice) else 1.0
-        needed = math.ceil(sum(task.memory_bytes for task in tasks) * stored)
-        timetable = msgspec.structs.replace(timetable, memory_bytes={self.unit: needed})
-        if limit is None or needed <= limit or not timetable.feasible:
-            return timetable
+    def retimed(self, planned: Plan) -> Timetable:
+        """The segments of a plan, on the beat of this one's workload."""
+        self.costs = planned.costs
+        models = planned.timetable.models
+        timetable = build_timetable(self._beat(planned.tasks).guarded(models), models)
         return msgspec.structs.replace(
-            timetable,
-            feasible=False,
-            binding_constraint=f"the models' tensors take {needed / 2**20:.2f} MiB on unit {self.unit!r}, which has "
-            f"{limit / 2**20:.2f} MiB",
+            timetable, memory_bytes=planned.timetable.memory_bytes, reasons=planned.timetable.reasons
         )
+
+    def _placed(
+        self, placing: OneUnit | OnUnits, tasks: list[PlannedTask], beat: Beat
+    ) -> tuple[list[PlannedTask], Timetable]:
+        """Reserved where that fits; else a model into whose run frames of other streams come is cut.
+
+        It runs beside background models then: its deadline is held by the bound on its results' age.
+        """
+        timetable = placing.place(tasks, beat)
+        durations = {model.name: sum(s.duration_ns for s in model.segments) for model in timetable.models}
+        relegated: list[PlannedTask] = []
+        for task in sorted(tasks, key=lambda task: -durations[task.name]):
+            if timetable.feasible or beat.even or durations[task.name] <= beat.window_ns:
+                break
+            if not task.priority:
+                continue
+            task.priority = False
+            relegated.append(task)
+            ranked = sorted(tasks, key=lambda task: (not task.priority, -task.level))
+            found = placing.place(ranked, beat)
+            if found.feasible:
+                self.warnings += [
+                    f"{one.name} takes {durations[one.name] / 1e6:.3g} ms, and frames of other streams come meanwhile: "
+                    f"it is cut and runs beside background models; a deadline of {held_ns / 1e6:.3g} ms holds by the "
+                    "bound on its results' age"
+                    for one in relegated
+                    for held_ns in [beat.of(one.name).deadline_ns or 0]
+                ]
+                return ranked, found
+        for task in relegated:
+            task.priority = True
+        return tasks, timetable
+
+    def _placing(self) -> OneUnit | OnUnits:
+        """On one unit and equal windows cuts are measured and compared; else models are placed."""
+        schedule, quantile = self.workload.schedule, self.workload.schedule.quantile
+        told = self._alike()
+        pricing = {
+            unit: pricing_for(self.workload, self.device, unit, self.unit_costs[unit], self.notify)
+            for unit in dict.fromkeys(told.values())
+        }
+        if len(self.units) == 1 and len(self.workload.grid.offsets_ns) == 1:
+            (unit,) = self.units
+            return OneUnit(pricing[unit], unit, schedule.segmentation, self.workload.beat_hz, self.notify)
+        target, window_ns = self.device.target, self.workload.window_ns
+        first = pricing[self.units[0]]
+        prices: MeasuredUnits | ToldUnits
+        if isinstance(first, MeasuredPricing):
+            prices = MeasuredUnits(target, self.units, window_ns, first, self.unit_costs, quantile)
+        else:
+            by_unit: dict[str, ToldPricing] = {unit: pricing[same] for unit, same in told.items()}  # type: ignore[misc]
+            costs = self.costs if first.compiles else None
+            prices = ToldUnits(target, self.units, window_ns, by_unit, costs, quantile)
+        return OnUnits(prices, stored_ratio(self.device), schedule.segmentation, self.workload.beat_hz, self.notify)
+
+    def _alike(self) -> dict[str, str]:
+        """For each unit the first one that takes as long for everything: the cycle model knows that of some."""
+        target, found = self.device.target, dict[str, str]()
+        seen: list[tuple[Unit, str]] = []
+        for name in self.units:
+            unit = target.unit(name)
+            told = isinstance(self.device, NpuDevice) and target.cost.source == "cycles" and self.workload.table is None
+            kind = msgspec.structs.replace(unit, name="any", core=0, memory_mib=None) if told else unit
+            found[name] = next((first for other, first in seen if other == kind), name)
+            seen.append((kind, name))
+        return found
 
     def _ranked(self, tasks: Sequence[PlannedTask], durations: Sequence[int]) -> list[PlannedTask]:
         """Levels and roles; priority models first, higher levels before lower ones."""
@@ -266,6 +279,7 @@ class _Planner:
                 macs=task.wired.model.macs,
                 parameters=task.wired.model.parameters,
                 window_ratio=duration / self.workload.window_ns,
+                read_by=tuple(other.name for other in tasks if task.name in other.wired.after),
             )
             task.level, task.reasons = levels(task.wired.entry, traits)
         for task, priority in zip(tasks, roles([task.level for task in tasks], self.workload.schedule), strict=True):
@@ -288,148 +302,21 @@ class _Planner:
         awake = max(late) > 0  # else nobody waits: virtual time
         guard_ns, excess_ratio = (
             max(late_ns, _LEAST_GUARD_NS) if awake else 0,
-            self.costs.greatest_excess(self.quantile),
+            self.costs.greatest_excess(schedule.quantile),
         )
         if schedule.guard_ms is not None:
             guard_ns, excess_ratio = round(schedule.guard_ms * 1e6), 0.0
-        demands = {}
-        for task in tasks:
-            entry = task.wired.entry
-            demands[task.name] = Demand(
-                deadline_ns=None if entry.deadline_ms is None else round(entry.deadline_ms * 1e6),
-                queue=task.wired.depth,
-                every=entry.every,
-                frames=entry.frames,
-                refuses=task.wired.when_full != "drop-oldest",
-                waits=task.wired.waits,
-            )
+        grid = self.workload.grid
         return Beat(
             window_ns=self.workload.window_ns,
             guard_ns=0 if preemptive else guard_ns,
             late_ns=late_ns + _DISPATCH_NS if awake else 0,
             position=schedule.priority_position,
             preemptive=preemptive,
-            demands=demands,
+            demands=demands_of(tasks, self.workload, self.app),
             excess_ratio=0.0 if preemptive else excess_ratio,
-        )
-
-    def _probe(self, task: PlannedTask, model: PlannedModel) -> None:
-        """Price the pieces and boundaries of a model that has to be cut, or may be."""
-        self.notify(f"pricing cuts of {task.name}")
-        self.pricing.group(task)
-        task.runs = candidate_pieces(task.model, _MOST_PIECES)
-        task.pieces = self.pricing.pieces(
-            task, model.duration_ns, model.duration_ns / max(model.segments[0].median_ns, 1)
-        )
-
-    def _place(self, tasks: Sequence[PlannedTask], beat: Beat) -> Timetable:
-        """Price, cut and place; price what came of it and cut anew, until it holds."""
-        trials = CutsOnTrial(self.pricing, self.mode) if isinstance(self.pricing, MeasuredPricing) else None
-        for attempt in range(_MOST_ATTEMPTS):
-            models = self._priced_models(tasks)
-            settled = beat.guarded(models)
-            timetable = build_timetable(settled, models)
-            first = [model for model in models if model.role == "priority"]
-            room = segment_room(settled, first)
-            for task, model in zip(tasks, models, strict=True):
-                task.uncut = task.uncut if task.bounds else model
-            if segment_room(beat, first) <= 0:  # shorter segments, and so a smaller guard, would not help
-                break
-            candidates, undecided = [], []
-            longest = {model.name: max(segment.duration_ns for segment in model.segments) for model in models}
-            again = trials is not None and any(task.bounds and longest[task.name] > room for task in tasks)
-            for task, model in zip(tasks, models, strict=True):
-                whole = not task.bounds
-                too_long = not beat.preemptive and (longest[task.name] > room or (again and not whole))
-                # With a guard that follows from the segments, shorter ones may pay everywhere.
-                freely = not attempt and beat.excess_ratio > 0
-                decide = too_long or (whole and (task.wired.entry.always_split or freely))
-                decide = decide and not task.priority
-                if not decide:
-                    candidates.append(Candidate(model))
-                    continue
-                if task.pieces is None:
-                    self._probe(task, model)
-                elif not whole:
-                    relearn(task, model)
-                candidates.append(Candidate(task.uncut or model, task.pieces, task.wired.entry.always_split))
-                undecided.append(task)
-            if not undecided:
-                break
-            if trials is not None:
-                trials.correct(undecided, models)
-                runs = trials.runs(candidates, undecided, beat)
-            else:
-                runs = cut(candidates, beat, self.mode).runs
-            changed = False
-            for task in undecided:
-                chosen = runs.get(task.name)
-                bounds = tuple((task.runs[first][0], task.runs[last][1]) for first, last in chosen or ())
-                if len(bounds) > 1 and bounds != task.bounds:
-                    task.bounds, changed = bounds, True
-            if not changed:
-                break
-        if trials is not None and trials.note is not None:
-            self.warnings.append(trials.note)
-        return timetable
-
-    def _priced_models(self, tasks: Sequence[PlannedTask]) -> list[PlannedModel]:
-        """All models as they are to run."""
-        models = []
-        for task, priced in zip(tasks, self.pricing.segments(tasks), strict=True):
-            count = len(task.segments)
-            reasons = list(task.reasons)
-            if not task.priority:
-                reasons.append(
-                    f"{planned_quantile_ns(priced.whole_ns, priced.excess) / 1e6:.2f} ms whole: "
-                    + ("runs whole" if count == 1 else f"cut into {count} segments ({self.mode})")
-                )
-            models.append(
-                planned_model(
-                    task.name,
-                    task.model,
-                    task.segments,
-                    self.unit,
-                    priority=task.priority,
-                    level=task.level,
-                    reasons=reasons,
-                    samples_ns=priced.segments_ns,
-                    whole_ns=priced.whole_ns,
-                    excess=priced.excess,
-                    layer_names=task.layer_names,
-                )
-            )
-        return models
-
-    def _explained(self, timetable: Timetable, tasks: Sequence[PlannedTask], beat: Beat) -> Timetable:
-        """What binds, by layer where a layer does, and changes that would help."""
-        priority = [model for model in timetable.models if model.role == "priority"]
-        binding = timetable.binding_constraint
-        for task in tasks:
-            if task.pieces is None:
-                continue
-            longest = int(task.pieces.quantile_ns.argmax())
-            room = segment_room(beat.covering(int(task.pieces.quantile_ns[longest])), priority)
-            if segment_room(beat, priority) <= 0 or int(task.pieces.quantile_ns[longest]) <= room:
-                continue
-            first, last = task.runs[longest]
-            known = task.layer_names or [layer.name for layer in task.model.layers]
-            names = dict.fromkeys((known[first], known[last]))
-            binding = (
-                f"{'layer' if first == last else 'layers'} {' .. '.join(names)} of {task.name!r} take "
-                f"{task.pieces.quantile_ns[longest] / 1e6:.2f} ms in one piece; the residual less guard is "
-                f"{room / 1e6:.2f} ms"
-            )
-            break
-        candidates = [
-            Candidate(task.uncut or model, task.pieces, task.wired.entry.always_split)
-            for task, model in zip(tasks, timetable.models, strict=True)
-        ]
-        self.notify("looking for changes that would help")
-        return msgspec.structs.replace(
-            timetable,
-            binding_constraint=binding,
-            fixes=fixes(candidates, beat, self.workload.beat_hz, self.mode),
+            lengths_ns=grid.lengths_ns if len(grid.offsets_ns) > 1 else (),
+            links=host_links(self.device),
         )
 
 

@@ -28,7 +28,7 @@ from framefit.scheduling.pieces import paired, pooled_excess, priced_pieces
 from framefit.workflows.estimate import analytical_model, estimated, layer_groups
 from framefit.workflows.task import Bounds, PlannedTask
 
-__all__ = ["MeasuredPricing", "ModelledPricing", "Priced", "Pricing", "TablePricing", "pricing_for"]
+__all__ = ["MeasuredPricing", "ModelledPricing", "Priced", "Pricing", "TablePricing", "ToldPricing", "pricing_for"]
 
 _NOISY = 2.0  # quantile over median
 _Z95 = 1.6448536269514722  # the upper end of a 90 % interval
@@ -84,6 +84,14 @@ class Pricing(Protocol):
             duration_ns: planned quantile of the whole model.
             excess: that over its median.
         """
+        ...
+
+
+class ToldPricing(Pricing, Protocol):
+    """What is told rather than measured can be asked for without compiling anything."""
+
+    def told_pieces(self, task: PlannedTask) -> Pieces:
+        """Costs of a grouped task's runs of layers: of a whole model, or of a part of it that the unit supports."""
         ...
 
 
@@ -305,6 +313,10 @@ class ModelledPricing:
         boundaries = np.full(len(task.runs) - 1, device.launch_ns, np.int64)
         return Pieces(median, np.ceil(median * excess).astype(np.int64), boundaries)
 
+    def told_pieces(self, task: PlannedTask) -> Pieces:
+        """The same, with the device's variation."""
+        return self.pieces(task, 0, self._excess)
+
 
 @dataclass(frozen=True)
 class _Told:
@@ -393,7 +405,9 @@ class TablePricing:
         return priced
 
     def group(self, task: PlannedTask) -> None:
-        """That was done when its layers were looked up."""
+        """As the table has it; when its layers were looked up, that was done."""
+        if task.name not in self._told:
+            task.group(layer_groups(task.model, self._estimator.table, self._device))
 
     def pieces(self, task: PlannedTask, duration_ns: int, excess: float) -> Pieces:  # noqa: ARG002 - told exactly
         """Runs of layers apart and together."""
@@ -401,6 +415,11 @@ class TablePricing:
         scale = self._told[task.name].scale
         median = np.round(times.duration_ns * scale).astype(np.int64)
         return Pieces(median, np.ceil(median * excess).astype(np.int64), (times.boundary_ns * scale).astype(np.int64))
+
+    def told_pieces(self, task: PlannedTask) -> Pieces:
+        """Looked up, as much of the model as there is."""
+        told = self._told[task.name] = self._looked_up(task)
+        return self.pieces(task, told.whole_ns, told.excess)
 
     def _looked_up(self, task: PlannedTask) -> _Told:
         try:

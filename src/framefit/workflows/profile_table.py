@@ -76,7 +76,7 @@ def table_of_run(folder: str | Path | Trace) -> LatencyTable | None:
     Raises:
         InputError: the run's target or table cannot be read any more.
     """
-    from framefit.workflows.plan import open_device
+    from framefit.workflows.opening import open_device
 
     if isinstance(folder, Trace):
         return None

@@ -8,8 +8,9 @@ import numpy as np
 
 from framefit.core.events import EventType, Trace
 from framefit.core.program import Group, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.core.timetable import Segment
-from framefit.runtime.dispatcher import Dispatcher
+from framefit.core.timetable import PlannedModel, Segment
+from framefit.runtime.crew import Crew
+from framefit.runtime.execution import Execution
 from framefit.runtime.log import LaunchLog
 from framefit.workflows.plan import Plan
 
@@ -19,22 +20,27 @@ __all__ = ["device_program", "host_program", "host_trace"]
 def device_program(planned: Plan) -> Program:
     """What the device executes; where it cannot say how long, the timetable does."""
     programs = []
-    for task, model in zip(planned.tasks, planned.timetable.models, strict=True):
-        for segment, label, found in zip(model.segments, task.execution.labels, task.execution.operations, strict=True):
+    for model, execution in _launched(planned):
+        for segment, label, found in zip(model.segments, execution.labels, execution.operations, strict=True):
             operations = found
             if [one.kind for one in found] == [label] and not found[0].expected_ns:
                 operations = (_whole(label, segment),)
-            programs.append(_segment_program(label, task.name, segment.index, operations))
+            programs.append(_segment_program(label, model.name, segment.index, operations))
     return _complete(planned, programs)
 
 
 def host_program(planned: Plan) -> Program:
     """What the host sees of it: one operation a segment."""
     programs = []
-    for task, model in zip(planned.tasks, planned.timetable.models, strict=True):
-        for segment, label in zip(model.segments, task.execution.labels, strict=True):
-            programs.append(_segment_program(label, task.name, segment.index, (_whole(label, segment),)))
+    for model, execution in _launched(planned):
+        for segment, label in zip(model.segments, execution.labels, strict=True):
+            programs.append(_segment_program(label, model.name, segment.index, (_whole(label, segment),)))
     return _complete(planned, programs)
+
+
+def _launched(planned: Plan) -> list[tuple[PlannedModel, Execution]]:
+    """Models in all their cuts, in the order of the programs."""
+    return [pair for cuts in planned.cuts for pair in zip(cuts.models, cuts.executions, strict=True)]
 
 
 def _whole(label: str, segment: Segment) -> Operation:
@@ -56,7 +62,7 @@ def _complete(planned: Plan, programs: Sequence[SegmentProgram]) -> Program:
     )
 
 
-def host_trace(program: Program, run: Dispatcher) -> Trace:
+def host_trace(program: Program, run: Crew) -> Trace:
     """The launches as the host saw them, as a trace: nothing is lost, times are the host's."""
     rows = run.launches.finished()
     core_of = {unit.name: unit.core for unit in program.units}

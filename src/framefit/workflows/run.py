@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +13,13 @@ from framefit.devices.measure import measure_floor
 from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InputError
 from framefit.workflows.asked import accepted, needs_feasible
+from framefit.workflows.faults import asked_faults, check_faults
 from framefit.workflows.folder import RunResult
+from framefit.workflows.ladder import with_ladder
+from framefit.workflows.outcome import saved
 from framefit.workflows.own_profile import check_table
 from framefit.workflows.plan import Notify, Plan, plan, silent, verified
-from framefit.workflows.session import Session, saved
+from framefit.workflows.session import Session
 
 __all__ = ["run"]
 
@@ -34,6 +37,7 @@ def run(
     fresh: bool = False,
     seed: int = 0,
     update_table: str | Path | None = None,
+    inject: Sequence[str] = (),
     notify: Notify = silent,
     stop: Callable[[], bool] = lambda: False,
     on_idle: Callable[[int, int], None] | None = None,
@@ -52,6 +56,8 @@ def run(
         seed: of synthetic frames.
         update_table: write a latency table with what the layers really took there, for the next plan: the
             plan's, or the one that is there, with entries of this run's profile.
+        inject: what is to go wrong, in words such as ``"raise:depth@2s"``; see
+            :func:`~framefit.core.faults.read_fault`.
         notify: receives what is being done.
         stop: asked from the first window on; true ends the run, which is saved.
         on_idle: called with (windows begun, windows) where a window leaves time.
@@ -66,7 +72,8 @@ def run(
         >>> framefit.run("app.toml", seconds=5).metrics.miss_ratio  # doctest: +SKIP
         0.0
     """
-    path, _, folder = accepted(app, windows=windows, seconds=seconds, output=output, force=force, seed=seed)
+    path, workload, folder = accepted(app, windows=windows, seconds=seconds, output=output, force=force, seed=seed)
+    faults = asked_faults(inject, workload)
     if isinstance(app, Plan) and isinstance(app.device, NpuDevice) and not app.in_real_time:
         raise InputError(
             "this plan is for virtual time: it leaves no time for this host's late wake-ups",
@@ -76,13 +83,14 @@ def run(
     planned = app if isinstance(app, Plan) else plan(app, target=target, fresh=fresh, in_real_time=True, notify=notify)
     needs_feasible(planned)
     check_table(planned, update_table)
-    planned = verified(planned, notify)
+    planned = with_ladder(verified(planned, notify), notify)
     device = planned.device
     if isinstance(device, NpuDevice):
         device.clock, device.computes = RealClock(), True
-    session = Session(planned, seed=seed)
+    check_faults(faults, planned, frames=True)
+    session = Session(planned, seed=seed, inject=faults)
     count = session.windows(windows, seconds)
-    dispatcher = session.dispatcher
+    crew = session.crew
     with pinned(planned.core), flushed_denormals():
         notify("warming up")
         if isinstance(device, NpuDevice):  # whose launches are not measured
@@ -96,10 +104,10 @@ def run(
         notify(f"running {count} windows")
         failure = session.play(
             count,
-            stop=lambda: dispatcher.windows > 0 and stop(),
+            stop=lambda: crew.windows > 0 and stop(),
             on_idle=None if on_idle is None else lambda begun: on_idle(begun, count),
         )
-        interrupted = dispatcher.windows < count and not dispatcher.ended and failure is None
+        interrupted = crew.windows < count and not crew.ended and failure is None
         if failure is None:
             notify("measuring once more")
             around.append(session.measure())

@@ -11,16 +11,17 @@ from framefit.core.results import Metrics
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload, load_workload
 from framefit.devices.npu import NpuDevice
-from framefit.errors import FramefitError, InputError
+from framefit.errors import FramefitError, InputError, UnsupportedError
 from framefit.runtime.outlets import FrameFate, Output, Request, Subscription
 from framefit.runtime.pushed import Inbox, PushedStream
 from framefit.runtime.wiring import streams_of
 from framefit.workflows.asked import accepted, needs_feasible
 from framefit.workflows.course import Course
 from framefit.workflows.folder import RunResult
+from framefit.workflows.ladder import with_ladder
+from framefit.workflows.outcome import saved
 from framefit.workflows.own_profile import with_profile
 from framefit.workflows.plan import Notify, Plan, plan, silent, verified
-from framefit.workflows.session import saved
 from framefit.workflows.sharing import shared
 
 __all__ = ["Runner"]
@@ -233,6 +234,36 @@ class Runner:
             raise InputError(f"no frame {number}: {inbox.count} were submitted", remedy="give a number of submit()")
         return {name: tap.fate(number) for name, tap in self._taps.items() if tap.inbox is inbox}
 
+    def set_rate(self, stream: str, rate_hz: float) -> None:
+        """Tell that a stream comes at another rate from now on: windows and timetable follow.
+
+        The timetable changes at the first window in which all streams release together, under one that was
+        planned ahead (``rates_hz`` of the stream) or that this call plans first, of the segments that there
+        are. Until then windows go on as before: a frame that is late for one leaves it empty, and those that come
+        too fast wait or give way by the stream's rules. Frames in flight are finished.
+
+        Args:
+            stream: its name.
+            rate_hz: frames a second.
+
+        Raises:
+            InputError: no such stream, or rates that hardly ever meet.
+            InfeasibleError: the models do not fit at that rate; it stays as it is.
+            UnsupportedError: the plan uses several units.
+        """
+        names = self._plan.workload.stream_names
+        if stream not in names:
+            raise InputError(
+                f"no stream {stream!r}; streams: {', '.join(names) or 'none is named'}", remedy="correct it"
+            )
+        climb = self._running.session.climb
+        if climb is None:
+            raise UnsupportedError(
+                "the plan uses several units: their timetable cannot change in mid-run yet",
+                remedy="plan one unit (units = [...])",
+            )
+        climb.set_rate(stream, rate_hz, self._notify)
+
     # Results
 
     def outputs(self) -> Iterator[Output]:
@@ -357,7 +388,7 @@ class Runner:
                 remedy="plan with in_real_time=True, give the app.toml, or say virtual=True",
             )
         needs_feasible(planned)
-        return verified(planned, self._notify), folder
+        return with_ladder(verified(planned, self._notify), self._notify), folder
 
     def _submitted(self, workload: Workload) -> frozenset[str]:
         """Streams whose frames are handed over."""
@@ -414,7 +445,7 @@ class Runner:
         for inbox in self._running.session.inboxes:
             if stream in inbox.streams:
                 return inbox
-        streams = self._running.session.streams
+        streams = self._running.session.sources.streams
         if isinstance(streams.get(stream), PushedStream):
             raise InputError(f"no model reads stream {stream!r}", remedy="name another one")
         what = f"stream {stream!r} has a source of its own" if stream in streams else f"no stream {stream!r}"

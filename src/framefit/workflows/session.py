@@ -1,51 +1,53 @@
-"""What ``run`` and ``simulate`` share: jobs, streams and sinks of a planned workload, figures, and the run folder."""
+"""What ``run``, ``simulate`` and a ``Runner`` share: the jobs of a planned workload on their units, and its sinks."""
 
 from __future__ import annotations
 
-import copy
 import logging
-import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from framefit.core.events import Trace
-from framefit.core.frames import FrameTable
-from framefit.core.program import Launches
+from framefit.core.faults import Fault
+from framefit.core.model import TensorInfo
 from framefit.core.results import Metrics
-from framefit.core.workload import release_ns
+from framefit.core.timetable import PlannedModel
 from framefit.devices.clock import RealClock
+from framefit.devices.faulty import FaultyDevice
 from framefit.devices.host import host_stalls
 from framefit.devices.measure import Measurement
 from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError
 from framefit.runtime.costs import Launch
-from framefit.runtime.dispatcher import Dispatcher, instants, steady
+from framefit.runtime.crew import Crew
+from framefit.runtime.dispatcher import LEAD_NS, steady
+from framefit.runtime.duties import duties_of
+from framefit.runtime.execution import Execution
+from framefit.runtime.finite import CheckedSink
+from framefit.runtime.injected import disturb_feeds, disturbed
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fates, FrameLog, LaunchLog, ToldFrameLog
-from framefit.runtime.metrics import frame_records, priority_ns, run_metrics, stream_metrics
+from framefit.runtime.log import Fates, FaultCause
 from framefit.runtime.outlets import Tap
-from framefit.runtime.preemptive import PreemptiveDispatcher
-from framefit.runtime.prepare import Preparation
-from framefit.runtime.pushed import Inbox, NumberedSink, PushedStream, Reader, with_submitted
+from framefit.runtime.pushed import Inbox, NumberedSink
+from framefit.runtime.reader import Given, read_others
+from framefit.runtime.relay import stage_jobs
 from framefit.runtime.sinks import AggregatingSink, Sink, open_sink
-from framefit.runtime.streams import Feed, Queue, Stream, open_stream
+from framefit.runtime.stacking import one_frame
+from framefit.runtime.streams import Queue
 from framefit.runtime.timed import TimedExecution
-from framefit.runtime.wiring import STRICTEST, streams_of
-from framefit.scheduling.bounds import Work, fluid_bounds_hz, packing_bounds_hz
+from framefit.runtime.watchdog import patience_ns, watched
+from framefit.scheduling.beat import in_order
 from framefit.scheduling.service import Rotation
 from framefit.workflows.asked import counted_windows
-from framefit.workflows.folder import RunResult, left_out, write_folder
-from framefit.workflows.own_profile import with_profile
-from framefit.workflows.plan import Notify, Plan
-from framefit.workflows.profile_table import planned_expectations
-from framefit.workflows.programs import device_program, host_program, host_trace
+from framefit.workflows.climbing import Climb, deadline_ns
+from framefit.workflows.faults import lodging
+from framefit.workflows.folder import RunResult
+from framefit.workflows.outcome import Floor, Outcome
+from framefit.workflows.plan import Plan
+from framefit.workflows.sources import Sources
 from framefit.workflows.task import PlannedTask
 
-__all__ = ["Session", "saved"]
-
-Floor = np.ndarray[tuple[int], np.dtype[np.int64]]
+__all__ = ["Session"]
 
 logger = logging.getLogger(__name__)
 
@@ -61,74 +63,121 @@ class Session:
         seed: of synthetic frames.
         frames: whether frames are read and outputs given out; else only time passes.
         submitted: streams whose frames the program hands over.
+        inject: what is to go wrong.
+
+    Attributes:
+        sources: where frames come from.
+        jobs: of each model's stages, in the order of the plan's models.
+        crew: what runs them, on all units.
+        sinks: where outputs go; see :meth:`open_sinks`.
     """
 
-    def __init__(self, planned: Plan, *, seed: int, frames: bool = True, submitted: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        planned: Plan,
+        *,
+        seed: int,
+        frames: bool = True,
+        submitted: Collection[str] = (),
+        inject: Sequence[Fault] = (),
+    ) -> None:
         self.plan = planned
-        workload, timetable = planned.workload, planned.timetable
-        folder = planned.app.resolve().parent
-        behind = max(task.wired.behind for task in planned.tasks)
-        self.streams: dict[str, Stream] = {
-            entry.name: PushedStream(entry.name, self._readers(entry.name), keep=behind)
-            if entry.name in submitted
-            else open_stream(entry, seed + index, folder=folder, keep=behind)
-            for index, entry in enumerate(streams_of(workload))
-            if frames
-        }
-        steps = {task.wired.in_step: Feed(waits=task.wired.waits) for task in planned.tasks}
-        for step, feed in steps.items():
-            feed.intake = self._inbox(step)
-        self.feeds = {name: feed for step, feed in steps.items() for name in step}
-        jobs, first = [], 0
-        self.first_programs: list[int] = []
-        self.sinks: list[Sink] = []
-        for task, model in zip(planned.tasks, timetable.models, strict=True):
-            entry, execution = task.wired.entry, task.execution
-            default_ns = timetable.window_ns if task.priority else None
-            jobs.append(
-                Job(
-                    execution=execution
-                    if frames
-                    else TimedExecution(planned.device, execution.labels, execution.bindings),
-                    first_program=first,
-                    priority=task.priority,
-                    estimates_ns=[segment.duration_ns for segment in model.segments],
-                    deadline_ns=default_ns if entry.deadline_ms is None else round(entry.deadline_ms * 1e6),
-                    sources={name: self.streams[source] for name, source in task.wired.sources.items() if frames},
-                    queue=Queue(task.wired.depth, task.wired.when_full),
-                    feed=steps[task.wired.in_step],
-                    every=entry.every,
-                    frames=entry.frames,
-                )
+        timetable, device = planned.timetable, planned.device
+        self._injected = FaultyDevice(device, inject) if inject else None
+        self.sources = Sources(planned, seed=seed, frames=frames, submitted=submitted)
+        if self._injected is not None:
+            self.sources.streams = disturbed(self.sources.streams, inject, self._injected.after_ns)
+            disturb_feeds(
+                self.sources.feeds,
+                inject,
+                lambda: self.crew.release(self.crew.windows) - self.crew.start_ns,
+                lambda: self.crew.end_early(),
             )
-            if frames and jobs[-1].feed.intake is None:
-                jobs[-1].read(0)  # a frame that does not fit is found now, not in the loop
-            self.first_programs.append(first)
+        self.sinks: list[Sink] = []
+        self.jobs: list[list[Job]] = []
+        first = 0
+        for number, (task, model) in enumerate(zip(planned.tasks, timetable.models, strict=True)):
+            self.jobs.append(self._jobs(number, first, task, model, frames=frames))
             first += len(model.segments)
-        self._jobs = jobs
-        numbers = {task.name: index for index, task in enumerate(planned.tasks)}
-        on_host = isinstance(planned.device.clock, RealClock)
-        dispatching = PreemptiveDispatcher if timetable.preemptive else Dispatcher
-        self.dispatcher = dispatching(
-            planned.device,
-            planned.device.clock,
-            jobs,
-            workload.beat_hz,
-            timetable.guard_ns,
-            service=Rotation(sum(not job.priority for job in jobs)),
-            reserved=instants(timetable, numbers),
-            stalls=host_stalls(planned.core) if on_host else None,
+        self._read_others(frames=frames)
+        numbers = {model.name: number for number, model in enumerate(timetable.models)}
+        on_host = isinstance(device.clock, RealClock)
+        core_of = {unit.name: unit.core for unit in device.target.units}
+        duties = duties_of(
+            timetable,
+            self.jobs,
+            Rotation,
+            order=[numbers[model.name] for model in in_order(timetable.models)],
+            stalls=lambda unit: (
+                host_stalls(core_of[unit] if device.target.kind == "ort" else planned.core) if on_host else None
+            ),
         )
+        self.crew = Crew(device, device.clock, duties, planned.workload.grid)
+        self.crew.lodge(lambda model, working: lodging(planned, model, self.jobs[model][0].execution, working))
+        self.climb = self._ladder()
+        self._outcome = Outcome(planned, self.sources, self.jobs, self.climb)
 
-    def lengths(self) -> list[int]:
-        """Of streams that end a run when they end, because nothing of them can be left; where they are known."""
-        waiting = {name for name, feed in self.feeds.items() if feed.waits or feed.intake is not None}
-        return [s.length for name, s in self.streams.items() if s.length is not None and name not in waiting]
+    def _jobs(self, number: int, first: int, task: PlannedTask, model: PlannedModel, *, frames: bool) -> list[Job]:
+        """Of a model's stages; ``first`` is the number of its first program."""
+        plan, entry, execution = self.plan, task.wired.entry, task.execution
+        execution.through(self._injected or plan.device)
+        execution.guard_state(entry.on_nan != "ignore")
+        timed = None if frames else TimedExecution(self._injected or plan.device, execution.labels, execution.bindings)
+        streams = self.sources.streams
+        whole = Job(
+            execution=timed or execution,
+            first_program=first,
+            priority=task.priority,
+            estimates_ns=[segment.duration_ns for segment in model.segments],
+            deadline_ns=deadline_ns(task, plan.workload.grid),
+            sources={name: streams[source] for name, source in task.wired.sources.items() if frames},
+            queue=Queue(task.wired.depth, task.wired.when_full),
+            feed=self.sources.feed(task),
+            every=entry.every,
+            frames=entry.frames,
+            model=number,
+            on_error=entry.on_error or ("skip" if task.priority else "retry"),
+        )
+        if frames and whole.feed.intake is None and not task.wired.after:
+            whole.read(0)  # a frame that does not fit is found now, not in the loop
+        stages = execution.stages() if timed is None else timed.in_stages(model)
+        return stage_jobs(whole, stages, execution.slots, [stage[-1].boundary_bytes for stage in model.stages])
+
+    def _ladder(self) -> Climb | None:
+        """What changes the timetable in mid-run; of several units nothing does."""
+        if len(self.crew.dispatchers) > 1:
+            return None
+        (run,) = self.crew.dispatchers.values()
+        return Climb(self.plan, self._injected or self.plan.device, run, [jobs[0] for jobs in self.jobs])
+
+    def _read_others(self, *, frames: bool) -> None:
+        """Have models that read others get their frames of these."""
+        timetable = self.plan.timetable
+        tasks = {task.name: (task, jobs) for task, jobs in zip(self.plan.tasks, self.jobs, strict=True)}
+        for task, jobs in tasks.values():
+            given = [
+                Given(
+                    tasks[name][1],
+                    timetable.model(name),
+                    _inputs(task, name) if frames else {},
+                    self._step(tasks, name),
+                )
+                for name in task.wired.after
+            ]
+            if given:
+                read_others(jobs[0], given)
+
+    def _step(self, tasks: dict[str, tuple[PlannedTask, list[Job]]], name: str) -> int:
+        """Releases of its stream between a model's results."""
+        entry, after = tasks[name][0].wired.entry, tasks[name][0].wired.after
+        return entry.every * entry.frames * (self._step(tasks, after[0]) if after else 1)
 
     def windows(self, windows: int | None, seconds: float | None) -> int:
         """How many there will be, streams that end considered; says so where their logs will fill the memory."""
         timetable, count = self.plan.timetable, counted_windows(windows, seconds, self.plan.workload.beat_hz)
-        count = min(count, *self.lengths()) if self.lengths() else count
+        if self.climb is not None and windows is None:
+            count = max(self.climb.windows_in(count / self.plan.workload.beat_hz), 1)
+        count = min([count, *self.sources.lengths()])
         launches = sum(len(w.priority) + len(w.slots) for w in timetable.windows) / max(len(timetable.windows), 1)
         needed = count * (launches + len(timetable.models)) * _ROW_BYTES
         if needed > _MUCH_BYTES:
@@ -139,62 +188,31 @@ class Session:
             )
         return count
 
-    def inbox(self, task: PlannedTask) -> Inbox | None:
-        """Where a model's frames wait until windows take them; ``None``: its streams have sources of their own."""
-        intake = self.feeds[next(iter(task.wired.in_step))].intake if task.wired.in_step else None
-        return intake if isinstance(intake, Inbox) else None
-
     @property
     def inboxes(self) -> list[Inbox]:
-        """All that models read from."""
-        intakes = {id(feed.intake): feed.intake for feed in self.feeds.values()}
-        return [intake for intake in intakes.values() if isinstance(intake, Inbox)]
+        """Where frames that a program hands over wait for windows."""
+        return self.sources.inboxes
 
     def tapped(self) -> dict[str, Tap]:
         """Model -> where its results can be had while the run goes on."""
-        run = self.dispatcher
-        fates = Fates(len(self._jobs))
-        run.frames = ToldFrameLog(fates)
-        found = {}
-        for index, (task, job) in enumerate(zip(self.plan.tasks, self._jobs, strict=True)):
+        fates = Fates(len(self.jobs))
+        self.crew.tell(fates)
+        found: dict[str, Tap] = {}
+        for index, (task, jobs) in enumerate(zip(self.plan.tasks, self.jobs, strict=True)):
             wired = task.wired
-            outputs = None if wired.postprocess is not None else [tensor.name for tensor in wired.model.outputs]
             found[task.name] = Tap(
                 index,
                 task.name,
-                job,
-                self.inbox(task),
+                jobs[-1],
+                self.sources.inbox(task),
                 fates,
-                run.release,
-                outputs=outputs,
+                self.crew.release,
+                outputs=None if wired.postprocess is not None else [tensor.name for tensor in wired.model.outputs],
                 aggregate=wired.entry.aggregate,
             )
+        for task in self.plan.tasks:
+            found[task.name].after = tuple(found[name] for name in task.wired.after)
         return found
-
-    def _readers(self, stream: str) -> list[Reader]:
-        """What frames of a stream are asked for."""
-        found: list[Reader] = []
-        for wired in (task.wired for task in self.plan.tasks):
-            for name, tensor in wired.frame_inputs.items():
-                if wired.sources[name] == stream:
-                    prepare: Preparation | None = wired.prepare.get(name) if tensor.shape is None else None
-                    found.append((tensor, copy.deepcopy(prepare)))  # the loop uses the other one meanwhile
-        return found
-
-    def _inbox(self, step: Collection[str]) -> Inbox | None:
-        """For those streams of a step whose frames are handed over."""
-        streams = [self.streams[name] for name in sorted(step) if name in self.streams]
-        pushed = [stream for stream in streams if isinstance(stream, PushedStream)]
-        if not pushed:
-            return None
-        entries = [entry for entry in streams_of(self.plan.workload) if entry.name in {one.name for one in pushed}]
-        rules = {entry.when_full for entry in entries}
-        return Inbox(
-            pushed,
-            min(entry.queue for entry in entries),
-            next(rule for rule in STRICTEST if rule in rules),
-            self.plan.device.clock.now_ns,
-        )
 
     def open_sinks(self, *, force: bool) -> None:
         """Give every job its sinks; none is left behind where one cannot be opened."""
@@ -202,28 +220,49 @@ class Session:
         paths = [folder / output.sink for output in outputs if output.sink.endswith((".npz", ".jsonl"))]
         new = [path for path in paths if not path.exists()]
         try:
-            for task, job in zip(self.plan.tasks, self._jobs, strict=True):
-                aggregate, sinks = task.wired.entry.aggregate, []
-                for output in outputs:
-                    if output.model == task.name:
-                        sink = open_sink(output.sink, force=force, folder=folder)
-                        if (inbox := self.inbox(task)) is not None:
-                            sink = NumberedSink(sink, inbox)
-                        self.sinks.append(AggregatingSink(sink, aggregate) if aggregate > 1 else sink)
-                        sinks.append((self.sinks[-1], output.tensors))
-                job.sinks = sinks
+            for task, jobs in zip(self.plan.tasks, self.jobs, strict=True):
+                jobs[-1].sinks = [
+                    (self._checked(task, self._sink(task, output.sink, folder, force=force)), output.tensors)
+                    for output in outputs
+                    if output.model == task.name
+                ]
         except FramefitError:
             self.close()
             for path in new:
                 path.unlink(missing_ok=True)
             raise
 
+    def _sink(self, task: PlannedTask, name: str, folder: Path, *, force: bool) -> Sink:
+        """One of a model's, opened."""
+        sink = open_sink(name, force=force, folder=folder)
+        if (inbox := self.sources.inbox(task)) is not None:
+            sink = NumberedSink(sink, inbox)
+        aggregate = task.wired.entry.aggregate
+        self.sinks.append(AggregatingSink(sink, aggregate) if aggregate > 1 else sink)
+        return self.sinks[-1]
+
+    def _checked(self, task: PlannedTask, sink: Sink) -> Sink:
+        """A sink that outputs which are not finite are noted at, and kept from where that is asked for."""
+        on_nan, model, faults = task.wired.entry.on_nan, self.plan.tasks.index(task), self.crew.faults
+        if on_nan == "ignore":
+            return sink
+
+        def told(frame: int) -> None:
+            faults.add(model, frame, -1, FaultCause.NOT_FINITE)
+            if on_nan == "drop":
+                faults.refuse(model, frame)
+
+        return CheckedSink(sink, told, drops=on_nan == "drop")
+
     def measure(self) -> list[Measurement]:
         """All segments and uncut models in turn, as around every run."""
-        launches: list[Launch] = [
-            (t.execution, index) for t in self.plan.tasks for index in range(len(t.execution.parts))
+        segments = _launches(task.execution for task in self.plan.tasks)
+        found = self.plan.costs.around([*segments, *_launches(task.whole for task in self.plan.tasks)])
+        parts = iter(found[len(segments) :])
+        return [
+            *found[: len(segments)],
+            *(_together([next(parts) for _ in task.whole.parts]) for task in self.plan.tasks),
         ]
-        return self.plan.costs.around([*launches, *((task.whole, 0) for task in self.plan.tasks)])
 
     def planned(self) -> list[Measurement]:
         """What the plan says of the same launches."""
@@ -253,12 +292,25 @@ class Session:
     def play(
         self, windows: int, *, stop: Callable[[], bool], on_idle: Callable[[int], None] | None
     ) -> FramefitError | None:
-        """Run windows; see :meth:`Dispatcher.run`. What ends them early is returned: what happened is kept."""
-        try:
+        """Run windows; see :meth:`Crew.run`. What ends them early is returned: what happened is kept."""
+        timetable, device, injected = self.plan.timetable, self.plan.device, self._injected
+        real = isinstance(device.clock, RealClock)
+        patience = {unit: patience_ns(timetable, unit, real=real) for unit in timetable.units}
+
+        def keep_beat(leave: Callable[[], bool]) -> None:
             with steady():
-                self.dispatcher.run(windows, stop=stop, on_idle=on_idle)
+                self.crew.run(windows, stop=lambda: leave() or stop(), on_idle=on_idle)
+
+        if injected is not None:
+            injected.patience_ns = max(patience.values())
+            injected.arm(device.clock.now_ns() + LEAD_NS)
+        try:
+            watched(self.crew, injected or device, patience, keep_beat)
         except FramefitError as error:  # of the device, a sink, a stream
             return error
+        finally:
+            if injected is not None:
+                injected.disarm()
         return None
 
     def close(self) -> None:
@@ -276,154 +328,41 @@ class Session:
         if failure is not None:
             raise failure
 
-    def _bounds_hz(self, segment_ns: Sequence[int], whole_ns: Sequence[int]) -> dict[str, tuple[float, float]]:
-        """Background model -> fluid and packing bound."""
-        timetable = self.plan.timetable
-        work = {
-            task.name: Work(
-                whole,
-                segment_ns[first : first + len(model.segments)],
-                every=task.wired.entry.every,
-                frames=task.wired.entry.frames,
-                queue=task.wired.depth,
-                share=timetable.launches_of(task.name),
-            )
-            for task, first, model, whole in zip(
-                self.plan.tasks, self.first_programs, timetable.models, whole_ns, strict=True
-            )
-            if not task.priority
-        }
-        reserved_ns = priority_ns(timetable, self.dispatcher)
-        fluid = fluid_bounds_hz(timetable.window_ns, reserved_ns, list(work.values()))
-        packing = fluid  # where nothing has to be packed
-        if not timetable.preemptive:
-            packing = packing_bounds_hz(timetable.window_ns, round(reserved_ns), list(work.values()))
-        return dict(zip(work, zip(fluid, packing, strict=True), strict=True))
-
-    def _received(self, windows: int) -> dict[str, tuple[int, int]]:
-        """Stream -> frames that came, and windows in which it waited."""
-        received = {}
-        for name in [entry.name for entry in streams_of(self.plan.workload)]:
-            feed = self.feeds.get(name, Feed(delivered=windows))  # nobody reads it
-            came = feed.intake.count if isinstance(feed.intake, Inbox) else feed.delivered
-            length = self.streams[name].length if name in self.streams else None
-            received[name] = came if length is None else min(came, length), feed.waited
-        return received
-
-    def _frames(self, run: Dispatcher, *, ended: bool) -> FrameTable:
-        """The fate of every frame."""
-        counted_by = {task.name: next(iter(task.wired.sources.values()), "-") for task in self.plan.tasks}
-        frames = frame_records(run.frames, [task.name for task in self.plan.tasks], counted_by, run.start_ns)
-        inboxes = {task.name: box for task in self.plan.tasks if (box := self.inbox(task)) is not None}
-        return with_submitted(frames, inboxes, run.start_ns, ended=ended) if inboxes else frames
-
-    def _launches(self, run: Dispatcher) -> Launches:
-        """All launches, frames by the numbers that they were submitted under."""
-        launches = run.launches.launches()
-        for task, first, model in zip(self.plan.tasks, self.first_programs, self.plan.timetable.models, strict=True):
-            if (inbox := self.inbox(task)) is not None:
-                mine = (launches.program >= first) & (launches.program < first + len(model.segments))
-                launches.frame[mine] = inbox.numbers[launches.frame[mine]]
-        return launches
-
-    def _metrics(
-        self,
-        run: Dispatcher,
-        frames: FrameTable,
-        floor: Floor,
-        medians_ns: Sequence[int],
-        *,
-        bounds: bool,
-    ) -> Metrics:
-        """Figures of a dispatcher's logs."""
-        count = len(self.plan.tasks)
-        segment_ns, whole_ns = medians_ns[:-count], medians_ns[-count:]
-        return run_metrics(
-            self.plan.timetable,
-            run,
-            rate_hz=self.plan.workload.beat_hz,
-            segment_ns=segment_ns,
-            whole_ns=whole_ns,
-            floor_ns=floor,
-            bounds_hz=self._bounds_hz(segment_ns, whole_ns) if bounds else {},
-            memory_bytes=sum(self.plan.timetable.memory_bytes.values()),
-            streams=stream_metrics(
-                frames,
-                {task.name: set(task.wired.sources.values()) for task in self.plan.tasks},
-                self._received(run.windows),
-            ),
-        )
-
     def metrics(self, floor: Floor) -> Metrics:
         """Figures while the run goes on, asked for by another thread; without bounds, which take long."""
-        run = copy.copy(self.dispatcher)
-        run.launches, run.frames = LaunchLog.of(run.launches.snapshot()), FrameLog.of(run.frames.snapshot())
-        run.stalled = dict(run.stalled)
-        return self._metrics(
-            run, self._frames(run, ended=False), floor, [one.median_ns for one in self.planned()], bounds=False
-        )
+        return self._outcome.metrics(self.crew.so_far(), floor, [one.median_ns for one in self.planned()])
 
     def result(
         self, folder: Path, floor: Floor, around: Sequence[Sequence[Measurement]], *, interrupted: bool
     ) -> RunResult:
-        """Figures from the logs."""
-        timetable, run = self.plan.timetable, self.dispatcher
-        rate_hz, windows = self.plan.workload.beat_hz, run.windows
+        """What the run gave, after its end.
+
+        Args:
+            folder: where it will lie.
+            floor: how late the idle machine woke up.
+            around: what was measured before and after.
+            interrupted: whether it was stopped before its end.
+        """
         medians = [int(np.median(np.concatenate([m.samples_ns for m in same]))) for same in zip(*around, strict=True)]
-        frames = self._frames(run, ended=True)
-        metrics = self._metrics(run, frames, floor, medians, bounds=True)
-        releases = np.fromiter((run.start_ns + release_ns(k, rate_hz) for k in range(windows)), np.int64, windows)
-        trace, launches = run.trace(), self._launches(run)
-        told = planned_expectations(self.plan.workload, self.plan.device, device_program(self.plan))
-        seen_program = host_program(self.plan)
-        return RunResult(
-            folder=folder,
-            timetable=timetable,
-            metrics=metrics,
-            frames=frames,
-            trace=trace,
-            program=told,
-            seen=host_trace(seen_program, run),
-            seen_program=seen_program,
-            launches=launches,
-            releases_ns=releases,
-            interrupted=interrupted,
-            warnings=(*timetable.reasons, *_notes(self.plan, launches, trace)),
-        )
+        return self._outcome.result(self.crew, folder, floor, medians, interrupted=interrupted)
 
 
-def saved(
-    result: RunResult,
-    planned: Plan,
-    *,
-    seed: int,
-    force: bool,
-    failure: FramefitError | None,
-    update_table: str | Path | None = None,
-    notify: Notify,
-) -> RunResult:
-    """A run with the profile of its trace, its folder written.
-
-    Raises:
-        FramefitError: what ended the run.
-    """
-    notify("profiling the trace")
-    result = with_profile(result, planned, update_table, notify)
-    notify("writing the run folder")
-    write_folder(result, planned, seed=seed, force=force, command=" ".join(sys.argv), error=failure)
-    if failure is not None:
-        raise failure
-    return result
+def _launches(executions: Iterable[Execution]) -> list[Launch]:
+    return [(execution, index) for execution in executions for index in range(len(execution.parts))]
 
 
-def _notes(planned: Plan, launches: Launches, trace: Trace) -> list[str]:
-    """What the files of a run do not hold, and what held it up."""
-    notes = left_out(launches)
-    if gone := trace.meta.overwritten_events:
-        notes.append(f"trace.npz holds the last {len(trace)} events; {gone} before them are not kept")
-    if isinstance(planned.device, NpuDevice) and (late := planned.device.late_results):
-        notes.append(
-            f"{late} of {len(launches)} launches took this host longer to compute than the described device: times are "
-            "the host's there; framefit simulate has the device's"
-        )
-    return notes
+def _together(parts: Sequence[Measurement]) -> Measurement:
+    """Of a model that no unit supports all of: its parts, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Measurement(np.asarray([sum(part.median_ns for part in parts)], np.int64))
+
+
+def _inputs(task: PlannedTask, name: str) -> dict[str, tuple[str, TensorInfo]]:
+    """Inputs that read a model -> which of its outputs, and what one frame of it is."""
+    entry, tensors = task.wired.entry, {tensor.name: tensor for tensor in task.wired.model.inputs}
+    return {
+        graph_input: (output, one_frame(tensors[graph_input], entry.frames, entry.frames_axis, entry.name))
+        for graph_input, (model, output) in task.wired.reads.items()
+        if model == name
+    }

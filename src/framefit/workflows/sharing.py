@@ -167,6 +167,8 @@ def _model(one: ModelEntry, other: ModelEntry) -> ModelEntry:
         task=one.task or other.task,
         every=math.gcd(one.every, other.every),
         always_split=one.always_split or other.always_split,
+        on_error=next((rule for rule in ("stop", "retry", "skip") if rule in (one.on_error, other.on_error)), None),
+        on_nan=next(rule for rule in ("drop", "flag", "ignore") if rule in (one.on_nan, other.on_nan)),
     )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,11 @@ from framefit.devices.host import flushed_denormals
 from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InputError
 from framefit.workflows.asked import accepted, needs_feasible
-from framefit.workflows.folder import RunResult, write_folder
-from framefit.workflows.own_profile import check_table, with_profile
+from framefit.workflows.faults import asked_faults, check_faults
+from framefit.workflows.folder import RunResult
+from framefit.workflows.ladder import with_ladder
+from framefit.workflows.outcome import saved
+from framefit.workflows.own_profile import check_table
 from framefit.workflows.plan import Notify, Plan, plan, silent, verified
 from framefit.workflows.session import Session
 
@@ -33,6 +35,7 @@ def simulate(
     force: bool = False,
     seed: int = 0,
     update_table: str | Path | None = None,
+    inject: Sequence[str] = (),
     notify: Notify = silent,
     stop: Callable[[], bool] = lambda: False,
     on_idle: Callable[[int, int], None] | None = None,
@@ -55,6 +58,8 @@ def simulate(
         seed: of the device's variation, and of synthetic frames.
         update_table: write a latency table with what the layers really took there, for the next plan: the
             plan's, or the one that is there, with entries of this run's profile.
+        inject: what is to go wrong, in words such as ``"raise:depth@2s"``; see
+            :func:`~framefit.core.faults.read_fault`.
         notify: receives what is being done.
         stop: asked from the first window on; true ends the run, which is saved.
         on_idle: called with (windows begun, windows) where a window leaves time.
@@ -71,6 +76,7 @@ def simulate(
     path, workload, folder = accepted(
         app, windows=windows, seconds=seconds, output=output, force=force, seed=seed, sinks=outputs
     )
+    faults = asked_faults(inject, workload)
     if isinstance(app, Plan):
         described = app.device.target
     else:
@@ -84,37 +90,29 @@ def simulate(
     planned = app if isinstance(app, Plan) else plan(app, target=target, notify=notify)
     needs_feasible(planned)
     check_table(planned, update_table)
-    planned = verified(planned, notify)
+    planned = with_ladder(verified(planned, notify), notify)
     device = planned.device
     assert isinstance(device, NpuDevice)
     device.clock, device.computes = VirtualClock(), outputs
     device.restart(seed)
-    session = Session(planned, seed=seed, frames=outputs)
+    check_faults(faults, planned, frames=outputs)
+    session = Session(planned, seed=seed, frames=outputs, inject=faults)
     session.reset()
     count = session.windows(windows, seconds)
     if outputs:
         session.open_sinks(force=force)
-    dispatcher, failure = session.dispatcher, None
+    crew = session.crew
     notify(f"simulating {count} windows")
-    try:
-        with flushed_denormals():
-            dispatcher.run(
-                count,
-                stop=lambda: dispatcher.windows > 0 and stop(),
-                on_idle=None if on_idle is None else lambda begun: on_idle(begun, count),
-            )
-    except FramefitError as error:  # of a sink, a stream: what happened is kept
-        failure = error
-    interrupted = dispatcher.windows < count and not dispatcher.ended and failure is None
+    with flushed_denormals():
+        failure = session.play(
+            count,
+            stop=lambda: crew.windows > 0 and stop(),
+            on_idle=None if on_idle is None else lambda begun: on_idle(begun, count),
+        )
+    interrupted = crew.windows < count and not crew.ended and failure is None
     try:
         session.close()
     except FramefitError as error:
         failure = failure or error
-    notify("profiling the trace")
     result = session.result(folder, np.zeros(1, np.int64), [session.measure()], interrupted=interrupted)
-    result = with_profile(result, planned, update_table, notify)
-    notify("writing the run folder")
-    write_folder(result, planned, seed=seed, force=force, command=" ".join(sys.argv), error=failure)
-    if failure is not None:
-        raise failure
-    return result
+    return saved(result, planned, seed=seed, force=force, failure=failure, update_table=update_table, notify=notify)

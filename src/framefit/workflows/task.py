@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from framefit.core.model import Model
 from framefit.core.timetable import PlannedModel, Timetable
 from framefit.devices.device import Device
 from framefit.errors import DeviceError
-from framefit.runtime.buffers import tensor_bytes
+from framefit.runtime.buffers import runs_of, unit_bytes
 from framefit.runtime.execution import Execution, greatest_difference
+from framefit.runtime.reader import copies_of
 from framefit.runtime.wiring import WiredModel
 from framefit.scheduling.partition import Pieces
 
-__all__ = ["Bounds", "PlannedTask", "compared"]
+__all__ = ["Bounds", "PlannedTask", "compared", "given_bytes", "handed_bytes"]
 
 Bounds = tuple[tuple[int, int], ...]
 _TOLERANCE = 1e-4
@@ -31,14 +33,17 @@ class PlannedTask:
     Attributes:
         wired: entry, model and sources.
         device: where it runs, on
-        unit: of it.
+        unit: of it, uncut; empty: none supports all of it.
         bounds: first and last layer of each segment; none: it runs whole.
+        placed: unit of each segment; default: all on ``unit``.
+        slots: frames that may be in flight over several units.
         priority: whether windows are reserved for it.
         level: 0 to 10, for these
         reasons.
         runs: first and last layer of each piece between candidate cuts, and
         pieces: what they cost; empty and None where the model fits whole.
         uncut: the whole model as priced.
+        ratio: times what it was priced at its launches are planned with: other conditions than the present ones.
         layer_names: the user's, of the layers that ``bounds`` count, where those are the runtime's own.
     """
 
@@ -52,8 +57,11 @@ class PlannedTask:
     runs: list[tuple[int, int]] = field(default_factory=list)
     pieces: Pieces | None = None
     uncut: PlannedModel | None = None
+    ratio: float = 1.0
     layer_names: tuple[str, ...] = ()
-    _whole: Execution | None = field(default=None, init=False, repr=False)
+    placed: tuple[str, ...] = ()
+    slots: int = 1
+    _wholes: dict[tuple[str, ...], Execution] = field(default_factory=dict, init=False, repr=False)
     _cut: Execution | None = field(default=None, init=False, repr=False)
 
     @property
@@ -72,15 +80,37 @@ class PlannedTask:
         return self.bounds or self._all
 
     @property
+    def units(self) -> tuple[str, ...]:
+        """Unit of each segment."""
+        return self.placed or (self.unit,) * len(self.segments)
+
+    @property
     def whole(self) -> Execution:
-        """The uncut model, compiled when it is first asked for.
+        """The uncut model, compiled when it is first asked for; in as few parts as units need where none has all of it.
 
         Raises:
             DeviceError: it cannot be.
         """
-        if self._whole is None:
-            self._whole = self.compiled(self._all)
-        return self._whole
+        if self.unit:
+            return self.whole_on(self.unit)
+        runs = runs_of(self.units)
+        units = tuple(self.units[first] for first, _ in runs)
+        if units not in self._wholes:
+            bounds = [(self.segments[first][0], self.segments[last][1]) for first, last in runs]
+            self._wholes[units] = self.wired.execution(bounds, self.device, units)
+        return self._wholes[units]
+
+    def whole_on(self, unit: str) -> Execution:
+        """The uncut model on a unit that supports all of it.
+
+        Raises:
+            DeviceError: it cannot be compiled.
+        """
+        if (unit,) not in self._wholes:
+            known = next(iter(self._wholes.values()), None)
+            wired = self.wired if known is None else dataclasses.replace(self.wired, model=known.model)
+            self._wholes[unit,] = wired.execution(((0, len(wired.model.layers) - 1),), self.device, unit)
+        return self._wholes[unit,]
 
     @property
     def execution(self) -> Execution:
@@ -91,22 +121,89 @@ class PlannedTask:
         """
         if not self.bounds:
             return self.whole
-        if self._cut is None or self._cut.bounds != self.bounds:
-            self._cut = self.compiled(self.bounds)
+        wanted = self.bounds, self.units, self.slots
+        if self._cut is None or (self._cut.bounds, self._cut.units, self._cut.slots) != wanted:
+            self._cut = self.wired.execution(self.bounds, self.device, self.units, self.slots)
         return self._cut
 
-    @property
-    def memory_bytes(self) -> int:
-        """Of its tensors, as it is to run."""
-        return tensor_bytes(self.model, self.segments, self.wired.entry.state)
+    def memory_bytes(self, *, separate: bool) -> dict[str, int]:
+        """Of its tensors by unit, as it is to run.
+
+        Args:
+            separate: units have memories of their own.
+        """
+        state = self.wired.entry.state
+        return unit_bytes(self.model, self.segments, self.units, state, slots=self.slots, separate=separate)
 
     def compiled(self, bounds: Sequence[tuple[int, int]]) -> Execution:
-        """The model in these segments, for whoever asks only.
+        """The model in these segments on its unit, for whoever asks only.
 
         Raises:
             DeviceError: a segment cannot be compiled.
         """
         return self.wired.execution(bounds, self.device, self.unit)
+
+    def put(self, bounds: Bounds, units: Sequence[str], slots: int) -> None:
+        """Run in these segments from here on.
+
+        Args:
+            bounds: first and last layer of each.
+            units: of each.
+            slots: frames that may be in flight.
+        """
+        cut = len(bounds) > 1
+        self.bounds, self.placed, self.slots = bounds if cut else (), tuple(units) if cut else (), slots
+        if len(set(units)) == 1:
+            self.unit = units[0]
+
+    def stretched(self, samples_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Durations as they are planned with."""
+        return samples_ns if self.ratio == 1 else np.round(samples_ns * self.ratio).astype(np.int64)
+
+    def part(self, first: int, last: int, unit: str) -> PlannedTask:
+        """Some of its layers, as a model of a unit: for prices only.
+
+        Args:
+            first: layer.
+            last: layer.
+            unit: that supports them.
+        """
+        whole = (first, last) == (0, len(self.model.layers) - 1)
+        model = self.model if whole else self.model.segment(first, last)
+        runs = [(begin - first, end - first) for begin, end in self.runs if first <= begin and end <= last]
+        wired = dataclasses.replace(self.wired, model=model)
+        return PlannedTask(wired, self.device, unit, runs=runs, layer_names=self.layer_names[first : last + 1])
+
+    def adopt(self, execution: Execution) -> None:
+        """Be launched by this one from here on, which is cut the same way."""
+        if self.bounds:
+            self._cut = execution
+        else:
+            self._wholes[self.unit,] = execution
+
+    def difference(self, cut: Execution) -> float:
+        """Greatest relative difference of segments' joined outputs from the whole model's, in two frames in a row.
+
+        Raises:
+            DeviceError: it does not run here, or the difference is too great.
+        """
+        whole, difference = self.whole, 0.0
+        cut.reset()
+        if cut is not whole:
+            whole.reset()
+            random = np.random.default_rng(0)
+            for _ in range(2):
+                frame = cut.example(random)
+                difference = max(difference, greatest_difference(cut.run(frame), whole.run(frame)))
+            cut.reset()
+            whole.reset()
+        if not difference <= _TOLERANCE:
+            raise DeviceError(
+                f"the joined segments differ from the whole model by {difference:.2g} (relative)",
+                where=self.name,
+                remedy="report this model as a bug",
+            )
+        return difference
 
     def group(self, groups: Iterable[Collection[str]]) -> None:
         """Count groups of nodes as layers from here on; the uncut model stays the same launch."""
@@ -126,6 +223,22 @@ class PlannedTask:
         return ((0, len(self.model.layers) - 1),)
 
 
+def handed_bytes(task: PlannedTask, tasks: Sequence[PlannedTask]) -> int:
+    """Bytes of a model's outputs that others read."""
+    read = {output for other in tasks for model, output in other.wired.reads.values() if model == task.name}
+    return sum(tensor.bytes for tensor in task.model.outputs if tensor.name in read)
+
+
+def given_bytes(task: PlannedTask, timetable: Timetable) -> int:
+    """Bytes of what models that it reads give it, as often as that has to exist."""
+    wired, givers = task.wired, [timetable.model(name) for name in task.wired.after]
+    if not givers:
+        return 0
+    frames = wired.entry.frames
+    one = sum(tensor.bytes // frames for tensor in wired.model.inputs if tensor.name in wired.reads)
+    return copies_of(wired.depth, frames, givers) * one
+
+
 def compared(timetable: Timetable, tasks: Sequence[PlannedTask]) -> Timetable:
     """The joined segments against the whole model, two frames in a row (state included).
 
@@ -138,21 +251,6 @@ def compared(timetable: Timetable, tasks: Sequence[PlannedTask]) -> Timetable:
     """
     models = []
     for task, planned in zip(tasks, timetable.models, strict=True):
-        cut, whole, difference = task.execution, task.whole, 0.0
-        cut.reset()
-        if cut is not whole:
-            whole.reset()
-            random = np.random.default_rng(0)
-            for _ in range(2):
-                frame = cut.example(random)
-                difference = max(difference, greatest_difference(cut.run(frame), whole.run(frame)))
-            cut.reset()
-            whole.reset()
-        if not difference <= _TOLERANCE:
-            raise DeviceError(
-                f"the joined segments differ from the whole model by {difference:.2g} (relative)",
-                where=task.name,
-                remedy="report this model as a bug",
-            )
+        difference = task.difference(task.execution)
         models.append(msgspec.structs.replace(planned, max_relative_difference=difference))
     return msgspec.structs.replace(timetable, models=tuple(models))

@@ -14,6 +14,8 @@ from framefit.core.model.layers import Layer, TensorInfo
 from framefit.core.model.lowering import lowered
 from framefit.core.model.model import Cut, Model
 from framefit.core.model.nodes import Node, Operand, configuration, zeros_ratio
+from framefit.core.model.replacing import file_notes, group_nodes, replaced, to_file
+from framefit.core.model.weights import Listing, folded, free_batch, listing, rebatched, with_weights
 
 __all__ = [
     "AUXILIARY_KINDS",
@@ -22,6 +24,7 @@ __all__ = [
     "Cut",
     "GraphBuilder",
     "Layer",
+    "Listing",
     "Model",
     "Node",
     "Operand",
@@ -29,9 +32,18 @@ __all__ = [
     "auxiliary_runs",
     "configuration",
     "epilogue_groups",
+    "file_notes",
+    "folded",
+    "free_batch",
     "fused_groups",
+    "group_nodes",
     "led",
+    "listing",
     "lowered",
+    "rebatched",
+    "replaced",
+    "to_file",
     "with_auxiliary",
+    "with_weights",
     "zeros_ratio",
 ]

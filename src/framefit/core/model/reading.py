@@ -9,6 +9,7 @@ inferred, shape computations on static shapes replaced by their values, and each
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,15 @@ from google.protobuf.message import DecodeError
 from framefit.core.model.inference import SHAPE_ELEMENTS, infer, shape_of, type_of
 from framefit.errors import InputError
 
-__all__ = ["canonical", "declared_inputs", "dependent_reads", "node_inputs", "parsed", "read_graph"]
+__all__ = [
+    "canonical",
+    "declared_inputs",
+    "dependent_reads",
+    "fold_constants",
+    "node_inputs",
+    "parsed",
+    "read_graph",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -356,7 +365,13 @@ def _fold_and_infer(model: ir.Model) -> None:
         passes.NameFixPass()(model)  # branches may have used one name twice
 
 
-def _small_constants(graph: ir.Graph) -> Iterator[ir.Node]:
+def fold_constants(model: ir.Model) -> None:
+    """Replace what is computed from constants by its value, of any size; QDQ pairs stay."""
+    while sum(_evaluate(model, node, sys.maxsize) for node in _small_constants(model.graph, sys.maxsize)):
+        pass
+
+
+def _small_constants(graph: ir.Graph, most: int = SHAPE_ELEMENTS) -> Iterator[ir.Node]:
     """Nodes without subgraphs whose inputs are all small known constants, QDQ pairs left alone."""
     for node in list(graph):
         if _is_random(node) or "Quantize" in node.op_type:
@@ -365,13 +380,13 @@ def _small_constants(graph: ir.Graph) -> Iterator[ir.Node]:
             continue
         tensors = [None if value is None else value.const_value for value in node.inputs]
         if all(
-            value is None or (tensor is not None and tensor.size <= SHAPE_ELEMENTS)
+            value is None or (tensor is not None and tensor.size <= most)
             for value, tensor in zip(node.inputs, tensors, strict=True)
         ):
             yield node
 
 
-def _evaluate(model: ir.Model, node: ir.Node) -> bool:
+def _evaluate(model: ir.Model, node: ir.Node, most: int = SHAPE_ELEMENTS) -> bool:
     """Replace a constant node by its value; False where the reference implementation cannot."""
     from onnx.reference import ReferenceEvaluator
 
@@ -386,7 +401,7 @@ def _evaluate(model: ir.Model, node: ir.Node) -> bool:
     except Exception as error:  # noqa: BLE001 - the reference implementation raises whatever its numpy code raises
         logger.debug("constant %s not folded: %s", node.name, error)
         return False
-    if any(np.size(result) > SHAPE_ELEMENTS for result in results):
+    if any(np.size(result) > most for result in results):
         return False
     _become_constant(model.graph, node, [np.asarray(result) for result in results])
     return True

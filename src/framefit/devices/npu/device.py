@@ -131,7 +131,7 @@ class NpuDevice:
         # In virtual time only one thread runs.
         self._lock = threading.Lock() if real and len(self._target.units) > 1 else None
         # A unit's launches vary alike whatever the others do.
-        self._vary = {
+        self._vary: dict[str, _Varying | _Slowed] = {
             unit.name: _Varying(self._target.variation, [seed, number] if number else seed, self.clock.now_ns())
             for number, unit in enumerate(self._target.units)
         }
@@ -267,6 +267,17 @@ class NpuDevice:
         clock.sleep_until_ns(finished)
         return Completion(started, finished)
 
+    def slow(self, unit: str, ratio: float) -> None:
+        """Have launches on a unit take so many times as long from here on; 1: as described."""
+        vary = self._vary[unit]
+        vary = vary.vary if isinstance(vary, _Slowed) else vary
+        self._vary[unit] = vary if ratio == 1 else _Slowed(vary, ratio)
+
+    def terminate(self, unit: str) -> None:  # noqa: ARG002 - its launches end by themselves
+        """Free what computes its outputs: nothing else can hang."""
+        if self.computer is not None:
+            self.computer.terminate(self._computer_unit)
+
     def arrival_ns(self, sender: str, receiver: str, size_bytes: int, written_ns: int) -> int:
         """When another unit can read what one has written; a link between them carries one thing at a time.
 
@@ -354,6 +365,19 @@ class _Varying:
             count += 1
             self._next_stall += self._gap()
         return factor, at, count * round(variation.stall_ns)
+
+
+@dataclass(frozen=True)
+class _Slowed:
+    """Launches that take ``ratio`` times as long as they would; a wrapper, so that others need not multiply."""
+
+    vary: _Varying
+    ratio: float
+
+    def __call__(self, started_ns: int, nominal_ns: int) -> tuple[float, int, int]:
+        """See :class:`_Varying`."""
+        factor, stalled_at_ns, stall_ns = self.vary(started_ns, nominal_ns)
+        return factor * self.ratio, stalled_at_ns, stall_ns
 
 
 def quantile_ratio(variation: Variation, quantile: float) -> float:

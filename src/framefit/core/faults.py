@@ -1,0 +1,157 @@
+"""Faults to inject into a run, and the words for them: ``raise:depth@2s``."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection
+from typing import Literal, get_args
+
+from framefit.core.files import Record
+from framefit.errors import InputError
+
+__all__ = ["Fault", "FaultKind", "check_fault", "read_fault"]
+
+FaultKind = Literal["raise", "hang", "stick", "slow", "nan", "inf", "stall", "burst", "end", "shape"]
+
+_OF_STREAMS = ("stall", "burst", "end", "shape")
+_ENDURING = ("slow", "stall", "end")  # a moment alone means: from then on
+_NEEDS_AMOUNT = {"slow": "*RATIO", "burst": "*FRAMES"}
+_UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|w)?")
+_FORM = "KIND:NAME[*AMOUNT][@FROM[..[TO]]], such as raise:depth@2s or slow:face*1.4@100w..200w"
+
+
+class Fault(Record, kw_only=True):
+    """Something that goes wrong, and when.
+
+    Attributes:
+        kind: of a launch: "raise" (it fails), "hang" (it does not end until it is terminated), "stick" (nor then),
+            "slow", "nan" and "inf" (all its floats are); of a stream: "stall" (no frames), "burst" (several at
+            once), "end", "shape" (a frame of another shape).
+        name: of a model, a segment's label or a unit; of a stream.
+        begin_ns: after the first release.
+        end_ns: likewise; ``None``: no end.
+        times: how often at most; ``None``: whenever it is time.
+        amount: slow: how many times as long; burst: frames that come at once; hang: ns after which the launch ends
+            by itself, 0: never.
+    """
+
+    kind: FaultKind
+    name: str
+    begin_ns: int = 0
+    end_ns: int | None = None
+    times: int | None = None
+    amount: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.end_ns is not None and self.end_ns <= self.begin_ns:
+            raise ValueError(f"it ends at {self.end_ns} ns, and begins at {self.begin_ns} ns")
+        if self.times is not None and self.times < 1:
+            raise ValueError(f"times must be at least 1, is {self.times}")
+        if self.kind in _NEEDS_AMOUNT and not self.amount > 0:
+            raise ValueError(f"{self.kind} needs an amount: {self.kind}:NAME{_NEEDS_AMOUNT[self.kind]}")
+
+    @property
+    def of_stream(self) -> bool:
+        """Whether it befalls a stream, not launches."""
+        return self.kind in _OF_STREAMS
+
+    def due(self, after_ns: int) -> bool:
+        """Whether it is its time."""
+        return self.begin_ns <= after_ns and (self.end_ns is None or after_ns < self.end_ns)
+
+
+def read_fault(text: str, release_ns: Callable[[int], int]) -> Fault:
+    """A fault in words: ``KIND:NAME[*AMOUNT][@FROM[..[TO]]]``.
+
+    ``AMOUNT`` is how often (raise, hang, stick, nan, inf, shape), after which time it ends (hang), a ratio (slow),
+    or frames (burst). Times are numbers with ns, us, ms or s, or windows (``100w``), from the first release on.
+    ``FROM`` alone is once from then on, or as often as the amount says; for slow, stall and end it is from then on.
+    ``FROM..`` has no end. Without times it is from the first window on.
+
+    Args:
+        text: the words.
+        release_ns: when a window begins, after the first release.
+
+    Raises:
+        InputError: no such kind, or another form.
+    """
+    said, _, rest = text.partition(":")
+    kind: FaultKind | None = next((kind for kind in get_args(FaultKind) if kind == said), None)
+    if kind is None:
+        near = difflib.get_close_matches(said, get_args(FaultKind), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; kinds: {', '.join(get_args(FaultKind))}"
+        raise InputError(f"no fault of kind {said!r}{hint}", where=f"inject {text!r}", remedy=f"write {_FORM}")
+    name, *marks = re.split(r"([*@])", rest)
+    given = dict(zip(marks[::2], marks[1::2], strict=True))
+    if not name or len(given) * 2 != len(marks) or not all(given.values()):
+        raise InputError("cannot be read", where=f"inject {text!r}", remedy=f"write {_FORM}")
+    try:
+        begin_ns, end_ns, once = _times(given.get("@"), release_ns)
+        times, amount = _amount(kind, given.get("*"))
+        if once and times is None and kind not in _ENDURING:
+            times = 1
+        return Fault(kind=kind, name=name, begin_ns=begin_ns, end_ns=end_ns, times=times, amount=amount)
+    except ValueError as error:
+        raise InputError(str(error), where=f"inject {text!r}", remedy=f"write {_FORM}") from error
+
+
+def check_fault(fault: Fault, launched: Collection[str], streams: Collection[str]) -> None:
+    """Refuse a fault that could not befall anything.
+
+    Args:
+        fault: to be injected.
+        launched: models, their segments' labels, and units.
+        streams: of the workload.
+
+    Raises:
+        InputError: nothing has its name.
+    """
+    what, known = ("stream", sorted(streams)) if fault.of_stream else ("model, segment or unit", sorted(launched))
+    if fault.name not in known:
+        near = difflib.get_close_matches(fault.name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+        raise InputError(
+            f"no {what} is called {fault.name!r}{hint}", where=f"inject {fault.kind}:{fault.name}", remedy="correct it"
+        )
+
+
+def _times(text: str | None, release_ns: Callable[[int], int]) -> tuple[int, int | None, bool]:
+    """Begin, end, and whether only a moment is given."""
+    if text is None:
+        return 0, None, False
+    begin, dots, end = text.partition("..")
+    return _ns(begin, release_ns), _ns(end, release_ns) if end else None, not dots
+
+
+def _amount(kind: str, text: str | None) -> tuple[int | None, float]:
+    """How often, and how much."""
+    if text is None:
+        return None, 0.0
+    number, unit = _number(text)
+    if unit is not None:
+        if kind != "hang" or unit == "w":
+            raise ValueError(f"the amount {text!r} of {kind} cannot be a time")
+        return None, number * _UNITS_NS[unit]
+    if kind == "slow":
+        return None, number
+    if number != int(number) or number < 1 or kind in ("stall", "end"):
+        raise ValueError(f"{kind} has no amount {text!r}")
+    return (None, number) if kind == "burst" else (int(number), 0.0)
+
+
+def _ns(text: str, release_ns: Callable[[int], int]) -> int:
+    number, unit = _number(text)
+    if unit is None:
+        raise ValueError(f"the time {text!r} needs a unit: ns, us, ms, s, or w for windows")
+    if unit == "w":
+        return release_ns(int(number))
+    return round(number * _UNITS_NS[unit])
+
+
+def _number(text: str) -> tuple[float, str | None]:
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no number, and no time")
+    return float(found[1]), found[2]

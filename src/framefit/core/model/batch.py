@@ -1,0 +1,234 @@
+"""The batch of a graph: where it lies in each tensor, and files in which it is free.
+
+A :class:`~framefit.core.model.model.Model` has static shapes. Training and evaluation run many
+examples at once, and users' files have a dynamic batch: constants of shapes must not fix it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from framefit.core.model.inference import infer
+from framefit.core.model.layers import static_shape
+from framefit.errors import UnsupportedError
+
+__all__ = ["constant", "free_batch_of", "repeat_constants", "unbind_batch"]
+
+
+class _Place(NamedTuple):
+    """Where the batch lies in a tensor.
+
+    Attributes:
+        axis: which holds it.
+        outer: elements of the same axis that it repeats inside of: 1, or what was merged in front of it.
+    """
+
+    axis: int
+    outer: int = 1
+
+
+def unbind_batch(graph: ir.Graph) -> dict[ir.Value, _Place]:
+    """Rewrite the targets of ``Reshape`` and ``Expand`` so that they keep whatever batch comes, in place.
+
+    The batch is the leading dimension of the inputs; it is followed through each node. A constant that is
+    repeated for each example and joined to them, such as a class token, is kept once.
+
+    Args:
+        graph: canonical, shapes inferred, constants folded.
+
+    Returns:
+        Where the batch lies, of the values that it was followed to.
+    """
+    places = {value: _Place(0) for value in graph.inputs if static_shape(value)}
+    batch = next((shape[0] for value in graph.inputs if (shape := static_shape(value))), 1)
+    for node in graph:
+        carrier = next((value for value in node.inputs if value in places), None)
+        if carrier is None or not node.outputs:
+            continue
+        if node.op_type in ("Reshape", "Expand"):
+            place = _unbind(graph, node, places[carrier], batch)
+        else:
+            place = _moved(node, carrier, places[carrier])
+        if node.op_type == "Concat" and place == _Place(0):
+            for index, value in enumerate(node.inputs):
+                if value is not None and value.const_value is not None:
+                    node.replace_input_with(index, _once(graph, value, batch))
+        if place is not None:
+            places |= dict.fromkeys(node.outputs, place)
+    return places
+
+
+def free_batch_of(model: ir.Model, name: str = "batch") -> None:
+    """Make the leading dimension of all inputs and outputs the symbol ``name``, in place.
+
+    Raises:
+        UnsupportedError: a node's constants fix the batch.
+    """
+    graph = model.graph
+    repeat_constants(graph)
+    kept = {value: value.shape for node in graph for value in node.outputs}
+    for node in graph:
+        for value in node.outputs:
+            value.shape = None
+    for value in graph.inputs:
+        if value.shape:
+            value.shape = ir.Shape([ir.SymbolicDim(name), *list(value.shape)[1:]])
+    infer(model)
+    for value in graph.outputs:
+        if value.is_initializer() or value.is_graph_input() or not kept.get(value):
+            continue
+        shape = value.shape
+        if shape is None or not len(shape) or isinstance(shape[0], int):
+            producer = value.producer()
+            raise UnsupportedError(
+                f"the batch cannot be left open: the leading dimension of output {value.name!r} does not follow it",
+                where=None if producer is None else f"{producer.op_type} {producer.name!r}",
+                remedy="export it with its own batch",
+            )
+
+
+def repeat_constants(graph: ir.Graph) -> None:
+    """Let constants that are joined to the examples be as many as these, at run time, in place."""
+    places = unbind_batch(graph)
+    for node in list(graph):
+        if node.op_type == "Concat" and places.get(node.outputs[0]) == _Place(0):
+            _repeat(graph, node, next(value for value in node.inputs if value in places))
+
+
+def _unbind(graph: ir.Graph, node: ir.Node, place: _Place, batch: int) -> _Place | None:
+    """Free one ``Reshape`` or ``Expand``.
+
+    Returns:
+        The batch's place in the output.
+    """
+    source, target = node.inputs[0], node.inputs[1]
+    before, after = static_shape(source), static_shape(node.outputs[0])
+    if before is None or after is None or target is None or target.const_value is None:
+        return None
+    sizes = list(after)
+    if node.op_type == "Expand":
+        found = _Place(place.axis + len(after) - len(before), place.outer)
+        sizes[found.axis] = 1  # keeps the input's
+    else:
+        reshaped = _reshaped(before, after, place, batch, target.const_value.numpy().tolist())
+        if reshaped is None:
+            return None
+        found = reshaped
+        sizes[found.axis] = -1
+    free = np.asarray(sizes, np.int64)
+    if not np.array_equal(target.const_value.numpy(), free):
+        node.replace_input_with(1, constant(graph, f"{node.outputs[0].name}_target", free))
+    return found
+
+
+def constant(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
+    """A new initializer, under this name or the next one that is free."""
+    while name in graph.initializers:
+        name += "_"
+    tensor = ir.tensor(array, name=name)
+    value = ir.Value(name=name, const_value=tensor, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
+    graph.register_initializer(value)
+    return value
+
+
+def _once(graph: ir.Graph, value: ir.Value, batch: int) -> ir.Value:
+    """A constant that says the same for each example, for one of them; another one as it is."""
+    assert value.const_value is not None
+    array = value.const_value.numpy()
+    if batch == 1 or array.ndim == 0 or len(array) != batch or not (array == array[:1]).all():
+        return value
+    return constant(graph, f"{value.name}_once", array[:1])
+
+
+def _repeat(graph: ir.Graph, node: ir.Node, carrier: ir.Value) -> None:
+    for index, value in enumerate(node.inputs):
+        shape = static_shape(value)
+        if value is None or value.const_value is None or not shape or shape[0] != 1:
+            continue
+        stem = f"{node.name}_{index}"
+        sizes = ir.node("Shape", [carrier], name=f"{stem}_sizes")
+        count = ir.node("Gather", [sizes.outputs[0], constant(graph, f"{stem}_first", np.zeros(1, np.int64))])
+        rest = constant(graph, f"{stem}_rest", np.asarray(shape[1:], np.int64))
+        target = ir.node("Concat", [count.outputs[0], rest], {"axis": 0}, name=f"{stem}_target")
+        spread = ir.node("Expand", [value, target.outputs[0]], name=f"{stem}_spread")
+        made = [sizes, count, target, spread]
+        for part, suffix in zip(made, ("sizes", "count", "target", "spread"), strict=True):
+            part.name, part.outputs[0].name = f"{stem}_{suffix}", f"{stem}_{suffix}_output"
+        graph.insert_before(node, made)
+        node.replace_input_with(index, spread.outputs[0])
+
+
+def _reshaped(
+    before: Sequence[int], after: Sequence[int], place: _Place, batch: int, target: list[int]
+) -> _Place | None:
+    """The batch's place after a reshape: elements keep their order, so as many lie outside of it as before.
+
+    A batch of 1 fits in several places: an axis of its own is preferred (the one that the target leaves
+    open, or where it was), then the axis that the target leaves open; else one that is merged goes to the
+    axis in front where the sizes behind it stay, and to the axis behind where they do not.
+    """
+    outside = math.prod(before[: place.axis]) * place.outer
+    fitting = []
+    for axis, size in enumerate(after):
+        front = math.prod(after[:axis])
+        outer = outside // front if front and outside % front == 0 else 0
+        if outer and size % (outer * batch) == 0:
+            fitting.append(_Place(axis, outer))
+    opened = target.index(-1) if -1 in target else None
+    own = [found for found in fitting if found.outer == 1 and after[found.axis] == batch]
+    behind = tuple(before[place.axis + 1 :])
+    ranked = (
+        [found for found in own if found.axis == opened],
+        [found for found in own if found.axis == place.axis],
+        own,
+        [found for found in fitting if found.axis == opened],
+        [found for found in fitting if behind and tuple(after[found.axis + 1 :]) == behind],
+        [found for found in fitting if found.outer == 1],
+        fitting,
+    )
+    return next((found[0] for found in ranked if found), None)
+
+
+def _moved(node: ir.Node, carrier: ir.Value, place: _Place) -> _Place | None:
+    """The batch's place in a node's outputs; ``None`` where it is gone."""
+    before, after = static_shape(carrier), static_shape(node.outputs[0])
+    if before is None or after is None:
+        return None
+    op, attributes, axis = node.op_type, node.attributes, place.axis
+    moved: int | None = axis + len(after) - len(before)  # as operands are broadcast: aligned at the last axis
+    if op == "Transpose":
+        order = attributes["perm"].as_ints() if "perm" in attributes else range(len(before))[::-1]
+        moved = list(order).index(axis)
+    elif op == "Flatten":
+        moved = 0 if axis == 0 and attributes.get_int("axis", 1) != 0 else None
+    elif op == "Gather":
+        at, indices = attributes.get_int("axis", 0) % len(before), static_shape(node.inputs[1]) or ()
+        moved = axis if at > axis else axis + len(indices) - 1 if at < axis else None
+    elif op in ("Squeeze", "Unsqueeze") or op.startswith("Reduce"):
+        moved = _shifted(node, before, after, axis)
+    return None if moved is None else _Place(moved, place.outer)
+
+
+def _shifted(node: ir.Node, before: Sequence[int], after: Sequence[int], axis: int) -> int | None:
+    """Through a node that adds or drops axes."""
+    if len(after) == len(before):
+        return axis
+    added = len(after) > len(before)
+    rank = max(len(before), len(after))
+    if "axes" in node.attributes:
+        given = [int(place) % rank for place in node.attributes["axes"].as_ints()]
+    elif len(node.inputs) > 1 and node.inputs[1] is not None and node.inputs[1].const_value is not None:
+        given = [int(place) % rank for place in node.inputs[1].const_value.numpy().ravel()]
+    elif node.op_type == "Squeeze":
+        given = [place for place, size in enumerate(before) if size == 1]
+    else:
+        given = list(range(rank))
+    if added:
+        return [place for place in range(rank) if place not in given][axis]
+    return None if axis in given else axis - sum(place < axis for place in given)

@@ -1,0 +1,313 @@
+"""What a search for sparsity found: ``result.json``, ``trials.json`` and ``deploy.json`` of its folder."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from framefit.core.files import Record
+
+__all__ = [
+    "Configuration",
+    "Decision",
+    "DenseModel",
+    "Deployment",
+    "LayerSparsity",
+    "Pattern",
+    "Registration",
+    "RewardKind",
+    "SearchPoint",
+    "SparsifySettings",
+    "SparsityResult",
+    "Spent",
+    "Threshold",
+    "Trial",
+    "Trials",
+]
+
+Pattern = Literal["unstructured", "n:m", "channel"]
+Decision = Literal["deploy", "retrain", "discard"]
+RewardKind = Literal["accuracy-log-cycles", "error-log-cycles"]
+
+
+class Spent(Record, kw_only=True):
+    """What a search cost.
+
+    Attributes:
+        images_forwarded: through the network: calibration, the database, batch norm, evaluations.
+        seconds: of wall clock, those of interrupted runs before included.
+        evaluations: of the accuracy of an assignment.
+    """
+
+    images_forwarded: int
+    seconds: float
+    evaluations: int
+
+
+class DenseModel(Record, kw_only=True):
+    """The model as it was given.
+
+    Attributes:
+        top1, top5: on the test data, 0 to 1.
+        top1_interval: 90 %, Wilson's.
+        cycles: on the target, with the activation sparsity that it has on calibration data.
+        parameters: elements of all its weights and other constants.
+        images: of the test data.
+    """
+
+    top1: float
+    top1_interval: tuple[float, float]
+    top5: float
+    cycles: int
+    parameters: int
+    images: int
+
+
+class LayerSparsity(Record, kw_only=True):
+    """One layer of a configuration.
+
+    Attributes:
+        sparsity_ratio: zeros (and removed weights) over the dense layer's elements.
+        activation_sparsity_ratio: zeros in what the layer reads, on calibration data.
+        cycles: on the target.
+        share_ratio: of the network's cycles.
+        cycles_ratio: of the dense layer's cycles.
+    """
+
+    name: str
+    sparsity_ratio: float
+    activation_sparsity_ratio: float
+    cycles: int
+    share_ratio: float
+    cycles_ratio: float
+
+
+class Configuration(Record, kw_only=True):
+    """A sparse model: one row of the table of results.
+
+    Attributes:
+        solver: that found it; "dense" is none.
+        hardware: whether the search knew the target's cycles; else it knew multiply-accumulates.
+        validation_top1: of the search, on its subset of the validation data.
+        top1_before_finetune: on the test data, after reconstruction and batch-norm re-estimation.
+        top1, top5: on the test data, as it is now; fine-tuned where ``finetune_epochs`` > 0.
+        top1_interval: 90 %, Wilson's.
+        parameters: elements that are left in the file; zeros: those of them that are zero.
+        sparsity_ratio: zeros and removed elements over the dense model's weights that may be pruned.
+        cycles: with its own activation sparsity; cycles_ratio: over the dense model's.
+        difference_top1: to the dense model, in percentage points; negative: worse.
+    """
+
+    solver: str
+    hardware: bool
+    validation_top1: float
+    top1_before_finetune: float
+    top1: float
+    top1_interval: tuple[float, float]
+    top5: float
+    parameters: int
+    zeros: int
+    sparsity_ratio: float
+    cycles: int
+    cycles_ratio: float
+    difference_top1: float
+    finetune_epochs: float
+    layers: tuple[LayerSparsity, ...]
+
+
+class Threshold(Record, kw_only=True):
+    """What a model had to reach at a time, and why that was asked.
+
+    Attributes:
+        round: of search and fine-tuning, from 0.
+        top1: at least; cycles_ratio: at most, of the dense model's.
+        source: "given" by the user, "derived" from model and hardware, or "dynamic": changed after a round.
+        reason: for this value.
+    """
+
+    round: int
+    top1: float
+    cycles_ratio: float
+    source: Literal["given", "derived", "dynamic"]
+    reason: str
+
+
+class SearchPoint(Record, kw_only=True):
+    """The best of a solver at a point of its search.
+
+    Attributes:
+        cycles: of that assignment.
+    """
+
+    solver: str
+    evaluations: int
+    images_forwarded: int
+    seconds: float
+    top1: float
+    cycles: int
+
+
+class SparsityResult(Record, kw_only=True):
+    """``framefit sparsify --json``, ``result.json``.
+
+    Attributes:
+        pattern: of the zeros.
+        target_cycles_ratio: what was asked for, of the dense model's cycles.
+        configurations: one for each solver that was tried; those of arms that know no hardware, too.
+        chosen: index into ``configurations``; ``None``: none was found.
+        decision: what the gates say; ``deployed``: whether it was registered.
+        reasons: of the decision, as sentences.
+        additive_bound, additive_error: least sum of layer errors that any assignment within the budget
+            has, and that of the allocation over the database: the gap of the discretisation.
+        thresholds: in the order in which they held.
+        curve: best of each solver over its search.
+        ledger: what all this cost.
+        interrupted: whether the search was stopped before its end.
+        notes: what to know of the figures.
+    """
+
+    schema_version: int = 1
+    model: str
+    target: str
+    unit: str
+    pattern: Pattern
+    target_cycles_ratio: float
+    seed: int
+    dense: DenseModel
+    dense_layers: tuple[LayerSparsity, ...]
+    configurations: tuple[Configuration, ...]
+    chosen: int | None
+    decision: Decision
+    deployed: bool
+    reasons: tuple[str, ...]
+    additive_bound: float
+    additive_error: float
+    thresholds: tuple[Threshold, ...]
+    curve: tuple[SearchPoint, ...]
+    ledger: Spent
+    interrupted: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether the chosen model is deployed, or its figures, not their intervals, meet the thresholds."""
+        if self.deployed or self.chosen is None:
+            return self.deployed
+        row = self.configurations[self.chosen]
+        return row.top1 >= self.thresholds[-1].top1 and row.cycles_ratio <= self.target_cycles_ratio
+
+
+class SparsifySettings(Record, kw_only=True):
+    """What a search was asked for (``sparsify.json``): ``--resume`` goes on with it.
+
+    Attributes:
+        model: path of an ONNX file, or "module:function".
+        data: path of the data; "": they were given in a program.
+        cycles_ratio: of the dense model's cycles; ``None``: derived from model and hardware.
+        accuracy_drop: that is allowed, 0 to 1; ``None``: derived from the dense model's interval.
+        dynamic: whether thresholds move from round to round.
+        pattern: of the zeros; ``None``: what the target rewards.
+        n, m: of "n:m", where the target leaves them open.
+        evaluations: of each search at most; images: of the validation data in each.
+        finetune_epochs: ``None``: 5, or more where these are fewer than 1,000 steps.
+        rate, decay, distill_ratio: of the fine-tuning.
+        mean, std: of images, one a channel.
+    """
+
+    schema_version: int = 1
+    model: str
+    data: str
+    target: str
+    unit: str | None = None
+    cycles_ratio: float | None = 0.5
+    solver: str = "auto"
+    pattern: Pattern | None = None
+    n: int = 2
+    m: int = 4
+    accuracy_drop: float | None = 0.01
+    dynamic: bool = False
+    reward: RewardKind = "accuracy-log-cycles"
+    evaluations: int = 100
+    images: int = 2000
+    finetune_epochs: float | None = None
+    rate: float = 0.02
+    decay: float = 5e-4
+    distill_ratio: float = 0.5
+    max_seconds: float | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.cycles_ratio is not None and not 0 < self.cycles_ratio <= 1:
+            raise ValueError(f"cycles must be greater than 0 and at most 1, is {self.cycles_ratio}")
+        if self.accuracy_drop is not None and not 0 <= self.accuracy_drop < 1:
+            raise ValueError(f"accuracy_drop must be 0 or more and less than 1, is {self.accuracy_drop}")
+        if self.evaluations < 1 or self.images < 1 or (self.finetune_epochs or 0) < 0:
+            raise ValueError("evaluations and images must be at least 1, finetune_epochs not negative")
+        if not 0 < self.n < self.m:
+            raise ValueError(f"n:m needs 0 < n < m, is {self.n}:{self.m}")
+
+
+class Trial(Record, kw_only=True):
+    """One assignment that was evaluated.
+
+    Attributes:
+        arm: solver and budget that asked for it.
+        levels: index of each layer's level.
+        top1: on the validation subset.
+        images_forwarded, seconds: of the ledger afterwards.
+    """
+
+    arm: str
+    levels: tuple[int, ...]
+    top1: float
+    images_forwarded: int
+    seconds: float
+
+
+class Trials(Record, kw_only=True):
+    """All evaluations of a search (``trials.json``): with the same seed it goes on from them.
+
+    Attributes:
+        key: digest of what the evaluations depend on: model, data, pattern, levels.
+    """
+
+    schema_version: int = 1
+    key: str
+    trials: tuple[Trial, ...] = ()
+
+
+class Registration(Record, kw_only=True):
+    """A target that a model was compiled for.
+
+    Attributes:
+        cycles: modelled; ``None``: the target is not described, it was measured.
+        latency_ns: modelled, or the measured median of a frame.
+        dense_latency_ns: the same of the dense model.
+        note: what the user should not expect.
+    """
+
+    target: str
+    unit: str
+    cycles: int | None
+    latency_ns: int
+    dense_latency_ns: int
+    note: str = ""
+
+
+class Deployment(Record, kw_only=True):
+    """``deploy.json``: a model that passed its gates, or was let through, and where it may run.
+
+    Attributes:
+        digest: SHA-256 of ``model.onnx``.
+        forced: let through by the user against the gates.
+    """
+
+    schema_version: int = 1
+    model: str
+    digest: str
+    top1: float
+    top1_threshold: float
+    cycles_ratio: float
+    forced: bool
+    targets: tuple[Registration, ...]

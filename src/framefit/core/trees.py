@@ -1,0 +1,451 @@
+"""Tree ensembles as data: what stands in a model in place of a group of layers.
+
+An ensemble reads comparator bits of its input and adds up whole numbers that its trees' leaves hold;
+an output is selected by the sum, or is the sum times a scale. The functions at the end evaluate it in
+plain numpy: kernels, ONNX files and hardware are held to them bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import Record, read_record
+from framefit.errors import InputError
+
+__all__ = [
+    "MAX_DEPTH",
+    "Encoder",
+    "Ensemble",
+    "Forest",
+    "FreeTree",
+    "Levels",
+    "ObliviousTree",
+    "Patch",
+    "Scaled",
+    "TreeKind",
+    "TreeNode",
+    "accumulate",
+    "decode",
+    "encode",
+    "evaluate",
+    "levels_of",
+    "read_forest",
+]
+
+Array = npt.NDArray[Any]
+
+MAX_DEPTH = 6
+"""Tests of an oblivious tree: a leaf bit is then one look-up table of six inputs, as FPGAs have them."""
+
+TreeKind = Literal["vote", "scalar", "vector"]
+
+_WORD_BITS = 2  # of an encoded input
+
+
+class Encoder(Record, kw_only=True):
+    """Two comparators for each channel (with a patch) or feature.
+
+    Bit 0 of a value is ``value > low``, bit 1 ``value > high``; their sum is the word 0, 1 or 2 for the
+    ternary level -1, 0 or 1. Where the thresholds are equal the word is 0 or 2: binary.
+
+    Attributes:
+        low, high: float32 values, ``low <= high``.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.low) != len(self.high):
+            raise ValueError(f"{len(self.low)} low thresholds and {len(self.high)} high ones")
+        _check_floats(self.low, "a threshold")
+        _check_floats(self.high, "a threshold")
+        if any(low > high for low, high in zip(self.low, self.high, strict=True)):
+            raise ValueError("a low threshold lies above its high one")
+
+
+class Patch(Record, kw_only=True):
+    """The part of a picture that the trees see, as a convolution's: applied at every output position.
+
+    Feature ``(channel, y, x)`` of a patch has the number ``channel * area + y * width + x``. In padding
+    all comparator bits are 0.
+
+    Attributes:
+        kernel, stride: height and width.
+        padding: top, left, bottom, right.
+        border: ``area`` more features, one a place of the patch: both bits are 1 in padding, else 0.
+    """
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    border: bool = False
+
+    def __post_init__(self) -> None:
+        if min(*self.kernel, *self.stride) < 1 or min(self.padding) < 0:
+            raise ValueError(f"no patch: kernel {self.kernel}, stride {self.stride}, padding {self.padding}")
+
+    @property
+    def area(self) -> int:
+        """Places of a patch."""
+        return self.kernel[0] * self.kernel[1]
+
+    def positions(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of outputs for a picture of this size."""
+        top, left, bottom, right = self.padding
+        return (
+            (height + top + bottom - self.kernel[0]) // self.stride[0] + 1,
+            (width + left + right - self.kernel[1]) // self.stride[1] + 1,
+        )
+
+
+class ObliviousTree(Record, kw_only=True):
+    """A tree with one test a level: the leaf's number is made of the tests' results, the first in its lowest bit.
+
+    Attributes:
+        inputs: the feature that each test looks at.
+        bits: which of its two comparator bits.
+        leaves: row by row, a row a leaf; see :class:`Ensemble`.
+    """
+
+    inputs: tuple[int, ...]
+    bits: tuple[int, ...]
+    leaves: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.bits) or len(self.inputs) > MAX_DEPTH:
+            raise ValueError(f"{len(self.inputs)} inputs, {len(self.bits)} bits; at most {MAX_DEPTH} of each")
+        if any(bit not in (0, 1) for bit in self.bits):
+            raise ValueError("a test looks at comparator bit 0 or 1")
+
+    @property
+    def leaf_count(self) -> int:
+        """Rows of ``leaves``."""
+        return 1 << len(self.inputs)
+
+
+class TreeNode(Record, array_like=True):
+    """An inner node: to ``i1`` where bits ``h`` .. ``l`` of input ``x``'s word are above ``a``, else to ``i0``."""
+
+    x: int
+    a: int
+    l: int  # noqa: E741 - the tuple's own letters
+    h: int
+    i0: int
+    i1: int
+
+
+class FreeTree(Record, kw_only=True):
+    """A tree of any shape, as nodes in a memory.
+
+    With N inner nodes a place K < N is one of them, and K >= N the leaf K - N; evaluation begins at 0.
+
+    Attributes:
+        nodes: each leads to places behind its own, so that evaluation ends.
+        leaves: row by row, a row a leaf; see :class:`Ensemble`.
+    """
+
+    nodes: tuple[TreeNode, ...]
+    leaves: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for place, node in enumerate(self.nodes):
+            if not (0 <= node.l <= node.h < _WORD_BITS) or node.a < 0 or node.x < 0:
+                raise ValueError(f"node {place} compares bits {node.h}..{node.l} of input {node.x} with {node.a}")
+            if min(node.i0, node.i1) <= place or max(node.i0, node.i1) > 2 * len(self.nodes):
+                raise ValueError(f"node {place} of {len(self.nodes)} leads to {node.i0} and {node.i1}")
+
+    @property
+    def leaf_count(self) -> int:
+        """Rows of ``leaves``: as in any binary tree one more than inner nodes."""
+        return len(self.nodes) + 1
+
+
+class Levels(Record, kw_only=True):
+    """An output selected by its sum: ``values[(sum >= low) + (sum >= high)]``; nothing is multiplied.
+
+    Attributes:
+        low, high: of each output; equal ones: a binary output.
+        values: float32 values of each output's three levels.
+    """
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    values: tuple[tuple[float, float, float], ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.low) == len(self.high) == len(self.values):
+            raise ValueError(f"{len(self.low)} low, {len(self.high)} high, {len(self.values)} rows of values")
+        if any(low > high for low, high in zip(self.low, self.high, strict=True)):
+            raise ValueError("a low threshold lies above its high one")
+        _check_whole((*self.low, *self.high), 32, "a threshold")
+        for row in self.values:
+            _check_floats(row, "a level's value")
+
+
+class Scaled(Record, kw_only=True):
+    """An output as ``float32(sum + bias) * scale``, rounded once.
+
+    Attributes:
+        bias: of each output, in the sum's units.
+        scale: of each output, float32.
+    """
+
+    bias: tuple[int, ...]
+    scale: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.bias) != len(self.scale):
+            raise ValueError(f"{len(self.bias)} biases and {len(self.scale)} scales")
+        _check_floats(self.scale, "a scale")
+        _check_whole(self.bias, 31, "a bias")
+
+
+class Ensemble(Record, kw_only=True):
+    """The trees in place of one group of layers.
+
+    Attributes:
+        name: of the group.
+        input, output: tensors between which the trees stand.
+        input_shape, output_shape: of one example; with a patch channels x height x width.
+        kind: "vote": a leaf is one bit, and the trees of an output follow one another, as many for each;
+            "scalar": the same with an int8 as leaf; "vector": a leaf is an int8 for each output, and every
+            tree adds to all of them.
+        encoder: of the input.
+        patch: ``None``: every element of the input is a feature.
+        trees, free_trees: one of the two.
+        levels, scaled: how an output is made of its sum; one of the two.
+    """
+
+    name: str
+    input: str
+    output: str
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    kind: TreeKind
+    encoder: Encoder
+    patch: Patch | None = None
+    trees: tuple[ObliviousTree, ...] = ()
+    free_trees: tuple[FreeTree, ...] = ()
+    levels: Levels | None = None
+    scaled: Scaled | None = None
+
+    def __post_init__(self) -> None:
+        self._check_shapes()
+        members = self.members
+        if bool(self.trees) == bool(self.free_trees):
+            raise ValueError(f"ensemble {self.name!r} has either trees or free_trees")
+        if (self.levels is None) == (self.scaled is None):
+            raise ValueError(f"ensemble {self.name!r} has either levels or scaled")
+        decoded = len(self.levels.low) if self.levels else len(self.scaled.bias) if self.scaled else 0
+        if decoded != self.outputs:
+            raise ValueError(f"{decoded} outputs are decoded, the ensemble has {self.outputs}")
+        if self.kind != "vector" and len(members) % self.outputs:
+            raise ValueError(f"{len(members)} trees for {self.outputs} outputs: as many for each")
+        least, most = (0, 1) if self.kind == "vote" else (-128, 127)
+        for place, tree in enumerate(members):
+            if len(tree.leaves) != tree.leaf_count * self.width:
+                raise ValueError(f"tree {place} has {len(tree.leaves)} leaf values, not {tree.leaf_count * self.width}")
+            if min(tree.leaves) < least or max(tree.leaves) > most:
+                raise ValueError(f"a leaf of tree {place} is outside {least} .. {most}")
+        if any(not 0 <= feature < self.features for feature in self._tested()):
+            raise ValueError(f"a tree looks at a feature outside 0 .. {self.features - 1}")
+
+    def _check_shapes(self) -> None:
+        if min((*self.input_shape, *self.output_shape), default=0) < 1:
+            raise ValueError(f"no shapes: input {self.input_shape}, output {self.output_shape}")
+        channels = self.input_shape[0] if self.patch else math.prod(self.input_shape)
+        if len(self.encoder.low) != channels:
+            raise ValueError(f"{len(self.encoder.low)} comparators for {channels} channels or features")
+        if self.patch is None:
+            return
+        if len(self.input_shape) != 3 or len(self.output_shape) != 3:
+            raise ValueError(f"a patch is of C x H x W, not {self.input_shape} to {self.output_shape}")
+        positions = self.patch.positions(*self.input_shape[1:])
+        if min(positions) < 1 or positions != self.output_shape[1:]:
+            raise ValueError(f"the patch has {positions} positions, the output is {self.output_shape}")
+
+    def _tested(self) -> set[int]:
+        found = {feature for tree in self.trees for feature in tree.inputs}
+        return found | {node.x for tree in self.free_trees for node in tree.nodes}
+
+    @property
+    def members(self) -> tuple[ObliviousTree | FreeTree, ...]:
+        """Its trees, of whichever form."""
+        return self.trees or self.free_trees
+
+    @property
+    def outputs(self) -> int:
+        """Sums of one row: channels of the output with a patch, else its elements."""
+        return self.output_shape[0] if self.patch else math.prod(self.output_shape)
+
+    @property
+    def width(self) -> int:
+        """Values of one leaf."""
+        return self.outputs if self.kind == "vector" else 1
+
+    @property
+    def features(self) -> int:
+        """Words of one row, border features included."""
+        if self.patch is None:
+            return math.prod(self.input_shape)
+        return (self.input_shape[0] + self.patch.border) * self.patch.area
+
+    @property
+    def positions(self) -> int:
+        """Rows of one example."""
+        return math.prod(self.output_shape[1:]) if self.patch else 1
+
+    @property
+    def accumulator_bits(self) -> int:
+        """Bits that hold every sum, its sign included."""
+        return (self.trees_each if self.kind == "vote" else 128 * self.trees_each).bit_length() + (self.kind != "vote")
+
+    @property
+    def trees_each(self) -> int:
+        """Trees that add to one output."""
+        return len(self.members) // (1 if self.kind == "vector" else self.outputs)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the trees: a leaf bit, an int8 leaf value; two bytes a test, eight a node."""
+        leaves = sum(len(tree.leaves) for tree in self.members)
+        tests = sum(2 * len(tree.inputs) for tree in self.trees) + sum(8 * len(tree.nodes) for tree in self.free_trees)
+        return tests + (-(-leaves // 8) if self.kind == "vote" else leaves)
+
+
+class Forest(Record, kw_only=True):
+    """``*.trees.json``: the ensembles of a model, in the order of its layers.
+
+    Attributes:
+        model: that they stand in.
+    """
+
+    schema_version: int = 1
+    model: str
+    ensembles: tuple[Ensemble, ...]
+
+
+def read_forest(path: str | Path) -> Forest:
+    """Read a ``*.trees.json``.
+
+    Raises:
+        InputError: missing, damaged, or not what :class:`Ensemble` allows.
+    """
+    return read_record(path, Forest)
+
+
+def encode(ensemble: Ensemble, x: Array) -> npt.NDArray[np.uint8]:
+    """What the trees see.
+
+    Args:
+        ensemble: whose encoder it is.
+        x: N x input_shape, float32.
+
+    Returns:
+        Rows x features, words 0 .. 2; a row an example, with a patch a row an example's position, row by row.
+
+    Raises:
+        InputError: another shape.
+    """
+    if x.shape[1:] != ensemble.input_shape:
+        raise InputError(
+            f"the input is {x.shape[1:]}, not {ensemble.input_shape}",
+            where=ensemble.name,
+            remedy="give a batch of examples of that shape",
+        )
+    low, high = (np.asarray(side, np.float32) for side in (ensemble.encoder.low, ensemble.encoder.high))
+    x = x.astype(np.float32, copy=False)
+    if ensemble.patch is None:
+        x = x.reshape(len(x), -1)
+    else:
+        low, high = low[:, None, None], high[:, None, None]
+    words = (x > low).astype(np.uint8) + (x > high)
+    return words if ensemble.patch is None else _patches(ensemble.patch, words)
+
+
+def _patches(patch: Patch, words: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Rows of patches of N x C x H x W words."""
+    top, left, bottom, right = patch.padding
+    frame = ((0, 0), (0, 0), (top, bottom), (left, right))
+    padded = np.pad(words, frame)
+    if patch.border:
+        outside = np.pad(np.zeros_like(words[:, :1]), frame, constant_values=2)
+        padded = np.concatenate([padded, outside], axis=1)
+    seen = np.lib.stride_tricks.sliding_window_view(padded, patch.kernel, axis=(2, 3))
+    seen = seen[:, :, :: patch.stride[0], :: patch.stride[1]].transpose(0, 2, 3, 1, 4, 5)
+    return np.ascontiguousarray(seen).reshape(-1, padded.shape[1] * patch.area)
+
+
+def accumulate(ensemble: Ensemble, words: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
+    """Sums of the leaves found: rows x outputs, for rows x features of words."""
+    sums = np.zeros((len(words), ensemble.outputs), np.int32)
+    for place, tree in enumerate(ensemble.members):
+        found = _leaf(tree, words)
+        leaves = np.asarray(tree.leaves, np.int32).reshape(-1, ensemble.width)[found]
+        if ensemble.kind == "vector":
+            sums += leaves
+        else:
+            sums[:, place // ensemble.trees_each] += leaves[:, 0]
+    return sums
+
+
+def _leaf(tree: ObliviousTree | FreeTree, words: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Number of the leaf that each row leads to."""
+    if isinstance(tree, ObliviousTree):
+        tests = words[:, list(tree.inputs)] > np.asarray(tree.bits, np.uint8)
+        return tests @ (1 << np.arange(len(tree.inputs), dtype=np.int64))
+    inner = len(tree.nodes)
+    place = np.zeros(len(words), np.int64)
+    for number, node in enumerate(tree.nodes):  # a node leads behind itself: one pass is enough
+        here = np.flatnonzero(place == number)
+        part = words[here, node.x] >> node.l & (1 << node.h - node.l + 1) - 1
+        place[here] = np.where(part > node.a, node.i1, node.i0)
+    return place - inner
+
+
+def levels_of(ensemble: Ensemble, sums: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
+    """Level 0, 1 or 2 of each output, of an ensemble that has levels."""
+    assert ensemble.levels is not None
+    low, high = np.asarray(ensemble.levels.low), np.asarray(ensemble.levels.high)
+    return (sums >= low).astype(np.uint8) + (sums >= high)
+
+
+def decode(ensemble: Ensemble, sums: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    """Outputs of sums; rows x outputs."""
+    if ensemble.levels is not None:
+        values = np.asarray(ensemble.levels.values, np.float32)
+        return values[np.arange(ensemble.outputs), levels_of(ensemble, sums)]
+    assert ensemble.scaled is not None
+    shifted = sums + np.asarray(ensemble.scaled.bias, np.int32)
+    return shifted.astype(np.float32) * np.asarray(ensemble.scaled.scale, np.float32)
+
+
+def evaluate(ensemble: Ensemble, x: Array) -> npt.NDArray[np.float32]:
+    """The output of the group: N x output_shape, for N x input_shape.
+
+    Raises:
+        InputError: another shape.
+    """
+    rows = decode(ensemble, accumulate(ensemble, encode(ensemble, x)))
+    if ensemble.patch is not None:
+        rows = rows.reshape(len(x), ensemble.positions, ensemble.outputs).transpose(0, 2, 1)
+    return np.ascontiguousarray(rows).reshape(len(x), *ensemble.output_shape)
+
+
+def _check_floats(values: tuple[float, ...], what: str) -> None:
+    array = np.asarray(values, np.float64)
+    if not np.array_equal(array.astype(np.float32), array):  # neither does what is no number equal itself
+        raise ValueError(f"{what} is no float32 number")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{what} is not finite")
+
+
+def _check_whole(values: tuple[int, ...], bits: int, what: str) -> None:
+    if values and not -(1 << bits - 1) <= min(values) <= max(values) < 1 << bits - 1:
+        raise ValueError(f"{what} does not fit {bits} bits")

@@ -1,0 +1,1 @@
+"""Zeros where the hardware rewards them: layer databases, one problem, many solvers, gates."""

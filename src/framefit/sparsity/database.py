@@ -1,0 +1,280 @@
+"""The layer database: every layer at every level, refitted, with the error that it brings.
+
+After Frantar and Alistarh, 2022, "SPDY", section 3.4, and "Optimal Brain Compression", section 5: since each
+layer was made to reproduce the dense layer's output from the dense network's inputs, levels of
+different layers can be put together without looking at the data again.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import write_whole
+from framefit.core.sparsity import Pattern
+from framefit.errors import InputError
+from framefit.sparsity.channels import ChannelGroup, shrunk
+from framefit.sparsity.layers import WeightLayer, neighbours
+from framefit.sparsity.problem import Assignment, Floats, PrunableLayer
+from framefit.sparsity.reconstruction import Reader, reconstruct, reconstruct_channels
+from framefit.sparsity.statistics import LayerStatistics
+
+__all__ = ["Database", "Entry", "build_channels", "build_layers", "group_facts", "read_database", "sparsity_levels"]
+
+Array = npt.NDArray[Any]
+Progress = Callable[[str, int, int], None]
+_MANY = 2_000_000  # weights of a network from which on its database has half the levels
+_CHANNEL_LEVELS = 24
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A layer, or a group of channels, at each of S levels.
+
+    Attributes:
+        facts: for the search.
+        levels: part of its weights (or channels) that is zero (or gone); ascending.
+        errors: estimated increase of the loss; masked: the same without the refit.
+        weights: initializer -> float32, S x its shape.
+        order: channels in the order in which they go, and how many at each level; empty for other patterns.
+    """
+
+    facts: PrunableLayer
+    levels: Floats
+    errors: Floats
+    masked: Floats
+    weights: Mapping[str, npt.NDArray[np.float32]]
+    order: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Database:
+    """Entries that can be put together in any combination.
+
+    Attributes:
+        pattern: of the zeros.
+        entries: in the order of execution; all have S levels.
+        groups: of channels, one an entry; empty for other patterns.
+    """
+
+    pattern: Pattern
+    entries: tuple[Entry, ...]
+    groups: tuple[ChannelGroup, ...] = ()
+
+    @property
+    def levels(self) -> Floats:
+        """L x S."""
+        return np.stack([entry.levels for entry in self.entries])
+
+    @property
+    def errors(self) -> Floats:
+        """L x S."""
+        return np.stack([entry.errors for entry in self.entries])
+
+    def weights(self, assignment: Assignment) -> dict[str, npt.NDArray[np.float32]]:
+        """What takes the place of which initializer; channels that go are zeros where they are read."""
+        return {
+            name: arrays[level]
+            for entry, level in zip(self.entries, assignment, strict=True)
+            for name, arrays in entry.weights.items()
+        }
+
+    def masks(self, assignment: Assignment) -> dict[str, npt.NDArray[np.bool_]]:
+        """Initializer -> where its weights are kept, of layers that lose any."""
+        pruned = [(entry, level) for entry, level in zip(self.entries, assignment, strict=True) if level]
+        return {name: arrays[level] != 0 for entry, level in pruned for name, arrays in entry.weights.items()}
+
+    def removed(self, assignment: Assignment) -> list[tuple[ChannelGroup, Sequence[int]]]:
+        """The channels of each group that go."""
+        found: list[tuple[ChannelGroup, Sequence[int]]] = []
+        for group, entry, level in zip(self.groups, self.entries, assignment, strict=bool(self.groups)):
+            count = round(float(entry.levels[level]) * group.channels)
+            if count:
+                found.append((group, entry.order[:count]))
+        return found
+
+    def final(
+        self, assignment: Assignment, arrays: Mapping[str, Array], layers: Sequence[WeightLayer]
+    ) -> dict[str, Array]:
+        """Every initializer that changes, channels taken out.
+
+        Args:
+            assignment: a level for each entry.
+            arrays: the dense network's initializers.
+            layers: that may lose weights.
+        """
+        return shrunk(arrays, self.weights(assignment), self.removed(assignment), layers)
+
+    def save(self, path: Path) -> None:
+        """Write the arrays to an ``.npz``."""
+        found: dict[str, Array] = {"pattern": np.asarray(self.pattern)}
+        for index, entry in enumerate(self.entries):
+            found |= {f"{index}.levels": entry.levels, f"{index}.errors": entry.errors, f"{index}.masked": entry.masked}
+            found |= {f"{index}.extra": np.asarray(entry.facts.extra), f"{index}.order": np.asarray(entry.order, int)}
+            found |= {f"{index}.weight.{name}": array for name, array in entry.weights.items()}
+        with write_whole(path, force=True) as file:
+            np.savez(file, **found)  # type: ignore[arg-type]  # of any names
+
+
+def read_database(path: Path, facts: Sequence[PrunableLayer], groups: Sequence[ChannelGroup] = ()) -> Database:
+    """A database that was saved of the same layers.
+
+    Raises:
+        InputError: unreadable, or of other layers.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+            entries = tuple(
+                Entry(
+                    facts=replace(fact, extra=float(found[f"{index}.extra"])),
+                    levels=found[f"{index}.levels"],
+                    errors=found[f"{index}.errors"],
+                    masked=found[f"{index}.masked"],
+                    weights={
+                        name.split(".weight.", 1)[1]: found[name]
+                        for name in found.files
+                        if name.startswith(f"{index}.weight.")
+                    },
+                    order=tuple(found[f"{index}.order"].tolist()),
+                )
+                for index, fact in enumerate(facts)
+            )
+            return Database(str(found["pattern"]), entries, tuple(groups))  # type: ignore[arg-type]  # a Pattern
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"cannot be read: {error}", where=path, remedy="start the search again without --resume"
+        ) from error
+
+
+def sparsity_levels(parameters: int) -> Floats:
+    """Parts of zeros: each level keeps 0.9 of the weights of the one before, in large networks 0.8.
+
+    Equal steps in what is left, as in "SPDY", section 4.
+
+    Args:
+        parameters: of all layers; a database holds a copy of them for each level.
+    """
+    factor, count = (0.9, 40) if parameters < _MANY else (0.8, 19)
+    return np.asarray(1 - factor ** np.arange(count))
+
+
+def build_layers(
+    layers: Sequence[WeightLayer],
+    arrays: Mapping[str, Array],
+    statistics: Mapping[str, LayerStatistics],
+    *,
+    of_m: tuple[int, int] | None = None,
+    progress: Progress | None = None,
+) -> Database:
+    """Zeros in weights.
+
+    Args:
+        layers: that may lose weights.
+        arrays: initializers of the dense network.
+        statistics: of each layer.
+        of_m: N and M: zeros so that at most N of M neighbouring inputs have a weight; default: anywhere.
+        progress: told of each layer: its name, how many are done, of how many.
+    """
+    levels = sparsity_levels(sum(layer.facts.parameters for layer in layers)) if of_m is None else np.asarray([0, 1.0])
+    entries = []
+    for index, layer in enumerate(layers):
+        if progress is not None:
+            progress(layer.name, index, len(layers))
+        known = statistics[layer.name]
+        found = reconstruct(
+            layer.matrix(arrays[layer.weight]),
+            known.hessian,
+            levels,
+            known.importance,
+            blocks=None if of_m is None else neighbours(layer, of_m[1]),
+            keep=0 if of_m is None else of_m[0],
+        )
+        entries.append(
+            Entry(
+                facts=replace(layer.facts, extra=_extra(known)),
+                levels=found.levels,
+                errors=found.errors,
+                masked=found.masked,
+                weights={layer.weight: np.stack([layer.weight_of(one) for one in found.weights])},
+            )
+        )
+    return Database("unstructured" if of_m is None else "n:m", tuple(entries))
+
+
+def build_channels(
+    groups: Sequence[ChannelGroup],
+    layers: Sequence[WeightLayer],
+    arrays: Mapping[str, Array],
+    statistics: Mapping[str, LayerStatistics],
+    *,
+    progress: Progress | None = None,
+) -> Database:
+    """Channels that are taken out.
+
+    Args:
+        groups: of channels; each keeps one at least.
+        layers: that read them.
+        arrays: initializers of the dense network.
+        statistics: of each layer.
+        progress: told of each group: its name, how many are done, of how many.
+    """
+    by_name = {layer.name: layer for layer in layers}
+    entries = []
+    for index, group in enumerate(groups):
+        if progress is not None:
+            progress(group.name, index, len(groups))
+        members = [(by_name[name], times) for name, times in group.readers]
+        counts = np.rint(np.linspace(0, group.channels - 1, _CHANNEL_LEVELS)).astype(np.int64)
+        found = reconstruct_channels(
+            [
+                Reader(
+                    layer.matrix(arrays[layer.weight])[0],
+                    statistics[layer.name].hessian[0],
+                    layer.area * times,
+                    statistics[layer.name].importance[0],
+                )
+                for layer, times in members
+            ],
+            counts.tolist(),
+        )
+        facts = replace(group_facts(group, layers), extra=_extra(statistics[members[0][0].name]))
+        entries.append(
+            Entry(
+                facts=facts,
+                levels=counts / group.channels,
+                errors=found.errors,
+                masked=found.masked,
+                weights={
+                    layer.weight: np.stack([layer.weight_of(one) for one in weights])
+                    for (layer, _), weights in zip(members, found.weights, strict=True)
+                },
+                order=tuple(found.order.tolist()),
+            )
+        )
+    return Database("channel", tuple(entries), tuple(groups))
+
+
+def group_facts(group: ChannelGroup, layers: Sequence[WeightLayer]) -> PrunableLayer:
+    """A group of channels as a layer of the search: sizes of its first reader, weights of all that it touches."""
+    by_name = {layer.name: layer for layer in layers}
+    readers = [by_name[name] for name, _ in group.readers]
+    made = {name for name, _ in group.makers}
+    touched = [layer for layer in layers if layer.weight in made or layer in readers]
+    return replace(
+        readers[0].facts,
+        name=group.name,
+        outputs=group.channels,
+        parameters=sum(layer.facts.parameters for layer in touched),
+        macs=sum(layer.facts.macs for layer in touched),
+    )
+
+
+def _extra(statistics: LayerStatistics) -> float:
+    """The Hessian's mean diagonal, as a logarithm."""
+    return float(np.log1p(np.diagonal(statistics.hessian, axis1=1, axis2=2).mean()))

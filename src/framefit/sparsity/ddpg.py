@@ -1,0 +1,137 @@
+"""The off-policy actor-critic search (DDPG). Needs the extra ``train``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from stable_baselines3 import DDPG
+from stable_baselines3.common.logger import Logger
+
+from framefit.core.sparsity import RewardKind
+from framefit.sparsity.environment import LEAST_ACTION, SparsityEnvironment
+from framefit.sparsity.problem import Assignment, Floats, Problem, reward
+from framefit.sparsity.walk import Walk
+from framefit.training.extra import torch
+
+__all__ = ["ActorCritic"]
+
+
+class ActorCritic:
+    """Walks the layers with an actor that a critic teaches (Lillicrap et al., 2015, "Continuous control with
+    deep reinforcement learning"; for pruning He et al., 2018, "AMC", section 3).
+
+    An episode is one assignment. Its reward comes at the end and is not discounted, so every step's
+    return is that reward: steps are stored as finished with it, as AMC gives it to every step. Actions
+    are random during the warm-up; afterwards they are the actor's with noise that decays from episode to
+    episode. The search ends where critic and evaluation agree on the reward, several episodes in a row.
+
+    Args:
+        problem: to be solved.
+        budget_cycles: of the network.
+        random: where noise comes from; also the seed of the networks.
+        episodes: that there will be at most; warm-up and decay follow from it.
+        kind: of the reward.
+        warm: assignments that are evaluated and learnt from first, instead of random ones.
+        agreement: of predicted and received reward, relative; the training threshold.
+    """
+
+    _WARM_UP = 0.2  # part of the episodes; AMC: 100 of 400 and more
+    _NOISE, _LAST_NOISE = 0.5, 0.02  # deviation of an action (AMC starts at 0.5) at first and in the end
+    _IN_A_ROW = 10  # episodes that agree before the search ends
+    _BATCH = 64  # AMC's
+    _STEPS = 2  # gradient steps for each step of an episode
+    _WIDTH = 300  # of both hidden layers, AMC's
+
+    def __init__(
+        self,
+        problem: Problem,
+        budget_cycles: int,
+        random: np.random.Generator,
+        *,
+        episodes: int,
+        kind: RewardKind = "accuracy-log-cycles",
+        warm: Sequence[Assignment] = (),
+        agreement: float = 0.002,
+    ) -> None:
+        self.name = "ddpg-warm" if warm else "ddpg"
+        self._problem, self._random, self._kind, self._agreement = problem, random, kind, agreement
+        self._waiting = [assignment.copy() for assignment in warm]
+        self._warm_up = 0 if warm else max(round(self._WARM_UP * episodes), 1)
+        acting = max(episodes - max(self._warm_up, len(warm)), 1)
+        self._noise, self._decay = self._NOISE, (self._LAST_NOISE / self._NOISE) ** (1 / acting)
+        self._walk = Walk(problem, budget_cycles)
+        self._agent = DDPG(
+            "MlpPolicy",
+            SparsityEnvironment(problem, budget_cycles, kind),
+            learning_rate=1e-3,
+            buffer_size=max((episodes + len(warm)) * len(problem.layers), 1),
+            batch_size=self._BATCH,
+            gamma=1.0,
+            policy_kwargs={"net_arch": [self._WIDTH, self._WIDTH]},
+            device="cpu",
+            seed=int(random.integers(2**31)),
+        )
+        self._agent.set_logger(Logger(None, []))
+        self._scale = abs(reward(kind, 0.5, problem.dense_cycles))
+        self._episodes = self._agreed = 0
+        self._steps: list[tuple[Floats, float]] = []
+        self._asked = problem.dense
+        self._predicted: float | None = None
+
+    def ask(self) -> Assignment | None:
+        """The next episode's assignment; ``None`` once critic and evaluation agree."""
+        if self._agreed >= self._IN_A_ROW:
+            return None
+        self._predicted = None
+        if self._waiting:
+            self._follow(self._waiting.pop(0))
+        elif self._episodes < self._warm_up:
+            self._roll(lambda _: float(self._random.uniform(LEAST_ACTION, 1)))
+        else:
+            self._roll(self._noisy)
+            self._noise *= self._decay
+            self._predicted = self._value(*self._steps[0])
+        self._asked = self._walk.assignment
+        return self._asked
+
+    def tell(self, accuracy: float) -> None:
+        """Store the episode, and train actor and critic on all that is stored."""
+        received = reward(self._kind, accuracy, self._problem.total(self._asked)) / self._scale
+        if self._predicted is not None:
+            agrees = abs(self._predicted - received) <= self._agreement * abs(received)
+            self._agreed = self._agreed + 1 if agrees else 0
+        buffer = self._agent.replay_buffer
+        assert buffer is not None
+        for state, action in self._steps:
+            row = state.astype(np.float32)[None]
+            scaled = self._agent.policy.scale_action(np.asarray([[action]], np.float32))
+            buffer.add(row, row, scaled, np.asarray([received]), np.asarray([True]), [{}])
+        self._episodes += 1
+        if self._episodes >= self._warm_up and not self._waiting:
+            self._agent.train(self._STEPS * len(self._steps), self._BATCH)
+
+    def _roll(self, act: Callable[[Floats], float]) -> None:
+        self._walk.restart()
+        self._steps = []
+        while not self._walk.done:
+            state = self._walk.state
+            self._steps.append((state, self._walk.step(act(state))))
+
+    def _follow(self, assignment: Assignment) -> None:
+        """The episode that gives this assignment."""
+        cycles = self._problem.cycles
+        saved = [1 - cycles[index, level] / max(cycles[index, 0], 1) for index, level in enumerate(assignment)]
+        actions = iter(saved)
+        self._roll(lambda _: float(next(actions)))
+
+    def _noisy(self, state: Floats) -> float:
+        action, _ = self._agent.predict(state.astype(np.float32), deterministic=True)
+        return float(np.clip(float(action[0]) + self._random.normal(0, self._noise), LEAST_ACTION, 1))
+
+    def _value(self, state: Floats, action: float) -> float:
+        """What the critic expects of an action."""
+        scaled = self._agent.policy.scale_action(np.asarray([[action]], np.float32))
+        with torch.no_grad():
+            found = self._agent.critic(torch.as_tensor(state, dtype=torch.float32)[None], torch.as_tensor(scaled))
+        return float(found[0])

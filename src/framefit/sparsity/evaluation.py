@@ -1,0 +1,49 @@
+"""What an assignment is worth: weights from the database, batch norm again, forwards. Needs the extra ``train``."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.sparsity.database import Database
+from framefit.sparsity.ledger import Ledger
+from framefit.sparsity.problem import Assignment
+from framefit.training.data import Examples
+from framefit.training.evaluate import evaluate, reestimate
+from framefit.training.network import Network, load_state
+
+__all__ = ["Evaluator"]
+
+
+class Evaluator:
+    """Accuracy of assignments on a subset of the validation data; costs only forwards.
+
+    Args:
+        network: gets the weights of each assignment, one after the other.
+        database: where they come from.
+        examples: of the validation data.
+        calibration: inputs for the batch norm's statistics; float32, N x ...
+        ledger: gets images and evaluations.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        database: Database,
+        examples: Examples,
+        calibration: npt.NDArray[np.float32],
+        ledger: Ledger,
+    ) -> None:
+        self._network, self._database, self._ledger = network, database, ledger
+        self._examples, self._calibration = examples, calibration
+
+    def __call__(self, assignment: Assignment) -> float:
+        """Top-1, 0 to 1."""
+        load_state(self._network, self._database.weights(assignment))
+        images = len(self._examples)
+        if self._network.norms:
+            reestimate(self._network, self._calibration)
+            images += len(self._calibration)
+        found = evaluate(self._network, self._examples).top1
+        self._ledger.forwarded(images, evaluations=1)
+        return found

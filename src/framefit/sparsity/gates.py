@@ -1,0 +1,132 @@
+"""Whether a sparse model goes to its target: thresholds, and what their intervals allow to say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from framefit.core.sparsity import Decision, Threshold
+from framefit.sparsity.allocation import allocate
+from framefit.sparsity.problem import Problem
+
+__all__ = ["Verdict", "derived_ratio", "derived_top1", "given_top1", "judge", "moved"]
+
+_STEP = 0.9  # of the cycles that a met threshold becomes, and back
+_HARM_NATS = 0.1  # of the loss: a choice; fine-tuning gets most of it back
+_LEAST_MOVE = 0.01  # of the dense cycles: a smaller change of the threshold is none
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gates say of a model.
+
+    Attributes:
+        decision: "deploy": both thresholds are met, the accuracy's with its whole interval; "discard": one is
+            missed, the accuracy's with its whole interval; "retrain": the interval holds the threshold.
+        reasons: as sentences.
+    """
+
+    decision: Decision
+    reasons: tuple[str, ...]
+
+
+def judge(
+    top1: float, interval: tuple[float, float], images: int, cycles_ratio: float, threshold: Threshold
+) -> Verdict:
+    """Hold a model against its thresholds.
+
+    Args:
+        top1: on the test data.
+        interval: its 90 % interval, Wilson's.
+        images: that it rests on.
+        cycles_ratio: of the dense model's cycles.
+        threshold: that it has to meet.
+    """
+    low, high = interval
+    asked = f"{100 * threshold.top1:.2f} %"
+    said = f"top-1 {100 * top1:.2f} % ({100 * low:.2f} to {100 * high:.2f} % on {images:,} images)"
+    cycles = f"cycles {cycles_ratio:.3f} of the dense model's, threshold {threshold.cycles_ratio:.3f}"
+    if cycles_ratio > threshold.cycles_ratio:
+        return Verdict("discard", (f"{cycles}: above it", f"{said}, threshold {asked}"))
+    within = f"{cycles}: within it"
+    if low >= threshold.top1:
+        return Verdict("deploy", (within, f"{said}: all of the interval is at least the threshold {asked}"))
+    if high < threshold.top1:
+        return Verdict("discard", (within, f"{said}: all of the interval is below the threshold {asked}"))
+    side = "above" if top1 >= threshold.top1 else "below"
+    more = "train for longer, give more test images, or allow a greater drop"
+    return Verdict(
+        "retrain", (within, f"{said}: {side} the threshold {asked}, which the interval does not exclude; {more}")
+    )
+
+
+def given_top1(dense: float, drop: float, cycles_ratio: float) -> Threshold:
+    """As the user said.
+
+    Args:
+        dense: top-1 of the dense model on the test data.
+        drop: allowed, 0 to 1.
+        cycles_ratio: of the dense cycles.
+    """
+    reason = f"dense top-1 {100 * dense:.2f} % less the drop of {100 * drop:g} points that was given"
+    return Threshold(round=0, top1=dense - drop, cycles_ratio=cycles_ratio, source="given", reason=reason)
+
+
+def derived_top1(dense: float, interval: tuple[float, float], cycles_ratio: float) -> Threshold:
+    """From the model: twice what its own test data leave open.
+
+    Args:
+        dense: top-1 of the dense model on the test data.
+        interval: its 90 % interval.
+        cycles_ratio: of the dense cycles.
+    """
+    top1 = dense - 2 * (dense - interval[0])
+    reason = f"dense top-1 {100 * dense:.2f} % less twice the way to the lower end of its interval"
+    return Threshold(round=0, top1=top1, cycles_ratio=cycles_ratio, source="derived", reason=reason)
+
+
+def derived_ratio(problem: Problem, dense_cycles: int) -> tuple[float, str]:
+    """The fewest cycles whose exact allocation is expected to do little harm, from model and hardware.
+
+    Args:
+        problem: its tables.
+        dense_cycles: of the dense model.
+
+    Returns:
+        Ratio of the dense cycles, and why.
+    """
+    ratios = [ratio / 100 for ratio in range(99, 0, -1) if ratio / 100 * dense_cycles >= problem.least_cycles]
+    chosen = 1.0
+    for ratio in ratios:
+        if problem.error(allocate(problem, int(ratio * dense_cycles))) > _HARM_NATS:
+            break
+        chosen = ratio
+    return chosen, f"the fewest whose layers are expected to add at most {_HARM_NATS} nats to the loss"
+
+
+def moved(history: tuple[Threshold, ...], *, met: bool, least_ratio: float) -> Threshold | None:
+    """The next round's threshold: harder when it was met, easier when it was not.
+
+    Met: a tenth of the cycles less; once one was out of reach, half way towards it. Out of reach: half way
+    back to the last that was met, or to the dense model.
+
+    Args:
+        history: thresholds so far, the last one just tried.
+        met: whether it was met.
+        least_ratio: cycles that are reachable at all.
+
+    Returns:
+        ``None``: there is nothing between what was met and what was not.
+    """
+    last = history[-1]
+    tried = [one.cycles_ratio for one in history]
+    harder = [ratio for ratio in tried if ratio < last.cycles_ratio]
+    easier = [ratio for ratio in tried if ratio > last.cycles_ratio]
+    if met:
+        ratio = (last.cycles_ratio + max(harder)) / 2 if harder else last.cycles_ratio * _STEP
+        ratio, word = max(ratio, least_ratio), "met: raised to fewer cycles"
+    else:
+        ratio = (last.cycles_ratio + min(easier)) / 2 if easier else min(last.cycles_ratio / _STEP, 1.0)
+        word = "out of reach: lowered to more cycles"
+    if abs(ratio - last.cycles_ratio) < _LEAST_MOVE:
+        return None
+    return Threshold(round=last.round + 1, top1=last.top1, cycles_ratio=ratio, source="dynamic", reason=word)

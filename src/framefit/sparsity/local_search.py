@@ -1,0 +1,156 @@
+"""Searches that start from the exact allocation: other weights for its errors, or swaps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from framefit.sparsity.allocation import allocate
+from framefit.sparsity.problem import Assignment, Floats, Problem
+
+__all__ = ["CoefficientSearch", "SwapSearch"]
+
+
+class CoefficientSearch:
+    """Scales each layer's errors, allocates exactly, and keeps the scales that do better.
+
+    Errors of layers do not really add up; the scales make up for it. The first proposal is the plain
+    allocation; each further one redraws a tenth of the best scales. After Frantar and Alistarh, 2022,
+    "SPDY", section 3.3; here around 1, since the errors already are in units of the loss.
+
+    Args:
+        problem: to be solved.
+        budget_cycles: of the network.
+        random: where proposals come from.
+    """
+
+    name = "spdy"
+    _PART = 0.1  # of the scales that one step redraws (SPDY, section 3.3)
+    _SPREAD = 1.0  # standard deviation of a scale's logarithm
+    _TRIES = 50  # until a draw changes the allocation
+
+    def __init__(self, problem: Problem, budget_cycles: int, random: np.random.Generator) -> None:
+        self._problem, self._budget, self._random = problem, budget_cycles, random
+        self._scales: Floats = np.ones(len(problem.layers))
+        self._asked = self._scales
+        self._best = -np.inf
+        self._seen: set[bytes] = set()
+
+    def ask(self) -> Assignment | None:
+        """The allocation for other scales; ``None`` where these change nothing any more."""
+        for _ in range(self._TRIES):
+            self._asked = self._scales if not self._seen else self._redrawn()
+            found = allocate(self._problem, self._budget, self._problem.errors * self._asked[:, None])
+            if found.tobytes() not in self._seen:
+                self._seen.add(found.tobytes())
+                return found
+        return None
+
+    def tell(self, accuracy: float) -> None:
+        """Keep the scales where they are at least as good."""
+        if accuracy >= self._best:
+            self._best, self._scales = accuracy, self._asked
+
+    def _redrawn(self) -> Floats:
+        count = max(round(self._PART * len(self._scales)), 1)
+        chosen = self._random.choice(len(self._scales), count, replace=False)
+        scales = self._scales.copy()
+        scales[chosen] = np.exp(self._random.normal(0, self._SPREAD, count))
+        return scales
+
+
+class SwapSearch:
+    """(1 + lambda): children differ from their parent by swaps that keep the cycles within the budget.
+
+    A child lightens one layer by a step or two and makes others pay; of several such children the
+    one with the smallest sum of errors is evaluated. The parent is the best so far.
+
+    Args:
+        problem: to be solved.
+        budget_cycles: of the network.
+        random: where proposals come from.
+        start: the first parent; default: the exact allocation.
+        children: evaluated before the next parent is chosen: lambda.
+    """
+
+    name = "swaps"
+    _DRAWN = 4  # children drawn for each that is evaluated
+    _TRIES = 50  # until a child is new
+
+    def __init__(
+        self,
+        problem: Problem,
+        budget_cycles: int,
+        random: np.random.Generator,
+        *,
+        start: Assignment | None = None,
+        children: int = 4,
+    ) -> None:
+        problem.check_budget(budget_cycles)
+        self._problem, self._budget, self._random, self._children = problem, budget_cycles, random, children
+        self._parent = allocate(problem, budget_cycles) if start is None else start.copy()
+        self._asked = self._parent
+        self._best = -np.inf
+        self._generation: list[tuple[float, Assignment]] = []
+        self._seen: set[bytes] = set()
+        self._places = [{int(level): place for place, level in enumerate(useful)} for useful in problem.envelopes]
+
+    def ask(self) -> Assignment | None:
+        """The first parent, then children; ``None`` where no new child is left."""
+        if not self._seen:
+            self._seen.add(self._parent.tobytes())
+            self._asked = self._parent
+            return self._parent
+        drawn: list[Assignment] = []
+        for _ in range(self._TRIES):
+            child = self._child()
+            if child.tobytes() not in self._seen:
+                drawn.append(child)
+                if len(drawn) == self._DRAWN:
+                    break
+        if not drawn:
+            return None
+        child = min(drawn, key=self._problem.error)
+        self._seen.add(child.tobytes())
+        self._asked = child
+        return child
+
+    def tell(self, accuracy: float) -> None:
+        """Choose the next parent once a generation is complete."""
+        self._generation.append((accuracy, self._asked))
+        if self._best > -np.inf and len(self._generation) < self._children:
+            return
+        best, child = max(self._generation, key=lambda one: one[0])
+        self._generation.clear()
+        if best >= self._best:
+            self._best, self._parent = best, child
+
+    def _child(self) -> Assignment:
+        child, random = self._parent.copy(), self._random
+        lighter = [index for index in range(len(child)) if self._place(child, index) > 0]
+        if lighter:
+            index = int(random.choice(lighter))
+            self._move(child, index, -int(random.integers(1, 3)))
+        else:
+            index = -1
+        others = [other for other in range(len(child)) if other != index]
+        while self._problem.total(child) > self._budget:
+            payers = [other for other in others if self._place(child, other) + 1 < len(self._problem.envelopes[other])]
+            if not payers:
+                return self._parent
+            self._move(child, int(random.choice(payers)), 1)
+        for other in random.permutation(others):  # what was paid too much
+            while self._place(child, other) > 0:
+                before = child[other]
+                self._move(child, int(other), -1)
+                if self._problem.total(child) > self._budget:
+                    child[other] = before
+                    break
+        return child
+
+    def _place(self, assignment: Assignment, layer: int) -> int:
+        return self._places[layer].get(int(assignment[layer]), 0)
+
+    def _move(self, assignment: Assignment, layer: int, steps: int) -> None:
+        useful = self._problem.envelopes[layer]
+        place = min(max(self._place(assignment, layer) + steps, 0), len(useful) - 1)
+        assignment[layer] = useful[place]

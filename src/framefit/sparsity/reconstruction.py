@@ -1,0 +1,362 @@
+"""Removing weights one by one, the others making up for each: optimal brain surgery of a layer.
+
+A layer puts out W x for inputs x. With H = sum of x x^T over calibration data, changing a row of W by d adds
+d H d^T to the squared error of its output. Removing weight p costs w_p^2 / [H^-1]_pp when the others are changed
+by -w_p / [H^-1]_pp times column p of H^-1 (Hassibi and Stork, 1992, "Second Order Derivatives for Network
+Pruning: Optimal Brain Surgeon"; by rows: Frantar and Alistarh, 2022, "Optimal Brain Compression", section 4).
+Wide layers go block by block with one order for all rows (Frantar and Alistarh, 2023, "SparseGPT", section 3).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from framefit.sparsity.problem import Floats, Ints
+
+__all__ = [
+    "DAMPING",
+    "WIDE",
+    "ChannelTrace",
+    "Reader",
+    "Reconstruction",
+    "damped",
+    "output_error",
+    "reconstruct",
+    "reconstruct_channels",
+]
+
+DAMPING = 0.01
+"""Added to the Hessian's diagonal, of its mean (SparseGPT, appendix A)."""
+WIDE = 1024
+"""Sums over more inputs than this are pruned block by block: the exact trace grows with their cube."""
+_BLOCK = 128  # columns (SparseGPT, section 3.3)
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """A layer at several levels.
+
+    Attributes:
+        levels: S, part of the weights that is zero, those that were so before included.
+        weights: float32, S x rows x K; those where nothing is removed are the layer's own.
+        errors: S, squared error of the output, rows weighted by their importance.
+        masked: S, the same with these zeros but the other weights as they were.
+    """
+
+    levels: Floats
+    weights: npt.NDArray[np.float32]
+    errors: Floats
+    masked: Floats
+
+
+def damped(hessian: Floats) -> Floats:
+    """With :data:`DAMPING`; G x K x K, so that it can be inverted whatever the inputs were."""
+    diagonal = np.diagonal(hessian, axis1=1, axis2=2).mean(axis=1)
+    add = DAMPING * np.where(diagonal > 0, diagonal, 1.0)
+    found: Floats = hessian + add[:, None, None] * np.eye(hessian.shape[1])
+    return found
+
+
+def output_error(change: npt.ArrayLike, hessian: Floats, importance: Floats) -> float:
+    """Squared error of a layer's output when its weights change.
+
+    Args:
+        change: G x n x K.
+        hessian: G x K x K.
+        importance: G x n, of each row.
+    """
+    delta = np.asarray(change, np.float64)
+    return float((np.einsum("gnk,gnk->gn", delta @ hessian, delta) * importance).sum())
+
+
+def reconstruct(
+    weights: npt.ArrayLike,
+    hessian: Floats,
+    levels: npt.ArrayLike,
+    importance: npt.ArrayLike | None = None,
+    *,
+    blocks: Ints | None = None,
+    keep: int = 0,
+) -> Reconstruction:
+    """A layer with ever more weights removed, the others refitted.
+
+    The order of a row's removals is traced once; which rows give how many at each level is decided by the
+    least next increase of the error.
+
+    Args:
+        weights: G x n x K: groups, rows of each, inputs of each sum.
+        hessian: G x K x K, of the inputs.
+        levels: S, ascending, part of the weights that is to be zero.
+        importance: G x n, what an error of each row counts; default: 1.
+        blocks: K, int64: of which neighbours each input is one, for N:M; default: any weight may go.
+        keep: with ``blocks``, how many weights of each row's block stay: N. Levels above that are cut.
+
+    Returns:
+        S levels; a level of 0 keeps the weights to the bit.
+    """
+    dense = np.ascontiguousarray(weights, np.float64)
+    groups, rows, width = dense.shape
+    important = np.ones((groups, rows)) if importance is None else np.asarray(importance, np.float64)
+    inverse: Floats = np.linalg.inv(damped(hessian)).astype(np.float64)
+    at = np.zeros(width, np.int64) if blocks is None else blocks
+    quota = np.maximum(np.bincount(at) - keep, 0)
+    most = int(quota.sum())
+    wanted = np.minimum(np.rint(np.asarray(levels, np.float64) * groups * rows * width), most * groups * rows)
+    if width > WIDE:
+        found = _by_blocks(dense, inverse, wanted / (groups * rows * width), important, at, quota)
+    else:
+        losses = _traced(dense, inverse, at, quota, most)
+        counts = _shares(losses * important.reshape(-1, 1), wanted.astype(np.int64))
+        found = _snapshots(dense, inverse, at, quota, counts)
+    shaped = found.reshape(len(wanted), groups, rows, width)
+    none_removed = np.flatnonzero(wanted == 0)
+    shaped[none_removed] = dense
+    masked = np.where(shaped == 0, dense, 0.0)
+    return Reconstruction(
+        levels=(shaped == 0).mean(axis=(1, 2, 3)),
+        weights=shaped.reshape(len(wanted), groups * rows, width).astype(np.float32),
+        errors=np.asarray([output_error(dense - one, hessian, important) for one in shaped]),
+        masked=np.asarray([output_error(one, hessian, important) for one in masked]),
+    )
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A layer that reads channels of which some are to go.
+
+    Attributes:
+        weights: n x K, K = channels x area.
+        hessian: K x K.
+        area: neighbouring inputs that make a channel.
+        importance: n, what an error of each row counts.
+    """
+
+    weights: Floats
+    hessian: Floats
+    area: int
+    importance: Floats
+
+
+@dataclass(frozen=True)
+class ChannelTrace:
+    """Channels that go, one after the other.
+
+    Attributes:
+        order: in which they go.
+        weights: of each reader, float32, S x n x K.
+        errors: S, squared errors of all readers' outputs, rows weighted by their importance.
+        masked: S, the same with these channels gone but the other weights as they were.
+    """
+
+    order: Ints
+    weights: list[npt.NDArray[np.float32]]
+    errors: Floats
+    masked: Floats
+
+
+def reconstruct_channels(readers: Sequence[Reader], counts: Sequence[int]) -> ChannelTrace:
+    """Layers that lose the same input channels, each refitted after each of them.
+
+    The next channel is the one whose loss adds least to the errors of all readers together.
+
+    Args:
+        readers: of the channels.
+        counts: S, ascending: how many channels are gone.
+    """
+    states = [_Refit(reader) for reader in readers]
+    left, order = list(range(readers[0].weights.shape[1] // readers[0].area)), list[int]()
+    taken: list[list[npt.NDArray[np.float32]]] = [[] for _ in readers]
+    errors, masked = [], []
+    for count in counts:
+        while len(order) < count:
+            best = int(np.sum([state.scores(left) for state in states], axis=0).argmin())
+            for state in states:
+                state.remove(left[best])
+            order.append(left.pop(best))
+        for state, kept in zip(states, taken, strict=True):
+            kept.append((state.current if count else state.reader.weights).astype(np.float32))
+        errors.append(sum(state.error() for state in states) if count else 0.0)
+        masked.append(sum(state.error_of(order) for state in states))
+    weights = [np.stack(kept) for kept in taken]
+    return ChannelTrace(np.asarray(order, np.int64), weights, np.asarray(errors), np.asarray(masked))
+
+
+class _Refit:
+    """One reader in the making."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.current: Floats = reader.weights.astype(np.float64)
+        self._inverse = np.linalg.inv(damped(reader.hessian[None]))[0]
+
+    def _places(self, channels: Sequence[int]) -> Ints:
+        return np.asarray(channels, np.int64)[:, None] * self.reader.area + np.arange(self.reader.area)
+
+    def scores(self, channels: Sequence[int]) -> Floats:
+        """What each channel's loss adds to the error."""
+        places = self._places(channels)
+        parts = self.current[:, places].transpose(1, 2, 0)  # channels x area x rows
+        solved = np.linalg.solve(self._inverse[places[:, :, None], places[:, None, :]], parts)
+        found: Floats = np.einsum("car,car,r->c", parts, solved, self.reader.importance)
+        return found
+
+    def remove(self, channel: int) -> None:
+        """Without this channel; the other weights make up for it."""
+        gone = self._places([channel])[0]
+        solved = np.linalg.solve(self._inverse[np.ix_(gone, gone)], self._inverse[gone])
+        self.current -= self.current[:, gone] @ solved
+        self._inverse -= self._inverse[:, gone] @ solved
+        self.current[:, gone] = 0
+        self._inverse[gone] = self._inverse[:, gone] = 0
+
+    def error(self) -> float:
+        """Of the output, as it is now."""
+        return self._error(self.reader.weights - self.current)
+
+    def error_of(self, channels: Sequence[int]) -> float:
+        """Of the output without these channels, nothing refitted."""
+        change = np.zeros_like(self.current)
+        gone = self._places(channels).ravel()
+        change[:, gone] = self.reader.weights[:, gone]
+        return self._error(change)
+
+    def _error(self, change: Floats) -> float:
+        return output_error(change[None], self.reader.hessian[None], self.reader.importance[None])
+
+
+def _shares(losses: Floats, wanted: Ints) -> Ints:
+    """How many weights each row gives at each level: rows x S.
+
+    Always the row whose next removal adds least; after a large increase its smaller ones follow at once, so
+    the greatest increase so far is what counts.
+    """
+    rows, steps = losses.shape
+    order = np.argsort(np.maximum.accumulate(losses, axis=1), axis=None, kind="stable")
+    owner = order // steps
+    return np.stack([np.bincount(owner[:count], minlength=rows) for count in wanted], axis=1).astype(np.int64)
+
+
+def _traced(dense: Floats, inverse: Floats, blocks: Ints, quota: Ints, most: int) -> Floats:
+    """What each removal of each row adds: rows x steps."""
+    rows = dense.shape[0] * dense.shape[1]
+    losses = np.zeros((rows, most))
+    never, nothing = np.zeros(0, np.int64), np.zeros((0, dense.shape[2]))
+    flat = dense.reshape(rows, -1)
+
+    def one(row: int) -> None:
+        _trace_row(flat[row], inverse[row // dense.shape[1]], blocks, quota, losses[row], never, nothing)
+
+    _each(one, rows)
+    return losses
+
+
+def _snapshots(dense: Floats, inverse: Floats, blocks: Ints, quota: Ints, counts: Ints) -> Floats:
+    """Each row after its counts of removals: S x rows x K."""
+    rows = dense.shape[0] * dense.shape[1]
+    taken = np.zeros((rows, counts.shape[1], dense.shape[2]))
+    flat = dense.reshape(rows, -1)
+
+    def one(row: int) -> None:
+        losses = np.zeros(int(counts[row].max()))
+        _trace_row(flat[row], inverse[row // dense.shape[1]], blocks, quota, losses, counts[row], taken[row])
+
+    _each(one, rows)
+    return taken.transpose(1, 0, 2)
+
+
+def _each(work: Callable[[int], None], rows: int) -> None:
+    """In as many threads as there are cores: the traces hold no lock."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(work, range(rows)))
+
+
+@njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})
+def _trace_row(weights: Any, inverse: Any, blocks: Any, quota: Any, losses: Any, counts: Any, taken: Any) -> None:
+    """Remove as many weights as ``losses`` has places; ``taken`` gets the row after each of ``counts``."""
+    size = len(weights)
+    row = weights.copy()
+    left = inverse.copy()  # of the weights that remain, in the order of ``place``
+    place = np.arange(size)
+    spare = quota.copy()
+    column = np.empty(size)
+    done = 0
+    while done < len(counts) and counts[done] == 0:
+        taken[done] = weights
+        done += 1
+    for step in range(len(losses)):
+        count = size - step
+        best, least = -1, np.inf
+        for i in range(count):
+            score = row[i] * row[i] / left[i, i]
+            if score < least and spare[blocks[place[i]]] > 0:
+                best, least = i, score
+        losses[step] = least
+        spare[blocks[place[best]]] -= 1
+        last = count - 1
+        for i in range(count):  # the removed one goes last
+            left[i, best], left[i, last] = left[i, last], left[i, best]
+        for i in range(count):
+            left[best, i], left[last, i] = left[last, i], left[best, i]
+        row[best], row[last] = row[last], row[best]
+        place[best], place[last] = place[last], place[best]
+        pivot = left[last, last]
+        factor = row[last] / pivot
+        for i in range(last):
+            column[i] = left[last, i]
+            row[i] -= factor * column[i]
+        for i in range(last):
+            scale = column[i] / pivot
+            for j in range(last):
+                left[i, j] -= scale * column[j]
+        while done < len(counts) and counts[done] == step + 1:
+            taken[done] = 0
+            for i in range(last):
+                taken[done, place[i]] = row[i]
+            done += 1
+
+
+def _by_blocks(dense: Floats, inverse: Floats, levels: Floats, importance: Floats, blocks: Ints, quota: Ints) -> Floats:
+    """Column by column, one block after the other: S x G x n x K."""
+    found = np.zeros((len(levels), *dense.shape))
+    width = dense.shape[2]
+    step = _BLOCK if len(quota) == 1 else width  # neighbours need not lie in one block of columns
+    for group, matrix in enumerate(inverse):
+        upper = np.linalg.cholesky(matrix).T  # the inverse is upper^T upper
+        for index, level in enumerate(levels):
+            current = dense[group].copy()
+            for start in range(0, width, step):
+                end = min(start + step, width)
+                diagonal = upper[np.arange(start, end), np.arange(start, end)]
+                scores = np.square(current[:, start:end] / diagonal) * importance[group][:, None]
+                gone = _least(scores, level, blocks[start:end], quota)
+                errors = np.zeros((len(current), end - start))
+                for column in range(start, end):
+                    inside = column - start
+                    errors[:, inside] = np.where(gone[:, inside], current[:, column], 0) / upper[column, column]
+                    current[:, column:end] -= np.outer(errors[:, inside], upper[column, column:end])
+                current[:, start:end][gone] = 0
+                current[:, end:] -= errors @ upper[start:end, end:]
+            found[index, group] = current
+    return found
+
+
+def _least(scores: Floats, level: float, blocks: Ints, quota: Ints) -> npt.NDArray[np.bool_]:
+    """Which weights of a block of columns go."""
+    gone = np.zeros(scores.shape, bool)
+    if len(quota) == 1:
+        order = np.argsort(scores, axis=None, kind="stable")
+        gone.ravel()[order[: round(level * scores.size)]] = True
+    elif level > 0:
+        for block, count in enumerate(quota):
+            columns = np.flatnonzero(blocks == block)
+            worst = np.argsort(scores[:, columns], axis=1, kind="stable")[:, :count]
+            np.put_along_axis(gone, columns[worst], values=True, axis=1)
+    return gone

@@ -1,0 +1,185 @@
+"""What the database needs to know of each layer on calibration data. Needs the extra ``train``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.sparsity.layers import WeightLayer
+from framefit.sparsity.ledger import Ledger
+from framefit.sparsity.problem import Floats
+from framefit.training.extra import torch
+from framefit.training.network import Network, observe
+
+__all__ = ["LayerStatistics", "activation_zeros", "collect"]
+
+Tensor = Any  # torch.Tensor
+functional = torch.nn.functional
+
+_MOST_COLUMNS = 1024  # positions of a picture that enter a Hessian: neighbours say much the same
+_BACKWARD = 2  # forwards that a backward pass counts as in the ledger
+_BATCH = 64
+
+
+@dataclass
+class LayerStatistics:
+    """Of one layer.
+
+    Attributes:
+        hessian: G x K x K, float64: mean over images of the sum over positions of x x^T, x being what a sum
+            runs over.
+        importance: G x n: half the mean square of the loss's gradient by that output; times the squared
+            error of the output it estimates what the error adds to the loss (the diagonal of the Fisher
+            information; Theis et al., 2018, "Faster gaze prediction with dense networks and Fisher pruning").
+        zeros_ratio: zeros in what the layer reads, 0 to 1.
+    """
+
+    hessian: Floats
+    importance: Floats
+    zeros_ratio: float = 0.0
+    _elements: int = field(default=0, repr=False)
+
+    def add(self, zeros: int, elements: int) -> None:
+        """Count zeros in what the layer reads."""
+        total = self._elements + elements
+        self.zeros_ratio = (self.zeros_ratio * self._elements + zeros) / max(total, 1)
+        self._elements = total
+
+
+def collect(
+    network: Network, layers: Sequence[WeightLayer], inputs: npt.NDArray[np.float32], ledger: Ledger, seed: int
+) -> dict[str, LayerStatistics]:
+    """Hessians, importances and activation sparsity of all layers, from the dense network's own inputs.
+
+    Args:
+        network: as it was given.
+        layers: that may lose weights.
+        inputs: calibration data, N x ...
+        ledger: gets the images; a backward pass counts as two forwards.
+        seed: of the labels that are drawn from the network's own predictions for the importances.
+
+    Returns:
+        Name of the layer -> its statistics.
+    """
+    found = {
+        layer.name: LayerStatistics(
+            np.zeros((layer.groups, layer.width, layer.width)), np.zeros((layer.groups, layer.rows))
+        )
+        for layer in layers
+    }
+    by_name = {layer.name: layer for layer in layers}
+
+    def watch(name: str, given: tuple[Tensor, ...], output: Tensor) -> None:
+        layer, statistics, data = by_name[name], found[name], given[0]
+        statistics.add(int((data == 0).sum()), data.numel())
+        for columns in _columns(layer, data, output):
+            product = columns @ columns.transpose(1, 2)
+            statistics.hessian += product.numpy() / len(inputs)
+
+    observe(network, inputs, watch, list(by_name), batch=_BATCH)
+    _importances(network, by_name, found, inputs, seed)
+    ledger.forwarded(len(inputs) * (2 + _BACKWARD))
+    return found
+
+
+def activation_zeros(
+    network: Network, names: Sequence[str], inputs: npt.NDArray[np.float32], ledger: Ledger
+) -> dict[str, float]:
+    """Part of what each node reads that is zero, on these inputs.
+
+    Args:
+        network: any.
+        names: of its nodes.
+        inputs: N x ...
+        ledger: gets the images.
+    """
+    counts = {name: [0, 0] for name in names}
+
+    def watch(name: str, given: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG001 - observe's form
+        counts[name][0] += int((given[0] == 0).sum())
+        counts[name][1] += given[0].numel()
+
+    observe(network, inputs, watch, list(names))
+    ledger.forwarded(len(inputs))
+    return {name: zeros / max(elements, 1) for name, (zeros, elements) in counts.items()}
+
+
+def _columns(layer: WeightLayer, data: Tensor, output: Tensor) -> list[Tensor]:
+    """What the sums run over: G x K x positions in float64, in pieces."""
+    if layer.kind == "linear":
+        return [data.reshape(-1, layer.width).T.double()[None]]
+    attributes = layer.node.attributes
+    kernel = layer.node.inputs[1]
+    assert kernel is not None
+    assert kernel.shape is not None
+    stride, dilation = _pair(attributes.get("strides")), _pair(attributes.get("dilations"))
+    reach = [(size - 1) * apart + 1 for size, apart in zip(kernel.shape[2:], dilation, strict=True)]
+    needed = [
+        max((out - 1) * step + far - size, 0)
+        for out, step, far, size in zip(output.shape[2:], stride, reach, data.shape[2:], strict=True)
+    ]
+    pads = attributes.get("pads")
+    if isinstance(pads, tuple) and any(pads):
+        top, left, bottom, right = (int(pad) for pad in pads)
+    else:  # none, or as the output's size says
+        lower = attributes.get("auto_pad") == "SAME_LOWER"
+        top, left = ((total + lower) // 2 for total in needed)
+        bottom, right = needed[0] - top, needed[1] - left
+    padded = functional.pad(data, (left, right, top, bottom))
+    unfolded = functional.unfold(padded, kernel.shape[2:], dilation=dilation, stride=stride)
+    count = unfolded.shape[-1]
+    if count > _MOST_COLUMNS:
+        chosen = torch.linspace(0, count - 1, _MOST_COLUMNS).long()
+        unfolded = unfolded[..., chosen] * (count / _MOST_COLUMNS) ** 0.5
+    shaped = unfolded.reshape(len(data), layer.groups, layer.width, -1)
+    return [part.permute(1, 2, 0, 3).flatten(2).double() for part in shaped.split(16)]
+
+
+def _importances(
+    network: Network,
+    layers: dict[str, WeightLayer],
+    found: dict[str, LayerStatistics],
+    inputs: npt.NDArray[np.float32],
+    seed: int,
+) -> None:
+    """Mean squared gradients of the loss by each output, the labels drawn from the predictions."""
+    random = torch.Generator().manual_seed(seed)
+
+    def note(name: str, output: Tensor) -> None:
+        layer = layers[name]
+
+        def add(gradient: Tensor) -> None:
+            squares = gradient.detach().double() ** 2
+            axis = 1 if layer.kind == "conv" else squares.ndim - 1
+            others = [place for place in range(1, squares.ndim) if place != axis]
+            by_output = (squares.mean(others) if others else squares).sum(0)
+            found[name].importance += by_output.reshape(layer.groups, layer.rows).numpy() / (2 * len(inputs))
+
+        if output.requires_grad:
+            output.register_hook(add)
+
+    handles = [
+        network.node(name).register_forward_hook(lambda _, __, output, name=name: note(name, output)) for name in layers
+    ]
+    network.eval()
+    try:
+        for start in range(0, len(inputs), _BATCH):
+            logits = network.logits(torch.from_numpy(inputs[start : start + _BATCH]))
+            with torch.no_grad():
+                labels = torch.multinomial(torch.softmax(logits, 1), 1, generator=random)[:, 0]
+            functional.cross_entropy(logits, labels, reduction="sum").backward()
+    finally:
+        for handle in handles:
+            handle.remove()
+        network.zero_grad(set_to_none=True)
+    for statistics in found.values():
+        floor = statistics.importance.mean() * 1e-3  # an output that no gradient reached still counts a little
+        statistics.importance = np.maximum(statistics.importance, floor if floor > 0 else 1.0)
+
+
+def _pair(value: object) -> tuple[int, int]:
+    return (int(value[0]), int(value[1])) if isinstance(value, tuple) else (1, 1)

@@ -1,0 +1,154 @@
+"""How often a network is right, and the statistics of its batch normalisations."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import Record
+from framefit.core.intervals import wilson
+from framefit.errors import InputError
+from framefit.training.data import Examples
+from framefit.training.extra import torch
+from framefit.training.network import Network
+
+__all__ = ["Accuracy", "evaluate", "reestimate"]
+
+Array = npt.NDArray[Any]
+Predict = Callable[[npt.NDArray[np.float32]], Array]
+
+
+class Accuracy(Record, kw_only=True):
+    """How often a network was right.
+
+    Attributes:
+        top1: ratio of images whose class was the likeliest.
+        top1_interval: 90 %, Wilson's.
+        top5: ratio of images whose class was among the five likeliest (all, where there are fewer).
+        top5_interval: 90 %, Wilson's.
+        loss: mean cross-entropy, in nats.
+        images: how many.
+        seconds: that it took.
+    """
+
+    top1: float
+    top1_interval: tuple[float, float]
+    top5: float
+    top5_interval: tuple[float, float]
+    loss: float
+    images: int
+    seconds: float
+
+
+def evaluate(network: Any, examples: Examples, *, batch: int = 250) -> Accuracy:
+    """Forward only, in evaluation mode and float32.
+
+    Args:
+        network: a :class:`~framefit.training.network.Network`, any other ``torch.nn.Module``, or a function
+            from inputs (float32, n x ...) to logits or probabilities (n x classes), of ONNX Runtime for example.
+        examples: what to judge it by.
+        batch: examples at once.
+
+    Raises:
+        InputError: no examples, or outputs that are no row of classes for each example.
+    """
+    if not len(examples):
+        raise InputError("no examples to evaluate on", where="data", remedy="give some")
+    predict = _forward(network) if isinstance(network, torch.nn.Module) else network
+    training = getattr(network, "training", False)
+    if training:
+        network.eval()
+    started = time.perf_counter()
+    first = among = 0
+    loss = 0.0
+    try:
+        for x, labels in examples.batches(batch):
+            logits = _rows(predict(x), len(x), int(labels.max()))
+            right = logits[np.arange(len(x)), labels]
+            rank = (logits >= right[:, None]).sum(axis=1) - 1  # a class as likely as the right one goes before it
+            first += int((rank == 0).sum())
+            among += int((rank < 5).sum())
+            loss += _cross_entropy(logits, labels)
+    finally:
+        if training:
+            network.train()
+    count = len(examples)
+    return Accuracy(
+        top1=first / count,
+        top1_interval=wilson(first, count),
+        top5=among / count,
+        top5_interval=wilson(among, count),
+        loss=loss / count,
+        images=count,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def reestimate(network: Network, x: npt.NDArray[np.float32], *, batch: int = 128) -> None:
+    """Set the running statistics of all batch normalisations to those of these inputs, in place.
+
+    After weights were changed the old statistics are wrong; a few hundred examples mend that without a
+    gradient (Li et al., 2020, "EagleEye: Fast Sub-net Evaluation for Efficient Neural Network Pruning",
+    adaptive batch normalisation).
+
+    Args:
+        network: a network with or without batch normalisation.
+        x: inputs, N x ...; N of at least 2.
+        batch: inputs at once; statistics are averaged over batches.
+    """
+    norms = list(network.norms.values())
+    if not norms:
+        return
+    if len(x) < 2:
+        raise InputError(f"{len(x)} inputs for statistics", where="data", remedy="give a few hundred")
+    training, momenta = network.training, [norm.momentum for norm in norms]
+    network.eval()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the mean over all batches
+        norm.train()
+    batches = max(len(x) // batch, 1)
+    try:
+        with torch.no_grad():
+            for part in np.array_split(x, batches):
+                network(torch.from_numpy(np.ascontiguousarray(part)))
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        network.train(training)
+
+
+def _forward(network: Any) -> Predict:
+    compute = network.logits if isinstance(network, Network) else network
+
+    def predict(x: npt.NDArray[np.float32]) -> Array:
+        with torch.inference_mode():
+            logits: Array = compute(torch.from_numpy(x)).float().numpy()
+        return logits
+
+    return predict
+
+
+def _rows(outputs: Array, count: int, label: int) -> Array:
+    rows = np.array(outputs, np.float32)
+    if rows.ndim > 2 and math.prod(rows.shape[2:]) == 1:
+        rows = rows.reshape(rows.shape[:2])
+    if rows.ndim != 2 or len(rows) != count or rows.shape[1] <= label:
+        raise InputError(
+            f"{count} examples with labels up to {label} gave outputs of shape {rows.shape}",
+            where="network",
+            remedy="give a classifier with an output for each class",
+        )
+    most = float(np.finfo(np.float32).max)
+    rows[np.isnan(rows)] = -most  # of a network that pruning broke: wrong, not an error
+    return np.clip(rows, -most, most)
+
+
+def _cross_entropy(logits: Array, labels: npt.NDArray[np.int64]) -> float:
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    return float((np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]).sum())

@@ -1,0 +1,291 @@
+"""Training: a whole network from scratch, or a pruned one for a few epochs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.errors import InputError
+from framefit.training.augmentation import augmented
+from framefit.training.checkpoint import Checkpoint, fingerprint, read_checkpoint, write_checkpoint
+from framefit.training.data import Examples
+from framefit.training.extra import torch
+from framefit.training.network import Network, load_state, state
+from framefit.training.recipe import Progress, Recipe, Tuned, one_cycle
+
+__all__ = ["fine_tune"]
+
+Masks = Mapping[str, npt.NDArray[Any]]
+Tensor = Any  # torch.Tensor
+
+_REPORTS_NS = 500_000_000  # between two reports of progress
+
+
+def fine_tune(
+    network: Network,
+    examples: Examples,
+    recipe: Recipe,
+    *,
+    masks: Masks | None = None,
+    teacher: Any = None,
+    progress: Callable[[Progress], None] | None = None,
+    checkpoint: str | Path | None = None,
+) -> Tuned:
+    """Train a network in place.
+
+    The order of examples, crops and dropout follow from the seed and the step alone, so a training that
+    goes on from its checkpoint computes what it would have computed without the break.
+
+    Args:
+        network: ends in evaluation mode.
+        examples: to train on.
+        recipe: how.
+        masks: weight -> where it is kept (not zero); the rest stays exactly zero.
+        teacher: what it learns from beside the labels, where ``recipe.distill_ratio`` is set: a network, or
+            any module that returns logits; it stays as it is.
+        progress: is told about twice a second, and at the end of each epoch.
+        checkpoint: an ``.npz`` that is written at the end of each epoch and when the training is
+            interrupted; where it exists the training goes on from it.
+
+    Raises:
+        InputError: masks or examples that do not fit, a checkpoint of another training, a loss that is no number.
+        KeyboardInterrupt: interrupted; the step was ended and the checkpoint written.
+    """
+    if len(examples) < 2:
+        raise InputError(f"{len(examples)} examples to train on", where="data", remedy="give more")
+    expected = (network.model.inputs[0].shape or ())[1:]
+    if tuple(expected) != examples.stored.shape[1:]:
+        raise InputError(
+            f"the examples are {examples.stored.shape[1:]}, the network takes {expected}",
+            where=network.model.name,
+            remedy="give data in the network's shape",
+        )
+    if recipe.distill_ratio and teacher is None:
+        raise InputError("distillation without a teacher", where="distill_ratio", remedy="give the dense network")
+    run = _Run(network, examples, recipe, _kept(network, masks or {}), teacher)
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None:
+        run.mark = fingerprint(state(network), recipe, masks or {}, len(examples))
+        if path.exists():
+            run.resume(read_checkpoint(path, run.mark))
+    with _interruptible() as interrupted:
+        run.train(progress, path, interrupted)
+    return Tuned(steps=run.step, epochs=run.step / run.in_epoch, seconds=run.seconds, losses=tuple(run.losses))
+
+
+class _Run:
+    """One training: what changes from step to step."""
+
+    def __init__(
+        self, network: Network, examples: Examples, recipe: Recipe, masks: dict[str, Tensor], teacher: Any
+    ) -> None:
+        self.network, self.examples, self.recipe, self.teacher = network, examples, recipe, teacher
+        self.kept = [(network.weights[name], mask) for name, mask in masks.items()]
+        self.mark = ""
+        self.batch = min(recipe.batch, len(examples))
+        self.in_epoch = len(examples) // self.batch
+        planned = round(recipe.epochs * self.in_epoch)
+        self.planned = planned if recipe.steps is None else min(planned, recipe.steps)
+        self.step = 0
+        self.losses: list[float] = []
+        self._pending: list[float] = []  # losses of the epoch under way
+        self._before_s, self._started = 0.0, time.perf_counter()
+        self._shuffled = -1, np.empty(0, np.int64)  # epoch, its order
+        decayed = [weight for weight in network.weights.values() if weight.dim() > 1]
+        others = [weight for weight in network.weights.values() if weight.dim() <= 1]
+        self.optimiser = torch.optim.SGD(
+            [{"params": decayed, "weight_decay": recipe.decay}, {"params": others, "weight_decay": 0.0}],
+            lr=recipe.rate,
+            momentum=recipe.momentum,
+            nesterov=recipe.momentum > 0,
+        )
+        self._mask()
+
+    @property
+    def seconds(self) -> float:
+        """Of wall clock, those before a break included."""
+        return self._before_s + time.perf_counter() - self._started
+
+    @property
+    def ratio(self) -> float:
+        """Of the training that is done."""
+        done = self.step / self.planned if self.planned else 1.0
+        if self.recipe.seconds is not None:
+            done = max(done, self.seconds / self.recipe.seconds if self.recipe.seconds else 1.0)
+        return min(done, 1.0)
+
+    def train(
+        self, progress: Callable[[Progress], None] | None, path: Path | None, interrupted: Callable[[], bool]
+    ) -> None:
+        """From the current step to the end."""
+        self.network.train()
+        if self.teacher is not None:
+            self.teacher.eval()
+        recent: list[float] = []
+        told = time.monotonic_ns()
+        with torch.random.fork_rng(devices=[]):
+            while (ratio := self.ratio) < 1:
+                loss = self._one(ratio)
+                recent.append(loss)
+                self._pending.append(loss)
+                ended = self.step % self.in_epoch == 0 or self.ratio >= 1
+                if ended:
+                    self.losses.append(float(np.mean(self._pending)))
+                    self._pending.clear()
+                stopped = interrupted()
+                if path is not None and (ended or stopped):
+                    self._save(path)
+                if progress is not None and (ended or time.monotonic_ns() - told > _REPORTS_NS):
+                    progress(self._told(recent))
+                    recent.clear()
+                    told = time.monotonic_ns()
+                if stopped:
+                    raise KeyboardInterrupt
+        self.network.eval()
+
+    def resume(self, found: Checkpoint) -> None:
+        """Go on from there."""
+        load_state(self.network, found.weights)
+        for name, momentum in found.momenta.items():
+            weight = self.network.weights[name]
+            self.optimiser.state[weight]["momentum_buffer"] = torch.from_numpy(momentum).to(weight.dtype)
+        self.step, self.losses, self._pending = found.step, list(found.losses), list(found.pending)
+        self._before_s = found.seconds
+
+    def _one(self, ratio: float) -> float:
+        """One mini-batch; its loss."""
+        recipe = self.recipe
+        torch.manual_seed(_number(recipe.seed, self.step))  # dropout
+        x, labels = self._drawn()
+        for group in self.optimiser.param_groups:
+            group["lr"] = one_cycle(ratio, recipe.rate, recipe.rising_ratio)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=recipe.bf16):
+            logits = self.network.logits(x)
+        if int(labels.max()) >= logits.shape[1]:
+            raise InputError(
+                f"a label is {int(labels.max())}, the network has {logits.shape[1]} outputs",
+                where=self.network.model.name,
+                remedy="give data of the classes that the network was made for",
+            )
+        loss = torch.nn.functional.cross_entropy(logits.float(), labels, label_smoothing=recipe.smoothing)
+        if recipe.distill_ratio:
+            loss = (1 - recipe.distill_ratio) * loss + recipe.distill_ratio * self._distance(x, logits.float())
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        told = float(loss.detach())
+        if not math.isfinite(told):
+            raise InputError(
+                f"the loss is {told} at step {self.step}",
+                where="training",
+                remedy="lower the learning rate, or check the data's normalisation",
+            )
+        self.optimiser.step()
+        self._mask()
+        self.step += 1
+        return told
+
+    def _drawn(self) -> tuple[Tensor, Tensor]:
+        """The current step's mini-batch, augmented."""
+        epoch, place = divmod(self.step, self.in_epoch)
+        if self._shuffled[0] != epoch:
+            random = np.random.default_rng((self.recipe.seed, 0, epoch))
+            self._shuffled = epoch, random.permutation(len(self.examples))
+        rows = self._shuffled[1][place * self.batch : (place + 1) * self.batch]
+        random = np.random.default_rng((self.recipe.seed, 1, self.step))
+        stored = augmented(self.examples.stored[rows], random, pad=self.recipe.pad, flip=self.recipe.flip)
+        return torch.from_numpy(self.examples.normalised(stored)), torch.from_numpy(self.examples.labels[rows])
+
+    def _distance(self, x: Tensor, logits: Tensor) -> Tensor:
+        """From the teacher's answers: Kullback-Leibler divergence at the recipe's temperature."""
+        heat = self.recipe.temperature
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.recipe.bf16):
+            answers = self.teacher.logits(x) if isinstance(self.teacher, Network) else self.teacher(x)
+        functional = torch.nn.functional
+        wanted, said = (functional.log_softmax(part / heat, dim=1) for part in (answers.float(), logits))
+        # Gradients shrink with the temperature's square (Hinton et al., 2015, section 2).
+        return functional.kl_div(said, wanted, reduction="batchmean", log_target=True) * heat**2
+
+    def _mask(self) -> None:
+        with torch.no_grad():
+            for weight, mask in self.kept:
+                weight.mul_(mask)
+
+    def _told(self, recent: list[float]) -> Progress:
+        return Progress(
+            step=self.step,
+            epoch=self.step / self.in_epoch,
+            ratio=self.ratio,
+            loss=float(np.mean(recent)),
+            seconds=self.seconds,
+        )
+
+    def _save(self, path: Path) -> None:
+        momenta = {
+            name: self.optimiser.state[weight]["momentum_buffer"].numpy().copy()
+            for name, weight in self.network.weights.items()
+            if self.optimiser.state[weight].get("momentum_buffer") is not None
+        }
+        write_checkpoint(
+            path,
+            Checkpoint(
+                mark=self.mark,
+                step=self.step,
+                seconds=self.seconds,
+                losses=tuple(self.losses),
+                pending=tuple(self._pending),
+                weights=state(self.network),
+                momenta=momenta,
+            ),
+        )
+
+
+def _kept(network: Network, masks: Masks) -> dict[str, Tensor]:
+    """Masks as tensors, checked."""
+    found = {}
+    for name, mask in masks.items():
+        if name not in network.weights:
+            raise InputError(f"a mask for {name!r}, which is no weight", where="masks", remedy="name a weight")
+        weight = network.weights[name]
+        if np.shape(mask) != tuple(weight.shape):
+            raise InputError(
+                f"the mask of {name!r} is {np.shape(mask)}, the weight {tuple(weight.shape)}",
+                where="masks",
+                remedy="give one of the weight's shape",
+            )
+        found[name] = torch.from_numpy(np.asarray(mask) != 0).to(weight.dtype)
+    return found
+
+
+def _number(seed: int, step: int) -> int:
+    """A seed of its own for each step."""
+    return int(np.random.SeedSequence((seed, 2, step)).generate_state(1)[0])
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C lets the step end; a second one stops at once. Outside the main thread signals stay as they are."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    came = threading.Event()
+
+    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's arguments
+        if came.is_set():
+            raise KeyboardInterrupt
+        came.set()
+
+    old = signal.signal(signal.SIGINT, note)
+    try:
+        yield came.is_set
+    finally:
+        signal.signal(signal.SIGINT, old)

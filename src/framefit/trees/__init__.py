@@ -1,0 +1,1 @@
+"""Decision trees in place of layers: quantising, fitting, running and exporting them."""

@@ -1,0 +1,173 @@
+"""Boosting of oblivious trees on comparator bits, in two forms.
+
+Gradient boosting (Friedman, "Greedy Function Approximation: A Gradient Boosting Machine", Annals of
+Statistics 29, 2001, algorithm 1) with a vector of all outputs in each leaf. AdaBoost (Freund and Schapire,
+"A Decision-Theoretic Generalization of On-Line Learning", JCSS 55, 1997, figure 2) of trees whose leaf is one bit
+of one output; each vote counts the same, so that hardware counts bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import Record
+from framefit.core.trees import MAX_DEPTH
+from framefit.trees.growing import grow, leaf_numbers, leaf_sums
+from framefit.trees.losses import Loss, descent, mean_loss
+
+__all__ = ["Boosted", "Boosting", "DepthRule", "boost_vectors", "boost_votes", "depth_of"]
+
+Array = npt.NDArray[Any]
+DepthRule = Literal["bounded", "layers"]
+
+_BASE_DEPTH = 4  # two layers then have trees of 64 leaves, all that a table of six inputs holds
+_LEVEL_REACH = 0.5  # thresholds half-way between the levels -1, 0, 1
+_SHARPNESS = 4.0  # a score on its level is two units away from the nearest threshold
+_VOTE_STEP = 0.4  # of AdaBoost's exponent: half the log odds of a tree that errs on 31 %
+_CURVATURE_SMOOTHING = 1.0  # rows that a leaf's mean is drawn to 0 by
+
+
+class Boosting(Record, kw_only=True):
+    """How trees are fitted.
+
+    Attributes:
+        method: "gradient": vector leaves; "ada": votes.
+        trees: at most; of "ada" for each output.
+        depth: tests of a tree.
+        loss: that each tree descends; "exponential" is AdaBoost's own, and only its.
+        rate: of a tree's leaves that is taken, 0 to 1; votes are whole.
+        patience: trees without a better validation loss after which no more are grown; those behind the
+            best are pruned.
+        rows: at most that one tree's tests are chosen on, drawn anew for each.
+        sketch: sums of outputs that its tests are chosen on, at most.
+        least_rows: that a test has on both sides.
+    """
+
+    method: Literal["gradient", "ada"] = "gradient"
+    trees: int = 64
+    depth: int = MAX_DEPTH
+    loss: Loss = "squared"
+    rate: float = 0.3
+    patience: int = 12
+    rows: int = 8192
+    sketch: int = 8
+    least_rows: int = 8
+
+    def __post_init__(self) -> None:
+        if self.trees < 1 or not 1 <= self.depth <= MAX_DEPTH:
+            raise ValueError(f"{self.trees} trees of depth {self.depth}; depth is 1 .. {MAX_DEPTH}")
+        if self.method == "gradient" and self.loss == "exponential":
+            raise ValueError("the exponential loss is of 'ada': steps along its gradient grow without bound")
+        if not 0 < self.rate <= 1 or min(self.patience, self.rows, self.sketch, self.least_rows) < 1:
+            raise ValueError("rate is above 0 and at most 1; patience, rows, sketch and least_rows are at least 1")
+
+
+@dataclass
+class Boosted:
+    """Trees as they were grown: the training form.
+
+    Attributes:
+        tests: of each tree, candidates in order of levels.
+        leaves: of each tree, float32: leaves x outputs; of votes leaves x 1, values 0 or 1.
+        training, validation: mean loss after each tree that was grown (of votes: after each round).
+    """
+
+    tests: list[npt.NDArray[np.int64]]
+    leaves: list[Array]
+    training: list[float]
+    validation: list[float]
+
+
+def depth_of(layers: int, rule: DepthRule = "bounded") -> int:
+    """Depth of trees that stand for a number of layers: min(6, base + layers), or literally the number.
+
+    Args:
+        layers: replaced, at least 1.
+        rule: "layers" is the literal form; beyond 6 it is 6, for that is what an oblivious tree has.
+    """
+    return min(MAX_DEPTH, layers if rule == "layers" else _BASE_DEPTH + layers)
+
+
+def boost_vectors(
+    bits: tuple[Array, Array], targets: tuple[Array, Array], settings: Boosting, random: np.random.Generator
+) -> Boosted:
+    """Gradient boosting with vector leaves.
+
+    Args:
+        bits: candidates of the training and of the validation rows, uint8.
+        targets: rows x outputs of both, float32: levels -1, 0, 1, or any numbers with the squared loss.
+        settings: of the fit.
+        random: draws rows and sums of outputs.
+    """
+    score, held = np.zeros_like(targets[0]), np.zeros_like(targets[1])
+    made = Boosted([], [], [], [])
+    best = (_mean(settings, targets[1], held), 0)
+    for count in range(1, settings.trees + 1):
+        step = descent(settings.loss, targets[0], score, _LEVEL_REACH, _SHARPNESS).astype(np.float32)
+        tests = _grown(bits[0], step, settings, random)
+        leaf, size = leaf_numbers(bits[0], tests), 1 << len(tests)
+        rows = np.bincount(leaf, minlength=size).astype(np.float32)
+        leaves = leaf_sums(leaf, step, size) * (settings.rate / (rows + _CURVATURE_SMOOTHING))[:, None]
+        score += leaves[leaf]
+        held += leaves[leaf_numbers(bits[1], tests)]
+        made.tests.append(tests)
+        made.leaves.append(leaves)
+        made.training.append(_mean(settings, targets[0], score))
+        made.validation.append(_mean(settings, targets[1], held))
+        if made.validation[-1] < best[0]:
+            best = (made.validation[-1], count)
+        if count - best[1] >= settings.patience or not len(tests):
+            break
+    kept = max(best[1], 1)
+    del made.tests[kept:], made.leaves[kept:]
+    return made
+
+
+def boost_votes(
+    bits: tuple[Array, Array], targets: tuple[Array, Array], settings: Boosting, random: np.random.Generator
+) -> Boosted:
+    """AdaBoost with one bit a leaf, output by output; every output gets ``settings.trees``.
+
+    Args: as of :func:`boost_vectors`; targets are levels.
+
+    Returns:
+        Trees output by output; losses by round, mean over outputs.
+    """
+    outputs = targets[0].shape[1]
+    reach = _VOTE_STEP * settings.trees / 3  # a third of the votes decides for a level, as on a uniform scale
+    made = Boosted([], [], [], [])
+    losses = np.zeros((2, settings.trees))
+    for output in range(outputs):
+        score, held = (np.zeros(len(side), np.float32) for side in bits)
+        for turn in range(settings.trees):
+            step = descent(settings.loss, targets[0][:, output], score, reach, 1.0).astype(np.float32)
+            tests = _grown(bits[0], step[:, None], settings, random)
+            leaf = leaf_numbers(bits[0], tests)
+            votes = (leaf_sums(leaf, step[:, None], 1 << len(tests)) > 0).astype(np.float32)
+            score += _VOTE_STEP * (2 * votes[leaf, 0] - 1)
+            held += _VOTE_STEP * (2 * votes[leaf_numbers(bits[1], tests), 0] - 1)
+            made.tests.append(tests)
+            made.leaves.append(votes)
+            for place, (side, found) in enumerate(((targets[0], score), (targets[1], held))):
+                losses[place, turn] += mean_loss(settings.loss, side[:, output], found, reach, 1.0) / outputs
+    made.training, made.validation = losses[0].tolist(), losses[1].tolist()
+    return made
+
+
+def _grown(bits: Array, step: Array, settings: Boosting, random: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Tests for a step, chosen on some of the rows and on sums of outputs."""
+    if len(bits) > settings.rows:
+        drawn = np.sort(random.choice(len(bits), settings.rows, replace=False))
+        bits, step = bits[drawn], step[drawn]
+    if step.shape[1] > settings.sketch:
+        directions = random.standard_normal((step.shape[1], settings.sketch)).astype(np.float32)
+        step = step @ (directions / np.float32(np.sqrt(settings.sketch)))
+    return grow(bits, step, np.ones(len(bits), np.float32), settings.depth, settings.least_rows)
+
+
+def _mean(settings: Boosting, target: Array, score: Array) -> float:
+    return mean_loss(settings.loss, target, score, _LEVEL_REACH, _SHARPNESS)

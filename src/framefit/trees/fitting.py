@@ -1,0 +1,178 @@
+"""From examples of a group's input and output to the ensemble that stands for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.trees import Encoder, Ensemble, ObliviousTree, Patch, Scaled, TreeKind, accumulate, encode
+from framefit.errors import InputError
+from framefit.trees.boosting import Boosted, Boosting, boost_vectors, boost_votes
+from framefit.trees.growing import Candidates, leaf_numbers
+from framefit.trees.quantising import fit_encoder, fit_levels, fit_scale, quantised
+from framefit.trees.refitting import as_int8, refit
+
+__all__ = ["Fitted", "Place", "columns", "decoded", "draft", "fit_ensemble"]
+
+Array = npt.NDArray[Any]
+
+_RIDGES = (2.0, 8.0, 32.0, 128.0)  # rows that a leaf is drawn to 0 by
+_VALIDATION_RATIO = 0.15  # of the examples
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an ensemble stands in its model.
+
+    Attributes:
+        name: of the group.
+        input, output: tensors.
+        patch: of a group of convolutions: what one output position reads.
+    """
+
+    name: str
+    input: str
+    output: str
+    patch: Patch | None = None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """An ensemble and how it came about.
+
+    Attributes:
+        training, validation: loss after each tree that was grown.
+        kept: trees (of votes: for each output) after pruning.
+    """
+
+    ensemble: Ensemble
+    training: tuple[float, ...]
+    validation: tuple[float, ...]
+    kept: int
+
+
+def fit_ensemble(
+    x: Array,
+    y: Array,
+    place: Place,
+    settings: Boosting,
+    *,
+    seed: int = 0,
+    output_levels: int = 3,
+    input_levels: int = 3,
+    threshold: float | None = None,
+) -> Fitted:
+    """Fit trees on a group's inputs and outputs; examples held for validation are other ones than those fitted on.
+
+    Args:
+        x: examples x input shape, float32.
+        y: examples x output shape, float32.
+        place: in the model.
+        settings: of the boosting.
+        seed: of the split and of what boosting draws.
+        output_levels: 2, 3, or 0: whole numbers times a scale, not quantised further (only "gradient").
+        input_levels: 2 or 3.
+        threshold: of normalised values; ``None``: thresholds of least error.
+
+    Raises:
+        InputError: too few examples, or settings that exclude each other.
+    """
+    if len(x) != len(y) or len(x) < 8:
+        raise InputError(f"{len(x)} inputs and {len(y)} outputs", where=place.name, remedy="give 8 examples at least")
+    if input_levels not in (2, 3) or output_levels not in (0, 2, 3) or (settings.method == "ada" and not output_levels):
+        raise InputError(
+            f"{input_levels} levels in, {output_levels} out with {settings.method!r}",
+            where=place.name,
+            remedy="take 2 or 3 levels; outputs of 'gradient' may have 0: no levels",
+        )
+    random = np.random.default_rng(seed)
+    held = np.zeros(len(x), bool)
+    held[random.permutation(len(x))[: max(1, round(_VALIDATION_RATIO * len(x)))]] = True
+    x, y = x.astype(np.float32, copy=False), y.astype(np.float32, copy=False)
+    encoder = fit_encoder(columns(x, place.patch), 3 if input_levels == 3 else 2, threshold)
+    empty = draft(place, encoder, x.shape[1:], y.shape[1:])
+    words, rows = encode(empty, x), columns(y, place.patch)
+    out = np.repeat(held, empty.positions)
+    candidates = Candidates.of(words[~out])
+    bits = candidates.bits, candidates.like(words[out])
+    if output_levels:
+        target = quantised(rows, 3 if output_levels == 3 else 2, threshold).astype(np.float32)
+    else:
+        middle, spread = rows.mean(axis=0), rows.std(axis=0)
+        target = (rows - middle) / np.where(spread > 0, spread, 1)
+    boost = boost_vectors if settings.method == "gradient" else boost_votes
+    boosted = boost(bits, (target[~out], target[out]), settings, random)
+    if settings.method == "gradient" and settings.loss == "squared":
+        boosted.leaves = _refitted(boosted, candidates.like(words), target, out)
+    grown = _grown(boosted, candidates, settings)
+    kind: TreeKind = "vector" if settings.method == "gradient" else "vote"
+    ensemble = decoded(msgspec.structs.replace(empty, kind=kind, trees=grown), words, rows, output_levels)
+    return Fitted(ensemble, tuple(boosted.training), tuple(boosted.validation), ensemble.trees_each)
+
+
+def _refitted(boosted: Boosted, bits: Array, target: Array, held: npt.NDArray[np.bool_]) -> list[Array]:
+    """Leaves by the ridge with the least error on held rows, fitted again on these, too: the tests are settled."""
+    leaf = np.stack([leaf_numbers(bits, tests) for tests in boosted.tests], axis=1)
+    sizes = [len(table) for table in boosted.leaves]
+    errors = []
+    for ridge in _RIDGES:
+        leaves = refit(leaf[~held], sizes, target[~held], boosted.leaves, ridge)
+        told = sum(table[leaf[held, tree]] for tree, table in enumerate(leaves))
+        errors.append(float(((target[held] - told) ** 2).mean()))
+    return refit(leaf, sizes, target, boosted.leaves, _RIDGES[int(np.argmin(errors))])
+
+
+def columns(x: Array, patch: Patch | None) -> Array:
+    """Values by channel, or by feature: rows x columns."""
+    return x.reshape(len(x), -1) if patch is None else np.moveaxis(x, 1, -1).reshape(-1, x.shape[1])
+
+
+def draft(place: Place, encoder: Encoder, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Ensemble:
+    """The ensemble with no test yet: what encodes."""
+    outputs = output_shape[0] if place.patch else math.prod(output_shape)
+    return Ensemble(
+        name=place.name,
+        input=place.input,
+        output=place.output,
+        input_shape=tuple(input_shape),
+        output_shape=tuple(output_shape),
+        kind="vector",
+        encoder=encoder,
+        patch=place.patch,
+        trees=(ObliviousTree(inputs=(), bits=(), leaves=(0,) * outputs),),
+        scaled=Scaled(bias=(0,) * outputs, scale=(1.0,) * outputs),
+    )
+
+
+def decoded(ensemble: Ensemble, words: Array, rows: Array, levels: int) -> Ensemble:
+    """The ensemble with thresholds, or without levels scales, from what its sums tell of the outputs.
+
+    Args:
+        ensemble: however its sums are decoded.
+        words: rows x features.
+        rows: rows x outputs: the outputs there.
+        levels: 2, 3, or 0.
+    """
+    sums = accumulate(ensemble, words)
+    if not levels:
+        return msgspec.structs.replace(ensemble, levels=None, scaled=fit_scale(sums, rows))
+    return msgspec.structs.replace(ensemble, levels=fit_levels(sums, rows, 3 if levels == 3 else 2), scaled=None)
+
+
+def _grown(boosted: Boosted, candidates: Candidates, settings: Boosting) -> tuple[ObliviousTree, ...]:
+    """Trees with whole numbers in their leaves."""
+    votes = settings.method == "ada"
+    tables = [table.astype(np.int8) for table in boosted.leaves] if votes else as_int8(boosted.leaves)
+    return tuple(
+        ObliviousTree(
+            inputs=tuple(candidates.feature[tests].tolist()),
+            bits=tuple(candidates.bit[tests].tolist()),
+            leaves=tuple(table.ravel().tolist()),
+        )
+        for tests, table in zip(boosted.tests, tables, strict=True)
+    )

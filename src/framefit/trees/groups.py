@@ -1,0 +1,111 @@
+"""Where trees can stand in a model: boundaries that one tensor crosses, and what a position reads between two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from framefit.core.model import Model, Node
+from framefit.core.trees import Patch
+
+__all__ = ["Boundary", "boundaries", "patch_between"]
+
+_WEIGHTED = {"Conv", "Gemm", "MatMul"}
+_ALIKE = {"Relu", "Add", "BatchNormalization", "Clip", "Identity", "Sigmoid", "HardSwish", "HardSigmoid", "LeakyRelu",
+          "Mul", "Sub", "Tanh", "Elu", "PRelu", "Softplus"}  # fmt: skip
+_WINDOWS = {"Conv", "MaxPool", "AveragePool"}
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A place where one tensor leads from all layers before to all layers behind.
+
+    Attributes:
+        tensor: its name.
+        shape: of one example.
+        position: layers before it.
+        weighted: layers with weights before it.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    position: int
+    weighted: int
+
+
+def boundaries(model: Model) -> tuple[Boundary, ...]:
+    """Those of a model with one input, in order: behind each layer with weights the one where its values are final.
+
+    That is behind normalisation and activation, but in front of what changes the tensor's shape.
+    """
+    if len(model.inputs) != 1 or not model.inputs[0].shape:
+        return ()
+    weighted = [any(node.op in _WEIGHTED for node in nodes) for nodes in model.nodes]
+    found: dict[int, Boundary] = {0: Boundary(model.inputs[0].name, model.inputs[0].shape[1:], 0, 0)}
+    for cut in model.cuts:
+        tensor = cut.tensors[0] if len(cut.tensors) == 1 and cut.obstacle is None else None
+        if tensor is None or not tensor.shape or len(tensor.shape) < 2 or tensor.dtype != "float32":
+            continue
+        count = sum(weighted[: cut.position])
+        if count and (count not in found or found[count].shape == tensor.shape[1:]):
+            found[count] = Boundary(tensor.name, tensor.shape[1:], cut.position, count)
+    return tuple(found.values())
+
+
+def patch_between(model: Model, start: Boundary, end: Boundary) -> Patch | None:
+    """What one position of the end reads of the start; ``None``: they are no pictures, or every position reads all."""
+    if len(start.shape) != 3 or len(end.shape) != 3:
+        return None
+    reach = {start.tensor: (0, 0, 1, 0, 0, 1)}  # up, down, vertical stride; left, right, horizontal stride
+    for nodes in model.nodes[start.position : end.position]:
+        for node in nodes:
+            if not _follow(node, reach):
+                return None
+    if end.tensor not in reach:
+        return None
+    up, down, step, left, right, across = reach[end.tensor]
+    kernel = (up + down + 1, left + right + 1)
+    if math.prod(kernel) >= math.prod(start.shape[1:]) and math.prod(end.shape[1:]) == 1:
+        return None
+    bottom = (end.shape[1] - 1) * step + kernel[0] - start.shape[1] - up
+    end_right = (end.shape[2] - 1) * across + kernel[1] - start.shape[2] - left
+    if bottom < 0 or end_right < 0:  # the last rows or columns are not read: nothing to pad
+        bottom, end_right = max(bottom, 0), max(end_right, 0)
+    border = max(up, left, bottom, end_right) > 0
+    return Patch(kernel=kernel, stride=(step, across), padding=(up, left, bottom, end_right), border=border)
+
+
+def _follow(node: Node, reach: dict[str, tuple[int, int, int, int, int, int]]) -> bool:
+    """Note what a node's output reads; False for one that mixes positions in another way."""
+    known = [reach[operand.name] for operand in node.inputs if operand is not None and operand.name in reach]
+    if not known:
+        return all(operand is None or operand.constant for operand in node.inputs)
+    merged = tuple(max(sides) for sides in zip(*known, strict=True))
+    if any((one[2], one[5]) != (merged[2], merged[5]) for one in known):
+        return False
+    up, down, step, left, right, across = merged
+    if node.op in _WINDOWS:
+        kernel = _pair(node, "kernel_shape", 0)
+        if kernel == (0, 0):
+            return False
+        stride, dilation = _pair(node, "strides", 1), _pair(node, "dilations", 1)
+        pads = node.attributes.get("pads", (0, 0, 0, 0))
+        if not isinstance(pads, tuple) or len(pads) != 4 or node.attributes.get("auto_pad", "NOTSET") != "NOTSET":
+            return False
+        top, before = int(pads[0]), int(pads[1])
+        up, down = up + top * step, down + (dilation[0] * (kernel[0] - 1) - top) * step
+        left, right = left + before * across, right + (dilation[1] * (kernel[1] - 1) - before) * across
+        step, across = step * stride[0], across * stride[1]
+    elif node.op not in _ALIKE:
+        return False
+    reach[node.outputs[0].name] = (up, down, step, left, right, across)
+    return True
+
+
+def _pair(node: Node, name: str, default: int) -> tuple[int, int]:
+    found = node.attributes.get(name, (default, default))
+    values: Sequence[object] = found if isinstance(found, tuple) else ()
+    if len(values) != 2 or not all(isinstance(value, int) for value in values):
+        return default, default
+    return int(str(values[0])), int(str(values[1]))

@@ -1,0 +1,1 @@
+"""Trees as circuits that add, select and switch: built, simulated, written out and counted. Alone imports Amaranth."""

@@ -1,0 +1,346 @@
+"""The programmable core: one comparator that walks many trees at once, a node a cycle.
+
+A token is a tree's place K and the bank of its row. It goes round
+
+    any ─► node memory ─► input memory ─► compare and select ─► switch ─┬─ K < N ─► any
+                                                                        └─ leaf memory ─► sums
+
+and while it waits for a memory other tokens are elsewhere in the ring: with as many trees under way
+as the ring has steps, every cycle ends a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.errors import InputError
+from framefit.trees.hardware.extra import (
+    Array,
+    Cat,
+    Const,
+    In,
+    Module,
+    Out,
+    Shape,
+    Signal,
+    Value,
+    bits_for,
+    data,
+    signed,
+    stream,
+    unsigned,
+    wiring,
+)
+from framefit.trees.hardware.program import TreeProgram
+from framefit.trees.hardware.units import Any, Fork, Join, Lookup, Switch, observed_latency
+
+__all__ = ["LEAF_MEMORY", "LIMITS", "NODE_MEMORY", "ProgrammableCore"]
+
+LANES = 8
+"""Words that enter in one cycle; a power of two, so that a row is in before the one before it is done."""
+
+_WORD_BITS = 2
+_MOST_BANKS = 8
+
+NODE_MEMORY, LEAF_MEMORY, LIMITS = range(3)
+"""Where the ``load`` port writes: limits are N at address 0 and the number of trees at address 1."""
+
+
+class ProgrammableCore(wiring.Component):  # type: ignore[misc]
+    """Walks the trees that its memories hold.
+
+    Ports:
+        words: rows of words, ``LANES`` at once, the first feature's lowest; a row begins at a new beat.
+        sums: a row's sums, the first output's lowest, ``sum_bits`` each, signed; in the order of the rows.
+        load: words of the memories, for another program; at rest only.
+
+    Args:
+        program: what the memories hold at first.
+        nodes, leaves: room in the memories; default: the program's.
+        registered: whether memories have a register behind them. Joins follow what is observed.
+
+    Attributes:
+        ring: cycles once round, and so the trees that have to be under way.
+    """
+
+    def __init__(
+        self, program: TreeProgram, *, nodes: int | None = None, leaves: int | None = None, registered: bool = False
+    ) -> None:
+        self.program = program
+        self._room = max(nodes or 0, len(program.nodes)), max(leaves or 0, len(program.leaves))
+        self._registered = registered
+        self._latency = observed_latency(registered=registered)
+        self.ring = 2 * self._latency + 1
+        self.beats = -(-program.features // LANES)
+        place = bits_for(sum(self._room))
+        self._banks = _banks(program.trees, self.ring)
+        bank = bits_for(self._banks - 1)
+        self._token = data.StructLayout({"place": place, "bank": bank})
+        self._node = data.StructLayout(
+            {"x": bits_for(program.features - 1), "a": _WORD_BITS, "l": 1, "h": 1, "i0": place, "i1": place}
+        )
+        value = unsigned(1) if program.kind == "vote" else signed(8)
+        self._values = program.outputs if program.kind == "vector" else 1
+        self._leaf = data.StructLayout(
+            {"output": bits_for(program.outputs - 1), "values": data.ArrayLayout(value, self._values)}
+        )
+        bits = max(Shape.cast(layout).width for layout in (self._node, self._leaf))
+        load = data.StructLayout({"memory": 2, "address": place, "data": bits})
+        super().__init__(
+            {
+                "words": In(stream.Signature(LANES * _WORD_BITS)),
+                "sums": Out(stream.Signature(program.sum_bits * program.outputs)),
+                "load": In(stream.Signature(load)),
+            }
+        )
+
+    def contents(self, program: TreeProgram) -> tuple[list[dict[str, int]], list[dict[str, object]]]:
+        """Words of the node and the leaf memory.
+
+        Raises:
+            InputError: the program is larger than the core, or has other inputs or outputs.
+        """
+        own = self.program
+        same = (own.features, own.outputs, own.kind) == (program.features, program.outputs, program.kind)
+        if not same or len(program.nodes) > self._room[0] or len(program.leaves) > self._room[1]:
+            raise InputError(
+                f"a program of {len(program.nodes)} nodes, {len(program.leaves)} leaves, {program.features} features "
+                f"and {program.outputs} outputs ({program.kind}) for a core of {self._room[0]}, {self._room[1]}, "
+                f"{own.features} and {own.outputs} ({own.kind})",
+                remedy="build a core with more room, or for these inputs and outputs",
+            )
+        if program.sum_bits > own.sum_bits:
+            raise InputError(
+                f"sums of {program.sum_bits} bits for a core of {own.sum_bits}",
+                remedy="build the core for the program with the most trees",
+            )
+        nodes = [{"x": n.x, "a": n.a, "l": n.l, "h": n.h, "i0": n.i0, "i1": n.i1} for n in program.nodes]
+        leaves: list[dict[str, object]] = [{"output": o, "values": list(values)} for o, values in program.leaves]
+        return nodes, leaves
+
+    def load_beats(self, program: TreeProgram) -> Iterator[dict[str, int]]:
+        """What to write through ``load``, beat by beat, for another program.
+
+        Raises:
+            InputError: it does not fit.
+        """
+        nodes, leaves = self.contents(program)
+        for number, layout, words in ((NODE_MEMORY, self._node, nodes), (LEAF_MEMORY, self._leaf, leaves)):
+            for address, word in enumerate(words):
+                yield {"memory": number, "address": address, "data": Const.cast(layout.const(word)).value}
+        for address, limit in enumerate((len(program.nodes), program.trees)):
+            yield {"memory": LIMITS, "address": address, "data": limit}
+
+    def beats_of(self, words: npt.NDArray[np.uint8]) -> list[int]:
+        """Payloads of ``words`` for rows x features."""
+        padded = np.zeros((len(words), self.beats * LANES), np.int64)
+        padded[:, : words.shape[1]] = words
+        weights = 1 << np.arange(LANES) * _WORD_BITS
+        beats: list[int] = (padded.reshape(-1, LANES) @ weights).tolist()
+        return beats
+
+    def sums_of(self, payload: int) -> list[int]:
+        """The sums in a payload of ``sums``."""
+        bits = self.program.sum_bits
+        parts = [payload >> place * bits & (1 << bits) - 1 for place in range(self.program.outputs)]
+        return [part - (part >> bits - 1 << bits) for part in parts]
+
+    def payload_of(self, sums: list[int]) -> int:
+        """The payload of ``sums`` that holds these."""
+        bits = self.program.sum_bits
+        return sum((value & (1 << bits) - 1) << place * bits for place, value in enumerate(sums))
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002
+        """The circuit."""
+        module = Module()
+        limit = Signal(self._token["place"].shape, init=len(self.program.nodes))
+        trees = Signal(self._token["place"].shape, init=self.program.trees)
+        nodes, leaves = self._memories(module, limit, trees)
+        banks = _Rows(module, trees, self._banks)
+        inputs = self._entrance(module, banks)
+        token = self._ring(module, banks, (nodes, inputs), limit)
+        self._exit(module, banks, leaves, token, limit)
+        return module
+
+    def _memories(self, module: Module, limit: Signal, trees: Signal) -> tuple[Lookup, Lookup]:
+        """Node and leaf memory, and the port that loads them."""
+        memories = []
+        load = self.load
+        module.d.comb += load.ready.eq(1)
+        nodes, leaves = self.contents(self.program)
+        kept: tuple[tuple[data.StructLayout, Sequence[object]], ...] = ((self._node, nodes), (self._leaf, leaves))
+        for number, (layout, words) in enumerate(kept):
+            found = Lookup(layout, words, depth=max(2, self._room[number]), registered=self._registered)
+            module.submodules["nodes" if number == NODE_MEMORY else "leaves"] = found
+            module.d.comb += [
+                found.write_address.eq(load.payload.address),
+                found.write_data.as_value().eq(load.payload.data),
+                found.write.eq(load.valid & (load.payload.memory == number)),
+            ]
+            memories.append(found)
+        with module.If(load.valid & (load.payload.memory == LIMITS)):
+            with module.If(load.payload.address[0]):
+                module.d.sync += trees.eq(load.payload.data)
+            with module.Else():
+                module.d.sync += limit.eq(load.payload.data)
+        return memories[0], memories[1]
+
+    def _entrance(self, module: Module, banks: _Rows) -> Lookup:
+        """Rows go into the banks of the input memory."""
+        depth = self._banks << bits_for(self.beats - 1)
+        inputs = Lookup(unsigned(LANES * _WORD_BITS), [], depth=depth, registered=self._registered)
+        module.submodules.inputs = inputs
+        beat = Signal(range(max(2, self.beats)))
+        taken = self.words.valid & self.words.ready
+        module.d.comb += [
+            self.words.ready.eq(~banks.full[banks.entering]),
+            inputs.write_address.eq(Cat(beat, banks.entering)[: len(inputs.write_address)]),
+            inputs.write_data.eq(self.words.payload),
+            inputs.write.eq(taken),
+        ]
+        with module.If(taken):
+            module.d.sync += beat.eq(beat + 1)
+            with module.If(beat == self.beats - 1):
+                module.d.sync += beat.eq(0)
+                banks.enter()
+        return inputs
+
+    def _ring(self, module: Module, banks: _Rows, memories: tuple[Lookup, Lookup], limit: Signal) -> stream.Interface:
+        """Any, fork, join, compare, switch; tokens at leaves are what comes out."""
+        nodes, inputs = memories
+        merge, switch = Any(self._token), Switch(self._token)
+        first, first_join = Fork(self._token), Join(self._token, self._latency)
+        walking = data.StructLayout({"node": self._node, "bank": self._token["bank"].shape})
+        second, second_join = Fork(walking), Join(walking, self._latency)
+        module.submodules.any, module.submodules.switch = merge, switch
+        module.submodules.node_fork, module.submodules.node_join = first, first_join
+        module.submodules.input_fork, module.submodules.input_join = second, second_join
+        wiring.connect(module, merge.o, first.i)
+        wiring.connect(module, first.join, first_join.i)
+        wiring.connect(module, second.join, second_join.i)
+        wiring.connect(module, switch.inner, merge.loop)
+        banks.issue(merge.new)
+        lane_bits = LANES.bit_length() - 1
+        asked = second.memory.payload
+        beat_bits = len(inputs.address) - bits_for(self._banks - 1)
+        beat = Cat(asked.node.x[lane_bits:], Const(0, beat_bits))[:beat_bits]
+        module.d.comb += [
+            nodes.address.eq(first.memory.payload.place),
+            second.i.valid.eq(first_join.o.valid),
+            second.i.payload.node.eq(nodes.data),
+            second.i.payload.bank.eq(first_join.o.payload.bank),
+            inputs.address.eq(Cat(beat, asked.bank)),
+            switch.limit.eq(limit),
+        ]
+        held = second_join.o.payload
+        word = inputs.data.word_select(held.node.x[:lane_bits], _WORD_BITS)
+        module.d.sync += [
+            switch.i.valid.eq(second_join.o.valid),
+            switch.i.payload.bank.eq(held.bank),
+            switch.i.payload.place.eq(_selected(held.node, word)),
+        ]
+        return switch.leaf
+
+    def _exit(self, module: Module, banks: _Rows, leaves: Lookup, token: stream.Interface, limit: Signal) -> None:
+        """Leaves are added to their row's sums, and sums given out."""
+        program = self.program
+        fork, join = Fork(self._token), Join(self._token, self._latency)
+        module.submodules.leaf_fork, module.submodules.leaf_join = fork, join
+        module.d.comb += [
+            fork.i.valid.eq(token.valid),
+            fork.i.payload.eq(token.payload),
+            leaves.address.eq(fork.memory.payload.place - limit),
+        ]
+        wiring.connect(module, fork.join, join.i)
+        shape = signed(program.sum_bits)
+        sums = [[Signal(shape, name=f"sum{bank}_{o}") for o in range(program.outputs)] for bank in range(self._banks)]
+        for bank, row in enumerate(sums):
+            with module.If(join.o.valid & (join.o.payload.bank == bank)):
+                if program.kind == "vector":
+                    module.d.sync += [total.eq(total + leaves.data["values"][o]) for o, total in enumerate(row)]
+                else:
+                    total = Array(row)[leaves.data.output]
+                    module.d.sync += total.eq(total + leaves.data["values"][0])
+        with module.If(join.o.valid):
+            banks.arrive(join.o.payload.bank)
+        module.d.comb += [
+            self.sums.valid.eq(banks.done),
+            self.sums.payload.eq(Array([Cat(*row) for row in sums])[banks.leaving]),
+        ]
+        with module.If(self.sums.valid & self.sums.ready):
+            for bank, row in enumerate(sums):
+                with module.If(banks.leaving == bank):
+                    module.d.sync += [total.eq(0) for total in row]
+            banks.leave()
+
+
+def _banks(trees: int, ring: int) -> int:
+    """Rows under way at once, a power of two: while one enters, the others have trees for twice the ring."""
+    banks = 2
+    while banks < _MOST_BANKS and trees * (banks - 1) < 2 * ring:
+        banks *= 2
+    return banks
+
+
+def _selected(node: data.View, word: Value) -> Value:
+    """The place that a node leads to: its slice of the word, compared with its reference."""
+    part = (word >> node.l)[:_WORD_BITS]
+    part = part & Cat(Const(1, 1), node.h != node.l)
+    return Array([node.i0, node.i1])[part > node.a]
+
+
+class _Rows:
+    """Which bank a row enters, is walked in, and leaves; all in turns, so that rows keep their order."""
+
+    def __init__(self, module: Module, trees: Signal, banks: int) -> None:
+        self._module = module
+        self._trees = trees
+        self.full = Array(Signal(name=f"full{bank}") for bank in range(banks))
+        self._awaited = Array(Signal(trees.shape(), name=f"awaited{bank}") for bank in range(banks))
+        self.entering, self._walking, self.leaving = (
+            Signal(range(banks), name=name) for name in ("entering", "walking", "leaving")
+        )
+        self._begun = Array(Signal(name=f"begun{bank}") for bank in range(banks))
+        self._tree = Signal(trees.shape())
+
+    def enter(self) -> None:
+        """The last beat of a row comes in."""
+        self._module.d.sync += [
+            self.full[self.entering].eq(1),
+            self._begun[self.entering].eq(0),
+            self._awaited[self.entering].eq(self._trees),
+            self.entering.eq(self.entering + 1),
+        ]
+
+    def issue(self, new: stream.Interface) -> None:
+        """A token for each tree of a row that is in."""
+        module = self._module
+        module.d.comb += [
+            new.valid.eq(self.full[self._walking] & ~self._begun[self._walking]),
+            new.payload.place.eq(self._tree),
+            new.payload.bank.eq(self._walking),
+        ]
+        with module.If(new.valid & new.ready):
+            module.d.sync += self._tree.eq(self._tree + 1)
+            with module.If(self._tree + 1 == self._trees):
+                module.d.sync += [
+                    self._tree.eq(0),
+                    self._begun[self._walking].eq(1),
+                    self._walking.eq(self._walking + 1),
+                ]
+
+    def arrive(self, bank: Value) -> None:
+        """A leaf of the bank's row was found."""
+        self._module.d.sync += self._awaited[bank].eq(self._awaited[bank] - 1)
+
+    @property
+    def done(self) -> Value:
+        """Whether the row that leaves next has all its leaves."""
+        return self.full[self.leaving] & (self._awaited[self.leaving] == 0)
+
+    def leave(self) -> None:
+        """The sums of the row were taken."""
+        self._module.d.sync += [self.full[self.leaving].eq(0), self.leaving.eq(self.leaving + 1)]

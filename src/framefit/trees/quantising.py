@@ -1,0 +1,160 @@
+"""Two or three levels of a number: where their thresholds lie, and what the levels stand for.
+
+The thresholds +-0.66 on normalised values are the literal form. Those with the least squared error make
+quantised and original tensor most similar: with each level at the mean of its values, the squared cosine
+between the two is one minus the error's part of the tensor's square (Lloyd, "Least squares quantization in
+PCM", IEEE Trans. Information Theory 28, 1982, section VI).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.trees import Encoder, Levels, Scaled
+
+__all__ = ["LITERAL_THRESHOLD", "fit_encoder", "fit_levels", "fit_scale", "quantised", "restored", "similarity"]
+
+Array = npt.NDArray[Any]
+LevelCount = Literal[2, 3]
+
+LITERAL_THRESHOLD = 0.66
+"""Of normalised values: a normal variable is then in each of the ternary levels 25, 49 and 25 % of the time."""
+
+_CANDIDATES = 64  # places of a threshold that are tried: every 1.6th percentile
+
+
+def fit_encoder(columns: Array, levels: LevelCount = 3, threshold: float | None = None) -> Encoder:
+    """Comparators for the input of a group.
+
+    Args:
+        columns: examples x channels or features, float32.
+        levels: 2 (binary) or 3 (ternary).
+        threshold: of normalised values; ``None``: the thresholds of least squared error.
+    """
+    if threshold is None:
+        low, high = _best_thresholds(columns, columns, levels)
+    else:
+        middle, spread = columns.mean(axis=0, dtype=np.float64), columns.std(axis=0, dtype=np.float64)
+        reach = threshold * spread if levels == 3 else 0 * spread
+        low, high = middle - reach, middle + reach
+    low, high = low.astype(np.float32), high.astype(np.float32)
+    return Encoder(low=tuple(low.tolist()), high=tuple(high.tolist()))
+
+
+def fit_levels(sums: Array, y: Array, levels: LevelCount = 3) -> Levels:
+    """Thresholds of trees' sums, and what each level stands for.
+
+    Args:
+        sums: rows x outputs, whole numbers.
+        y: rows x outputs: what the sums are to tell; a level's value is the mean of it.
+        levels: 2 or 3.
+    """
+    below, above = _best_thresholds(sums, y, levels)
+    low, high = (np.floor(side).astype(np.int64) + 1 for side in (below, above))  # sum > t is sum >= floor(t) + 1
+    found = (sums >= low).astype(np.int64) + (sums >= high)
+    means = _means(found, y)
+    return Levels(
+        low=tuple(low.tolist()),
+        high=tuple(high.tolist()),
+        values=tuple((row[0], row[1], row[2]) for row in means.T.astype(np.float32).tolist()),
+    )
+
+
+def fit_scale(sums: Array, rows: Array) -> Scaled:
+    """The line through sums and outputs of least squared error; its offset is whole, in units of the sum.
+
+    Args:
+        sums: rows x outputs, whole numbers.
+        rows: rows x outputs, what they are to tell.
+    """
+    middle, spread = sums.mean(axis=0, dtype=np.float64), sums.std(axis=0, dtype=np.float64)
+    mean = rows.mean(axis=0, dtype=np.float64)
+    together = ((sums - middle) * (rows - mean)).mean(axis=0, dtype=np.float64)
+    flat = (spread == 0) | (together <= 0)
+    scale = np.where(flat, np.where(mean == 0, 1, np.abs(mean)), together / np.where(spread > 0, spread, 1) ** 2)
+    scale = scale.astype(np.float32)
+    bias = np.clip(np.rint(mean / scale - middle), -(2**30), 2**30).astype(np.int64)
+    return Scaled(bias=tuple(bias.tolist()), scale=tuple(scale.tolist()))
+
+
+def quantised(y: Array, levels: LevelCount = 3, threshold: float | None = None) -> npt.NDArray[np.int8]:
+    """Levels -1, 0, 1 of each column of examples x outputs; binary: -1 and 1."""
+    encoder = fit_encoder(y, levels, threshold)
+    low, high = np.asarray(encoder.low, np.float32), np.asarray(encoder.high, np.float32)
+    return (y > low).astype(np.int8) + (y > high).astype(np.int8) - np.int8(1)
+
+
+def restored(levels: Array, original: Array) -> npt.NDArray[np.float64]:
+    """Levels with the best value for each of a column: the mean of what it stands for.
+
+    Args:
+        levels: rows x columns, -1, 0 or 1.
+        original: rows x columns.
+    """
+    found = levels.astype(np.int64) + 1
+    values: npt.NDArray[np.float64] = np.take_along_axis(_means(found, original), found, axis=0)
+    return values
+
+
+def similarity(levels: Array, original: Array) -> float:
+    """Cosine between a tensor and its quantised form with the best value for each level of a column, 0 to 1.
+
+    Args:
+        levels: rows x columns, -1, 0 or 1.
+        original: rows x columns.
+    """
+    values = restored(levels, original)
+    length = np.linalg.norm(original) * np.linalg.norm(values)
+    return float((original * values).sum() / length) if length else 1.0
+
+
+def _means(found: npt.NDArray[np.int64], y: Array) -> npt.NDArray[np.float64]:
+    """Mean of each column where its level is 0, 1, 2: 3 x columns; of a level that never occurs the neighbours' one."""
+    counts = np.stack([(found == level).sum(axis=0) for level in range(3)])
+    totals = np.stack([np.where(found == level, y, 0).sum(axis=0, dtype=np.float64) for level in range(3)])
+    means = totals / np.maximum(counts, 1)
+    overall = y.mean(axis=0, dtype=np.float64)
+    ends = np.where(counts[[0, 2]] > 0, means[[0, 2]], np.where(counts[1] > 0, means[1], overall))
+    middle = np.where(counts[1] > 0, means[1], ends.mean(axis=0))
+    return np.stack([ends[0], middle, ends[1]])
+
+
+def _best_thresholds(x: Array, y: Array, levels: LevelCount) -> tuple[Array, Array]:
+    """Thresholds of each column of ``x`` that leave the least squared error of ``y`` around its levels' means.
+
+    All pairs of candidates are compared: x is cut at quantiles of its distinct values.
+    """
+    low, high = np.empty(x.shape[1]), np.empty(x.shape[1])
+    for column in range(x.shape[1]):
+        values = np.unique(x[:, column]).astype(np.float64)
+        cuts = (values[:-1] + values[1:]) / 2 if len(values) > 1 else values
+        if len(cuts) > _CANDIDATES:
+            spread = np.quantile(x[:, column], np.linspace(0, 1, _CANDIDATES + 2)[1:-1])
+            places = np.unique(np.clip(np.searchsorted(values, spread), 0, len(cuts) - 1))
+            cuts = cuts[places]
+        low[column], high[column] = _best_pair(x[:, column], y[:, column], cuts, levels)
+    return low, high
+
+
+def _best_pair(x: Array, y: Array, cuts: Array, levels: LevelCount) -> tuple[float, float]:
+    """The cuts between which and beside which the means of ``y`` explain most of its square."""
+    cell = np.searchsorted(cuts, x.astype(np.float64), side="left")  # cell k: cuts[k - 1] < x <= cuts[k]
+    count = np.cumsum(np.bincount(cell, minlength=len(cuts) + 1)).astype(np.float64)
+    total = np.cumsum(np.bincount(cell, weights=y, minlength=len(cuts) + 1))
+
+    def explained(sums: Array, counts: Array) -> Array:
+        squares: Array = np.divide(sums**2, counts, out=np.zeros_like(sums), where=counts > 0)
+        return squares
+
+    left = explained(total[:-1], count[:-1])
+    right = explained(total[-1] - total[:-1], count[-1] - count[:-1])
+    if levels == 2:
+        best = int(np.argmax(left + right))
+        return float(cuts[best]), float(cuts[best])
+    middle = explained(total[None, :-1] - total[:-1, None], count[None, :-1] - count[:-1, None])
+    gain = np.triu(left[:, None] + middle + right[None, :])
+    first, second = np.unravel_index(int(np.argmax(gain)), gain.shape)
+    return float(cuts[first]), float(cuts[second])

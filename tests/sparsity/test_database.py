@@ -1,0 +1,159 @@
+"""Statistics of layers, the database made of them, and what an assignment is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from framefit.core.model import GraphBuilder, Model, listing
+from framefit.errors import InputError
+from framefit.sparsity.channels import find_groups
+from framefit.sparsity.database import Database, build_channels, build_layers, read_database
+from framefit.sparsity.evaluation import Evaluator
+from framefit.sparsity.layers import WeightLayer, find_layers
+from framefit.sparsity.ledger import Ledger
+from framefit.sparsity.statistics import LayerStatistics, activation_zeros, collect
+from framefit.training.data import Examples
+from framefit.training.network import to_torch
+
+RANDOM = np.random.default_rng(0)
+INPUTS = RANDOM.standard_normal((24, 3, 7, 7)).astype(np.float32)
+
+
+def network() -> Model:
+    """Strided, dilated, grouped and depthwise convolutions with odd padding, and a classifier."""
+    b = GraphBuilder("net", 1)
+    x = b.conv(b.input("image", (1, 3, 7, 7)), 8, norm=True, activation="Relu")
+    x = b.conv(x, 8, stride=2, norm=True, activation="Relu")
+    x = b.conv(x, 8, groups=8, dilation=2, norm=True, activation="Relu")
+    x = b.conv(x, 12, groups=2, activation="Relu")
+    x = b.conv(b.conv(x, 10, kernel=1, activation="Relu"), 6, activation="Relu")
+    b.output(b.dense(b.op("Flatten", b.op("GlobalAveragePool", x)), 4), "classes")
+    return b.build()
+
+
+MODEL = network()
+WRITTEN = listing(MODEL)
+LAYERS: tuple[WeightLayer, ...] = find_layers(WRITTEN.nodes, WRITTEN.arrays)[0]
+
+
+@pytest.fixture(scope="module")
+def statistics() -> dict[str, LayerStatistics]:
+    """Of the network's layers."""
+    ledger = Ledger()
+    found = collect(to_torch(MODEL), LAYERS, INPUTS, ledger, seed=0)
+    assert ledger.images_forwarded == 4 * len(INPUTS)
+    return found
+
+
+@pytest.fixture(scope="module")
+def database(statistics: dict[str, LayerStatistics]) -> Database:
+    """Zeros anywhere."""
+    return build_layers(LAYERS, WRITTEN.arrays, statistics)
+
+
+def test_hessians_are_of_what_the_sums_run_over(statistics: dict[str, LayerStatistics]) -> None:
+    """They tell the squared error of a layer's output exactly: weights changed, outputs compared."""
+    import torch
+
+    net = to_torch(MODEL)
+    seen: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+    handles = [
+        net.node(layer.name).register_forward_hook(lambda _, i, o, name=layer.name: seen.update({name: (i[0], o)}))
+        for layer in LAYERS
+    ]
+    with torch.no_grad():
+        net.eval()(torch.from_numpy(INPUTS))
+        for handle in handles:
+            handle.remove()
+        for layer in LAYERS:
+            weight = WRITTEN.arrays[layer.weight]
+            change = np.random.default_rng(1).standard_normal(weight.shape).astype(np.float32)
+            data, output = seen[layer.name]
+            net.weights[layer.weight] += torch.from_numpy(change)
+            moved = net.node(layer.name)(data)
+            net.weights[layer.weight] -= torch.from_numpy(change)
+            real = float(((moved - output).double() ** 2).sum()) / len(INPUTS)
+            delta = layer.matrix(change).astype(np.float64)
+            told = float(np.einsum("gnk,gkl,gnl->", delta, statistics[layer.name].hessian, delta))
+            assert told == pytest.approx(real, rel=1e-3), layer.name
+
+
+def test_activation_zeros_are_counted() -> None:
+    """Nothing of the picture is zero, about half behind a rectifier; the ledger has the images."""
+    ledger = Ledger()
+    zeros = activation_zeros(to_torch(MODEL), [LAYERS[0].name, LAYERS[1].name], INPUTS, ledger)
+    assert zeros[LAYERS[0].name] == 0
+    assert 0.2 < zeros[LAYERS[1].name] < 0.8
+    assert ledger.images_forwarded == len(INPUTS)
+
+
+def test_no_refit_is_worse_than_its_mask(database: Database) -> None:
+    """On every layer and level; the first level is the layer to the bit."""
+    for entry, layer in zip(database.entries, LAYERS, strict=True):
+        assert (entry.errors <= entry.masked * (1 + 1e-6) + 1e-12).all()
+        assert (entry.weights[layer.weight][0] == WRITTEN.arrays[layer.weight]).all()
+        zeros = (entry.weights[layer.weight] == 0).reshape(len(entry.levels), -1).mean(axis=1)
+        assert np.allclose(zeros, entry.levels)
+
+
+def test_n_of_m_holds_where_the_hardware_counts_it(statistics: dict[str, LayerStatistics]) -> None:
+    """The model's own count of 2:4 zeros is a half for every layer that has four channels and more."""
+    from framefit.core.model import with_weights
+
+    database = build_layers(LAYERS, WRITTEN.arrays, statistics, of_m=(2, 4))
+    sparse = with_weights(MODEL, database.weights(np.ones(len(LAYERS), np.int64)))
+    counted = dict(zip([layer.name for layer in sparse.layers], sparse.weight_zeros("n:m", 2, 4), strict=True))
+    for layer in LAYERS:
+        assert counted[layer.name] == 0.5, layer.name
+    depthwise = next(entry for entry, layer in zip(database.entries, LAYERS, strict=True) if layer.channels == 1)
+    assert (depthwise.levels == 0).all()
+
+
+def test_channels_of_the_database_are_gone_from_the_model(statistics: dict[str, LayerStatistics]) -> None:
+    """What is evaluated with zeros is what the smaller model computes."""
+    import onnxruntime
+
+    from framefit.core.model import with_weights
+
+    groups = find_groups(WRITTEN.nodes, WRITTEN.arrays, LAYERS, ["classes"])
+    database = build_channels(groups, LAYERS, WRITTEN.arrays, statistics)
+    assignment = np.full(len(groups), 12)
+    small = with_weights(MODEL, database.final(assignment, WRITTEN.arrays, LAYERS))
+    zeroed = with_weights(MODEL, database.weights(assignment))
+    assert small.macs < 0.8 * MODEL.macs
+    found, expected = (
+        onnxruntime.InferenceSession(one.to_bytes()).run(None, {"image": INPUTS[:1]})[0] for one in (small, zeroed)
+    )
+    assert np.allclose(found, expected, rtol=1e-4, atol=1e-5)
+    for entry in database.entries:
+        assert (entry.errors <= entry.masked * (1 + 1e-6) + 1e-12).all()
+
+
+def test_a_database_comes_back_from_its_file(database: Database, tmp_path: Path) -> None:
+    """The same tables and weights; of other layers it is refused."""
+    path = tmp_path / "database.npz"
+    database.save(path)
+    again = read_database(path, [layer.facts for layer in LAYERS])
+    assert (again.levels == database.levels).all()
+    assert (again.errors == database.errors).all()
+    assignment = np.full(len(LAYERS), 7)
+    assert all((again.weights(assignment)[name] == array).all() for name, array in database.weights(assignment).items())
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_database(path, [layer.facts for layer in LAYERS])
+
+
+def test_an_evaluation_costs_forwards_and_forgets_the_one_before(database: Database) -> None:
+    """The dense assignment is worth the same before and after a sparse one."""
+    ledger = Ledger()
+    examples = Examples(INPUTS, np.zeros(len(INPUTS), np.int64))
+    evaluator = Evaluator(to_torch(MODEL), database, examples, INPUTS, ledger)
+    dense = np.zeros(len(LAYERS), np.int64)
+    first = evaluator(dense)
+    evaluator(dense + 30)
+    assert evaluator(dense) == first
+    assert ledger.evaluations == 3
+    assert ledger.images_forwarded == 3 * 2 * len(INPUTS)

@@ -1,0 +1,73 @@
+"""The Gymnasium environment and the agent on it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from problems import random_problem
+
+from framefit.sparsity.ledger import Ledger
+from framefit.sparsity.problem import reward
+from framefit.sparsity.solver import Found, Limits, search
+from framefit.sparsity.solvers import make_solver
+from framefit.sparsity.walk import STATE
+
+gymnasium = pytest.importorskip("gymnasium")
+
+
+def test_an_episode_assigns_every_layer_and_ends_with_the_reward() -> None:
+    """State and action are those of the boxes, the reward comes last, the budget holds; Gymnasium's checker agrees."""
+    from gymnasium.utils.env_checker import check_env
+
+    from framefit.sparsity.environment import SparsityEnvironment
+
+    problem = random_problem(1, layers=5)
+    budget = int(0.5 * problem.dense_cycles)
+    environment = SparsityEnvironment(problem, budget)
+    check_env(environment, skip_render_check=True)
+    state, _ = environment.reset(seed=0)
+    assert state.shape == (len(STATE),)
+    rewards, ended, facts = [], False, {}
+    while not ended:
+        state, worth, ended, cut, facts = environment.step(np.asarray([0.3], np.float32))
+        rewards.append(worth)
+        assert environment.observation_space.contains(state)
+        assert not cut
+    assert len(rewards) == 5
+    assert rewards[:-1] == [0.0] * 4
+    assert rewards[-1] == pytest.approx(reward("accuracy-log-cycles", facts["accuracy"], facts["cycles"]))
+    assert facts["cycles"] == problem.total(facts["assignment"]) <= budget
+
+
+def searched(name: str, evaluations: int) -> Found:
+    """What the agent finds."""
+    problem = random_problem(11, layers=5)
+    budget = int(0.5 * problem.dense_cycles)
+    solver = make_solver(name, problem, budget, 0, evaluations=evaluations)
+    found = search(problem, solver, Limits(evaluations), Ledger(), most_cycles=budget)
+    assert found is not None
+    return found
+
+
+def test_the_agent_learns_and_repeats_itself() -> None:
+    """Its last episodes are better than its random warm-up, and the same seed gives the same search."""
+    pytest.importorskip("stable_baselines3")
+    problem = random_problem(11, layers=5)
+    budget = int(0.5 * problem.dense_cycles)
+    solver = make_solver("ddpg", problem, budget, 0, evaluations=40)
+    seen = []
+    while len(seen) < 40 and (asked := solver.ask()) is not None:
+        assert problem.total(asked) <= budget
+        seen.append(problem.evaluate(asked))
+        solver.tell(seen[-1])
+    assert np.mean(seen[-15:]) > np.mean(seen[:8])
+    assert (searched("ddpg", 8).assignment == searched("ddpg", 8).assignment).all()
+
+
+def test_a_warm_start_begins_with_the_exact_allocation() -> None:
+    """So it is never worse than that, however few its episodes."""
+    pytest.importorskip("stable_baselines3")
+    problem = random_problem(11, layers=5)
+    exact = make_solver("dp", problem, int(0.5 * problem.dense_cycles), 0, evaluations=1).ask()
+    assert exact is not None
+    assert searched("ddpg-warm", 2).accuracy >= problem.evaluate(exact) - 1e-9

@@ -1,0 +1,71 @@
+"""Gates on intervals, and thresholds that move."""
+
+from __future__ import annotations
+
+import pytest
+from problems import random_problem
+
+from framefit.core.intervals import wilson
+from framefit.core.sparsity import Threshold
+from framefit.sparsity.gates import derived_ratio, derived_top1, given_top1, judge, moved
+
+
+def threshold(ratio: float, round_number: int = 0) -> Threshold:
+    """At least 87 % within this part of the cycles."""
+    return Threshold(round=round_number, top1=0.87, cycles_ratio=ratio, source="given", reason="")
+
+
+CASES = [
+    (8800, 0.5, "deploy"),
+    (8720, 0.5, "retrain"),
+    (8690, 0.5, "retrain"),
+    (8600, 0.5, "discard"),
+    (9000, 0.51, "discard"),
+]
+
+
+@pytest.mark.parametrize(("right", "cycles", "decision"), CASES)
+def test_the_whole_interval_decides(right: int, cycles: float, decision: str) -> None:
+    """A point estimate above the threshold is not enough, one below not the end; cycles are exact."""
+    verdict = judge(right / 1e4, wilson(right, 10_000), 10_000, cycles, threshold(0.5))
+    assert verdict.decision == decision
+    assert len(verdict.reasons) == 2
+
+
+def test_more_images_decide_what_few_cannot() -> None:
+    """The same ratio is undecided on 300 images and deployed on 30,000."""
+    few, many = (judge(0.88, wilson(round(0.88 * n), n), n, 0.4, threshold(0.5)) for n in (300, 30_000))
+    assert (few.decision, many.decision) == ("retrain", "deploy")
+
+
+def test_given_and_derived_thresholds_say_where_they_come_from() -> None:
+    """Less the drop; less twice the interval."""
+    assert given_top1(0.884, 0.01, 0.5).top1 == pytest.approx(0.874)
+    derived = derived_top1(0.884, (0.879, 0.889), 0.5)
+    assert derived.top1 == pytest.approx(0.874)
+    assert derived.source == "derived"
+
+
+def test_a_derived_ratio_is_reachable_and_does_little_harm() -> None:
+    """The allocation within it adds at most what its reason says."""
+    problem = random_problem(3)
+    ratio, reason = derived_ratio(problem, problem.dense_cycles)
+    assert problem.least_cycles / problem.dense_cycles <= ratio <= 1
+    assert "0.1 nats" in reason
+
+
+def test_dynamic_thresholds_close_in_on_what_can_be_met() -> None:
+    """Raised while they are met, lowered when not, until nothing lies between; each move is recorded."""
+    history = (threshold(0.5),)
+    while (following := moved(history, met=history[-1].cycles_ratio >= 0.41, least_ratio=0.2)) is not None:
+        history = (*history, following)
+    ratios = [one.cycles_ratio for one in history]
+    assert ratios[1] == pytest.approx(0.45)
+    assert min(ratio for ratio in ratios if ratio >= 0.41) < 0.43
+    assert all(one.source == "dynamic" and one.reason for one in history[1:])
+    assert [one.round for one in history] == list(range(len(history)))
+
+
+def test_a_threshold_is_not_raised_beyond_what_is_reachable() -> None:
+    """At the least cycles it ends."""
+    assert moved((threshold(0.3),), met=True, least_ratio=0.3) is None

@@ -1,0 +1,86 @@
+"""Where trees can stand, and what a position reads: against what changes when an input element does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from framefit.core.model import GraphBuilder, Model
+from framefit.core.trees import Patch
+from framefit.devices.device import allocate
+from framefit.devices.ort import OrtDevice
+from framefit.trees.groups import boundaries, patch_between
+
+
+def _network(strides: tuple[int, int], kernels: tuple[int, int], pool: bool) -> Model:
+    b = GraphBuilder("net", 1)
+    x = b.conv(b.input("image", (1, 2, 9, 9)), 3, activation="Relu")
+    y = b.conv(x, 3, kernel=kernels[0], stride=strides[0], norm=True, activation="Relu")
+    if pool:
+        y = b.op("AveragePool", y, kernel_shape=[2, 2], strides=[1, 1])
+    z = b.conv(y, 3, kernel=kernels[1], stride=strides[1])
+    if not pool and strides == (1, 1):
+        z = b.op("Add", z, x)
+    b.output(b.dense(b.op("Flatten", b.op("GlobalAveragePool", b.op("Relu", z))), 2), "classes")
+    return b.build()
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize("kernels", [(3, 3), (5, 1)])
+@pytest.mark.parametrize("pool", [False, True])
+def test_a_position_reads_its_patch(strides: tuple[int, int], kernels: tuple[int, int], pool: bool) -> None:
+    """Where an element of the input changes an output position, it lies within that position's patch."""
+    model = _network(strides, kernels, pool)
+    places = {place.weighted: place for place in boundaries(model)}
+    start, end = places[1], places[3]
+    patch = patch_between(model, start, end)
+    assert patch is not None
+    assert patch.positions(*start.shape[1:]) == end.shape[1:]
+    segment = model.segment(start.position, end.position - 1)
+    device = OrtDevice()
+    handle = device.compile(segment, device.target.units[0].name, "group")
+    tensors = {segment.inputs[0].name: np.ones((1, *start.shape), np.float32)}
+    tensors[segment.outputs[0].name] = allocate(segment.outputs[0])
+    binding = handle.bind(tensors)
+    device.submit(binding)
+    before = tensors[segment.outputs[0].name].copy()
+    touched = 0
+    for line, column in ((0, 0), (4, 4), (8, 3)):
+        tensors[segment.inputs[0].name][:] = 1
+        tensors[segment.inputs[0].name][0, :, line, column] = 9
+        device.submit(binding)
+        changed = (tensors[segment.outputs[0].name] != before).any(axis=(0, 1))
+        for y, x in np.argwhere(changed):
+            down = line - (y * patch.stride[0] - patch.padding[0])
+            across = column - (x * patch.stride[1] - patch.padding[1])
+            assert 0 <= down < patch.kernel[0]
+            assert 0 <= across < patch.kernel[1]
+            touched += 1
+    assert touched
+
+
+def test_residual_blocks_are_whole() -> None:
+    """Inside a block two tensors cross: no boundary is there."""
+    names = [place.weighted for place in boundaries(_network((1, 1), (3, 3), pool=False))]
+    assert names == [0, 1, 3, 4]
+
+
+def test_vectors_have_no_patch() -> None:
+    """Between fully connected layers every element is a feature; so it is in front of a pooled classifier."""
+    b = GraphBuilder("dense")
+    x = b.input("x", (1, 8))
+    for _ in range(3):
+        x = b.dense(x, 8, activation="Relu")
+    b.output(x, "y")
+    places = boundaries(b.build())
+    assert [(place.tensor, place.weighted) for place in places][:3] == [("x", 0), ("Relu_1", 1), ("Relu_2", 2)]
+    assert patch_between(b.build(), places[0], places[2]) is None
+
+
+def test_border_features_only_where_there_is_padding() -> None:
+    """A 1 x 1 convolution pads nothing."""
+    b = GraphBuilder("one")
+    x = b.conv(b.input("image", (1, 2, 5, 5)), 3, kernel=1, activation="Relu")
+    b.output(b.conv(x, 3, kernel=1, activation="Relu"), "y")
+    places = boundaries(b.build())
+    assert patch_between(b.build(), places[0], places[1]) == Patch(kernel=(1, 1))

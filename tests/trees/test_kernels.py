@@ -1,0 +1,57 @@
+"""The CPU kernels are held to the reference bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framefit.core.trees import Ensemble, Patch, evaluate
+from framefit.trees.kernels import kernel_of
+from trees_cases import random_ensemble, random_inputs
+
+PATCHES = st.builds(
+    Patch,
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padding=st.tuples(*[st.integers(0, 2)] * 4),
+    border=st.booleans(),
+)
+KINDS = st.sampled_from(["vote", "scalar", "vector"])
+
+
+def _assert_equal(ensemble: Ensemble, x: np.ndarray) -> None:
+    y = np.full((len(x), *ensemble.output_shape), np.nan, np.float32)
+    kernel_of(ensemble, len(x))(x, y)
+    np.testing.assert_array_equal(y, evaluate(ensemble, x))
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 999), kind=KINDS, free=st.booleans(), levelled=st.booleans(), rows=st.integers(1, 130))
+def test_dense(seed: int, kind: str, free: bool, levelled: bool, rows: int) -> None:
+    """Ensembles on vectors give what the reference gives, for any number of rows."""
+    random = np.random.default_rng(seed)
+    outputs, trees = int(random.integers(1, 20)), int(random.integers(1, 18))
+    ensemble = random_ensemble(random, kind=kind, free=free, levelled=levelled, outputs=outputs, trees=trees)
+    _assert_equal(ensemble, random_inputs(random, ensemble, rows))
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 999), kind=KINDS, free=st.booleans(), levelled=st.booleans(), patch=PATCHES)
+def test_pictures(seed: int, kind: str, free: bool, levelled: bool, patch: Patch) -> None:
+    """Ensembles on patches give what the reference gives, at borders too."""
+    random = np.random.default_rng(seed)
+    shape = (int(random.integers(1, 4)), int(random.integers(4, 12)), int(random.integers(4, 12)))
+    ensemble = random_ensemble(random, kind=kind, free=free, levelled=levelled, patch=patch, input_shape=shape)
+    _assert_equal(ensemble, random_inputs(random, ensemble, 2))
+
+
+@pytest.mark.parametrize("width", [63, 64, 65, 130])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_wide_pictures(width: int, stride: int) -> None:
+    """Rows of a picture that end inside, at and behind a word of 64 lanes."""
+    random = np.random.default_rng(width)
+    patch = Patch(kernel=(3, 5), stride=(1, stride), padding=(1, 2, 1, 2), border=True)
+    ensemble = random_ensemble(random, patch=patch, input_shape=(2, 3, width), outputs=9)
+    _assert_equal(ensemble, random_inputs(random, ensemble, 2))
