@@ -105,10 +105,10 @@ def test_an_interrupted_training_goes_on_exactly(stripes: Dataset, tmp_path: Pat
     whole = to_torch(reader(dropout=True))
     once = fine_tune(whole, stripes.train, recipe)
     network, path = to_torch(reader(dropout=True)), tmp_path / "part.npz"
-    examples = Interrupting(stripes.train, stop)
+    examples, handler = Interrupting(stripes.train, stop), signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         fine_tune(network, examples, recipe, checkpoint=path)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     fresh = to_torch(reader(dropout=True))
     done = fine_tune(fresh, stripes.train, recipe, checkpoint=path)
     assert same(fresh, whole)
