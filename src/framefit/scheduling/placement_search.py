@@ -276,9 +276,8 @@ def _value(violation: Floats, relative: Floats, changes: Floats | Units) -> Floa
     return value
 
 
-def _ranked(costs: Costs, pools: Sequence[Paths], chosen: Sequence[Paths], model: int, most: int) -> Paths:
-    """The best ways for one model, the others as they are."""
-    pool = pools[model]
+def _beside_others(costs: Costs, pool: Paths, chosen: Sequence[Paths], model: int) -> tuple[Floats, Floats]:
+    """Of each way for one model, the others as they are: what it violates, lateness included, and relative loads."""
     priority, load, longest, memory = _others(costs, chosen, [model])
     own = model in costs.priority
     violation, relative = costs.worth(
@@ -287,7 +286,14 @@ def _ranked(costs: Costs, pools: Sequence[Paths], chosen: Sequence[Paths], model
         np.maximum(longest, pool.longest_ns),
         memory + pool.memory_bytes,
     )
-    value = _value(violation + _late(costs, pool, chosen, model), relative, pool.changes)
+    return violation + _late(costs, pool, chosen, model), relative
+
+
+def _ranked(costs: Costs, pools: Sequence[Paths], chosen: Sequence[Paths], model: int, most: int) -> Paths:
+    """The best ways for one model, the others as they are."""
+    pool = pools[model]
+    violation, relative = _beside_others(costs, pool, chosen, model)
+    value = _value(violation, relative, pool.changes)
     return pool.only(value.argsort(kind="stable")[:most])
 
 
@@ -352,17 +358,8 @@ def _polished(costs: Costs, pools: Sequence[Paths], chosen: list[Paths], best: R
     for _ in range(len(pools)):
         before = best
         for model, pool in enumerate(pools):
-            priority, load, longest, memory = _others(costs, chosen, [model])
-            own = model in costs.priority
-            violation, relative = costs.worth(
-                priority + pool.load_ns * own,
-                load + pool.load_ns * (not own),
-                np.maximum(longest, pool.longest_ns),
-                memory + pool.memory_bytes,
-            )
-            alike = (violation + _late(costs, pool, chosen, model) <= best[0] + _ALIKE) & (
-                np.maximum(relative.max(axis=-1), 1.0) <= best[1] + _ALIKE
-            )
+            violation, relative = _beside_others(costs, pool, chosen, model)
+            alike = (violation <= best[0] + _ALIKE) & (np.maximum(relative.max(axis=-1), 1.0) <= best[1] + _ALIKE)
             for number in np.flatnonzero(alike):
                 chosen, best = _kept(costs, chosen, best, {model: pool.only(np.array([number]))})
         if not _less(best, before):

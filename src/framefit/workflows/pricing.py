@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,12 @@ class Priced:
     segments_ns: tuple[Samples, ...]
     whole_ns: Samples
     excess: float
+
+    @classmethod
+    def of(cls, task: PlannedTask, samples: Mapping[tuple[int, int], Samples], excess: float) -> Self:
+        """A task's launches, of samples by execution (its ``id``) and number of the segment."""
+        segments = tuple(samples[id(task.execution), index] for index in range(len(task.segments)))
+        return cls(segments, samples[id(task.whole), 0], excess)
 
 
 class Pricing(Protocol):
@@ -178,14 +184,7 @@ class MeasuredPricing:
                 "programs, see framefit doctor, and plan again with --fresh"
             )
         samples = {(id(e), index): m.samples_ns for (e, index), m in zip(launches, found, strict=True)}
-        return [
-            Priced(
-                tuple(samples[id(task.execution), index] for index in range(len(task.segments))),
-                samples[id(task.whole), 0],
-                excess,
-            )
-            for task in tasks
-        ]
+        return [Priced.of(task, samples, excess) for task in tasks]
 
     def group(self, task: PlannedTask) -> None:
         """What the runtime makes of the model is cut, where it tells: no boundary adds a copy between layouts then.

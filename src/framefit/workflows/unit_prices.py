@@ -314,14 +314,7 @@ class MeasuredUnits(UnitPrices):
             pooled += found
             samples |= {(id(e), index): own for (e, index), own in zip(launches, found, strict=True)}
         excess = pooled_excess(pooled, self._quantile)
-        return [
-            Priced(
-                tuple(samples[id(task.execution), index] for index in range(len(task.segments))),
-                samples[id(task.whole), 0],
-                excess,
-            )
-            for task in tasks
-        ]
+        return [Priced.of(task, samples, excess) for task in tasks]
 
     def _launched(self, launches: Sequence[Launch], unit: str, *, first: bool = False) -> list[Samples]:
         """Durations on the unit's core."""
