@@ -23,7 +23,7 @@ from framefit.core.model.builtin import BUILTIN
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.measure import measure
 from framefit.devices.ort import OrtDevice
-from framefit.runtime.execution import Execution, greatest_difference
+from framefit.runtime.models.execution import Execution, greatest_difference
 from framefit.scheduling.pieces import candidate_pieces
 
 COUNTS = (6, 16, 40)

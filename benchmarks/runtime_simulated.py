@@ -29,9 +29,9 @@ from framefit.devices.clock import Clock, RealClock, VirtualClock
 from framefit.devices.host import default_core, pinned
 from framefit.devices.measure import measure_floor
 from framefit.devices.npu import NpuDevice
-from framefit.runtime.dispatcher import Dispatcher, steady
-from framefit.runtime.log import Fate, FrameLog, LaunchLog
-from framefit.runtime.timed import timed_dispatcher
+from framefit.runtime.beat.dispatcher import Dispatcher, steady
+from framefit.runtime.beat.timed import timed_dispatcher
+from framefit.runtime.records.log import Fate, FrameLog, LaunchLog
 from framefit.scheduling.bounds import Work, fluid_bounds_hz
 from framefit.scheduling.check import check_timetable
 from framefit.scheduling.partition import Pieces

@@ -43,9 +43,9 @@ from framefit.sparsity.solvers import ONCE, make_solver
 from framefit.training.data import Dataset, load_data
 from framefit.training.evaluate import evaluate
 from framefit.workflows.cycles import load_model
-from framefit.workflows.sparsity_deploy import measured
-from framefit.workflows.sparsity_search import make_problem, own_cycles, sparse_network
-from framefit.workflows.sparsity_subject import Subject, make_database, open_subject
+from framefit.workflows.sparsifying.deploy import measured
+from framefit.workflows.sparsifying.search import make_problem, own_cycles, sparse_network
+from framefit.workflows.sparsifying.subject import Subject, make_database, open_subject
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of resnet20-cifar10.onnx
 SOLVERS = (*ONCE, "random", "spdy", "swaps", "auto", "ddpg", "ddpg-warm")

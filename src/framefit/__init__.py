@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from framefit.core.timetable import Timetable
     from framefit.core.workload import Workload, load_workload
     from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
-    from framefit.runtime.outlets import Output, Request, Subscription
+    from framefit.runtime.programs.outlets import Output, Request, Subscription
     from framefit.workflows.cycles import cycles
     from framefit.workflows.demo import demo
     from framefit.workflows.doctor import doctor
     from framefit.workflows.estimate import estimate
-    from framefit.workflows.folder import RunResult
     from framefit.workflows.follow import follow
     from framefit.workflows.inject_loss import inject_loss
     from framefit.workflows.measure import measure
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from framefit.workflows.rtl import rtl
     from framefit.workflows.run import run
     from framefit.workflows.runner import Runner
+    from framefit.workflows.running.folder import RunResult
     from framefit.workflows.simulate import simulate
     from framefit.workflows.sparsify import sparsify
     from framefit.workflows.table import compare_tables, merge_tables, table
@@ -48,12 +48,12 @@ _HOME = {
     "InfeasibleError": "framefit.errors",
     "InputError": "framefit.errors",
     "Model": "framefit.core.model",
-    "Output": "framefit.runtime.outlets",
+    "Output": "framefit.runtime.programs.outlets",
     "Plan": "framefit.workflows.plan",
-    "Request": "framefit.runtime.outlets",
-    "RunResult": "framefit.workflows.folder",
+    "Request": "framefit.runtime.programs.outlets",
+    "RunResult": "framefit.workflows.running.folder",
     "Runner": "framefit.workflows.runner",
-    "Subscription": "framefit.runtime.outlets",
+    "Subscription": "framefit.runtime.programs.outlets",
     "Target": "framefit.core.target",
     "Timetable": "framefit.core.timetable",
     "Workload": "framefit.core.workload",

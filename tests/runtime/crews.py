@@ -17,14 +17,14 @@ from framefit.core.model import GraphBuilder, Model, TensorInfo
 from framefit.core.timetable import PlannedModel
 from framefit.core.workload import WhenFull
 from framefit.devices.clock import RealClock
-from framefit.runtime.crew import Crew, Duty
-from framefit.runtime.dispatcher import Dispatcher
-from framefit.runtime.execution import Execution
-from framefit.runtime.job import Job
-from framefit.runtime.log import Fate, LaunchLog
-from framefit.runtime.reader import Given, read_others
-from framefit.runtime.relay import StageJob, stage_jobs
-from framefit.runtime.streams import Feed, Queue
+from framefit.runtime.beat.crew import Crew, Duty
+from framefit.runtime.beat.dispatcher import Dispatcher
+from framefit.runtime.beat.reader import Given, read_others
+from framefit.runtime.beat.relay import StageJob, stage_jobs
+from framefit.runtime.frames.streams import Feed, Queue
+from framefit.runtime.models.execution import Execution
+from framefit.runtime.models.job import Job
+from framefit.runtime.records.log import Fate, LaunchLog
 from framefit.scheduling.service import Rotation
 
 __all__ = ["MS", "RATE_HZ", "WINDOW_NS", "Entry", "assert_sound", "fates", "launched", "made", "network", "planned"]

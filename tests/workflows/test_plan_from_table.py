@@ -61,7 +61,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the device was touched")
 
     no_noise(monkeypatch)
-    monkeypatch.setattr("framefit.runtime.costs.measure", refuse)
+    monkeypatch.setattr("framefit.runtime.models.costs.measure", refuse)
     monkeypatch.setattr(OrtDevice, "compile", refuse)
     monkeypatch.setattr(OrtDevice, "submit", refuse)
 

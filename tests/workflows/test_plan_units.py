@@ -15,8 +15,8 @@ from framefit.core.timetable import Timetable
 from framefit.devices.host import available_cores
 from framefit.errors import InputError
 from framefit.scheduling.check import check_timetable
-from framefit.workflows.opening import usable_units
 from framefit.workflows.plan import Plan, plan
+from framefit.workflows.planning.opening import usable_units
 from workloads import no_noise, write_app, write_models, write_target
 
 TWO = ('name = "a"', 'name = "b"\ncore = 1')

@@ -18,11 +18,11 @@ from framefit.core.profile import Profile
 from framefit.core.program import read_program
 from framefit.devices.npu import NpuDevice
 from framefit.errors import InputError
-from framefit.workflows.folder import RunResult
 from framefit.workflows.inject_loss import inject_loss
 from framefit.workflows.plan import plan
 from framefit.workflows.profile import profile
-from framefit.workflows.profile_table import table_for
+from framefit.workflows.profiles.table import table_for
+from framefit.workflows.running.folder import RunResult
 from framefit.workflows.simulate import simulate
 from workloads import write_app, write_models, write_target
 
@@ -38,8 +38,8 @@ def _measures_nothing() -> Iterator[None]:
         raise AssertionError("measured")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("framefit.runtime.costs.measure", refuse)
-        patch.setattr("framefit.runtime.costs.measure_floor", refuse)
+        patch.setattr("framefit.runtime.models.costs.measure", refuse)
+        patch.setattr("framefit.runtime.models.costs.measure_floor", refuse)
         yield
 
 
@@ -253,7 +253,7 @@ def test_an_unusable_trace_costs_no_run(folder: Path, tmp_path: Path, monkeypatc
     def refuse(*_: object, **__: object) -> None:
         raise InputError("no way", where="trace")
 
-    monkeypatch.setattr("framefit.workflows.own_profile.profiled", refuse)
+    monkeypatch.setattr("framefit.workflows.running.own_profile.profiled", refuse)
     result = simulate(app_in(folder), windows=5, output=tmp_path / "run")
     assert result.profile is None
     assert result.warnings[-1] == "the trace was not profiled: no way"

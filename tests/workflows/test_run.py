@@ -27,9 +27,9 @@ from framefit.devices.npu.packets import PacketBuffer
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
 from framefit.report.pairs import executions
-from framefit.workflows.folder import RunResult
 from framefit.workflows.plan import Plan, plan
 from framefit.workflows.run import run
+from framefit.workflows.running.folder import RunResult
 from networks import NETWORKS, difference
 from workloads import (
     LATE_NS,
@@ -394,7 +394,9 @@ def test_a_failure_before_the_loop_leaves_no_sink_and_no_folder(
 
     def arm(message: str) -> None:
         if message == "warming up":
-            monkeypatch.setattr("framefit.runtime.costs.measure", lambda launches, **_: [one() for one in launches])
+            monkeypatch.setattr(
+                "framefit.runtime.models.costs.measure", lambda launches, **_: [one() for one in launches]
+            )
             monkeypatch.setattr(OrtDevice, "submit", fail)
 
     with pytest.raises(DeviceError, match="the device is gone"):

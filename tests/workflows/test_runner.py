@@ -25,9 +25,9 @@ from framefit.devices.device import Array, Binding, Completion
 from framefit.devices.npu import NpuDevice
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
-from framefit.runtime.outlets import Output
-from framefit.runtime.prepare import Preparation
-from framefit.runtime.pushed import TimeUpError
+from framefit.runtime.frames.prepare import Preparation
+from framefit.runtime.programs.outlets import Output
+from framefit.runtime.programs.pushed import TimeUpError
 from framefit.workflows.plan import Plan, plan
 from framefit.workflows.runner import Runner
 from framefit.workflows.simulate import simulate

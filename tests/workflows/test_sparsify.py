@@ -20,8 +20,8 @@ from framefit.training.fine_tune import fine_tune
 from framefit.training.network import to_model, to_torch
 from framefit.training.recipe import Recipe
 from framefit.workflows.sparsify import sparsify
-from framefit.workflows.sparsity_prices import chosen_pattern
-from framefit.workflows.sparsity_subject import open_subject
+from framefit.workflows.sparsifying.prices import chosen_pattern
+from framefit.workflows.sparsifying.subject import open_subject
 from framefit.workflows.targets import describe_target
 
 FILES = {

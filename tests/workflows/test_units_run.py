@@ -17,11 +17,11 @@ from framefit.core.results import Metrics
 from framefit.core.timetable import InstructionLists
 from framefit.devices.device import Array
 from framefit.devices.host import available_cores
-from framefit.runtime.outlets import Output
-from framefit.workflows.folder import RunResult
+from framefit.runtime.programs.outlets import Output
 from framefit.workflows.plan import Plan, plan
 from framefit.workflows.run import run
 from framefit.workflows.runner import Runner
+from framefit.workflows.running.folder import RunResult
 from framefit.workflows.simulate import simulate
 from networks import difference
 from workloads import measure_briefly, no_noise, write_app, write_models, write_target

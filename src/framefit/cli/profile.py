@@ -78,7 +78,7 @@ def profile(
         _follow(trace, program, confidence, json=json)
         return
     from framefit.workflows.profile import profile as profile_workflow
-    from framefit.workflows.profile_folder import free_profile_folder
+    from framefit.workflows.profiles.folder import free_profile_folder
 
     progress = Progress()
     try:

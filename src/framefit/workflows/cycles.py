@@ -16,7 +16,7 @@ from framefit.core.target import Target, resolve_target, target_file
 from framefit.devices.npu.costs import CostSource, cost_source
 from framefit.devices.npu.cycles import Ratios
 from framefit.errors import InputError
-from framefit.runtime.functions import load_function
+from framefit.runtime.frames.functions import load_function
 
 __all__ = ["cycles", "load_model", "pricing"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from framefit.core.files import write_whole
 from framefit.core.model.builtin import BUILTIN
-from framefit.workflows.folder import RunResult
 from framefit.workflows.plan import Notify, Plan, plan, silent
 from framefit.workflows.run import run
+from framefit.workflows.running.folder import RunResult
 
 __all__ = ["demo"]
 

@@ -9,7 +9,7 @@ from framefit.core.program import Launches, Program
 from framefit.errors import InputError
 from framefit.profiling.inject import Injected, LossKind
 from framefit.profiling.inject import inject_loss as inject
-from framefit.workflows.profiled import opened
+from framefit.workflows.profiles.profiled import opened
 
 __all__ = ["inject_loss"]
 

@@ -14,10 +14,10 @@ from framefit.core.workload import Workload
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.npu import NpuDevice
 from framefit.errors import InfeasibleError, UnsupportedError
-from framefit.runtime.execution import Execution
+from framefit.runtime.models.execution import Execution
 from framefit.workflows.plan import Notify, Plan, again, silent
-from framefit.workflows.rungs import Cuts, PlannedLadder, PlannedRung
-from framefit.workflows.task import Bounds, PlannedTask
+from framefit.workflows.planning.rungs import Cuts, PlannedLadder, PlannedRung
+from framefit.workflows.planning.task import Bounds, PlannedTask
 
 __all__ = ["COVERED", "with_ladder"]
 

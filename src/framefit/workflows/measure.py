@@ -24,7 +24,7 @@ from framefit.latency.audit import LEAST_NETWORKS
 from framefit.latency.audited import audit_networks
 from framefit.latency.campaign import Method
 from framefit.latency.subjects import GridSpec, grid_models
-from framefit.runtime.functions import load_function
+from framefit.runtime.frames.functions import load_function
 from framefit.workflows.cycles import load_model
 from framefit.workflows.measuring import Measuring, Settings
 

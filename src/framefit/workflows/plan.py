@@ -20,18 +20,18 @@ from framefit.devices.host import flushed_denormals, pinned, realtime_priority_p
 from framefit.devices.npu import NpuDevice
 from framefit.devices.store import MeasurementStore
 from framefit.errors import InputError
-from framefit.runtime.costs import Costs, MeasuredCosts, ModelledCosts
-from framefit.runtime.wiring import wire
+from framefit.runtime.models.costs import Costs, MeasuredCosts, ModelledCosts
+from framefit.runtime.models.wiring import wire
 from framefit.scheduling.levels import Traits, levels, roles
 from framefit.scheduling.timetable import Beat, build_timetable
-from framefit.workflows.demands import check_plan, demands_of, host_links, stored_ratio, with_memory
-from framefit.workflows.on_units import OnUnits
-from framefit.workflows.one_unit import OneUnit
-from framefit.workflows.opening import check_support, home_unit, open_device, usable_units
-from framefit.workflows.planned import Notify, Plan, silent
-from framefit.workflows.pricing import MeasuredPricing, ToldPricing, pricing_for
-from framefit.workflows.task import PlannedTask, compared
-from framefit.workflows.unit_prices import MeasuredUnits, ToldUnits
+from framefit.workflows.planning.demands import check_plan, demands_of, host_links, stored_ratio, with_memory
+from framefit.workflows.planning.on_units import OnUnits
+from framefit.workflows.planning.one_unit import OneUnit
+from framefit.workflows.planning.opening import check_support, home_unit, open_device, usable_units
+from framefit.workflows.planning.planned import Notify, Plan, silent
+from framefit.workflows.planning.pricing import MeasuredPricing, ToldPricing, pricing_for
+from framefit.workflows.planning.task import PlannedTask, compared
+from framefit.workflows.planning.unit_prices import MeasuredUnits, ToldUnits
 
 __all__ = ["Notify", "Plan", "PlannedTask", "plan", "silent", "verified"]
 

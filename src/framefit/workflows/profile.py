@@ -10,9 +10,9 @@ from framefit.core.events import Trace
 from framefit.core.latency_table import LatencyTable, read_table
 from framefit.core.program import Launches, Program
 from framefit.errors import InputError
-from framefit.workflows.profile_folder import check_profile_folder, write_profile_folder
-from framefit.workflows.profile_table import check_update, table_of_run, write_update
-from framefit.workflows.profiled import Method, Notify, Profiled, expecting_table, opened, profiled, silent
+from framefit.workflows.profiles.folder import check_profile_folder, write_profile_folder
+from framefit.workflows.profiles.profiled import Method, Notify, Profiled, expecting_table, opened, profiled, silent
+from framefit.workflows.profiles.table import check_update, table_of_run, write_update
 
 __all__ = ["profile"]
 

@@ -12,17 +12,17 @@ from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload, load_workload
 from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InputError, UnsupportedError
-from framefit.runtime.outlets import FrameFate, Output, Request, Subscription
-from framefit.runtime.pushed import Inbox, PushedStream
-from framefit.runtime.wiring import streams_of
-from framefit.workflows.asked import accepted, needs_feasible
-from framefit.workflows.course import Course
-from framefit.workflows.folder import RunResult
+from framefit.runtime.models.wiring import streams_of
+from framefit.runtime.programs.outlets import FrameFate, Output, Request, Subscription
+from framefit.runtime.programs.pushed import Inbox, PushedStream
 from framefit.workflows.ladder import with_ladder
-from framefit.workflows.outcome import saved
-from framefit.workflows.own_profile import with_profile
 from framefit.workflows.plan import Notify, Plan, plan, silent, verified
-from framefit.workflows.sharing import shared
+from framefit.workflows.running.asked import accepted, needs_feasible
+from framefit.workflows.running.course import Course
+from framefit.workflows.running.folder import RunResult
+from framefit.workflows.running.outcome import saved
+from framefit.workflows.running.own_profile import with_profile
+from framefit.workflows.running.sharing import shared
 
 __all__ = ["Runner"]
 

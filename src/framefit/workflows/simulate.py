@@ -12,14 +12,14 @@ from framefit.devices.clock import VirtualClock
 from framefit.devices.host import flushed_denormals
 from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InputError
-from framefit.workflows.asked import accepted, needs_feasible
-from framefit.workflows.faults import asked_faults, check_faults
-from framefit.workflows.folder import RunResult
 from framefit.workflows.ladder import with_ladder
-from framefit.workflows.outcome import saved
-from framefit.workflows.own_profile import check_table
 from framefit.workflows.plan import Notify, Plan, plan, silent, verified
-from framefit.workflows.session import Session
+from framefit.workflows.running.asked import accepted, needs_feasible
+from framefit.workflows.running.faults import asked_faults, check_faults
+from framefit.workflows.running.folder import RunResult
+from framefit.workflows.running.outcome import saved
+from framefit.workflows.running.own_profile import check_table
+from framefit.workflows.running.session import Session
 
 __all__ = ["simulate"]
 

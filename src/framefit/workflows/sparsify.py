@@ -15,9 +15,9 @@ from framefit.core.model import Model
 from framefit.core.sparsity import Pattern, RewardKind, SparsifySettings, SparsityResult
 from framefit.errors import InputError
 from framefit.sparsity.ledger import Ledger
-from framefit.workflows.sparsity_feedback import fed_back
-from framefit.workflows.sparsity_rounds import Rounds
-from framefit.workflows.sparsity_subject import open_subject
+from framefit.workflows.sparsifying.feedback import fed_back
+from framefit.workflows.sparsifying.rounds import Rounds
+from framefit.workflows.sparsifying.subject import open_subject
 
 __all__ = ["Sparsified", "sparsify"]
 

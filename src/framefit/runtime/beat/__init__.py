@@ -1,0 +1,1 @@
+"""The loops that keep the beat, on one unit and over several."""

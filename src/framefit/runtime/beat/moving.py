@@ -1,0 +1,146 @@
+"""A unit that fails for good: models that ran there go on on another one."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from framefit.devices.clock import Clock, VirtualClock
+from framefit.runtime.beat.dispatcher import Dispatcher
+from framefit.runtime.beat.recovery import RestingQueue
+from framefit.runtime.beat.relay import GuestJob, Handed, StageJob
+from framefit.runtime.beat.shared import SharedQueue
+from framefit.runtime.frames.streams import Arrival, Queue
+from framefit.runtime.models.job import Job, Launchable
+from framefit.runtime.records.log import Fate
+
+__all__ = ["Lodging", "Moved", "Mover", "Spare"]
+
+
+class Lodging(NamedTuple):
+    """Where a model may go on.
+
+    Attributes:
+        unit: its name.
+        execution: compiled for it, with the state that the model has.
+        estimates_ns: quantile of each segment there.
+    """
+
+    unit: str
+    execution: Launchable
+    estimates_ns: Sequence[int]
+
+
+class Moved(NamedTuple):
+    """A model that has moved, when, and where from and to."""
+
+    model: int
+    window: int
+    unit: str
+    to: str
+
+
+Spare = Callable[[int, Sequence[str]], Lodging | None]  # number of a model, units that work -> where it may go on
+
+
+class _Detour(Queue):
+    """Frames come to a unit that cannot serve them any more, and are taken on another one.
+
+    Args:
+        guest: takes them.
+        told: that one has come.
+    """
+
+    def __init__(self, guest: GuestJob, told: Callable[[], None]) -> None:
+        super().__init__(guest.queue.depth, guest.queue.when_full)
+        self._guest, self._told = guest, told
+
+    @property
+    def refusal(self) -> Fate:
+        """What becomes of a frame that is not taken there."""
+        return self._guest.queue.refusal
+
+    @property
+    def full(self) -> bool:
+        """Whether a frame that arrives has to wait outside."""
+        return self._guest.queue.full
+
+    def put(self, frame: Arrival) -> Arrival | None:
+        """Add a frame there; the one that is dropped for it, or None."""
+        dropped = self._guest.queue.put(frame)
+        self._told()
+        return dropped
+
+    def clear(self) -> Sequence[Arrival]:
+        """All that wait there."""
+        return self._guest.queue.clear()
+
+
+class Mover:
+    """Finds models of a unit that has failed a place on others, off the beat, and hands them over.
+
+    A model in one stage is moved: its frames come where they always came, and are taken on the other unit, which
+    serves it last in its round, or, if it is a priority model, behind its own. One in several stages stays degraded.
+
+    Args:
+        clock: the run's.
+        dispatchers: by unit.
+        spare: where a model may go on; ``None``: nowhere.
+    """
+
+    def __init__(self, clock: Clock, dispatchers: Mapping[str, Dispatcher], spare: Spare) -> None:
+        self._clock, self._dispatchers, self._spare = clock, dispatchers, spare
+        self._failed: set[str] = set()
+        self._ordinals = itertools.count()
+        self.moved: list[Moved] = []
+
+    def __call__(self, unit: str) -> None:
+        """A unit has failed; its thread tells."""
+        self._failed.add(unit)
+        if isinstance(self._clock, VirtualClock):
+            self._move_all(unit)
+        else:
+            threading.Thread(target=self._move_all, args=(unit,), name="framefit-moving", daemon=True).start()
+
+    def _move_all(self, unit: str) -> None:
+        dispatcher = self._dispatchers[unit]
+        for job in list(dispatcher.jobs):
+            working = [other for other in self._dispatchers if other not in self._failed]
+            if isinstance(job, StageJob | GuestJob) or job.model is None or not working:
+                continue
+            lodging = self._spare(job.model, working)
+            if lodging is not None:
+                self._move(job, lodging)
+                dispatcher.faults.degraded.discard(job.model)
+                self.moved.append(Moved(job.model, dispatcher.windows, unit, lodging.unit))
+
+    def _move(self, job: Job, lodging: Lodging) -> None:
+        """Have another unit take a job's frames."""
+        waiting = job.queue.behind if isinstance(job.queue, RestingQueue) else job.queue
+        queue = waiting if isinstance(waiting, SharedQueue) else SharedQueue(waiting)
+        desk = self._dispatchers[lodging.unit].desk
+        guest = GuestJob(
+            execution=lodging.execution,
+            first_program=job.first_program,
+            priority=job.priority,
+            estimates_ns=lodging.estimates_ns,
+            deadline_ns=job.deadline_ns,
+            sources=job.sources,
+            queue=queue,
+            sinks=job.sinks,
+            every=job.every,
+            frames=job.frames,
+            feed=job.feed,
+            told=job.told,
+            model=job.model,
+            on_error=job.on_error,
+        )
+
+        def tell() -> None:
+            desk.put(Handed(self._clock.now_ns(), -1, next(self._ordinals), guest=guest))
+
+        job.queue = _Detour(guest, tell)
+        job.moved_to = guest
+        tell()

@@ -1,0 +1,230 @@
+"""The windows of a unit: when they begin, which timetable is in force in them, and the frames that they bring."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from framefit.core.grid import Grid
+from framefit.runtime.beat.rungs import Rung, Stretch, Turn, bringing, served
+from framefit.runtime.frames.streams import Arrival, Feed
+from framefit.runtime.models.job import Job
+from framefit.runtime.records.log import Fate, FaultLog, FrameLog
+
+__all__ = ["Windows"]
+
+
+class Windows:
+    """Releases on an absolute grid, and frames that arrive with them; for whoever keeps the beat.
+
+    Args:
+        jobs: priority ones first, then background jobs in order of service.
+        grid: when windows begin, and what they bring.
+        guard_ns: kept free before each reserved instant.
+        reserved: when priority jobs are due; default: all at every release.
+    """
+
+    _one_thread = True
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        grid: Grid,
+        guard_ns: int,
+        reserved: Sequence[Sequence[tuple[int, int]]] | None = None,
+    ) -> None:
+        self._jobs = list(jobs)
+        self._models = [index if job.model is None else job.model for index, job in enumerate(jobs)]
+        self._background = [(index, job) for index, job in enumerate(jobs) if not job.priority]
+        self._turns = {index: turn for turn, (index, _) in enumerate(self._background)}
+        self._needed: list[int | None] = [None] * len(self._background)  # quantiles of what each would launch next
+        due = reserved or [[(0, index) for index, job in enumerate(jobs) if job.priority]]
+        self._stretch = Stretch(0, 0, 0, Rung(grid, due, guard_ns, [job.part for job in jobs]))
+        self.stretches = [self._stretch]
+        """What was in force from which window on."""
+        self.watch: Callable[[Sequence[int]], None] | None = None
+        """Told of launches when there is time: rows of their log, one after the other."""
+        self._asked: deque[Turn] = deque()  # other timetables, as any thread asks for them
+        self._turning: list[Turn] = []  # the same in the order of their windows
+        self._enforce()
+        self._next_release = self._upcoming = 0  # and the first reserved instant from then on
+        self._most_windows = 0
+        self.frames, self.faults = FrameLog(), FaultLog()
+        self.failed: Callable[[], None] | None = None
+        """Told when launches of all its jobs fail again and again; ``None``: nobody can do anything."""
+        self.start_ns = 0
+        self.windows = 0
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """Of the unit, by number."""
+        return self._jobs
+
+    def begin(self, start_ns: int) -> None:
+        """Make ready for a first release at ``start_ns``."""
+        self.start_ns = self._next_release = self._upcoming = start_ns
+        self._stretch = dataclasses.replace(self._stretch, begins_ns=start_ns)
+        self.stretches = [self._stretch]
+
+    def find_feeds(self) -> None:
+        """Look up what brings frames to its jobs, and in which windows."""
+        self._feeds = served(self._jobs)
+        self._bringing = bringing(self._feeds, self._stretch.rung.grid)
+
+    def stretch(self, window: int) -> Stretch:
+        """What is in force in a window."""
+        stretch = self._stretch
+        if window < stretch.window:
+            stretch = next(one for one in reversed(self.stretches) if one.window <= window)
+        return stretch
+
+    def release(self, window: int) -> int:
+        """Absolute time at which a window begins."""
+        stretch = self._stretch if window >= self._stretch.window else self.stretch(window)
+        return stretch.begins_ns + stretch.rung.grid.release_ns(window - stretch.origin)
+
+    def start_under(self, rung: Rung) -> None:
+        """Have this timetable in force from the first window on; before the run."""
+        self._stretch = dataclasses.replace(self._stretch, rung=rung)
+        self.stretches = [self._stretch]
+        self._enforce()
+
+    def turn(self, to: Callable[[Rung], Rung], window: int = 0, why: str = "") -> None:
+        """Let another timetable be in force from the first window on in which it may, not before ``window``.
+
+        Frames in flight go on; see :meth:`Job.take_up`. Any thread may ask.
+
+        Args:
+            to: what follows the one that is in force by then.
+            window: 0: as soon as it may be.
+            why: for people.
+        """
+        self._asked.append(Turn(window, to, why))
+
+    def _turn_over(self) -> None:
+        """Let what was asked for be in force from the next window on, if it may."""
+        while self._asked:
+            self._turning.append(self._asked.popleft())
+            self._turning.sort(key=lambda turn: turn.window)
+        turn, window, stretch = self._turning[0], self.windows, self._stretch
+        if window < turn.window:
+            return
+        rung = turn.to(stretch.rung)
+        if not stretch.may_end(rung, window):
+            return
+        self._turning.pop(0)
+        if rung is stretch.rung:
+            return
+        self._stretch = stretch.followed_by(rung, window, turn.why)
+        self.stretches.append(self._stretch)
+        self._enforce()
+        self._ask_background()
+        self._upcoming = self._next_reserved()
+
+    def _enforce(self) -> None:
+        """What the loop needs of the timetable in force."""
+        rung = self._stretch.rung
+        self._origin, self._reserved, self._guard_ns = self._stretch.origin, rung.reserved, rung.guard_ns
+        for job, part in zip(self._jobs, rung.parts, strict=False):  # no timetable knows of guests, which come last
+            job.take_up(part)
+        self.find_feeds()
+
+    def _due(self, window: int) -> Sequence[tuple[int, int]]:
+        """When after its release which priority jobs are due in a window, of those under the timetable in force."""
+        return self._reserved[(window - self._origin) % len(self._reserved)]
+
+    def _next_reserved(self) -> int:
+        """The first reserved instant from the next release on."""
+        due = self._due(self.windows) if self.windows < self._most_windows else ()
+        return self._next_release + (due[0][0] if due else 0)
+
+    def _ask_background(self) -> None:
+        """What each background job would launch next."""
+        for index, turn in self._turns.items():
+            self._needed[turn] = self._jobs[index].next_ns
+
+    def _dried_up(self) -> bool:
+        """Whether streams that wait have ended, and their frames are done."""
+        for feed, members in self._feeds:
+            if not feed.waits:
+                continue  # its end is noticed where a frame is read
+            sources = [source for _, job in members for source in job.sources.values()]
+            feed.over = feed.over or not all(source.has(feed.delivered) for source in sources)
+            dry = feed.over and not any(self._has_work(job) for _, job in members)
+            if dry and (feed.gate is None or feed.gate.dry(self)):
+                return True
+        return False
+
+    def _deliver(self, window: int) -> None:
+        """A frame of each feed arrives at every model that wants it, unless it has to wait."""
+        released_ns = self.release(window)
+        for feed, members in self._bringing[(window - self._origin) % len(self._bringing)]:
+            if feed.gate is not None:
+                feed.gate(window)
+                self._ask_background()
+                continue
+            frame = feed.delivered
+            if feed.waits and not self.room_for(feed, members, window):
+                feed.waited += not feed.empty
+                continue
+            if feed.intake is not None and (came := feed.intake.take()) != 1:
+                feed.missing += not came
+                feed.delivered = frame + came
+                for number in range(frame, frame + came):
+                    self.admit(members, Arrival(number, window), released_ns)
+                continue
+            feed.delivered = frame + 1
+            self.admit(members, Arrival(frame, window), released_ns)
+
+    def room_for(self, feed: Feed, members: Sequence[tuple[int, Job]], window: int) -> bool:
+        """Whether all these jobs would take the next frame of their feed in a window."""
+        turn = window - self._origin
+        if feed.streams:
+            turn = self._stretch.rung.grid.occurrence(min(feed.streams), turn)
+        return not feed.over and all(job.accepts(feed.delivered, turn) for _, job in members)
+
+    def admit(
+        self, members: Sequence[tuple[int, Job]], arrival: Arrival, released_ns: int, by_another: bool = False
+    ) -> None:
+        """A frame arrives at these jobs, with their numbers; ``by_another`` thread, before this one comes to it."""
+        frame, window = arrival
+        for index, job in members:
+            if frame % job.every:
+                self.frames.add(self._models[index], frame, Fate.SKIPPED, window, released_ns)
+                continue
+            dropped = self._put(job, arrival)
+            if self._one_thread and not by_another and index in self._turns:
+                self._needed[self._turns[index]] = job.next_ns
+            if dropped is not None:
+                fate = job.queue.refusal if dropped.frame == frame else Fate.QUEUE_FULL
+                self.frames.add(self._models[index], dropped.frame, fate, dropped.window, self.release(dropped.window))
+
+    def take_in(self, job: Job) -> int:
+        """Serve another job from here on; its number."""
+        index = len(self._jobs)
+        self._jobs.append(job)
+        self._models.append(index if job.model is None else job.model)
+        if not job.priority:
+            self._turns[index] = len(self._background)
+            self._background.append((index, job))
+            self._needed.append(job.next_ns)
+        return index
+
+    def give_up(self, index: int, fate: Fate, now_ns: int) -> None:
+        """The frame in flight of a job goes, unfinished."""
+        self.turn_away(index, self._jobs[index].give_up(now_ns), fate)
+
+    def turn_away(self, index: int, arrivals: Iterable[Arrival], fate: Fate) -> None:
+        """Frames that came to a job's model are dropped."""
+        for frame, window in arrivals:
+            self.frames.add(self._models[index], frame, fate, window, self.release(window))
+
+    def _put(self, job: Job, frame: Arrival) -> Arrival | None:
+        return job.queue.put(frame)
+
+    def _take(self, job: Job) -> None:
+        job.take()
+
+    def _has_work(self, job: Job) -> bool:
+        return job.has_work

@@ -1,0 +1,1 @@
+"""Figures of a run, and why frames were missed."""

@@ -1,0 +1,1 @@
+"""Models of a workload, wired to streams, compiled, and with all that a launch needs."""

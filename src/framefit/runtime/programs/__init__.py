@@ -1,0 +1,1 @@
+"""A program's own loop: frames handed over, results asked for."""

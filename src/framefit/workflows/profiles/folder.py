@@ -1,0 +1,88 @@
+"""The profile folder: where it may lie, what is in it, and how it comes there whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from framefit.core.files import check_folder, write_record, write_whole_folder
+from framefit.profiling.expectation import window_releases
+from framefit.profiling.losses import long_losses
+from framefit.report.chrome import write_chrome
+from framefit.report.event_logs import write_events, write_lost
+from framefit.report.perfetto import write_perfetto
+from framefit.report.timeline import LossRegion, TimelineWindows, write_timeline
+from framefit.workflows.profiles.profiled import Profiled
+
+__all__ = ["check_profile_folder", "free_profile_folder", "write_profile_folder"]
+
+_MARK = "profile.json"
+
+
+def free_profile_folder(trace: Path) -> Path:
+    """``RUN/profile`` of a run folder, else ``profiles/TRACE-N``, the first N that is free."""
+    if trace.is_dir():
+        return trace / "profile"
+    name, number = "stream" if str(trace) == "-" else trace.name.split(".")[0] or "trace", 1
+    if name == "trace":
+        name = trace.resolve().parent.name or name
+    while (folder := Path("profiles") / f"{name}-{number}").exists():
+        number += 1
+    return folder
+
+
+def check_profile_folder(folder: Path, *, force: bool) -> None:
+    """Whether a profile may be written there: nothing else of the user's is ever replaced.
+
+    Raises:
+        InputError: something is there, without ``force`` or not a profile.
+    """
+    check_folder(folder, _MARK, "a profile", force=force)
+
+
+def write_profile_folder(folder: Path, found: Profiled, *, force: bool = False) -> None:
+    """The profile's files: made beside their place, then renamed.
+
+    Args:
+        folder: where they will lie.
+        found: the profile.
+        force: replace a profile that is there.
+
+    Raises:
+        InputError: something is there that may not be replaced, or the files cannot be written.
+    """
+    log, source = found.log, found.source
+    program, launches, timetable = source.program, source.launches, source.timetable
+    windows, releases, priority = None, None, []
+    if launches is not None and len(launches) and timetable is not None and timetable.windows and len(log):
+        _, releases, reserved = window_releases(log, program, launches, timetable)
+        priority = [model.name for model in timetable.models if model.role == "priority"]
+        periods = [
+            np.stack([releases[one.at] + one.opens_ns, releases[one.at] + one.closes_ns], 1)[one.planned]
+            for one in reserved
+        ]
+        together = np.concatenate([np.zeros((0, 2), np.int64), *periods])
+        windows = TimelineWindows(releases, together[np.argsort(together[:, 0], kind="stable")])
+    losses = [
+        LossRegion(start_ns=begin, end_ns=end, label=f"{count} events lost")
+        for begin, end, count in zip(*(part.tolist() for part in long_losses(log)), strict=True)
+    ]
+    with write_whole_folder(folder, _MARK, "a profile", force=force) as part:
+        write_record(part / _MARK, found.profile)
+        write_events(part / "events.csv", log, program)
+        write_lost(part / "lost.csv", log, program)
+        write_lost(part / "lost.json", log, program)
+        write_events(part / "events.json", log, program)
+        write_perfetto(part / "trace.pftrace", log, program, launches, releases, priority)
+        write_chrome(part / "trace.json", log, program, launches)
+        write_timeline(
+            part / "timeline.html",
+            log,
+            program,
+            launches,
+            title=source.where,
+            windows=windows,
+            losses=losses,
+            summary=found.profile,
+        )

@@ -1,0 +1,1 @@
+"""What ``run``, ``simulate`` and a ``Runner`` share: a plan's jobs, faults, ladder and folder."""

@@ -1,0 +1,1 @@
+"""The steps of ``framefit sparsify``: prices, search, fine-tuning, rounds, deployment."""

@@ -1,0 +1,185 @@
+"""From an assignment to a model: fine-tuning, the final figures, the gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.model import Model, listing
+from framefit.core.results import LayerCycles
+from framefit.core.sparsity import Configuration, DenseModel, LayerSparsity, SparsifySettings
+from framefit.sparsity.layers import WeightLayer
+from framefit.sparsity.ledger import Ledger
+from framefit.training.data import Examples
+from framefit.training.evaluate import Accuracy, evaluate
+from framefit.training.fine_tune import fine_tune
+from framefit.training.network import Network, load_state, state
+from framefit.training.recipe import Progress, Recipe
+from framefit.workflows.sparsifying.search import Arm
+from framefit.workflows.sparsifying.subject import Subject
+
+__all__ = ["configuration", "dense_model", "layer_table", "recipe", "tuned", "weight_masks"]
+
+Array = npt.NDArray[Any]
+_EPOCHS, _STEPS = 5.0, 1000
+_BATCH, _LEAST_BATCHES = 128, 20  # examples in a mini-batch; mini-batches in an epoch
+_CROP = 8  # a picture is cropped by at most this part of its height (CIFAR: 4 of 32)
+
+
+def recipe(settings: SparsifySettings, examples: Examples) -> Recipe:
+    """How a sparse network is fine-tuned: crops by the picture's size, mirrored only where it has colours.
+
+    Args:
+        settings: epochs, rate, decay.
+        examples: to train on; few of them are seen more often.
+    """
+    shape = examples.stored.shape[1:]
+    image = len(shape) == 3
+    batch = max(min(_BATCH, len(examples) // _LEAST_BATCHES), 2)
+    enough = _STEPS * batch / max(len(examples), 1)
+    return Recipe(
+        epochs=max(_EPOCHS, enough) if settings.finetune_epochs is None else settings.finetune_epochs,
+        batch=batch,
+        rate=settings.rate,
+        decay=settings.decay,
+        distill_ratio=settings.distill_ratio,
+        pad=shape[1] // _CROP if image else 0,
+        flip=image and shape[0] == 3,
+        seed=settings.seed,
+    )
+
+
+def tuned(
+    subject: Subject,
+    network: Network,
+    settings: SparsifySettings,
+    ledger: Ledger,
+    checkpoint: Path,
+    say: Callable[[str], None],
+    examples: Examples | None = None,
+    validation: Examples | None = None,
+) -> float:
+    """Fine-tune in place; what is zero stays zero. The weights from before stay where it did harm.
+
+    Args:
+        subject: data and the dense network, which teaches.
+        network: sparse.
+        settings: epochs and rate.
+        ledger: gets the images of the judgement on the validation data.
+        checkpoint: where an interrupted training goes on.
+        say: told of progress.
+        examples: to train on; default: the training data.
+        validation: that decides whether the new weights are better; default: the subject's.
+
+    Returns:
+        Epochs; 0 where the weights from before stayed.
+
+    Raises:
+        KeyboardInterrupt: by the user; the checkpoint is written, the network may be anywhere between.
+    """
+    learnt = subject.data.train if examples is None else examples
+    chosen = recipe(settings, learnt)
+    if not chosen.epochs:
+        return 0.0
+    before, validation = state(network), validation or subject.data.validation
+    known = evaluate(network, validation)
+
+    def progress(now: Progress) -> None:
+        say(f"fine-tuning: epoch {now.epoch:.1f} of {chosen.epochs:g}, loss {now.loss:.3f}")
+
+    done = fine_tune(
+        network,
+        learnt,
+        chosen,
+        masks=weight_masks(subject.layers, before),
+        teacher=subject.network() if chosen.distill_ratio else None,
+        progress=progress,
+        checkpoint=checkpoint,
+    )
+    found = evaluate(network, validation)
+    ledger.forwarded(2 * len(validation))
+    if found.top1 < known.top1_interval[0]:  # not by a little: the model may have been trained on these data
+        load_state(network, before)
+        return 0.0
+    return done.epochs
+
+
+def weight_masks(layers: tuple[WeightLayer, ...], arrays: Mapping[str, Array]) -> dict[str, npt.NDArray[np.bool_]]:
+    """Where the weights of pruned layers are kept."""
+    return {layer.weight: arrays[layer.weight] != 0 for layer in layers if not arrays[layer.weight].all()}
+
+
+def dense_model(subject: Subject) -> tuple[DenseModel, tuple[LayerSparsity, ...]]:
+    """The figures of the model as it was given, on the test data."""
+    found = evaluate(subject.network(), subject.data.test)
+    costs = subject.prices.of(subject.model, subject.zeros)
+    dense = DenseModel(
+        top1=found.top1,
+        top1_interval=found.top1_interval,
+        top5=found.top5,
+        cycles=sum(cost.cycles for cost in costs.values()),
+        parameters=subject.model.parameters,
+        images=found.images,
+    )
+    return dense, layer_table(subject, subject.model, subject.zeros, costs)
+
+
+def configuration(
+    subject: Subject,
+    arm: Arm,
+    model: Model,
+    zeros: Mapping[str, float],
+    before: float,
+    found: Accuracy,
+    epochs: float,
+    dense: DenseModel,
+) -> Configuration:
+    """A row of the table of results; see :class:`~framefit.core.sparsity.Configuration`."""
+    costs = subject.prices.of(model, zeros)
+    table = layer_table(subject, model, zeros, costs)
+    arrays = listing(model).arrays
+    weights = [arrays[layer.weight] for layer in subject.layers]
+    elements = sum(layer.facts.parameters for layer in subject.layers)
+    left = sum(int(np.count_nonzero(weight)) for weight in weights)
+    cycles = sum(cost.cycles for cost in costs.values())
+    return Configuration(
+        solver=arm.found.solver,
+        hardware=arm.hardware,
+        validation_top1=arm.found.accuracy,
+        top1_before_finetune=before,
+        top1=found.top1,
+        top1_interval=found.top1_interval,
+        top5=found.top5,
+        parameters=model.parameters,
+        zeros=sum(weight.size for weight in weights) - left,
+        sparsity_ratio=1 - left / elements,
+        cycles=cycles,
+        cycles_ratio=cycles / max(dense.cycles, 1),
+        difference_top1=100 * (found.top1 - dense.top1),
+        finetune_epochs=epochs,
+        layers=table,
+    )
+
+
+def layer_table(
+    subject: Subject, model: Model, zeros: Mapping[str, float], costs: Mapping[str, LayerCycles]
+) -> tuple[LayerSparsity, ...]:
+    """Each layer with weights: what is zero in it and in what it reads, and what it costs."""
+    arrays = listing(model).arrays
+    dense = subject.prices.of(subject.model, subject.zeros)
+    total = max(sum(cost.cycles for cost in costs.values()), 1)
+    return tuple(
+        LayerSparsity(
+            name=layer.name,
+            sparsity_ratio=1 - int(np.count_nonzero(arrays[layer.weight])) / layer.facts.parameters,
+            activation_sparsity_ratio=zeros[layer.name],
+            cycles=costs[layer.name].cycles,
+            share_ratio=costs[layer.name].cycles / total,
+            cycles_ratio=costs[layer.name].cycles / max(dense[layer.name].cycles, 1),
+        )
+        for layer in subject.layers
+    )

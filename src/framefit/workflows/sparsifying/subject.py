@@ -1,0 +1,207 @@
+"""What a search for sparsity works on: model, data, target, and the layers that may lose weights."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.model import Listing, Model, listing
+from framefit.core.sparsity import Pattern, SparsifySettings
+from framefit.core.target import Target, resolve_target
+from framefit.core.workload import names_function
+from framefit.errors import InputError
+from framefit.runtime.frames.functions import load_function
+from framefit.sparsity.channels import ChannelGroup, find_groups
+from framefit.sparsity.database import Database, build_channels, build_layers, group_facts, read_database
+from framefit.sparsity.layers import WeightLayer, find_layers
+from framefit.sparsity.ledger import Ledger
+from framefit.sparsity.statistics import activation_zeros, collect
+from framefit.training.data import Dataset, Examples, check_fits, load_data
+from framefit.training.exporting import from_module
+from framefit.training.network import Network, to_torch
+from framefit.workflows.cycles import load_model, pricing
+from framefit.workflows.sparsifying.prices import Prices, chosen_pattern
+
+__all__ = ["Subject", "make_database", "open_data", "open_subject"]
+
+_IMAGES = 512  # of the calibration data in Hessians and batch-norm statistics (SPDY and SparseGPT: 128 to 1,024)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Everything that the search is given.
+
+    Attributes:
+        model: the dense one.
+        written: its nodes and initializers.
+        data: split.
+        target: the device; unit: of it.
+        pattern: of the zeros; of_m: N and M.
+        layers: that may lose weights; groups: of channels, for that pattern.
+        prices: of any sparsity.
+        inputs: calibration data, float32.
+        examples: of the validation data, for the search.
+        zeros: weight layer -> part of what it reads that is zero, in the dense network.
+        notes: what stays dense, and why.
+    """
+
+    model: Model
+    written: Listing
+    data: Dataset
+    target: Target
+    unit: str
+    pattern: Pattern
+    of_m: tuple[int, int] | None
+    layers: tuple[WeightLayer, ...]
+    groups: tuple[ChannelGroup, ...]
+    prices: Prices
+    inputs: npt.NDArray[np.float32]
+    examples: Examples
+    zeros: dict[str, float]
+    notes: tuple[str, ...]
+
+    def network(self) -> Network:
+        """The dense network, anew."""
+        return to_torch(self.model)
+
+
+def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, data: Any = None) -> Subject:
+    """Read model, data and target, and check that they fit each other.
+
+    Args:
+        settings: what the user asked for.
+        ledger: gets the images.
+        model: a model, or a ``torch.nn.Module``, instead of what ``settings`` names.
+        data: a data set, or an iterable of (x, y), likewise.
+
+    Raises:
+        InputError: what cannot be used; a target that rewards no such zeros; a model without a layer to prune.
+    """
+    target = resolve_target(settings.target)
+    pattern = chosen_pattern(target, settings.pattern)
+    opened, split = _opened(settings, model, data)
+    check_fits(split, opened)
+    written = listing(opened)
+    network = to_torch(opened)
+    layers, notes = find_layers(written.nodes, written.arrays)
+    if not layers:
+        raise InputError(
+            "no convolution or fully connected layer with weights of its own",
+            where=opened.name,
+            remedy="choose another",
+        )
+    groups: tuple[ChannelGroup, ...] = ()
+    if pattern == "channel":
+        groups = find_groups(written.nodes, written.arrays, layers, [tensor.name for tensor in opened.outputs])
+        if not groups:
+            raise InputError(
+                "no channels can be removed: all of them reach the model's ends, or operators that are not followed",
+                where=opened.name,
+                remedy="choose --pattern unstructured",
+            )
+    source = pricing(target, opened, settings.unit)
+    rule = target.sparsity
+    of_m = (rule.n or settings.n, rule.m or settings.m) if pattern == "n:m" else None
+    inputs = split.calibration.sample(_IMAGES, settings.seed).inputs()
+    zeros = activation_zeros(network, [layer.name for layer in layers], inputs, ledger)
+    return Subject(
+        model=opened,
+        written=written,
+        data=split,
+        target=target,
+        unit=source.unit.name,
+        pattern=pattern,
+        of_m=of_m,
+        layers=layers,
+        groups=groups,
+        prices=Prices(target, source, opened, written, layers),
+        inputs=inputs,
+        examples=split.validation.sample(settings.images, settings.seed),
+        zeros=zeros,
+        notes=notes,
+    )
+
+
+def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, say: Any) -> Database:
+    """The layer database of a subject: the one in its folder, else built, and stored there.
+
+    Args:
+        subject: what it is of.
+        path: the ``.npz``.
+        ledger: gets the images.
+        seed: of the labels that importances are drawn with.
+        say: told what is being done.
+    """
+    if path.exists():
+        facts = [layer.facts for layer in subject.layers]
+        if subject.groups:
+            facts = [group_facts(group, subject.layers) for group in subject.groups]
+        return read_database(path, facts, subject.groups)
+    say("layer statistics on calibration data")
+    statistics = collect(subject.network(), subject.layers, subject.inputs, ledger, seed)
+
+    def progress(name: str, done: int, count: int) -> None:
+        say(f"layer database: {name} ({done + 1} of {count})")
+
+    arrays = subject.written.arrays
+    if subject.groups:
+        database = build_channels(subject.groups, subject.layers, arrays, statistics, progress=progress)
+    else:
+        database = build_layers(subject.layers, arrays, statistics, of_m=subject.of_m, progress=progress)
+    database.save(path)
+    return database
+
+
+def open_data(source: Any, settings: SparsifySettings, shape: tuple[int, ...] | None) -> Dataset:
+    """Data, split with the seed.
+
+    Args:
+        source: path, iterable, or data that are split already.
+        settings: normalisation and seed.
+        shape: of the model's input, without the batch; images of a folder are brought to it.
+    """
+    if isinstance(source, Dataset):
+        return source
+    image = shape is not None and len(shape) == 3 and isinstance(source, str | Path) and Path(source).is_dir()
+    return load_data(
+        source,
+        seed=settings.seed,
+        size=(shape[1], shape[2]) if image and shape else None,
+        channels=shape[0] if image and shape and shape[0] in (1, 3) else None,
+        mean=settings.mean,
+        std=settings.std,
+    )
+
+
+def _opened(settings: SparsifySettings, model: Any, data: Any) -> tuple[Model, Dataset]:
+    """Model and data: whichever knows the input's shape comes first."""
+    source = settings.data if data is None else data
+    if model is None and names_function(settings.model):
+        model = load_function(settings.model, Path(), "MODEL")()
+    if model is not None and not isinstance(model, Model):
+        split = open_data(source, settings, None)
+        return from_module(model, split.input_shape, name=_stem(settings.model)), split
+    if isinstance(model, Model):
+        return model, open_data(source, settings, _input_shape(model))
+    try:
+        opened = load_model(settings.model, None, None)
+    except InputError as error:
+        unknown = re.match(r"input '(.+)' has (the dynamic dimension|no shape)", error.what)
+        if unknown is None:
+            raise
+        split = open_data(source, settings, None)  # the data know the sizes that the file leaves open
+        return load_model(settings.model, {unknown[1]: (1, *split.input_shape)}, None), split
+    return opened, open_data(source, settings, _input_shape(opened))
+
+
+def _input_shape(model: Model) -> tuple[int, ...]:
+    return tuple((model.inputs[0].shape or ())[1:])
+
+
+def _stem(spec: str) -> str:
+    return re.sub(r"\W+", "-", spec).strip("-") or "network"

@@ -1,0 +1,179 @@
+"""A unit that fails for good: its models go on on another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from crews import MS, Entry, fates, made, network
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes import FakeDevice
+from framefit.core.faults import Fault
+from framefit.core.workload import WhenFull
+from framefit.devices.clock import Clock, RealClock
+from framefit.devices.faulty import FaultyDevice
+from framefit.runtime.beat.crew import Crew
+from framefit.runtime.beat.dispatcher import LEAD_NS
+from framefit.runtime.beat.moving import Lodging
+from framefit.runtime.frames.streams import Feed
+from framefit.runtime.models.execution import Execution
+from framefit.runtime.records.log import Fate
+
+
+def run(
+    entries: Sequence[Entry],
+    faults: Sequence[Fault],
+    windows: int,
+    *,
+    units: int = 2,
+    nowhere: Sequence[str] = (),
+    clock: Clock | None = None,
+) -> Crew:
+    """A run in which models may go on on any unit that works, but for some."""
+    estimates = {label: ns for entry in entries for label, ns in zip(entry.labels(), entry.estimates_ns, strict=True)}
+    fake = FakeDevice(lambda label, _: estimates[label], units=units, clock=clock)
+    fake.target = msgspec.structs.replace(fake.target, kind="npu")  # its units are no cores of this machine
+    device = FaultyDevice(fake, faults)
+    device.patience_ns = 15 * MS
+    crew, jobs = made(device, *entries)  # type: ignore[arg-type]  # a device like any other
+    for entry in entries:
+        for job in jobs[entry.name]:
+            job.on_error = "skip" if entry.priority else "retry"
+
+    def spare(model: int, working: Sequence[str]) -> Lodging | None:
+        entry = entries[model]
+        if entry.name in nowhere:
+            return None
+        count = len(entry.estimates_ns)
+        bounds = [(layer, layer) for layer in range(count)]
+        execution = Execution(network(count), bounds, device, working[0], name=entry.name)
+        return Lodging(working[0], execution, entry.estimates_ns)
+
+    crew.lodge(spare)
+    device.arm(device.clock.now_ns() + LEAD_NS)
+    crew.run(windows)
+    for number, entry in enumerate(entries):
+        found = fates(crew, number)
+        assert sorted(found) == list(range(len(found)))
+        done = sorted(frame for frame, fate in found.items() if fate in (Fate.DONE, Fate.LATE))
+        assert [frame for frame, _ in entry.sink.taken] == done
+        assert all(outputs["number"].tolist() == [frame] for frame, outputs in entry.sink.taken)
+    return crew
+
+
+def gone(unit: int, begin_ns: int) -> list[Fault]:
+    """Every launch on a unit fails from then on."""
+    return [Fault(kind="raise", name=f"fake{unit}", begin_ns=begin_ns)]
+
+
+def test_models_go_on_elsewhere() -> None:
+    """After three frames each a background and a priority model have moved, and miss nothing more; nor do others."""
+    entries = [
+        Entry("face", [(0, [2 * MS])], priority=True),
+        Entry("eyes", [(1, [2 * MS])], priority=True),
+        Entry("a", [(0, [2 * MS])]),
+        Entry("b", [(1, [MS, MS])]),
+    ]
+    crew = run(entries, gone(1, 100 * MS), 60)
+    assert fates(crew, 0) == fates(crew, 2) == dict.fromkeys(range(60), Fate.DONE)
+    for model in (1, 3):
+        found = fates(crew, model)
+        lost = [frame for frame, fate in found.items() if fate != Fate.DONE]
+        assert lost == list(range(10, 10 + len(lost)))
+        assert 3 <= len(lost) <= 4
+    assert crew.faults.degraded == set()
+    assert {(one.model, one.unit, one.to) for one in crew.moved} == {(1, "fake1", "fake0"), (3, "fake1", "fake0")}
+    assert {one.window for one in crew.moved} == {13}
+
+
+def test_a_model_that_fails_where_it_went_to() -> None:
+    """It rests there as it would have at home, and is done again when it can be."""
+    entries = [Entry("a", [(0, [2 * MS])]), Entry("b", [(1, [2 * MS])])]
+    faults = [*gone(1, 50 * MS), Fault(kind="raise", name="b", begin_ns=200 * MS, end_ns=240 * MS)]
+    crew = run(entries, faults, 60)
+    found = fates(crew, 1)
+    assert [frame for frame, fate in found.items() if fate == Fate.FAILED] == [5, 6, 7, 20, 21, 22]
+    assert [frame for frame, fate in found.items() if fate == Fate.DEGRADED] == list(range(23, 31))
+    assert set(fates(crew, 0).values()) == {Fate.DONE}
+    assert crew.faults.degraded == set()
+    assert [one.to for one in crew.moved] == ["fake0"]
+
+
+def test_what_has_no_place_elsewhere_stays_degraded() -> None:
+    """The others move all the same."""
+    entries = [Entry("face", [(0, [2 * MS])], priority=True), Entry("a", [(1, [2 * MS])]), Entry("b", [(1, [2 * MS])])]
+    crew = run(entries, gone(1, 50 * MS), 60, nowhere=["b"])
+    assert set(fates(crew, 0).values()) == {Fate.DONE}
+    assert sum(fate == Fate.DONE for fate in fates(crew, 1).values()) >= 55
+    assert sum(fate == Fate.DONE for fate in fates(crew, 2).values()) == 5
+    assert crew.faults.degraded == {2}
+
+
+def test_one_model_that_fails_is_no_unit_that_does() -> None:
+    """While anything succeeds there, nothing moves."""
+    entries = [Entry("a", [(0, [2 * MS])]), Entry("b", [(1, [2 * MS])]), Entry("c", [(1, [2 * MS])])]
+    crew = run(entries, [Fault(kind="raise", name="b")], 60)
+    assert crew.moved == []
+    assert crew.faults.degraded == {1}
+    assert set(fates(crew, 2).values()) == {Fate.DONE}
+
+
+def test_one_unit_after_the_other() -> None:
+    """What has moved is not moved again; what is on the second one goes to the third."""
+    entries = [Entry("a", [(0, [2 * MS])]), Entry("b", [(1, [2 * MS])]), Entry("c", [(2, [2 * MS])])]
+    crew = run(entries, [*gone(2, 50 * MS), *gone(1, 200 * MS)], 60, units=3)
+    assert [(one.model, one.unit, one.to) for one in crew.moved] == [(2, "fake2", "fake0"), (1, "fake1", "fake0")]
+    assert set(fates(crew, 0).values()) == {Fate.DONE}
+    assert all(fates(crew, model)[59] == Fate.DONE for model in (1, 2))
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_streams_of_models_that_move(waits: bool) -> None:
+    """A stream that several units read keeps its frames together, and its end waits for the one that moved."""
+    feed, length = Feed(waits=waits), 30 if waits else None
+    kind: WhenFull = "block" if waits else "drop-oldest"
+    entries = [
+        Entry("a", [(0, [2 * MS])], feed=feed, when_full=kind, length=length),
+        Entry("b", [(1, [3 * MS])], feed=feed, when_full=kind, length=length),
+    ]
+    crew = run(entries, gone(1, 50 * MS), 200 if waits else 30)
+    assert crew.windows < 60
+    assert sorted(fates(crew, 0)) == sorted(fates(crew, 1)) == list(range(30))
+    assert fates(crew, 1)[29] == Fate.DONE
+
+
+def test_in_real_time() -> None:
+    """Another thread looks for a place, and the run goes on meanwhile."""
+    entries = [Entry("face", [(0, [MS])], priority=True), Entry("a", [(0, [MS])]), Entry("b", [(1, [MS])])]
+    crew = run(entries, gone(1, 100 * MS), 60, clock=RealClock())
+    assert [(one.model, one.to) for one in crew.moved] == [(2, "fake0")]
+    found = fates(crew, 2)
+    assert sorted(found) == list(range(60))
+    assert sum(fate in (Fate.DONE, Fate.LATE) for frame, fate in found.items() if frame > 20) > 5
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    begin=st.integers(0, 300 * MS),
+    own=st.lists(st.integers(MS // 10, 4 * MS), min_size=1, max_size=3),
+    there=st.lists(st.integers(MS // 10, 4 * MS), min_size=1, max_size=3),
+    priority=st.booleans(),
+    queue=st.integers(1, 3),
+)
+def test_nothing_is_lost_or_done_twice(
+    begin: int, own: list[int], there: list[int], priority: bool, queue: int
+) -> None:
+    """Whenever the unit fails; and the priority model that was there goes on unharmed where all fits."""
+    entries = [
+        Entry("face", [(0, [MS])], priority=True, queue=1),
+        Entry("eyes", [(1, own)], priority=priority, queue=queue),
+        Entry("a", [(0, there)], queue=queue),
+    ]
+    crew = run(entries, gone(1, begin), 60)
+    for model in range(3):
+        assert sorted(fates(crew, model)) == list(range(60))
+    assert len(crew.moved) == 1
+    assert fates(crew, 0) == dict.fromkeys(range(60), Fate.DONE) or sum(own) > 8 * MS
