@@ -70,6 +70,14 @@ def test_what_is_stopped_keeps_complete_rounds(asked: int, rounds: int) -> None:
     assert [m.samples_ns.tolist() for m in found] == [[1000] * 2 * rounds, [2000] * 2 * rounds]
 
 
+def test_who_had_the_processor() -> None:
+    """Durations that this thread did not work for went to others; work that took no time went to nobody."""
+    idle, _ = launches(lambda _: iter(lambda: 10**9, None), 2)
+    assert all(m.away_ratio > 0.9 for m in measure(idle, budget_ns=0, least_rounds=3))
+    busy, _ = launches(lambda _: iter(lambda: 0, None), 2)
+    assert all(m.away_ratio == 0 for m in measure(busy, budget_ns=0, least_rounds=3))
+
+
 def test_warm_up_is_not_kept() -> None:
     """Slow first rounds, while memory grows, leave no samples."""
     timed, called = launches(lambda _: iter([9000, 8000, 7000, 6000, 1000, *[1000] * 50]), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,9 +26,12 @@ class Measurement:
 
     Attributes:
         samples_ns: int64.
+        away_ratio: part of the time of all that was timed in turn with it that the calling thread was off the
+            processor, which others had; of no meaning where launches run elsewhere than on that thread.
     """
 
     samples_ns: npt.NDArray[np.int64]
+    away_ratio: float = 0.0
 
     @property
     def median_ns(self) -> int:
@@ -110,17 +114,21 @@ def measure(
         before = total
     rounds = min(max(budget_ns // max(total * runs, period_ns, 1), least_rounds), most_rounds)
     samples = np.empty((len(launches), rounds, runs), np.int64)
+    worked_ns = 0
     for turn in range(rounds):
         if clock is not None and period_ns:
             clock.sleep_until_ns(clock.now_ns() + max(period_ns - total, _LEAST_SLEEP_NS))
+        begun_ns = time.thread_time_ns()
         for index, launch in enumerate(launches):
             if stop is not None and stop():
                 return [Measurement(row.ravel()) for row in samples[:, :turn]]
             for run in range(runs):
                 samples[index, turn, run] = launch().duration_ns
+        worked_ns += time.thread_time_ns() - begun_ns
         if on_round is not None:
             on_round(turn + 1, rounds)
-    return [Measurement(row.ravel()) for row in samples]
+    away_ratio = max(1 - worked_ns / max(int(samples.sum()), 1), 0.0)
+    return [Measurement(row.ravel(), away_ratio) for row in samples]
 
 
 def mostly_drifting(measured: Sequence[Measurement]) -> bool:

@@ -42,13 +42,16 @@ class Campaigns:
     def __init__(self, *, drifting: bool = False) -> None:
         self.asked: list[dict[str, Any]] = []
         self._drifting = drifting
+        self.away_ratio = 0.0
 
     def __call__(self, launches: Sequence[Callable[[], Completion]], **limits: Any) -> list[Measurement]:
         """Samples of each."""
         self.asked.append(limits)
         count = limits["least_rounds"]
         speed = np.where(np.arange(count) < count // 2, 1, 2) if self._drifting else np.ones(count)
-        return [Measurement((1000 * (1 + n) * speed).astype(np.int64)) for n in range(len(launches))]
+        return [
+            Measurement((1000 * (1 + n) * speed).astype(np.int64), self.away_ratio) for n in range(len(launches))
+        ]
 
 
 @pytest.fixture
@@ -158,6 +161,21 @@ def test_what_was_measured_is_kept(campaigns: Campaigns) -> None:
     assert len(campaigns.asked) == 2
     measured(fresh=True).final(halves())
     assert len(campaigns.asked) == 3
+
+
+def test_what_others_had_the_core_for_is_not_kept(campaigns: Campaigns) -> None:
+    """It is told once, and the next plan measures again."""
+    campaigns.away_ratio = 0.4
+    costs = measured()
+    costs.probe(halves())
+    costs.final(halves())
+    assert len(costs.warnings) == 1
+    assert "other programs" in costs.warnings[0]
+    campaigns.away_ratio = 0.05
+    again = measured()
+    for _ in range(2):
+        again.final(halves())
+    assert (len(campaigns.asked), again.warnings) == (3, [])
 
 
 def test_other_company_is_measured_anew(campaigns: Campaigns) -> None:

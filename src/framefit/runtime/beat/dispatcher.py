@@ -157,11 +157,12 @@ class Dispatcher(Windows):
                     break
                 if self._asked or self._turning:
                     self._turn_over()
-                self._deliver(self.windows)
-                agenda.extend([(next_release + after, job) for after, job in self._due(self.windows)])
+                if self._ahead != self.windows:
+                    self._look_ahead()
+                self._deliver(self.windows, next_release)
+                agenda.extend(self._next_due)
                 self.windows += 1
-                self._next_release = self.release(self.windows)
-                self._upcoming = self._next_reserved()
+                self._next_release, self._upcoming = self._second
             if handed or coming:
                 self._receive(now)
             if agenda and agenda[0][0] <= now:
@@ -190,6 +191,8 @@ class Dispatcher(Windows):
             clock.doze_until_ns(wake)
             if understudy is not None and wake - clock.now_ns() >= REHEARSAL_NS:
                 understudy.rehearse()
+                if stop():  # rehearsed, too
+                    break
             clock.sleep_until_ns(wake)
 
     def _receive(self, now: int) -> None:
@@ -276,7 +279,7 @@ class Dispatcher(Windows):
         job = self._jobs[0]
         self._dried_up()
         for window in range(job.frames + 1):  # one too many: what a full queue does is rehearsed, too
-            self._deliver(window)
+            self._deliver(window, self.release(window))
         if job.ready:
             self._launch(0, self.release(1))
         job.clear()
@@ -315,26 +318,20 @@ class Dispatcher(Windows):
                 self._stumble(index, job, error)
                 return
         window, frame, add = self.windows - 1, job.in_flight[-1].frame, self.launches.add
-        segment, last, estimates, step = (
-            job.next_segment,
-            len(job.estimates_ns) - 1,
-            job.estimates_ns,
-            job.execution.step,
-        )
+        segment, last, estimates = job.next_segment, len(job.estimates_ns) - 1, job.estimates_ns
+        steps = job.execution.steps
         followed = self._one_thread and self._last_finish >= 0
         read_ns = self._read_ns  # a local: two threads may be here
         if followed:
             ready_ns = self._last_finish
         elif self._on_thread:
             self._read_ns = read_ns = self._clock.now_ns(), time.thread_time_ns()
-        launch = step(segment)
         while True:
             program, until_ns = job.first_program + segment, -1
-            if latest_ns and segment < last:  # decided with warm caches, as far as it can be
-                following = step(segment + 1)
+            if latest_ns and segment < last:
                 until_ns = min(latest_ns - estimates[segment + 1], self._next_release)
             try:
-                done = launch()
+                done = steps[segment]()
             except BaseException as error:  # noqa: BLE001 - raised again, if it is no fault that a run survives
                 add(program, window, frame, self._clock.now_ns(), -1, ready_ns, followed, -1)
                 job.next_segment = segment
@@ -346,7 +343,7 @@ class Dispatcher(Windows):
             if finished > until_ns:
                 break
             add(program, window, frame, done.started_ns, finished, ready_ns, followed, -1)
-            segment, ready_ns, followed, launch = segment + 1, finished, True, following
+            segment, ready_ns, followed = segment + 1, finished, True
         job.next_segment = segment + 1 if segment < last else 0  # another thread may look at it
         spent = -1
         if self._on_thread and (finished - done.started_ns > estimates[segment] or not self._one_thread):
@@ -426,6 +423,8 @@ class Dispatcher(Windows):
                 self.watch(fresh)
             if self._asked and wake == self._next_release:
                 self._turn_over()
+            if self._ahead != self.windows:
+                self._look_ahead()
         if left_ns < _IDLE_NS:
             return
         while self._outputs and wake - self._clock.now_ns() >= _IDLE_NS:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from framefit.core.grid import Grid
 from framefit.core.model import TensorInfo
 from framefit.core.timetable import PlannedModel, Timetable
-from framefit.devices.device import Array, Binding, Completion, Device, Tensors
+from framefit.devices.device import Array, Binding, Device, Tensors
 from framefit.devices.npu import NpuDevice
 from framefit.runtime.beat.crew import Crew
 from framefit.runtime.beat.dispatcher import Dispatcher, Service, instants
@@ -39,7 +39,7 @@ class TimedExecution:
         self.labels = tuple(labels)
         self._device = device
         self._bindings = tuple(bindings)
-        self._steps = tuple(functools.partial(device.submit, binding) for binding in bindings)
+        self.steps = tuple(functools.partial(device.submit, binding) for binding in bindings)
 
     def part(self, first: int, end: int) -> TimedExecution:
         """Of the segments from ``first`` up to, and without, ``end``."""
@@ -56,10 +56,6 @@ class TimedExecution:
 
     def load(self, frame: Tensors | Sequence[Tensors]) -> None:
         """Nothing to take."""
-
-    def step(self, index: int) -> Callable[[], Completion]:
-        """Lets the segment's time pass."""
-        return self._steps[index]
 
     def output(self, name: str) -> Array:  # noqa: ARG002 - the protocol's form
         """Nothing."""

@@ -49,6 +49,7 @@ class Windows:
         self._turning: list[Turn] = []  # the same in the order of their windows
         self._enforce()
         self._next_release = self._upcoming = 0  # and the first reserved instant from then on
+        self._ahead, self._next_due, self._second = -1, list[tuple[int, int]](), (0, 0)  # see _look_ahead
         self._most_windows = 0
         self.frames, self.faults = FrameLog(), FaultLog()
         self.failed: Callable[[], None] | None = None
@@ -120,11 +121,11 @@ class Windows:
         self.stretches.append(self._stretch)
         self._enforce()
         self._ask_background()
-        self._upcoming = self._next_reserved()
+        self._upcoming = self._first_reserved(window, self._next_release)
 
     def _enforce(self) -> None:
         """What the loop needs of the timetable in force."""
-        rung = self._stretch.rung
+        rung, self._ahead = self._stretch.rung, -1
         self._origin, self._reserved, self._guard_ns = self._stretch.origin, rung.reserved, rung.guard_ns
         for job, part in zip(self._jobs, rung.parts, strict=False):  # no timetable knows of guests, which come last
             job.take_up(part)
@@ -134,10 +135,17 @@ class Windows:
         """When after its release which priority jobs are due in a window, of those under the timetable in force."""
         return self._reserved[(window - self._origin) % len(self._reserved)]
 
-    def _next_reserved(self) -> int:
-        """The first reserved instant from the next release on."""
-        due = self._due(self.windows) if self.windows < self._most_windows else ()
-        return self._next_release + (due[0][0] if due else 0)
+    def _look_ahead(self) -> None:
+        """Work out what the next window brings: while there is time, for there is none when it begins."""
+        window = self._ahead = self.windows
+        self._next_due = [(self._next_release + after, job) for after, job in self._due(window)]
+        release = self.release(window + 1)
+        self._second = release, self._first_reserved(window + 1, release)
+
+    def _first_reserved(self, window: int, release_ns: int) -> int:
+        """The first reserved instant from a window's release on."""
+        due = self._due(window) if window < self._most_windows else ()
+        return release_ns + (due[0][0] if due else 0)
 
     def _ask_background(self) -> None:
         """What each background job would launch next."""
@@ -156,9 +164,8 @@ class Windows:
                 return True
         return False
 
-    def _deliver(self, window: int) -> None:
+    def _deliver(self, window: int, released_ns: int) -> None:
         """A frame of each feed arrives at every model that wants it, unless it has to wait."""
-        released_ns = self.release(window)
         for feed, members in self._bringing[(window - self._origin) % len(self._bringing)]:
             if feed.gate is not None:
                 feed.gate(window)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 
+from framefit.core.arrays import ArrayFile
 from framefit.core.workload import StreamEntry
 from framefit.devices.device import Array
 from framefit.errors import InputError
@@ -61,19 +61,12 @@ def stored_array(entry: StreamEntry) -> Array:
         InputError: a missing or damaged file, or no such array.
     """
     where = f"stream {entry.name!r}"
-    try:
-        with Path(entry.source).open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            name = entry.array or (archive.files[0] if len(archive.files) == 1 else None)
-            if name not in archive.files:
-                has = ", ".join(archive.files)
-                raise InputError(f"no array {name!r} in {entry.source}; it has: {has}", where=where, remedy="set array")
-            array: Array = archive[name]
-    except FileNotFoundError:
-        raise InputError(f"no such file {entry.source}", where=where, remedy="check the path") from None
-    except InputError:
-        raise
-    except Exception as error:  # zip, header and value errors of a damaged file have no common class
-        raise InputError(f"{entry.source} cannot be read: {error}", where=where, remedy="check the file") from error
+    file = ArrayFile(entry.source, f"{where}, {entry.source}")
+    name = entry.array or (file.names[0] if len(file.names) == 1 else None)
+    if name not in file.names:
+        has = ", ".join(file.names)
+        raise InputError(f"no array {name!r} in {entry.source}; it has: {has}", where=where, remedy="set array")
+    array: Array = file.read([name])[name]
     if array.ndim == 0 or not len(array):
         raise InputError(f"{entry.source} holds no frames", where=where, remedy="its first axis counts frames")
     return array

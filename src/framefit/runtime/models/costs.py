@@ -22,7 +22,13 @@ Launch = tuple[Execution, int]  # a segment of a compiled model
 _PROBE_NS, _PROBE_ROUNDS = 2_000_000_000, 12  # to decide with
 _FINAL_NS, _FINAL_ROUNDS = 4_000_000_000, 25  # to plan with
 _AROUND_NS, _AROUND_LEAST, _AROUND_MOST = 1_000_000_000, 6, 40  # before and after a run
+_SHARED = 0.1  # of the launches' time, that other programs had the core for
 _FLOOR_WAKE_UPS, _FLOOR_PERIOD_NS = 100, 5_000_000
+_DRIFTED = "the machine's speed drifted while it was measured: see framefit doctor, plan again with --fresh"
+_OTHERS = (
+    f"other programs had the core for more than {_SHARED:.0%} of the time while it was measured: stop them; "
+    "what was measured is not kept, the next plan measures again"
+)
 
 
 class Costs(Protocol):
@@ -82,11 +88,11 @@ class MeasuredCosts:
 
     def probe(self, launches: Sequence[Launch]) -> list[Measurement]:
         """A first look."""
-        return self._measured(launches, _PROBE_NS, _PROBE_ROUNDS, on_beat=True)
+        return self._measured(launches, _PROBE_NS, _PROBE_ROUNDS, on_beat=True)[0]
 
     def final(self, launches: Sequence[Launch]) -> list[Measurement]:
         """To plan with."""
-        return self._measured(launches, _FINAL_NS, _FINAL_ROUNDS, on_beat=True)
+        return self._measured(launches, _FINAL_NS, _FINAL_ROUNDS, on_beat=True)[0]
 
     def around(self, launches: Sequence[Launch]) -> list[Measurement]:
         """Beside a run; never from the store."""
@@ -107,12 +113,14 @@ class MeasuredCosts:
             launches: made only where they have to be measured.
         """
         configuration = dict(key)
-        self._warn_of_drift(self._store.drifted("pieces", configuration, self._unit))
+        if self._store.drifted("pieces", configuration, self._unit):
+            self._warn(_DRIFTED)
         found = self._store.find_numbers("pieces", configuration, self._unit)
         if found is None:
-            measured = self._measured(launches(), _PROBE_NS, _PROBE_ROUNDS, on_beat=False)
+            measured, kept = self._measured(launches(), _PROBE_NS, _PROBE_ROUNDS, on_beat=False)
             found = tuple(measurement.median_ns for measurement in measured)
-            self._store.add_numbers("pieces", configuration, self._unit, found, drifted=mostly_drifting(measured))
+            if kept:
+                self._store.add_numbers("pieces", configuration, self._unit, found, drifted=mostly_drifting(measured))
         return found
 
     def excess(self, quantile: float) -> None:
@@ -135,11 +143,11 @@ class MeasuredCosts:
 
     def _measured(
         self, launches: Sequence[Launch], budget_ns: int, least_rounds: int, *, on_beat: bool
-    ) -> list[Measurement]:
-        """From the store where it has all of them, else measured in turn."""
+    ) -> tuple[list[Measurement], bool]:
+        """From the store where it has all of them, else measured in turn; and whether the store has them now."""
         beside = hashlib.sha256("".join(sorted(e.parts[i].digest for e, i in launches)).encode()).hexdigest()[:16]
         known = [self._store.find(e.parts[index], self._unit, beside, least_rounds) for e, index in launches]
-        found = [measurement for measurement in known if measurement is not None]
+        found, kept = [measurement for measurement in known if measurement is not None], True
         if len(found) < len(launches):
             random = np.random.default_rng(0)
             for execution in {id(execution): execution for execution, _ in launches}.values():
@@ -151,14 +159,18 @@ class MeasuredCosts:
                 clock=self._device.clock,
                 period_ns=self._window_ns if on_beat else 0,
             )
-            measured = [(e.parts[index], self._unit, m) for (e, index), m in zip(launches, found, strict=True)]
-            self._store.add(beside, measured)
-        self._warn_of_drift(mostly_drifting(found))
-        return found
+            kept = max(measurement.away_ratio for measurement in found) <= _SHARED
+            if kept:
+                measured = [(e.parts[index], self._unit, m) for (e, index), m in zip(launches, found, strict=True)]
+                self._store.add(beside, measured)
+            else:
+                self._warn(_OTHERS)
+        if mostly_drifting(found):
+            self._warn(_DRIFTED)
+        return found, kept
 
-    def _warn_of_drift(self, drifted: bool) -> None:
-        text = "the machine's speed drifted while it was measured: see framefit doctor, plan again with --fresh"
-        if drifted and text not in self.warnings:
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
             self.warnings.append(text)
 
 

@@ -192,11 +192,10 @@ class Execution:
             finished = clock.now_ns()
         return Completion(started if hands_over else done.started_ns, finished)
 
-    def step(self, index: int) -> Callable[[], Completion]:
-        """:meth:`launch` of segment ``index`` for the frame in flight, with nothing left to decide."""
-        if (not index and self._waiting) or (index == self._last and self._postprocess is not None):
-            return functools.partial(self.launch, index)
-        return functools.partial(self._device.submit, self._bindings[self._turn][index])
+    @property
+    def steps(self) -> Sequence[Callable[[], Completion]]:
+        """:meth:`launch` of each segment for the frame in flight, with nothing left to decide between two of them."""
+        return self._steps[self._turn]
 
     def expected_ns(self, index: int) -> int:
         """What the device says that segment ``index`` takes; 0 where it does not know."""
@@ -218,6 +217,7 @@ class Execution:
         self._places = [small] * len(self._places)
         self._prepare, self._postprocess = {}, None
         self._device = _NoDevice(self._device)
+        self._line_up()
 
     def output(self, name: str) -> Array:
         """An output of the frame in flight; valid until the next frame's launches."""
@@ -280,6 +280,7 @@ class Execution:
     def through(self, device: Device) -> None:
         """Submit launches by way of another device from here on: its own, or that one with faults."""
         self._device = device
+        self._line_up()
         if not isinstance(device, FaultyDevice):
             return
         for bindings in self._bindings:
@@ -312,6 +313,7 @@ class Execution:
         self._bindings = [bindings[mine] for bindings in self._bindings]
         self._feedback = Feedback(self.state, self.parts)
         self._last, self._turn, self._waiting, self._results = last - first, 0, (), None
+        self._line_up()
 
     def recut(self, segments: Sequence[tuple[int, int]], name: str) -> Execution:
         """The model cut in another way, on one unit, over the same tensors: a frame may go on from one in another.
@@ -382,6 +384,21 @@ class Execution:
             for bindings in self._bindings
         ]
         self._feedback = Feedback(self.state, self.parts)
+        self._line_up()
+
+    def _line_up(self) -> None:
+        """Decide what launches each segment; between two of them there is no time for that."""
+        submit, launch = self._device.submit, self.launch
+        last = self._last if self._postprocess is not None else -1
+        self._steps = [
+            [
+                functools.partial(launch, index)
+                if index == last or (not index and self._one)
+                else functools.partial(submit, binding)
+                for index, binding in enumerate(bindings)
+            ]
+            for bindings in self._bindings
+        ]
 
     def _raw(self, tensor: TensorInfo) -> TensorInfo:
         """What a stream is asked for."""

@@ -30,8 +30,9 @@ class Launchable(Protocol):
     def load(self, frame: Tensors | Sequence[Tensors]) -> None:
         """Take a frame, or as many as the model consumes at once."""
 
-    def step(self, index: int) -> Callable[[], Completion]:
-        """What runs a segment of the frame in flight; made ready before the segment ahead of it runs."""
+    @property
+    def steps(self) -> Sequence[Callable[[], Completion]]:
+        """What runs each segment of the frame in flight."""
 
     def output(self, name: str) -> Array:
         """An output of the frame in flight; valid until the next frame's launches."""
