@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -170,3 +171,33 @@ def test_denormals_are_zero_only_inside() -> None:
     if platform.machine() == "x86_64" and sys.platform == "linux":
         assert inside == 0
         assert seen == [0.0]
+
+
+class TestThreadState:
+    """What a thread of this process is at."""
+
+    def test_tells_work_from_waiting(self) -> None:
+        """One that computes could run and spends time; one that waits does neither; one that ended is unknown."""
+        stop, go = threading.Event(), threading.Event()
+
+        def work() -> None:
+            while not stop.is_set():
+                pass
+
+        threads = [threading.Thread(target=work), threading.Thread(target=go.wait)]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 20
+        busy, idle = (thread.ident or 0 for thread in threads)
+        while host.thread_state(busy)[1] < 50_000_000 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        (runs, worked_ns), (waits, rested_ns) = host.thread_state(busy), host.thread_state(idle)
+        stop.set()
+        go.set()
+        for thread in threads:
+            thread.join()
+        assert worked_ns >= 50_000_000
+        assert runs
+        assert not waits
+        assert rested_ns < 50_000_000
+        assert host.thread_state(busy) == (False, 0)

@@ -12,6 +12,7 @@ import logging
 import os
 import platform
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,7 @@ __all__ = [
     "realtime_priority_permitted",
     "text_of",
     "text_or",
+    "thread_state",
     "virtualised",
     "wake_up_lateness_ns",
 ]
@@ -55,6 +57,7 @@ _SIMD = (
     *("neon", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),  # ARM  # codespell:ignore sme
 )
 _HYPERVISORS = ("qemu", "kvm", "vmware", "virtualbox", "xen", "firecracker", "virtual machine", "amazon ec2", "google")
+_STAT_CELLS = 13  # of /proc/PID/stat behind the name, up to the time spent in the system (proc(5))
 _FLUSH_TO_ZERO, _DENORMALS_ARE_ZERO = 1 << 15, 1 << 6  # bits of MXCSR
 
 # Affinities that pinned() narrowed and will restore: those cores are still ours.
@@ -290,6 +293,23 @@ def apart(cores: Collection[int], but: int) -> Iterator[bool]:
 
 
 # What is permitted, tried for real
+
+
+def thread_state(thread: int, root: Path = ROOT) -> tuple[bool, int]:
+    """Whether a thread of this process runs or could, and what it has spent on the processor (Linux; else no, 0).
+
+    Args:
+        thread: its identifier; it may have ended.
+        root: of the file system.
+
+    Returns:
+        Whether it waits for nothing but a core, and nanoseconds, in ticks of 10 ms.
+    """
+    native = next((one.native_id for one in threading.enumerate() if one.ident == thread), None)
+    cells = text_or(root, f"proc/self/task/{native}/stat").rpartition(")")[2].split()  # a name may hold anything
+    if len(cells) < _STAT_CELLS:
+        return False, 0
+    return cells[0] == "R", (int(cells[11]) + int(cells[12])) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
 def host_stalls(core: int, root: Path = ROOT) -> Callable[[], int] | None:

@@ -8,8 +8,8 @@ from collections import Counter
 
 import msgspec
 import pytest
-from crews import MS, Entry, fates, made
 
+from crews import MS, Entry, fates, made
 from fakes import FakeDevice
 from framefit.core.faults import Fault
 from framefit.core.timetable import PlannedModel, Segment, Timetable, Window
@@ -84,6 +84,17 @@ def test_what_hangs_behind_priority_models_is_terminated() -> None:
     assert set(fates(crew, 0).values()) <= {Fate.DONE, Fate.LATE}
     assert crew.faults.counts(1) == {FaultCause.HANG: 1}
     assert sum(fate in (Fate.DONE, Fate.LATE) for fate in fates(crew, 1).values()) > 10
+
+
+def test_what_other_programs_keep_from_computing_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch that could go on gets the time, a launch that has had it does not."""
+    begun = time.monotonic()
+    worked = lambda: 1000 * MS * (time.monotonic() - begun > 0.6)  # noqa: E731
+    monkeypatch.setattr("framefit.runtime.beat.watchdog.thread_state", lambda _: (True, worked()))
+    crew, device, _ = made_crew([Fault(kind="hang", name="big", begin_ns=60 * MS, times=1)])
+    watch(crew, device, 40)
+    assert time.monotonic() - begun > 0.6  # patience is 60 ms
+    assert crew.faults.counts(1) == {FaultCause.HANG: 1}
 
 
 def test_what_is_slow_outside_of_launches_is_let_be() -> None:

@@ -6,12 +6,13 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import CodeType, FrameType
 
 from framefit.core.timetable import Timetable
 from framefit.devices.clock import RealClock
 from framefit.devices.device import Device
-from framefit.devices.host import elsewhere
+from framefit.devices.host import elsewhere, thread_state
 from framefit.errors import LostUnitError
 from framefit.runtime.beat.crew import Crew
 
@@ -46,7 +47,8 @@ def watched(run: Crew, device: Device, patience: Mapping[str, int], play: Callab
     """Play a run in a thread of its own, and terminate launches that do not end.
 
     The calling thread looks a few times while patience lasts whether every thread of the run has done something since;
-    one that has not, and is in a launch, gets its unit freed. Nothing is told by the run for that: it costs it nothing.
+    one that has not, and is in a launch, gets its unit freed, unless it only waits for a core that other programs
+    have. Nothing is told by the run for that: it costs it nothing.
     In virtual time nothing hangs for real, and the run is played as it is.
 
     Args:
@@ -91,13 +93,23 @@ def watched(run: Crew, device: Device, patience: Mapping[str, int], play: Callab
         raise failures[0]
 
 
+@dataclass(frozen=True)
+class _Sign:
+    """What a thread had done last, since when that is known, and what it had spent on the processor by then."""
+
+    sign: object
+    since_ns: int
+    worked_ns: int
+    terminated: bool = False
+
+
 class _Watch:
     """What was seen of each thread of a run, and when it was seen to change last."""
 
     def __init__(self, run: Crew, device: Device, patience: Mapping[str, int]) -> None:
         self._run, self._device, self._patience = run, device, patience
         self._submit: CodeType = type(device).submit.__code__
-        self._seen: dict[int, tuple[object, int, bool]] = {}  # thread -> its last sign, since when, terminated
+        self._seen: dict[int, _Sign] = {}
 
     def look(self) -> None:
         """Terminate what hangs.
@@ -108,12 +120,17 @@ class _Watch:
         now_ns = self._device.clock.now_ns()
         for unit, dispatcher in self._run.dispatchers.items():
             for thread, sign in dispatcher.signs().items():
-                before, since_ns, terminated = self._seen.get(thread, (None, now_ns, False))
-                if sign != before or not _within(thread, self._submit):
-                    self._seen[thread] = sign, now_ns, False
-                elif now_ns - since_ns > self._patience[unit]:
-                    self._end(unit, terminated=terminated)
-                    self._seen[thread] = sign, now_ns, True
+                seen = self._seen.get(thread)
+                if seen is None or sign != seen.sign or not _within(thread, self._submit):
+                    self._seen[thread] = _Sign(sign, now_ns, thread_state(thread)[1])
+                elif now_ns - seen.since_ns > self._patience[unit] and not self._starves(thread, unit, seen):
+                    self._end(unit, terminated=seen.terminated)
+                    self._seen[thread] = _Sign(sign, now_ns, thread_state(thread)[1], terminated=True)
+
+    def _starves(self, thread: int, unit: str, seen: _Sign) -> bool:
+        """Whether other programs keep a thread from computing: that is no hang, however long it lasts."""
+        runnable, worked_ns = thread_state(thread)
+        return runnable and worked_ns - seen.worked_ns <= self._patience[unit]
 
     def _end(self, unit: str, *, terminated: bool) -> None:
         if terminated:
