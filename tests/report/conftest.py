@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import cycle
 
@@ -11,7 +13,7 @@ import pytest
 from framefit.core.events import EventType, Trace
 from framefit.core.profile import EventCounts, How, OperationLog, Profile, Totals, Violation
 from framefit.core.program import Group, Launches, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.report.timeline import LossRegion, TimelineWindows
+from framefit.report.pages.timeline import LossRegion, TimelineWindows
 
 WINDOW_NS = 33_333_333
 FACE_NS = 6_000_000
@@ -251,3 +253,20 @@ def make_profiled(inferences: int = 30, *, seed: int = 0, lost_ratio: float = 0.
 def profiled() -> Profiled:
     """Thirty inferences; a fifth of the edges is inferred."""
     return make_profiled()
+
+
+@pytest.fixture(scope="session")
+def repeated() -> Callable[[Profiled, int], Profiled]:
+    """A function that has the same happen many times, one after the other."""
+
+    def again(profiled: Profiled, times: int) -> Profiled:
+        log = profiled.log
+        span = int(log.end_ns.max() - log.start_ns.min()) + 1_000
+        columns = {}
+        for name in (one.name for one in dataclasses.fields(log) if one.name != "kinds"):
+            array = getattr(log, name)
+            move = span if name.endswith("_ns") else 30 if name == "inference" else 0
+            columns[name] = (array + (np.arange(times) * move)[:, None]).reshape(-1).astype(array.dtype)
+        return dataclasses.replace(profiled, log=dataclasses.replace(log, **columns))
+
+    return again

@@ -40,7 +40,8 @@ def demo(
     if json:
         show_json(result.metrics)
     else:
-        from framefit.report.plan_tables import plan_view
+        from framefit.report.terminal.plan_tables import plan_view
+        from framefit.workflows.report import report_place
 
         show(
             "Two built-in networks with seeded random weights: the timing is real, their outputs mean nothing.\n"
@@ -49,5 +50,6 @@ def demo(
             plan_view(planned.timetable),
         )
         show_run(result)
+        show(f"report:     {report_place(result.folder)} (open it in a browser)")
     if result.interrupted:
         raise typer.Exit(130)

@@ -21,6 +21,7 @@ __all__ = [
     "Miss",
     "ModelMetrics",
     "Percentiles",
+    "ReportPage",
     "RunInfo",
     "StreamMetrics",
     "Switch",
@@ -218,6 +219,13 @@ class RunInfo(Record, kw_only=True):
     host: dict[str, object]
     warnings: tuple[str, ...] = ()
     app: str = ""
+
+
+class ReportPage(Record, kw_only=True):
+    """Where a report lies (``framefit report --json``)."""
+
+    schema_version: int = 1
+    page: str
 
 
 class Finding(Record, kw_only=True):

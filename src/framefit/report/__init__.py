@@ -1,1 +1,5 @@
-"""What people see of plans and runs: tables, pictures and Perfetto traces, made from ``core`` objects only."""
+"""How plans, runs and searches look, made from ``core`` objects only.
+
+``terminal`` has tables for a console, ``pages`` what a browser shows, ``pictures`` runs window by window, ``files``
+what other programs read; what they share lies beside them.
+"""

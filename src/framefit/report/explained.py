@@ -14,7 +14,7 @@ from framefit.core.timetable import PlannedModel, Slot, Timetable, Window
 from framefit.core.workload import ModelEntry, Workload
 from framefit.report.spanning import within_windows
 
-__all__ = ["Account", "Free", "Leg", "Loss", "Way", "accounts", "free_times", "loss_of", "window_starts"]
+__all__ = ["Account", "Free", "Leg", "Loss", "Way", "accounts", "deadline_ns", "free_times", "loss_of", "window_starts"]
 
 
 _ROUNDING_NS = 20_000  # a plan's windows are whole nanoseconds, periods are not: not so far off in 10,000 windows
@@ -126,6 +126,18 @@ class Loss:
 def window_starts(timetable: Timetable) -> tuple[int, ...]:
     """Release of each window after that of the first, and the end of the last one."""
     return tuple(itertools.accumulate((window.length_ns for window in timetable.windows), initial=0))
+
+
+def deadline_ns(account: Account, timetable: Timetable) -> int:
+    """When a priority model's result has to be ready, after its frame's release.
+
+    Args:
+        account: of the model.
+        timetable: its plan.
+    """
+    if account.entry.deadline_ms is not None:
+        return round(account.entry.deadline_ms * 1e6)
+    return round(account.period_ns / account.entry.every) if timetable.lengths_ns else timetable.window_ns
 
 
 def free_times(timetable: Timetable, window: Window, unit: str) -> list[Free]:

@@ -12,6 +12,7 @@ from framefit.core.program import Launches, Program
 __all__ = ["executions"]
 
 _Integers = npt.NDArray[np.integer]
+_MOST_NUMBERS = 1 << 20  # of kinds or operations; keys of three such numbers fit 64 bits
 
 
 def executions(trace: Trace, program: Program, launches: Launches) -> OperationLog:
@@ -62,8 +63,11 @@ def _dense_key(trace: Trace) -> _Integers:
     key = np.zeros(len(trace), np.int64)
     count = 1
     for part in parts:
-        low, high = int(part.min(initial=0)), int(part.max(initial=0))
-        key = key * (high - low + 1) + (part - np.int64(low))
+        numbers: _Integers = part
+        if int(part.max(initial=0)) - int(part.min(initial=0)) > _MOST_NUMBERS:  # of a damaged trace: their ranks do
+            numbers = np.unique(part, return_inverse=True)[1]
+        low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+        key = key * (high - low + 1) + (numbers - np.int64(low))
         count *= high - low + 1
     return key.astype(np.uint16) if count <= 1 << 16 else key
 

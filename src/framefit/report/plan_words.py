@@ -7,18 +7,37 @@ from collections.abc import Iterable, Iterator
 
 from framefit.core.timetable import PlannedModel, Timetable
 from framefit.core.workload import Workload
-from framefit.report.explained import Account, Way, window_starts
-from framefit.report.tables import format_bytes, format_difference, format_duration, format_hz, format_ratio
+from framefit.report.explained import Account, Way, deadline_ns, window_starts
+from framefit.report.formats import format_bytes, format_difference, format_duration, format_hz, format_ratio
 
-__all__ = ["percentile_name", "sentences", "slack_sentence"]
+__all__ = ["common_prefix", "format_beat", "percentile_name", "sentences", "slack_sentence"]
 
 _THRESHOLD = 5  # docs/priorities.md: from this level on, where the workload names no other
+_ROUNDING_NS = 1  # a release is a whole nanosecond: windows of one rate differ by it
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _MODES = {
     "fill": "so finely that residuals are filled",
     "fewest": "into as few segments as possible",
     "equal": "into segments of nearly equal duration",
 }
+
+
+def format_beat(timetable: Timetable) -> str:
+    """Length of the windows and their rate, or from the shortest to the longest where they differ."""
+    longest = max((window.length_ns for window in timetable.windows), default=timetable.window_ns)
+    if longest > timetable.window_ns + _ROUNDING_NS:
+        return f"{format_duration(timetable.window_ns)} to {format_duration(longest)}"
+    return f"{format_duration(timetable.window_ns)} ({1e9 / timetable.window_ns:.4g} Hz)"
+
+
+def common_prefix(model: PlannedModel) -> str:
+    """What all layer names of a cut model begin with, up to a slash; pictures and tables leave it away."""
+    names = [name for segment in model.segments for name in (segment.first_layer, segment.last_layer)]
+    if not names:
+        return ""
+    first, last = min(names), max(names)
+    equal = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
+    return first[: first.rfind("/", 0, equal) + 1]
 
 
 def percentile_name(workload: Workload) -> str:
@@ -88,9 +107,7 @@ def _reserved(account: Account, timetable: Timetable, takes: str) -> Iterator[tu
             text += f", {format_duration(max(reserved) - model.duration_ns)} of that for waking up late"
     yield "duration", text + "."
     if reserved:
-        end, given_ms = max(p.end_ns for periods in windows for p in periods), account.entry.deadline_ms
-        period_ns = round(account.period_ns / account.entry.every) if timetable.lengths_ns else timetable.window_ns
-        deadline = period_ns if given_ms is None else round(given_ms * 1e6)
+        end, deadline = max(p.end_ns for periods in windows for p in periods), deadline_ns(account, timetable)
         by = f"{format_duration(abs(deadline - end))} {'before' if end <= deadline else 'after'} its deadline"
         yield "result", f"ready {format_duration(end)} after its frame's release, {by} of {format_duration(deadline)}."
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from framefit.core.profile import Certificate, Profile
-from framefit.report.tables import format_duration, format_ratio
+from framefit.report.formats import format_duration, format_ratio
 
 __all__ = ["audit_notes", "run_notes"]
 

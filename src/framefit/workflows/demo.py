@@ -8,10 +8,11 @@ from pathlib import Path
 from framefit.core.files import write_whole
 from framefit.core.model.builtin import BUILTIN
 from framefit.workflows.plan import Notify, Plan, plan, silent
+from framefit.workflows.report import write_report
 from framefit.workflows.run import run
 from framefit.workflows.running.folder import RunResult
 
-__all__ = ["demo"]
+__all__ = ["demo", "write_demo"]
 
 _APP = """\
 # A camera at 30 frames a second: the detector sees every frame, depth runs in what is left.
@@ -50,7 +51,7 @@ def demo(
     stop: Callable[[], bool] = lambda: False,
     on_idle: Callable[[int, int], None] | None = None,
 ) -> tuple[Plan, RunResult]:
-    """Write built-in models and a workload into ``folder``, plan and run them.
+    """Write built-in models and a workload into ``folder``, plan and run them; ``report.html`` lies in the run folder.
 
     Args:
         folder: gets ``detector.onnx``, ``depth.onnx`` and ``app.toml``; an ``app.toml``
@@ -64,13 +65,29 @@ def demo(
     Raises:
         InfeasibleError: even these do not fit on this machine.
     """
-    folder = Path(folder)
     notify("building models")
+    app = write_demo(folder, seed)
+    planned = plan(app, in_real_time=True, notify=notify)
+    result = run(planned, seconds=seconds, seed=seed, notify=notify, stop=stop, on_idle=on_idle)
+    write_report(result.folder, notify=notify)
+    return planned, result
+
+
+def write_demo(folder: str | Path, seed: int = 0) -> Path:
+    """Write the demo's models, and its workload unless there is one.
+
+    Args:
+        folder: gets ``detector.onnx``, ``depth.onnx`` and ``app.toml``.
+        seed: of weights.
+
+    Returns:
+        The workload's path.
+    """
+    folder = Path(folder)
     for name in ("detector", "depth"):
         BUILTIN[name](seed).save(folder / f"{name}.onnx", force=True)
     app = folder / "app.toml"
     if not app.exists():
         with write_whole(app) as file:
             file.write(_APP.encode())
-    planned = plan(app, in_real_time=True, notify=notify)
-    return planned, run(planned, seconds=seconds, seed=seed, notify=notify, stop=stop, on_idle=on_idle)
+    return app

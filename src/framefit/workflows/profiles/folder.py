@@ -9,13 +9,14 @@ import numpy as np
 from framefit.core.files import check_folder, write_record, write_whole_folder
 from framefit.profiling.expectation import window_releases
 from framefit.profiling.losses import long_losses
-from framefit.report.chrome import write_chrome
-from framefit.report.event_logs import write_events, write_lost
-from framefit.report.perfetto import write_perfetto
-from framefit.report.timeline import LossRegion, TimelineWindows, write_timeline
+from framefit.report.files.chrome import write_chrome
+from framefit.report.files.event_logs import write_events, write_lost
+from framefit.report.files.perfetto import write_perfetto
+from framefit.report.pages.profile import write_timeline_page
+from framefit.report.pages.timeline import Happened, LossRegion, TimelineWindows
 from framefit.workflows.profiles.profiled import Profiled
 
-__all__ = ["check_profile_folder", "free_profile_folder", "write_profile_folder"]
+__all__ = ["check_profile_folder", "free_profile_folder", "happened", "write_profile_folder"]
 
 _MARK = "profile.json"
 
@@ -54,20 +55,10 @@ def write_profile_folder(folder: Path, found: Profiled, *, force: bool = False) 
     """
     log, source = found.log, found.source
     program, launches, timetable = source.program, source.launches, source.timetable
-    windows, releases, priority = None, None, []
-    if launches is not None and len(launches) and timetable is not None and timetable.windows and len(log):
-        _, releases, reserved = window_releases(log, program, launches, timetable)
+    seen, releases, priority = happened(found), None, []
+    if seen.windows is not None and timetable is not None:
+        releases = seen.windows.releases_ns
         priority = [model.name for model in timetable.models if model.role == "priority"]
-        periods = [
-            np.stack([releases[one.at] + one.opens_ns, releases[one.at] + one.closes_ns], 1)[one.planned]
-            for one in reserved
-        ]
-        together = np.concatenate([np.zeros((0, 2), np.int64), *periods])
-        windows = TimelineWindows(releases, together[np.argsort(together[:, 0], kind="stable")])
-    losses = [
-        LossRegion(start_ns=begin, end_ns=end, label=f"{count} events lost")
-        for begin, end, count in zip(*(part.tolist() for part in long_losses(log)), strict=True)
-    ]
     with write_whole_folder(folder, _MARK, "a profile", force=force) as part:
         write_record(part / _MARK, found.profile)
         write_events(part / "events.csv", log, program)
@@ -76,13 +67,27 @@ def write_profile_folder(folder: Path, found: Profiled, *, force: bool = False) 
         write_events(part / "events.json", log, program)
         write_perfetto(part / "trace.pftrace", log, program, launches, releases, priority)
         write_chrome(part / "trace.json", log, program, launches)
-        write_timeline(
-            part / "timeline.html",
-            log,
-            program,
-            launches,
-            title=source.where,
-            windows=windows,
-            losses=losses,
-            summary=found.profile,
-        )
+        write_timeline_page(part / "timeline.html", seen, title=source.where, profile=found.profile)
+
+
+def happened(found: Profiled) -> Happened:
+    """What a trace says, with the beat and the losses around it.
+
+    Args:
+        found: its profile.
+    """
+    log, source = found.log, found.source
+    program, launches, timetable, windows = source.program, source.launches, source.timetable, None
+    if launches is not None and len(launches) and timetable is not None and timetable.windows and len(log):
+        _, releases, reserved = window_releases(log, program, launches, timetable)
+        periods = [
+            np.stack([releases[one.at] + one.opens_ns, releases[one.at] + one.closes_ns], 1)[one.planned]
+            for one in reserved
+        ]
+        together = np.concatenate([np.zeros((0, 2), np.int64), *periods])
+        windows = TimelineWindows(releases, together[np.argsort(together[:, 0], kind="stable")])
+    losses = tuple(
+        LossRegion(start_ns=begin, end_ns=end, label=f"{count} events lost")
+        for begin, end, count in zip(*(part.tolist() for part in long_losses(log)), strict=True)
+    )
+    return Happened(log, program, launches, windows, losses)

@@ -19,10 +19,11 @@ from framefit.core.results import Metrics, RunInfo
 from framefit.core.timetable import InstructionLists, Timetable
 from framefit.devices.host import fingerprint
 from framefit.errors import FramefitError
-from framefit.report.frames import write_frames
+from framefit.report.files.frames import write_frames
+from framefit.report.files.perfetto import write_perfetto
 from framefit.report.pairs import executions
-from framefit.report.perfetto import write_perfetto
-from framefit.report.picture import run_picture
+from framefit.report.pictures.rows import run_rows
+from framefit.report.pictures.svg import run_picture
 from framefit.scheduling.instructions import instructions
 from framefit.workflows.plan import Plan
 
@@ -185,8 +186,8 @@ def write_folder(
             {unit: ns[turn:] + ns[:turn] for unit, ns in rooms.items()}
             for rooms in (result.timetable.first_reserved_ns, result.timetable.overhang_ns)
         )
-        picture = run_picture(
+        rows = run_rows(
             seen, result.seen_program, launches, releases, priority, reserved_ns=reserved, overhang_ns=overhang
         )
         with write_whole(part / "run.svg") as file:
-            file.write(picture.encode())
+            file.write(run_picture(rows).encode())

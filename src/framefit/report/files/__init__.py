@@ -1,0 +1,1 @@
+"""Traces, logs and tables in the forms that other programs read."""

@@ -1,0 +1,1 @@
+"""Pages of one file, for any browser: plans, timelines and reports."""

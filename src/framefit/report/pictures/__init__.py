@@ -1,0 +1,1 @@
+"""Runs as pictures, one row a window: SVG, and characters for a terminal."""

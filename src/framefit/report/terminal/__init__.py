@@ -1,0 +1,1 @@
+"""What commands print: tables and pictures of rich's, at their best from 80 columns."""

@@ -1,0 +1,183 @@
+"""``framefit report``: one page on runs, plans, profiles, latency tables, searches and fits, or several compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from framefit.core.files import from_data, read_bytes, read_record
+from framefit.core.fits import FitResult
+from framefit.core.latency_table import read_table
+from framefit.core.profile import Profile
+from framefit.core.results import Metrics, RunInfo
+from framefit.core.sparsity import SparsityResult
+from framefit.core.timetable import Timetable
+from framefit.core.treeified import TreeifyResult
+from framefit.core.workload import Workload
+from framefit.errors import InputError
+from framefit.report.files.event_logs import read_events
+from framefit.report.files.frames import read_frames
+from framefit.report.pages.parts import Subject
+from framefit.report.pages.plan import PlanContent
+from framefit.report.pages.profile import ProfileContent
+from framefit.report.pages.report import Content, write_report_page
+from framefit.report.pages.run_charts import RunContent
+from framefit.report.pages.timeline import Happened
+from framefit.workflows.profiles.folder import happened
+from framefit.workflows.profiles.profiled import Notify, opened, profiled, silent
+
+__all__ = ["report_place", "write_report"]
+
+_REMEDY = (
+    "give run folders (of framefit run or simulate), profile folders, folders of framefit sparsify, treeify or fit, "
+    "timetable.json or *.table.json"
+)
+
+
+def write_report(
+    *inputs: str | Path, output: str | Path | None = None, force: bool = False, notify: Notify = silent
+) -> Path:
+    """Write one page on what files and folders hold; what each is, its content says.
+
+    Several of a kind are compared: charts overlaid, figures with their differences to the first.
+
+    Args:
+        inputs: run folders, profile folders, result folders of ``sparsify``, ``treeify`` or ``fit``, timetables
+            and latency tables; one at least.
+        output: the page; default: see :func:`report_place`.
+        force: overwrite it.
+        notify: receives what is being done.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        InputError: no input, one that is none of these or damaged, or the page exists.
+
+    Example:
+        >>> framefit.write_report("runs/before", "runs/after", output="report.html")  # doctest: +SKIP
+        PosixPath('report.html')
+    """
+    if not inputs:
+        raise InputError("nothing to report on", remedy=_REMEDY)
+    paths = [Path(one) for one in inputs]
+    place = report_place(paths[0]) if output is None else Path(output)
+    if place.exists() and not force:  # before anything is read
+        raise InputError("already exists", where=place, remedy="choose another path, or overwrite it with --force")
+    subjects = []
+    for path, name in zip(paths, _names(paths), strict=True):
+        notify(f"reading {path}")
+        subjects.append(Subject(name, str(path), _content(path)))
+    notify("writing the page")
+    made = f"Made by Framefit {version('framefit')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
+    write_report_page(place, subjects, made=made, force=force)
+    return place
+
+
+def report_place(first: str | Path) -> Path:
+    """``report.html`` in the first input's folder, which may be the input."""
+    first = Path(first)
+    return (first if first.is_dir() else first.parent) / "report.html"
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """The shortest end of each path that no other one has; one that is given twice is numbered."""
+    parts = [path.resolve().parts for path in paths]
+    names: list[str] = []
+    for at, own in enumerate(parts):
+        others = [other for other in parts if other != own]
+        ends = (own[-length:] for length in range(1, len(own) + 1))
+        name = "/".join(next((end for end in ends if all(other[-len(end) :] != end for other in others)), own))
+        again = parts[:at].count(own)
+        names.append(f"{name} ({again + 1})" if again else name)
+    return names
+
+
+def _content(path: Path) -> Content:
+    if path.is_dir():
+        for mark, read in _FOLDERS.items():
+            if (path / mark).is_file():
+                return read(path)
+        raise InputError("holds nothing that a report shows", where=path, remedy=_REMEDY)
+    keys = _keys(path)
+    for wanted, read in _FILES:
+        if wanted <= keys:
+            return read(path)
+    raise InputError("is nothing that a report shows", where=path, remedy=_REMEDY)
+
+
+def _keys(path: Path) -> set[str]:
+    """Keys of a JSON file; other files are nothing that a report shows."""
+    raw = read_bytes(path)
+    if raw.lstrip()[:1] != b"{":
+        raise InputError("is nothing that a report shows: no JSON object", where=path, remedy=_REMEDY)
+    try:
+        return set(msgspec.json.decode(raw, type=dict[str, msgspec.Raw]))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"not valid JSON: {error}", where=path, remedy="give the whole file") from error
+
+
+def _run(folder: Path) -> RunContent:
+    """A run folder; of an older or shorter run not all files are there."""
+    info, notes = read_record(folder / "run.json", RunInfo), []
+    program, launches, seen, profile = None, None, None, None
+    if (folder / "program.json").is_file() and (folder / "trace.npz").is_file():
+        source = opened(folder)
+        program, launches = source.program, source.launches
+        try:
+            found = profiled(source)
+            seen, profile = happened(found), found.profile
+        except InputError as error:
+            notes.append(f"there is no timeline: {error.what}")
+    else:
+        notes.append("there is no timeline: the folder has no trace.npz and program.json")
+    frames = folder / "frames.csv"
+    return RunContent(
+        info=info,
+        metrics=read_record(folder / "metrics.json", Metrics),
+        timetable=read_record(folder / "timetable.json", Timetable),
+        workload=_workload(info),
+        frames=read_frames(frames) if frames.is_file() else None,
+        program=program,
+        launches=launches,
+        happened=seen,
+        profile=profile,
+        notes=tuple(notes),
+    )
+
+
+def _workload(info: RunInfo) -> Workload | None:
+    """That a run was of; one of another version may have other keys."""
+    try:
+        return from_data(info.workload, Workload, "run.json")
+    except InputError:
+        return None
+
+
+def _profile(folder: Path) -> ProfileContent:
+    """A profile folder; of ``profile.json`` alone there are no events."""
+    profile = read_record(folder / "profile.json", Profile)
+    events = folder / "events.csv"
+    return ProfileContent(profile, Happened(*read_events(events)) if events.is_file() else None)
+
+
+_FOLDERS: dict[str, Callable[[Path], Content]] = {  # by the file that only such a folder has
+    "fit.json": lambda folder: read_record(folder / "fit.json", FitResult),
+    "run.json": _run,
+    "profile.json": _profile,
+    "result.json": lambda folder: _content(folder / "result.json"),
+}
+_FILES: tuple[tuple[set[str], Callable[[Path], Content]], ...] = (  # by keys that only such a file has
+    ({"hyperperiod_windows", "models", "windows"}, lambda path: PlanContent(read_record(path, Timetable), None)),
+    ({"fingerprint", "entries"}, read_table),
+    ({"dense", "configurations"}, lambda path: read_record(path, SparsityResult)),
+    ({"original", "candidates"}, lambda path: read_record(path, TreeifyResult)),
+    ({"settings", "before", "after"}, lambda path: read_record(path, FitResult)),
+    ({"totals_by_kind", "events"}, lambda path: _profile(path.parent)),
+    ({"residual_utilisation_ratio", "misses"}, lambda path: _run(path.parent)),
+    ({"command", "workload", "host"}, lambda path: _run(path.parent)),
+)

@@ -1,0 +1,138 @@
+"""A fit on a terminal: the verdict first, then figures, steps and what is left."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from framefit.core.fits import (
+    FinalAccuracy,
+    FitResult,
+    FitSettings,
+    FitStep,
+    FittedModel,
+    ProposedStep,
+    ServedModel,
+    Standing,
+)
+from framefit.report.terminal.fit_view import fit_view
+
+
+def standing(*, fits: bool) -> Standing:
+    """Two models, the second of which gets half of its frames or all."""
+    models = (
+        ServedModel(name="face", role="priority", duration_ns=5_000_000, asked_hz=30, planned_hz=30),
+        ServedModel(
+            name="[tags]", role="background", duration_ns=9_000_000, asked_hz=30, planned_hz=30 if fits else 15
+        ),
+    )
+    binding = None if fits else "'[tags]' gets 15 of 30 frames a second"
+    return Standing(
+        fits=fits,
+        feasible=True,
+        load_ratio=0.9 if fits else 1.25,
+        worst_slack_ns=1_000_000,
+        models=models,
+        binding=binding,
+    )
+
+
+RESULT = FitResult(
+    settings=FitSettings(app="/somewhere/app.toml"),
+    target="board",
+    fits=True,
+    applied=True,
+    before=standing(fits=False),
+    after=standing(fits=True),
+    verified="simulated",
+    steps=(
+        FitStep(
+            number=1,
+            key="int8: [tags]",
+            measure="int8",
+            model="[tags]",
+            what="quantise '[tags]' to int8",
+            predicted_load_ratio=0.88,
+            load_ratio=(1.25, 0.9),
+            share_ratio=(0.5, 1.0),
+            top1=(0.91, 0.905),
+            outcome="kept",
+            seconds=3.25,
+        ),
+        FitStep(
+            number=2,
+            key="verify 1",
+            measure="verify",
+            what="simulate the plan",
+            load_ratio=(0.9, 0.9),
+            share_ratio=(1.0, 1.0),
+            outcome="verified",
+            detail="every frame of every model was done in time in 300 windows",
+            seconds=1,
+        ),
+    ),
+    models=(
+        FittedModel(
+            name="[tags]",
+            original="/somewhere/tags.onnx",
+            float_path="/somewhere/tags.onnx",
+            path="models/tags.onnx",
+            int8="all",
+            test=FinalAccuracy(top1=(0.91, 0.9), interval=(0.88, 0.92), images=1000),
+        ),
+    ),
+    table="measured.table.json",
+)
+
+
+def shown(result: FitResult, folder: Path | None) -> str:
+    """Without colours, 120 columns wide."""
+    console = Console(file=io.StringIO(), width=120)
+    console.print(fit_view(result, folder), markup=False)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return " ".join(file.getvalue().split())
+
+
+def test_a_fit_that_succeeded_shows_how() -> None:
+    """Verdict, load before and after, each step with its gain and accuracy, and where the files lie."""
+    text = shown(RESULT, Path("out"))
+    assert text.startswith("FITS (simulated) the models ask for 90.0 % of the units' time, before: 125.0 % on board")
+    for told in (
+        "[tags] background 9.00 ms 30 Hz 30 Hz",
+        "quantise '[tags]' to int8 kept 88 % 125 % -> 90 % 91.00 % -> 90.50 % 3.2",
+        "[tags]: top-1 91.00 % -> 90.00 % (90 %: 88.00 to 92.00 %) on 1,000 test images",
+        "out/app.toml",
+        "out/measured.table.json",
+    ):
+        assert told in text
+
+
+def test_what_is_left_is_listed_with_its_cost() -> None:
+    """A workload that does not fit: what binds, proposals, what they need, and that nothing was changed."""
+    proposals = (
+        ProposedStep(
+            key="a", measure="sparsify", what="sparsify 'x'", cost="accuracy", needs="needs data", enough=True
+        ),
+        ProposedStep(key="b", measure="rate", what="fewer frames", cost="rate", predicted_load_ratio=0.8, enough=True),
+    )
+    before = standing(fits=False)
+    result = msgspec.structs.replace(
+        RESULT, fits=False, applied=False, after=before, verified=None, steps=(), models=(), proposals=proposals
+    )
+    text = shown(result, None)
+    assert "DOES NOT FIT the models ask for 125.0 %" in text
+    for told in ("gets 15 of 30 frames", "sparsify 'x' (needs data) accuracy unknown yes", "fewer frames frames 80 %"):
+        assert told in text
+    assert "--apply" in text
+
+
+def test_a_plan_that_was_not_proven_is_no_success() -> None:
+    """The verdict says what is missing."""
+    text = shown(msgspec.structs.replace(RESULT, fits=False, verified=None), Path("out"))
+    assert text.startswith("DOES NOT FIT")
+    assert "nothing shows that it holds" in text
+    assert "it lost too much" in shown(msgspec.structs.replace(RESULT, fits=False), Path("out"))

@@ -1,0 +1,138 @@
+"""Latency tables and estimates as a terminal shows them."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console, RenderableType
+
+from framefit.core.latency_table import Correction, LatencyEntry, LatencyTable, Overhead, compared
+from framefit.core.results import LatencyEstimate, LayerLatency
+from framefit.report.terminal.latency_tables import comparison_view, estimate_view, table_view
+
+
+def shown(view: RenderableType, width: int = 120) -> str:
+    """The text that a console without colour shows."""
+    console = Console(width=width, file=io.StringIO(), no_color=True)
+    console.print(view)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def layer(name: str, latency_ns: int, low: int, high: int, source: str = "measured") -> LayerLatency:
+    """A convolution."""
+    return LayerLatency(name=name, op="Conv+Relu", latency_ns=latency_ns, interval_ns=(low, high), source=source)
+
+
+ESTIMATE = LatencyEstimate(
+    model="net",
+    target="vpu",
+    unit="vpu0",
+    total_ns=1_500_000,
+    interval_ns=(1_470_000, 1_530_000),
+    plain_sum_ns=1_000_000,
+    correction_ns=-50_000,
+    overhead_ns=550_000,
+    coverage_ratio=0.5,
+    estimated_ns=250_000,
+    layers=(layer("a[b]", 750_000, 742_500, 757_500), layer("c", 250_000, 150_000, 400_000, "interpolated")),
+    notes=("batch taken as 1",),
+)
+ENTRY = LatencyEntry(
+    op="Conv",
+    configuration={"inputs": ["1x3x8x8 float32"], "outputs": ["1x4x8x8 float32"], "kernel": [3, 3], "groups": 1},
+    unit="vpu0",
+    latency_ns=10_000,
+    interval_ns=(9_900, 10_100),
+    samples_ns=(9_900, 10_000, 10_100),
+)
+TABLE = LatencyTable(
+    target="vpu",
+    fingerprint={"cpu": "x[y]", "cores": 2},
+    overhead=Overhead(input_ns_per_byte=0.25, output_ns_per_byte=0.5, intercept_ns=100_000, condition_number=4.2),
+    correction=Correction(scale=0.97, boundary_ns=300.0, error_ratio=0.02, networks=6),
+    entries=(ENTRY,),
+    warnings=("the machine drifted",),
+)
+
+
+def test_an_estimate() -> None:
+    """The total first, its parts, layers with relative bounds and their source."""
+    text = shown(estimate_view(ESTIMATE))
+    assert text.startswith("1.50 ms  (90 %: ± 2.0 %): net on vpu, unit vpu0\n")
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert rows["plain"][2:4] == ["1.00", "ms"]
+    assert rows["correction"][1:3] == ["-50", "us"]
+    assert rows["coverage"][1:3] == ["50.0", "%"]
+    assert rows["a[b]"] == ["a[b]", "Conv+Relu", "750", "us", "±", "1.0", "%", "75.0", "%", "measured"]
+    assert rows["c"] == ["c", "Conv+Relu", "250", "us", "-40", "..", "+60", "%", "25.0", "%", "interpolated"]
+    assert "note: batch taken as 1" in text
+
+
+def test_nothing_to_do() -> None:
+    """A model of views has no latency and no shares."""
+    free = replace(
+        ESTIMATE, total_ns=0, interval_ns=(0, 0), plain_sum_ns=0, layers=(layer("flat", 0, 0, 0, "view"),), notes=()
+    )
+    text = shown(estimate_view(free))
+    assert text.startswith("0 ms")
+    assert "view" in text
+
+
+def test_a_table() -> None:
+    """Facts, overhead, correction, entries and warnings."""
+    text = shown(table_view(TABLE))
+    assert text.startswith("1 entries  of vpu, unit vpu0: 1 measured\n")
+    assert "x[y]" in text
+    assert "100 us + 0.25 ns an input byte + 0.5 ns an output byte (condition number 4.2)" in text
+    assert "0.970 x the sum" in text
+    assert "from 6 networks" in text
+    row = next(line for line in text.splitlines() if line.startswith("Conv"))
+    assert "1x3x8x8 float32 -> 1x4x8x8 float32; kernel 3x3" in row
+    assert row.split()[-7:] == ["us", "±", "1.0", "%", "3", "vpu0", "measured"]
+    assert "warning: the machine drifted" in text
+
+
+def test_a_comparison() -> None:
+    """The median, facts that differ, the greatest difference first, and what one lacks."""
+    twice = replace(ENTRY, latency_ns=20_000, interval_ns=(19_800, 20_200))
+    other = replace(ENTRY, op="Gemm")
+    there = replace(TABLE, fingerprint={"cpu": "z", "cores": 2}, entries=(twice, replace(other, latency_ns=10_001)))
+    here = replace(TABLE, entries=(other, ENTRY, replace(ENTRY, op="Add")))
+    text = shown(comparison_view(compared(here, there)))
+    assert text.startswith("1.500 x  median of 2 entries of vpu over those of vpu; 1 only here, 0 only there")
+    assert "Facts that differ" in text
+    rows = [line for line in text.splitlines() if line.startswith(("Conv", "Gemm", "Add"))]
+    assert [row.split()[0] for row in rows] == ["Conv", "Gemm", "Add"]
+    assert "2.000" in rows[0]
+    assert "Only here" in text
+    assert "Only there" not in text
+
+
+def test_nothing_in_common() -> None:
+    """It says so instead of a ratio."""
+    text = shown(comparison_view(compared(TABLE, replace(TABLE, entries=()))))
+    assert text.startswith("no entry in common")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_names_give_way(width: int) -> None:
+    """No line is wider than the console, and figures are whole."""
+    long = replace(ENTRY, op="Conv+BatchNormalization+HardSwish+Add+Relu")
+    views = [
+        estimate_view(replace(ESTIMATE, layers=(layer("/backbone/stage1/block2/very/long/name/conv", 5, 4, 6),))),
+        table_view(replace(TABLE, entries=(long,))),
+        comparison_view(compared(replace(TABLE, entries=(long,)), replace(TABLE, entries=(long,)))),
+    ]
+    for view in views:
+        text = shown(view, width)
+        assert max(map(len, text.splitlines())) <= width
+    assert "1.000" in text
+
+
+def test_many_rows_are_cut_off() -> None:
+    """The caption says how many are left out."""
+    many = replace(ESTIMATE, layers=tuple(layer(f"l{index}", 5, 4, 6) for index in range(250)))
+    assert "... 50 more" in shown(estimate_view(many))

@@ -1,0 +1,127 @@
+"""A search for sparsity as tables and pictures."""
+
+from __future__ import annotations
+
+import csv
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from framefit.core.sparsity import (
+    Configuration,
+    DenseModel,
+    LayerSparsity,
+    SearchPoint,
+    SparsityResult,
+    Spent,
+    Threshold,
+)
+from framefit.report.files.charts import Series, chart
+from framefit.report.files.sparsity_files import write_report
+from framefit.report.terminal.sparsity_view import sparsity_view
+
+
+def layer(name: str, zeros: float) -> LayerSparsity:
+    """A layer that costs what its zeros leave."""
+    return LayerSparsity(
+        name=name,
+        sparsity_ratio=zeros,
+        activation_sparsity_ratio=0.4,
+        cycles=round(1000 * (1 - zeros)),
+        share_ratio=0.5,
+        cycles_ratio=1 - zeros,
+    )
+
+
+def row(solver: str, top1: float, *, hardware: bool = True) -> Configuration:
+    """A configuration at half of the cycles."""
+    return Configuration(
+        solver=solver,
+        hardware=hardware,
+        validation_top1=top1 + 0.01,
+        top1_before_finetune=top1 - 0.01,
+        top1=top1,
+        top1_interval=(top1 - 0.005, top1 + 0.005),
+        top5=0.99,
+        parameters=272_000,
+        zeros=150_000,
+        sparsity_ratio=0.55,
+        cycles=1000,
+        cycles_ratio=0.5,
+        difference_top1=100 * (top1 - 0.88),
+        finetune_epochs=5.0 if hardware else 0.0,
+        layers=(layer("first [stem]", 0.6), layer("last", 0.4)),
+    )
+
+
+@pytest.fixture
+def result() -> SparsityResult:
+    """Two arms."""
+    point = SearchPoint(solver="dp", evaluations=1, images_forwarded=2000, seconds=3.0, top1=0.88, cycles=1000)
+    return SparsityResult(
+        model="net.onnx",
+        target="vpu",
+        unit="vpu0",
+        pattern="unstructured",
+        target_cycles_ratio=0.5,
+        seed=0,
+        dense=DenseModel(
+            top1=0.88, top1_interval=(0.875, 0.885), top5=0.995, cycles=2000, parameters=272_000, images=10_000
+        ),
+        dense_layers=(layer("first [stem]", 0.0), layer("last", 0.0)),
+        configurations=(row("dp", 0.875), row("dp", 0.86, hardware=False)),
+        chosen=0,
+        decision="retrain",
+        deployed=False,
+        reasons=("the interval does not exclude the threshold",),
+        additive_bound=0.001,
+        additive_error=0.0011,
+        thresholds=(Threshold(round=0, top1=0.87, cycles_ratio=0.5, source="given", reason="as given"),),
+        curve=(point,),
+        ledger=Spent(images_forwarded=12_000, seconds=30.0, evaluations=5),
+        notes=("no gain in ONNX Runtime: it multiplies zeros, too",),
+    )
+
+
+def test_the_view_says_verdict_table_layers_and_what_not_to_expect(result: SparsityResult) -> None:
+    """Within 80 columns, nothing of a figure cut off; names with brackets are text."""
+    console = Console(width=80, record=True, highlight=False)
+    console.print(sparsity_view(result), markup=False)
+    text = console.export_text()
+    for part in (
+        "retrain",
+        "* dp",
+        "dp, blind",
+        "87.50",
+        "-0.50",
+        "272.0 k",
+        "first [stem]",
+        "no gain in ONNX Runtime",
+    ):
+        assert part in text
+    assert "…" not in text
+
+
+def test_the_files_hold_the_published_columns(result: SparsityResult, tmp_path: Path) -> None:
+    """One row a configuration and one a layer, the dense model first; pictures are well-formed."""
+    write_report(tmp_path, result)
+    with (tmp_path / "configurations.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [one["configuration"] for one in rows] == ["dense", "dp", "dp, blind"]
+    assert rows[1]["difference_top1_points"] == "-0.5"
+    assert rows[1]["cycles_percent"] == "50.0"
+    with (tmp_path / "layers.csv").open() as file:
+        layers = list(csv.DictReader(file))
+    assert [one["sparsity_percent"] for one in layers if one["configuration"] == "dp"] == ["60.0", "40.0"]
+    for name in ("accuracy_cycles", "sparsity_layers", "search"):
+        root = ET.parse(tmp_path / f"{name}.svg").getroot()
+        assert root.tag.endswith("svg")
+        assert root.findall(".//{*}circle")
+
+
+def test_a_chart_without_points_and_with_a_single_one_is_drawn() -> None:
+    """Axes need no more."""
+    for series in ([], [Series(name="one <&>", x=(1.0,), y=(2.0,))], [Series(name="none", x=(), y=())]):
+        ET.fromstring(chart("title", "x", "y", series))

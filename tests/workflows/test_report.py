@@ -1,0 +1,160 @@
+"""Reports on what the other workflows leave behind: recognised by content, damaged ones refused, old ones read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from framefit.errors import InputError
+from framefit.workflows.inject_loss import inject_loss
+from framefit.workflows.profile import profile
+from framefit.workflows.report import report_place, write_report
+from framefit.workflows.simulate import simulate
+from workloads import write_app, write_models, write_target
+
+WINDOWS = 60
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, a table that it has updated, and a profile of its trace, thinned."""
+    folder = write_models(tmp_path_factory.mktemp("reported"))
+    write_target(folder)
+    app = write_app(folder, target="target.toml", rate_hz=74, guard_ms=None, schedule="")
+    simulate(app, windows=WINDOWS, output=folder / "run", update_table=folder / "board.table.json")
+    inject_loss(folder / "run", rate=0.05, burst=3, seed=1, output=folder / "thin.npz")
+    profile(folder / "thin.npz", folder / "run" / "program.json", output=folder / "thin")
+    return folder
+
+
+@pytest.fixture
+def copied(left: Path, tmp_path: Path) -> Path:
+    """The run, to be damaged."""
+    return Path(shutil.copytree(left / "run", tmp_path / "run"))
+
+
+def sections(page: Path) -> list[str]:
+    """Kinds of the page's parts, in order."""
+    return re.findall(r'<section class="part" id="([\w-]+)"', page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("run", "run-1"),
+        ("run/metrics.json", "run-1"),
+        ("run/run.json", "run-1"),
+        ("run/timetable.json", "plan-1"),
+        ("run/profile.json", "profile-1"),
+        ("thin", "profile-1"),
+        ("thin/profile.json", "profile-1"),
+        ("board.table.json", "latency-table-1"),
+    ],
+)
+def test_inputs_are_known_by_what_they_hold(left: Path, tmp_path: Path, name: str, kind: str) -> None:
+    """Folders and files are what their content says; names do not matter."""
+    page = write_report(left / name, output=tmp_path / "report.html")
+    assert sections(page) == [kind]
+    if (left / name).is_file() and kind in ("plan-1", "latency-table-1"):
+        renamed = tmp_path / "whatever.txt"
+        shutil.copy(left / name, renamed)
+        assert sections(write_report(renamed, output=tmp_path / "again.html")) == [kind]
+
+
+def test_a_run_is_told_in_full(left: Path, tmp_path: Path) -> None:
+    """The page of a run has its timeline, its charts and the plan, with the ways of frames."""
+    page = write_report(left / "run", output=tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Fits:" in page
+    for part in (
+        'class="stage timeline"',
+        "frames against their deadline",
+        "Residual in use",
+        "Time by layer",
+        "data-way=",
+    ):
+        assert part in page
+
+
+def test_mixed_and_several(left: Path, copied: Path, tmp_path: Path) -> None:
+    """Two runs are compared, other inputs stand beside them; names are the shortest that tell them apart."""
+    page = write_report(left / "run", copied, left / "thin", left / "board.table.json", output=tmp_path / "r.html")
+    assert sections(page) == ["run-compared", "run-1", "run-2", "profile-1", "latency-table-1"]
+    headings = re.findall(r"<h2>([^<]*?)\s*<small>", page.read_text(encoding="utf-8"))
+    assert headings == [f"{left.name}/run", f"{tmp_path.name}/run", "thin", "board.table.json"]
+
+
+def test_the_same_twice(left: Path, tmp_path: Path) -> None:
+    """One input given twice is numbered."""
+    page = write_report(left / "run", left / "run", output=tmp_path / "r.html")
+    assert "run (2)" in page.read_text(encoding="utf-8")
+
+
+def test_where_the_page_goes(copied: Path) -> None:
+    """Without a place it lies in the folder, or beside the file; it is overwritten only when asked."""
+    assert write_report(copied) == report_place(copied) == copied / "report.html"
+    with pytest.raises(InputError, match="already exists"):
+        write_report(copied / "timetable.json")
+    assert write_report(copied / "timetable.json", force=True) == copied / "report.html"
+
+
+def test_old_runs(copied: Path) -> None:
+    """A run without the files and keys that came later is told as far as it goes, and the page says what lacks."""
+    for name in ("frames.csv", "trace.npz", "instructions.json", "profile.json"):
+        (copied / name).unlink()
+    info = json.loads((copied / "run.json").read_text())
+    del info["warnings"], info["app"], info["error"]
+    info["workload"]["streams"][0]["colour"] = "red"  # what this version does not know
+    (copied / "run.json").write_text(json.dumps(info))
+    metrics = json.loads((copied / "metrics.json").read_text())
+    del metrics["units"], metrics["switches"]
+    (copied / "metrics.json").write_text(json.dumps(metrics))
+    page = write_report(copied).read_text(encoding="utf-8")
+    assert "there is no timeline: the folder has no trace.npz" in page
+    assert "Fits:" in page
+    assert 'class="slot"' in page
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("metrics.json", lambda raw: raw[: len(raw) // 2]),
+        ("timetable.json", lambda raw: raw.replace(b"feasible", b"feasibly")),
+        ("run.json", lambda raw: raw[:0]),
+        ("frames.csv", lambda raw: raw[: len(raw) // 2]),
+        ("trace.npz", lambda raw: raw[: len(raw) // 2]),
+        ("program.json", lambda raw: raw[1:]),
+    ],
+)
+def test_damaged_runs_are_refused(copied: Path, name: str, damage: Callable[[bytes], bytes]) -> None:
+    """One error names the file, and no page is left."""
+    path = copied / name
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match=name):
+        write_report(copied)
+    assert not report_place(copied).exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"[1, 2]", b'{"a": 1}', b'{"windows": [', b"\x93NUMPY", b"<html>"])
+def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    """What is nothing that a report shows is one error, which says what is accepted."""
+    path = tmp_path / "other.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        write_report(path)
+    assert caught.value.where == str(path)
+    assert caught.value.remedy
+    with pytest.raises(InputError, match="holds nothing"):
+        write_report(tmp_path)
+
+
+def test_nothing_and_nowhere(tmp_path: Path) -> None:
+    """No input, and one that is not there, are errors."""
+    with pytest.raises(InputError, match="nothing to report on"):
+        write_report()
+    with pytest.raises(InputError, match="no such file"):
+        write_report(tmp_path / "nowhere")
