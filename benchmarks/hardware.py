@@ -25,7 +25,7 @@ from sklearn.neural_network import MLPClassifier
 from stored import store
 
 from framefit.core.trees import Encoder, Ensemble, Forest, Levels, ObliviousTree
-from framefit.report.rtl_view import rtl_view
+from framefit.report.terminal.rtl_view import rtl_view
 from framefit.trees.boosting import Boosting
 from framefit.trees.fitting import Place, fit_ensemble
 from framefit.workflows.rtl import rtl

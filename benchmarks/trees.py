@@ -1,84 +1,214 @@
-"""Trees in place of layers: what they keep of the accuracy, how long fitting takes, and how fast they run.
+"""Trees in place of layers: what they keep of the accuracy, what they take in memory and tables, and how fast they run.
 
-    python benchmarks/trees.py [--seeds 5] [--rounds 300]
+    python benchmarks/trees.py fit [--seeds 5] [--resnet resnet20-cifar10.onnx --cifar CIFAR] [--folder trees-bench]
+    python benchmarks/trees.py time [--resnet resnet20-cifar10.onnx] [--rounds 200] [--folder trees-bench]
+    python benchmarks/trees.py window [--windows 2000]
 
-On load_digits the last two hidden layers of 64-128-128-64-10 are replaced by trees that read and make ternary
-values, and the layer behind is fine-tuned for ten epochs: the loss of test accuracy in points (goal: at most
-1.0, mean over seeds) and the time of a fit (goal: at most 10 s of one core). How fast the kernels run, comparing
-and packing included, is told as a ratio to ONNX Runtime's float32 of the same group, at batch 1 and 64 (goal:
-three times as fast for a residual block at batch 1); arms take turns within a round.
+``fit``: on load_digits the last two hidden layers of 64-128-128-64-10 are replaced by trees that read and make ternary
+values, by the defaults of ``framefit treeify``, in vectors and in votes: the loss of test accuracy in points (goal: at
+most 1.0, mean over seeds) and the time of a fit (goal: at most 10 s of one core). In ResNet-20 a late residual block
+(goal: at most 2.0 points), and an early one, which shows where trees lose. Hybrids stay in the folder.
+
+``time``: how fast the device launches these groups, comparing and packing included, against ONNX Runtime's float32 and
+int8 of the layers that they replace, one core, batch 1 and 64 (goal: the late block three times as fast as float32 at
+batch 1). Then kernels of random trees, all of depth 6, by their number. Arms take turns within a round, and ratios
+are of the same round.
+
+``window``: a network of residual blocks as priority model of an ``app.toml``, in windows shorter by a quarter of what
+(random) trees in place of its blocks save: planned as it is, and planned and run with trees.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
+import itertools
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import onnxruntime
-from stored import interval, store
+from stored import RESULTS, interval, store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 from digits import RECIPE, mlp, write_data, write_network
 
-from framefit.core.model import GraphBuilder, Model
-from framefit.core.trees import Ensemble, Patch
-from framefit.trees.kernels import kernel_of
+from framefit.core.model import GraphBuilder, Model, rebatched
+from framefit.core.tree_nodes import ensembles_in, tree_layers
+from framefit.core.trees import Ensemble, Forest
+from framefit.devices.device import Completion, allocate, random_inputs
+from framefit.devices.host import flushed_denormals, pinned
+from framefit.devices.measure import measure
+from framefit.devices.predict import predictor
+from framefit.devices.quantise import quantised
+from framefit.devices.trees.device import TreesDevice
+from framefit.trees.exporting import with_trees
+from framefit.trees.luts import lut6_of
+from framefit.workflows.plan import Plan, plan
+from framefit.workflows.run import run
 from framefit.workflows.treeify import treeify
-from trees_cases import random_ensemble
+from trees_cases import stand_in
 
 Array = np.ndarray[Any, Any]
-FORMS = ("gradient", "ada")
+Row = dict[str, object]
+FORMS = {"gradient": "vectors", "ada": "votes"}
+BLOCKS = {"late": 19, "early": 1}  # number of the first layer with weights
+NORMALISED = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}  # as the network was trained
+BATCHES = (1, 64)
+CALIBRATION = 256  # examples that the int8 group's ranges come from
 
 
-def digits(seed: int, folder: Path) -> list[dict[str, object]]:
-    """One network, and each form of trees in it."""
-    data = write_data(folder / "digits.npz", images=False)
-    write_network(mlp(), data, folder / "mlp.onnx", msgspec.structs.replace(RECIPE, seed=seed))
-    rows = []
-    for form in FORMS:
-        used = time.process_time()
-        result = treeify(
-            *(folder / "mlp.onnx", data),
-            first=1,
-            layers=2,
-            method=form,
-            epochs=10,
-            seed=seed,
-            output=folder / form,
-            force=True,
-        ).result
-        group = result.chosen.groups[0]
-        row = {
-            "seed": seed,
-            "form": form,
-            "trees": group.trees,
-            "before_top1": result.original.top1,
+def fitted(folder: Path, what: str, model: Path, data: Path, **options: Any) -> Row:
+    """Replace one group of two layers, and tell what became of the network."""
+    begun = folder if (folder / "treeify.json").is_file() else None  # by this benchmark: what is there already is taken
+    result = treeify(model, data, layers=2, resume=begun, output=folder, **options).result
+    row: Row = {"what": what, "before_top1": result.original.top1, "options": {k: str(v) for k, v in options.items()}}
+    row |= {"notes": result.notes}
+    if result.chosen is not None:
+        (group,) = result.chosen.groups
+        row |= msgspec.to_builtins(group) | {
             "after_top1": result.chosen.top1,
+            "untuned_top1": result.chosen.top1_before_finetune,
             "points": 100 * (result.chosen.top1 - result.original.top1),
-            "fit_s": group.fit_seconds,
-            "all_cpu_s": time.process_time() - used,
             "bytes": result.chosen.bytes,
+            "lut6": result.chosen.lut6,
+            "finetune_seconds": result.chosen.finetune_seconds,
         }
-        rows.append(row)
-        print(
-            f"  seed {seed} {form:8s} {row['before_top1']:.4f} -> {row['after_top1']:.4f}, fit {row['fit_s']:.1f} s "
-            f"(all of it {row['all_cpu_s']:.1f} s of CPU)",
-            flush=True,
-        )
+    print(
+        f"  {what:28s} {row['before_top1']:.4f} -> {row.get('after_top1', float('nan')):.4f}, "
+        f"fit {row.get('fit_seconds', float('nan')):.1f} s, fine-tuning {row.get('finetune_seconds', 0.0):.0f} s",
+        flush=True,
+    )
+    return row
+
+
+def fit(given: argparse.Namespace) -> None:
+    """Accuracies; hybrids into the folder."""
+    digits: list[Row] = []
+    for seed in range(given.seeds):
+        place = given.folder / f"digits-{seed}"
+        place.mkdir(parents=True, exist_ok=True)
+        data = write_data(place / "digits.npz", images=False)
+        write_network(mlp(), data, place / "mlp.onnx", msgspec.structs.replace(RECIPE, seed=seed))
+        for form in given.form or FORMS:
+            what = f"digits, {FORMS[form]}, seed {seed}"
+            options = {"first": 1, "method": form, "seed": seed, "max_drop": 1.0, "finetune": given.finetune}
+            made = fitted(place / form, what, place / "mlp.onnx", data, **options)
+            digits.append(made | {"form": form, "seed": seed})
+    points = {form: [row["points"] for row in digits if row["form"] == form and "points" in row] for form in FORMS}
+    summary = {
+        form: {"points": float(np.mean(values)), "points_interval": interval(values), "seeds": len(values)}
+        for form, values in points.items()
+        if values
+    }
+    for form, row in summary.items():
+        print(f"{FORMS[form]}: {row['points']:+.2f} points {row['points_interval']}", flush=True)
+    tuned = f" --finetune {given.finetune}" if given.finetune else ""
+    kind = "_untuned" if given.finetune == "none" else ""
+    if digits:
+        forms = "".join(f" --form {form}" for form in given.form or ())
+        figures = {"digits": digits, "summary": summary}
+        store(f"trees_digits{kind}", figures, f"trees.py fit --seeds {given.seeds}{forms}{tuned}")
+    resnet: list[Row] = []
+    named = {name: getattr(given, name) for name in ("block", "trees", "examples", "epochs", "seconds")}
+    limits = "".join(f" --{name} {value}" for name, value in named.items() if value is not None)
+    for place, first in BLOCKS.items() if given.resnet and given.cifar else ():
+        if given.block not in (None, place):
+            continue
+        options = NORMALISED | {"first": first, "max_drop": 1.0, "trees": given.trees, "examples": given.examples}
+        options |= {"finetune": given.finetune, "finetune_epochs": given.epochs, "finetune_seconds": given.seconds}
+        made = fitted(given.folder / place, f"resnet20, {place} block", given.resnet, given.cifar, **options)
+        resnet.append(made | {"group": place})
+        store(f"trees_resnet20{kind}", {"resnet20": resnet}, f"trees.py fit --seeds 0{tuned}{limits}")
+
+
+def launches(device: TreesDevice, model: Model, feed: Array | None = None) -> Callable[[], Completion]:
+    """What runs a model of one input once."""
+    tensors = random_inputs(model.inputs, np.random.default_rng(0))
+    if feed is not None:
+        tensors[model.inputs[0].name] = np.ascontiguousarray(feed)
+    tensors |= {tensor.name: allocate(tensor) for tensor in model.outputs}
+    binding = device.compile(model, device.target.units[0].name, model.name).bind(tensors)
+    return lambda: device.submit(binding)
+
+
+def compared(device: TreesDevice, arms: dict[str, Model], rounds: int, feed: Array | None = None) -> Row:
+    """Medians, and how much faster the arm called trees is than the others."""
+    calls = [launches(device, model, feed) for model in arms.values()]
+    found = measure(calls, least_rounds=rounds, most_rounds=rounds, budget_ns=1, runs=3)
+    samples = dict(zip(arms, (one.samples_ns for one in found), strict=True))
+    row: Row = {f"{name}_us": float(np.median(values)) / 1e3 for name, values in samples.items()}
+    for name, values in samples.items():
+        if name != "trees":
+            ratios = values / samples["trees"]
+            row |= {f"faster_than_{name}": float(np.median(ratios))}
+            row |= {f"faster_than_{name}_interval": interval(ratios, np.median)}
+    return row
+
+
+def group_arms(network: Model, hybrid: Model, x: Array, batch: int) -> tuple[dict[str, Model], Array]:
+    """The layers of a group in float32 and int8, and its trees; and what it reads of examples ``x``."""
+    (place,) = tree_layers(hybrid)
+    (ensemble,) = ensembles_in(hybrid).values()
+    front = next(cut.position for cut in network.cuts if [t.name for t in cut.tensors] == [ensemble.input])
+    end = next(cut.position for cut in network.cuts if [t.name for t in cut.tensors] == [ensemble.output])
+    layers, trees = (rebatched(m, batch) for m in (network.segment(front, end - 1), hybrid.segment(place, place)))
+    read = predictor(network.segment(0, front - 1))(x)
+    return {"float32": layers, "int8": quantised(layers, read), "trees": trees}, read[:batch]
+
+
+def told(row: Row) -> None:
+    """A line of the table."""
+    int8 = f", int8 {row['int8_us']:8.1f} us" if "int8_us" in row else ""
+    print(
+        f"  {row['what']:34s} batch {row['batch']:2d}: float32 {row['float32_us']:8.1f} us{int8}, "
+        f"trees {row['trees_us']:8.1f} us: {row['faster_than_float32']:.2f} x as fast as float32",
+        flush=True,
+    )
+
+
+def of_hybrids(device: TreesDevice, given: argparse.Namespace) -> list[Row]:
+    """Groups that were fitted."""
+    rows: list[Row] = []
+    places = [("digits, vectors", "digits-0/gradient"), ("digits, votes", "digits-0/ada")]
+    for what, place in [*places, *((f"resnet20, {name} block", name) for name in BLOCKS)]:
+        folder = given.folder / place
+        if not (folder / "model.onnx").is_file():
+            continue
+        hybrid = Model.load(folder / "model.onnx")
+        network = Model.load(given.folder / "digits-0" / "mlp.onnx" if "digits" in what else given.resnet)
+        shape = network.inputs[0].shape or ()
+        x = np.random.default_rng(0).standard_normal((CALIBRATION, *shape[1:])).astype(np.float32)
+        (ensemble,) = ensembles_in(hybrid).values()
+        for batch in BATCHES:
+            arms, feed = group_arms(network, hybrid, x, batch)
+            row: Row = {"what": what, "batch": batch, "trees": len(ensemble.members), "kind": ensemble.kind}
+            row |= {"bytes": ensemble.bytes, "weight_bytes": 4 * arms["float32"].parameters, "lut6": lut6_of(ensemble)}
+            rows.append(row | compared(device, arms, given.rounds, feed))
+            told(rows[-1])
+        whole = {"what": f"{what}: whole network", "batch": 1}
+        rows.append(whole | compared(device, {"float32": network, "trees": hybrid}, given.rounds))
+        told(rows[-1])
     return rows
 
 
+def groups(batch: int) -> dict[str, tuple[Model, str]]:
+    """What random trees stand for: two dense layers, and ResNet-20's last kind of block; and the tensor in between."""
+    dense = GraphBuilder("dense")
+    x = dense.op("Neg", dense.input("x", (batch, 128)))
+    dense.output(dense.dense(dense.dense(x, 128, activation="Relu"), 64, activation="Relu"), "y")
+    block = GraphBuilder("block")
+    x = block.op("Neg", block.input("x", (batch, 64, 8, 8)))
+    y = block.conv(block.conv(x, 64, activation="Relu"), 64)
+    block.output(block.op("Relu", block.op("Add", x, y)), "y")
+    return {"128-128-64": (dense.build(), "Relu_2"), "block 64 x 8 x 8": (block.build(), "Relu_2")}
+
+
 def full(ensemble: Ensemble, random: np.random.Generator) -> Ensemble:
-    """All trees of depth 6."""
+    """All trees of depth 6, in patches of 5 x 5 as two convolutions have them."""
     top = 2 if ensemble.kind == "vote" else 128
     trees = [
         msgspec.structs.replace(
@@ -92,88 +222,90 @@ def full(ensemble: Ensemble, random: np.random.Generator) -> Ensemble:
     return msgspec.structs.replace(ensemble, trees=tuple(trees))
 
 
-def groups(batch: int) -> dict[str, tuple[Model, Patch | None, tuple[int, ...]]]:
-    """What is replaced: the digits' two layers, and ResNet-20's last kind of block."""
-    dense = GraphBuilder("dense")
-    x = dense.input("x", (batch, 128))
-    dense.output(dense.dense(dense.dense(x, 128, activation="Relu"), 64, activation="Relu"), "y")
-    block = GraphBuilder("block")
-    x = block.input("x", (batch, 64, 8, 8))
-    y = block.conv(block.conv(x, 64, activation="Relu"), 64)
-    block.output(block.op("Relu", block.op("Add", x, y)), "y")
-    patch = Patch(kernel=(5, 5), padding=(2, 2, 2, 2), border=True)
-    return {"128-128-64": (dense.build(), None, (128,)), "block 64 x 8 x 8": (block.build(), patch, (64, 8, 8))}
-
-
-def timed(arms: Sequence[Callable[[], object]], rounds: int, inner: int) -> Array:
-    """Nanoseconds a call: rounds x arms, the arms in turn, forth and back."""
-    taken = np.empty((rounds, len(arms)))
-    for arm in arms:
-        arm()
-    for number in range(rounds):
-        order = range(len(arms)) if number % 2 else reversed(range(len(arms)))
-        for arm in order:
-            started = time.perf_counter_ns()
-            for _ in range(inner):
-                arms[arm]()
-            taken[number, arm] = (time.perf_counter_ns() - started) / inner
-    return taken
-
-
-def speed(batch: int, rounds: int) -> list[dict[str, object]]:
-    random, rows = np.random.default_rng(0), []
-    for name, (model, patch, shape) in groups(batch).items():
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        session = onnxruntime.InferenceSession(model.to_bytes(), options)
-        x = random.standard_normal((batch, *shape)).astype(np.float32)
-        y = np.empty(model.outputs[0].shape, np.float32)
-        binding = session.io_binding()
-        binding.bind_cpu_input("x", x)
-        binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
-        arms: list[Callable[[], object]] = [functools.partial(session.run_with_iobinding, binding)]
-        forms = [("vote", 9), ("vector", 32), ("vector", 64), ("vector", 128)]
-        for kind, trees in forms:
-            drawn = random_ensemble(random, kind=kind, patch=patch, input_shape=shape, outputs=64, trees=trees)
-            arms.append(functools.partial(kernel_of(full(drawn, random), batch), x, y))
-        taken = timed(arms, rounds, 4 if batch == 1 else 1)
-        for place, (kind, trees) in enumerate(forms, start=1):
-            ratios = taken[:, 0] / taken[:, place]
-            row = {
-                "group": name,
-                "batch": batch,
-                "kind": kind,
-                "trees": trees,
-                "ort_us": float(np.median(taken[:, 0])) / 1e3,
-                "trees_us": float(np.median(taken[:, place])) / 1e3,
-                "faster": float(np.median(ratios)),
-                "faster_interval": interval(ratios, np.median),
-            }
-            rows.append(row)
-            print(
-                f"  {name:18s} batch {batch:2d} {kind:6s} {trees:3d} trees: ONNX Runtime {row['ort_us']:8.1f} us, "
-                f"trees {row['trees_us']:8.1f} us, {row['faster']:.2f} x as fast"
-            )
+def of_random_trees(device: TreesDevice, rounds: int) -> list[Row]:
+    """Speed by the number of trees."""
+    rows: list[Row] = []
+    for batch in BATCHES:
+        for name, (network, made) in groups(batch).items():
+            ends = {t.name: t for layer in network.layers for t in layer.outputs}
+            for kind, trees in (("vote", 9), ("vector", 32), ("vector", 64), ("vector", 128), ("vector", 256)):
+                random = np.random.default_rng(0)
+                drawn = stand_in(random, ends["Neg_1"], ends[made], kernel=5, kind=kind, trees=trees)
+                forest = Forest(model=name, ensembles=(full(drawn, random),))
+                hybrid = with_trees(network, forest)
+                arms = {"float32": network.segment(1, len(network.layers) - 2), "trees": hybrid.segment(1, 1)}
+                row: Row = {"what": f"{name}, {kind} {trees}", "batch": batch, "kind": kind, "trees": trees}
+                rows.append(row | compared(device, arms, rounds))
+                told(rows[-1])
     return rows
 
 
-def main() -> None:
+def timed(given: argparse.Namespace) -> None:
+    """Speeds."""
+    device = TreesDevice()
+    with pinned(device.core), flushed_denormals():
+        figures = {"fitted": of_hybrids(device, given), "random": of_random_trees(device, given.rounds)}
+    store("trees_speed", figures, f"trees.py time --rounds {given.rounds}")
+
+
+def window(given: argparse.Namespace) -> None:
+    """A window that a network does not fit, and fits with trees."""
+    folder = given.folder / "window"
+    folder.mkdir(parents=True, exist_ok=True)
+    b, random = GraphBuilder("blocks"), np.random.default_rng(0)
+    x = b.conv(b.input("image", (1, 3, 32, 32)), 64, activation="Relu")
+    ends = [x]
+    for _ in range(10):
+        y = b.conv(b.conv(x, 64, activation="Relu"), 64)
+        x = b.op("Relu", b.op("Add", x, y))
+        ends.append(x)
+    b.output(b.dense(b.op("Flatten", b.op("GlobalAveragePool", x)), 10), "classes")
+    network = b.build()
+    made = {t.name: t for layer in network.layers for t in layer.outputs}
+    drawn = (stand_in(random, made[a], made[b], kernel=5, kind="vector", trees=32) for a, b in itertools.pairwise(ends))
+    ensembles = tuple(msgspec.structs.replace(full(one, random), name=f"block{i}") for i, one in enumerate(drawn))
+    network.save(folder / "blocks.onnx", force=True)
+    with_trees(network, Forest(model="blocks", ensembles=ensembles)).save(folder / "trees.onnx", force=True)
+
+    def planned(name: str, rate_hz: float) -> Plan:
+        head = f'schema_version = 1\nrate_hz = {rate_hz}\n[[streams]]\nname = "camera"\nsource = "synthetic"\n'
+        head += "[schedule]\nguard_ms = 1\n"  # nothing runs in the background that it would have to keep back
+        app = folder / f"{name}.toml"
+        app.write_text(f'{head}[[models]]\nname = "{name}"\npath = "{name}.onnx"\npriority = "every-window"\n')
+        return plan(app)
+
+    taken = {name: planned(name, 50).timetable.models[0].duration_ns for name in ("blocks", "trees")}
+    rate_hz = round(1e9 / (0.75 * taken["blocks"] + 0.25 * taken["trees"]))
+    blocks, hybrid = planned("blocks", rate_hz), planned("trees", rate_hz)
+    feasible = {"blocks": blocks.timetable.feasible, "trees": hybrid.timetable.feasible}
+    row: Row = {"rate_hz": rate_hz, "planned_ns": taken, "feasible": feasible}
+    print(f"windows of {1e3 / rate_hz:.2f} ms; planned: {taken} ns; feasible: {feasible}")
+    if hybrid.timetable.feasible:
+        (told,) = run(hybrid, windows=given.windows, output=folder / "run", force=True).metrics.models
+        row |= {"windows": given.windows, "completed": told.completed, "missed": told.missed}
+        print(f"  {told.completed} frames of {given.windows} windows, {told.missed} late")
+    store("trees_window", row, f"trees.py window --windows {given.windows}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("fit", "time", "window"))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--folder", type=Path, default=Path("digits"), help="of the digits and the network")
-    given = parser.parse_args()
-    fits = [row for seed in range(given.seeds) for row in digits(seed, given.folder)]
-    speeds = [row for batch in (1, 64) for row in speed(batch, given.rounds)]
-    points = {form: [row["points"] for row in fits if row["form"] == form] for form in FORMS}
-    summary = {
-        form: {"points": float(np.mean(values)), "points_interval": interval(values)}
-        for form, values in points.items()
-        if values
-    }
-    for form, row in summary.items():
-        print(f"{form}: {row['points']:+.2f} points {row['points_interval']}")
-    store("trees", {"speed": speeds, "digits": fits, "summary": summary}, f"trees.py --seeds {given.seeds}")
+    parser.add_argument("--form", action="append", choices=FORMS, help="of the trees for digits (default: both)")
+    parser.add_argument("--trees", type=int, help="of ResNet-20's groups, at most")
+    parser.add_argument("--examples", type=int, help="that these are fitted on, at most")
+    parser.add_argument("--finetune", help="what learns behind, as framefit treeify takes it")
+    parser.add_argument("--epochs", type=float, help="of fine-tuning ResNet-20")
+    parser.add_argument("--seconds", type=float, help="of fine-tuning ResNet-20, at most")
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--windows", type=int, default=2000)
+    parser.add_argument("--folder", type=Path, default=Path("trees-bench"), help="of hybrids and networks")
+    parser.add_argument("--block", choices=BLOCKS, help="of ResNet-20 (default: both)")
+    parser.add_argument("--resnet", type=Path, help="resnet20-cifar10.onnx")
+    parser.add_argument("--cifar", type=Path, help="CIFAR-10: folder of images, or .npz of uint8")
+    given = parser.parse_args(arguments)
+    RESULTS.mkdir(exist_ok=True)
+    {"fit": fit, "time": timed, "window": window}[given.part](given)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import msgspec
 import numpy as np
 
-from framefit.core.trees import Encoder, Ensemble, FreeTree, Levels, ObliviousTree, Patch, Scaled, TreeKind, TreeNode
+from framefit.core.model import GraphBuilder, Model, TensorInfo
+from framefit.core.trees import (
+    Encoder,
+    Ensemble,
+    Forest,
+    FreeTree,
+    Levels,
+    ObliviousTree,
+    Patch,
+    Scaled,
+    TreeKind,
+    TreeNode,
+)
+from framefit.trees.exporting import Flavour, with_trees
 
 
 def random_ensemble(
@@ -104,3 +119,27 @@ def _nodes(random: np.random.Generator, inner: int, features: int) -> tuple[Tree
             )
         )
     return tuple(made)
+
+
+def stand_in(
+    random: np.random.Generator, source: TensorInfo, result: TensorInfo, *, kernel: int = 3, **given: Any
+) -> Ensemble:
+    """A random ensemble between two tensors of a model, with a square patch where these are pictures."""
+    assert source.shape is not None
+    assert result.shape is not None
+    square = Patch(kernel=(kernel, kernel), padding=(kernel // 2,) * 4, border=True)
+    patch = square if len(source.shape) == 4 else None
+    made = random_ensemble(random, patch=patch, input_shape=source.shape[1:], outputs=result.shape[1], **given)
+    return msgspec.structs.replace(made, input=source.name, output=result.name)
+
+
+def hybrid(kind: TreeKind = "vector", *, flavour: Flavour = "core") -> tuple[Model, Model, Ensemble]:
+    """A network with trees, the network that it was, and the trees; reads "image", 1 x 3 x 8 x 8, gives "pooled"."""
+    b = GraphBuilder("hybrid", 3)
+    x = b.conv(b.input("image", (1, 3, 8, 8)), 8, norm=True, activation="Relu")
+    y = b.conv(b.conv(x, 8, activation="Relu"), 8)
+    b.output(b.op("GlobalAveragePool", y), "pooled")
+    network = b.build()
+    tensors = {tensor.name: tensor for layer in network.layers for tensor in layer.outputs}
+    ensemble = stand_in(np.random.default_rng(5), tensors[x], tensors[y], kind=kind, trees=8, levelled=False)
+    return with_trees(network, Forest(model="hybrid", ensembles=(ensemble,)), flavour), network, ensemble

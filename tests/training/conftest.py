@@ -1,22 +1,13 @@
-"""A cache of its own for these tests, and small data."""
+"""Small data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from framefit.training.data import Dataset, load_data
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Decoded images of the tests stay out of the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FRAMEFIT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.training.augmentation import augmented
+from framefit.training.augmentation import augmented, mixed
 
 
 @given(height=st.integers(1, 9), width=st.integers(1, 9), pad=st.integers(0, 12), seed=st.integers(0, 99))
@@ -38,3 +38,22 @@ def test_nothing_random_leaves_images_alone() -> None:
     np.testing.assert_array_equal(augmented(images, np.random.default_rng(0), pad=0, flip=False), images)
     rows = images.reshape(4, -1)
     np.testing.assert_array_equal(augmented(rows, np.random.default_rng(0)), rows)
+
+
+def test_mixtures_lie_between_two_examples() -> None:
+    """Each is on the line between two examples, all along it."""
+    x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    made = mixed(x, 400, np.random.default_rng(1))
+    assert (made.shape, made.dtype) == ((400, 5), np.float32)
+    parts = []
+    for row in made:
+        found = []
+        for first in range(3):
+            for second in range(3):
+                way = x[second] - x[first]
+                part = float((row - x[first]) @ way / max(float(way @ way), 1e-9))
+                if np.allclose(x[first] + part * way, row, atol=1e-5) and -1e-5 <= part <= 1 + 1e-5:
+                    found.append(part)
+        assert found
+        parts.append(found[0])
+    assert np.ptp(parts) > 0.8

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framefit.core.trees import Ensemble, Patch, accumulate, encode, evaluate
+from framefit.devices.trees.kernels import kernel_of
 from framefit.errors import InputError
 from framefit.trees.boosting import Boosting, boost_vectors, depth_of
 from framefit.trees.fitting import Place, fit_ensemble
 from framefit.trees.growing import Candidates, grow, leaf_numbers
-from framefit.trees.kernels import kernel_of
 from framefit.trees.literal import fit_literal
 from framefit.trees.quantising import fit_encoder, fit_levels, quantised, similarity
 from framefit.trees.refitting import as_int8, refit
@@ -157,13 +157,28 @@ def test_refit_is_the_ridge_regression(seed: int) -> None:
     tests = [np.asarray([0, 3, 5]), np.asarray([1, 2]), np.asarray([8, 6, 4])]
     leaf = np.stack([leaf_numbers(bits, one) for one in tests], axis=1)
     target = random.normal(size=(120, 3)).astype(np.float32)
-    start = [np.zeros((1 << len(one), 3), np.float32) for one in tests]
-    found = np.concatenate(refit(leaf, [8, 4, 8], target, start, 2.0))
+    found = np.concatenate(refit(leaf, [8, 4, 8], target, 2.0, 1.0))
     ones = np.zeros((120, 20))
     for column, offset in enumerate((0, 8, 12)):
         ones[np.arange(120), leaf[:, column] + offset] = 1
     expected = np.linalg.solve(ones.T @ ones + 2 * np.eye(20), ones.T @ target)
     np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_refit_tells_leaves_that_no_row_reached() -> None:
+    """Where tests only add up, leaves without a row are near the sum of what their tests do alone."""
+    random = np.random.default_rng(3)
+    bits = random.integers(0, 2, (400, 4)).astype(np.uint8)
+    leaf = leaf_numbers(bits, np.arange(4))[:, None]
+    worth = np.asarray([1.0, -2.0, 0.5, 3.0])
+    seen = ~np.isin(leaf[:, 0], [5, 11])
+    target = (bits @ worth)[:, None].astype(np.float32)
+    (found,) = refit(leaf[seen], [16], target[seen], 0.5)
+    (alone,) = refit(leaf[seen], [16], target[seen], 0.5, 1.0)
+    for number in (5, 11):
+        wanted = sum(worth[test] for test in range(4) if number >> test & 1)
+        assert found[number, 0] == pytest.approx(wanted, abs=0.3)
+        assert abs(alone[number, 0] - wanted) > abs(found[number, 0] - wanted)
 
 
 def test_int8_leaves_share_a_unit() -> None:

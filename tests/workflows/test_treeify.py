@@ -9,20 +9,22 @@ import numpy as np
 import pytest
 
 from framefit.core.files import read_record
-from framefit.core.model import GraphBuilder, Model
+from framefit.core.model import GraphBuilder, Model, listing
 from framefit.core.treeified import TreeifyResult
 from framefit.core.trees import read_forest
-from framefit.errors import InfeasibleError, InputError
+from framefit.errors import InputError
 from framefit.trees.exporting import read_trees
+from framefit.trees.luts import lut6_of
+from networks import Runner
 
 pytest.importorskip("torch", reason="the extra 'train' is not installed")
 
-from framefit.training.data import Dataset, load_data
+from framefit.training.data import load_data
 from framefit.training.fine_tune import fine_tune
 from framefit.training.network import to_model, to_torch
 from framefit.training.recipe import Recipe
-from framefit.workflows.tree_course import Course
 from framefit.workflows.treeify import treeify
+from framefit.workflows.treeifying.search import Search
 
 
 @pytest.fixture(scope="module")
@@ -52,38 +54,190 @@ def network(data: Path) -> Model:
 
 
 def test_a_residual_block_becomes_trees(network: Model, data: Path, tmp_path: Path) -> None:
-    """The block is replaced as a whole, its file computes what the result was judged by, and little is lost."""
-    done = treeify(network, data, first=1, layers=2, trees=24, epochs=1, output=tmp_path / "out")
+    """The block is replaced as a whole, the file computes what the result was judged by, and little is lost."""
+    done = treeify(
+        network,
+        data,
+        first=1,
+        layers=2,
+        trees=16,
+        examples=300,
+        max_drop=0.1,
+        finetune_batches=30,
+        output=tmp_path / "out",
+    )
     result = done.result
+    assert result.chosen is not None
     assert [(group.first_layer, group.last_layer, group.depth) for group in result.chosen.groups] == [(1, 2, 6)]
     assert result.chosen.top1 > result.original.top1 - 0.1
     assert read_record(tmp_path / "out" / "result.json", TreeifyResult) == result
     forest = read_forest(tmp_path / "out" / "trees.json")
-    assert forest == done.forest == read_trees(tmp_path / "out" / "model.onnx")
+    assert forest == done.forest
+    carried = read_trees(tmp_path / "out" / "model.onnx")
+    assert carried is not None
+    assert carried.ensembles == forest.ensembles
     assert forest.ensembles[0].patch is not None
-    split: Dataset = load_data(data)
-    x = split.test.inputs()[:1]
-    loaded = Course(Model.load(tmp_path / "out" / "model.onnx", name="loaded")).model
-    assert [tensor.shape for tensor in loaded.outputs] == [(1, 3)]
-    assert x.shape[1:] == loaded.inputs[0].shape[1:]
+    assert result.chosen.lut6 == lut6_of(forest.ensembles[0])
+    test = load_data(data).test
+    runner = Runner(Model.load(tmp_path / "out" / "model.onnx", name="loaded"))
+    logits = [runner.whole({"image": x[None]})["classes"][0] for x in test.inputs()]
+    assert np.mean(np.argmax(logits, axis=1) == test.labels) == pytest.approx(result.chosen.top1)
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert files == {
+        *("treeify.json", "result.json", "model.onnx", "trees.json", "candidates.csv"),
+        *("accuracy_latency.svg", "accuracy_luts.svg"),
+    }
 
 
 def test_groups_are_searched(network: Model, data: Path, tmp_path: Path) -> None:
     """Without --first every group is judged by its bound, half are drafted, and two may be replaced."""
-    done = treeify(network, data, groups=2, trees=8, examples=200, output=tmp_path / "out")
+    done = treeify(
+        *(network, data),
+        groups=2,
+        method="auto",
+        loss="log",
+        trees=8,
+        examples=200,
+        max_drop=0.5,
+        finetune="none",
+        output=tmp_path / "out",
+    )
     spans = {(one.first_layer, one.last_layer) for one in done.result.candidates}
     assert {(0, 0), (1, 2), (0, 2)} <= spans
     assert any(one.top1 is None for one in done.result.candidates)
+    assert any(one.pareto for one in done.result.candidates)
+    assert done.result.chosen is not None
     ends = [(group.first_layer, group.last_layer) for group in done.result.chosen.groups]
     assert all(before[1] < after[0] for before, after in itertools.pairwise(ends))
 
 
-def test_what_cannot_be_done(network: Model, data: Path, tmp_path: Path) -> None:
-    """A group that begins inside a block, senseless numbers, a folder that is there."""
-    with pytest.raises(InfeasibleError, match="no group"):
-        treeify(network, data, first=2, layers=1, output=tmp_path / "out")
-    with pytest.raises(InputError, match="step 0"):
-        treeify(network, data, step=0, output=tmp_path / "out")
+@pytest.mark.parametrize("finetune", ["trees", "tail"])
+def test_parts_are_fine_tuned(network: Model, data: Path, tmp_path: Path, finetune: str) -> None:
+    """Layers in front of the trees stay as they are; the trees, too, where only the layers behind learn."""
+    done = treeify(
+        *(network, data),
+        first=1,
+        layers=2,
+        trees=8,
+        examples=200,
+        max_drop=0.5,
+        finetune=finetune,
+        finetune_batches=10,
+        output=tmp_path / "out",
+    )
+    assert done.model is not None
+    before, after = listing(network).arrays, listing(done.model).arrays
+    assert np.array_equal(before["weight_1"], after["weight_1"])
+    assert not np.array_equal(before["weight_4"], after["weight_4"])
+    assert done.result.chosen is not None
+    assert done.result.chosen.finetune_seconds > 0
+
+
+def test_an_interrupted_search_goes_on(
+    network: Model, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found before Ctrl-C is not computed again, and the result is that of a search without a break."""
+    options = {"layers": 1, "trees": 6, "max_drop": 0.5, "finetune_batches": 10, "examples": 200}
+    whole = treeify(network, data, output=tmp_path / "whole", **options)
+    told: list[str] = []
+
+    def stop(message: str) -> None:
+        told.append(message)
+        if message.startswith("fitting"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        treeify(network, data, output=tmp_path / "parts", notify=stop, **options)
+    assert any(message.startswith("bound") for message in told)
+    with monkeypatch.context() as patch:
+        patch.setattr(Search, "_bound", lambda *_: pytest.fail("a bound was found again"))
+        done = treeify(network, data, resume=tmp_path / "parts")
+    assert [one.bound_top1 for one in done.result.candidates] == [one.bound_top1 for one in whole.result.candidates]
+    assert done.forest == whole.forest
+    again = treeify(resume=tmp_path / "parts")
+    assert (again.result, again.forest) == (done.result, done.forest)
+
+
+def test_everything_in_few_levels(network: Model, data: Path, tmp_path: Path) -> None:
+    """Outputs of all layers, weights of those within, and the data are quantised; the file computes what was judged."""
+    done = treeify(
+        *(network, data),
+        first=1,
+        layers=2,
+        scope="all",
+        weights="ternary",
+        quantise_data=True,
+        trees=12,
+        max_drop=1.0,
+        examples=200,
+        finetune_batches=30,
+        output=tmp_path / "out",
+    )
+    assert done.model is not None
+    assert done.result.chosen is not None
+    ops = [node.op for nodes in done.model.nodes for node in nodes]
+    assert ops.count("Greater") >= 4
+    test = load_data(data).test
+    runner = Runner(Model.load(tmp_path / "out" / "model.onnx", name="loaded"))
+    logits = [runner.whole({"image": x[None]})["classes"][0] for x in test.inputs()]
+    assert np.mean(np.argmax(logits, axis=1) == test.labels) == pytest.approx(done.result.chosen.top1, abs=0.011)
+    assert done.result.chosen.top1 > 0.5
+
+
+def test_a_network_is_trained_first(data: Path, tmp_path: Path) -> None:
+    """What is not trained yet learns before anything is replaced."""
+    b = GraphBuilder("raw", 5)
+    x = b.dense(b.op("Flatten", b.input("image", (1, 2, 6, 6))), 16, activation="Relu")
+    b.output(b.dense(b.dense(x, 12, activation="Relu"), 3), "classes")
+    done = treeify(
+        *(b.build(), data),
+        first=1,
+        layers=1,
+        train_epochs=8,
+        trees=16,
+        max_drop=0.2,
+        finetune="none",
+        output=tmp_path / "out",
+    )
+    assert done.result.original.top1 > 0.8
+    assert done.result.chosen is not None
+
+
+def test_no_group_is_worth_it(network: Model, data: Path, tmp_path: Path) -> None:
+    """One tree costs accuracy: with no drop allowed nothing is replaced, and the bounds are told."""
+    done = treeify(
+        network, data, first=0, layers=3, trees=1, depth=1, max_drop=0.0, finetune="none", output=tmp_path / "out"
+    )
+    assert done.result.chosen is done.model is done.forest is None
+    assert done.result.candidates[0].bound_top1 > 0.3
+    assert any("points of validation accuracy are lost" in note for note in done.result.notes)
+    assert not (tmp_path / "out" / "model.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"first": 2, "layers": 1}, "layers 2 to 2 are no group"),
+        ({"step": 0}, "step is 0"),
+        ({"depth": 9}, "depth is 9"),
+        ({"method": "ada", "scope": "input"}, "outputs without levels have no votes"),
+        ({"loss": "hinge", "scope": "input"}, "no log or hinge loss"),
+        ({"tress": 5}, "did you mean 'trees'"),
+    ],
+)
+def test_what_cannot_be_done(network: Model, data: Path, tmp_path: Path, options: dict[str, object], told: str) -> None:
+    """A group that begins inside a block, senseless numbers, an option that there is not: one clear error."""
+    with pytest.raises(InputError, match=told):
+        treeify(network, data, output=tmp_path / "out", **options)
+    assert not (tmp_path / "out" / "result.json").exists()
+
+
+def test_folders_are_not_overwritten(network: Model, data: Path, tmp_path: Path) -> None:
+    """One that is there is left alone, and one to resume has to be of a search."""
     (tmp_path / "there").mkdir()
-    with pytest.raises(InputError, match="already exists"):
-        treeify(network, data, output=tmp_path / "there")
+    (tmp_path / "there" / "file").touch()
+    for force in (False, True):
+        with pytest.raises(InputError, match="exists"):
+            treeify(network, data, output=tmp_path / "there", force=force)
+    with pytest.raises(InputError, match="is not a folder of framefit treeify"):
+        treeify(resume=tmp_path / "there")

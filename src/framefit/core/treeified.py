@@ -1,22 +1,115 @@
-"""What a search for groups of layers that trees can stand for found: ``result.json`` of ``framefit treeify``."""
+"""Trees in place of layers: what was asked for, and what was found (``treeify.json``, ``result.json``)."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from framefit.core.files import Record
 from framefit.core.trees import TreeKind
 
-__all__ = ["Candidate", "ChosenGroup", "Original", "TreeifiedModel", "TreeifyResult"]
+__all__ = [
+    "Candidate",
+    "ChosenGroup",
+    "Original",
+    "TreeifiedModel",
+    "TreeifyResult",
+    "TreeifySettings",
+    "WeightLevels",
+]
+
+WeightLevels = Literal["float", "8bit", "4bit", "ternary", "binary"]
+
+
+class TreeifySettings(Record, kw_only=True):
+    """``treeify.json``: how groups are looked for and replaced.
+
+    Attributes:
+        model: path of an ONNX file, or "module:function" that returns a ``torch.nn.Module``.
+        data: an image folder, or an ``.npz``.
+        train_epochs: of training before anything is replaced, for a network that is not trained yet.
+        search: "sequence": every layer is tried as the first of a group; "random": one is drawn.
+        objective: what decides among candidates of high accuracy.
+        max_drop: of validation accuracy that is allowed, 0 to 1.
+        first: number of the first layer with weights that is replaced; ``None``: as ``search`` says.
+        layers: that are replaced together; ``None``: 1, 1 + step, ...
+        step: by which groups grow.
+        groups: to replace at most.
+        method: "gradient": vectors; "ada": votes; "auto": whichever of them is right more often.
+        loss: that each tree descends; ``None``: squared for vectors, exponential (AdaBoost's own) for votes.
+        trees: at most, of votes for each output; ``None``: 96, and 9.
+        depth: "auto": min(6, 4 + layers); "layers": as many as layers; or the number itself.
+        quantise: levels of what is quantised.
+        scope: what is: the groups' inputs, also their outputs, or every layer's output.
+        threshold: of normalised values; ``None``: the thresholds of least error.
+        weights: levels of the remaining layers' weights; the first and the last layer keep theirs.
+        quantise_data: whether the network's input is quantised, too.
+        examples: that trees are fitted on, at most.
+        finetune: what learns behind: all layers and trees, trees and the layers behind, or these layers alone.
+        finetune_epochs: ``None``: 10, or 1,000 mini-batches where that is more.
+        finetune_batches: at most; ``None``: as many as that takes.
+        finetune_seconds: at most, of each group's fine-tuning.
+        rate: learning rate of it.
+        mean: of images, one a channel, of values 0 to 1; std: likewise.
+        std: see ``mean``.
+        seed: of all that is drawn.
+    """
+
+    schema_version: int = 1
+    model: str = ""
+    data: str = ""
+    train_epochs: float = 0.0
+    search: Literal["sequence", "random"] = "sequence"
+    objective: Literal["accuracy", "speed", "luts"] = "accuracy"
+    max_drop: float = 0.01
+    first: int | None = None
+    layers: int | None = None
+    step: int = 1
+    groups: int = 1
+    method: Literal["gradient", "ada", "auto"] = "gradient"
+    loss: Literal["squared", "log", "hinge"] | None = None
+    trees: int | None = None
+    depth: Literal["auto", "layers"] | int = "auto"
+    quantise: Literal["ternary", "binary"] = "ternary"
+    scope: Literal["input", "group", "all"] = "group"
+    threshold: float | None = None
+    weights: WeightLevels = "float"
+    quantise_data: bool = False
+    examples: int = 4000
+    finetune: Literal["all", "trees", "tail", "none"] = "all"
+    finetune_epochs: float | None = None
+    finetune_batches: int | None = None
+    finetune_seconds: float | None = None
+    rate: float = 0.05
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("layers", 1), ("step", 1), ("groups", 1), ("trees", 1), ("examples", 8), ("first", 0), ("seed", 0),
+            ("train_epochs", 0), ("max_drop", 0), ("threshold", 0), ("finetune_epochs", 0), ("finetune_batches", 0),
+            ("finetune_seconds", 0), ("rate", 0),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ValueError(f"{name} is {value}, less than {least}")
+        if not isinstance(self.depth, str) and not 1 <= self.depth <= 6:
+            raise ValueError(f"depth is {self.depth}, not 1 .. 6, auto or layers")
+        if self.scope == "input" and (self.method != "gradient" or self.loss in ("log", "hinge")):
+            raise ValueError("outputs without levels have no votes, and no log or hinge loss: take scope group or all")
 
 
 class Original(Record, kw_only=True):
-    """The network as it was given.
+    """The network as it was given; trained first, where that was asked for.
 
     Attributes:
         top1: on the test data, 0 to 1.
+        validation_top1: on the validation data.
         latency_ns: of a frame, by ONNX Runtime on one core; ``None``: not measured.
     """
 
     top1: float
+    validation_top1: float
     latency_ns: int | None
 
 
@@ -25,10 +118,15 @@ class Candidate(Record, kw_only=True):
 
     Attributes:
         first_layer, last_layer: numbers of its layers with weights, from 0.
-        bound_top1: on the validation data with the group's own output quantised: no trees are better but by chance.
-        top1: with trees; ``None``: given up before they were fitted in full.
+        bound_top1: on the validation data with the group's own output quantised, and the layers behind fitted to
+            that: no trees are better but by chance.
+        top1: on the validation data with trees, before any fine-tuning; ``None``: given up before they were
+            fitted in full.
         latency_ns: of the group's trees, a frame; ``None``: not measured.
-        lut6: look-up tables of a fixed-function circuit; ``None``: ``framefit rtl`` counts them.
+        layers_latency_ns: of the layers that they replace.
+        lut6: look-up tables of six inputs of a fixed-function circuit of the trees, as built, before synthesis
+            makes fewer of them (``framefit rtl`` counts these).
+        pareto: whether no other candidate with trees has both a better accuracy and less of latency or tables.
     """
 
     first_layer: int
@@ -36,7 +134,9 @@ class Candidate(Record, kw_only=True):
     bound_top1: float
     top1: float | None
     latency_ns: int | None
+    layers_latency_ns: int | None = None
     lut6: int | None
+    pareto: bool = False
 
 
 class ChosenGroup(Record, kw_only=True):
@@ -47,7 +147,8 @@ class ChosenGroup(Record, kw_only=True):
         depth: tests of a tree.
         trees: how many.
         kind: of their leaves.
-        fit_seconds: that fitting took.
+        accumulator_bits: that hold every sum of their leaves, the sign included.
+        fit_seconds: of processor time that fitting took.
     """
 
     first_layer: int
@@ -55,6 +156,7 @@ class ChosenGroup(Record, kw_only=True):
     depth: int
     trees: int
     kind: TreeKind
+    accumulator_bits: int
     fit_seconds: float
 
 
@@ -64,22 +166,29 @@ class TreeifiedModel(Record, kw_only=True):
     Attributes:
         groups: that were replaced, in order.
         top1: on the test data.
-        latency_ns: the network's, less the groups', plus their trees'; ``None``: not measured.
+        top1_before_finetune: likewise, with the trees as they were fitted.
+        validation_top1: on the validation data, fine-tuned.
+        latency_ns: of a frame, trees by their kernels; ``None``: not measured.
         lut6: see :class:`Candidate`.
         bytes: of the trees.
+        finetune_seconds: that fine-tuning took.
     """
 
     groups: tuple[ChosenGroup, ...]
     top1: float
+    top1_before_finetune: float
+    validation_top1: float
     latency_ns: int | None
     lut6: int | None
     bytes: int
+    finetune_seconds: float
 
 
 class TreeifyResult(Record, kw_only=True):
     """``framefit treeify --json``, ``result.json``.
 
     Attributes:
+        chosen: ``None``: no group is worth replacing within the drop that was allowed.
         notes: what to know of the figures.
     """
 
@@ -88,5 +197,5 @@ class TreeifyResult(Record, kw_only=True):
     seed: int
     original: Original
     candidates: tuple[Candidate, ...]
-    chosen: TreeifiedModel
+    chosen: TreeifiedModel | None
     notes: tuple[str, ...] = ()

@@ -124,6 +124,11 @@ class ObliviousTree(Record, kw_only=True):
             raise ValueError("a test looks at comparator bit 0 or 1")
 
     @property
+    def depth(self) -> int:
+        """Tests on the way to a leaf."""
+        return len(self.inputs)
+
+    @property
     def leaf_count(self) -> int:
         """Rows of ``leaves``."""
         return 1 << len(self.inputs)
@@ -159,6 +164,16 @@ class FreeTree(Record, kw_only=True):
                 raise ValueError(f"node {place} compares bits {node.h}..{node.l} of input {node.x} with {node.a}")
             if min(node.i0, node.i1) <= place or max(node.i0, node.i1) > 2 * len(self.nodes):
                 raise ValueError(f"node {place} of {len(self.nodes)} leads to {node.i0} and {node.i1}")
+
+    @property
+    def depth(self) -> int:
+        """Tests on the longest way to a leaf."""
+        inner = len(self.nodes)
+        longest = [0] * (2 * inner + 1)
+        for place in range(inner - 1, -1, -1):
+            node = self.nodes[place]
+            longest[place] = 1 + max(longest[node.i0], longest[node.i1])
+        return longest[0]
 
     @property
     def leaf_count(self) -> int:

@@ -20,7 +20,7 @@ from framefit.core.model import Model, fused_groups, lowered
 from framefit.core.program import Operation
 from framefit.core.target import Target, Unit, cpu_target
 from framefit.devices.clock import Clock, RealClock
-from framefit.devices.device import Array, Binding, Completion, Tensors, fitting, random_inputs
+from framefit.devices.device import Array, Binding, Completion, Handle, Tensors, fitting, random_inputs
 from framefit.devices.host import default_core, fingerprint
 from framefit.devices.recorder import EventRecorder
 from framefit.errors import DeviceError, HangError, InputError
@@ -216,14 +216,9 @@ class OrtDevice:
         arrays = session.run(list(names), feeds)
         return {name: (array.dtype.name, array.shape) for name, array in zip(names, arrays, strict=True)}
 
-    def compile(self, segment: Model, unit: str, label: str) -> OrtHandle:
+    def compile(self, segment: Model, unit: str, label: str) -> Handle:
         """A session, from the cache where this segment was compiled before on such a machine."""
-        try:
-            found = self._target.unit(unit)
-        except KeyError:
-            known = ", ".join(unit.name for unit in self._target.units)
-            raise DeviceError(f"no unit {unit!r}; units: {known}") from None
-        kind = self._kinds.setdefault(label, len(self._kinds))
+        found, kind = self._place(unit, label)
         cached = self._cache / f"{self._key(segment)}.onnx"
         session = None
         if segment.lowered:
@@ -247,6 +242,19 @@ class OrtDevice:
             finally:
                 temporary.unlink(missing_ok=True)
         return OrtHandle(session, segment, label, kind, found, self._run_options[unit])
+
+    def _place(self, unit: str, label: str) -> tuple[Unit, int]:
+        """A unit by its name, and the number of a label among the trace's kinds.
+
+        Raises:
+            DeviceError: no such unit.
+        """
+        try:
+            found = self._target.unit(unit)
+        except KeyError:
+            known = ", ".join(unit.name for unit in self._target.units)
+            raise DeviceError(f"no unit {unit!r}; units: {known}") from None
+        return found, self._kinds.setdefault(label, len(self._kinds))
 
     def submit(self, binding: Binding) -> Completion:
         """Run it on the calling thread."""

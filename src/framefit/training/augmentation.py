@@ -1,4 +1,4 @@
-"""Random crops and flips of a whole batch at once."""
+"""Random crops and flips of a whole batch at once, and mixtures of examples."""
 
 from __future__ import annotations
 
@@ -7,9 +7,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["augmented"]
+__all__ = ["augmented", "mixed"]
 
 Array = npt.NDArray[Any]
+
+
+def mixed(x: Array, count: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
+    """Examples between two others, for a network that says itself what becomes of them.
+
+    Zhang et al., 2018, "mixup: Beyond Empirical Risk Minimization", section 2; labels are not mixed here: a teacher
+    knows what it makes of any input.
+
+    Args:
+        x: examples x any shape, float32.
+        count: how many to make.
+        random: draws pairs, and where between them an example lies, uniformly.
+    """
+    first, second = random.integers(0, len(x), (2, count))
+    part = random.random((count, *(1,) * (x.ndim - 1)), np.float32)
+    made: npt.NDArray[np.float32] = x[first] + part * (x[second] - x[first])
+    return made
 
 
 def augmented(images: Array, random: np.random.Generator, *, pad: int = 4, flip: bool = True) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from framefit.core.arrays import ArrayFile
 from framefit.core.files import to_json, write_whole
 from framefit.errors import InputError
 from framefit.training.recipe import Recipe
@@ -80,8 +80,7 @@ def read_checkpoint(path: Path, mark: str) -> Checkpoint:
         InputError: damaged, or of another training.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
+        arrays = ArrayFile(path).read()
         found = Checkpoint(
             mark=str(arrays["mark"]),
             step=int(arrays["step"]),
@@ -91,8 +90,9 @@ def read_checkpoint(path: Path, mark: str) -> Checkpoint:
             weights=_part(arrays, _WEIGHT),
             momenta=_part(arrays, _MOMENTUM),
         )
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"not a usable checkpoint: {error}", where=path, remedy="remove it to begin again") from error
+    except (InputError, TypeError, ValueError, KeyError) as error:
+        what = error.what if isinstance(error, InputError) else error
+        raise InputError(f"not a usable checkpoint: {what}", where=path, remedy="remove it to begin again") from error
     if found.mark != mark:
         raise InputError(
             "the checkpoint of another training: network, recipe, masks or data differ",

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from framefit.core.arrays import ArrayFile
 from framefit.core.model import Model
 from framefit.errors import InputError
 from framefit.training.image_folder import ImageFolder
@@ -32,7 +31,7 @@ _MOST_VALIDATION = 5000  # at an accuracy of 90 % its 90 % interval is 0.7 point
 _MOST_CALIBRATION = (
     1024  # what layer-wise reconstruction takes (Frantar and Alistarh, 2022, "Optimal Brain Compression")
 )
-
+_MOST_CLASSES = 1 << 20  # fifty times those of ImageNet-21k
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -240,20 +239,15 @@ def _read(
 
 
 def _from_npz(path: Path) -> tuple[Examples, Examples]:
-    if not path.is_file():
-        raise InputError("no such file", where=path, remedy="check the path")
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            missing = [key for key in _KEYS if key not in stored]
-            if missing:
-                raise InputError(
-                    f"no array {', '.join(missing)}; it holds {', '.join(stored) or 'nothing'}",
-                    where=path,
-                    remedy=f"store {', '.join(_KEYS)}",
-                )
-            arrays = {key: stored[key] for key in _KEYS}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"not a usable .npz: {error}", where=path, remedy="write it again with numpy.savez") from error
+    file = ArrayFile(path)
+    missing = [key for key in _KEYS if key not in file.names]
+    if missing:
+        raise InputError(
+            f"no array {', '.join(missing)}; it holds {', '.join(file.names) or 'nothing'}",
+            where=path,
+            remedy=f"store {', '.join(_KEYS)}",
+        )
+    arrays = file.read(_KEYS)
     train, final = (
         _checked(arrays[f"x_{part}"], arrays[f"y_{part}"], f"{path}: x_{part}, y_{part}") for part in ("train", "test")
     )
@@ -307,8 +301,9 @@ def _checked(x: Array, y: Array, where: str) -> Examples:
         what = "inputs are uint8, but no images", "store float32, normalised"
     elif y.dtype.kind not in "iu":
         what = f"labels are {y.dtype}", "store whole numbers (int64), from 0"
-    elif int(y.min()) < 0:
-        what = f"a label is {int(y.min())}", "number the classes from 0"
+    elif int(y.min()) < 0 or int(y.max()) >= _MOST_CLASSES:
+        odd = y.min() if y.min() < 0 else y.max()
+        what = f"a label is {int(odd)}", f"number the classes from 0, {_MOST_CLASSES} at most"
     elif x.dtype.kind == "f" and not np.isfinite(x).all():
         what = f"{int((~np.isfinite(x)).sum())} inputs are infinite or no numbers", "remove or replace them"
     if what is not None:

@@ -165,8 +165,10 @@ def _quiet() -> Iterator[None]:
 def _opened(path: Path) -> Image.Image:
     """A decoded image."""
     try:
-        image = Image.open(path)
-        image.load()
+        with contextlib.ExitStack() as opened:
+            image = opened.enter_context(Image.open(path))
+            image.load()
+            opened.pop_all()  # of a damaged one the file is closed
     except Exception as error:  # Pillow's errors about damaged files have no common class
         raise InputError(f"cannot be read as an image: {error}", where=path, remedy="replace or remove it") from error
     return image

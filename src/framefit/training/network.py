@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.model import Listing, Model, Node, folded, listing, with_weights
+from framefit.core.model import Listing, Model, Node, folded, group_nodes, listing, with_weights
 from framefit.errors import InputError, UnsupportedError
 from framefit.training.extra import torch
 from framefit.training.operators import OPERATORS, Compute, Site
@@ -67,8 +67,11 @@ def to_model(network: Network, *, fold: bool = False) -> Model:
     Args:
         network: of :func:`to_torch`.
         fold: batch normalisations go into the weights before them.
+
+    What modules stand in for is as it was: they have no place in a model.
     """
-    made = with_weights(network.model, state(network))
+    own = {f"{name}/{key}" for name, part in network.parts.items() for key, _ in part.named_parameters()}
+    made = with_weights(network.model, {name: array for name, array in state(network).items() if name not in own})
     return folded(made) if fold else made
 
 
@@ -131,11 +134,13 @@ class Network(torch.nn.Module):  # type: ignore[misc]
         model: what it was made from; its weights stay those of then.
         weights: initializer -> parameter.
         norms: node -> its ``BatchNorm`` module.
+        parts: modules that stand in for nodes, by the names that :meth:`put` gave them.
     """
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
+        self.parts: dict[str, Any] = {}
         written = listing(model)
         self._tensors = _held(written, model)
         self.weights = {name: t for name, t in self._tensors.items() if isinstance(t, nn.Parameter)}
@@ -175,6 +180,31 @@ class Network(torch.nn.Module):  # type: ignore[misc]
                 remedy="give a classifier whose first output is N x classes",
             )
         return found
+
+    def put(self, source: str, target: str, name: str, module: Any) -> None:
+        """Let a module stand in for the nodes between two tensors; its parameters are trained with the others.
+
+        Args:
+            source: tensor that it reads.
+            target: tensor that it makes.
+            name: of the module; its parameters are weights ``name/parameter``, which the model does not have.
+            module: on any batch.
+
+        Raises:
+            InputError: the second tensor is not made of the first alone, or something else reads what lies between.
+        """
+        gone = {id(self._modules_by_name.pop(node, None)) for node in group_nodes(self.model, source, target)}
+        place = next(i for i, step in reversed(list(enumerate(self._steps))) if id(step.module) in gone)
+        steps = [*self._steps[:place], _Step(module, (source,), (target,), ()), *self._steps[place + 1 :]]
+        steps = [step for step in steps if id(step.module) not in gone]
+        self._steps = _with_ends(steps, self._outputs)
+        self.layers = nn.ModuleList(step.module for step in steps)
+        self._modules_by_name[name] = self.parts[name] = module
+        self.norms = {node: norm for node, norm in self.norms.items() if id(norm) not in gone}
+        self._statistics = {key: place for key, place in self._statistics.items() if place[0] in self.norms}
+        left = {id(parameter) for parameter in self.parameters()}
+        self.weights = {key: weight for key, weight in self.weights.items() if id(weight) in left}
+        self.weights |= {f"{name}/{key}": parameter for key, parameter in module.named_parameters()}
 
     def node(self, name: str) -> Any:
         """The module that executes a node; its forward hooks see the node's data as tensors.

@@ -22,7 +22,7 @@ from framefit.trees.losses import Loss, descent, mean_loss
 __all__ = ["Boosted", "Boosting", "DepthRule", "boost_vectors", "boost_votes", "depth_of"]
 
 Array = npt.NDArray[Any]
-DepthRule = Literal["bounded", "layers"]
+DepthRule = Literal["auto", "layers"] | int
 
 _BASE_DEPTH = 4  # two layers then have trees of 64 leaves, all that a table of six inputs holds
 _LEVEL_REACH = 0.5  # thresholds half-way between the levels -1, 0, 1
@@ -82,13 +82,16 @@ class Boosted:
     validation: list[float]
 
 
-def depth_of(layers: int, rule: DepthRule = "bounded") -> int:
+def depth_of(layers: int, rule: DepthRule = "auto") -> int:
     """Depth of trees that stand for a number of layers: min(6, base + layers), or literally the number.
 
     Args:
         layers: replaced, at least 1.
-        rule: "layers" is the literal form; beyond 6 it is 6, for that is what an oblivious tree has.
+        rule: "layers" is the literal form; beyond 6 it is 6, for that is what an oblivious tree has. A number is
+            the depth itself.
     """
+    if isinstance(rule, int):
+        return min(MAX_DEPTH, rule)
     return min(MAX_DEPTH, layers if rule == "layers" else _BASE_DEPTH + layers)
 
 

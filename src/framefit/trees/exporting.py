@@ -1,73 +1,63 @@
-"""Ensembles as ONNX graphs of core operators, in one file with the rest of the model.
+"""Ensembles as ONNX graphs in one file with the rest of the model, in two flavours that are equal to the last bit.
 
-Any runtime executes them, with the same result to the last bit; none does so fast: kernels and hardware are for
-that. The file carries the ensembles themselves in its metadata, so that they come back from it.
+"core" has nothing but core operators, "ml" the tree operator of ``ai.onnx.ml``. Both are for portability: any runtime
+executes the first, tools that know trees read the second, and neither is fast; kernels and hardware are for that. Each
+ensemble is a function of the file, which carries the ensemble itself: it comes back from there.
 """
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.files import from_data, read_bytes, write_whole
-from framefit.core.model import GraphBuilder, Model, file_notes, replaced, to_file
-from framefit.core.trees import Ensemble, Forest, Patch
+from framefit.core.model import GraphBuilder, Model
+from framefit.core.tree_nodes import ensembles_in, with_ensemble
+from framefit.core.trees import Ensemble, Forest, FreeTree, ObliviousTree, Patch, TreeNode
 
-__all__ = ["as_model", "read_trees", "with_trees", "write_hybrid"]
+__all__ = ["Flavour", "as_model", "read_trees", "with_trees"]
 
 Array = npt.NDArray[Any]
+Flavour = Literal["core", "ml"]
 
-_NOTE = "framefit.trees"
 
-
-def with_trees(model: Model, forest: Forest) -> Model:
+def with_trees(model: Model, forest: Forest, flavour: Flavour = "core") -> Model:
     """The model with ensembles in place of what lies between their tensors.
+
+    Args:
+        model: stays as it is.
+        forest: the ensembles.
+        flavour: of what a runtime executes that knows nothing of trees.
 
     Raises:
         InputError: tensors or shapes that the model does not have.
     """
     for ensemble in forest.ensembles:
         shape = next((t.shape for t in model.inputs if t.shape), (1,))
-        part = as_model(ensemble, shape[0])
-        model = replaced(model, ensemble.input, ensemble.output, part, ensemble.name)
+        model = with_ensemble(model, ensemble, as_model(ensemble, shape[0], flavour))
     return model
 
 
-def write_hybrid(path: Path, model: Model, forest: Forest, *, force: bool = False) -> None:
-    """Write a model with trees: each ensemble is a function of the file.
-
-    Args:
-        path: of the ONNX file.
-        model: with its trees, as :func:`with_trees` makes it.
-        forest: they.
-        force: replace a file that is there.
-    """
-    groups = {ensemble.name: (ensemble.input, ensemble.output) for ensemble in forest.ensembles}
-    with write_whole(path, force=force) as file:
-        file.write(to_file(model, groups, {_NOTE: msgspec.json.encode(forest).decode()}))
-
-
 def read_trees(path: Path) -> Forest | None:
-    """The ensembles that :func:`write_hybrid` put into a file; ``None``: it has none.
+    """The ensembles of a file that was saved with them; ``None``: it has none.
 
     Raises:
         InputError: no ONNX file, or damaged ensembles.
     """
-    note = file_notes(read_bytes(path), path).get(_NOTE)
-    return None if note is None else from_data(msgspec.json.decode(note), Forest, path)
+    model = Model.load(path)
+    found = ensembles_in(model)
+    return Forest(model=model.name, ensembles=tuple(found.values())) if found else None
 
 
-def as_model(ensemble: Ensemble, batch: int = 1) -> Model:
-    """An ensemble as a graph; it keeps its batch where that is made dynamic."""
+def as_model(ensemble: Ensemble, batch: int = 1, flavour: Flavour = "core") -> Model:
+    """An ensemble as a graph; that of core operators keeps its batch where that is made dynamic."""
     b = GraphBuilder(ensemble.name)
     x = b.input(ensemble.input, (batch, *ensemble.input_shape))
     graph = _Graph(b, ensemble)
-    sums = graph.oblivious(x) if ensemble.trees else graph.free(x)
+    sums = graph.regressed(x, batch) if flavour == "ml" else graph.oblivious(x) if ensemble.trees else graph.free(x)
     b.output(graph.decoded(sums), ensemble.output)
     return b.build()
 
@@ -158,11 +148,29 @@ class _Graph:
             leaves += tree.leaf_count
         zero = b.op("Mul", b.op("Gather", words, self._ints([0] * len(trees)), axis=1), self._column([0], np.int32, 1))
         place = b.op("Add", zero, self._column(roots, np.int32, 1))
-        for _ in range(max(_depth(tree.nodes) for tree in trees)):
+        for _ in range(max(tree.depth for tree in trees)):
             read = b.op("Gather", self._table(tested), place)
             word = b.op("GatherElements", words, read, axis=1)
             place = b.op("Gather", self._table(following), b.op("Add", b.op("Mul", place, self._table([3])), word))
         return self._summed(str(b.op("Gather", self._table(leaf), place)))
+
+    def regressed(self, x: str, batch: int) -> str:
+        """Sums by one tree operator, which adds in float32: exactly, for they are whole numbers far below 2 ** 24."""
+        b, ensemble = self.b, self.ensemble
+        if ensemble.trees:
+            pairs = (pair for tree in ensemble.trees for pair in zip(tree.inputs, tree.bits, strict=True))
+            columns = {pair: place for place, pair in enumerate(sorted(set(pairs)) or [(0, 0)])}
+            read = self.bits(x, list(columns))
+        else:
+            tested = {node.x for tree in ensemble.free_trees for node in tree.nodes} or {0}
+            columns = {(feature, 0): place for place, feature in enumerate(sorted(tested))}
+            read = str(b.op("Add", *(self.bits(x, [(feature, bit) for feature, _ in columns]) for bit in (0, 1))))
+        rows = b.op("Reshape", b.op("Transpose", read, perm=[0, 2, 3, 1]), self._ints([-1, len(columns)]))
+        sums = b.op(
+            "TreeEnsembleRegressor", b.op("Cast", rows, to=1), domain="ai.onnx.ml", **_operator(ensemble, columns)
+        )
+        shape = self._ints([batch, self.positions, ensemble.outputs])
+        return str(b.op("Transpose", b.op("Reshape", b.op("Cast", sums, to=6), shape), perm=[0, 2, 1]))
 
     def _summed(self, leaf: str) -> str:
         """Sums of leaves, N x outputs x positions int32, for numbers of leaves N x trees x positions."""
@@ -215,10 +223,65 @@ class _Graph:
         return self.b.constant(np.asarray(values, np.int64), self.b.fresh("integers"))
 
 
-def _depth(nodes: Any) -> int:
-    """Tests on the longest way to a leaf."""
-    longest = [0] * len(nodes)
-    for place in range(len(nodes) - 1, -1, -1):
-        node = nodes[place]
-        longest[place] = 1 + max((longest[i] for i in (node.i0, node.i1) if i < len(nodes)), default=0)
-    return longest[0] if nodes else 0
+def _operator(ensemble: Ensemble, columns: dict[tuple[int, int], int]) -> dict[str, Any]:
+    """Attributes of ``TreeEnsembleRegressor`` (ONNX, "ai.onnx.ml Operators").
+
+    Args:
+        ensemble: of the trees.
+        columns: feature and comparator bit -> column of what the operator reads; of free trees, which read words,
+            bit 0.
+    """
+    nodes: dict[str, list[Any]] = {name: [] for name in ("treeids", "nodeids", *_NODE)}
+    targets: dict[str, list[Any]] = {name: [] for name in ("treeids", "nodeids", "ids", "weights")}
+    for number, tree in enumerate(ensemble.members):
+        if isinstance(tree, ObliviousTree):
+            made, leaves = _oblivious_nodes(tree, columns)
+        else:
+            made, leaves = _free_nodes(tree, columns)
+        nodes["treeids"] += [number] * len(made)
+        nodes["nodeids"] += range(len(made))
+        for name, values in zip(_NODE, zip(*made, strict=True), strict=True):
+            nodes[name] += values
+        first = 0 if ensemble.kind == "vector" else number // ensemble.trees_each
+        rows = np.reshape(tree.leaves, (-1, ensemble.width))
+        for place, leaf in leaves:
+            targets["treeids"] += [number] * ensemble.width
+            targets["nodeids"] += [place] * ensemble.width
+            targets["ids"] += range(first, first + ensemble.width)
+            targets["weights"] += rows[leaf].astype(float).tolist()
+    return {
+        "n_targets": ensemble.outputs,
+        **{f"nodes_{name}": values for name, values in nodes.items()},
+        **{f"target_{name}": values for name, values in targets.items()},
+    }
+
+
+_NODE = ("featureids", "modes", "values", "truenodeids", "falsenodeids")
+_LEAF = (0, "LEAF", 0.0, 0, 0)
+_Nodes = tuple[list[tuple[int, str, float, int, int]], list[tuple[int, int]]]  # nodes; (place, leaf) of leaves
+
+
+def _oblivious_nodes(tree: ObliviousTree, columns: dict[tuple[int, int], int]) -> _Nodes:
+    """Level by level; in each level nodes in the order of the results so far, the first test in the lowest bit."""
+    nodes, first = [], 0
+    for level, test in enumerate(zip(tree.inputs, tree.bits, strict=True)):
+        size = 1 << level
+        below = first + size
+        nodes += [(columns[test], "BRANCH_GT", 0.5, below + size + k, below + k) for k in range(size)]
+        first = below
+    return [*nodes, *[_LEAF] * tree.leaf_count], [(first + leaf, leaf) for leaf in range(tree.leaf_count)]
+
+
+def _free_nodes(tree: FreeTree, columns: dict[tuple[int, int], int]) -> _Nodes:
+    """Places stay: leaves lie behind the inner nodes."""
+    inner = len(tree.nodes)
+    nodes = [(columns[node.x, 0], *_comparison(node), node.i1, node.i0) for node in tree.nodes]
+    return [*nodes, *[_LEAF] * tree.leaf_count], [(inner + leaf, leaf) for leaf in range(tree.leaf_count)]
+
+
+def _comparison(node: TreeNode) -> tuple[str, float]:
+    """Mode and value that are true for the words 0 .. 2 for which the node's part is above its reference."""
+    above = [word >> node.l & (1 << node.h - node.l + 1) - 1 > node.a for word in range(3)]
+    if above == [False, True, False]:
+        return "BRANCH_EQ", 1.0
+    return "BRANCH_GT", 2.5 - sum(above)

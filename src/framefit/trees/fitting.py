@@ -121,10 +121,10 @@ def _refitted(boosted: Boosted, bits: Array, target: Array, held: npt.NDArray[np
     sizes = [len(table) for table in boosted.leaves]
     errors = []
     for ridge in _RIDGES:
-        leaves = refit(leaf[~held], sizes, target[~held], boosted.leaves, ridge)
+        leaves = refit(leaf[~held], sizes, target[~held], ridge)
         told = sum(table[leaf[held, tree]] for tree, table in enumerate(leaves))
         errors.append(float(((target[held] - told) ** 2).mean()))
-    return refit(leaf, sizes, target, boosted.leaves, _RIDGES[int(np.argmin(errors))])
+    return refit(leaf, sizes, target, _RIDGES[int(np.argmin(errors))])
 
 
 def columns(x: Array, patch: Patch | None) -> Array:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from framefit.core.model import Model, Node
 from framefit.core.trees import Patch
 
-__all__ = ["Boundary", "boundaries", "patch_between"]
+__all__ = ["WEIGHTED", "Boundary", "boundaries", "follows", "patch_between"]
 
-_WEIGHTED = {"Conv", "Gemm", "MatMul"}
+WEIGHTED = {"Conv", "Gemm", "MatMul"}
+"""Operators with weights: what layers are counted by."""
+
 _ALIKE = {"Relu", "Add", "BatchNormalization", "Clip", "Identity", "Sigmoid", "HardSwish", "HardSigmoid", "LeakyRelu",
-          "Mul", "Sub", "Tanh", "Elu", "PRelu", "Softplus"}  # fmt: skip
+          "Mul", "Sub", "Tanh", "Elu", "PRelu", "Softplus", "Greater", "Where"}  # fmt: skip
 _WINDOWS = {"Conv", "MaxPool", "AveragePool"}
 
 
@@ -41,7 +43,7 @@ def boundaries(model: Model) -> tuple[Boundary, ...]:
     """
     if len(model.inputs) != 1 or not model.inputs[0].shape:
         return ()
-    weighted = [any(node.op in _WEIGHTED for node in nodes) for nodes in model.nodes]
+    weighted = [any(node.op in WEIGHTED for node in nodes) for nodes in model.nodes]
     found: dict[int, Boundary] = {0: Boundary(model.inputs[0].name, model.inputs[0].shape[1:], 0, 0)}
     for cut in model.cuts:
         tensor = cut.tensors[0] if len(cut.tensors) == 1 and cut.obstacle is None else None
@@ -51,6 +53,11 @@ def boundaries(model: Model) -> tuple[Boundary, ...]:
         if count and (count not in found or found[count].shape == tensor.shape[1:]):
             found[count] = Boundary(tensor.name, tensor.shape[1:], cut.position, count)
     return tuple(found.values())
+
+
+def follows(node: Node) -> bool:
+    """Whether a node changes the values of one tensor one by one, as normalisations and activations do."""
+    return node.op in _ALIKE and sum(operand is not None and not operand.constant for operand in node.inputs) == 1
 
 
 def patch_between(model: Model, start: Boundary, end: Boundary) -> Patch | None:

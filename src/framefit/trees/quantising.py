@@ -8,6 +8,7 @@ PCM", IEEE Trans. Information Theory 28, 1982, section VI).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,18 @@ import numpy.typing as npt
 
 from framefit.core.trees import Encoder, Levels, Scaled
 
-__all__ = ["LITERAL_THRESHOLD", "fit_encoder", "fit_levels", "fit_scale", "quantised", "restored", "similarity"]
+__all__ = [
+    "LITERAL_THRESHOLD",
+    "LevelCount",
+    "LevelMap",
+    "fit_encoder",
+    "fit_level_map",
+    "fit_levels",
+    "fit_scale",
+    "quantised",
+    "restored",
+    "similarity",
+]
 
 Array = npt.NDArray[Any]
 LevelCount = Literal[2, 3]
@@ -24,6 +36,39 @@ LITERAL_THRESHOLD = 0.66
 """Of normalised values: a normal variable is then in each of the ternary levels 25, 49 and 25 % of the time."""
 
 _CANDIDATES = 64  # places of a threshold that are tried: every 1.6th percentile
+
+
+@dataclass(frozen=True)
+class LevelMap:
+    """A tensor's levels and what they stand for, channel by channel or feature by feature: fixed once fitted.
+
+    Attributes:
+        low: a value above it is not of the lowest level; float32, one a column.
+        high: a value above it is of the highest.
+        values: columns x 3, float32.
+    """
+
+    low: npt.NDArray[np.float32]
+    high: npt.NDArray[np.float32]
+    values: npt.NDArray[np.float32]
+
+    def __call__(self, x: Array) -> npt.NDArray[np.float32]:
+        """The nearest levels' values of N x columns x ..., or N x features of any shape."""
+        shape = (-1, *(1,) * (x.ndim - 2)) if x.ndim > 1 and x.shape[1] == len(self.low) else x.shape[1:]
+        low, high, minus, zero, plus = (side.reshape(shape) for side in (self.low, self.high, *self.values.T))
+        found: npt.NDArray[np.float32] = np.where(x > high, plus, np.where(x > low, zero, minus))
+        return found
+
+
+def fit_level_map(columns: Array, levels: LevelCount = 3, threshold: float | None = None) -> LevelMap:
+    """Levels of a tensor; each stands for the mean of what has it, so that both tensors are most similar.
+
+    Args: as of :func:`fit_encoder`.
+    """
+    encoder = fit_encoder(columns, levels, threshold)
+    low, high = np.asarray(encoder.low, np.float32), np.asarray(encoder.high, np.float32)
+    found = (columns > low).astype(np.int64) + (columns > high)
+    return LevelMap(low, high, _means(found, columns).T.astype(np.float32))
 
 
 def fit_encoder(columns: Array, levels: LevelCount = 3, threshold: float | None = None) -> Encoder:

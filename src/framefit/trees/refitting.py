@@ -8,11 +8,14 @@ matrix of ones and zeros is never written out.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
+
+from framefit.core.effects import EFFECT_DECAY, leaves_of_effects
 
 __all__ = ["as_int8", "refit"]
 
@@ -23,36 +26,56 @@ _CLOSE = 1e-3  # of the right-hand side
 
 
 def refit(
-    leaf: npt.NDArray[np.int64], sizes: list[int], target: Array, start: list[Array], ridge: float
+    leaf: npt.NDArray[np.int64], sizes: list[int], target: Array, ridge: float, decay: float = EFFECT_DECAY
 ) -> list[Array]:
-    """Leaves with the least squared error plus ``ridge`` times their squares.
+    """Leaves with the least squared error plus ``ridge`` times the squares of their effects.
+
+    Effects are those of :mod:`framefit.core.effects`.
 
     Args:
         leaf: rows x trees: the leaf of each row in each tree.
         sizes: leaves of each tree.
         target: rows x outputs, float32.
-        start: leaves to begin at, each leaves x outputs.
-        ridge: above 0; in rows: a leaf that one row reaches is halved by 1.
+        ridge: above 0; in rows: a leaf that one row reaches is halved by 1, where nothing decays.
+        decay: of effects of several tests, above 0, at most 1.
     """
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     places = (leaf + offsets[:-1]).astype(np.int32)
-    leaves = np.concatenate(start).astype(np.float32)
-    right = _gather_rows(places, np.ascontiguousarray(target, np.float32), len(leaves))
-    residual = right - _normal(places, leaves, ridge)
-    direction, energy = residual.copy(), (residual**2).sum(axis=0, dtype=np.float64)
-    goal = _CLOSE**2 * (right**2).sum(axis=0, dtype=np.float64)
+    turn = _Effects(sizes, decay)
+    right = turn.effects(_gather_rows(places, np.ascontiguousarray(target, np.float32), int(offsets[-1])))
+    found = np.zeros_like(right)
+    residual, direction = right.copy(), right.copy()
+    energy = (residual**2).sum(axis=0, dtype=np.float64)
+    goal = _CLOSE**2 * energy
     for _ in range(_STEPS):
         if (energy <= goal).all():
             break
-        image = _normal(places, direction, ridge)
+        sums = _sum_rows(places, turn.leaves(direction))
+        image = turn.effects(_gather_rows(places, sums, len(found))) + np.float32(ridge) * direction
         curvature = (direction * image).sum(axis=0, dtype=np.float64)
         length = np.divide(energy, curvature, out=np.zeros_like(energy), where=curvature > 0)
-        leaves += length.astype(np.float32) * direction
+        found += length.astype(np.float32) * direction
         residual -= length.astype(np.float32) * image
         before, energy = energy, (residual**2).sum(axis=0, dtype=np.float64)
-        turn = np.divide(energy, before, out=np.zeros_like(energy), where=before > 0)
-        direction = residual + turn.astype(np.float32) * direction
-    return np.split(leaves, offsets[1:-1])
+        grown = np.divide(energy, before, out=np.zeros_like(energy), where=before > 0)
+        direction = residual + grown.astype(np.float32) * direction
+    return np.split(turn.leaves(found), offsets[1:-1])
+
+
+class _Effects:
+    """Between the leaves of all trees, one tree behind the other, and their weighted effects; columns are outputs."""
+
+    def __init__(self, sizes: list[int], decay: float) -> None:
+        self._spans = list(itertools.pairwise(np.concatenate([[0], np.cumsum(sizes)]).tolist()))
+        self._turns = {n: (leaves_of_effects(n, decay) / np.sqrt(n)).astype(np.float32) for n in set(sizes)}
+
+    def leaves(self, effects: Array) -> Array:
+        """Leaves that effects come to."""
+        return np.concatenate([self._turns[end - at] @ effects[at:end] for at, end in self._spans])
+
+    def effects(self, leaves: Array) -> Array:
+        """The transposed of :meth:`leaves`."""
+        return np.concatenate([self._turns[end - at].T @ leaves[at:end] for at, end in self._spans])
 
 
 def as_int8(leaves: list[Array]) -> list[npt.NDArray[np.int8]]:
@@ -60,12 +83,6 @@ def as_int8(leaves: list[Array]) -> list[npt.NDArray[np.int8]]:
     most = np.max([np.abs(table).max(axis=0) for table in leaves], axis=0)
     unit = np.where(most > 0, most, 1) / 127
     return [np.rint(table / unit).astype(np.int8) for table in leaves]
-
-
-def _normal(places: Array, leaves: Array, ridge: float) -> Array:
-    image: Array = _gather_rows(places, _sum_rows(places, leaves), len(leaves))
-    image += np.float32(ridge) * leaves
-    return image
 
 
 @njit(nogil=True, cache=True)

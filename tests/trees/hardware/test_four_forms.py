@@ -1,4 +1,4 @@
-"""One tree, four forms: the model, the processor's kernel, the ONNX file and both circuits agree to the last bit."""
+"""One tree, four forms: as it is trained, the processor's kernel, the ONNX file and circuits agree to the last bit."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ import pytest
 from trees_cases import random_ensemble, random_inputs
 
 pytest.importorskip("amaranth", reason="needs the extra hw: pip install 'framefit[hw]'")
+pytest.importorskip("torch", reason="needs the extra train: pip install 'framefit[train]'")
 
 import onnxruntime
+import torch
 
 from framefit.core.trees import Ensemble, Patch, decode, encode, evaluate
+from framefit.devices.trees.kernels import kernel_of
+from framefit.training.tree_layer import TreeLayer
+from framefit.trees.boosting import Boosting
 from framefit.trees.exporting import as_model
+from framefit.trees.fitting import Place, fit_ensemble
 from framefit.trees.hardware.fixed import FixedFunction, output_bits_of, pack_rows
 from framefit.trees.hardware.program import load_program
 from framefit.trees.hardware.programmable import ProgrammableCore
 from framefit.trees.hardware.simulation import simulate_core, simulate_encoder, simulate_fixed
-from framefit.trees.kernels import kernel_of
 
 
 def values_of(ensemble: Ensemble, results: list[int]) -> np.ndarray:
@@ -36,36 +41,65 @@ def shaped(ensemble: Ensemble, rows: np.ndarray, count: int) -> np.ndarray:
     return rows.reshape(count, -1, ensemble.outputs).transpose(0, 2, 1).reshape(count, *ensemble.output_shape)
 
 
+def agree(ensemble: Ensemble, x: np.ndarray) -> None:
+    """All forms of an ensemble make the same of ``x``, from float32 to float32."""
+    wanted = evaluate(ensemble, x)
+    found = {}
+    if ensemble.trees:
+        with torch.no_grad():
+            found["training"] = TreeLayer(ensemble, x)(torch.from_numpy(x)).numpy()
+    found["kernel"] = np.empty_like(wanted)
+    kernel_of(ensemble, len(x))(x, found["kernel"])
+    for flavour in ("core", "ml"):
+        session = onnxruntime.InferenceSession(as_model(ensemble, len(x), flavour).to_bytes())
+        (found[flavour],) = session.run(None, {ensemble.input: x})
+    words = encode(ensemble, x)
+    inputs = pack_rows(words)
+    if ensemble.patch is None:
+        assert simulate_encoder(ensemble.encoder, x) == inputs
+    fixed = values_of(ensemble, simulate_fixed(FixedFunction(ensemble), inputs))
+    found["fixed function"] = shaped(ensemble, fixed, len(x))
+    sums = simulate_core(ProgrammableCore(load_program(ensemble)), words).sums
+    found["programmable core"] = shaped(ensemble, decode(ensemble, sums.astype(np.int32)), len(x))
+    assert {form for form, made in found.items() if made.tobytes() != wanted.tobytes()} == set()
+
+
+PATCH = Patch(kernel=(2, 2), padding=(1, 0, 0, 1), border=True)
+
+
 @pytest.mark.parametrize(
     ("kind", "free", "convolved"),
     [("vote", False, True), ("vote", True, False), ("vector", False, False), ("vector", True, True)],
 )
-def test_all_forms_agree(tmp_path, kind: str, free: bool, convolved: bool) -> None:
-    """Oblivious and free-form, on vectors and on patches with borders, from float32 to float32."""
+def test_random_trees(kind: str, free: bool, convolved: bool) -> None:
+    """Oblivious and free-form, on vectors and on patches with borders."""
     random = np.random.default_rng(17)
     ensemble = random_ensemble(
         random,
         kind=kind,
         free=free,
         levelled=convolved,
-        patch=Patch(kernel=(2, 2), padding=(1, 0, 0, 1), border=True) if convolved else None,
+        patch=PATCH if convolved else None,
         input_shape=(2, 2, 3) if convolved else (8,),
         trees=3,
         depth=4,
     )
-    x = random_inputs(random, ensemble, 2)
-    wanted = evaluate(ensemble, x)
+    agree(ensemble, random_inputs(random, ensemble, 2))
 
-    kernel = np.empty_like(wanted)
-    kernel_of(ensemble, len(x))(x, kernel)
-    as_model(ensemble, len(x)).save(tmp_path / "trees.onnx")
-    (onnx,) = onnxruntime.InferenceSession(tmp_path / "trees.onnx").run(None, {ensemble.input: x})
-    words = encode(ensemble, x)
-    inputs = pack_rows(words)
-    if not convolved:
-        assert simulate_encoder(ensemble.encoder, x) == inputs
-    fixed = shaped(ensemble, values_of(ensemble, simulate_fixed(FixedFunction(ensemble), inputs)), len(x))
-    sums = simulate_core(ProgrammableCore(load_program(ensemble)), words).sums
-    core = shaped(ensemble, decode(ensemble, sums.astype(np.int32)), len(x))
-    for found in (kernel, onnx, fixed, core):
-        assert found.tobytes() == wanted.tobytes()
+
+@pytest.mark.parametrize("method", ["gradient", "ada"])
+@pytest.mark.parametrize("convolved", [False, True])
+def test_trained_trees(method: str, convolved: bool) -> None:
+    """Trees as they are fitted, by either method, on vectors and on patches with borders."""
+    random = np.random.default_rng(3)
+    if convolved:
+        x = random.standard_normal((120, 2, 3, 3)).astype(np.float32)
+        corner = np.pad(x, ((0, 0), (0, 0), (1, 0), (0, 1)))[:, :, :-1, 1:]
+        patch, y = PATCH, np.maximum(x + corner, 0)
+    else:
+        x = random.standard_normal((120, 8)).astype(np.float32)
+        patch, y = None, np.maximum(x[:, :3] - x[:, 3:6], 0)
+    settings = Boosting(method=method, trees=3, depth=3, loss="squared" if method == "gradient" else "exponential")
+    ensemble = fit_ensemble(x, y, Place("group", "x", "y", patch), settings).ensemble
+    assert max(tree.depth for tree in ensemble.trees) == 3
+    agree(ensemble, np.ascontiguousarray(x[:2]))

@@ -17,7 +17,7 @@ from framefit.core.files import write_record
 from framefit.core.model.builtin import BUILTIN
 from framefit.core.trees import Forest, Levels, ObliviousTree
 from framefit.errors import DeviceError, InputError, MissingExtraError
-from framefit.trees.exporting import as_model, write_hybrid
+from framefit.trees.exporting import as_model, with_trees
 from framefit.trees.hardware import synthesis
 from framefit.trees.hardware.fixed import FixedFunction
 from framefit.trees.hardware.program import load_program
@@ -76,7 +76,7 @@ def test_what_has_no_trees_is_refused(tmp_path, voting) -> None:
 def test_trees_come_from_the_network_that_has_them(tmp_path, voting) -> None:
     """The ONNX file that was written with trees is as good as their own file, or as the folder of that."""
     forest = Forest(model="net", ensembles=(voting,))
-    write_hybrid(tmp_path / "net.onnx", as_model(voting), forest)
+    with_trees(as_model(voting), forest).save(tmp_path / "net.onnx")
     write_record(tmp_path / "trees.json", forest)
     assert _forest(tmp_path / "net.onnx") == _forest(tmp_path) == forest
 

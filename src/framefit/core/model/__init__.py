@@ -14,7 +14,7 @@ from framefit.core.model.layers import Layer, TensorInfo
 from framefit.core.model.lowering import lowered
 from framefit.core.model.model import Cut, Model
 from framefit.core.model.nodes import Node, Operand, configuration, zeros_ratio
-from framefit.core.model.replacing import file_notes, group_nodes, replaced, to_file
+from framefit.core.model.parts import group_nodes, with_part
 from framefit.core.model.weights import Listing, folded, free_batch, listing, rebatched, with_weights
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "auxiliary_runs",
     "configuration",
     "epilogue_groups",
-    "file_notes",
     "folded",
     "free_batch",
     "fused_groups",
@@ -41,9 +40,8 @@ __all__ = [
     "listing",
     "lowered",
     "rebatched",
-    "replaced",
-    "to_file",
     "with_auxiliary",
+    "with_part",
     "with_weights",
     "zeros_ratio",
 ]

@@ -17,6 +17,7 @@ from framefit.core.model.reading import canonical, parsed
 __all__ = ["GraphBuilder"]
 
 _OPSET = 17
+_OTHER_OPSETS = {"ai.onnx.ml": 3}  # else 1
 _IR_VERSION = 8
 
 
@@ -49,11 +50,13 @@ class GraphBuilder:
         self._others: set[str] = set()  # names of a base's nodes
         self._ir_version = _IR_VERSION
         self._lowered = lowered or (base is not None and base.lowered)
+        self._functions: list[ir.Function] = []
         if base is None:
             self._graph = ir.Graph([], [], nodes=[], opset_imports={"": _OPSET}, name=name)
             return
         copy = parsed(base.to_bytes())
         self._graph, self._ir_version = copy.graph, copy.ir_version
+        self._functions = list(copy.functions.values())
         self._graph.outputs.clear()
         self._graph.opset_imports.setdefault("", _OPSET)
         made = (value for node in self._graph for value in node.outputs)
@@ -81,6 +84,20 @@ class GraphBuilder:
         spread = self.op("Expand", number, shape)
         ir.convenience.replace_all_uses_with(old, self._values[spread], replace_graph_outputs=True)
         return number
+
+    def redirect(self, tensor: str, made: str) -> None:
+        """Let what reads a tensor read another one that is made of it; what makes that still reads the first."""
+        old, new = self._values[tensor], self._values[made]
+        between: set[ir.Node] = set()
+        waiting = [new]
+        while waiting:
+            node = waiting.pop().producer()
+            if node is not None and node not in between and node is not old.producer():
+                between.add(node)
+                waiting += [value for value in node.inputs if value is not None]
+        for user, index in list(old.uses()):
+            if user not in between:
+                user.replace_input_with(index, new)
 
     def output(self, tensor: str, name: str | None = None) -> None:
         """Make a tensor a graph output, under ``name`` where given."""
@@ -193,7 +210,7 @@ class GraphBuilder:
 
     def build(self) -> Model:
         """The network as a :class:`Model`."""
-        graph = ir.Model(self._graph, ir_version=self._ir_version, producer_name="framefit")
+        graph = ir.Model(self._graph, ir_version=self._ir_version, producer_name="framefit", functions=self._functions)
         if self._lowered:  # behind a runtime's own operators ONNX's inference knows nothing
             for value in [value for node in self._graph for value in node.outputs]:
                 self._infer(value)
@@ -212,6 +229,8 @@ class GraphBuilder:
         self, kind: str, inputs: list[str], attributes: dict[str, Any], names: list[str], domain: str = ""
     ) -> list[str]:
         values = [ir.Value(name=name) for name in names]
+        if domain:
+            self._graph.opset_imports.setdefault(domain, _OTHER_OPSETS.get(domain, 1))
         node = ir.node(
             kind,
             [self._values[name] if name else None for name in inputs],

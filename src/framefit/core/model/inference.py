@@ -37,7 +37,7 @@ def infer(model: ir.Model) -> None:
 
 
 def _without_weights(model: ir.Model) -> onnx.ModelProto:
-    """As ONNX, large initializers as inputs: inference reads shapes and axes, no weights. No functions either."""
+    """As ONNX, large initializers as inputs: inference reads shapes and axes, no weights."""
     graph = model.graph
     kept: list[ir.Value] = []
     large: list[ir.Value] = []
@@ -46,6 +46,8 @@ def _without_weights(model: ir.Model) -> onnx.ModelProto:
         (kept if tensor is None or tensor.size <= SHAPE_ELEMENTS else large).append(value)
     view = ir.GraphView([*graph.inputs, *large], graph.outputs, nodes=graph, initializers=kept, name=graph.name)
     proto = onnx.ModelProto(ir_version=model.ir_version)
+    functions = model.functions.values()
+    proto.functions.extend(ir.serde.serialize_function(function, create_value_info=False) for function in functions)
     for domain, version in graph.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
     ir.serde.serialize_graph_into(proto.graph, view, model_ir_version=model.ir_version)  # type: ignore[arg-type]

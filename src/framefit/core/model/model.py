@@ -16,7 +16,7 @@ from framefit.core.files import Record, write_whole
 from framefit.core.model.anatomy import Anatomy
 from framefit.core.model.layers import Layer, TensorInfo
 from framefit.core.model.nodes import Granularity, Node, weight_masks, zeros_ratio
-from framefit.core.model.reading import canonical, read_graph
+from framefit.core.model.reading import PART_NOTE, canonical, read_graph
 from framefit.errors import InputError
 
 __all__ = ["Cut", "Model"]
@@ -154,6 +154,16 @@ class Model:
         """Multiply-accumulates of one frame."""
         return sum(layer.macs for layer in self.layers)
 
+    @cached_property
+    def notes(self) -> dict[str, str]:
+        """What its parts carry (see :mod:`framefit.core.model.parts`): name of the node -> note."""
+        functions = self._functions(self._ir.graph)
+        return {
+            name: found.metadata_props[PART_NOTE]
+            for name, found in functions.items()
+            if PART_NOTE in found.metadata_props
+        }
+
     def grouped(self, groups: Iterable[Collection[str]]) -> Model:
         """The same model with groups of nodes as single layers.
 
@@ -234,12 +244,25 @@ class Model:
         for key in sorted(sub.initializers):  # a set's order would change the digest from run to run
             sub.initializers[key] = sub.initializers.pop(key)
         groups = [[str(node.name) for node in nodes] for nodes in self._members[first : last + 1] if len(nodes) > 1]
-        whole = self._ir
-        part = ir.Model(sub, ir_version=whole.ir_version, producer_name=whole.producer_name)
+        whole, functions = self._ir, self._functions(sub)
+        for domain in {one.domain for one in whole.functions.values()} - {one.domain for one in functions.values()}:
+            sub.opset_imports.pop(domain, None)
+        part = ir.Model(
+            sub,
+            ir_version=whole.ir_version,
+            producer_name=whole.producer_name,
+            functions=list(functions.values()),
+        )
         outer = {*graph.inputs, *graph.outputs}
         inner = {str(value.name) for value in (*inputs, *outputs) if value not in outer} | self.handed_on
         name = f"{self.name}[{first}:{last + 1}]"
         return Model(part, name=name, groups=groups, handed_on=inner, lowered=self.lowered)
+
+    def _functions(self, graph: ir.Graph) -> dict[str, ir.Function]:
+        """Those that nodes of a graph call, by the nodes' names."""
+        known = self._ir.functions
+        nodes = [node for node in graph if node.op_identifier() in known] if known else []
+        return {str(node.name): known[node.op_identifier()] for node in nodes}
 
     @cached_property
     def _encoded(self) -> bytes:

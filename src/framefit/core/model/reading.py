@@ -1,6 +1,7 @@
 """From an ONNX file as users have it to a graph that can be cut.
 
-After :func:`canonical`: functions inlined, every node named, nodes in topological
+After :func:`canonical`: functions inlined but for parts (:mod:`framefit.core.model.parts`),
+every node named, nodes in topological
 order, no initializer listed as an input, all input dimensions fixed, shapes
 inferred, shape computations on static shapes replaced by their values, and each
 ``If`` whose condition became constant replaced by the branch that it takes.
@@ -21,9 +22,12 @@ import onnx_ir.passes.common as passes
 from google.protobuf.message import DecodeError
 
 from framefit.core.model.inference import SHAPE_ELEMENTS, infer, shape_of, type_of
+from framefit.core.model.soundness import check_sound, may_exceed
 from framefit.errors import InputError
 
 __all__ = [
+    "PART_DOMAIN",
+    "PART_NOTE",
     "canonical",
     "declared_inputs",
     "dependent_reads",
@@ -34,6 +38,11 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+PART_DOMAIN = "framefit.parts."
+"""Functions of domains that begin so stay nodes; the part's name follows."""
+PART_NOTE = "framefit.part"
+"""Key of a part's note in its function's metadata."""
 
 _DECLARED = "declared"  # in a graph's notes: value -> what its file declares of it
 
@@ -58,8 +67,8 @@ def read_graph(path: str | Path) -> ir.Model:
             raise InputError("the ONNX file holds no graph (is it truncated?)", where=path, remedy=remedy)
         if not model.graph.opset_imports:
             raise InputError("the ONNX file names no opset (is it truncated?)", where=path, remedy=remedy)
-        _check_names(model.graph, path)
         ir.external_data.load_to_model(model)
+        check_sound(model, path)
     except InputError:
         raise
     except DecodeError as error:
@@ -131,20 +140,6 @@ def parsed(content: bytes) -> ir.Model:
     return model
 
 
-def _check_names(graph: ir.Graph, where: Path) -> None:
-    """Refuse a graph that reads what nothing makes."""
-    nodes = ir.traversal.RecursiveGraphIterator(graph)
-    reads = [(node, value) for node in nodes for value in node.inputs]
-    for node, value in [*reads, *((None, value) for value in graph.outputs)]:
-        if value is None:  # an optional input left out
-            continue
-        if value.producer() is None and not value.is_graph_input() and not value.is_initializer():
-            reader = "an output of the graph" if node is None else f"read by {node.op_type} {node.name!r}"
-            raise InputError(
-                f"nothing makes the tensor {value.name!r}, {reader}", where=where, remedy="export the model again"
-            )
-
-
 def node_inputs(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
     """Values of ``graph`` that a node reads, those read only inside its subgraphs included."""
     values = [value for value in node.inputs if value is not None]
@@ -199,7 +194,7 @@ def canonical(
         InputError: an input, shape or constant does not fit the graph.
     """
     if model.functions:
-        passes.InlinePass()(model)
+        passes.InlinePass(lambda function: not function.domain.startswith(PART_DOMAIN))(model)
     graph = model.graph
     passes.RemoveInitializersFromInputsPass()(model)
     passes.NameFixPass()(model)
@@ -390,6 +385,8 @@ def _evaluate(model: ir.Model, node: ir.Node, most: int = SHAPE_ELEMENTS) -> boo
     """Replace a constant node by its value; False where the reference implementation cannot."""
     from onnx.reference import ReferenceEvaluator
 
+    if may_exceed(node, most):
+        return False
     names = [value.name for value in node.inputs if value is not None]
     inputs = [onnx.helper.make_tensor_value_info(str(name), onnx.TensorProto.UNDEFINED, None) for name in names]
     outputs = [onnx.helper.make_tensor_value_info(str(v.name), onnx.TensorProto.UNDEFINED, None) for v in node.outputs]

@@ -42,6 +42,7 @@ _SIZES = (
     *("constant", "input_outside", "weight_outside"),
 )  # of a product, as they are
 _INDEX_BITS = 1  # of a packed weight
+_MOST_US = 3e14  # of a layer: ten years
 
 
 @dataclass(frozen=True)
@@ -285,7 +286,12 @@ class CycleModel:
         stacked = np.stack(list(terms.values()))
         longest = stacked.max(axis=0)
         cycles = np.ceil(np.round(longest + overhead, 6))
-        assert ((cycles >= 0) & (cycles < 2**63)).all(), "cycles out of range"
+        if not ((cycles >= 0) & (cycles < 2**62) & (cycles / self.clock_mhz < _MOST_US)).all():
+            raise InputError(
+                "a layer takes more cycles than can be counted, or more than ten years",
+                where=self.target.name,
+                remedy="check the figures of the target",
+            )
         bound = np.where(overhead > longest, len(stacked), stacked.argmax(axis=0))
         return Estimate(
             cycles=cycles.astype(np.int64),

@@ -16,6 +16,7 @@ import msgspec
 
 from framefit.core.files import Record
 from framefit.core.model import Layer, Model, Node, Operand, TensorInfo
+from framefit.core.tree_nodes import TREES
 
 __all__ = ["LayerWork", "Method", "Product", "Tensor", "dtype_bits", "layer_work", "model_work"]
 
@@ -156,6 +157,7 @@ def layer_work(layer: Layer, nodes: Sequence[Node]) -> LayerWork:
     writes = tuple((_count(tensor), tensor.dtype) for tensor in layer.outputs if tensor.dtype)
     used = sum(p.weights * dtype_bits(p.weight_dtype) for p in products if p.constant) // 8
     constants = max(layer.parameter_bytes - used - sum(levels.values()), 0)
+    constants += sum(int(_number(node, "bytes", 0)) for node in nodes if node.op == TREES)
     if len(work) == 1 and work[0].op in _PART:
         written = sum(count for count, _ in writes)
         reads = tuple((min(count, written), dtype) for count, dtype in reads)
@@ -221,6 +223,8 @@ def _elements(node: Node) -> tuple[int, bool]:
     written = sum(_count(output) for output in node.outputs)
     if op in _VIEWS:
         return 0, True
+    if op == TREES:  # counted for one example
+        return int(_number(node, "operations", 0)) * _shape(node.outputs[0])[0], True
     if op in _NORMALISATIONS:
         return _PASSES * read, True
     if "Global" in op or op.startswith(("Reduce", "Arg", "CumSum")):

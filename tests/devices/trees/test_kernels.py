@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framefit.core.trees import Ensemble, Patch, evaluate
-from framefit.trees.kernels import kernel_of
+from framefit.core.trees import Ensemble, Patch, Scaled, evaluate
+from framefit.devices.trees.kernels import kernel_of
 from trees_cases import random_ensemble, random_inputs
 
 PATCHES = st.builds(
@@ -55,3 +56,20 @@ def test_wide_pictures(width: int, stride: int) -> None:
     patch = Patch(kernel=(3, 5), stride=(1, stride), padding=(1, 2, 1, 2), border=True)
     ensemble = random_ensemble(random, patch=patch, input_shape=(2, 3, width), outputs=9)
     _assert_equal(ensemble, random_inputs(random, ensemble, 2))
+
+
+@pytest.mark.parametrize(("trees", "leaf"), [(258, 127), (259, 127), (256, -128), (257, -128)])
+@pytest.mark.parametrize("kind", ["vector", "scalar"])
+def test_sums_of_sixteen_bits_and_more(trees: int, leaf: int, kind: str) -> None:
+    """Sums up to the greatest that 16 bits hold, and beyond it."""
+    random = np.random.default_rng(0)
+    drawn = random_ensemble(
+        random, kind=kind, patch=Patch(kernel=(1, 1)), input_shape=(2, 3, 3), outputs=2, trees=trees
+    )
+    constant = [msgspec.structs.replace(tree, leaves=(leaf,) * len(tree.leaves)) for tree in drawn.trees]
+    bias, scale = (0, 0), (1.0, 1.0)
+    fields = {"trees": tuple(constant), "levels": None, "scaled": Scaled(bias=bias, scale=scale)}
+    ensemble = msgspec.structs.replace(drawn, **fields)
+    y = np.empty((1, 2, 3, 3), np.float32)
+    kernel_of(ensemble)(random_inputs(random, ensemble, 1), y)
+    assert np.unique(y).tolist() == [trees * leaf]

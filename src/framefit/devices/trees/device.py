@@ -1,0 +1,170 @@
+"""Models with trees on this machine: kernels for the trees, ONNX Runtime for the layers between them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from framefit.core.model import Model
+from framefit.core.program import Operation
+from framefit.core.tree_nodes import ensembles_in, tree_layers
+from framefit.core.trees import Ensemble
+from framefit.devices.device import Array, Handle, Tensors, allocate, fitting
+from framefit.devices.ort import OrtDevice, OrtHandle
+from framefit.devices.trees.kernels import kernel_of
+from framefit.errors import DeviceError
+
+__all__ = ["TreesDevice"]
+
+_Launch = tuple[int, int, Any]  # kind and core in the trace, the runtime's run options
+
+
+class TreesDevice(OrtDevice):
+    """CPU cores as :class:`~framefit.devices.ort.OrtDevice` has them, on which groups of trees run, too.
+
+    A segment with trees is launched as its pieces in turn: trees by their kernels, what lies between by the runtime,
+    in buffers that are made with the binding. Kernels are loaded, or compiled, and run once while a segment is
+    compiled.
+    """
+
+    def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
+        """Of what lies between trees, which are fused with nothing."""
+        found: list[tuple[str, ...]] = []
+        for piece, trees in _pieces(model):
+            found += () if trees else super().fusions(piece)
+        return tuple(found)
+
+    def lowered(self, model: Model) -> Model:
+        """See :meth:`OrtDevice.lowered`; a model with trees is cut as it is.
+
+        Raises:
+            DeviceError: it has trees; or the runtime cannot compile it.
+        """
+        if tree_layers(model):
+            raise DeviceError(
+                "trees are no operators of the runtime",
+                where=model.name,
+                remedy="plan it without a latency table: its launches are measured then",
+            )
+        return super().lowered(model)
+
+    def compile(self, segment: Model, unit: str, label: str) -> Handle:
+        """A session, or several and the kernels between them."""
+        pieces = _pieces(segment)
+        if not any(trees for _, trees in pieces):
+            return super().compile(segment, unit, label)
+        found, kind = self._place(unit, label)
+        ensembles = ensembles_in(segment)
+        steps: list[tuple[Model, _Step]] = []
+        for piece, trees in pieces:
+            if trees:
+                steps.append((piece, _TreesStep(piece, ensembles[piece.layers[0].name], label)))
+            else:
+                session = super().compile(piece, unit, label)
+                assert isinstance(session, OrtHandle)
+                steps.append((piece, session))
+        operation = Operation.opaque(label, segment.layers[-1].name, unit)
+        outputs = frozenset(tensor.name for tensor in segment.outputs)
+        return _Chain(steps, outputs, operation, (kind, found.core, self._run_options[unit]))
+
+
+class _Bound(Protocol):
+    """A step with its tensors attached."""
+
+    run: Callable[[], None]
+
+    def output(self, name: str) -> Array:
+        """What it wrote."""
+
+
+class _Step(Protocol):
+    """A piece that can be bound; a session's handle is one."""
+
+    def bind(self, tensors: Tensors) -> _Bound:
+        """Attach arrays."""
+
+
+class _TreesStep:
+    """A group of trees."""
+
+    def __init__(self, piece: Model, ensemble: Ensemble, label: str) -> None:
+        self._source, self._result, self._label = piece.inputs[0], piece.outputs[0], label
+        x, y = allocate(self._source), allocate(self._result)
+        self._kernel = kernel_of(ensemble, len(x))
+        self._kernel(x, y)
+
+    def bind(self, tensors: Tensors) -> _TreesBound:
+        """Attach arrays; see :class:`framefit.devices.device.Handle`."""
+        arrays = []
+        for tensor in (self._source, self._result):
+            if tensor.name not in tensors:
+                raise DeviceError(f"{self._label}: no array for {tensor.name!r}")
+            arrays.append(fitting(tensors[tensor.name], tensor, self._label))
+        return _TreesBound(functools.partial(self._kernel, *arrays), arrays[1])
+
+
+class _TreesBound:
+    """A kernel with its arrays."""
+
+    __slots__ = ("_y", "run")
+
+    def __init__(self, run: Callable[[], None], y: Array) -> None:
+        self.run, self._y = run, y
+
+    def output(self, name: str) -> Array:  # noqa: ARG002 - it has one
+        """What it wrote."""
+        return self._y
+
+
+class _Chain:
+    """A segment in pieces."""
+
+    def __init__(
+        self, pieces: Sequence[tuple[Model, _Step]], outputs: frozenset[str], operation: Operation, launch: _Launch
+    ) -> None:
+        self.operations = (operation,)
+        self._pieces, self._outputs, self._launch = pieces, outputs, launch
+
+    def bind(self, tensors: Tensors) -> _ChainBinding:
+        """Attach arrays; see :class:`framefit.devices.device.Handle`."""
+        made = [tensor for piece, _ in self._pieces for tensor in piece.outputs if tensor.fixed]
+        known = {**tensors, **{tensor.name: allocate(tensor) for tensor in made if tensor.name not in self._outputs}}
+        bound: dict[str, _Bound] = {}
+        runs = []
+        for piece, step in self._pieces:
+            one = step.bind(known)
+            bound |= {tensor.name: one for tensor in piece.outputs}
+            runs.append(one.run)
+        return _ChainBinding(runs, bound, self._launch)
+
+
+class _ChainBinding:
+    """Pieces with their tensors bound; :meth:`OrtDevice.submit` launches it as it does one session."""
+
+    __slots__ = ("_bound", "core", "kind", "options", "run")
+
+    def __init__(self, runs: Sequence[Callable[[], None]], bound: Mapping[str, _Bound], launch: _Launch) -> None:
+        self.kind, self.core, self.options = launch
+        self._bound = bound
+
+        def run() -> None:
+            for one in runs:
+                one()
+
+        self.run = runs[0] if len(runs) == 1 else run
+
+    def output(self, name: str) -> Array:
+        """An output of the latest launch."""
+        return self._bound[name].output(name)
+
+
+def _pieces(model: Model) -> list[tuple[Model, bool]]:
+    """Groups of trees, and what lies between them, in order; trees where no cut is possible count with the rest."""
+    legal = {0, len(model.layers), *(cut.position for cut in model.legal_cuts)} if model.notes else set[int]()
+    trees = [place for place in tree_layers(model) if {place, place + 1} <= legal]
+    if not trees:
+        return [(model, False)]
+    edges = sorted({0, len(model.layers), *trees, *(place + 1 for place in trees)})
+    return [(model.segment(first, end - 1), first in trees) for first, end in itertools.pairwise(edges)]

@@ -1,0 +1,186 @@
+"""Ensembles on a CPU core: compiled, without the interpreter's lock, equal to the reference bit for bit.
+
+Votes are counted in bits: a word holds one comparator bit of 64 rows (positions of a picture, or examples),
+a leaf bit is chosen by selects between words, and the votes are added by half adders, so that 64 rows cost what
+one would (Biham, "A Fast New DES Implementation in Software", FSE 1997, introduced such bit slicing). Whole-number
+leaves are found for all rows at once and added row by row; a single row compares nothing but what its trees test.
+Comparing and packing are part of every call.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.trees import MAX_DEPTH, Ensemble
+from framefit.devices.trees.loops import LANES, TOGETHER, WORDS, run_row, run_rows, run_votes, run_walks
+from framefit.devices.trees.memory import decoder_of, grid_of
+
+__all__ = ["Kernel", "kernel_of"]
+
+Array = npt.NDArray[Any]
+
+_FULL = np.uint64(2**64 - 1)
+
+
+class Kernel(Protocol):
+    """An ensemble compiled for a number of examples at once."""
+
+    def __call__(self, x: Array, y: Array) -> None:
+        """Write the outputs ``y`` of inputs ``x``: batch x shape each, float32 and contiguous."""
+
+
+def kernel_of(ensemble: Ensemble, batch: int = 1) -> Kernel:
+    """The fastest kernel that evaluates an ensemble; its first call of a kind in a process loads it, or compiles it.
+
+    Args:
+        ensemble: any.
+        batch: examples of a call.
+    """
+    if ensemble.free_trees:
+        return _Walks(ensemble, batch)
+    if ensemble.patch is None and batch == 1:
+        return _Row(ensemble)
+    return _Votes(ensemble, batch) if ensemble.kind == "vote" else _Rows(ensemble, batch)
+
+
+class _Row:
+    """Oblivious trees on one vector."""
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        features, bits = _tests(ensemble)
+        limits = np.asarray([ensemble.encoder.low, ensemble.encoder.high], np.float32)
+        self._limits = np.where(features < 0, np.float32(np.inf), limits[bits, features])
+        self._features, self._leaves = np.maximum(features, 0), _tables(ensemble, len(ensemble.trees))
+        self._each, self._decoder = _each(ensemble), decoder_of(ensemble)
+
+    def __call__(self, x: Array, y: Array) -> None:
+        tables = self._features, self._limits, self._leaves, self._each
+        run_row(x.reshape(-1), y.reshape(-1), *tables, *self._decoder)
+
+
+class _Compiled(ABC):
+    """What kernels of many rows share: a way in and out for examples side by side."""
+
+    def __init__(self, ensemble: Ensemble, batch: int) -> None:
+        dense = ensemble.patch is None
+        grid, self._decoder = grid_of(ensemble, batch), decoder_of(ensemble)
+        self._geometry = grid.limits, grid.masks, grid.frame
+        self._grid = grid
+        self._input = (1, -1, 1, batch) if dense else (batch, *ensemble.input_shape)
+        self._output = (1 if dense else batch, ensemble.outputs, -1)
+        self._turned = dense and batch > 1
+
+    def __call__(self, x: Array, y: Array) -> None:
+        if not self._turned:
+            self._run(x.reshape(self._input), y.reshape(self._output))
+            return
+        made = np.empty((1, self._output[1], len(x)), np.float32)
+        self._run(np.ascontiguousarray(x.reshape(len(x), -1).T).reshape(self._input), made)
+        y.reshape(len(x), -1)[:] = made[0].T
+
+    @abstractmethod
+    def _run(self, x: Array, y: Array) -> None:
+        """On pictures N x channels x height x width, to N x outputs x positions."""
+
+
+class _Rows(_Compiled):
+    """Oblivious trees with whole numbers in their leaves."""
+
+    def __init__(self, ensemble: Ensemble, batch: int) -> None:
+        super().__init__(ensemble, batch)
+        count = -(-len(ensemble.trees) // TOGETHER) * TOGETHER if ensemble.kind == "vector" else len(ensemble.trees)
+        features, bits = np.full((count, MAX_DEPTH), -1, np.int32), np.zeros((count, MAX_DEPTH), np.int32)
+        for side, own in zip((features, bits), _tests(ensemble), strict=True):
+            side[: len(own), : own.shape[1]] = own
+        self._tests = self._grid.tests(features.ravel().tolist(), bits.ravel().tolist()).reshape(count, MAX_DEPTH, 2)
+        self._leaves, self._each = _tables(ensemble, count), _each(ensemble)
+        self._sum = np.zeros(1, np.int16 if _short(self._leaves, ensemble) else np.int32)
+
+    def _run(self, x: Array, y: Array) -> None:
+        run_rows(x, y, *self._geometry, self._tests, self._leaves, self._each, self._sum, *self._decoder)
+
+
+class _Walks(_Compiled):
+    """Trees of any shape."""
+
+    def __init__(self, ensemble: Ensemble, batch: int) -> None:
+        super().__init__(ensemble, batch)
+        self._each = _each(ensemble)
+        starts, nodes, leaves = [0], [], []
+        for tree in ensemble.free_trees:
+            for node in tree.nodes:
+                (first, mask), (second, _) = self._grid.tests((node.x, node.x), (0, 1)).tolist()
+                nodes.append((first, second, mask, node.a, node.l, (1 << node.h - node.l + 1) - 1, node.i0, node.i1))
+            leaves.append(np.asarray(tree.leaves, np.int8).reshape(-1, ensemble.width))
+            starts.append(len(nodes))
+        self._starts = np.asarray(starts, np.int64)
+        self._nodes = np.asarray(nodes, np.int64).reshape(-1, 8)
+        self._leaves = np.concatenate(leaves)
+
+    def _run(self, x: Array, y: Array) -> None:
+        run_walks(x, y, *self._geometry, self._starts, self._nodes, self._leaves, self._each, *self._decoder)
+
+
+class _Votes(_Compiled):
+    """Oblivious trees whose leaves are bits, rows as lanes."""
+
+    def __init__(self, ensemble: Ensemble, batch: int) -> None:
+        super().__init__(ensemble, batch)
+        each = ensemble.trees_each
+        tested = sorted({test for tree in ensemble.trees for test in zip(tree.inputs, tree.bits, strict=True)})
+        number = {test: place for place, test in enumerate(tested)}
+        # Trees of one turn lie side by side, one of each output. The word behind the last is what no test reads: 0.
+        width = -(-ensemble.outputs // WORDS) * WORDS
+        self._chosen = np.full((each, MAX_DEPTH, width), len(tested), np.int32)
+        self._leaves = np.zeros((each, 1 << MAX_DEPTH, width), np.uint64)
+        for place, tree in enumerate(ensemble.trees):
+            output, turn = divmod(place, each)
+            for level, test in enumerate(zip(tree.inputs, tree.bits, strict=True)):
+                self._chosen[turn, level, output] = number[test]
+            table = np.resize(np.asarray(tree.leaves, bool), 1 << MAX_DEPTH)
+            self._leaves[turn, :, output] = np.where(table, _FULL, np.uint64(0))
+        self._tests = self._grid.tests([feature for feature, _ in tested], [bit for _, bit in tested])
+
+    def _run(self, x: Array, y: Array) -> None:
+        run_votes(x, y, *self._geometry, self._tests, self._chosen, self._leaves, *self._decoder)
+
+
+def _each(ensemble: Ensemble) -> int:
+    """Trees that follow one another for each output; 0: every tree adds to all."""
+    return 0 if ensemble.kind == "vector" else ensemble.trees_each
+
+
+def _tests(ensemble: Ensemble) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Features and comparator bits of oblivious trees: trees x levels; feature -1 where a tree has no such level."""
+    depth = max(1, *(tree.depth for tree in ensemble.trees), 0)
+    features = np.full((len(ensemble.trees), depth), -1, np.int32)
+    bits = np.zeros((len(ensemble.trees), depth), np.int32)
+    for number, tree in enumerate(ensemble.trees):
+        features[number, : tree.depth] = tree.inputs
+        bits[number, : tree.depth] = tree.bits
+    return features, bits
+
+
+def _tables(ensemble: Ensemble, count: int) -> npt.NDArray[np.int8]:
+    """Leaves of oblivious trees, of ``count`` with those that add 0: trees x leaves of the deepest x values."""
+    most = max(tree.leaf_count for tree in ensemble.trees)
+    width = -(-ensemble.width // LANES) * LANES if ensemble.kind == "vector" else 1
+    tables = np.zeros((count, most, width), np.int8)
+    for number, tree in enumerate(ensemble.trees):
+        tables[number, : tree.leaf_count, : ensemble.width] = np.asarray(tree.leaves, np.int8).reshape(
+            -1, ensemble.width
+        )
+    return tables
+
+
+def _short(tables: npt.NDArray[np.int8], ensemble: Ensemble) -> bool:
+    """Whether 16 bits hold every sum of leaves, and every one on the way there."""
+    each = len(tables) if ensemble.kind == "vector" else ensemble.trees_each
+    sides = np.minimum(tables.min(axis=1), 0), np.maximum(tables.max(axis=1), 0)
+    least, most = (side.reshape(-1, each, tables.shape[2]).sum(axis=1, dtype=np.int64) for side in sides)
+    limits = np.iinfo(np.int16)
+    return bool(limits.min <= least.min() and most.max() <= limits.max)

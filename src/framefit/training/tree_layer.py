@@ -1,0 +1,252 @@
+"""Trees that learn: an ensemble as a part of a network, with gradients for what it holds and what it reads.
+
+Forward it computes what :func:`framefit.core.trees.evaluate` does, bit for bit: leaves are whole numbers, thresholds
+are compared with. Backward the steps pass gradients straight through (Bengio et al., 2013, "Estimating or Propagating
+Gradients Through Stochastic Neurons for Conditional Computation", section 3): rounding as if it were not there,
+comparisons within a reach of their threshold (Hubara et al., 2016, "Binarized Neural Networks", section 1.3). An
+oblivious tree is linear in each of its bits: a bit's gradient is the difference of the two leaves between which it
+decides, the other bits being as they are. Which features the tests look at does not change.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.effects import leaves_of_effects
+from framefit.core.trees import Encoder, Ensemble, Levels, ObliviousTree, Patch, Scaled, accumulate, encode
+from framefit.errors import UnsupportedError
+from framefit.training.extra import torch
+from framefit.training.straight import chosen, rounded, step
+
+__all__ = ["TreeLayer"]
+
+Array = npt.NDArray[Any]
+Tensor = Any  # torch.Tensor
+
+_ELEMENTS = 1 << 22  # of what a leaf would have given, rows x leaves, held at once: 16 MiB
+_VOTE = 0.3  # where a vote's latent number begins, on either side of 0; its gradient ends at 1 (Hubara et al., 2016)
+
+
+class TreeLayer(torch.nn.Module):  # type: ignore[misc]
+    """An ensemble of oblivious trees as a module: N x input shape to N x output shape, float32.
+
+    Its numbers are held so that steps of one size suit all of them: leaves and thresholds of sums in units of the
+    sums' spread, thresholds of inputs in units of the inputs' spread. Of the leaves their effects learn
+    (:mod:`framefit.core.effects`), which every row tells something of: a leaf is reached by one row in 2^depth.
+
+    Args:
+        ensemble: where it begins.
+        x: what the trees read there, examples x input shape; tells the spread of inputs and sums.
+
+    Raises:
+        UnsupportedError: trees of free form.
+    """
+
+    def __init__(self, ensemble: Ensemble, x: Array) -> None:
+        super().__init__()
+        if ensemble.free_trees:
+            raise UnsupportedError(
+                "trees of free form are not trained", where=ensemble.name, remedy="fit oblivious trees"
+            )
+        self._ensemble = ensemble
+        words = encode(ensemble, x)
+        sums = accumulate(ensemble, words).std(axis=0)
+        self._wire(ensemble)
+        self._hold_inputs(ensemble, x)
+        self._hold_leaves(ensemble, np.where(sums > 0, sums, 1).astype(np.float32))
+        self._hold_outputs(ensemble)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The group's output."""
+        with torch.autocast("cpu", enabled=False):  # whole numbers beyond 256 are none in bfloat16
+            tests = self._tests(x.float())
+            return self._decoded(_Sums.apply(tests, self._leaves(), self._each), x)
+
+    def ensemble(self) -> Ensemble:
+        """What it is now."""
+        old = self._ensemble
+        with torch.no_grad():
+            leaves = self._leaves().numpy().astype(int)
+            low, high = (side.flatten().tolist() for side in self._thresholds())
+            trees = tuple(
+                ObliviousTree(
+                    inputs=tree.inputs, bits=tree.bits, leaves=tuple(table[: tree.leaf_count].ravel().tolist())
+                )
+                for tree, table in zip(old.trees, leaves, strict=True)
+            )
+            made = msgspec.structs.replace(old, trees=trees, encoder=Encoder(low=tuple(low), high=tuple(high)))
+            if old.levels is not None:
+                sides = [tuple(side.int().tolist()) for side in self._edges()]
+                values = tuple((row[0], row[1], row[2]) for row in self.values.tolist())
+                return msgspec.structs.replace(made, levels=Levels(low=sides[0], high=sides[1], values=values))
+            bias = tuple(self._biases().long().tolist())
+            return msgspec.structs.replace(made, scaled=Scaled(bias=bias, scale=tuple(self.scale.tolist())))
+
+    def _wire(self, ensemble: Ensemble) -> None:
+        """Where each test's bit lies in the flat planes of an example, at each position."""
+        self._patch = ensemble.patch or Patch(kernel=(1, 1))
+        self._shape = ensemble.input_shape if ensemble.patch else (math.prod(ensemble.input_shape), 1, 1)
+        channels, height, width = self._shape
+        top, left, bottom, right = self._patch.padding
+        tall, wide = height + top + bottom, width + left + right
+        lines, columns = self._patch.positions(height, width)
+        depth = max(1, *(len(tree.inputs) for tree in ensemble.trees))
+        # Planes: bit 0 of all channels, bit 1, padding told from picture, nothing.
+        outside, nothing = 2 * channels, 2 * channels + 1
+        places = np.full((len(ensemble.trees), depth), nothing * tall * wide, np.int64)
+        for number, tree in enumerate(ensemble.trees):
+            for level, (feature, bit) in enumerate(zip(tree.inputs, tree.bits, strict=True)):
+                channel, place = divmod(feature, self._patch.area)
+                plane = outside if channel == channels else bit * channels + channel
+                y, x = divmod(place, self._patch.kernel[1])
+                places[number, level] = (plane * tall + y) * wide + x
+        down, across = self._patch.stride
+        corners = np.arange(lines)[:, None] * down * wide + np.arange(columns) * across
+        spans = corners.ravel()[:, None, None] + places
+        border = np.pad(np.zeros((height, width), np.float32), ((top, bottom), (left, right)), constant_values=1)
+        self.register_buffer("_places", torch.from_numpy(spans.reshape(-1)), persistent=False)
+        self.register_buffer("_border", torch.from_numpy(border.ravel().copy()), persistent=False)
+        self._tested = (lines * columns, *places.shape)
+
+    def _hold_inputs(self, ensemble: Ensemble, x: Array) -> None:
+        columns = x.reshape(len(x), self._shape[0], -1)
+        spread = columns.std(axis=(0, 2), dtype=np.float64)
+        self.register_buffer("reach", _column(np.where(spread > 0, spread, 1), 2), persistent=False)
+        low, high = (_column(side, 2) for side in (ensemble.encoder.low, ensemble.encoder.high))
+        self._binary = bool((low == high).all())
+        # Held as distances from where they began: what did not learn is bit for bit as it was.
+        self.register_buffer("_low", low, persistent=False)
+        self.register_buffer("_high", high, persistent=False)
+        self.low = torch.nn.Parameter(torch.zeros_like(low).flatten())
+        self.high = torch.nn.Parameter(torch.zeros_like(high).flatten(), requires_grad=not self._binary)
+
+    def _hold_leaves(self, ensemble: Ensemble, spread: Array) -> None:
+        size = 1 << self._tested[2]
+        table = np.zeros((len(ensemble.trees), size, ensemble.width), np.float32)
+        for number, tree in enumerate(ensemble.trees):
+            found = np.asarray(tree.leaves, np.float32).reshape(-1, ensemble.width)
+            table[number] = np.tile(found, (size // len(found), 1))
+        self._each = 0 if ensemble.kind == "vector" else ensemble.trees_each
+        self._votes = ensemble.kind == "vote"
+        units = spread if ensemble.kind == "vector" else np.repeat(spread, self._each)[:, None, None]
+        turn = leaves_of_effects(size)
+        latent = np.where(table > 0, _VOTE, -_VOTE) if self._votes else table / units
+        self.register_buffer("spread", torch.from_numpy(spread), persistent=False)
+        self.register_buffer("_units", torch.from_numpy(np.asarray(units, np.float32)), persistent=False)
+        self.register_buffer("_turn", torch.from_numpy(turn.astype(np.float32)), persistent=False)
+        self.effects = torch.nn.Parameter(torch.from_numpy(np.linalg.solve(turn, latent).astype(np.float32)))
+
+    def _hold_outputs(self, ensemble: Ensemble) -> None:
+        if ensemble.levels is None:
+            assert ensemble.scaled is not None
+            self.register_buffer("_bias", torch.tensor(ensemble.scaled.bias, dtype=torch.float64), persistent=False)
+            self.bias = torch.nn.Parameter(torch.zeros(ensemble.outputs))
+            self.scale = torch.nn.Parameter(torch.tensor(ensemble.scaled.scale))
+            return
+        spread = self.spread.numpy()
+        low, high = (np.asarray(side, np.float32) for side in (ensemble.levels.low, ensemble.levels.high))
+        self._single = bool((low == high).all())
+        self.least = torch.nn.Parameter(torch.from_numpy(low / spread))
+        self.most = torch.nn.Parameter(torch.from_numpy(high / spread), requires_grad=not self._single)
+        self.values = torch.nn.Parameter(torch.tensor(ensemble.levels.values))
+
+    def _thresholds(self) -> tuple[Tensor, Tensor]:
+        """Of the inputs, one a channel; the low one never above the high one."""
+        low = self._low + self.low[:, None, None] * self.reach
+        return low, low if self._binary else torch.maximum(self._high + self.high[:, None, None] * self.reach, low)
+
+    def _edges(self) -> tuple[Tensor, Tensor]:
+        """Thresholds of the sums, whole numbers."""
+        low = rounded(self.least * self.spread)
+        return low, low if self._single else torch.maximum(rounded(self.most * self.spread), low)
+
+    def _biases(self) -> Tensor:
+        """Whole numbers, in float64: with a sum they are added exactly, and rounded once."""
+        return self._bias + rounded(self.bias * self.spread).double()
+
+    def _leaves(self) -> Tensor:
+        """Trees x leaves x width, whole numbers."""
+        latent = self._turn @ self.effects
+        return step(latent, 1.0) if self._votes else rounded(latent * self._units, 127.0)
+
+    def _tests(self, x: Tensor) -> Tensor:
+        """Results of all tests: rows x trees x levels, 0 or 1."""
+        x = x.reshape(len(x), *self._shape)
+        planes = torch.cat([step(x - threshold, self.reach) for threshold in self._thresholds()], dim=1)
+        top, left, bottom, right = self._patch.padding
+        planes = torch.nn.functional.pad(planes, (left, right, top, bottom)).flatten(1)
+        border = self._border.expand(len(x), -1)
+        flat = torch.cat([planes, border, torch.zeros_like(border)], dim=1)
+        return flat.index_select(1, self._places).reshape(-1, *self._tested[1:])
+
+    def _decoded(self, sums: Tensor, x: Tensor) -> Tensor:
+        if self._ensemble.levels is None:
+            rows = (sums.double() + self._biases()).float() * self.scale
+        else:
+            low, high = self._edges()
+            # A whole number is at least another where it is above that less a half.
+            above = [step(sums - side + 0.5, self.spread) for side in (low, high)]
+            rows = chosen(above[0], above[1], self.values)
+        if self._ensemble.patch is not None:
+            rows = rows.reshape(len(x), -1, self._ensemble.outputs).transpose(1, 2)
+        return rows.reshape(len(x), *self._ensemble.output_shape)
+
+
+class _Sums(torch.autograd.Function):  # type: ignore[misc]
+    """Sums of the leaves that tests lead to: rows x outputs."""
+
+    @staticmethod
+    def forward(ctx: Any, tests: Tensor, leaves: Tensor, each: int) -> Tensor:
+        """``tests`` rows x trees x levels; ``leaves`` trees x leaves x width; ``each``: trees of an output, 0: all."""
+        trees, size, width = leaves.shape
+        powers = 1 << torch.arange(tests.shape[2])
+        leaf = (tests.long() * powers).sum(dim=2)
+        ctx.save_for_backward(tests, leaves, leaf)
+        ctx.each = each
+        rows = leaf + torch.arange(trees) * size
+        if not each:
+            return torch.nn.functional.embedding_bag(rows, leaves.reshape(-1, width), mode="sum")
+        return leaves.reshape(-1)[rows].reshape(len(rows), -1, each).sum(dim=2)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        """Leaves learn from the rows that reach them; a test from the leaf on its other side."""
+        tests, leaves, leaf = ctx.saved_tensors
+        wants_tests, wants_leaves = ctx.needs_input_grad[:2]
+        of_tests = torch.empty_like(tests) if wants_tests else None
+        of_leaves = torch.zeros_like(leaves) if wants_leaves else None
+        trees, size, _ = leaves.shape
+        others = 1 << torch.arange(tests.shape[2])
+        count = max(1, _ELEMENTS // (len(leaf) * size))
+        told = slope.repeat_interleave(ctx.each, dim=1) if ctx.each else slope
+        for first in range(0, trees, count):
+            part = slice(first, first + count)
+            here = leaf[:, part, None]
+            if of_leaves is not None:
+                _scatter(of_leaves[part], leaf[:, part], told[:, part] if ctx.each else told, shared=not ctx.each)
+            if of_tests is not None:
+                if ctx.each:
+                    worth = told[:, part, None] * leaves[part, :, 0]
+                else:
+                    worth = (told @ leaves[part].flatten(0, 1).t()).reshape(len(here), -1, size)
+                gain = worth.gather(2, here) - worth.gather(2, here ^ others)
+                of_tests[:, part] = torch.where(tests[:, part] > 0, gain, -gain)
+        return of_tests, of_leaves, None
+
+
+def _scatter(total: Tensor, leaf: Tensor, slope: Tensor, *, shared: bool) -> None:
+    """Add each row's gradient to the leaves that it reached, in place."""
+    trees, size, width = total.shape
+    rows = (leaf + torch.arange(trees) * size).reshape(-1)
+    told = slope[:, None, :].expand(-1, trees, -1) if shared else slope[:, :, None]
+    total.view(-1, width).index_add_(0, rows, told.reshape(-1, width))
+
+
+def _column(values: Any, behind: int) -> Tensor:
+    """One number a channel, with axes of size 1 behind it."""
+    return torch.from_numpy(np.asarray(values, np.float32).reshape(-1, *(1,) * behind).copy())

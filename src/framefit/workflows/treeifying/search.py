@@ -1,0 +1,174 @@
+"""Looking for the group that trees stand for best: bounds, drafts, fits, each of them kept for a run that goes on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import Record, read_record, write_record
+from framefit.core.treeified import TreeifySettings
+from framefit.core.trees import Ensemble, Forest
+from framefit.training.data import Examples
+from framefit.trees.boosting import Boosting, depth_of
+from framefit.trees.exporting import with_trees
+from framefit.trees.fitting import Place, columns, fit_ensemble
+from framefit.trees.luts import lut6_of
+from framefit.trees.quantising import fit_level_map
+from framefit.trees.selection import Fit, Span, Trial, halved, spans
+from framefit.workflows.treeifying.course import Course, run
+from framefit.workflows.treeifying.timing import medians
+from framefit.workflows.treeifying.tuning import enlarged, refitted
+
+__all__ = ["Search"]
+
+Array = npt.NDArray[Any]
+R = TypeVar("R", bound=Record)
+
+_TREES = {"gradient": 96, "ada": 9}  # of 96 vectors a late block of ResNet-20 takes a third of its layers' time
+_RATE = 0.15  # of a vector tree's leaves: smaller ones need more trees, and the joint refit sets leaves anew anyway
+
+
+class _Known(Record, kw_only=True):
+    """A fit in a file."""
+
+    ensemble: Ensemble
+    depth: int
+    seconds: float
+    top1: float
+    latency_ns: int
+    layers_ns: int
+    lut6: int
+
+
+class _Bound(Record, kw_only=True):
+    """A bound in a file."""
+
+    top1: float
+
+
+class Search:
+    """The candidates of one course.
+
+    Args:
+        settings: what was asked for.
+        examples: of the training data; held: of the validation data.
+        held: see ``examples``.
+        folder: keeps what was found; what is there already is taken from it.
+        say: told what is being done.
+    """
+
+    def __init__(
+        self,
+        settings: TreeifySettings,
+        examples: Examples,
+        held: Examples,
+        folder: Path,
+        say: Callable[[str], None],
+    ) -> None:
+        self.settings, self.held, self.say = settings, held, say
+        self._folder = folder
+        self._examples = examples.sample(settings.examples, settings.seed)
+        self._inputs = enlarged(self._examples, settings.examples, settings.seed)
+
+    def trials(self, course: Course, number: int, least: float) -> list[Trial]:
+        """The groups that one more may be, and what is known of them; some are fitted in full.
+
+        Args:
+            course: the network so far.
+            number: of the group, from 0.
+            least: validation accuracy that is allowed.
+
+        Raises:
+            InputError: the group that was asked for is none.
+        """
+        wanted = self.settings
+        drawn = np.random.default_rng((wanted.seed, number)) if wanted.search == "random" else None
+        found = spans(
+            course.model, first=wanted.first, layers=wanted.layers, step=wanted.step, free=course.free, drawn=drawn
+        )
+        trials = []
+        for span in found:
+            self.say(f"bound of {span}")
+            key = f"{number}-{span.first}-{span.last}"
+            bound = self._kept(f"{key}-bound", _Bound, lambda span=span: _Bound(top1=self._bound(course, span)))  # type: ignore[misc]
+            trials.append(Trial(span, bound.top1))
+        halved(trials, lambda trial, share: self._fit(course, trial.span, number, share), self._better(least))
+        return trials
+
+    def _better(self, least: float) -> Callable[[Fit], tuple[float, ...]]:
+        """What drafts are ordered by; accuracy that is high enough counts alike where something else is wanted."""
+        if self.settings.objective == "speed":
+            return lambda fit: (min(fit.top1, least), fit.layers_ns - fit.latency_ns)
+        if self.settings.objective == "luts":
+            return lambda fit: (min(fit.top1, least), -fit.lut6)
+        return lambda fit: (fit.top1,)
+
+    def _bound(self, course: Course, span: Span) -> float:
+        """Accuracy with the group's own output, quantised as trees would, and the layers behind fitted to that."""
+        made, seen = (course.pair(span, part.inputs())[1] for part in (self._examples, self.held))
+        if self.settings.scope != "input":
+            levels: Literal[2, 3] = 3 if self.settings.quantise == "ternary" else 2
+            exact = fit_level_map(columns(made, span.patch), levels, self.settings.threshold)
+            made, seen = exact(made), exact(seen)
+        return refitted(course, span, Examples(made, self._examples.labels), Examples(seen, self.held.labels))
+
+    def _fit(self, course: Course, span: Span, number: int, share: int) -> Fit:
+        """Trees for a group: one in ``share`` of as many as were asked for; of the method that is right more often."""
+        methods = ("gradient", "ada") if self.settings.method == "auto" else (self.settings.method,)
+        fits = []
+        for method in methods:
+            self.say(f"{'drafting' if share > 1 else 'fitting'} {span}")
+            key = f"{number}-{span.first}-{span.last}-{method}-{share}"
+            known = self._kept(key, _Known, lambda method=method: self._fitted(course, span, method, share))  # type: ignore[misc]
+            fits.append(Fit(**{field: getattr(known, field) for field in known.__struct_fields__}))
+        return max(fits, key=lambda fit: fit.top1)
+
+    def _fitted(self, course: Course, span: Span, method: Literal["gradient", "ada"], share: int) -> _Known:
+        wanted = self.settings
+        depth = depth_of(span.layers, wanted.depth)
+        boosting = Boosting(
+            method=method,
+            trees=math.ceil((wanted.trees or _TREES[method]) / share),
+            depth=depth,
+            rate=_RATE,
+            loss=wanted.loss or ("squared" if method == "gradient" else "exponential"),
+        )
+        place = Place(f"layers_{span.first}_{span.last}", span.start.tensor, span.end.tensor, span.patch)
+        levels = 3 if wanted.quantise == "ternary" else 2
+        x, y = course.pair(span, self._inputs)
+        started = time.process_time()
+        ensemble = fit_ensemble(
+            *(x, y, place, boosting),
+            seed=wanted.seed,
+            output_levels=0 if wanted.scope == "input" else levels,
+            input_levels=levels,
+            threshold=wanted.threshold,
+        ).ensemble
+        seconds = time.process_time() - started
+        right = course.right_with(span, lambda read: run(ensemble, read), self.held)
+        layers = course.part(span.start.position, span.end.position)
+        layers_ns, trees_ns = medians([layers, with_trees(layers, Forest(model=place.name, ensembles=(ensemble,)))])
+        return _Known(
+            ensemble=ensemble,
+            depth=depth,
+            seconds=seconds,
+            top1=float(right.mean()),
+            latency_ns=trees_ns,
+            layers_ns=layers_ns,
+            lut6=lut6_of(ensemble),
+        )
+
+    def _kept(self, key: str, kind: type[R], find: Callable[[], R]) -> R:
+        """What was found before, else found now and kept."""
+        path = self._folder / f"{key}.json"
+        if path.exists():
+            return read_record(path, kind)
+        made = find()
+        write_record(path, made)
+        return made

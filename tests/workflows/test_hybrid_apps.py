@@ -1,0 +1,114 @@
+"""Models with trees in an ``app.toml``: planned, simulated and run like any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from devices.conformance import arrays_for
+from framefit.core.model import GraphBuilder, Model
+from framefit.core.trees import Forest
+from framefit.devices.trees.device import TreesDevice
+from framefit.trees.exporting import with_trees
+from framefit.workflows.plan import plan
+from framefit.workflows.run import run
+from framefit.workflows.simulate import simulate
+from trees_cases import stand_in
+from workloads import measure_briefly, write_app, write_models, write_target
+
+FRAMES = 8
+RATE_HZ = 250  # on the board the network takes 5.1 ms, and 2.1 ms with trees
+SLOW = "clock_mhz = 1\nmacs_per_cycle = { fp32 = 64 }\nvector_lanes = 16"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network, the same with trees in place of a residual block, a board, and a camera."""
+    folder = write_models(tmp_path_factory.mktemp("hybrid"))
+    b = GraphBuilder("net", 2)
+    x = b.conv(b.input("image", (1, 3, 16, 16)), 16, stride=2, activation="Relu")
+    y = b.op("Relu", b.op("Add", b.conv(b.conv(x, 16, activation="Relu"), 16), x))
+    b.output(b.dense(b.op("Flatten", b.op("GlobalAveragePool", y)), 10), "classes")
+    network = b.build()
+    tensors = {tensor.name: tensor for layer in network.layers for tensor in layer.outputs}
+    ensemble = stand_in(np.random.default_rng(1), tensors[x], tensors[y], kind="vector", trees=16)
+    network.save(folder / "net.onnx")
+    with_trees(network, Forest(model="net", ensembles=(ensemble,))).save(folder / "hybrid.onnx")
+    write_target(folder, processor=SLOW)
+    frames = np.random.default_rng(1).standard_normal((FRAMES, 3, 16, 16)).astype(np.float32)
+    np.savez(folder / "camera.npz", frames=frames)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_briefly(monkeypatch)
+
+
+def _app(folder: Path, name: str, **given: str | float | None) -> Path:
+    camera = f'source = "{folder / "camera.npz"}"\narray = "frames"'
+    sink = f'[[outputs]]\nmodel = "{name}"\nsink = "{name}-classes.npz"\n'
+    keys = {"rate_hz": RATE_HZ, "guard_ms": None, "schedule": "", "stream": camera, "more": sink} | given
+    return write_app(folder, priority=(name,), **keys)
+
+
+def _expected(folder: Path) -> np.ndarray:
+    """Classes of all frames, launched one by one."""
+    device, model = TreesDevice(), Model.load(folder / "hybrid.onnx")
+    arrays = arrays_for(model)
+    binding = device.compile(model, device.target.units[0].name, "hybrid").bind(arrays)
+    found = []
+    for frame in np.load(folder / "camera.npz")["frames"]:
+        arrays["image"][0] = frame
+        device.submit(binding)
+        found.append(arrays["classes"].copy())
+    return np.concatenate(found)
+
+
+def test_trees_fit_a_window_that_the_network_did_not(folder: Path, tmp_path: Path) -> None:
+    """A board whose window is too short for the network meets every deadline with trees in it."""
+    target = str(folder / "target.toml")
+    network = plan(_app(folder, "net", background=(), target=target)).timetable
+    hybrid = plan(_app(folder, "hybrid", background=(), target=target))
+    assert not network.feasible
+    assert hybrid.timetable.feasible
+    taken = [timetable.models[0].segments[0].median_ns for timetable in (hybrid.timetable, network)]
+    assert taken[0] < 1e9 / RATE_HZ < taken[1]
+    metrics = simulate(hybrid, windows=FRAMES, output=tmp_path / "run").metrics
+    (told,) = metrics.models
+    assert (told.completed, told.missed) == (FRAMES, 0)
+
+
+def test_trees_are_a_segment(folder: Path) -> None:
+    """Cut as a background model, the trees are a layer between two others, and the joined segments change nothing."""
+    short = str(write_target(folder, "short.toml", processor=SLOW.replace("= 1\n", "= 4\n")))
+    app = write_app(
+        folder,
+        priority=(),
+        background=("hybrid:5",),
+        rate_hz=1000,
+        guard_ms=None,
+        schedule='segmentation = "equal"',
+        stream='source = "synthetic"',
+        target=short,
+    )
+    found = plan(app)
+    (model,) = found.timetable.models
+    assert found.timetable.feasible
+    assert model.max_relative_difference == 0
+    (task,) = found.tasks
+    assert "Trees" in {layer.op for layer in task.model.layers}
+
+
+def test_a_hybrid_runs_on_this_machine(folder: Path, tmp_path: Path) -> None:
+    """Beside a background model, on the beat: each frame gives what its launch alone gives."""
+    app = _app(folder, "hybrid", background=("chain",), rate_hz=20, guard_ms=1.0)
+    done = run(app, windows=FRAMES, output=tmp_path / "run")
+    told = next(model for model in done.metrics.models if model.name == "hybrid")
+    assert told.completed
+    with np.load(folder / "hybrid-classes.npz") as found:
+        expected = _expected(folder)[found["frame"]]
+        assert len(expected) == told.completed
+        np.testing.assert_array_equal(found["classes"].reshape(expected.shape), expected)
