@@ -1,20 +1,22 @@
-"""Sparsity on CIFAR-10: solvers at equal budget, the bars, the blind arm, channels.
+"""Sparsity on CIFAR-10: the bars, solvers at equal budget, the blind arm, other targets, channels, speed.
 
 Claims (docs/benchmarks.md says which of them hold), for the target "vpu" as it is built in:
 
 - bars: 60, 50 and 40 % of the dense cycles within 0.5, 1.0 and 2.0 points of the dense test accuracy after at most
   5 epochs of fine-tuning, the mean of the seeds; at 50 % before any fine-tuning within 3 points;
-- solvers: at equal numbers of evaluations the best solver is above DDPG; a reward evaluation of 2,000 images takes at
-  most 3 s, the whole search at most 15 minutes;
+- solvers: at equal numbers of evaluations the best solver is above DDPG;
 - blind: at equal accuracy (before fine-tuning) the exact allocation needs at least 10 % fewer cycles than the same
   allocation over multiply-accumulates, or over weights;
-- channel: the latency in ONNX Runtime falls by at least 0.8 x the fall that is modelled.
+- targets: other targets get other assignments; where activations are skipped, too, early layers lose more weights;
+- channel: the latency in ONNX Runtime falls by at least 0.8 x the fall that is modelled;
+- speed: a reward evaluation of 2,000 images takes at most 3 s, database and search at most 15 minutes.
 
-    python benchmarks/sparsity.py --data DIR --model resnet20.onnx [--part bars solvers blind channel]
+    python benchmarks/sparsity.py --data DIR --model resnet20.onnx [--part bars solvers blind targets channel speed]
         [--seeds 3] [--ratios 0.6 0.5 0.4] [--evaluations 100] [--work DIR]
 
-Data: an image folder with train/ and test/, or an .npz of uint8 images; normalised as the model's README says.
-Searches are kept in --work and gone on with.
+Data: an image folder with train/ and test/, or an .npz of uint8 images; normalised as the model's README says, or by
+the training part's own mean where the model was trained so (--own-scaling). Searches are kept in --work and gone on
+with; results are stored row by row.
 """
 
 from __future__ import annotations
@@ -22,26 +24,33 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import shutil
 import statistics
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
-from stored import store
+from sparsity_sums import Row, summed
+from stored import interval, store
 
 import framefit
-from framefit.core.files import read_record
+from framefit.core.files import read_record, write_record
 from framefit.core.sparsity import SparsifySettings, SparsityResult
+from framefit.core.target import target_file
 from framefit.sparsity.allocation import allocate, blind_budget, bound
 from framefit.sparsity.database import Database
+from framefit.sparsity.evaluation import quick
 from framefit.sparsity.ledger import Ledger
 from framefit.sparsity.problem import Problem
 from framefit.sparsity.solver import Limits, search
 from framefit.sparsity.solvers import ONCE, make_solver
 from framefit.training.data import Dataset, load_data
 from framefit.training.evaluate import evaluate
+from framefit.training.extra import torch
 from framefit.workflows.cycles import load_model
 from framefit.workflows.sparsifying.deploy import measured
 from framefit.workflows.sparsifying.search import make_problem, own_cycles, sparse_network
@@ -50,18 +59,32 @@ from framefit.workflows.sparsifying.subject import Subject, make_database, open_
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of resnet20-cifar10.onnx
 SOLVERS = (*ONCE, "random", "spdy", "swaps", "auto", "ddpg", "ddpg-warm")
 BLIND_RATIOS = (0.7, 0.6, 0.5, 0.45, 0.4, 0.36, 0.33, 0.31, 0.3, 0.29)
+TARGETS = {"vpu": 0.5, "weights-only": 0.5, "meteor-lake": 0.9}  # part of the cycles; the last one waits for memory
+CHANNEL_TARGETS = {"vpu": 0.5, "cpu": 0.7}
+Arm = Literal["aware", "macs", "weights"]
+ARMS: tuple[Arm, ...] = ("aware", "macs", "weights")
+ROUNDS = 5  # of what is timed
+LONG = (
+    "curve",
+    "layers",
+    "weight_sparsity_ratio",
+    "activation_sparsity_ratio",
+    "dense_cycles",
+    "cycles",
+)  # not printed
 
 
 def data_of(options: argparse.Namespace, seed: int) -> Dataset:
     """The data set, split with the seed."""
+    if options.own_scaling:
+        return load_data(options.data, seed=seed)
     return load_data(options.data, seed=seed, mean=MEAN, std=STD)
 
 
 def settings_of(options: argparse.Namespace, seed: int, **changed: Any) -> SparsifySettings:
-    """Of a search without its folder."""
-    return SparsifySettings(
-        model=str(options.model), data="", target="vpu", seed=seed, evaluations=options.evaluations, **changed
-    )
+    """Of a search."""
+    given = {"target": "vpu", "images": options.images, "evaluations": options.evaluations} | changed
+    return SparsifySettings(model=str(options.model), data="", seed=seed, **given)
 
 
 class Opened(NamedTuple):
@@ -74,79 +97,88 @@ class Opened(NamedTuple):
 
 
 def opened(options: argparse.Namespace, seed: int, **changed: Any) -> Opened:
-    """Subject, database and problem of a seed; the database is kept."""
+    """Subject, database and problem of a seed; the database is kept, for it is the same for every target."""
     settings, ledger = settings_of(options, seed, **changed), Ledger()
     subject = open_subject(settings, ledger, None, data_of(options, seed))
-    path = Path(options.work) / f"database-{seed}.npz"
-    database = make_database(subject, path, ledger, seed, print)
+    database = make_database(subject, database_of(options, seed, settings), ledger, seed, told)
     return Opened(subject, database, make_problem(subject, database, ledger), ledger)
 
 
-def made(options: argparse.Namespace, name: str, ratio: float, seed: int, **changed: Any) -> SparsityResult:
-    """The whole command in a folder; one that was interrupted goes on."""
+def database_of(options: argparse.Namespace, seed: int, settings: SparsifySettings) -> Path:
+    """Where a seed's database is kept."""
+    pattern = "" if settings.pattern is None else f"{settings.pattern}-"
+    return Path(options.work) / f"database-{pattern}{seed}.npz"
+
+
+def told(message: str) -> None:
+    """What is being done, on a terminal."""
+    if sys.stderr.isatty():
+        print(message, file=sys.stderr)
+
+
+def made(options: argparse.Namespace, name: str, seed: int, **changed: Any) -> SparsityResult:
+    """The whole command in a folder; one that was interrupted goes on, and a database that is known is taken."""
     folder = Path(options.work) / name
-    stored = folder / "result.json"
+    settings = settings_of(options, seed, finetune_epochs=options.epochs, **changed)
+    stored, kept_database = folder / "result.json", database_of(options, seed, settings)
     if not stored.exists() or read_record(stored, SparsityResult).interrupted:
-        begun = (folder / "sparsify.json").exists()
+        if not (folder / "sparsify.json").exists():
+            write_record(folder / "sparsify.json", settings)
+            if kept_database.exists():
+                shutil.copy(kept_database, folder / "database.npz")
         found = framefit.sparsify(
-            str(options.model),
-            data_of(options, seed),
-            "vpu",
-            cycles=ratio,
-            seed=seed,
-            episodes=options.evaluations,
-            finetune_epochs=options.epochs,
-            compare=False,
-            resume=folder if begun else None,
-            output=folder,
-            **changed,
+            str(options.model), data_of(options, seed), compare=False, resume=folder, notify=told
         ).result
         if found.interrupted:
             raise KeyboardInterrupt
+        if not kept_database.exists():
+            shutil.copy(folder / "database.npz", kept_database)
     return read_record(stored, SparsityResult)
 
 
-def bars(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The whole command, for each ratio and seed."""
-    rows = []
-    for ratio in options.ratios:
-        for seed in range(options.seeds):
-            result = made(options, f"bars-{ratio}-{seed}", ratio, seed)
-            row = result.configurations[result.chosen or 0]
-            rows.append(
-                {
-                    "ratio": ratio,
-                    "seed": seed,
-                    "dense_top1": result.dense.top1,
-                    "top1": row.top1,
-                    "difference_points": row.difference_top1,
-                    "untuned_difference_points": 100 * (row.top1_before_finetune - result.dense.top1),
-                    "cycles_ratio": row.cycles_ratio,
-                    "sparsity_ratio": row.sparsity_ratio,
-                    "epochs": row.finetune_epochs,
-                    "decision": result.decision,
-                    "seconds": result.ledger.seconds,
-                    "evaluations": result.ledger.evaluations,
-                    "images_forwarded": result.ledger.images_forwarded,
-                }
-            )
-            print(rows[-1], flush=True)
-    return rows
+def bars(options: argparse.Namespace) -> Iterator[Row]:
+    """The whole command, for each seed and ratio: the published columns, and what it took."""
+    for seed, ratio in itertools.product(range(options.seeds), options.ratios):
+        result = made(options, f"bars-{ratio}-{seed}", seed, cycles_ratio=ratio)
+        row = result.configurations[result.chosen or 0]
+        yield {
+            "ratio": ratio,
+            "seed": seed,
+            "solver": row.solver,
+            "dense_top1": result.dense.top1,
+            "dense_top5": result.dense.top5,
+            "top1": row.top1,
+            "top5": row.top5,
+            "parameters": row.parameters,
+            "zeros": row.zeros,
+            "sparsity_ratio": row.sparsity_ratio,
+            "cycles": row.cycles,
+            "cycles_ratio": row.cycles_ratio,
+            "difference_points": row.difference_top1,
+            "untuned_difference_points": untuned_points(result),
+            "epochs": row.finetune_epochs,
+            "decision": result.decision,
+            "seconds": result.ledger.seconds,
+            "evaluations": result.ledger.evaluations,
+            "images_forwarded": result.ledger.images_forwarded,
+        }
 
 
-def solvers(options: argparse.Namespace) -> list[dict[str, Any]]:
+def untuned_points(result: SparsityResult) -> float:
+    """Top-1 of the chosen model before it was fine-tuned, to the dense model's."""
+    return 100 * (result.configurations[result.chosen or 0].top1_before_finetune - result.dense.top1)
+
+
+def solvers(options: argparse.Namespace) -> Iterator[Row]:
     """Every solver with as many evaluations, at half of the cycles; best accuracy on validation and test data."""
-    rows = []
     for seed in range(options.seeds):
-        posed = opened(options, seed, images=options.images)
+        posed = opened(options, seed)
         for name, hardware in [*((name, True) for name in SOLVERS), ("auto", False)]:
             make = functools.partial(one_solver, options, posed, name, seed, hardware=hardware)
-            rows.append(kept(options, f"solver-{name}-{'aware' if hardware else 'blind'}-{seed}", make))
-            print({key: value for key, value in rows[-1].items() if key != "curve"}, flush=True)
-    return rows
+            yield kept(options, f"solver-{name}-{'aware' if hardware else 'blind'}-{seed}", make)
 
 
-def one_solver(options: argparse.Namespace, posed: Opened, name: str, seed: int, *, hardware: bool) -> dict[str, Any]:
+def one_solver(options: argparse.Namespace, posed: Opened, name: str, seed: int, *, hardware: bool) -> Row:
     """One search; its best is tested."""
     subject, database, problem = posed.subject, posed.database, posed.problem
     target = int(0.5 * problem.dense_cycles)
@@ -160,11 +192,13 @@ def one_solver(options: argparse.Namespace, posed: Opened, name: str, seed: int,
         raise KeyboardInterrupt
     spent = ledger.spent()
     network = sparse_network(subject, database, found.assignment, ledger)
+    with quick():  # solvers are compared with each other
+        test_top1 = evaluate(network, subject.data.test).top1
     return {
         "solver": name if hardware else f"{name}, blind",
         "seed": seed,
         "validation_top1": found.accuracy,
-        "test_top1": evaluate(network, subject.data.test).top1,
+        "test_top1": test_top1,
         "cycles_ratio": own_cycles(subject, network, ledger) / problem.dense_cycles,
         "additive_error": problem.error(found.assignment),
         "additive_bound": bound(problem, target),
@@ -176,28 +210,25 @@ def one_solver(options: argparse.Namespace, posed: Opened, name: str, seed: int,
     }
 
 
-def kept(options: argparse.Namespace, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def kept(options: argparse.Namespace, name: str, make: Callable[[], Row]) -> Row:
     """What was made before under this name, else what is made now."""
     path = Path(options.work) / f"{name}.json"
     if not path.exists():
         path.write_bytes(msgspec.json.encode(make(), enc_hook=float))
-    found: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+    found: Row = msgspec.json.decode(path.read_bytes())
     return found
 
 
-def blind(options: argparse.Namespace) -> list[dict[str, Any]]:
+def blind(options: argparse.Namespace) -> Iterator[Row]:
     """Exact allocations over cycles, multiply-accumulates and weights: test accuracy at parts of the cycles."""
-    rows = []
     for seed in range(options.seeds):
         posed = opened(options, seed)
-        for ratio, arm in itertools.product(BLIND_RATIOS, ("aware", "macs", "weights")):
+        for ratio, arm in itertools.product(BLIND_RATIOS, ARMS):
             make = functools.partial(one_allocation, posed, ratio, arm, seed)
-            rows.append(kept(options, f"blind-{arm}-{ratio}-{seed}", make))
-            print(rows[-1], flush=True)
-    return rows
+            yield kept(options, f"blind-{arm}-{ratio}-{seed}", make)
 
 
-def one_allocation(posed: Opened, ratio: float, arm: Literal["aware", "macs", "weights"], seed: int) -> dict[str, Any]:
+def one_allocation(posed: Opened, ratio: float, arm: Arm, seed: int) -> Row:
     """The exact allocation of an arm, tested without fine-tuning."""
     problem, target = posed.problem, int(ratio * posed.problem.dense_cycles)
     faced = problem if arm == "aware" else problem.blind(arm)
@@ -208,87 +239,120 @@ def one_allocation(posed: Opened, ratio: float, arm: Literal["aware", "macs", "w
     return {"seed": seed, "arm": arm, "ratio": ratio, "cycles_ratio": own, "test_top1": top1}
 
 
-def saved_at_equal_accuracy(rows: list[dict[str, Any]], arm: str) -> list[float]:
-    """For accuracies of a blind arm: the part of its cycles that the aware one saves, over the means of the seeds."""
-
-    def curve(name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Accuracies, made monotone, and cycles."""
-        ratios = sorted({row["ratio"] for row in rows})
-        means = [
-            np.mean(
-                [
-                    (row["test_top1"], row["cycles_ratio"])
-                    for row in rows
-                    if row["arm"] == name and row["ratio"] == ratio
-                ],
-                axis=0,
-            )
-            for ratio in ratios
-        ]
-        accuracies, cycles = np.asarray(means).T
-        return np.maximum.accumulate(accuracies), cycles
-
-    (accuracies, cycles), found = curve("aware"), []
-    for accuracy, spent in zip(*curve(arm), strict=True):
-        if accuracies[0] <= accuracy <= accuracies[-1]:
-            found.append(float(1 - np.interp(accuracy, accuracies, cycles) / spent))
-    return found
+def targets(options: argparse.Namespace) -> Iterator[Row]:
+    """The exact allocation for several targets over the same database: zeros of each layer, and test accuracy."""
+    skipping = target_file("vpu").read_text()
+    weights_only = Path(options.work) / "weights-only.toml"  # the same device, but it multiplies zero activations
+    weights_only.write_text(skipping.replace('skips = "dual"', 'skips = "weights"').replace('"vpu"', '"weights-only"'))
+    for seed, (target, ratio) in itertools.product(range(options.seeds), TARGETS.items()):
+        posed = opened(options, seed, target=str(weights_only) if target == "weights-only" else target)
+        make = functools.partial(one_target, posed, target, ratio, seed)
+        yield kept(options, f"target-{target}-{seed}", make)
 
 
-def channel(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Half of the cycles by channels: what is modelled, and what ONNX Runtime measures in turn with the dense model."""
-    rows = []
-    for seed in range(options.seeds):
-        name = f"channel-{seed}"
-        result = made(options, name, 0.5, seed, pattern="channel")
+def one_target(posed: Opened, target: str, ratio: float, seed: int) -> Row:
+    """Zeros in weights and activations of each layer, and what the layers cost."""
+    subject, problem = posed.subject, posed.problem
+    assignment = allocate(problem, int(ratio * problem.dense_cycles))
+    network = sparse_network(subject, posed.database, assignment, posed.ledger)
+    every, names = np.arange(len(problem.layers)), [layer.name for layer in problem.layers]
+    return {
+        "target": target,
+        "ratio": ratio,
+        "seed": seed,
+        "cycles_ratio": own_cycles(subject, network, posed.ledger) / problem.dense_cycles,
+        "test_top1": evaluate(network, subject.data.test).top1,
+        "layers": names,
+        "weight_sparsity_ratio": problem.sparsities(assignment).tolist(),
+        "activation_sparsity_ratio": [subject.zeros[name] for name in names],
+        "dense_cycles": problem.cycles[:, 0].tolist(),
+        "cycles": problem.cycles[every, assignment].tolist(),
+    }
+
+
+def channel(options: argparse.Namespace) -> Iterator[Row]:
+    """Channels out of the file: what is modelled, and what ONNX Runtime measures in turn with the dense model.
+
+    For the target "vpu", and for "cpu", whose stand-in knows that ONNX Runtime computes channels in blocks.
+    """
+    for seed, (target, ratio) in itertools.product(range(options.seeds), CHANNEL_TARGETS.items()):
+        name = f"channel-{target}-{seed}"
+        result = made(options, name, seed, target=target, cycles_ratio=ratio, pattern="channel")
         row = result.configurations[result.chosen or 0]
         small, dense = (
             load_model(one, None, None) for one in (Path(options.work) / name / "model.onnx", options.model)
         )
-        sparse_ns, dense_ns = measured(small, dense)
-        rows.append(
-            {
-                "seed": seed,
-                "difference_points": row.difference_top1,
-                "untuned_difference_points": 100 * (row.top1_before_finetune - result.dense.top1),
-                "cycles_ratio": row.cycles_ratio,
-                "latency_ratio": sparse_ns / dense_ns,
-                "fall_measured_to_modelled": (1 - sparse_ns / dense_ns) / (1 - row.cycles_ratio),
-            }
-        )
-        print(rows[-1], flush=True)
-    return rows
+        taken = [measured(small, dense) for _ in range(ROUNDS)]
+        ratios = [sparse_ns / dense_ns for sparse_ns, dense_ns in taken]
+        yield {
+            "target": target,
+            "seed": seed,
+            "difference_points": row.difference_top1,
+            "untuned_difference_points": untuned_points(result),
+            "epochs": row.finetune_epochs,
+            "parameters": row.parameters,
+            "cycles_ratio": row.cycles_ratio,
+            "macs_ratio": small.macs / dense.macs,
+            "latency_ns": [statistics.median(one) for one in zip(*taken, strict=True)],
+            "latency_ratio": statistics.median(ratios),
+            "latency_ratio_interval": interval(ratios, np.median),
+            "fall_measured_to_modelled": (1 - statistics.median(ratios)) / (1 - row.cycles_ratio),
+        }
+
+
+def speed(options: argparse.Namespace) -> Iterator[Row]:
+    """Seconds of building the database, and of a reward evaluation of 2,000 images."""
+    settings, ledger = settings_of(options, 0, images=2000), Ledger()
+    subject = open_subject(settings, ledger, None, data_of(options, 0))
+    fresh = Path(options.work) / "database-timed.npz"
+    fresh.unlink(missing_ok=True)
+    started = time.perf_counter()
+    database = make_database(subject, fresh, ledger, 0, told)
+    built_s = time.perf_counter() - started
+    problem = make_problem(subject, database, ledger)
+    assignment = allocate(problem, problem.dense_cycles // 2)
+    taken = []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        problem.evaluate(assignment)
+        taken.append(time.perf_counter() - started)
+    yield {
+        "database_seconds": built_s,
+        "evaluation_seconds": statistics.median(taken),
+        "evaluation_seconds_interval": interval(taken, np.median),
+        "threads": torch.get_num_threads(),
+    }
+
+
+PARTS = {"bars": bars, "solvers": solvers, "blind": blind, "targets": targets, "channel": channel, "speed": speed}
 
 
 def main() -> None:
-    """Run the parts that are asked for, and store their result."""
+    """Run the parts that are asked for, and store their rows as they come."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", required=True)
     parser.add_argument("--model", required=True, type=Path)
-    parser.add_argument("--part", nargs="*", default=["bars", "solvers", "blind", "channel"])
+    parser.add_argument("--own-scaling", action="store_true", help="images are normalised by the training part's mean")
+    parser.add_argument("--part", nargs="*", default=list(PARTS), choices=PARTS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ratios", type=float, nargs="*", default=[0.5, 0.4, 0.6])
     parser.add_argument("--evaluations", type=int, default=100)
-    parser.add_argument("--images", type=int, default=1000, help="in each evaluation of the part solvers")
+    parser.add_argument("--images", type=int, default=1000, help="in each evaluation")
     parser.add_argument("--epochs", type=float, default=5)
     parser.add_argument("--work", default="sparsity-work")
+    parser.add_argument("--name", default="sparsity", help="of the results: NAME_PART.json")
     options = parser.parse_args()
     Path(options.work).mkdir(parents=True, exist_ok=True)
-    settings = f"--seeds {options.seeds} --evaluations {options.evaluations} --images {options.images}"
+    scaling = " --own-scaling" if options.own_scaling else ""
+    settings = f"--seeds {options.seeds} --evaluations {options.evaluations} --images {options.images}{scaling}"
     command = f"sparsity.py --data CIFAR10 --model {options.model.name} {settings} --epochs {options.epochs:g}"
     for part in options.part:
-        rows = {"bars": bars, "solvers": solvers, "blind": blind, "channel": channel}[part](options)
-        result: dict[str, Any] = {"rows": rows}
-        if part == "bars":
-            result["mean_difference_points"] = {
-                str(ratio): statistics.mean(row["difference_points"] for row in rows if row["ratio"] == ratio)
-                for ratio in options.ratios
-            }
-            print(result["mean_difference_points"])
-        if part == "blind":
-            result["saved_at_equal_accuracy"] = {arm: saved_at_equal_accuracy(rows, arm) for arm in ("macs", "weights")}
-            print(result["saved_at_equal_accuracy"])
-        store(f"sparsity_{part}", result, f"{command} --part {part}")
+        rows: list[Row] = []
+        for row in PARTS[part](options):
+            rows.append(row)
+            print({key: value for key, value in row.items() if key not in LONG}, flush=True)
+            store(f"{options.name}_{part}", {"rows": rows, **summed(part, rows)}, f"{command} --part {part}")
+        print(summed(part, rows), flush=True)
 
 
 if __name__ == "__main__":

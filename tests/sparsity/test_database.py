@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from framefit.core.model import GraphBuilder, Model, listing
 from framefit.errors import InputError
 from framefit.sparsity.channels import find_groups
-from framefit.sparsity.database import Database, build_channels, build_layers, read_database
+from framefit.sparsity.database import Database, build_channels, build_layers, kept_channels, read_database
 from framefit.sparsity.evaluation import Evaluator
 from framefit.sparsity.layers import WeightLayer, find_layers
 from framefit.sparsity.ledger import Ledger
@@ -130,6 +132,16 @@ def test_channels_of_the_database_are_gone_from_the_model(statistics: dict[str, 
     assert np.allclose(found, expected, rtol=1e-4, atol=1e-5)
     for entry in database.entries:
         assert (entry.errors <= entry.masked * (1 + 1e-6) + 1e-12).all()
+
+
+@given(st.integers(2, 3000))
+def test_whole_blocks_of_channels_are_among_the_levels(channels: int) -> None:
+    """From all channels down to one, never more of them, and blocks of 16 before odd numbers."""
+    kept = kept_channels(channels)
+    assert (kept[0], kept[-1], len(kept)) == (channels, 1, 24)
+    assert (np.diff(kept) <= 0).all()
+    blocks = set(range(16, channels, 16))
+    assert blocks <= set(kept.tolist()) or (set(kept.tolist()) - {channels, 1}) <= blocks
 
 
 def test_a_database_comes_back_from_its_file(database: Database, tmp_path: Path) -> None:

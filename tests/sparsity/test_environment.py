@@ -64,6 +64,20 @@ def test_the_agent_learns_and_repeats_itself() -> None:
     assert (searched("ddpg", 8).assignment == searched("ddpg", 8).assignment).all()
 
 
+def test_the_search_ends_where_predicted_and_received_reward_agree() -> None:
+    """A threshold that every prediction meets ends it ten episodes after the warm-up; none goes on to the budget."""
+    pytest.importorskip("stable_baselines3")
+    problem = random_problem(11, layers=5)
+    budget = int(0.5 * problem.dense_cycles)
+    ends = {}
+    for agreement in (1e6, 0.0):
+        solver = make_solver("ddpg", problem, budget, 0, evaluations=20, agreement=agreement)
+        found = search(problem, solver, Limits(20), Ledger())
+        assert found is not None
+        ends[agreement] = found.evaluations
+    assert ends == {1e6: 14, 0.0: 20}
+
+
 def test_a_warm_start_begins_with_the_exact_allocation() -> None:
     """So it is never worse than that, however few its episodes."""
     pytest.importorskip("stable_baselines3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,18 @@ from framefit.core.files import read_record, write_whole
 from framefit.core.model import GraphBuilder, Model, free_batch, listing
 from framefit.core.sparsity import Deployment, SparsifySettings, SparsityResult
 from framefit.core.target import resolve_target
+from framefit.devices import in_turn
 from framefit.errors import InfeasibleError, InputError
+from framefit.sparsity.evaluation import quick
 from framefit.sparsity.ledger import Ledger
-from framefit.training.data import load_data
+from framefit.training.data import Dataset, Examples, load_data
+from framefit.training.evaluate import evaluate
+from framefit.training.extra import torch
 from framefit.training.fine_tune import fine_tune
 from framefit.training.network import to_model, to_torch
 from framefit.training.recipe import Recipe
 from framefit.workflows.sparsify import sparsify
+from framefit.workflows.sparsifying.finish import learnt_before
 from framefit.workflows.sparsifying.prices import chosen_pattern
 from framefit.workflows.sparsifying.subject import open_subject
 from framefit.workflows.targets import describe_target
@@ -124,6 +130,36 @@ def test_a_model_that_passes_its_gates_is_registered(place: Path, result: Sparsi
     assert deployment.targets[0].target == "vpu"
     assert deployment.targets[0].latency_ns < deployment.targets[0].dense_latency_ns
     assert not deployment.forced
+
+
+def test_a_model_is_registered_with_each_target_that_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told for those that are described, measured on this machine; where zeros gain nothing it says so."""
+    monkeypatch.setattr(in_turn, "_BUDGET_NS", 10_000_000)
+    named = ("vpu", "edge-8", "cpu")
+    made(place, "everywhere", deploy_to=named, solver="dp", finetune_epochs=0, override="deploy")
+    vpu, edge, cpu = read_record(place / "everywhere" / "deploy.json", Deployment).targets
+    assert (vpu.target, edge.target, cpu.target) == named
+    assert vpu.latency_ns < vpu.dense_latency_ns
+    assert "no gain" not in vpu.note
+    assert edge.latency_ns == edge.dense_latency_ns
+    assert "no gain" in edge.note
+    assert cpu.cycles is None
+    assert cpu.latency_ns > 0
+    assert "no gain in ONNX Runtime" in cpu.note
+    with pytest.raises(InputError, match="no built-in target"):
+        made(place, "nowhere", deploy_to=("vpuu",))
+    assert not (place / "nowhere").exists()
+
+
+def test_this_machine_is_a_target_for_channels(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A described core stands in for the search; what is registered was measured."""
+    monkeypatch.setattr(in_turn, "_BUDGET_NS", 10_000_000)
+    found = made(place, "here", target="cpu", cycles=0.8, solver="dp", finetune_epochs=0, override="deploy")
+    assert (found.target, found.pattern) == ("cpu", "channel")
+    assert found.configurations[found.chosen or 0].cycles_ratio <= 0.8
+    (cpu,) = read_record(place / "here" / "deploy.json", Deployment).targets
+    assert (cpu.target, cpu.cycles) == ("cpu", None)
+    assert cpu.note.startswith("measured")
 
 
 def test_gates_keep_a_model_back_unless_the_user_overrides_them(place: Path) -> None:
@@ -254,6 +290,34 @@ def test_modules_and_iterables_are_taken_as_they_are(tmp_path: Path, monkeypatch
     assert [(layer.facts.inputs, layer.facts.outputs) for layer in subject.layers] == [(6, 12), (12, 3)]
     assert subject.pattern == "unstructured"
     assert len(subject.data.classes) == 3
+
+
+def test_validation_data_that_were_trained_on_are_found_out(place: Path) -> None:
+    """A network that is no worse there than on its training data is fine-tuned on both."""
+    subject = open_subject(
+        SparsifySettings(model=str(place / "net.onnx"), data="", target="vpu"),
+        Ledger(),
+        None,
+        load_data(place / "data.npz"),
+    )
+    network, data = subject.network(), subject.data
+
+    def right(examples: Examples) -> Examples:
+        """Labels as the network says them."""
+        with torch.no_grad(), quick():
+            said = network.logits(torch.from_numpy(examples.inputs())).argmax(1).numpy()
+        return dataclasses.replace(examples, labels=said)
+
+    known = right(data.validation)
+    wrong = dataclasses.replace(known, labels=(known.labels + (np.arange(len(known)) % 3 == 0)) % 3)
+    for validation, expected in ((known, True), (wrong, False)):
+        split = Dataset(data.classes, right(data.train), validation, data.calibration, lambda: data.test)
+        ledger = Ledger()
+        with quick():
+            validated = evaluate(network, validation)
+        found = learnt_before(dataclasses.replace(subject, data=split), validated, ledger)
+        assert found == expected
+        assert ledger.images_forwarded == len(validation)
 
 
 def test_settings_are_kept_with_their_folder(place: Path, result: SparsityResult) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from framefit.cli.screen import Progress, show, show_json
+from framefit.cli.screen import Progress, parse_numbers, show, show_json
 
 __all__ = ["sparsify"]
 
@@ -83,6 +83,10 @@ def sparsify(
     reward: Annotated[Reward | None, typer.Option("--reward", help="Default: accuracy-log-cycles.")] = None,
     episodes: Annotated[int | None, typer.Option("--episodes", min=1, help="Evaluations of a search at most.")] = None,
     images: Annotated[int | None, typer.Option("--images", min=1, help="In each evaluation (default: 2000).")] = None,
+    agreement: Annotated[
+        float | None,
+        typer.Option("--agreement", min=0, help="Of predicted and received reward, where ddpg ends (default: 0.002)."),
+    ] = None,
     finetune_epochs: Annotated[
         float | None, typer.Option("--finetune-epochs", min=0, help="Of the best model (default: 5, or 1,000 steps).")
     ] = None,
@@ -135,12 +139,13 @@ def sparsify(
             reward=None if reward is None else reward.value,
             episodes=episodes,
             images=images,
+            agreement=agreement,
             finetune_epochs=finetune_epochs,
             rate=rate,
             decay=decay,
             max_seconds=max_seconds,
-            mean=_numbers(mean, "--mean"),
-            std=_numbers(std, "--std"),
+            mean=parse_numbers(mean, "--mean"),
+            std=parse_numbers(std, "--std"),
             seed=seed,
             compare=compare,
             deploy_to=deploy_to or (),
@@ -156,7 +161,7 @@ def sparsify(
     if json:
         show_json(done.result)
     else:
-        from framefit.report.sparsity_view import sparsity_view
+        from framefit.report.terminal.sparsity_view import sparsity_view
 
         show(sparsity_view(done.result), f"\nresult: {done.folder}")
     if done.result.interrupted:
@@ -174,12 +179,3 @@ def _ratio(text: str | None, option: str) -> float | Literal["derived"] | None:
         return float(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no number; write 0.5 or derived", param_hint=option) from None
-
-
-def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(map(float, text.split(",")))
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} are no numbers; write 0.49,0.48,0.45", param_hint=option) from None

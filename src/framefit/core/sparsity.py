@@ -208,6 +208,7 @@ class SparsifySettings(Record, kw_only=True):
         pattern: of the zeros; ``None``: what the target rewards.
         n, m: of "n:m", where the target leaves them open.
         evaluations: of each search at most; images: of the validation data in each.
+        agreement: of predicted and received reward, relative, at which "ddpg" ends: the training threshold.
         finetune_epochs: ``None``: 5, or more where these are fewer than 1,000 steps.
         rate, decay, distill_ratio: of the fine-tuning.
         mean, std: of images, one a channel.
@@ -228,6 +229,7 @@ class SparsifySettings(Record, kw_only=True):
     reward: RewardKind = "accuracy-log-cycles"
     evaluations: int = 100
     images: int = 2000
+    agreement: float = 0.002
     finetune_epochs: float | None = None
     rate: float = 0.02
     decay: float = 5e-4
@@ -244,6 +246,8 @@ class SparsifySettings(Record, kw_only=True):
             raise ValueError(f"accuracy_drop must be 0 or more and less than 1, is {self.accuracy_drop}")
         if self.evaluations < 1 or self.images < 1 or (self.finetune_epochs or 0) < 0:
             raise ValueError("evaluations and images must be at least 1, finetune_epochs not negative")
+        if not 0 <= self.agreement < 1:
+            raise ValueError(f"agreement must be 0 or more and less than 1, is {self.agreement}")
         if not 0 < self.n < self.m:
             raise ValueError(f"n:m needs 0 < n < m, is {self.n}:{self.m}")
 

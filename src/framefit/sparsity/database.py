@@ -7,7 +7,6 @@ different layers can be put together without looking at the data again.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,21 +15,32 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from framefit.core.arrays import ArrayFile
 from framefit.core.files import write_whole
 from framefit.core.sparsity import Pattern
 from framefit.errors import InputError
 from framefit.sparsity.channels import ChannelGroup, shrunk
 from framefit.sparsity.layers import WeightLayer, neighbours
-from framefit.sparsity.problem import Assignment, Floats, PrunableLayer
+from framefit.sparsity.problem import Assignment, Floats, Ints, PrunableLayer
 from framefit.sparsity.reconstruction import Reader, reconstruct, reconstruct_channels
 from framefit.sparsity.statistics import LayerStatistics
 
-__all__ = ["Database", "Entry", "build_channels", "build_layers", "group_facts", "read_database", "sparsity_levels"]
+__all__ = [
+    "Database",
+    "Entry",
+    "build_channels",
+    "build_layers",
+    "group_facts",
+    "kept_channels",
+    "read_database",
+    "sparsity_levels",
+]
 
 Array = npt.NDArray[Any]
 Progress = Callable[[str, int, int], None]
 _MANY = 2_000_000  # weights of a network from which on its database has half the levels
 _CHANNEL_LEVELS = 24
+_BLOCKS = (16, 8, 4, 2, 1)  # channels; AVX-512 and many accelerators: 16
 
 
 @dataclass(frozen=True)
@@ -129,26 +139,27 @@ def read_database(path: Path, facts: Sequence[PrunableLayer], groups: Sequence[C
         InputError: unreadable, or of other layers.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            entries = tuple(
-                Entry(
-                    facts=replace(fact, extra=float(found[f"{index}.extra"])),
-                    levels=found[f"{index}.levels"],
-                    errors=found[f"{index}.errors"],
-                    masked=found[f"{index}.masked"],
-                    weights={
-                        name.split(".weight.", 1)[1]: found[name]
-                        for name in found.files
-                        if name.startswith(f"{index}.weight.")
-                    },
-                    order=tuple(found[f"{index}.order"].tolist()),
-                )
-                for index, fact in enumerate(facts)
+        found = ArrayFile(path).read()
+        entries = tuple(
+            Entry(
+                facts=replace(fact, extra=float(found[f"{index}.extra"])),
+                levels=found[f"{index}.levels"],
+                errors=found[f"{index}.errors"],
+                masked=found[f"{index}.masked"],
+                weights={
+                    name.split(".weight.", 1)[1]: array
+                    for name, array in found.items()
+                    if name.startswith(f"{index}.weight.")
+                },
+                order=tuple(found[f"{index}.order"].tolist()),
             )
-            return Database(str(found["pattern"]), entries, tuple(groups))  # type: ignore[arg-type]  # a Pattern
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            for index, fact in enumerate(facts)
+        )
+        return Database(str(found["pattern"]), entries, tuple(groups))  # type: ignore[arg-type]  # a Pattern
+    except (InputError, KeyError, TypeError, ValueError) as error:
+        what = error.what if isinstance(error, InputError) else error
         raise InputError(
-            f"cannot be read: {error}", where=path, remedy="start the search again without --resume"
+            f"cannot be read: {what}", where=path, remedy="start the search again without --resume"
         ) from error
 
 
@@ -230,7 +241,7 @@ def build_channels(
         if progress is not None:
             progress(group.name, index, len(groups))
         members = [(by_name[name], times) for name, times in group.readers]
-        counts = np.rint(np.linspace(0, group.channels - 1, _CHANNEL_LEVELS)).astype(np.int64)
+        counts = group.channels - kept_channels(group.channels)
         found = reconstruct_channels(
             [
                 Reader(
@@ -258,6 +269,26 @@ def build_channels(
             )
         )
     return Database("channel", tuple(entries), tuple(groups))
+
+
+def kept_channels(channels: int) -> Ints:
+    """How many channels a group keeps at each level, from all of them to one.
+
+    Whole blocks come first, of 16, of 8, and so on: arithmetic takes channels in blocks, and some runtimes
+    leave their fast layout where a tensor does not fill its last one.
+
+    Args:
+        channels: of the group.
+
+    Returns:
+        24, int64, descending; where there are fewer, the last one again.
+    """
+    chosen = [channels, 1]
+    for block in _BLOCKS:
+        more = np.setdiff1d(np.arange(block, channels, block), chosen)
+        room = min(_CHANNEL_LEVELS - len(chosen), len(more))
+        chosen += more[np.rint(np.linspace(0, len(more) - 1, room)).astype(np.int64)].tolist()
+    return np.asarray(sorted(chosen, reverse=True) + [1] * (_CHANNEL_LEVELS - len(chosen)), np.int64)
 
 
 def group_facts(group: ChannelGroup, layers: Sequence[WeightLayer]) -> PrunableLayer:

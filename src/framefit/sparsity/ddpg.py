@@ -33,7 +33,7 @@ class ActorCritic:
         episodes: that there will be at most; warm-up and decay follow from it.
         kind: of the reward.
         warm: assignments that are evaluated and learnt from first, instead of random ones.
-        agreement: of predicted and received reward, relative; the training threshold.
+        agreement: of predicted and received reward, relative; the training threshold. 0: none.
     """
 
     _WARM_UP = 0.2  # part of the episodes; AMC: 100 of 400 and more
@@ -52,7 +52,7 @@ class ActorCritic:
         episodes: int,
         kind: RewardKind = "accuracy-log-cycles",
         warm: Sequence[Assignment] = (),
-        agreement: float = 0.002,
+        agreement: float = 0.0,
     ) -> None:
         self.name = "ddpg-warm" if warm else "ddpg"
         self._problem, self._random, self._kind, self._agreement = problem, random, kind, agreement

@@ -33,6 +33,7 @@ def make_solver(
     evaluations: int,
     weights: Sequence[Floats] = (),
     kind: RewardKind = "accuracy-log-cycles",
+    agreement: float = 0.0,
 ) -> Solver:
     """A solver of :data:`SOLVERS`.
 
@@ -46,6 +47,7 @@ def make_solver(
         evaluations: that it may expect to get.
         weights: of each layer; only "lamp" reads them.
         kind: of the reward that "ddpg" learns.
+        agreement: of predicted and received reward at which "ddpg" ends; 0: never before its budget.
 
     Raises:
         InputError: no such solver.
@@ -77,7 +79,9 @@ def make_solver(
                 from framefit.sparsity.ddpg import ActorCritic
             except ImportError as error:
                 raise MissingExtraError("stable-baselines3", "train") from error
-            return ActorCritic(problem, budget_cycles, random, episodes=evaluations, kind=kind, warm=warm)
+            return ActorCritic(
+                problem, budget_cycles, random, episodes=evaluations, kind=kind, warm=warm, agreement=agreement
+            )
     raise InputError(f"no solver {name!r}", remedy=f"choose from {', '.join(SOLVERS)}")
 
 

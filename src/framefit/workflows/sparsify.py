@@ -15,6 +15,7 @@ from framefit.core.model import Model
 from framefit.core.sparsity import Pattern, RewardKind, SparsifySettings, SparsityResult
 from framefit.errors import InputError
 from framefit.sparsity.ledger import Ledger
+from framefit.workflows.sparsifying.deploy import check_targets
 from framefit.workflows.sparsifying.feedback import fed_back
 from framefit.workflows.sparsifying.rounds import Rounds
 from framefit.workflows.sparsifying.subject import open_subject
@@ -51,6 +52,7 @@ def sparsify(
     reward: RewardKind | None = None,
     episodes: int | None = None,
     images: int | None = None,
+    agreement: float | None = None,
     finetune_epochs: float | None = None,
     rate: float | None = None,
     decay: float | None = None,
@@ -84,6 +86,7 @@ def sparsify(
         reward: by which solvers learn and the best is chosen.
         episodes: evaluations of each search at most.
         images: of the validation data in each evaluation.
+        agreement: of predicted and received reward at which "ddpg" ends, relative.
         finetune_epochs: of fine-tuning; 0: none.
         rate: learning rate of it; decay: weight decay.
         decay: see ``rate``.
@@ -126,6 +129,7 @@ def sparsify(
         "reward": reward,
         "evaluations": episodes,
         "images": images,
+        "agreement": agreement,
         "finetune_epochs": finetune_epochs,
         "rate": rate,
         "decay": decay,
@@ -145,6 +149,7 @@ def sparsify(
         check_folder(folder, _MARK, _WHAT, force=force)
     own_model, own_data = (None if isinstance(one, str | Path) else one for one in (model, data))
     subject = open_subject(settings, ledger, own_model, own_data)
+    check_targets(subject.model, deploy_to)
     if resume is None:
         shutil.rmtree(folder, ignore_errors=True)
     write_record(folder / _MARK, settings, force=True)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-
-import numpy as np
+from collections.abc import Mapping, Sequence
 
 from framefit.core.model import Model
 from framefit.core.sparsity import Pattern, Registration
 from framefit.core.target import Target, resolve_target
-from framefit.devices.device import Completion, allocate, random_inputs
-from framefit.devices.host import pinned
-from framefit.devices.measure import measure
-from framefit.devices.ort import OrtDevice
+from framefit.devices.in_turn import medians_ns
 from framefit.workflows.cycles import pricing
 from framefit.workflows.sparsifying.prices import Prices
 from framefit.workflows.sparsifying.subject import Subject
 
-__all__ = ["measured", "register"]
+__all__ = ["check_targets", "measured", "register"]
 
-_BUDGET_NS = 1_000_000_000
+
+def check_targets(model: Model, targets: Sequence[str]) -> None:
+    """Refuse, before anything is searched for, what a model could not be deployed to in the end.
+
+    Args:
+        model: the dense one.
+        targets: names, or paths of ``target.toml`` files; "cpu" is this machine.
+
+    Raises:
+        InputError: no such target, or one that does not run the model.
+    """
+    for name in targets:
+        if resolve_target(name).kind != "ort":
+            pricing(name, model).layers(model)
 
 
 def register(
@@ -48,13 +56,14 @@ def _registered(target: Target, name: str, subject: Subject, model: Model, zeros
         sum(cost.latency_ns for cost in prices.of(one, part).values())
         for one, part in ((model, zeros), (subject.model, subject.zeros))
     )
+    gained = "" if sparse < dense else "; no gain: it computes these zeros, too"
     return Registration(
         target=target.name,
         unit=source.unit.name,
         cycles=prices.total(model, zeros),
         latency_ns=sparse,
         dense_latency_ns=dense,
-        note="modelled cycles: nothing ran on this target",
+        note=f"modelled cycles: nothing ran on this target{gained}",
     )
 
 
@@ -69,15 +78,5 @@ def _measured(target: Target, model: Model, dense: Model, pattern: Pattern) -> R
 
 def measured(model: Model, dense: Model) -> tuple[int, int]:
     """Median latencies of two models on this machine, measured in turn, in nanoseconds."""
-    device = OrtDevice()
-    unit = device.target.units[0]
-    with pinned(device.core):
-        sparse, full = measure([_launch(device, one, unit.name) for one in (model, dense)], budget_ns=_BUDGET_NS)
-    return sparse.median_ns, full.median_ns
-
-
-def _launch(device: OrtDevice, model: Model, unit: str) -> Callable[[], Completion]:
-    handle = device.compile(model, unit, model.name)
-    tensors = random_inputs(model.inputs, np.random.default_rng(0))
-    bound = handle.bind(tensors | {tensor.name: allocate(tensor) for tensor in model.outputs})
-    return lambda: device.submit(bound)
+    sparse_ns, dense_ns = medians_ns([model, dense])
+    return sparse_ns, dense_ns

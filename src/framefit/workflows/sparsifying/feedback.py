@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,14 @@ from framefit.core.files import read_record
 from framefit.core.sparsity import SparsityResult
 from framefit.errors import InputError
 from framefit.sparsity.solver import Found
-from framefit.training.data import Examples, check_fits
+from framefit.training.data import check_fits
 from framefit.training.evaluate import evaluate
 from framefit.training.network import to_model, to_torch
+from framefit.workflows.classifiers import open_data
 from framefit.workflows.cycles import load_model
-from framefit.workflows.sparsifying.finish import configuration, tuned
+from framefit.workflows.sparsifying.finish import configuration, joined, tuned
 from framefit.workflows.sparsifying.rounds import Override, Rounds, rejudged
 from framefit.workflows.sparsifying.search import Arm, own_zeros
-from framefit.workflows.sparsifying.subject import open_data
 
 __all__ = ["fed_back"]
 
@@ -50,7 +49,8 @@ def fed_back(
     assert result.chosen is not None
     row = result.configurations[result.chosen]
     model = load_model(folder / "model.onnx", None, None)
-    new = open_data(source, settings, subject.data.input_shape)
+    shape = subject.data.input_shape
+    new = open_data(source, shape, seed=settings.seed, mean=settings.mean, std=settings.std)
     check_fits(new, model)
     network = to_torch(model)
     found = evaluate(network, new.test)
@@ -65,7 +65,7 @@ def fed_back(
         rounds.write(result, model, own_zeros(subject, network, rounds.ledger), targets)
         return result
     rounds.say("training again on old and new data")
-    examples = _joined(subject.data.train, new.train)
+    examples = joined(subject.data.train, new.train)
     checkpoint = folder / "feedback.npz"
     checkpoint.unlink(missing_ok=True)
     alone = msgspec.structs.replace(settings, distill_ratio=0.0)  # the dense model may be wrong on the new data, too
@@ -80,11 +80,3 @@ def fed_back(
     result = msgspec.structs.replace(result, notes=(*result.notes, note), ledger=rounds.ledger.spent())
     rounds.write(result, model, zeros, targets)
     return result
-
-
-def _joined(old: Examples, new: Examples) -> Examples:
-    """Both; as stored where they are stored alike."""
-    labels = np.concatenate([old.labels, new.labels])
-    if old.scaling == new.scaling and old.stored.dtype == new.stored.dtype:
-        return replace(old, stored=np.concatenate([old.stored, new.stored]), labels=labels)
-    return Examples(np.concatenate([old.inputs(), new.inputs()]), labels)

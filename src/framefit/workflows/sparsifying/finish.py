@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from framefit.core.model import Model, listing
 from framefit.core.results import LayerCycles
 from framefit.core.sparsity import Configuration, DenseModel, LayerSparsity, SparsifySettings
+from framefit.sparsity.evaluation import quick
 from framefit.sparsity.layers import WeightLayer
 from framefit.sparsity.ledger import Ledger
 from framefit.training.data import Examples
@@ -22,7 +24,16 @@ from framefit.training.recipe import Progress, Recipe
 from framefit.workflows.sparsifying.search import Arm
 from framefit.workflows.sparsifying.subject import Subject
 
-__all__ = ["configuration", "dense_model", "layer_table", "recipe", "tuned", "weight_masks"]
+__all__ = [
+    "configuration",
+    "dense_model",
+    "joined",
+    "layer_table",
+    "learnt_before",
+    "recipe",
+    "tuned",
+    "weight_masks",
+]
 
 Array = npt.NDArray[Any]
 _EPOCHS, _STEPS = 5.0, 1000
@@ -51,6 +62,33 @@ def recipe(settings: SparsifySettings, examples: Examples) -> Recipe:
         flip=image and shape[0] == 3,
         seed=settings.seed,
     )
+
+
+def joined(one: Examples, other: Examples) -> Examples:
+    """Both; as stored where they are stored alike."""
+    labels = np.concatenate([one.labels, other.labels])
+    if one.scaling == other.scaling and one.stored.dtype == other.stored.dtype:
+        return replace(one, stored=np.concatenate([one.stored, other.stored]), labels=labels)
+    return Examples(np.concatenate([one.inputs(), other.inputs()]), labels)
+
+
+def learnt_before(subject: Subject, validated: Accuracy, ledger: Ledger) -> bool:
+    """Whether the dense network is no worse on the validation data than on its training data.
+
+    Then it may have been trained on both, for the user's split is not ours: a fine-tuning on the training data
+    alone would unlearn the others, and look worse than it is. (Where it merely has not learnt its training data by
+    heart, a few epochs on both do not change that.)
+
+    Args:
+        subject: data and the dense network.
+        validated: its accuracy on the validation data, :func:`~framefit.sparsity.evaluation.quick`.
+        ledger: gets as many images.
+    """
+    count = len(subject.data.validation)
+    with quick():
+        found = evaluate(subject.network(), subject.data.train.sample(count, 0))
+    ledger.forwarded(found.images)
+    return validated.top1 >= found.top1_interval[0]
 
 
 def tuned(
@@ -86,7 +124,8 @@ def tuned(
     if not chosen.epochs:
         return 0.0
     before, validation = state(network), validation or subject.data.validation
-    known = evaluate(network, validation)
+    with quick():
+        known = evaluate(network, validation)
 
     def progress(now: Progress) -> None:
         say(f"fine-tuning: epoch {now.epoch:.1f} of {chosen.epochs:g}, loss {now.loss:.3f}")
@@ -100,7 +139,8 @@ def tuned(
         progress=progress,
         checkpoint=checkpoint,
     )
-    found = evaluate(network, validation)
+    with quick():
+        found = evaluate(network, validation)
     ledger.forwarded(2 * len(validation))
     if found.top1 < known.top1_interval[0]:  # not by a little: the model may have been trained on these data
         load_state(network, before)

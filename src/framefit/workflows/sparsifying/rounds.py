@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,16 @@ import numpy.typing as npt
 from framefit.core.files import write_record
 from framefit.core.model import Model
 from framefit.core.sparsity import Configuration, DenseModel, Deployment, SparsifySettings, SparsityResult, Threshold
-from framefit.report.sparsity_files import write_report
+from framefit.report.files.sparsity_files import write_report
 from framefit.sparsity.allocation import tightened
+from framefit.sparsity.evaluation import quick
 from framefit.sparsity.gates import Verdict, derived_ratio, derived_top1, given_top1, judge, moved
 from framefit.sparsity.ledger import Ledger
 from framefit.sparsity.problem import Assignment
-from framefit.training.evaluate import evaluate
+from framefit.training.evaluate import evaluate, reestimate
 from framefit.training.network import Network, load_state, state, to_model
 from framefit.workflows.sparsifying.deploy import register
-from framefit.workflows.sparsifying.finish import configuration, dense_model, tuned
+from framefit.workflows.sparsifying.finish import configuration, dense_model, joined, learnt_before, tuned
 from framefit.workflows.sparsifying.search import (
     Arm,
     Searched,
@@ -42,6 +44,10 @@ Override = Literal["deploy", "retrain"]
 _MOST_ROUNDS = 8  # of dynamic thresholds: each is a search and a fine-tuning
 _TUNINGS = 3  # of one assignment, each with more taken away
 _FITS = 4  # steps of an assignment towards cycles that its own activations meet
+_SEEN = (
+    "the model is no worse on the validation data than on the training data: it may have been trained on both, so it "
+    "was fine-tuned on both, and accuracies on the validation data may be too high"
+)
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,7 @@ class Rounds:
             check_reachable(subject, settings.cycles_ratio)
         self._database = make_database(subject, folder / "database.npz", ledger, settings.seed, say)
         self._problem = make_problem(subject, self._database, ledger)
+        self._learnt, self._noted = subject.data.train, _notes(subject)
         self._book = TrialBook(folder / "trials.json", TrialBook.key_of(subject, settings), ledger)
 
     def finish(self, targets: Sequence[str], override: Override | None) -> SparsityResult:
@@ -113,10 +120,16 @@ class Rounds:
         Raises:
             KeyboardInterrupt: nothing was found yet; what was evaluated is kept.
         """
-        rounds = self._rounds(override)
+        with quick():
+            validated = evaluate(self.subject.network(), self.subject.data.validation)
+        self.ledger.forwarded(validated.images)
+        if learnt_before(self.subject, validated, self.ledger):
+            self._learnt = joined(self._learnt, self.subject.data.validation)
+            self._noted = (*self._noted, _SEEN)
+        rounds = self._rounds(self._asked_top1(validated.top1, validated.top1_interval, 1.0).top1, override)
         self.say("final figures on the test data")
         dense, dense_layers = dense_model(self.subject)
-        rows = [self._row(arm, self._network(arm), 0.0, None, dense) for arm in self._others(rounds[0])]
+        rows = [self._row(arm, self._sparse(arm.found.assignment), 0.0, None, dense) for arm in self._others(rounds[0])]
         rows += [self._row(one.arm, one.network, one.epochs, one.before, dense) for one in rounds]
         met = [index for index, one in enumerate(rounds) if one.met]
         best = min(met, key=lambda index: rounds[index].threshold.cycles_ratio, default=len(rounds) - 1)
@@ -145,7 +158,7 @@ class Rounds:
             curve=tuple(point for one in rounds for arm in one.searched.arms for point in arm.found.curve),
             ledger=self.ledger.spent(),
             interrupted=any(one.interrupted for one in rounds),
-            notes=(*_notes(self.subject), *self.subject.notes),
+            notes=(*self._noted, *self.subject.notes),
         )
         network = rounds[best].network
         self.write(result, to_model(network), own_zeros(self.subject, network, self.ledger), targets)
@@ -162,13 +175,13 @@ class Rounds:
         write_report(self.folder, result)
         write_record(self.folder / "result.json", result, force=True)
 
-    def _rounds(self, override: Override | None) -> list[_Round]:
-        """One, or as many as the thresholds move."""
+    def _rounds(self, least_top1: float, override: Override | None) -> list[_Round]:
+        """One, or as many as the thresholds move; what counts as met is judged on the validation data."""
         ratio, reason = self.settings.cycles_ratio, "as given"
         if ratio is None:
             ratio, reason = derived_ratio(self._problem, self._dense_cycles)
         source: Literal["given", "derived"] = "given" if self.settings.cycles_ratio is not None else "derived"
-        history = [Threshold(round=0, top1=self._least_top1(), cycles_ratio=ratio, source=source, reason=reason)]
+        history = [Threshold(round=0, top1=least_top1, cycles_ratio=ratio, source=source, reason=reason)]
         rounds = [self._round(history[0], override)]
         least = self._problem.least_cycles / max(self._dense_cycles, 1)
         while self.settings.dynamic and not rounds[-1].interrupted and len(rounds) < _MOST_ROUNDS:
@@ -195,7 +208,8 @@ class Rounds:
             raise KeyboardInterrupt
         best = searched.arms[searched.main].found.assignment
         network, before, epochs, stopped = self._tuned(best, threshold, override, interrupted=searched.interrupted)
-        met = evaluate(network, self.subject.data.validation).top1 >= threshold.top1
+        with quick():
+            met = evaluate(network, self.subject.data.validation).top1 >= threshold.top1
         return _Round(threshold, searched, network, before, epochs, met, stopped)
 
     def _tuned(
@@ -203,32 +217,30 @@ class Rounds:
     ) -> tuple[Network, dict[str, npt.NDArray[Any]], float, bool]:
         """The network of an assignment, fine-tuned; its arrays before, epochs, and whether the user stopped it.
 
-        Fine-tuning moves the activations, too: where that brings the cycles above the target, more is taken
-        away, and the network is tuned anew.
+        Fine-tuning moves the activations, too. Where that brings the cycles above the target, more is taken
+        away: a few zeros from the tuned network; of other patterns, whose steps are long, before it is tuned anew.
         """
         target = goal = int(threshold.cycles_ratio * self._dense_cycles)
         turns = 1 + (override == "retrain")
         for attempt in range(_TUNINGS):
-            network = self._within(assignment, goal)
+            network, taken = self._fitted(self._sparse, assignment, goal)
             before, epochs = state(network), 0.0
             try:
                 for turn in range(0 if interrupted else turns):
                     checkpoint = self.folder / f"finetune-{threshold.round}-{attempt * turns + turn}.npz"
-                    epochs += tuned(self.subject, network, self.settings, self.ledger, checkpoint, self.say)
+                    epochs += tuned(
+                        self.subject, network, self.settings, self.ledger, checkpoint, self.say, self._learnt
+                    )
             except KeyboardInterrupt:
                 load_state(network, before)
                 return network, before, 0.0, True
+            if epochs and self.subject.pattern == "unstructured":
+                network, _ = self._fitted(functools.partial(self._thinned, network), taken, target)
             real = own_cycles(self.subject, network, self.ledger)
             if real <= target:
                 break
             goal = int(goal * target / real) - 1
         return network, before, epochs, interrupted
-
-    def _least_top1(self) -> float:
-        """What counts as met between rounds, on the validation data."""
-        dense = evaluate(self.subject.network(), self.subject.data.validation)
-        self.ledger.forwarded(dense.images)
-        return self._asked_top1(dense.top1, dense.top1_interval, 1.0).top1
 
     def _threshold(self, threshold: Threshold, dense: DenseModel) -> Threshold:
         """The same on the test data."""
@@ -240,24 +252,43 @@ class Rounds:
         drop = self.settings.accuracy_drop
         return derived_top1(top1, interval, ratio) if drop is None else given_top1(top1, drop, ratio)
 
-    def _within(self, assignment: Assignment, target: int) -> Network:
-        """With as little more taken away as brings the network's own cycles to the target."""
+    def _fitted(
+        self, made: Callable[[Assignment], Network], assignment: Assignment, target: int
+    ) -> tuple[Network, Assignment]:
+        """A network of an assignment, or of one that takes as little more away as brings its own cycles to the target.
+
+        Args:
+            made: the network of an assignment.
+            assignment: to begin with.
+            target: cycles.
+        """
         budget = self._problem.total(assignment)
         for _ in range(_FITS):
-            network = sparse_network(self.subject, self._database, assignment, self.ledger)
+            network = made(assignment)
             real = own_cycles(self.subject, network, self.ledger)
             if real <= target:
                 break
             budget = max(int(budget * target / real), self._problem.least_cycles)
             assignment = tightened(self._problem, assignment, budget)
+        return network, assignment
+
+    def _sparse(self, assignment: Assignment) -> Network:
+        return sparse_network(self.subject, self._database, assignment, self.ledger)
+
+    def _thinned(self, network: Network, assignment: Assignment) -> Network:
+        """A tuned network with zeros where an assignment has them, too; in place."""
+        arrays, masks = state(network), self._database.masks(assignment)
+        if all((arrays[name][~mask] == 0).all() for name, mask in masks.items()):
+            return network
+        load_state(network, {name: arrays[name] * mask for name, mask in masks.items()})
+        if network.norms:
+            reestimate(network, self.subject.inputs)
+            self.ledger.forwarded(len(self.subject.inputs))
         return network
 
     def _others(self, first: _Round) -> list[Arm]:
         """Arms of the first round beside the main one."""
         return [arm for arm in first.searched.arms if arm is not first.arm]
-
-    def _network(self, arm: Arm) -> Network:
-        return sparse_network(self.subject, self._database, arm.found.assignment, self.ledger)
 
     def _row(
         self,
@@ -299,7 +330,8 @@ def _deployed(
 def _notes(subject: Subject) -> tuple[str, ...]:
     """What the figures do not promise."""
     if subject.pattern == "channel":
-        return ("modelled cycles; the channels are taken out of the file, so any runtime has less to do",)
+        less = "modelled cycles; the channels are taken out of the file, so any runtime has less to do"
+        return (f"{less}: deploy.json says what was measured" if subject.target.name == "cpu" else less,)
     return (
         f"modelled cycles: the gain is that of {subject.target.name}, which skips zeros",
         "no gain in ONNX Runtime: it multiplies zeros, too",

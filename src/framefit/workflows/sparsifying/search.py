@@ -246,6 +246,7 @@ def search_arms(
                 evaluations=settings.evaluations,
                 weights=weights,
                 kind=settings.reward,
+                agreement=settings.agreement,
             )
             found = search(
                 posed,

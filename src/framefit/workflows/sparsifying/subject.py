@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,23 +11,22 @@ import numpy.typing as npt
 
 from framefit.core.model import Listing, Model, listing
 from framefit.core.sparsity import Pattern, SparsifySettings
-from framefit.core.target import Target, resolve_target
-from framefit.core.workload import names_function
+from framefit.core.target import Target, load_target, resolve_target
 from framefit.errors import InputError
-from framefit.runtime.frames.functions import load_function
 from framefit.sparsity.channels import ChannelGroup, find_groups
 from framefit.sparsity.database import Database, build_channels, build_layers, group_facts, read_database
 from framefit.sparsity.layers import WeightLayer, find_layers
 from framefit.sparsity.ledger import Ledger
 from framefit.sparsity.statistics import activation_zeros, collect
-from framefit.training.data import Dataset, Examples, check_fits, load_data
-from framefit.training.exporting import from_module
+from framefit.training.data import Dataset, Examples
 from framefit.training.network import Network, to_torch
-from framefit.workflows.cycles import load_model, pricing
+from framefit.workflows.classifiers import open_classifier
+from framefit.workflows.cycles import pricing
 from framefit.workflows.sparsifying.prices import Prices, chosen_pattern
 
-__all__ = ["Subject", "make_database", "open_data", "open_subject"]
+__all__ = ["Subject", "make_database", "open_subject"]
 
+_PROCESSOR = Path(__file__).with_name("processor.toml")
 _IMAGES = 512  # of the calibration data in Hessians and batch-norm statistics (SPDY and SparseGPT: 128 to 1,024)
 
 
@@ -82,10 +80,15 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
     Raises:
         InputError: what cannot be used; a target that rewards no such zeros; a model without a layer to prune.
     """
-    target = resolve_target(settings.target)
+    target = _described(resolve_target(settings.target))
     pattern = chosen_pattern(target, settings.pattern)
-    opened, split = _opened(settings, model, data)
-    check_fits(split, opened)
+    opened, split = open_classifier(
+        settings.model if model is None else model,
+        settings.data if data is None else data,
+        seed=settings.seed,
+        mean=settings.mean,
+        std=settings.std,
+    )
     written = listing(opened)
     network = to_torch(opened)
     layers, notes = find_layers(written.nodes, written.arrays)
@@ -127,6 +130,11 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
     )
 
 
+def _described(target: Target) -> Target:
+    """A processor of this machine is measured, so its target holds no figures: a core like it stands in."""
+    return load_target(_PROCESSOR) if target.kind == "ort" else target
+
+
 def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, say: Any) -> Database:
     """The layer database of a subject: the one in its folder, else built, and stored there.
 
@@ -155,53 +163,3 @@ def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, say: 
         database = build_layers(subject.layers, arrays, statistics, of_m=subject.of_m, progress=progress)
     database.save(path)
     return database
-
-
-def open_data(source: Any, settings: SparsifySettings, shape: tuple[int, ...] | None) -> Dataset:
-    """Data, split with the seed.
-
-    Args:
-        source: path, iterable, or data that are split already.
-        settings: normalisation and seed.
-        shape: of the model's input, without the batch; images of a folder are brought to it.
-    """
-    if isinstance(source, Dataset):
-        return source
-    image = shape is not None and len(shape) == 3 and isinstance(source, str | Path) and Path(source).is_dir()
-    return load_data(
-        source,
-        seed=settings.seed,
-        size=(shape[1], shape[2]) if image and shape else None,
-        channels=shape[0] if image and shape and shape[0] in (1, 3) else None,
-        mean=settings.mean,
-        std=settings.std,
-    )
-
-
-def _opened(settings: SparsifySettings, model: Any, data: Any) -> tuple[Model, Dataset]:
-    """Model and data: whichever knows the input's shape comes first."""
-    source = settings.data if data is None else data
-    if model is None and names_function(settings.model):
-        model = load_function(settings.model, Path(), "MODEL")()
-    if model is not None and not isinstance(model, Model):
-        split = open_data(source, settings, None)
-        return from_module(model, split.input_shape, name=_stem(settings.model)), split
-    if isinstance(model, Model):
-        return model, open_data(source, settings, _input_shape(model))
-    try:
-        opened = load_model(settings.model, None, None)
-    except InputError as error:
-        unknown = re.match(r"input '(.+)' has (the dynamic dimension|no shape)", error.what)
-        if unknown is None:
-            raise
-        split = open_data(source, settings, None)  # the data know the sizes that the file leaves open
-        return load_model(settings.model, {unknown[1]: (1, *split.input_shape)}, None), split
-    return opened, open_data(source, settings, _input_shape(opened))
-
-
-def _input_shape(model: Model) -> tuple[int, ...]:
-    return tuple((model.inputs[0].shape or ())[1:])
-
-
-def _stem(spec: str) -> str:
-    return re.sub(r"\W+", "-", spec).strip("-") or "network"
