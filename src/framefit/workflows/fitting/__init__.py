@@ -1,0 +1,1 @@
+"""The steps of ``framefit fit``: how a workload stands, measures that may help, what they do, and the proof."""

@@ -1,0 +1,144 @@
+"""Labelled data of a workload's models, and how accurate what became of a model is on them."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from framefit.core.fits import FinalAccuracy, FitSettings, FittedModel
+from framefit.core.model import Model
+from framefit.core.workload import ModelEntry, Workload
+from framefit.devices.predict import predictor
+from framefit.errors import InputError
+
+if TYPE_CHECKING:
+    from framefit.training.data import Dataset, Examples
+    from framefit.training.evaluate import Accuracy
+
+__all__ = ["Labelled", "opened"]
+
+
+def opened(entry: ModelEntry, path: str | Path | None = None) -> Model:
+    """A workload's model with its shapes fixed.
+
+    Args:
+        entry: its part of the workload, with an absolute path.
+        path: of what became of it, which holds what never changes already; default: the entry's.
+    """
+    constants = entry.constants if path is None or str(path) == entry.path else {}
+    return Model.load(path or entry.path, shapes=entry.shapes, constants=constants, name=entry.name)
+
+
+class Labelled:
+    """What is known about the accuracy of a workload's models.
+
+    Args:
+        settings: which data belong to which model.
+        workload: the user's, with absolute paths.
+
+    Raises:
+        InputError: data of a model that is not there or does not fit them, or data that fit no model or several.
+    """
+
+    def __init__(self, settings: FitSettings, workload: Workload) -> None:
+        self._seed = settings.seed
+        self._entries = {entry.name: entry for entry in workload.models}
+        self._sources = {name: source for name, source in settings.data.items() if name}
+        self._data: dict[str, Dataset] = {}
+        self._references: dict[str, tuple[float, float]] = {}
+        self.trains = importlib.util.find_spec("torch") is not None
+        for name in self._sources:
+            if name not in self._entries:
+                near = difflib.get_close_matches(name, self._entries, n=1)
+                raise InputError(
+                    f"no model {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                    where="--data",
+                    remedy=f"choose from {', '.join(self._entries)}",
+                )
+        if self.trains:
+            self._check(settings.data)
+
+    def lacks(self, name: str) -> str | None:
+        """What is missing to change a model and judge it, with the remedy; ``None``: nothing."""
+        if not self.trains:
+            return "needs pip install 'framefit[train]'"
+        return None if name in self._sources else f"needs labelled data: --data {name}=DATA"
+
+    def data(self, name: str) -> Dataset:
+        """A model's data, split with the seed."""
+        return self._data[name]
+
+    def original(self, name: str) -> Model:
+        """The user's own."""
+        return opened(self._entries[name])
+
+    def top1(self, name: str, model: Model) -> float:
+        """What became of a model, on the validation data of the original."""
+        return self._judged(model, self._data[name].validation).top1
+
+    def reference(self, name: str, *, trained: bool) -> float:
+        """What a model's accuracy on validation data is to be compared with.
+
+        A network that was trained on the validation data too is more accurate there than on new data, and loses that
+        when it is trained again without them. So of what was trained again no more is asked than the original
+        reaches on the test data. Those are touched by the user's own model here, not by anything that is chosen.
+
+        Args:
+            name: of the model.
+            trained: whether what is compared was trained again.
+        """
+        if name not in self._references:
+            model, data = opened(self._entries[name]), self._data[name]
+            self._references[name] = self._judged(model, data.validation).top1, self._judged(model, data.test).top1
+        seen, new = self._references[name]
+        return min(seen, new) if trained else seen
+
+    def final(self, fitted: FittedModel, path: Path) -> FinalAccuracy:
+        """What became of a model, on its test data."""
+        entry, test = self._entries[fitted.name], self._data[fitted.name].test
+        before, after = self._judged(opened(entry), test), self._judged(opened(entry, path), test)
+        return FinalAccuracy(top1=(before.top1, after.top1), interval=after.top1_interval, images=after.images)
+
+    @staticmethod
+    def _judged(model: Model, examples: Examples) -> Accuracy:
+        from framefit.training.evaluate import evaluate
+
+        return evaluate(predictor(model), examples)
+
+    def _check(self, given: Mapping[str, str]) -> None:
+        """Read the data, and find the model of those that no model is named for."""
+        if "" in given:
+            found = {name: self._fitting(name, given[""]) for name in self._entries if name not in self._sources}
+            fitting = [name for name, data in found.items() if data is not None]
+            if len(fitting) != 1:
+                which = f"fit {' and '.join(map(repr, fitting))}" if fitting else "fit no model of the workload"
+                raise InputError(
+                    f"the data {which}", where=given[""], remedy="say whose they are: --data MODEL=DATA, for each model"
+                )
+            self._sources[fitting[0]] = given[""]
+        from framefit.training.data import check_fits
+
+        for name, source in self._sources.items():
+            self._data[name] = self._read(name, source)
+            check_fits(self._data[name], opened(self._entries[name]))
+
+    def _fitting(self, name: str, source: str) -> Dataset | None:
+        """The data as a model reads them; ``None``: they do not fit it."""
+        from framefit.training.data import check_fits
+
+        model = opened(self._entries[name])
+        found = self._read(name, source)
+        try:
+            check_fits(found, model)
+        except InputError:
+            return None
+        return found
+
+    def _read(self, name: str, source: str) -> Dataset:
+        from framefit.workflows.classifiers import open_data
+
+        shape = opened(self._entries[name]).inputs[0].shape or ()
+        return open_data(source, tuple(shape[1:]), seed=self._seed)

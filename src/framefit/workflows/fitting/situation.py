@@ -1,0 +1,147 @@
+"""How a workload stands: its plan, what each model asks for and gets, and what would be if models were cheaper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from framefit.core.fits import ServedModel, Standing
+from framefit.core.timetable import Timetable
+from framefit.core.workload import Workload
+from framefit.devices.npu import NpuDevice
+from framefit.scheduling.beat import Beat
+from framefit.workflows.plan import Notify, Plan, again, plan
+from framefit.workflows.planning.demands import demands_of
+from framefit.workflows.planning.opening import usable_units
+
+__all__ = ["SERVED", "Situation", "standing_of"]
+
+SERVED = 0.98
+"""Part of the launches that frames ask for which counts as all: a timetable of at most 64 windows begins with idle
+units and ends with frames in flight, which costs up to 1/64 of what a run, that goes on, serves."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A workload, its plan and where that leaves it.
+
+    Attributes:
+        planned: at present; its workload has absolute paths.
+        margin_ratio: times what they take that launches are planned to take.
+        standing: of the plan.
+        notes: of planning.
+    """
+
+    planned: Plan
+    margin_ratio: float
+    standing: Standing
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, app: Path, workload: Workload, margin_ratio: float, notify: Notify) -> Situation:
+        """Plan a workload.
+
+        Args:
+            app: its file, for functions and messages.
+            workload: with absolute paths.
+            margin_ratio: times what they take that launches are planned to take.
+            notify: receives what is being done.
+
+        Raises:
+            InputError: see :func:`framefit.plan`.
+            DeviceError: likewise.
+        """
+        planned = plan(
+            app, workload=workload, priority_ratio=margin_ratio, background_ratio=margin_ratio, notify=notify
+        )
+        return cls(planned, margin_ratio, standing_of(planned))
+
+    @property
+    def workload(self) -> Workload:
+        """That it is about."""
+        return self.planned.workload
+
+    @property
+    def described(self) -> bool:
+        """Whether the target is a described device; else it is this machine."""
+        return isinstance(self.planned.device, NpuDevice)
+
+    def share_of_load(self, model: str) -> float:
+        """Part of all units' time that a model asks for."""
+        served = next(one for one in self.standing.models if one.name == model)
+        total = sum(one.duration_ns * one.asked_hz for one in self.standing.models)
+        return self.standing.load_ratio * served.duration_ns * served.asked_hz / total if total else 0.0
+
+    def if_model_took(self, model: str, ratio: float) -> float:
+        """The load if launches of a model took so many times as long."""
+        return self.standing.load_ratio - (1 - ratio) * self.share_of_load(model)
+
+    def what_if(
+        self, ratios: Mapping[str, float] | None = None, workload: Workload | None = None, *, notify: Notify
+    ) -> Standing:
+        """Where other durations, or another workload of the same models on the same device, would leave it.
+
+        Args:
+            ratios: model -> times what it takes now.
+            workload: with absolute paths; default: the present one.
+            notify: receives what is being done.
+        """
+        found = again(
+            self.planned,
+            workload=workload or self.workload,
+            priority_ratio=self.margin_ratio,
+            background_ratio=self.margin_ratio,
+            ratios=ratios,
+            explained=False,
+            notify=notify,
+        )
+        return standing_of(found)
+
+
+def standing_of(planned: Plan) -> Standing:
+    """What a plan's models ask for and get, and whether that is all of it.
+
+    A model asks for a launch for each frame of its stream, less those that ``every`` leaves out and as many at once
+    as ``frames`` says. Priority models have all of theirs where the plan is feasible.
+
+    Args:
+        planned: feasible or not.
+    """
+    timetable, workload = planned.timetable, planned.workload
+    demands = demands_of(planned.tasks, workload, planned.app)
+    beat = Beat(timetable.window_ns, 0, demands=demands, lengths_ns=timetable.lengths_ns)
+    models = tuple(
+        ServedModel(
+            name=model.name,
+            role=model.role,
+            duration_ns=model.duration_ns,
+            asked_hz=(asked := beat.arriving(model, timetable.models) * workload.beat_hz),
+            planned_hz=_planned_hz(timetable, model.name, workload.beat_hz, asked),
+        )
+        for model in timetable.models
+    )
+    units = usable_units(workload, planned.device, planned.app)
+    load = sum(model.duration_ns * model.asked_hz for model in models) / (1e9 * len(units))
+    short = [model for model in models if model.share_ratio < SERVED]
+    binding = timetable.binding_constraint
+    if timetable.feasible and short:
+        binding = "; ".join(
+            f"{model.name!r} gets {model.planned_hz:.4g} of {model.asked_hz:.4g} frames a second" for model in short
+        )
+    return Standing(
+        fits=timetable.feasible and not short,
+        feasible=timetable.feasible,
+        load_ratio=load,
+        worst_slack_ns=timetable.worst_slack_ns,
+        models=models,
+        binding=binding,
+    )
+
+
+def _planned_hz(timetable: Timetable, model: str, windows_hz: float, asked_hz: float) -> float:
+    if not timetable.feasible:
+        return 0.0
+    if timetable.model(model).role == "priority":
+        return asked_hz
+    return timetable.launches_of(model) / timetable.hyperperiod_windows * windows_hz
