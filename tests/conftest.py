@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,4 +35,40 @@ def shared_models(shared: Path) -> Path:
     folder = shared / "models"
     if not folder.is_dir():
         pytest.skip(f"no real models: {folder} is no folder (set FRAMEFIT_SHARED)")
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compiled segments, measurements and images of the tests stay out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FRAMEFIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def example() -> Callable[[str], ModuleType]:
+    """Imports an example by its name."""
+
+    def load(name: str) -> ModuleType:
+        path = Path(__file__).resolve().parents[1] / "examples" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(f"{name}_example", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def digits(example: Callable[[str], ModuleType], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``python examples/digits.py --network mlp -o digits`` writes; skipped without scikit-learn and PyTorch."""
+    pytest.importorskip("sklearn", reason="no digits without scikit-learn")
+    pytest.importorskip("torch", reason="the extra 'train' is not installed")
+    folder = tmp_path_factory.mktemp("examples") / "digits"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["digits.py", "--network", "mlp", "-o", str(folder)])
+        example("digits").main()
     return folder

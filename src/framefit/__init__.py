@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from framefit.workflows.demo import demo
     from framefit.workflows.doctor import doctor
     from framefit.workflows.estimate import estimate
+    from framefit.workflows.fit import fit
     from framefit.workflows.follow import follow
     from framefit.workflows.inject_loss import inject_loss
     from framefit.workflows.measure import measure
     from framefit.workflows.plan import Plan, plan
     from framefit.workflows.profile import profile
+    from framefit.workflows.report import write_report
     from framefit.workflows.rtl import rtl
     from framefit.workflows.run import run
     from framefit.workflows.runner import Runner
@@ -62,6 +64,7 @@ _HOME = {
     "compare_tables": "framefit.workflows.table",
     "doctor": "framefit.workflows.doctor",
     "estimate": "framefit.workflows.estimate",
+    "fit": "framefit.workflows.fit",
     "follow": "framefit.workflows.follow",
     "inject_loss": "framefit.workflows.inject_loss",
     "load_workload": "framefit.core.workload",
@@ -77,6 +80,7 @@ _HOME = {
     "table": "framefit.workflows.table",
     "targets": "framefit.workflows.targets",
     "treeify": "framefit.workflows.treeify",
+    "write_report": "framefit.workflows.report",
 }
 
 __all__ = [
@@ -100,6 +104,7 @@ __all__ = [
     "demo",
     "doctor",
     "estimate",
+    "fit",
     "follow",
     "inject_loss",
     "load_workload",
@@ -115,6 +120,7 @@ __all__ = [
     "table",
     "targets",
     "treeify",
+    "write_report",
 ]
 
 

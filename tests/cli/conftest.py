@@ -1,22 +1,13 @@
-"""A cache of their own for these tests, brief measurements, and the command line as a function."""
+"""Brief measurements, and the command line as a function."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from console import Framefit, framefit_in
 
 from workloads import measure_briefly, no_noise, write_models
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compiled segments and measurements of the tests stay out of the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FRAMEFIT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture

@@ -333,4 +333,6 @@ def test_the_demo_plans_and_runs(framefit: Framefit, tmp_path: Path) -> None:
     ended = framefit("demo", "-o", tmp_path / "demo", "--seconds", 1)
     assert ended.code == 0
     assert "run folder: " in ended.out
+    (page,) = Path("runs").glob("*/report.html")
+    assert f"report:     {page} (open it in a browser)" in ended.out
     assert {path.name for path in (tmp_path / "demo").iterdir()} >= {"detector.onnx", "depth.onnx", "app.toml"}

@@ -12,7 +12,7 @@ from rich.console import Console
 from framefit.core.files import write_record
 from framefit.core.rtl import CircuitCost, GroupCircuit, RtlReport
 from framefit.core.trees import Forest
-from framefit.report.rtl_view import rtl_view
+from framefit.report.terminal.rtl_view import rtl_view
 from trees_cases import random_ensemble
 
 

@@ -2,29 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
-import pytest
 from console import Framefit
-
-pytest.importorskip("sklearn")
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``mlp.onnx`` and ``digits.npz`` of the example."""
-    path = Path(__file__).resolve().parents[2] / "examples" / "digits.py"
-    spec = importlib.util.spec_from_file_location("digits_to_prune", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    folder = tmp_path_factory.mktemp("digits")
-    module.write_data(folder / "digits.npz", images=False)
-    module.write_network(module.mlp(), folder / "digits.npz", folder / "mlp.onnx")
-    return folder
 
 
 def test_half_of_the_cycles_cost_less_than_a_point(framefit: Framefit, digits: Path) -> None:
@@ -59,7 +40,8 @@ def test_exit_codes_tell_what_happened(framefit: Framefit, digits: Path) -> None
         ("sparsify", digits / "none.onnx", *given),
         ("sparsify", digits / "mlp.onnx", "--target", "vpu"),
         ("sparsify", digits / "mlp.onnx", "--data", digits / "mlp.onnx", "--target", "vpu", "-o", digits / "none"),
-        ("sparsify", digits / "mlp.onnx", "--data", digits / "digits.npz", "--target", "cpu", "-o", digits / "none"),
+        ("sparsify", digits / "mlp.onnx", *given[:2], "--target", "cpu", "--pattern", "unstructured"),
+        ("sparsify", digits / "mlp.onnx", *given, "--deploy-to", "vpuu"),
         ("sparsify", "--resume", digits),
     ):
         ended = framefit(*arguments)

@@ -74,6 +74,10 @@ class DeviceConformance(abc.ABC):
     def make(self, cache: Path, trace_events: int = 1 << 12) -> Device:
         """A device of at least one unit, with an event buffer of that many packets."""
 
+    def network(self) -> Model:
+        """Reads "image", gives "pooled"; its first three layers, or some of them, are fused."""
+        return small_network()
+
     @pytest.fixture
     def device(self, tmp_path: Path) -> Device:
         """With a cache of its own."""
@@ -86,7 +90,7 @@ class DeviceConformance(abc.ABC):
 
     def test_completion_is_on_the_devices_clock(self, device: Device) -> None:
         """A launch starts after it was submitted, ends after it started, and has ended when submit returns."""
-        model = small_network()
+        model = self.network()
         binding = device.compile(model, self.unit(device), "net").bind(arrays_for(model))
         before = device.clock.now_ns()
         for _ in range(3):
@@ -98,7 +102,7 @@ class DeviceConformance(abc.ABC):
 
     def test_bound_arrays_are_used_in_place(self, device: Device) -> None:
         """An output of fixed shape is the very array that was bound."""
-        model = small_network()
+        model = self.network()
         arrays = arrays_for(model)
         binding = device.compile(model, self.unit(device), "net").bind(arrays)
         device.submit(binding)
@@ -106,7 +110,7 @@ class DeviceConformance(abc.ABC):
 
     def test_segments_share_the_tensor_between_them(self, device: Device) -> None:
         """The first segment's output array can be bound as the second one's input."""
-        model = small_network()
+        model = self.network()
         parts = [model.segment(0, 2), model.segment(3, len(model.layers) - 1)]
         arrays = arrays_for(model) | arrays_for(parts[0]) | arrays_for(parts[1])
         bindings = [device.compile(p, self.unit(device), f"net.{i}").bind(arrays) for i, p in enumerate(parts)]
@@ -115,7 +119,7 @@ class DeviceConformance(abc.ABC):
 
     def test_events_are_pairs_in_order(self, device: Device) -> None:
         """Each launch leaves a START and an END of each operation in turn, between its completion's times."""
-        model = small_network()
+        model = self.network()
         handles = {label: device.compile(model, self.unit(device), label) for label in ("a", "b")}
         bindings = {label: handle.bind(arrays_for(model)) for label, handle in handles.items()}
         order = ["a", "b", "b", "a"]
@@ -142,7 +146,7 @@ class DeviceConformance(abc.ABC):
 
     def test_operations_name_layers(self, device: Device) -> None:
         """Each operation belongs to a layer of the segment, the last one to its last layer."""
-        model = small_network()
+        model = self.network()
         operations = device.compile(model, self.unit(device), "net").operations
         assert {operation.layer for operation in operations} <= {layer.name for layer in model.layers}
         assert operations[-1].layer == model.layers[-1].name
@@ -150,7 +154,7 @@ class DeviceConformance(abc.ABC):
 
     def test_reading_clears_the_events(self, device: Device) -> None:
         """A packet is handed out once; the kinds stay known, and a label compiled again keeps its ids."""
-        model = small_network()
+        model = self.network()
         first = device.compile(model, self.unit(device), "first").bind(arrays_for(model))
         device.submit(first)
         before = device.events()
@@ -167,7 +171,7 @@ class DeviceConformance(abc.ABC):
 
     def test_full_buffer_marks_and_counts_the_loss(self, tmp_path: Path) -> None:
         """Packets beyond the capacity are lost, counted and marked; after reading there is room again."""
-        model = small_network()
+        model = self.network()
         device = self.make(tmp_path)
         packets = 2 * len(device.compile(model, self.unit(device), "net").operations)
         room = 2 * packets + 2  # for two launches, and the beginning of a third one
@@ -188,12 +192,12 @@ class DeviceConformance(abc.ABC):
     def test_unknown_unit(self, device: Device) -> None:
         """A unit that the target does not have is refused by name."""
         with pytest.raises(DeviceError, match="no unit 'nowhere'"):
-            device.compile(small_network(), "nowhere", "net")
+            device.compile(self.network(), "nowhere", "net")
 
     @pytest.mark.parametrize("name", ["image", "pooled"])
     def test_missing_array(self, device: Device, name: str) -> None:
         """An input or output without an array is refused by name."""
-        model = small_network()
+        model = self.network()
         arrays = arrays_for(model)
         del arrays[name]
         with pytest.raises(DeviceError, match=f"no array for .*{name}"):
@@ -203,7 +207,7 @@ class DeviceConformance(abc.ABC):
     @pytest.mark.parametrize("change", ["shape", "dtype", "order"])
     def test_array_that_does_not_fit(self, device: Device, name: str, change: str) -> None:
         """An array of another shape or type, or one with gaps, is refused by name."""
-        model = small_network()
+        model = self.network()
         arrays = arrays_for(model)
         array = arrays[name]
         changed = {
@@ -217,7 +221,7 @@ class DeviceConformance(abc.ABC):
 
     def test_fusions_are_groups_of_nodes(self, device: Device) -> None:
         """Every group that is fused consists of two or more of the model's own nodes."""
-        model = small_network()
+        model = self.network()
         nodes = {node for layer in model.layers for node in layer.nodes}
         groups = device.fusions(model)
         assert groups

@@ -10,6 +10,7 @@ from framefit.core.model.builtin import BUILTIN
 from framefit.core.target import resolve_target
 from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.npu.work import LayerWork, layer_work
+from framefit.errors import InputError
 from framefit.latency.entry_work import entry_work, op_class, work_bytes, work_operations
 from networks import NETWORKS
 
@@ -42,6 +43,14 @@ def test_shapes_that_depend_on_data_are_unknown() -> None:
     """A configuration without sizes says so, instead of pricing nothing."""
     work = entry_work("NonZero", {"inputs": ["1x4 float32"], "weights": [], "outputs": ["? int64"], "fused": []})
     assert work.method == "unknown"
+
+
+@pytest.mark.parametrize(("op", "shape"), [("Conv", "1x..x8x8 float32"), ("Conv", "1 float32"), ("LSTM", "1 float32")])
+def test_what_is_no_layer_is_refused(op: str, shape: str) -> None:
+    """With its operator; a table that was changed by hand prices nothing wrongly."""
+    configuration = {"inputs": [shape], "weights": [shape], "outputs": ["1x8x8x8 float32"], "fused": []}
+    with pytest.raises(InputError, match="no layer is configured like this"):
+        entry_work(op, configuration)
 
 
 def test_classes_of_operators() -> None:

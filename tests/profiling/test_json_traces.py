@@ -102,6 +102,12 @@ def test_what_is_odd_is_left_out_and_told(odd: Any, said: str) -> None:
     assert any(said in one for one in warnings)
 
 
+def test_half_a_character_is_replaced() -> None:
+    """Names come from JSON that no file could hold as it is."""
+    packets, _ = chrome([event("X", 1, "a\ud800", dur=1) | {"args": {"\ud800": "\udfff"}}, 7])
+    assert {kind for _, kind, _, _ in packets} == {"a?"}
+
+
 @pytest.mark.parametrize("text", ["[]", "{}", "[[[[", "[" * 100_000, '{"traceEvents": 3}', "[1, 2]", '[{"ph": "M"}]'])
 def test_what_holds_no_events_is_refused(text: str) -> None:
     """One clear error."""

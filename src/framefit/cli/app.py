@@ -12,10 +12,12 @@ from framefit.cli import (
     demo,
     doctor,
     estimate,
+    fit,
     inject_loss,
     measure,
     plan,
     profile,
+    report,
     rtl,
     run,
     simulate,
@@ -41,10 +43,12 @@ app.command("cycles")(cycles.cycles)
 app.command("measure")(measure.measure)
 app.command("estimate")(estimate.estimate)
 app.command("table")(table.table)
+app.command("fit")(fit.fit)
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.command("simulate")(simulate.simulate)
 app.command("profile")(profile.profile)
+app.command("report")(report.report)
 app.command("inject-loss")(inject_loss.inject_loss)
 app.command("sparsify")(sparsify.sparsify)
 app.command("treeify")(treeify.treeify)

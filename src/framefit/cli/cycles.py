@@ -59,6 +59,6 @@ def cycles(
     if json:
         show_json(report)
     else:
-        from framefit.report.cycle_table import cycles_view
+        from framefit.report.terminal.cycle_table import cycles_view
 
         show(cycles_view(report))

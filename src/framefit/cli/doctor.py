@@ -22,6 +22,6 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print only JSON.")
     if json:
         show_json(report)
     else:
-        from framefit.report.doctor_table import doctor_view
+        from framefit.report.terminal.doctor_table import doctor_view
 
         show(doctor_view(report))

@@ -58,6 +58,6 @@ def estimate(
     if json:
         show_json(found)
     else:
-        from framefit.report.latency_tables import estimate_view
+        from framefit.report.terminal.latency_tables import estimate_view
 
         show(estimate_view(found))

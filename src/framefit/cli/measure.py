@@ -127,7 +127,7 @@ def measure(
     if json:
         show_json(table)
     else:
-        from framefit.report.latency_tables import table_view
+        from framefit.report.terminal.latency_tables import table_view
 
         lost = (f"not measured: {one.op} ({', '.join(one.layers)}): {one.reason}" for one in table.unmeasured)
         show(table_view(table), *lost)

@@ -61,7 +61,7 @@ def plan(
         progress.end()
     timetable = planned.timetable
     if page is not None:
-        from framefit.report.plan_page import write_plan_page
+        from framefit.report.pages.plan import write_plan_page
 
         write_plan_page(page, timetable, planned.workload, title=app.name, force=force)
     if json:
@@ -76,9 +76,9 @@ def plan(
 
 def _view(timetable: Timetable, workload: Workload, *, explain: bool) -> RenderableType:
     if explain:
-        from framefit.report.explained_view import explained_view
+        from framefit.report.terminal.explained_view import explained_view
 
         return explained_view(timetable, workload)
-    from framefit.report.plan_tables import plan_view
+    from framefit.report.terminal.plan_tables import plan_view
 
     return plan_view(timetable)

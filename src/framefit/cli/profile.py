@@ -101,7 +101,7 @@ def profile(
         show_json(found.profile)
         return
     from framefit.report.profile_notes import audit_notes
-    from framefit.report.profile_tables import profile_view
+    from framefit.report.terminal.profile_tables import profile_view
 
     assert found.folder is not None
     certificate = found.profile.certificate
@@ -125,7 +125,7 @@ def _follow(trace: Path, program: Path | None, confidence: float, *, json: bool)
     if json:
         _line(found)
     else:
-        from framefit.report.profile_tables import profile_view
+        from framefit.report.terminal.profile_tables import profile_view
 
         show(profile_view(found))
     if interrupt.asked:

@@ -75,7 +75,7 @@ def rtl(
     if json:
         show_json(done.report)
     else:
-        from framefit.report.rtl_view import rtl_view
+        from framefit.report.terminal.rtl_view import rtl_view
 
         show(rtl_view(done.report), f"\nresult: {done.folder}")
 

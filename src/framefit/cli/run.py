@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Interrupt", "play", "run", "show_run"]
 
 
-_MOST_WINDOWS = 32  # that the picture is drawn from; it shows fewer
+_SHOWN_WINDOWS = 8
+_DRAWN_FROM = 32  # windows: what began in those shown may end later
 
 
 class Interrupt:
@@ -122,24 +123,27 @@ def play(workflow: Callable[..., RunResult], max_miss_ratio: float, *, json: boo
 
 def show_run(result: RunResult) -> None:
     """Figures, a picture, and where the files lie."""
-    from framefit.report.picture import terminal_picture
+    from framefit.report.pictures.cells import terminal_picture
+    from framefit.report.pictures.rows import run_rows
     from framefit.report.profile_notes import run_notes
-    from framefit.report.tables import metrics_view
+    from framefit.report.terminal.run_view import metrics_view
 
     notes = [] if result.profile is None else run_notes(result.profile, result.metrics.windows)
     priority = [model.name for model in result.metrics.models if model.role == "priority"]
-    seen, launches, releases = result.part(0, _MOST_WINDOWS)
+    seen, launches, releases = result.part(0, _DRAWN_FROM)
+    rows = run_rows(
+        seen,
+        result.seen_program,
+        launches,
+        releases,
+        priority,
+        reserved_ns=result.timetable.first_reserved_ns,
+        overhang_ns=result.timetable.overhang_ns,
+        windows=_SHOWN_WINDOWS,
+    )
     show(
         metrics_view(result.metrics),
-        terminal_picture(
-            seen,
-            result.seen_program,
-            launches,
-            releases,
-            priority,
-            reserved_ns=result.timetable.first_reserved_ns,
-            overhang_ns=result.timetable.overhang_ns,
-        ),
+        terminal_picture(rows),
         *(f"note: {warning}" for warning in result.warnings),
         *(f"profile: {note}" for note in notes),
         f"run folder: {result.folder}\n"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from framefit.core.files import Record
 
-__all__ = ["Progress", "parse_constant", "parse_shape", "show", "show_json"]
+__all__ = ["Progress", "parse_constant", "parse_numbers", "parse_shape", "show", "show_json"]
 
 _CLEAR = "\r\x1b[2K"
 _REFRESH_S = 0.25
@@ -94,3 +94,13 @@ def parse_constant(text: str) -> tuple[str, float]:
         return name, float(number) if name else float("")
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no number; write INPUT=16000", param_hint="--constant") from None
+
+
+def parse_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
+    """``0.49,0.48,0.45`` as given to ``option``."""
+    if text is None:
+        return None
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} are no numbers; write 0.49,0.48,0.45", param_hint=option) from None

@@ -44,7 +44,7 @@ def table(
         if json:
             show_json(compared)
         else:
-            from framefit.report.latency_tables import comparison_view
+            from framefit.report.terminal.latency_tables import comparison_view
 
             show(comparison_view(compared))
         return
@@ -55,6 +55,6 @@ def table(
     if json:
         show_json(found)
     else:
-        from framefit.report.latency_tables import table_view
+        from framefit.report.terminal.latency_tables import table_view
 
         show(table_view(found))

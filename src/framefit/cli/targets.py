@@ -36,7 +36,7 @@ def targets(
         if json:
             show_json(listed)
         else:
-            from framefit.report.target_tables import targets_view
+            from framefit.report.terminal.target_tables import targets_view
 
             show(targets_view(listed))
         return
@@ -44,6 +44,6 @@ def targets(
     if json:
         show_json(target)
     else:
-        from framefit.report.target_tables import target_view
+        from framefit.report.terminal.target_tables import target_view
 
         show(target_view(target, notes))

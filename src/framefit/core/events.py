@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from framefit.core.arrays import read_arrays
 from framefit.core.files import Record, write_whole
-from framefit.core.program import read_arrays
 from framefit.errors import InputError
 
 __all__ = ["Event", "EventType", "Trace", "TraceLoss", "TraceMeta", "unwrapped_ns"]
@@ -58,6 +58,16 @@ class TraceMeta(Record, kw_only=True):
     lost_events: int | None = None
     overwritten_events: int = 0
 
+    def __post_init__(self) -> None:
+        if self.resolution_ns < 1:
+            raise ValueError(f"resolution_ns must be at least 1, is {self.resolution_ns}")
+        if self.wrap_bits is not None and not 1 <= self.wrap_bits <= 64:
+            raise ValueError(f"wrap_bits must be 1 to 64, is {self.wrap_bits}")
+        for key in ("buffer_events", "drain_rate_hz", "lost_events", "overwritten_events"):
+            value = getattr(self, key)
+            if value is not None and not 0 <= value < 1 << 63:
+                raise ValueError(f"{key} must not be negative, is {value}")
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -86,6 +96,8 @@ class Trace:
         shapes = {np.shape(array) for array in (self.time_ns, self.id, self.type, self.core, self.operation)}
         if len(shapes) > 1 or len(min(shapes)) != 1:
             raise ValueError(f"event arrays need one length, have shapes {sorted(shapes)}")
+        if np.ndim(self.loss_after) != 1:
+            raise ValueError(f"loss_after is a list of positions, has {np.ndim(self.loss_after)} dimensions")
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -114,7 +126,7 @@ class Trace:
                 type=arrays["type"],
                 core=arrays["core"],
                 operation=arrays.get("operation", np.full(np.shape(arrays["id"]), -1, np.int64)),
-                kinds=tuple(str(kind) for kind in arrays["kinds"]),
+                kinds=_names(arrays["kinds"]),
                 loss_after=arrays.get("loss_after", np.zeros(0, np.int64)),
                 meta=msgspec.json.decode(str(arrays.get("meta", "{}")), type=TraceMeta),
             )
@@ -135,6 +147,12 @@ class Trace:
                 loss_after=self.loss_after,
                 meta=np.asarray(msgspec.json.encode(self.meta).decode()),
             )
+
+
+def _names(array: npt.NDArray[np.str_]) -> tuple[str, ...]:
+    if array.ndim != 1:
+        raise ValueError(f"kinds is a list of names, has {array.ndim} dimensions")
+    return tuple(array.tolist())
 
 
 def unwrapped_ns(time_ns: npt.NDArray[np.int64], meta: TraceMeta) -> npt.NDArray[np.int64]:

@@ -11,12 +11,13 @@ import contextlib
 import difflib
 import functools
 import os
+import re
 import shutil
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import IO, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -27,6 +28,8 @@ __all__ = [
     "cache_folder",
     "check_folder",
     "from_data",
+    "from_text",
+    "is_file_name",
     "read_bytes",
     "read_record",
     "to_json",
@@ -36,6 +39,11 @@ __all__ = [
 ]
 
 R = TypeVar("R", bound="Record")
+
+_MANY_DIGITS = re.compile(rb"\d{19}")  # of whole numbers with more than 63 bits
+_LONG_KEY = re.compile(
+    rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){100}"
+)  # of TOML: tomllib takes its length squared
 
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
@@ -123,14 +131,43 @@ def read_record(path: str | Path, kind: type[R]) -> R:
         InputError: missing, unreadable, malformed or not of this kind.
     """
     path = Path(path)
-    raw = read_bytes(path)
-    decode = msgspec.toml.decode if path.suffix == ".toml" else msgspec.json.decode
+    return from_text(read_bytes(path), kind, path, form="TOML" if path.suffix == ".toml" else "JSON")
+
+
+def from_text(raw: bytes, kind: type[R], where: str | Path, *, form: Literal["JSON", "TOML"] = "JSON") -> R:
+    """Read JSON or TOML as ``kind``.
+
+    Args:
+        raw: the text.
+        kind: the record to make of it.
+        where: the file, for messages.
+        form: of the text.
+
+    Raises:
+        InputError: malformed, nested too deeply, or not of this kind.
+    """
     try:
-        data = decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        form = "TOML" if path.suffix == ".toml" else "JSON"
-        raise InputError(f"not valid {form}: {error}", where=path, remedy="correct the file") from error
-    return from_data(data, kind, path)
+        if form == "TOML" and _LONG_KEY.search(raw):
+            raise ValueError("a key of more than 100 parts")
+        data = msgspec.toml.decode(raw) if form == "TOML" else msgspec.json.decode(raw)
+        if form == "TOML" or _MANY_DIGITS.search(raw):
+            _check_integers(data)
+        return from_data(data, kind, where)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # of the text, its encoding, its depth
+        raise InputError(f"not valid {form}: {error}", where=where, remedy="correct the file") from error
+
+
+def _check_integers(data: Any) -> None:
+    """Raises: ValueError: a whole number that no array can hold."""
+    if isinstance(data, int) and data.bit_length() > 63:
+        raise ValueError(f"a whole number of {data.bit_length()} bits, where 63 are the most")
+    for item in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        _check_integers(item)
+
+
+def is_file_name(text: str) -> bool:
+    """Whether it names something in one folder: no path that leads elsewhere."""
+    return text not in ("", ".", "..") and not set(text) & set("/\\\0")
 
 
 def read_bytes(path: str | Path) -> bytes:
@@ -143,8 +180,9 @@ def read_bytes(path: str | Path) -> bytes:
         return Path(path).read_bytes()
     except FileNotFoundError:
         raise InputError("no such file", where=path, remedy="check the path") from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=path, remedy="check the file") from error
+    except (OSError, ValueError) as error:  # the latter: no path at all
+        what = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot be read: {what}", where=path, remedy="check the file") from error
 
 
 def to_json(record: Record) -> str:

@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 _Z90 = 1.6448536269514722  # half a 90 % interval of a normal distribution, in standard deviations
+_MOST_SPREAD = 100.0  # of a ratio, relative: beyond it nothing is known anyway, and its exponential has no number
 
 Value = bool | int | float | str | list[bool | int | float | str | None] | None
 
@@ -307,6 +308,7 @@ def compared(here: LatencyTable, there: LatencyTable) -> TableComparison:
         if entry.latency_ns > 0 and other.latency_ns > 0:
             ratio = other.latency_ns / entry.latency_ns
             spread = math.hypot(entry.deviation_ns / entry.latency_ns, other.deviation_ns / other.latency_ns)
+            spread = min(spread, _MOST_SPREAD)
             interval = ratio * math.exp(-_Z90 * spread), ratio * math.exp(_Z90 * spread)
         entries.append(
             EntryComparison(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.files import Record, read_record, write_record, write_whole
+from framefit.core.arrays import read_arrays
+from framefit.core.files import Record, is_file_name, read_record, write_record, write_whole
 from framefit.core.latency_table import Value
 from framefit.errors import InputError
 
-__all__ = ["Group", "Launches", "Operation", "Program", "ProgramUnit", "RuleOffsets", "SegmentProgram", "read_arrays"]
+__all__ = ["Group", "Launches", "Operation", "Program", "ProgramUnit", "RuleOffsets", "SegmentProgram"]
 
 
 class Operation(Record, kw_only=True):
@@ -95,6 +94,10 @@ class Program(Record, kw_only=True):
     launches: str | None = None
     repeats: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.launches is not None and not is_file_name(self.launches):
+            raise ValueError(f"launches must be the name of a file beside it, is {self.launches!r}")
+
 
 @dataclass(frozen=True)
 class Launches:
@@ -137,46 +140,6 @@ class Launches:
         """Write ``launches.npz``, whole or not at all."""
         with write_whole(path, force=force) as file:
             np.savez(file, program=self.program, window=self.window, frame=self.frame, submit_ns=self.submit_ns)
-
-
-def read_arrays(
-    path: str | Path, dtypes: dict[str, str], optional: dict[str, str] | None = None
-) -> dict[str, npt.NDArray[Any]]:
-    """The named arrays of an ``.npz``, converted where no value changes; pickles are refused.
-
-    Args:
-        path: the archive.
-        dtypes: name -> dtype of each array that has to be there.
-        optional: the same for arrays that may be absent; they are then absent in the result.
-
-    Raises:
-        InputError: missing file or array, damaged archive, wrong kind of array.
-    """
-    try:
-        with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            missing = [name for name in dtypes if name not in archive.files]
-            if missing:
-                raise InputError(
-                    f"array {missing[0]!r} is missing; it has: {', '.join(archive.files)}",
-                    where=path,
-                    remedy="check that this is the right file",
-                )
-            wanted = dtypes | (optional or {})
-            return {name: _converted(archive, name, wanted[name]) for name in wanted if name in archive.files}
-    except FileNotFoundError:
-        raise InputError("no such file", where=path, remedy="check the path") from None
-    except InputError:
-        raise
-    except Exception as error:  # zip, header and value errors of a damaged file have no common class
-        raise InputError(f"not a readable .npz: {error}", where=path, remedy="check the file") from error
-
-
-def _converted(archive: Mapping[str, npt.NDArray[Any]], name: str, dtype: str) -> npt.NDArray[Any]:
-    array = archive[name]
-    converted = array.astype(dtype, casting="same_kind" if array.size else "unsafe")
-    if array.dtype.kind in "iu" and not np.array_equal(converted, array):
-        raise ValueError(f"array {name!r} holds values that do not fit {converted.dtype}")
-    return converted
 
 
 def read_program(path: str | Path) -> tuple[Program, Launches | None]:

@@ -10,7 +10,6 @@ import difflib
 import functools
 import math
 import os
-import struct
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,16 +46,18 @@ BUILTIN_TARGETS = ("vpu", "micro-npu", "vpu-two-queues", "meteor-lake", "edge-8"
 
 PRECISIONS = {"int4": 4, "int8": 8, "int16": 16, "fp16": 16, "bf16": 16, "fp32": 32}  # bits
 _BITS = (1, 2, 4, 8, 16, 32)
+_MOST = 1e15  # of any figure: what is made of thousands of them fits 64 bits
+_PACKET = "<qihBx"  # of raw streams: time_ns, id, core, type, pad
 
 
 def _positive(key: str, value: float | None) -> None:
-    if value is not None and not 0 < value < math.inf:
-        raise ValueError(f"{key} must be greater than 0, is {value}")
+    if value is not None and not 0 < value <= _MOST:
+        raise ValueError(f"{key} must be greater than 0 and at most {_MOST:g}, is {value}")
 
 
 def _not_negative(key: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{key} must not be negative, is {value}")
+    if not 0 <= value <= _MOST:
+        raise ValueError(f"{key} must not be negative, and at most {_MOST:g}, is {value}")
 
 
 def _ratio(key: str, value: float) -> None:
@@ -331,7 +332,7 @@ class TraceUnit(Record, kw_only=True):
     time_bits: int | None = None
     loss_markers: bool = True
     operations: bool = False
-    packet_format: str = "<qihBx"
+    packet_format: str = _PACKET
 
     def __post_init__(self) -> None:
         for key in ("buffer_events", "drain_rate_hz", "resolution_ns"):
@@ -349,10 +350,8 @@ class TraceUnit(Record, kw_only=True):
                         raise ValueError(
                             f"combinations.{combination}: no event {kind!r}; there are {', '.join(self.events)}"
                         )
-        try:
-            struct.calcsize(self.packet_format)
-        except struct.error as error:
-            raise ValueError(f"packet_format {self.packet_format!r}: {error}") from None
+        if self.packet_format != _PACKET:
+            raise ValueError(f"packet_format {self.packet_format!r} is not supported yet: packets are {_PACKET!r}")
 
     @property
     def selected_kinds(self) -> tuple[str, ...] | None:
@@ -405,6 +404,8 @@ class Variation(Record, kw_only=True):
         for key in ("sigma_ratio", "most_ratio", "stall_rate_hz", "stall_ns", "drift_ratio"):
             _not_negative(key, getattr(self, key))
         _positive("drift_period_ms", self.drift_period_ms)
+        if self.sigma_ratio > 1:
+            raise ValueError(f"sigma_ratio must be at most 1, is {self.sigma_ratio}")
         if self.drift_ratio >= 1:
             raise ValueError(f"drift_ratio must be below 1, is {self.drift_ratio}")
 

@@ -36,6 +36,8 @@ OnError = Literal["retry", "skip", "stop"]
 OnNan = Literal["flag", "drop", "ignore"]
 IMPLICIT_STREAM = "synthetic"  # the stream of a workload that names none
 _MOST_PATTERN = 1000  # windows until the values of `every` repeat
+_MOST_FRAMES = 10_000  # at once, or in a queue: as many as windows that bounds on ages look ahead
+_LEAST, _MOST = 1e-6, 1e9  # Hz, ms and s: nanoseconds of windows, and of thousands of them, fit 64 bits
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
@@ -68,8 +70,9 @@ class Schedule(Record, kw_only=True):
     def __post_init__(self) -> None:
         if not 0.5 <= self.quantile < 1:
             raise ValueError(f"quantile must be at least 0.5 and below 1, is {self.quantile}")
-        if self.guard_ms is not None and self.guard_ms < 0:
-            raise ValueError(f"guard_ms must not be negative, is {self.guard_ms}")
+        if self.guard_ms is not None and not 0 <= self.guard_ms <= _MOST:
+            what = "must not be negative" if self.guard_ms < 0 else f"must be at most {_MOST:g}"
+            raise ValueError(f"guard_ms {what}, is {self.guard_ms}")
         if self.num_priority is not None and self.num_priority < 0:
             raise ValueError(f"num_priority must not be negative, is {self.num_priority}")
         if self.num_priority is not None and self.priority_threshold is not None:
@@ -119,8 +122,7 @@ class StreamEntry(Record, kw_only=True):
             _need_positive("rates_hz", rate_hz)
         if any(later <= earlier for earlier, later in itertools.pairwise(after)):
             raise ValueError(f"changes must be in order of after_s, come after {after}")
-        if self.queue < 1:
-            raise ValueError(f"queue must be at least 1, is {self.queue}")
+        _need_few("queue", self.queue)
         if self.shape is not None and any(size < 1 for size in self.shape):
             raise ValueError(f"shape must be positive, is {list(self.shape)}")
 
@@ -198,8 +200,7 @@ class ModelEntry(Record, kw_only=True):
     def __post_init__(self) -> None:
         _need_positive("deadline_ms", self.deadline_ms)
         for key in ("frames", "aggregate", "every"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key} must be at least 1, is {getattr(self, key)}")
+            _need_few(key, getattr(self, key))
         if self.postprocess is not None and not names_function(self.postprocess):
             raise ValueError(f'postprocess must read "module:function", is {self.postprocess!r}')
 
@@ -348,8 +349,24 @@ def names_function(text: str) -> bool:
 
 
 def _need_positive(key: str, value: float | None) -> None:
-    if value is not None and not 0 < value < float("inf"):
+    if value is not None and not 0 < value < math.inf:
         raise ValueError(f"{key} must be greater than 0, is {value}")
+    if value is not None and not _LEAST <= value <= _MOST:
+        raise ValueError(f"{key} must be {_LEAST:g} to {_MOST:g}, is {value}")
+
+
+def _need_few(key: str, frames: int) -> None:
+    if not 1 <= frames <= _MOST_FRAMES:
+        what = "at least 1" if frames < 1 else f"at most {_MOST_FRAMES}"
+        raise ValueError(f"{key} must be {what}, is {frames}")
+
+
+def _is_file(path: str) -> bool:
+    """Whether there is one; a name that no file can have names none."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _grids(workload: Workload, path: Path) -> list[Grid]:
@@ -386,9 +403,9 @@ def load_workload(path: str | Path) -> Workload:
         for o in workload.outputs
     )
     for index, model in enumerate(models):
-        if not Path(model.path).is_file():
+        if not _is_file(model.path):
             raise InputError(f"$.models[{index}].path: no such file {model.path}", where=path, remedy="check the path")
     table = None if workload.table is None else str(folder / workload.table)
-    if table is not None and not Path(table).is_file():
+    if table is not None and not _is_file(table):
         raise InputError(f"$.table: no such file {table}", where=path, remedy="check the path, or leave the key out")
     return msgspec.structs.replace(workload, table=table, models=models, streams=streams, outputs=outputs)

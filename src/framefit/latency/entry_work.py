@@ -15,6 +15,7 @@ from framefit.core.latency_table import Value
 from framefit.core.model import Layer, Node, Operand, TensorInfo
 from framefit.core.model.nodes import Attribute
 from framefit.devices.npu.work import LayerWork, dtype_bits, layer_work
+from framefit.errors import InputError
 
 __all__ = ["entry_work", "op_class", "work_bytes", "work_operations"]
 
@@ -40,7 +41,22 @@ def entry_work(op: str, configuration: Mapping[str, Value]) -> LayerWork:
 
     Returns:
         Work; its ``method`` is "unknown" where a shape is not in the configuration.
+
+    Raises:
+        InputError: no layer is like that.
     """
+    try:
+        return layer_work(*_described(op, configuration))
+    except (ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError) as error:
+        raise InputError(
+            f"no layer is configured like this: {error}",
+            where=f"table entry {op!r}",
+            remedy="remove the entry, and measure it again",
+        ) from error
+
+
+def _described(op: str, configuration: Mapping[str, Value]) -> tuple[Layer, list[Node]]:
+    """The layer that an entry is of, and its nodes."""
     ops = op.split("+")
     read = [_operand(f"input {i}", text, constant=False) for i, text in enumerate(_texts(configuration, "inputs"))]
     fixed = [_operand(f"weight {i}", text, constant=True) for i, text in enumerate(_texts(configuration, "weights"))]
@@ -69,7 +85,7 @@ def entry_work(op: str, configuration: Mapping[str, Value]) -> LayerWork:
         parameter_bytes=sum(_count(one) * dtype_bits(one.stored_dtype) // 8 for one in fixed),
         macs=0,
     )
-    return layer_work(layer, nodes)
+    return layer, nodes
 
 
 def op_class(work: LayerWork) -> str:

@@ -121,6 +121,8 @@ def _event(data: Any) -> JsonEvent | None:
 
     def field(name: str, *types: type) -> Any:
         value = data.get(name)
+        if isinstance(value, str):
+            value = value.encode("utf-8", "replace").decode()  # half a character, which no file could hold
         return value if isinstance(value, types) and not isinstance(value, bool) else None
 
     arguments = data.get("args")
@@ -132,7 +134,7 @@ def _event(data: Any) -> JsonEvent | None:
         dur=field("dur", int, float),
         pid=field("pid", int, str),
         tid=field("tid", int, str),
-        args=msgspec.Raw(msgspec.json.encode(arguments)) if isinstance(arguments, dict) else None,
+        args=msgspec.Raw(json.dumps(arguments).encode()) if isinstance(arguments, dict) else None,
     )
 
 

@@ -92,7 +92,14 @@ def plan(
 
 
 def again(
-    planned: Plan, *, workload: Workload, priority_ratio: float = 1.0, background_ratio: float = 1.0, notify: Notify
+    planned: Plan,
+    *,
+    workload: Workload,
+    priority_ratio: float = 1.0,
+    background_ratio: float = 1.0,
+    ratios: Mapping[str, float] | None = None,
+    explained: bool = True,
+    notify: Notify,
 ) -> Plan:
     """Plan on the same device for other conditions; what was measured is not measured again.
 
@@ -101,6 +108,8 @@ def again(
         workload: with absolute paths.
         priority_ratio: see :func:`plan`.
         background_ratio: likewise.
+        ratios: model -> times what else it would take: were it cheaper, for example.
+        explained: say what binds and what would help where it does not fit.
         notify: receives what is being done.
     """
     store = MeasurementStore(workload.providers)
@@ -108,7 +117,7 @@ def again(
         planner = _Planner(
             planned.app, workload, planned.device, planned.core, store, notify, in_real_time=planned.in_real_time
         )
-        return planner.plan(priority_ratio, background_ratio)
+        return planner.plan(priority_ratio, background_ratio, ratios, explained=explained)
 
 
 def retimed(planned: Plan, workload: Workload, notify: Notify) -> Timetable:
@@ -162,7 +171,14 @@ class _Planner:
             self.costs = ModelledCosts(device, first.wake_ups() if in_real_time else (0,))
             self.unit_costs = dict.fromkeys(self.units, self.costs)
 
-    def plan(self, priority_ratio: float, background_ratio: float) -> Plan:
+    def plan(
+        self,
+        priority_ratio: float,
+        background_ratio: float,
+        ratios: Mapping[str, float] | None = None,
+        *,
+        explained: bool = True,
+    ) -> Plan:
         """The plan, feasible or not."""
         self.notify("loading models")
         wired = wire(self.workload, self.app)
@@ -174,10 +190,11 @@ class _Planner:
         tasks = self._ranked(tasks, placing.whole(tasks))
         for task in tasks:
             task.ratio = priority_ratio if task.priority else background_ratio
+            task.ratio *= (ratios or {}).get(task.name, 1.0)
         beat = self._beat(tasks)
         tasks, timetable = self._placed(placing, tasks, beat)
         if not timetable.feasible:
-            timetable = placing.explained(timetable, tasks, beat)
+            timetable = placing.explained(timetable, tasks, beat) if explained else timetable
         elif placing.compiles:
             self.notify("verifying the segments' outputs")
             timetable = compared(timetable, tasks)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from framefit.core.files import check_folder, write_record, write_whole_folder
+from framefit.core.files import check_folder, is_file_name, write_record, write_whole_folder
 from framefit.core.rtl import CircuitCost, CoreKind, GroupCircuit, RtlReport
 from framefit.core.trees import Ensemble, Forest, read_forest
 from framefit.errors import DeviceError, InputError
@@ -116,7 +116,7 @@ def rtl(
 
 def _name(trees: str | Path | Forest) -> str:
     if isinstance(trees, Forest):
-        return trees.model
+        return Path(trees.model).name
     return Path(trees).resolve().name.split(".")[0]
 
 
@@ -153,8 +153,8 @@ def _chosen(forest: Forest, group: str | None) -> tuple[Ensemble, ...]:
     if group is not None and group not in names:
         raise InputError(f"no group {group!r}", remedy=f"choose from {', '.join(names)}")
     chosen = tuple(e for e in forest.ensembles if group in (None, e.name))
-    folders = [Path(e.name).name for e in chosen]
-    if len(chosen) > 1 and (folders != [e.name for e in chosen] or len(set(folders)) < len(folders)):
+    folders = {e.name for e in chosen if is_file_name(e.name) and e.name != _MARK}
+    if len(chosen) > 1 and len(folders) < len(chosen):
         raise InputError(
             f"groups {', '.join(names)} cannot be names of folders", remedy="choose one of them with --group"
         )

@@ -134,14 +134,14 @@ def test_damaged_file(tmp_path: Path, share: float) -> None:
     path = stored(tmp_path, x=np.zeros((5, 3, 4)))
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(InputError, match=r"frames\.npz cannot be read"):
+    with pytest.raises(InputError, match=r"frames\.npz: not a readable \.npz"):
         open_stream(entry(path), 0)
 
 
 def test_missing_file(tmp_path: Path) -> None:
     """A missing file is refused by name, for its frames and for their shape."""
     for read in (lambda given: open_stream(given, 0), frame_shape):
-        with pytest.raises(InputError, match=r"no such file .*gone\.npz"):
+        with pytest.raises(InputError, match=r"gone\.npz: no such file"):
             read(entry(tmp_path / "gone.npz"))
 
 

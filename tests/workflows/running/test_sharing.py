@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import framefit
-from framefit.core.model import GraphBuilder
 from framefit.core.workload import load_workload
 from framefit.errors import InputError
 from framefit.workflows.runner import Runner
@@ -19,7 +15,6 @@ from framefit.workflows.running.sharing import Shared, shared
 from workloads import write_app, write_models, write_target
 
 IMAGES = np.random.default_rng(1).standard_normal((6, 3, 16, 16)).astype(np.float32)
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "embedding.md"
 
 
 @pytest.fixture
@@ -143,27 +138,3 @@ def test_both_get_their_results_and_the_model_runs_once(folder: Path) -> None:
     launched = [programs[index].model for index in runner.result().launches.program]
     assert launched.count("small") == len(IMAGES)
     assert set(launched) == {"small", "chain"}
-
-
-# The guide --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", range(3))
-def test_the_examples_of_the_guide_run(
-    number: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As they are printed, in virtual time, with the models that they name."""
-    for name in ("face", "depth"):
-        b = GraphBuilder(name, 1)
-        x = b.conv(b.input("image", (1, 3, 16, 16)), 8, activation="Relu")
-        b.output(b.op("GlobalAveragePool", x), "boxes")
-        b.build().save(folder / f"{name}.onnx", force=True)
-    app(folder, "other", priority=["depth"], background=())
-    app(folder, "app", priority=["face"], background=["depth"])
-    examples = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    assert len(examples) == 3
-    monkeypatch.chdir(folder)
-    board = functools.partial(Runner, virtual=True) if "virtual" not in examples[number] else Runner
-    monkeypatch.setattr(framefit, "Runner", board)
-    exec(compile(examples[number], f"example {number}", "exec"), {"camera": IMAGES})
-    assert capsys.readouterr().out

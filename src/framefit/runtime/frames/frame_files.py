@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from pathlib import Path
 
@@ -42,11 +43,12 @@ def opened_image(path: Path, where: str, *, decode: bool = True) -> Image.Image:
         InputError: it is damaged.
     """
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.ExitStack() as opened:
             warnings.simplefilter("ignore")  # about size and metadata; what matters is raised
-            image = Image.open(path)
+            image = opened.enter_context(Image.open(path))
             if decode:
                 image.load()
+            opened.pop_all()  # of a damaged one the file is closed
     except Exception as error:  # Pillow's errors about damaged files have no common class
         raise InputError(
             f"{path} cannot be read as an image: {error}", where=where, remedy="replace or remove it"
@@ -61,12 +63,15 @@ def stored_array(entry: StreamEntry) -> Array:
         InputError: a missing or damaged file, or no such array.
     """
     where = f"stream {entry.name!r}"
-    file = ArrayFile(entry.source, f"{where}, {entry.source}")
-    name = entry.array or (file.names[0] if len(file.names) == 1 else None)
-    if name not in file.names:
+    try:
+        file = ArrayFile(entry.source)
+        name = entry.array or (file.names[0] if len(file.names) == 1 else None)
+        array: Array | None = file.read([name])[name] if name in file.names else None
+    except InputError as error:
+        raise InputError(f"{entry.source}: {error.what}", where=where, remedy=error.remedy) from error
+    if array is None:
         has = ", ".join(file.names)
         raise InputError(f"no array {name!r} in {entry.source}; it has: {has}", where=where, remedy="set array")
-    array: Array = file.read([name])[name]
     if array.ndim == 0 or not len(array):
         raise InputError(f"{entry.source} holds no frames", where=where, remedy="its first axis counts frames")
     return array

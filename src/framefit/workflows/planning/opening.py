@@ -32,7 +32,7 @@ def open_device(workload: Workload, folder: Path) -> tuple[Device, int]:
         InputError: no such target, core or provider.
         UnsupportedError: a described unit that can be interrupted.
     """
-    from framefit.devices.ort import OrtDevice
+    from framefit.devices.trees.device import TreesDevice
 
     target = resolve_target(workload.target, folder)
     cores = workload.cores
@@ -40,9 +40,9 @@ def open_device(workload: Workload, folder: Path) -> tuple[Device, int]:
         raise InputError(f"cores = {list(cores)} names a core twice", where="$.cores", remedy="name each core once")
     if target.kind == "ort":
         own = None if workload.target == "cpu" else target.units[0].core
-        host = OrtDevice(cores or own, providers=workload.providers)
+        host = TreesDevice(cores or own, providers=workload.providers)
         return host, host.core
-    host = OrtDevice(cores[0] if cores else None, providers=workload.providers)
+    host = TreesDevice(cores[0] if cores else None, providers=workload.providers)
     for index, unit in enumerate(target.units):
         if unit.preemptive:
             raise UnsupportedError(

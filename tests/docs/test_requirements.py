@@ -1,0 +1,40 @@
+"""The list of requirements names what there is."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = re.findall(r"^\| ([A-Z]\d+) \|(.*)\|$", (ROOT / "docs" / "requirements.md").read_text(), re.MULTILINE)
+COUNTS = {"W": 14, "L": 6, "N": 7, "P": 8, "S": 10, "T": 8}
+"""How many requirements each capability has."""
+
+
+def test_every_requirement_has_one_row() -> None:
+    """No id is missing, or there twice."""
+    expected = {f"{letter}{number + 1}" for letter, count in COUNTS.items() for number in range(count)}
+    assert Counter(row[0] for row in ROWS) == Counter(expected)
+
+
+@pytest.mark.parametrize(("number", "row"), ROWS, ids=[row[0] for row in ROWS])
+def test_what_a_row_names_exists(number: str, row: str) -> None:
+    """At least one module and one test function, each of them there."""
+    requirement, holds, modules, tests = (cell.strip() for cell in row.split("|"))
+    assert requirement
+    assert holds.startswith(("yes", "in part: ", "no: "))
+    named = re.findall(r"`([^`]+)`", modules)
+    assert named
+    assert [name for name in named if not (ROOT / "src" / "framefit" / name).is_file()] == []
+    checks = re.findall(r"`([^`]+)::([^`]+)`", tests)
+    assert checks
+    assert [f"{path}::{name}" for path, name in checks if name not in _functions(ROOT / path)] == []
+
+
+def _functions(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

@@ -1,0 +1,59 @@
+"""What documents show works as it is shown."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from documents import Course, blocks
+
+import framefit
+from framefit.core.model import GraphBuilder
+from workloads import write_app, write_target
+
+ROOT = Path(__file__).resolve().parents[2]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+DIGITS = "python examples/digits.py --network mlp -o digits"
+
+
+@pytest.fixture
+def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
+    """A reader in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return Course(tmp_path, {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=[path.stem for path in TUTORIALS])
+def test_a_tutorial_can_be_followed(tutorial: Path, course: Course, request: pytest.FixtureRequest) -> None:
+    """From its first block to its last, each does what it is shown to do."""
+    assert blocks(tutorial)
+    if DIGITS in tutorial.read_text():
+        course.examples = {DIGITS: request.getfixturevalue("digits")}
+    course.follow(tutorial)
+
+
+def test_the_examples_of_the_guide_run(course: Course, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are printed, in virtual time, with the models that they name."""
+    write_target(course.folder)
+    for name in ("face", "depth"):
+        b = GraphBuilder(name, 1)
+        x = b.conv(b.input("image", (1, 3, 16, 16)), 8, activation="Relu")
+        b.output(b.op("GlobalAveragePool", x), "boxes")
+        b.build().save(course.folder / f"{name}.onnx")
+    given = {"rate_hz": 80, "guard_ms": None, "schedule": "", "target": "target.toml"}
+    write_app(course.folder, **given, priority=["depth"], background=()).rename(course.folder / "other.toml")
+    write_app(course.folder, **given, priority=["face"], background=["depth"])
+    course.names["camera"] = np.random.default_rng(1).standard_normal((6, 3, 16, 16)).astype(np.float32)
+    monkeypatch.setattr(framefit, "Runner", functools.partial(framefit.Runner, virtual=True))
+    course.follow(ROOT / "docs" / "embedding.md")
+    assert course.printed
+
+
+def test_tutorials_can_be_found() -> None:
+    """The README names each of them, and each says where to go on."""
+    readme = (ROOT / "README.md").read_text()
+    for path in TUTORIALS:
+        assert f"docs/tutorials/{path.name}" in readme
+        assert "](../" in path.read_text()
