@@ -49,9 +49,7 @@ class Campaigns:
         self.asked.append(limits)
         count = limits["least_rounds"]
         speed = np.where(np.arange(count) < count // 2, 1, 2) if self._drifting else np.ones(count)
-        return [
-            Measurement((1000 * (1 + n) * speed).astype(np.int64), self.away_ratio) for n in range(len(launches))
-        ]
+        return [Measurement((1000 * (1 + n) * speed).astype(np.int64), self.away_ratio) for n in range(len(launches))]
 
 
 @pytest.fixture
