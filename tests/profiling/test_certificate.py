@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lossy_runs import played, program, segment
 
 from framefit.core.events import Trace
 from framefit.core.profile import Certificate
@@ -13,6 +12,7 @@ from framefit.profiling.inject import LossKind, inject_loss
 from framefit.profiling.rebuilt import Rebuilt
 from framefit.profiling.rule import rebuild
 from framefit.profiling.sequence import Sequence
+from lossy_runs import played, program, segment
 
 PROGRAM = program(
     segment(

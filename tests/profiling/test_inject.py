@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lossy_runs import played, program, segment, trace
 
 from framefit.core.events import EventType, TraceMeta
 from framefit.core.program import Launches
 from framefit.errors import InputError
 from framefit.profiling.inject import inject_loss, launch_of_packets
+from lossy_runs import played, program, segment, trace
 
 TWO_UNITS = program(
     segment(

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lossy_runs import played, program, segment
 
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.program import Program
@@ -16,6 +15,7 @@ from framefit.profiling.diagnosis import Remedies, diagnose, remedies
 from framefit.profiling.inject import inject_loss
 from framefit.profiling.rule import rebuild
 from framefit.profiling.sequence import Sequence
+from lossy_runs import played, program, segment
 
 NET = segment(
     "net",

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lossy_runs import played, program, segment
-from stp_streams import Stream
 
 from framefit.core.events import Trace
 from framefit.errors import InputError
@@ -20,6 +18,8 @@ from framefit.profiling import readers
 from framefit.profiling.readers import read_trace
 from framefit.profiling.stp import StpMapping
 from framefit.profiling.stream import packed
+from lossy_runs import played, program, segment
+from stp_streams import Stream
 
 RUN = played(program(segment("net", ("conv", "npu0", 4000), ("pool", "npu0", 900))), 5)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lossy_runs import played, program, segment, trace
 
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.profile import How
@@ -17,6 +16,7 @@ from framefit.profiling.matching import match_in_order
 from framefit.profiling.rebuilt import Fate, Rebuilt
 from framefit.profiling.rule import place_lost, rebuild
 from framefit.profiling.sequence import Sequence
+from lossy_runs import played, program, segment, trace
 
 OFFSETS = {"conv": RuleOffsets(t1=7, t2=5, t3=3), "pool": RuleOffsets(t1=70, t2=50, t3=30)}
 KINDS = ("conv", "pool", "reformat")

@@ -7,7 +7,6 @@ import dataclasses
 import msgspec
 import numpy as np
 import pytest
-from lossy_runs import played, program, segment, trace
 
 from framefit.core.events import Trace
 from framefit.core.program import Launches
@@ -15,6 +14,7 @@ from framefit.errors import InputError
 from framefit.profiling.rule import rebuild
 from framefit.profiling.sequence import Sequence
 from framefit.profiling.validation import covered, doubts, is_complete, readable
+from lossy_runs import played, program, segment, trace
 
 PROGRAM = program(segment("net", ("conv", "npu0", 9_000), ("pool", "npu0", 4_000), ("conv", "npu0", 7_000)))
 RUN = played(PROGRAM, 30)

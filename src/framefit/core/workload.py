@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,6 +39,7 @@ IMPLICIT_STREAM = "synthetic"  # the stream of a workload that names none
 _MOST_PATTERN = 1000  # windows until the values of `every` repeat
 _MOST_FRAMES = 10_000  # at once, or in a queue: as many as windows that bounds on ages look ahead
 _LEAST, _MOST = 1e-6, 1e9  # Hz, ms and s: nanoseconds of windows, and of thousands of them, fit 64 bits
+_MOST_NAME = 255  # bytes of a file's name (NAME_MAX of Linux's file systems)
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
@@ -361,14 +363,6 @@ def _need_few(key: str, frames: int) -> None:
         raise ValueError(f"{key} must be {what}, is {frames}")
 
 
-def _is_file(path: str) -> bool:
-    """Whether there is one; a name that no file can have names none."""
-    try:
-        return Path(path).is_file()
-    except (OSError, ValueError):
-        return False
-
-
 def _grids(workload: Workload, path: Path) -> list[Grid]:
     """All that the streams' rates make of the windows, one after the other.
 
@@ -391,6 +385,10 @@ def load_workload(path: str | Path) -> Workload:
     workload = read_record(path, Workload)
     _grids(workload, path)
     folder = path.resolve().parent
+    files = [m.path for m in workload.models] + [s.source for s in workload.streams]
+    for name in (workload.target, workload.table or "", *files, *(o.sink for o in workload.outputs)):
+        if "\0" in name or max(map(len, map(os.fsencode, Path(name).parts)), default=0) > _MOST_NAME:
+            raise InputError(f"{name[:40]!r} ... can be no file's name", where=path, remedy="correct it")
     models = tuple(msgspec.structs.replace(m, path=str(folder / m.path)) for m in workload.models)
     streams = tuple(
         s
@@ -403,9 +401,9 @@ def load_workload(path: str | Path) -> Workload:
         for o in workload.outputs
     )
     for index, model in enumerate(models):
-        if not _is_file(model.path):
+        if not Path(model.path).is_file():
             raise InputError(f"$.models[{index}].path: no such file {model.path}", where=path, remedy="check the path")
     table = None if workload.table is None else str(folder / workload.table)
-    if table is not None and not _is_file(table):
+    if table is not None and not Path(table).is_file():
         raise InputError(f"$.table: no such file {table}", where=path, remedy="check the path, or leave the key out")
     return msgspec.structs.replace(workload, table=table, models=models, streams=streams, outputs=outputs)

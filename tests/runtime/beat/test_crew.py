@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from crews import MS, WINDOW_NS, Entry, assert_sound, fates, launched, made, planned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crews import MS, WINDOW_NS, Entry, assert_sound, fates, launched, made, planned
 from fakes import FakeDevice, ListSink, NumberStream
 from framefit.core.grid import Grid
 from framefit.core.model import TensorInfo

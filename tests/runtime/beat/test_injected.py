@@ -6,10 +6,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from crews import MS, Entry, fates, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crews import MS, Entry, fates, made
 from fakes import FakeDevice, NumberStream
 from framefit.core.faults import Fault
 from framefit.core.model import TensorInfo

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from crews import MS, Entry, fates, made, network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crews import MS, Entry, fates, made, network
 from fakes import FakeDevice
 from framefit.core.faults import Fault
 from framefit.core.workload import WhenFull

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crews import MS, WINDOW_NS, Entry, fates, made, planned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crews import MS, WINDOW_NS, Entry, fates, made, planned
 from fakes import FakeDevice, ListSink
 from framefit.core.faults import Fault, FaultKind
 from framefit.devices.faulty import FaultyDevice

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from crews import MS, WINDOW_NS, Entry, made
-
 from fakes import FakeDevice
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, Timetable, Window
 from framefit.runtime.figures.misses import misses

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from crews import MS, WINDOW_NS, Entry, assert_sound, fates, launched, made, planned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crews import MS, WINDOW_NS, Entry, assert_sound, fates, launched, made, planned
 from fakes import FakeDevice, ListSink
 from framefit.core.model import TensorInfo
 from framefit.devices.clock import RealClock
