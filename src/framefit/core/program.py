@@ -16,6 +16,11 @@ from framefit.errors import InputError
 __all__ = ["Group", "Launches", "Operation", "Program", "ProgramUnit", "RuleOffsets", "SegmentProgram"]
 
 
+def _number(key: str, value: int, below: int = 1 << 31) -> None:
+    if not 0 <= value < below:  # as arrays of traces and profiles hold it
+        raise ValueError(f"{key} must be 0 to {below - 1}, is {value}")
+
+
 class Operation(Record, kw_only=True):
     """One operation; ``index`` counts through all groups of its segment's program.
 
@@ -38,6 +43,9 @@ class Operation(Record, kw_only=True):
     op: str = ""
     configuration: dict[str, Value] = {}
 
+    def __post_init__(self) -> None:
+        _number("index", self.index)
+
     @classmethod
     def opaque(cls, label: str, layer: str, unit: str, expected_ns: int = 0, sigma_ratio: float = 0.0) -> Operation:
         """A segment of which nothing but the whole can be seen: one operation of a kind of its own."""
@@ -52,6 +60,9 @@ class Group(Record, kw_only=True):
     index: int
     operations: tuple[Operation, ...]
 
+    def __post_init__(self) -> None:
+        _number("index", self.index)
+
 
 class SegmentProgram(Record, kw_only=True):
     """What one launch of one segment executes."""
@@ -61,12 +72,18 @@ class SegmentProgram(Record, kw_only=True):
     segment: int
     groups: tuple[Group, ...]
 
+    def __post_init__(self) -> None:
+        _number("segment", self.segment)
+
 
 class ProgramUnit(Record, kw_only=True):
     """A unit and the core number of its events."""
 
     name: str
     core: int
+
+    def __post_init__(self) -> None:
+        _number("core", self.core, 1 << 15)
 
 
 class RuleOffsets(Record, kw_only=True):
