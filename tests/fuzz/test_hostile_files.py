@@ -80,10 +80,10 @@ def archive(claimed: int = 0, **members: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def header(shape: tuple[int, ...]) -> bytes:
+def header(shape: tuple[int, ...], dtype: str = "<i8") -> bytes:
     """The head of an array without its numbers."""
     buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": "<i8", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(buffer, {"descr": dtype, "fortran_order": False, "shape": shape})
     return buffer.getvalue()
 
 
@@ -120,6 +120,7 @@ CASES: dict[str, tuple[str, str, Callable[[], bytes], str]] = {
         "claims to hold 1099511627776 bytes",
     ),
     "an array that claims a terabyte": ("frames", "frames.npz", lambda: archive(x=header((1 << 37,))), "readable"),
+    "a terabyte of nothing": ("frames", "frames.npz", lambda: archive(x=header((1 << 40,), "|V0")), "of no bytes"),
     "a member that is no array": ("frames", "frames.npz", lambda: archive(x=b"text"), "not a readable .npz"),
     "a trace of terabytes": (
         "trace",

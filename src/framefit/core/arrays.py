@@ -73,6 +73,8 @@ class ArrayFile:
 def _read(archive: zipfile.ZipFile, name: str) -> Array:
     with archive.open(name + _SUFFIX) as member:
         array: Array = np.lib.format.read_array(member, allow_pickle=False)
+    if array.size and not array.itemsize:  # any number of them takes no bytes, but time
+        raise ValueError(f"array {name!r} has elements of no bytes")
     return array
 
 

@@ -18,6 +18,8 @@ __all__ = ["GridSpec", "LayerGrid", "Subject", "distinct_layers", "grid_models",
 
 Fusions = Callable[[Model], Sequence[Sequence[str]]]
 
+_MOST_ELEMENTS = 1 << 28  # of a layer's weights: a gigabyte
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -119,6 +121,12 @@ def grid_models(spec: GridSpec, seed: int = 0) -> Iterator[Model]:
         points = itertools.product(grid.shapes, grid.channels, grid.kernel, grid.stride, grid.groups, grid.activation)
         for shape, channels, kernel, stride, groups, activation in points:
             where = f"$.layers[{number}]"
+            if max(kernel**2, 1) * max(channels, 1) * max(shape, default=1) > _MOST_ELEMENTS:
+                raise InputError(
+                    f"a {grid.op} of {list(shape)}, {channels} channels and kernel {kernel} is too large",
+                    where=where,
+                    remedy=f"keep kernel x kernel x channels x channels below {_MOST_ELEMENTS}",
+                )
             builder = GraphBuilder(grid.op, seed)
             inputs = [builder.input(f"input_{index}", shape) for index in range(grid.inputs)]
             try:
