@@ -49,6 +49,7 @@ def searched(name: str, evaluations: int) -> Found:
     return found
 
 
+@pytest.mark.slow
 def test_the_agent_learns_and_repeats_itself() -> None:
     """Its last episodes are better than its random warm-up, and the same seed gives the same search."""
     pytest.importorskip("stable_baselines3")
@@ -64,6 +65,7 @@ def test_the_agent_learns_and_repeats_itself() -> None:
     assert (searched("ddpg", 8).assignment == searched("ddpg", 8).assignment).all()
 
 
+@pytest.mark.slow
 def test_the_search_ends_where_predicted_and_received_reward_agree() -> None:
     """A threshold that every prediction meets ends it ten episodes after the warm-up; none goes on to the budget."""
     pytest.importorskip("stable_baselines3")
