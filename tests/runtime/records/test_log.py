@@ -7,6 +7,7 @@ import threading
 import time
 
 import numpy as np
+import pytest
 
 from framefit.runtime.records.log import Fate, Fates, FrameLog, LaunchLog, ToldFrameLog
 
@@ -160,3 +161,34 @@ def test_fates_can_be_asked_for() -> None:
     assert [fates.of(0, frame) for frame in range(3)] == [None, Fate.LATE, None]
     assert [fates.of(1, frame) for frame in (2, 3, 4)] == [None, Fate.SKIPPED, None]
     assert len(log) == 1
+
+
+def test_a_long_log_lies_in_a_file_and_reads_the_same() -> None:
+    """Rows that were laid aside come back in order; those that replace them do, too."""
+    log = LaunchLog()
+    for window in range(5000):
+        log.add(0, window, window, 10 * window, 10 * window + 5, 10 * window, followed=False, cpu_ns=-1)
+        if window % 100 == 99:
+            log.settle()
+    assert len(log) == 5000
+    assert log.snapshot()[:, LaunchLog.WINDOW].tolist() == list(range(5000))
+    log.reorder(np.arange(5000)[::-1])
+    assert log.rows()[:, LaunchLog.WINDOW].tolist() == list(range(5000))[::-1]
+    log.clear()
+    log.add(0, 7, 7, 0, 1, 0, followed=False, cpu_ns=-1)
+    assert log.rows()[:, LaunchLog.WINDOW].tolist() == [7]
+
+
+def test_without_room_for_files_logs_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk ends no run and loses no row."""
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.pwrite", full)
+    log = FrameLog()
+    for frame in range(5000):
+        log.add(0, frame, Fate.DONE, frame, frame)
+        if frame % 100 == 99:
+            log.settle()
+    assert log.rows()[:, FrameLog.FRAME].tolist() == list(range(5000))

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.program import Launches
+from framefit.runtime.records.aside import Aside
 
 __all__ = ["Fate", "Fates", "FaultCause", "FaultLog", "FrameLog", "LaunchLog", "ToldFrameLog"]
 
+_MOST_CELLS = 1 << 13  # of a log that stay in memory: writing so many takes some 30 us
 _MOST_TEXTS = 256  # of faults; a model that fails in every window says much the same
 
 
@@ -45,38 +47,44 @@ class FaultCause(IntEnum):
 
 
 class _Table:
-    """Rows of int64, appended cheaply."""
+    """Rows of int64, appended cheaply, and laid aside in a file while they become many."""
 
     columns: tuple[str, ...] = ()
 
     def __init__(self) -> None:
-        self._cells = array("q")
+        self._aside = Aside()
+        # Cells that were laid aside, and those that came after them: one name, so that threads see both or neither.
+        self._settled: tuple[int, array[int]] = (0, array("q"))
         self._fresh: list[int] = []  # the fastest to append to just after a launch, when the caches are cold
 
     @classmethod
     def of(cls, rows: npt.NDArray[np.int64]) -> Self:
         """A log of these rows."""
         log = cls()
-        log._cells = array("q", rows.astype(np.int64).tobytes())
+        log._replace(rows)
         return log
 
     def __len__(self) -> int:
-        return (len(self._cells) + len(self._fresh)) // len(self.columns)
+        count, cells = self._settled
+        return (count + len(cells) + len(self._fresh)) // len(self.columns)
 
     def settle(self) -> list[int]:
         """Move what was appended lately to where it takes little room; these rows, one after the other."""
         fresh, self._fresh = self._fresh, []  # set aside first: another thread may append
-        self._cells.fromlist(fresh)
+        count, cells = self._settled
+        cells.fromlist(fresh)
+        if len(cells) >= _MOST_CELLS and self._aside.put(cells.tobytes(), count * cells.itemsize):
+            self._settled = count + len(cells), array("q")
         return fresh
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._cells, self._fresh = array("q"), []
+        self._settled, self._fresh = (0, array("q")), []
 
     def rows(self) -> npt.NDArray[np.int64]:
         """All rows, one a line, columns as named."""
         self.settle()
-        return np.frombuffer(self._cells, np.int64).reshape(-1, len(self.columns)).copy()
+        return self.snapshot()
 
     def snapshot(self) -> npt.NDArray[np.int64]:
         """All rows, while another thread appends: what was appended last may be missing.
@@ -84,12 +92,17 @@ class _Table:
         Nothing is settled, and no memory shared, which would keep the other thread from growing it.
         """
         while True:
-            cells = self._cells.tobytes()
+            settled = count, cells = self._settled
+            copied = cells.tobytes()
             fresh = list(self._fresh)
-            if len(self._cells) * self._cells.itemsize == len(cells):  # else they were settled in between
-                break
-        rows = np.concatenate([np.frombuffer(cells, np.int64), np.asarray(fresh, np.int64)])
+            if self._settled is settled and len(cells) * cells.itemsize == len(copied):
+                break  # else they were settled in between
+        parts = self._aside.read(count * cells.itemsize), copied
+        rows = np.concatenate([*(np.frombuffer(part, np.int64) for part in parts), np.asarray(fresh, np.int64)])
         return rows.reshape(-1, len(self.columns))
+
+    def _replace(self, rows: npt.NDArray[np.int64]) -> None:
+        self._settled = 0, array("q", rows.astype(np.int64).tobytes())
 
 
 class LaunchLog(_Table):
@@ -119,7 +132,7 @@ class LaunchLog(_Table):
 
     def reorder(self, order: npt.NDArray[np.intp]) -> None:
         """Put the launches into another order; numbers of rows."""
-        self._cells = array("q", self.rows()[order].tobytes())
+        self._replace(self.rows()[order])
 
     def finished(self) -> npt.NDArray[np.int64]:
         """Rows of the launches that ended."""
@@ -165,13 +178,13 @@ class FrameLog(_Table):
         rows = self.rows()
         found = (rows[:, self.MODEL] == model) & np.isin(rows[:, self.FRAME], list(frames))
         rows[found & (rows[:, self.FATE] <= Fate.LATE), self.FATE] = fate
-        self._cells = array("q", rows.tobytes())
+        self._replace(rows)
 
     def forget(self, model: int, first: int) -> None:
         """Strike the frames of a model from number ``first`` on: its stream did not have them."""
         rows = self.rows()
         beyond = (rows[:, self.MODEL] == model) & (rows[:, self.FRAME] >= first)
-        self._cells = array("q", rows[~beyond].tobytes())
+        self._replace(rows[~beyond])
 
 
 class FaultLog(_Table):

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from framefit.core.events import Trace
+from framefit.runtime.records.aside import Aside
 
 __all__ = ["Packets", "in_time_order", "joined"]
 
-_MOST_PACKETS = 1 << 22  # that are kept, 32 bytes each
+_MOST_PACKETS = 1 << 22  # that are kept, 23 bytes each
+_MOST_IN_MEMORY = 1 << 12
+_COLUMNS = ("time_ns", "id", "type", "core", "operation")
 
 
 class Packets:
-    """What a device's trace unit has recorded; of a long run the last part is kept.
+    """What a device's trace unit has recorded; of a long run the last part is kept, most of it in a file.
 
     Args:
         events: gives what came since it was last asked.
@@ -24,18 +30,58 @@ class Packets:
 
     def __init__(self, events: Callable[[], Trace]) -> None:
         self._events = events
-        self._traces: deque[Trace] = deque()
+        self._aside, self._at = Aside(), 0
+        self._parts: deque[_Part] = deque()
+        self._latest: list[Trace] = []
         self._overwritten = 0
 
     def collect(self) -> None:
         """Take what there is."""
-        self._traces.append(self._events())
-        while len(self._traces) > 1 and sum(map(len, self._traces)) > _MOST_PACKETS:
-            self._overwritten += len(self._traces.popleft())
+        self._latest.append(self._events())
+        if sum(map(len, self._latest)) < _MOST_IN_MEMORY:
+            return
+        self._parts.append(self._laid_aside(joined(self._latest, 0)))
+        self._latest = []
+        while sum(part.packets for part in self._parts) > _MOST_PACKETS:
+            self._overwritten += self._parts.popleft().packets
 
     def trace(self) -> Trace:
         """All that is kept, losses marked where they were noticed."""
-        return joined(self._traces, self._overwritten)
+        return joined([*map(self._read, self._parts), *self._latest], self._overwritten)
+
+    def _laid_aside(self, trace: Trace) -> _Part:
+        columns = [getattr(trace, name) for name in _COLUMNS]
+        data = b"".join(column.tobytes() for column in columns)
+        # What is kept fills half of that: where the file begins anew, its first part is not needed any more.
+        at = self._at if self._at < 2 * _MOST_PACKETS * len(data) // max(len(trace), 1) else 0
+        if not self._aside.put(data, at):
+            return _Part(len(trace), trace)
+        self._at = at + len(data)
+        return _Part(len(trace), _with(trace, [column[:0].copy() for column in columns]), at)
+
+    def _read(self, part: _Part) -> Trace:
+        if part.at is None:
+            return part.trace
+        found, at = list[npt.NDArray[Any]](), part.at
+        for name in _COLUMNS:
+            kind = getattr(part.trace, name).dtype
+            found.append(np.frombuffer(self._aside.read(part.packets * kind.itemsize, at), kind))
+            at += found[-1].nbytes
+        return _with(part.trace, found)
+
+
+class _Part(NamedTuple):
+    """Some packets; a trace without any where they were laid aside."""
+
+    packets: int
+    trace: Trace
+    at: int | None = None
+
+
+def _with(trace: Trace, columns: Sequence[npt.NDArray[Any]]) -> Trace:
+    """The trace with other packets."""
+    time_ns, kind, type_, core, operation = columns
+    return dataclasses.replace(trace, time_ns=time_ns, id=kind, type=type_, core=core, operation=operation)
 
 
 def joined(traces: Sequence[Trace], overwritten: int) -> Trace:
