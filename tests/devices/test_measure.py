@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from itertools import count
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Completion
+from framefit.devices.host import realtime_priority_permitted
 from framefit.devices.measure import Measurement, measure, measure_floor, mostly_drifting
 
 samples = st.lists(st.integers(1, 10**9), min_size=1, max_size=60)
@@ -164,3 +166,20 @@ def test_most_of_what_was_measured_has_to_drift() -> None:
     assert not mostly_drifting([steady, changing])
     assert mostly_drifting([steady, changing, changing])
     assert not mostly_drifting([])
+
+
+@pytest.mark.skipif(not realtime_priority_permitted(), reason="real-time priority is not permitted here")
+def test_launches_go_before_other_programs_with_pauses_between() -> None:
+    """Real-time priority during launches only; the pauses leave others more than a twentieth of the time."""
+    policies, clock = [], VirtualClock()
+
+    def launch() -> Completion:
+        policies.append(os.sched_getscheduler(0))
+        begun = clock.now_ns()
+        clock.sleep_until_ns(begun + 80_000_000)
+        return Completion(begun, clock.now_ns())
+
+    measure([launch], least_rounds=4, budget_ns=0, clock=clock, realtime=True)
+    assert policies[-4:] == [os.SCHED_FIFO] * 4
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    assert clock.now_ns() == len(policies) * 80_000_000 + 4 * 10_000_000

@@ -25,6 +25,7 @@ from framefit.errors import InputError
 __all__ = [
     "CPU_FOLDER",
     "ROOT",
+    "at_realtime_priority",
     "available_cores",
     "cores_in",
     "cores_listed",
@@ -354,6 +355,17 @@ def flushed_denormals() -> Iterator[None]:
         yield
     finally:
         libm.fesetenv(before)
+
+
+@contextlib.contextmanager
+def at_realtime_priority() -> Iterator[None]:
+    """Let the calling thread go before those of other programs (``SCHED_FIFO``); it has to be permitted."""
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(os.sched_get_priority_min(os.SCHED_FIFO)))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, *before)
 
 
 def realtime_priority_permitted() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ import numpy.typing as npt
 
 from framefit.devices.clock import Clock
 from framefit.devices.device import Completion
+from framefit.devices.host import at_realtime_priority
 
 __all__ = ["Measurement", "measure", "measure_floor", "mostly_drifting"]
 
 _LEAST_WARM_UP, _MOST_WARM_UP = 3, 12
 _LEAST_SLEEP_NS = 1_000_000
+_PAUSE = 8  # a round of real-time priority is followed by a pause of one part in so many
 _SETTLED = 0.05  # two rounds' medians this close: warm
 _UNSTABLE = 0.10  # first and second half's medians this far apart: the machine drifted
 
@@ -73,6 +76,7 @@ def measure(
     most_rounds: int = 200,
     clock: Clock | None = None,
     period_ns: int = 0,
+    realtime: bool = False,
     runs: int = 1,
     stop: Callable[[], bool] | None = None,
     on_round: Callable[[int, int], None] | None = None,
@@ -96,6 +100,9 @@ def measure(
         on_round: told rounds done and rounds in all.
         clock: sleeps between rounds where ``period_ns`` is given.
         period_ns: distance of the rounds' beginnings, longer where a round is.
+        realtime: launches go before other programs' threads, which has to be permitted. Pauses between the rounds
+            leave these a ninth of the time: the kernel stops threads that leave less than a twentieth
+            (sched_rt_runtime_us).
 
     Returns:
         One measurement for each launch, in order; without samples where it was stopped before
@@ -116,14 +123,16 @@ def measure(
     samples = np.empty((len(launches), rounds, runs), np.int64)
     worked_ns = 0
     for turn in range(rounds):
-        if clock is not None and period_ns:
-            clock.sleep_until_ns(clock.now_ns() + max(period_ns - total, _LEAST_SLEEP_NS))
+        if clock is not None and (period_ns or realtime):
+            least_ns = max(_LEAST_SLEEP_NS, total * runs // _PAUSE if realtime else 0)
+            clock.sleep_until_ns(clock.now_ns() + max(period_ns - total, least_ns))
         begun_ns = time.thread_time_ns()
-        for index, launch in enumerate(launches):
-            if stop is not None and stop():
-                return [Measurement(row.ravel()) for row in samples[:, :turn]]
-            for run in range(runs):
-                samples[index, turn, run] = launch().duration_ns
+        with at_realtime_priority() if realtime else contextlib.nullcontext():
+            for index, launch in enumerate(launches):
+                if stop is not None and stop():
+                    return [Measurement(row.ravel()) for row in samples[:, :turn]]
+                for run in range(runs):
+                    samples[index, turn, run] = launch().duration_ns
         worked_ns += time.thread_time_ns() - begun_ns
         if on_round is not None:
             on_round(turn + 1, rounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,15 @@ from framefit.workflows.plan import Notify, Plan, plan, silent
 from framefit.workflows.report import write_report
 from framefit.workflows.run import run
 from framefit.workflows.running.folder import RunResult
+from framefit.workflows.simulate import simulate
 
 __all__ = ["demo", "write_demo"]
 
+_ELSEWHERE = "micro-npu"
+_SIMULATED = (
+    "the models do not fit on this machine as it is now (busy, or slow: see framefit doctor); this is a simulation "
+    f"on the target {_ELSEWHERE}"
+)
 _APP = """\
 # A camera at 30 frames a second: the detector sees every frame, depth runs in what is left.
 schema_version = 1
@@ -62,13 +69,21 @@ def demo(
         stop: asked in every window.
         on_idle: called with (windows begun, windows).
 
+    Where the workload as it was written does not fit on this machine, which may be busy, it is simulated on a
+    described device.
+
     Raises:
-        InfeasibleError: even these do not fit on this machine.
+        InfeasibleError: a workload that was changed does not fit.
     """
     notify("building models")
     app = write_demo(folder, seed)
     planned = plan(app, in_real_time=True, notify=notify)
-    result = run(planned, seconds=seconds, seed=seed, notify=notify, stop=stop, on_idle=on_idle)
+    if planned.timetable.feasible or app.read_text() != _APP:
+        result = run(planned, seconds=seconds, seed=seed, notify=notify, stop=stop, on_idle=on_idle)
+    else:
+        planned = plan(app, target=_ELSEWHERE, notify=notify)
+        result = simulate(planned, seconds=seconds, seed=seed, notify=notify, stop=stop, on_idle=on_idle)
+        result = dataclasses.replace(result, warnings=(*result.warnings, _SIMULATED))
     write_report(result.folder, notify=notify)
     return planned, result
 

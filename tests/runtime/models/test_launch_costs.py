@@ -43,13 +43,15 @@ class Campaigns:
         self.asked: list[dict[str, Any]] = []
         self._drifting = drifting
         self.away_ratio = 0.0
+        """At plain priority; before other programs' threads nobody takes the core."""
 
     def __call__(self, launches: Sequence[Callable[[], Completion]], **limits: Any) -> list[Measurement]:
         """Samples of each."""
         self.asked.append(limits)
         count = limits["least_rounds"]
         speed = np.where(np.arange(count) < count // 2, 1, 2) if self._drifting else np.ones(count)
-        return [Measurement((1000 * (1 + n) * speed).astype(np.int64), self.away_ratio) for n in range(len(launches))]
+        away = 0.0 if limits.get("realtime") else self.away_ratio
+        return [Measurement((1000 * (1 + n) * speed).astype(np.int64), away) for n in range(len(launches))]
 
 
 @pytest.fixture
@@ -61,11 +63,11 @@ def campaigns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Campaigns:
     return fake
 
 
-def measured(*, fresh: bool = False, told: list[str] | None = None) -> MeasuredCosts:
+def measured(*, fresh: bool = False, told: list[str] | None = None, realtime: bool = False) -> MeasuredCosts:
     """Of a device that never runs."""
-    return MeasuredCosts(
-        FakeDevice(), "fake0", MeasurementStore((), fresh=fresh), WINDOW_NS, (told if told is not None else []).append
-    )
+    notify = (told if told is not None else []).append
+    store = MeasurementStore((), fresh=fresh)
+    return MeasuredCosts(FakeDevice(), "fake0", store, WINDOW_NS, notify, realtime=realtime)
 
 
 def halves() -> list[Launch]:
@@ -174,6 +176,18 @@ def test_what_others_had_the_core_for_is_not_kept(campaigns: Campaigns) -> None:
     for _ in range(2):
         again.final(halves())
     assert (len(campaigns.asked), again.warnings) == (3, [])
+
+
+def test_beside_other_programs_models_are_measured_as_they_will_run(campaigns: Campaigns) -> None:
+    """Where priority models go before them, that is measured, said once, and kept."""
+    campaigns.away_ratio = 0.4
+    costs = measured(realtime=True)
+    assert medians(costs.final(halves())) == [1000, 2000]
+    assert [asked.get("realtime", False) for asked in campaigns.asked] == [False, True]
+    (warning,) = costs.warnings
+    assert "real-time priority" in warning
+    measured(realtime=True).final(halves())
+    assert len(campaigns.asked) == 2
 
 
 def test_other_company_is_measured_anew(campaigns: Campaigns) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -25,10 +26,9 @@ _AROUND_NS, _AROUND_LEAST, _AROUND_MOST = 1_000_000_000, 6, 40  # before and aft
 _SHARED = 0.1  # of the launches' time, that other programs had the core for
 _FLOOR_WAKE_UPS, _FLOOR_PERIOD_NS = 100, 5_000_000
 _DRIFTED = "the machine's speed drifted while it was measured: see framefit doctor, plan again with --fresh"
-_OTHERS = (
-    f"other programs had the core for more than {_SHARED:.0%} of the time while it was measured: stop them; "
-    "what was measured is not kept, the next plan measures again"
-)
+_BUSY = f"other programs had the core for more than {_SHARED:.0%} of the time while it was measured: "
+_OTHERS = _BUSY + "stop them; what was measured is not kept, the next plan measures again"
+_BEFORE_OTHERS = _BUSY + "it was measured at real-time priority; background models get less while they run"
 
 
 class Costs(Protocol):
@@ -76,14 +76,24 @@ class MeasuredCosts:
         store: keeps what was measured.
         window_ns: length of a window; on the beat each round follows a sleep, as in a run.
         notify: receives what is being done.
+        realtime: in a run priority models go before other programs' threads, so where these have the core, what
+            is on the beat is measured like that.
     """
 
     known = False
 
     def __init__(
-        self, device: Device, unit: str, store: MeasurementStore, window_ns: int, notify: Callable[[str], None]
+        self,
+        device: Device,
+        unit: str,
+        store: MeasurementStore,
+        window_ns: int,
+        notify: Callable[[str], None],
+        *,
+        realtime: bool = False,
     ) -> None:
         self.warnings: list[str] = []
+        self._realtime = realtime
         self._device, self._unit, self._store, self._window_ns, self._notify = device, unit, store, window_ns, notify
 
     def probe(self, launches: Sequence[Launch]) -> list[Measurement]:
@@ -152,14 +162,19 @@ class MeasuredCosts:
             random = np.random.default_rng(0)
             for execution in {id(execution): execution for execution, _ in launches}.values():
                 execution.run(execution.example(random))  # real values between the segments
-            found = measure(
+            take = functools.partial(
+                measure,
                 _calls(launches),
                 budget_ns=budget_ns,
                 least_rounds=least_rounds,
                 clock=self._device.clock,
                 period_ns=self._window_ns if on_beat else 0,
             )
-            kept = max(measurement.away_ratio for measurement in found) <= _SHARED
+            found = take()
+            if _disturbed(found) and self._realtime and on_beat:
+                self._warn(_BEFORE_OTHERS)
+                found = take(realtime=True)
+            kept = not _disturbed(found)
             if kept:
                 measured = [(e.parts[index], self._unit, m) for (e, index), m in zip(launches, found, strict=True)]
                 self._store.add(beside, measured)
@@ -206,6 +221,11 @@ class ModelledCosts:
     def wake_ups(self) -> tuple[int, ...]:
         """The host's."""
         return self._host_wakes
+
+
+def _disturbed(measured: Sequence[Measurement]) -> bool:
+    """Whether other programs had the core for a good part of the time."""
+    return max(measurement.away_ratio for measurement in measured) > _SHARED
 
 
 def _calls(launches: Sequence[Launch]) -> list[Callable[[], Completion]]:
