@@ -247,3 +247,11 @@ def test_wake_ups_are_measured_once(campaigns: Campaigns, monkeypatch: pytest.Mo
     assert measured(told=told).wake_ups() == (50_000, 60_000)
     assert told == ["measuring the machine's floor"]
     assert measured(fresh=True).wake_ups() == (1, 2)
+
+
+def test_wake_ups_of_a_busy_host_are_not_kept(campaigns: Campaigns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that wakes up a whole period late says nothing of the machine."""
+    floors = iter([np.asarray([50_000, 43_000_000]), np.asarray([1, 2])])
+    monkeypatch.setattr("framefit.runtime.models.costs.measure_floor", lambda *_: next(floors))
+    assert measured().wake_ups() == (50_000, 43_000_000)
+    assert measured().wake_ups() == (1, 2)

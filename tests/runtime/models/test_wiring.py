@@ -102,6 +102,24 @@ def test_another_models_output(order: int, tmp_path: Path) -> None:
     assert found["single"].reads == {}
 
 
+def test_names_of_models_may_hold_dots(tmp_path: Path) -> None:
+    """The longest name that fits is the model, what follows its output."""
+    models = "".join(
+        model(file).replace(f'name = "{file}"', f'name = "{name}"{keys}')
+        for file, name, keys in (
+            ("double", "v1", ""),
+            ("single", "v1.5", ""),
+            ("reader", "all", '\ninputs = { features = "v1.5.all" }'),
+        )
+    )
+    reads(tmp_path, 'inputs = { features = "single" }')  # which writes the models' files
+    assert {one.entry.name: one.reads for one in wired(tmp_path, models)} == {
+        "v1": {},
+        "v1.5": {},
+        "all": {"features": ("v1.5", "all")},
+    }
+
+
 def test_streams_stay_in_step_through_models(tmp_path: Path) -> None:
     """What a model reads through another one comes with the frames of the streams that it reads itself."""
     reads(tmp_path, 'inputs = { features = "single" }')

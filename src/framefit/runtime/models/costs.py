@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 
 from framefit.core.latency_table import Value
 from framefit.devices.device import Completion, Device
+from framefit.devices.host import at_realtime_priority
 from framefit.devices.measure import Measurement, measure, measure_floor, mostly_drifting
 from framefit.devices.npu import NpuDevice, greatest_ratio, quantile_ratio
 from framefit.devices.store import MeasurementStore
@@ -76,8 +78,8 @@ class MeasuredCosts:
         store: keeps what was measured.
         window_ns: length of a window; on the beat each round follows a sleep, as in a run.
         notify: receives what is being done.
-        realtime: in a run priority models go before other programs' threads, so where these have the core, what
-            is on the beat is measured like that.
+        realtime: in a run priority models go before other programs' threads, so that wake-ups are measured like
+            that, and where others have the core, what is on the beat, too. It has to be permitted.
     """
 
     known = False
@@ -141,14 +143,16 @@ class MeasuredCosts:
         return 0.0
 
     def wake_ups(self) -> tuple[int, ...]:
-        """Measured once, then from the store."""
-        key: dict[str, Value] = {"period_ns": _FLOOR_PERIOD_NS}
+        """Measured once, then from the store; not kept where the host was too busy to wake up within a period."""
+        key: dict[str, Value] = {"period_ns": _FLOOR_PERIOD_NS, "realtime": self._realtime}
         known = self._store.find_numbers("wake-up", key, self._unit)
         if known is not None:
             return known
         self._notify("measuring the machine's floor")
-        late = tuple(measure_floor(self._device.clock, _FLOOR_PERIOD_NS, _FLOOR_WAKE_UPS).tolist())
-        self._store.add_numbers("wake-up", key, self._unit, late)
+        with at_realtime_priority() if self._realtime else contextlib.nullcontext():
+            late = tuple(measure_floor(self._device.clock, _FLOOR_PERIOD_NS, _FLOOR_WAKE_UPS).tolist())
+        if max(late) < _FLOOR_PERIOD_NS:
+            self._store.add_numbers("wake-up", key, self._unit, late)
         return late
 
     def _measured(

@@ -101,7 +101,10 @@ class Execution:
         self._compile(segments, self.name)
         self.slots = 1 if self._waits_for_state() else slots
         self._tensors = frame_sets(model, self.parts, self.units, self.state, self.slots, together)
-        self.unit_bytes = unit_bytes(model, self.bounds, self.units, self.state, slots=self.slots, together=together)
+        apart = bool(device.target.links)
+        self.unit_bytes = unit_bytes(
+            model, self.bounds, self.units, self.state, slots=self.slots, separate=apart, together=together
+        )
         self.memory_bytes = sum(self.unit_bytes.values())
         self._output_names = tuple(tensor.name for tensor in model.outputs)
         self._turn = 0  # of the sets
@@ -316,7 +319,7 @@ class Execution:
         self._line_up()
 
     def recut(self, segments: Sequence[tuple[int, int]], name: str) -> Execution:
-        """The model cut in another way, on one unit, over the same tensors: a frame may go on from one in another.
+        """The model cut in another way over the same tensors: a frame may go on from one in another.
 
         Args:
             segments: first and last layer of each: some of this one's joined, as ``together`` said.
@@ -331,7 +334,8 @@ class Execution:
 
     def cut(self, segments: Sequence[tuple[int, int]], name: str) -> None:
         """Be cut like this from here on; see :meth:`recut`."""
-        self.name, self.units = name, self.units[:1] * len(segments)
+        unit_at = {first: unit for (first, _), unit in zip(self.bounds, self.units, strict=True)}
+        self.name, self.units = name, tuple(unit_at[first] for first, _ in segments)
         self._compile(segments, name)
         self._bind()
 

@@ -64,6 +64,7 @@ class Part:
         deadline_ns: after release; ``None``: none.
         begins: first layer of each segment.
         finest: cut wherever any timetable cuts it; ``None``: no other one cuts it elsewhere.
+        slots: frames of the model that may be in flight, where it has several stages.
     """
 
     execution: Launchable
@@ -72,6 +73,7 @@ class Part:
     deadline_ns: int | None
     begins: Sequence[int] = ()
     finest: Part | None = None
+    slots: int = 1
 
 
 @dataclass

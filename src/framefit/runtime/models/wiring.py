@@ -8,6 +8,7 @@ from pathlib import Path
 
 from framefit.core.model import Model, TensorInfo
 from framefit.core.model.reading import declared_inputs
+from framefit.core.toml import toml_key
 from framefit.core.workload import IMPLICIT_STREAM, ModelEntry, Preprocess, StreamEntry, WhenFull, Workload
 from framefit.devices.device import Device
 from framefit.errors import InputError
@@ -18,7 +19,7 @@ from framefit.runtime.frames.streams import check_stream, frame_shape
 from framefit.runtime.models.execution import Execution, Postprocess, check_state
 from framefit.runtime.outputs.sinks import check_sink
 
-__all__ = ["STRICTEST", "WiredModel", "check_sinks", "streams_of", "wire"]
+__all__ = ["STRICTEST", "WiredModel", "check_sinks", "in_order", "streams_of", "wire"]
 
 STRICTEST: tuple[WhenFull, ...] = ("block", "drop-newest", "drop-oldest")
 _READ_QUEUE = 2  # results that may wait for a model that reads others: as many as frames of a stream
@@ -152,7 +153,7 @@ def wire(workload: Workload, app: Path) -> list[WiredModel]:
     """
     check_sinks(workload, app, force=True)
     there: dict[str, WiredModel] = {}
-    for entry in _in_order(workload, app):
+    for entry in in_order(workload, app):
         there[entry.name] = _wire(entry, workload, app, there)
     entries = sorted(workload.models, key=lambda entry: entry.priority != "every-window")
     wired = [there[entry.name] for entry in entries]
@@ -167,11 +168,16 @@ def wire(workload: Workload, app: Path) -> list[WiredModel]:
     return _in_step(wired)
 
 
-def _in_order(workload: Workload, app: Path) -> list[ModelEntry]:
-    """Models, each after those that it reads."""
+def in_order(workload: Workload, app: Path) -> list[ModelEntry]:
+    """Models, each after those that it reads, else in the order of the file.
+
+    Raises:
+        InputError: models that read each other.
+    """
     names, streams = workload.model_names, {stream.name for stream in streams_of(workload)}
     reads = {
-        m.name: {_producer(source) for source in m.inputs.values() if source not in streams} for m in workload.models
+        m.name: {workload.producer(source) for source in m.inputs.values() if source not in streams}
+        for m in workload.models
     }
     ordered: list[ModelEntry] = []
     left = list(workload.models)
@@ -187,11 +193,6 @@ def _in_order(workload: Workload, app: Path) -> list[ModelEntry]:
         ordered.append(following)
         left.remove(following)
     return ordered
-
-
-def _producer(source: str) -> str:
-    """Model of a source that is no stream."""
-    return source.partition(".")[0]
 
 
 def _in_step(models: Sequence[WiredModel]) -> list[WiredModel]:
@@ -225,7 +226,7 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path, there: Mapping[str, 
                 raise InputError(
                     f"{key} names no input {name!r}; inputs: {', '.join(declared)}", where=where, remedy="correct it"
                 )
-    sources, reads = _sources(entry, list(declared), streams, there, where)
+    sources, reads = _sources(entry, list(declared), workload, there, where)
     images = _images(entry, declared, sources, where)
     shapes = dict(entry.shapes)
     frames = {source: frame_shape(streams[source]) for source in dict.fromkeys(sources.values())}
@@ -288,29 +289,35 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path, there: Mapping[str, 
 def _sources(
     entry: ModelEntry,
     names: Sequence[str],
-    streams: Mapping[str, StreamEntry],
+    workload: Workload,
     there: Mapping[str, WiredModel],
     where: str,
 ) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
     """Graph input -> stream, and graph input -> model and output of it."""
+    streams = [stream.name for stream in streams_of(workload)]
     sources: dict[str, str] = {}
     reads: dict[str, tuple[str, str]] = {}
     for name in names:
         if name in entry.state or name in entry.constants:
             continue
-        source = entry.inputs.get(name) or (next(iter(streams)) if len(streams) == 1 else None)
+        source = entry.inputs.get(name) or (streams[0] if len(streams) == 1 else None)
         if source is None:
-            raise InputError(f"input {name!r} has no source", where=where, remedy=f'inputs = {{ {name} = "a stream" }}')
+            raise InputError(
+                f"input {name!r} has no source", where=where, remedy=f'inputs = {{ {toml_key(name)} = "a stream" }}'
+            )
         if source in streams:
             sources[name] = source
         else:
-            reads[name] = _output(there[_producer(source)], source, where)
+            producer = workload.producer(source)
+            assert producer is not None  # or the workload would have been refused
+            reads[name] = _output(there[producer], source, where)
     return sources, reads
 
 
 def _output(model: WiredModel, source: str, where: str) -> tuple[str, str]:
     """Model and output that ``"model.output"`` names, or ``"model"`` where there is one."""
-    name, _, output = source.partition(".")
+    name = model.entry.name
+    output = source.removeprefix(name).removeprefix(".")
     outputs = [tensor.name for tensor in model.model.outputs]
     if not output and len(outputs) == 1:
         return name, outputs[0]
