@@ -2,12 +2,16 @@
 
     python benchmarks/trees.py fit [--seeds 5] [--resnet resnet20-cifar10.onnx --cifar CIFAR] [--folder trees-bench]
     python benchmarks/trees.py time [--resnet resnet20-cifar10.onnx] [--rounds 200] [--folder trees-bench]
+    python benchmarks/trees.py untrained [--seeds 3] [--folder trees-bench]
     python benchmarks/trees.py window [--windows 2000]
 
 ``fit``: on load_digits the last two hidden layers of 64-128-128-64-10 are replaced by trees that read and make ternary
 values, by the defaults of ``framefit treeify``, in vectors and in votes: the loss of test accuracy in points (goal: at
 most 1.0, mean over seeds) and the time of a fit (goal: at most 10 s of one core). In ResNet-20 a late residual block
 (goal: at most 2.0 points), and an early one, which shows where trees lose. Hybrids stay in the folder.
+
+``untrained``: the same group of the same network of digits, not trained before: trained first, then replaced and
+fine-tuned, or trained end to end with the trees in it, in about as many mini-batches; accuracy and processor time.
 
 ``time``: how fast the device launches these groups, comparing and packing included, against ONNX Runtime's float32 and
 int8 of the layers that they replace, one core, batch 1 and 64 (goal: the late block three times as fast as float32 at
@@ -23,6 +27,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,12 +61,13 @@ Array = np.ndarray[Any, Any]
 Row = dict[str, object]
 FORMS = {"gradient": "vectors", "ada": "votes"}
 BLOCKS = {"late": 19, "early": 1}  # number of the first layer with weights
+WAYS = {"network": 30, "hybrid": 80}  # epochs: 30 of training and the fine-tuning are about as many mini-batches as 80
 NORMALISED = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}  # as the network was trained
 BATCHES = (1, 64)
 CALIBRATION = 256  # examples that the int8 group's ranges come from
 
 
-def fitted(folder: Path, what: str, model: Path, data: Path, **options: Any) -> Row:
+def fitted(folder: Path, what: str, model: Path | Model, data: Path, **options: Any) -> Row:
     """Replace one group of two layers, and tell what became of the network."""
     begun = folder if (folder / "treeify.json").is_file() else None  # by this benchmark: what is there already is taken
     result = treeify(model, data, layers=2, resume=begun, output=folder, **options).result
@@ -123,6 +129,30 @@ def fit(given: argparse.Namespace) -> None:
         made = fitted(given.folder / place, f"resnet20, {place} block", given.resnet, given.cifar, **options)
         resnet.append(made | {"group": place})
         store(f"trees_resnet20{kind}", {"resnet20": resnet}, f"trees.py fit --seeds 0{tuned}{limits}")
+
+
+def untrained(given: argparse.Namespace) -> None:
+    """Two ways to a hybrid of a network that nothing was taught yet."""
+    rows: list[Row] = []
+    for seed in range(given.seeds):
+        place = given.folder / f"untrained-{seed}"
+        place.mkdir(parents=True, exist_ok=True)
+        data = write_data(place / "digits.npz", images=False)
+        for way, epochs in WAYS.items():
+            options = {"first": 1, "seed": seed, "max_drop": 1.0, "train": way, "train_epochs": epochs}
+            begun = time.process_time()
+            made = fitted(place / way, f"digits, {way}, seed {seed}", mlp(), data, **options)
+            rows.append(made | {"way": way, "seed": seed, "seconds": time.process_time() - begun})
+    summary = {}
+    for way in WAYS:
+        top1, seconds = ([row[key] for row in rows if row["way"] == way] for key in ("after_top1", "seconds"))
+        summary[way] = {
+            "top1": float(np.mean(top1)),
+            "top1_interval": interval(top1),
+            "seconds": float(np.mean(seconds)),
+        }
+        print(f"{way}: {summary[way]}", flush=True)
+    store("trees_untrained", {"digits": rows, "summary": summary}, f"trees.py untrained --seeds {given.seeds}")
 
 
 def launches(device: TreesDevice, model: Model, feed: Array | None = None) -> Callable[[], Completion]:
@@ -289,7 +319,7 @@ def window(given: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("fit", "time", "window"))
+    parser.add_argument("part", choices=("fit", "untrained", "time", "window"))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--form", action="append", choices=FORMS, help="of the trees for digits (default: both)")
     parser.add_argument("--trees", type=int, help="of ResNet-20's groups, at most")
@@ -305,7 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cifar", type=Path, help="CIFAR-10: folder of images, or .npz of uint8")
     given = parser.parse_args(arguments)
     RESULTS.mkdir(exist_ok=True)
-    {"fit": fit, "time": timed, "window": window}[given.part](given)
+    {"fit": fit, "untrained": untrained, "time": timed, "window": window}[given.part](given)
 
 
 if __name__ == "__main__":

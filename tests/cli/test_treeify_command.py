@@ -21,6 +21,8 @@ def test_two_hidden_layers_become_trees(framefit: Framefit, digits: Path) -> Non
             "100",
             "--examples",
             "1500",
+            "--export",
+            "ml",
             "-o",
             digits / "hybrid",
             "--json",
@@ -35,6 +37,10 @@ def test_two_hidden_layers_become_trees(framefit: Framefit, digits: Path) -> Non
     assert {"first_layer", "last_layer", "depth", "trees", "kind"} <= result["chosen"]["groups"][0].keys()
     assert result["chosen"]["top1"] > result["original"]["top1"] - 0.05
     assert result["chosen"]["lut6"] > 0
+    assert {one["file"]: one["flavour"] for one in result["chosen"]["exports"]} == {
+        "model.onnx": "core",
+        "model-ml.onnx": "ml",
+    }
 
 
 def test_the_table_and_exit_codes(framefit: Framefit, digits: Path) -> None:
@@ -43,7 +49,9 @@ def test_the_table_and_exit_codes(framefit: Framefit, digits: Path) -> None:
     votes = ("--first", "2", "--layers", "1", "--method", "ada", "--trees", "3", "--max-drop", "1")
     ended = framefit(*command, *votes, "-o", digits / "votes")
     assert (ended.code, ended.err) == (0, "")
-    assert "192 trees of depth 5 (vote" in " ".join(ended.out.split())
+    shown = " ".join(ended.out.split())
+    assert "192 trees of depth 5 (vote" in shown
+    assert "model.onnx: trees as core operators, equal to the last bit" in shown
     assert framefit(*command, *votes, "-o", digits / "votes").code == 2
     poor = ("--first", "0", "--layers", "3", "--trees", "1", "--depth", "1", "--max-drop", "0")
     ended = framefit(*command, *poor, "-o", digits / "poor")

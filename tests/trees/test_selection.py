@@ -81,6 +81,19 @@ def test_halving_fits_the_best_in_full() -> None:
     assert [trial.fit is not None for trial in trials] == [place in (4, 5) for place in range(8)]
 
 
+def test_when_time_is_up_the_best_of_those_that_were_tried_is_fitted() -> None:
+    """At least one draft and one fit are made, whatever the time."""
+    trials, asked = _trials([None] * 8), []
+
+    def fit(trial: Trial, share: int) -> Fit:
+        asked.append((trials.index(trial), share > 1))
+        return _fit(0.5)
+
+    halved(trials, fit, lambda found: (found.top1,), lambda: len(asked) >= 2)
+    assert asked == [(0, True), (1, True), (0, False)]
+    assert [trial.fit is not None for trial in trials] == [True] + [False] * 7
+
+
 def test_one_group_is_fitted_at_once() -> None:
     """Nothing is drafted where nothing is to be chosen."""
     trials, shares = _trials([None]), []

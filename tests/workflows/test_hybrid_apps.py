@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,12 +12,15 @@ from devices.conformance import arrays_for
 from framefit.core.model import GraphBuilder, Model
 from framefit.core.trees import Forest
 from framefit.devices.trees.device import TreesDevice
+from framefit.errors import InputError
 from framefit.trees.exporting import with_trees
+from framefit.workflows.estimate import estimate
+from framefit.workflows.measure import measure
 from framefit.workflows.plan import plan
 from framefit.workflows.run import run
 from framefit.workflows.simulate import simulate
 from trees_cases import stand_in
-from workloads import measure_briefly, write_app, write_models, write_target
+from workloads import measure_briefly, no_noise, small, write_app, write_models, write_target
 
 FRAMES = 8
 RATE_HZ = 250  # on the board the network takes 5.1 ms, and 2.1 ms with trees
@@ -99,6 +103,40 @@ def test_trees_are_a_segment(folder: Path) -> None:
     assert found.timetable.feasible
     assert model.max_relative_difference == 0
     (task,) = found.tasks
+    assert "Trees" in {layer.op for layer in task.model.layers}
+
+
+def test_a_table_of_this_machine_has_trees(folder: Path) -> None:
+    """Measured like any other layer; with them the hybrid is estimated, and planned without being compiled."""
+    path = folder / "cpu.table.json"
+    table = measure([small(), Model.load(folder / "hybrid.onnx")], repeats=20, audit="none", output=path)
+    (trees,) = (entry for entry in table.entries if entry.op == "Trees")
+    assert table.unmeasured == ()
+    told = estimate(folder / "hybrid.onnx", table)
+    assert told.coverage_ratio == 1
+    (layer,) = (layer for layer in told.layers if layer.op == "Trees")
+    assert layer.latency_ns >= trees.latency_ns, "with the copy of what they make into the runtime's layout"
+    found = plan(_app(folder, "hybrid", background=(), rate_hz=20, guard_ms=1.0, table=path.name)).timetable
+    assert "nothing was measured" in found.reasons[0]
+    assert found.models[0].segments[0].median_ns == told.total_ns
+    split = plan(write_app(folder, background=("hybrid",), table=path.name, last="always_split = true"))
+    assert len(split.timetable.model("hybrid").segments) > 1
+    task = next(task for task in split.tasks if task.name == "hybrid")
+    assert task.difference(task.execution) == 0
+    bare = msgspec.structs.replace(table, entries=tuple(entry for entry in table.entries if entry is not trees))
+    with pytest.raises(InputError, match="no entry of Trees"):
+        estimate(folder / "hybrid.onnx", bare)
+
+
+def test_a_hybrid_is_cut_on_this_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between what the runtime makes of its layers and the trees; the joined segments change nothing."""
+    no_noise(monkeypatch)
+    found = plan(write_app(folder, background=("hybrid",), last="always_split = true"), fresh=True)
+    model = found.timetable.model("hybrid")
+    task = next(task for task in found.tasks if task.name == "hybrid")
+    assert len(model.segments) > 1
+    assert model.max_relative_difference == 0
+    assert task.model.lowered
     assert "Trees" in {layer.op for layer in task.model.layers}
 
 

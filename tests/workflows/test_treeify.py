@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from framefit.core.files import read_record
@@ -64,6 +65,7 @@ def test_a_residual_block_becomes_trees(network: Model, data: Path, tmp_path: Pa
         examples=300,
         max_drop=0.1,
         finetune_batches=30,
+        export="ml",
         output=tmp_path / "out",
     )
     result = done.result
@@ -84,9 +86,15 @@ def test_a_residual_block_becomes_trees(network: Model, data: Path, tmp_path: Pa
     assert np.mean(np.argmax(logits, axis=1) == test.labels) == pytest.approx(result.chosen.top1)
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert files == {
-        *("treeify.json", "result.json", "model.onnx", "trees.json", "candidates.csv"),
+        *("treeify.json", "result.json", "model.onnx", "model-ml.onnx", "trees.json", "candidates.csv"),
         *("accuracy_latency.svg", "accuracy_luts.svg"),
     }
+    flavours = {one.file: one.flavour for one in result.chosen.exports}
+    assert flavours == {"model.onnx": "core", "model-ml.onnx": "ml"}
+    sessions = [onnxruntime.InferenceSession(tmp_path / "out" / name) for name in flavours]
+    core, ml = (session.run(None, {"image": test.inputs()[:1]})[0] for session in sessions)
+    np.testing.assert_allclose(core, ml, rtol=1e-6)
+    assert b"TreeEnsembleRegressor" in (tmp_path / "out" / "model-ml.onnx").read_bytes()
 
 
 def test_groups_are_searched(network: Model, data: Path, tmp_path: Path) -> None:
@@ -109,6 +117,17 @@ def test_groups_are_searched(network: Model, data: Path, tmp_path: Path) -> None
     assert done.result.chosen is not None
     ends = [(group.first_layer, group.last_layer) for group in done.result.chosen.groups]
     assert all(before[1] < after[0] for before, after in itertools.pairwise(ends))
+
+
+def test_a_search_ends_when_its_time_is_up(network: Model, data: Path, tmp_path: Path) -> None:
+    """With one group fitted, and a note; with more time others are tried, too."""
+    options = {"trees": 8, "examples": 200, "max_drop": 0.5, "finetune": "none"}
+    done = treeify(network, data, max_seconds=0, output=tmp_path / "out", **options)
+    assert [one.top1 is not None for one in done.result.candidates] == [True]
+    assert any("time was up" in note for note in done.result.notes)
+    more = treeify(network, data, resume=tmp_path / "out", max_seconds=1000.0)
+    assert len(more.result.candidates) > 1
+    assert not any("time was up" in note for note in more.result.notes)
 
 
 @pytest.mark.parametrize("finetune", ["trees", "tail"])
@@ -156,6 +175,12 @@ def test_an_interrupted_search_goes_on(
     assert done.forest == whole.forest
     again = treeify(resume=tmp_path / "parts")
     assert (again.result, again.forest) == (done.result, done.forest)
+    more = treeify(resume=tmp_path / "parts", export="ml")
+    assert more.result.chosen is not None
+    assert [one.file for one in more.result.chosen.exports] == ["model.onnx", "model-ml.onnx"]
+    carried = read_trees(tmp_path / "parts" / "model-ml.onnx")
+    assert (carried and carried.ensembles) == (done.forest and done.forest.ensembles)
+    assert treeify(resume=tmp_path / "parts").result == more.result
 
 
 def test_everything_in_few_levels(network: Model, data: Path, tmp_path: Path) -> None:
@@ -184,13 +209,17 @@ def test_everything_in_few_levels(network: Model, data: Path, tmp_path: Path) ->
     assert done.result.chosen.top1 > 0.5
 
 
-def test_a_network_is_trained_first(data: Path, tmp_path: Path) -> None:
-    """What is not trained yet learns before anything is replaced."""
+def _untrained() -> Model:
     b = GraphBuilder("raw", 5)
     x = b.dense(b.op("Flatten", b.input("image", (1, 2, 6, 6))), 16, activation="Relu")
     b.output(b.dense(b.dense(x, 12, activation="Relu"), 3), "classes")
+    return b.build()
+
+
+def test_a_network_is_trained_first(data: Path, tmp_path: Path) -> None:
+    """What is not trained yet learns before anything is replaced."""
     done = treeify(
-        *(b.build(), data),
+        *(_untrained(), data),
         first=1,
         layers=1,
         train_epochs=8,
@@ -201,6 +230,30 @@ def test_a_network_is_trained_first(data: Path, tmp_path: Path) -> None:
     )
     assert done.result.original.top1 > 0.8
     assert done.result.chosen is not None
+
+
+@pytest.mark.parametrize("scope", ["group", "all"])
+def test_a_hybrid_is_trained_end_to_end(data: Path, tmp_path: Path, scope: str) -> None:
+    """Nothing was learnt before the trees are in place; then layers on both sides and the trees learn together."""
+    network = _untrained()
+    done = treeify(
+        *(network, data),
+        first=1,
+        layers=1,
+        train="hybrid",
+        train_epochs=8,
+        trees=16,
+        scope=scope,
+        output=tmp_path / "out",
+    )
+    assert done.result.original.top1 < 0.6
+    assert done.result.chosen is not None
+    assert done.result.chosen.top1_before_finetune < 0.6
+    assert done.result.chosen.top1 > 0.75
+    assert done.model is not None
+    before, after = listing(network).arrays, listing(done.model).arrays
+    assert not np.array_equal(before["weight_1"], after["weight_1"])
+    assert any("end to end" in note for note in done.result.notes)
 
 
 def test_no_group_is_worth_it(network: Model, data: Path, tmp_path: Path) -> None:
@@ -223,6 +276,8 @@ def test_no_group_is_worth_it(network: Model, data: Path, tmp_path: Path) -> Non
         ({"method": "ada", "scope": "input"}, "outputs without levels have no votes"),
         ({"loss": "hinge", "scope": "input"}, "no log or hinge loss"),
         ({"tress": 5}, "did you mean 'trees'"),
+        ({"export": "onnx"}, "export is 'onnx'"),
+        ({"train": "hybrid", "train_epochs": 3}, "give first, layers, train_epochs"),
     ],
 )
 def test_what_cannot_be_done(network: Model, data: Path, tmp_path: Path, options: dict[str, object], told: str) -> None:
@@ -230,6 +285,26 @@ def test_what_cannot_be_done(network: Model, data: Path, tmp_path: Path, options
     with pytest.raises(InputError, match=told):
         treeify(network, data, output=tmp_path / "out", **options)
     assert not (tmp_path / "out" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "told"),
+    [
+        ((20, 2, 5, 6), 3, "examples are 2 x 5 x 6"),
+        ((20, 72), 3, "examples are 72"),
+        ((20, 2, 6, 6), 5, "data have 5 classes"),
+    ],
+)
+def test_data_that_do_not_match(
+    network: Model, tmp_path: Path, shape: tuple[int, ...], classes: int, told: str
+) -> None:
+    """Pictures of another size, vectors, and classes that the network does not have are one error each."""
+    random = np.random.default_rng(0)
+    x, y = random.standard_normal(shape).astype(np.float32), np.arange(shape[0]) % classes
+    np.savez(tmp_path / "other.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(InputError, match=told):
+        treeify(network, tmp_path / "other.npz", output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_folders_are_not_overwritten(network: Model, data: Path, tmp_path: Path) -> None:

@@ -78,6 +78,20 @@ class Finetune(StrEnum):
     NONE = "none"
 
 
+class Train(StrEnum):
+    """What ``--train`` takes."""
+
+    NETWORK = "network"
+    HYBRID = "hybrid"
+
+
+class Flavour(StrEnum):
+    """What ``--export`` takes."""
+
+    CORE = "core"
+    ML = "ml"
+
+
 def treeify(
     model: Annotated[
         str | None,
@@ -106,6 +120,10 @@ def treeify(
     objective: Annotated[
         Objective | None, typer.Option("--objective", help="Among accurate groups (default: accuracy).")
     ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="Whose times count: built-in name or target.toml (default: cpu).")
+    ] = None,
+    unit: Annotated[str | None, typer.Option("--unit", help="Of the target (default: the first able one).")] = None,
     search: Annotated[
         Order | None, typer.Option("--search", help="Try every first layer, or draw one (default: sequence).")
     ] = None,
@@ -130,7 +148,10 @@ def treeify(
         str | None, typer.Option("--depth", help="auto: min(6, 4 + layers); layers: as many; or 1 to 6.")
     ] = None,
     examples: Annotated[
-        int | None, typer.Option("--examples", min=8, help="To fit trees on, at most (default: 4000).")
+        int | None, typer.Option("--examples", min=8, help="To fit trees on, at most (default: 4000 or fewer).")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option("--max-seconds", min=0.0, help="Of the search; fine-tuning comes on top.")
     ] = None,
     finetune: Annotated[
         Finetune | None, typer.Option("--finetune", help="Everything, trees and layers behind, or these (all).")
@@ -146,10 +167,16 @@ def treeify(
     ] = None,
     rate: Annotated[float | None, typer.Option("--rate", min=0.0, help="Learning rate of fine-tuning.")] = None,
     train_epochs: Annotated[
-        float | None, typer.Option("--train-epochs", min=0.0, help="Train the network first (default: it is).")
+        float | None, typer.Option("--train-epochs", min=0.0, help="Train what is not trained yet (default: it is).")
+    ] = None,
+    train: Annotated[
+        Train | None, typer.Option("--train", help="The network first, or the hybrid end to end (network).")
     ] = None,
     mean: Annotated[str | None, typer.Option("--mean", metavar="R,G,B", help="Of images, values 0 to 1.")] = None,
     std: Annotated[str | None, typer.Option("--std", metavar="R,G,B", help="Of images, values 0 to 1.")] = None,
+    export: Annotated[
+        Flavour, typer.Option("--export", help="ml: also a file with trees of ai.onnx.ml, model-ml.onnx.")
+    ] = Flavour.CORE,
     resume: Annotated[Path | None, typer.Option("--resume", metavar="DIR", help="Go on with the search there.")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder (default: MODEL-trees).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite it.")] = False,
@@ -166,7 +193,7 @@ def treeify(
 
     choices = {
         "quantise": quantise, "scope": scope, "weights": weights, "objective": objective, "search": search,
-        "method": method, "loss": loss, "finetune": finetune,
+        "method": method, "loss": loss, "finetune": finetune, "train": train,
     }  # fmt: skip
     progress = Progress()
     try:
@@ -177,6 +204,8 @@ def treeify(
             threshold=threshold,
             quantise_data=quantise_data,
             max_drop=max_drop,
+            target=target,
+            unit=unit,
             first=first,
             layers=layers,
             step=step,
@@ -184,6 +213,7 @@ def treeify(
             trees=trees,
             depth=_depth(depth),
             examples=examples,
+            max_seconds=max_seconds,
             finetune_epochs=finetune_epochs,
             finetune_batches=finetune_batches,
             finetune_seconds=finetune_seconds,
@@ -192,6 +222,7 @@ def treeify(
             mean=parse_numbers(mean, "--mean"),
             std=parse_numbers(std, "--std"),
             seed=seed,
+            export=export.value,
             resume=resume,
             output=output,
             force=force,

@@ -10,6 +10,7 @@ from framefit.core.trees import TreeKind
 __all__ = [
     "Candidate",
     "ChosenGroup",
+    "Export",
     "Original",
     "TreeifiedModel",
     "TreeifyResult",
@@ -26,9 +27,13 @@ class TreeifySettings(Record, kw_only=True):
     Attributes:
         model: path of an ONNX file, or "module:function" that returns a ``torch.nn.Module``.
         data: an image folder, or an ``.npz``.
-        train_epochs: of training before anything is replaced, for a network that is not trained yet.
+        train_epochs: of training, for a network that is not trained yet.
+        train: what is trained then: "network": the network, before anything is replaced; "hybrid": all that it
+            consists of with trees in it, end to end, instead of being fine-tuned.
         search: "sequence": every layer is tried as the first of a group; "random": one is drawn.
         objective: what decides among candidates of high accuracy.
+        target: whose times count: a built-in target's or a ``target.toml``'s, as described; "cpu": this machine's.
+        unit: of a described target; ``None``: the first that can run what is timed.
         max_drop: of validation accuracy that is allowed, 0 to 1.
         first: number of the first layer with weights that is replaced; ``None``: as ``search`` says.
         layers: that are replaced together; ``None``: 1, 1 + step, ...
@@ -43,7 +48,9 @@ class TreeifySettings(Record, kw_only=True):
         threshold: of normalised values; ``None``: the thresholds of least error.
         weights: levels of the remaining layers' weights; the first and the last layer keep theirs.
         quantise_data: whether the network's input is quantised, too.
-        examples: that trees are fitted on, at most.
+        max_seconds: of the search: no further group is tried then, the best of those that were is taken. Fine-tuning
+            comes on top.
+        examples: that trees are fitted on, at most; ``None``: 4,000, and fewer where a group has many positions.
         finetune: what learns behind: all layers and trees, trees and the layers behind, or these layers alone.
         finetune_epochs: ``None``: 10, or 1,000 mini-batches where that is more.
         finetune_batches: at most; ``None``: as many as that takes.
@@ -58,8 +65,11 @@ class TreeifySettings(Record, kw_only=True):
     model: str = ""
     data: str = ""
     train_epochs: float = 0.0
+    train: Literal["network", "hybrid"] = "network"
     search: Literal["sequence", "random"] = "sequence"
     objective: Literal["accuracy", "speed", "luts"] = "accuracy"
+    target: str = "cpu"
+    unit: str | None = None
     max_drop: float = 0.01
     first: int | None = None
     layers: int | None = None
@@ -74,7 +84,8 @@ class TreeifySettings(Record, kw_only=True):
     threshold: float | None = None
     weights: WeightLevels = "float"
     quantise_data: bool = False
-    examples: int = 4000
+    max_seconds: float | None = None
+    examples: int | None = None
     finetune: Literal["all", "trees", "tail", "none"] = "all"
     finetune_epochs: float | None = None
     finetune_batches: int | None = None
@@ -88,7 +99,7 @@ class TreeifySettings(Record, kw_only=True):
         for name, least in (
             ("layers", 1), ("step", 1), ("groups", 1), ("trees", 1), ("examples", 8), ("first", 0), ("seed", 0),
             ("train_epochs", 0), ("max_drop", 0), ("threshold", 0), ("finetune_epochs", 0), ("finetune_batches", 0),
-            ("finetune_seconds", 0), ("rate", 0),
+            ("finetune_seconds", 0), ("max_seconds", 0), ("rate", 0),
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and not value >= least:
@@ -97,6 +108,8 @@ class TreeifySettings(Record, kw_only=True):
             raise ValueError(f"depth is {self.depth}, not 1 .. 6, auto or layers")
         if self.scope == "input" and (self.method != "gradient" or self.loss in ("log", "hinge")):
             raise ValueError("outputs without levels have no votes, and no log or hinge loss: take scope group or all")
+        if self.train == "hybrid" and (not self.train_epochs or None in (self.first, self.layers)):
+            raise ValueError("nothing tells the best group of an untrained network: give first, layers, train_epochs")
 
 
 class Original(Record, kw_only=True):
@@ -105,7 +118,7 @@ class Original(Record, kw_only=True):
     Attributes:
         top1: on the test data, 0 to 1.
         validation_top1: on the validation data.
-        latency_ns: of a frame, by ONNX Runtime on one core; ``None``: not measured.
+        latency_ns: of a frame, by ONNX Runtime on one core or as the target says; ``None``: not known.
     """
 
     top1: float
@@ -122,7 +135,7 @@ class Candidate(Record, kw_only=True):
             that: no trees are better but by chance.
         top1: on the validation data with trees, before any fine-tuning; ``None``: given up before they were
             fitted in full.
-        latency_ns: of the group's trees, a frame; ``None``: not measured.
+        latency_ns: of the group's trees, a frame; ``None``: not known.
         layers_latency_ns: of the layers that they replace.
         lut6: look-up tables of six inputs of a fixed-function circuit of the trees, as built, before synthesis
             makes fewer of them (``framefit rtl`` counts these).
@@ -160,6 +173,21 @@ class ChosenGroup(Record, kw_only=True):
     fit_seconds: float
 
 
+class Export(Record, kw_only=True):
+    """A file of the hybrid.
+
+    Attributes:
+        file: in the folder.
+        flavour: of what runtimes execute that know nothing of trees: "core": ONNX's own operators; "ml": the tree
+            operator of ``ai.onnx.ml``.
+        runtime_latency_ns: of a frame of this file, by ONNX Runtime alone on one core.
+    """
+
+    file: str
+    flavour: Literal["core", "ml"]
+    runtime_latency_ns: int
+
+
 class TreeifiedModel(Record, kw_only=True):
     """The hybrid.
 
@@ -168,10 +196,11 @@ class TreeifiedModel(Record, kw_only=True):
         top1: on the test data.
         top1_before_finetune: likewise, with the trees as they were fitted.
         validation_top1: on the validation data, fine-tuned.
-        latency_ns: of a frame, trees by their kernels; ``None``: not measured.
+        latency_ns: of a frame, trees by their kernels or as the target says; ``None``: not known.
         lut6: see :class:`Candidate`.
         bytes: of the trees.
-        finetune_seconds: that fine-tuning took.
+        finetune_seconds: that fine-tuning took; or training, end to end.
+        exports: its files, whose trees were found equal to the last bit when they were written.
     """
 
     groups: tuple[ChosenGroup, ...]
@@ -182,6 +211,7 @@ class TreeifiedModel(Record, kw_only=True):
     lut6: int | None
     bytes: int
     finetune_seconds: float
+    exports: tuple[Export, ...] = ()
 
 
 class TreeifyResult(Record, kw_only=True):

@@ -127,7 +127,12 @@ def spans(
     return found
 
 
-def halved(trials: list[Trial], fit: Callable[[Trial, int], Fit], better: Callable[[Fit], tuple[float, ...]]) -> None:
+def halved(
+    trials: list[Trial],
+    fit: Callable[[Trial, int], Fit],
+    better: Callable[[Fit], tuple[float, ...]],
+    enough: Callable[[], bool] = lambda: False,
+) -> None:
     """Successive halving (Jamieson and Talwalkar, 2016, "Non-stochastic Best Arm Identification"), in place.
 
     The half with the better bound is drafted with a part of the trees, the better half of these is fitted in full.
@@ -136,11 +141,17 @@ def halved(trials: list[Trial], fit: Callable[[Trial, int], Fit], better: Callab
         trials: with their bounds.
         fit: trees for a group, and the part of them that is fitted: one in so many.
         better: what drafts are ordered by, the greatest first.
+        enough: asked before all but the first fit of a round; true ends the round with those that were made.
     """
     left = sorted(trials, key=lambda one: -one.bound)
     for share in DRAFTS if len(trials) > 1 else DRAFTS[-1:]:
         left = left[: math.ceil(len(left) / 2)]
-        fits = {id(one): fit(one, share) for one in left}
+        fits: dict[int, Fit] = {}
+        for one in left:
+            if fits and enough():
+                break
+            fits[id(one)] = fit(one, share)
+        left = left[: len(fits)]
         left.sort(key=lambda one: better(fits[id(one)]), reverse=True)
         if share == 1:
             for one in left:
@@ -153,7 +164,7 @@ def preferred(trials: Sequence[Trial], objective: Objective, least: float) -> Tr
     Args:
         trials: any.
         objective: "accuracy": of those as accurate as the best the one of most layers; "speed": of those of high
-            accuracy the one that saves most time; "luts": the one that takes the fewest tables.
+            accuracy the one that saves most time, if any does; "luts": the one that takes the fewest tables.
         least: what is high accuracy in any case; so is whatever is as good as the best.
     """
     fitted = [(one, one.fit) for one in trials if one.fit is not None]
@@ -165,7 +176,8 @@ def preferred(trials: Sequence[Trial], objective: Objective, least: float) -> Tr
         return max(good, key=lambda pair: (pair[0].span.layers, pair[1].top1))[0]
     good = [pair for pair in fitted if pair[1].top1 >= min(least, most - _CLOSE)]
     if objective == "speed":
-        return max(good, key=lambda pair: pair[1].layers_ns - pair[1].latency_ns)[0]
+        faster = [pair for pair in good if pair[1].latency_ns < pair[1].layers_ns]
+        return max(faster, key=lambda pair: pair[1].layers_ns - pair[1].latency_ns)[0] if faster else None
     return min(good, key=lambda pair: pair[1].lut6)[0]
 
 

@@ -19,6 +19,7 @@ from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.cycles import unit_named
 from framefit.devices.ort import OrtDevice
+from framefit.devices.trees.device import TreesDevice
 from framefit.errors import InputError
 from framefit.latency.audit import LEAST_NETWORKS
 from framefit.latency.audited import audit_networks
@@ -171,8 +172,8 @@ def open_target(target: str | Path | Target | Device) -> Device:
     """The device of a target, alone on its own clock.
 
     Args:
-        target: "cpu": ONNX Runtime on this machine; else a described device, in virtual time,
-            that computes nothing.
+        target: "cpu": this machine, by ONNX Runtime and kernels for trees; else a described device, in virtual
+            time, that computes nothing.
 
     Raises:
         InputError: no such target, or its file cannot be used.
@@ -182,7 +183,7 @@ def open_target(target: str | Path | Target | Device) -> Device:
     described = target if isinstance(target, Target) else resolve_target(target)
     if described.kind == "ort":
         own = None if str(target) == "cpu" else described.units[0].core
-        return OrtDevice(own)
+        return TreesDevice(own)
     function = None
     if described.cost.function is not None:
         where = Path() if isinstance(target, Target) else target_file(target)

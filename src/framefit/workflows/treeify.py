@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -46,6 +47,7 @@ def treeify(
     resume: str | Path | None = None,
     output: str | Path | None = None,
     force: bool = False,
+    export: Literal["core", "ml"] = "core",
     notify: Callable[[str], None] = lambda _: None,
     **options: Any,
 ) -> TreeifyOutcome:
@@ -58,6 +60,8 @@ def treeify(
         resume: a folder of an earlier search that was interrupted, to go on with.
         output: folder; default: the model's name with ``-trees``, here.
         force: overwrite it.
+        export: "ml": write ``model-ml.onnx``, too, whose trees are operators of ``ai.onnx.ml``; also for a search that
+            is resumed and had ended.
         notify: is told what is being done.
         options: fields of :class:`~framefit.core.treeified.TreeifySettings`; what is not given is as it says, or
             as in the search that is resumed.
@@ -71,11 +75,13 @@ def treeify(
         >>> framefit.treeify("mlp.onnx", "digits.npz", first=1, layers=2).result.chosen.top1  # doctest: +SKIP
         0.98
     """
+    if export not in ("core", "ml"):
+        raise InputError(f"export is {export!r}", where="options", remedy="give core or ml")
     folder = _folder(resume, output, model)
     stored = None if resume is None else read_record(folder / _MARK, TreeifySettings)
     settings = _settings(folder, model, data, options, stored)
     if settings == stored and (folder / "result.json").is_file():
-        return _finished(folder)
+        return _exported(_finished(folder), export)
     given = {"MODEL": (model, settings.model), "--data": (data, settings.data)}
     missing = [name for name, (value, named) in given.items() if value is None and not named]
     if missing:
@@ -88,11 +94,12 @@ def treeify(
 
     own_model, own_data = (None if isinstance(one, str | Path) else one for one in (model, data))
     rounds = Rounds(settings, own_model, own_data, folder, notify)
-    if settings != stored:  # what was found with other settings is of no use
+    if stored is None or msgspec.structs.replace(settings, max_seconds=stored.max_seconds) != stored:
+        # What was found with other settings is of no use.
         shutil.rmtree(folder, ignore_errors=True)
         write_record(folder / _MARK, settings)
     result, hybrid, forest = rounds.finish()
-    return TreeifyOutcome(result, hybrid, forest, folder)
+    return _exported(TreeifyOutcome(result, hybrid, forest, folder), export)
 
 
 def _folder(resume: str | Path | None, output: str | Path | None, model: Any) -> Path:
@@ -110,7 +117,7 @@ def _settings(
     folder: Path, model: Any, data: Any, options: dict[str, Any], stored: TreeifySettings | None
 ) -> TreeifySettings:
     """As given; else as in the folder, else the defaults."""
-    asked = {name: value for name, value in options.items() if value is not None}
+    asked = {name: str(v) if isinstance(v, Path) else v for name, v in options.items() if v is not None}
     asked |= {name: str(v) for name, v in {"model": model, "data": data}.items() if isinstance(v, str | Path)}
     if stored is None:
         return from_data(msgspec.to_builtins(asked), TreeifySettings, "options")
@@ -124,3 +131,17 @@ def _finished(folder: Path) -> TreeifyOutcome:
         return TreeifyOutcome(result, None, None, folder)
     hybrid = Model.load(folder / "model.onnx", name=result.model)
     return TreeifyOutcome(result, hybrid, read_forest(folder / "trees.json"), folder)
+
+
+def _exported(done: TreeifyOutcome, flavour: Literal["core", "ml"]) -> TreeifyOutcome:
+    """With a file of another flavour beside ``model.onnx``, where one was asked for."""
+    chosen = done.result.chosen
+    if flavour == "core" or chosen is None or done.model is None or done.forest is None:
+        return done
+    from framefit.workflows.treeifying.exported import export
+
+    kept = [one for one in chosen.exports if one.flavour != flavour]
+    exports = (*kept, export(done.model, done.forest, flavour, done.folder))
+    result = msgspec.structs.replace(done.result, chosen=msgspec.structs.replace(chosen, exports=exports))
+    write_record(done.folder / "result.json", result, force=True)
+    return dataclasses.replace(done, result=result)

@@ -10,10 +10,10 @@ import pytest
 
 from devices.conformance import DeviceConformance, arrays_for, small_network
 from framefit.core.model import GraphBuilder, Model
+from framefit.core.tree_nodes import ensembles_in, tree_layers
 from framefit.core.trees import Ensemble, Forest, TreeKind, evaluate
 from framefit.devices.ort import OrtDevice
 from framefit.devices.trees.device import TreesDevice
-from framefit.errors import DeviceError
 from framefit.trees.exporting import Flavour, with_trees
 from trees_cases import hybrid, random_inputs, stand_in
 
@@ -125,10 +125,38 @@ def test_without_trees_it_is_the_runtime(device: TreesDevice) -> None:
     assert type(device.compile(model, unit, "net")) is type(runtime.compile(model, unit, "net"))
 
 
-def test_trees_are_not_lowered(device: TreesDevice) -> None:
-    """The runtime's own graph of a model with trees is not what a launch executes: it is refused."""
-    with pytest.raises(DeviceError, match="trees are no operators"):
-        device.lowered(hybrid()[0])
+def bypassed() -> Model:
+    """A tensor goes past the trees, from one convolution to another."""
+    b = GraphBuilder("bypassed", 1)
+    x = b.conv(b.input("image", (1, 3, 8, 8)), 8, activation="Relu")
+    y = b.conv(b.conv(x, 8, activation="Relu"), 8)
+    b.output(b.op("GlobalAveragePool", b.conv(b.op("Add", x, y), 8)), "pooled")
+    network = b.build()
+    tensors = {tensor.name: tensor for layer in network.layers for tensor in layer.outputs}
+    ensemble = stand_in(np.random.default_rng(5), tensors[x], tensors[y], kind="vector", trees=8)
+    return with_trees(network, Forest(model="bypassed", ensembles=(ensemble,)))
+
+
+@pytest.mark.parametrize("name", ["between", "at both ends", "bypassed", "alone"])
+def test_trees_are_layers_of_what_the_runtime_makes(device: TreesDevice, name: str) -> None:
+    """The runtime's operators with the trees among them, cut between any two, compute what the model does."""
+    ends = two_groups(np.random.default_rng(4))[0]
+    model = {"between": hybrid()[0], "at both ends": ends, "bypassed": bypassed(), "alone": ends.segment(0, 0)}[name]
+    found = device.lowered(model)
+    assert found.lowered
+    assert device.lowered(found) is found
+    assert (found.inputs, found.outputs) == (model.inputs, model.outputs)
+    assert ensembles_in(found) == ensembles_in(model)
+    assert len(tree_layers(found)) == len(tree_layers(model))
+    random = np.random.default_rng(6)
+    tensors = {t.name: random.standard_normal(t.shape).astype(np.float32) for t in model.inputs}
+    expected = {name: made.copy() for name, made in results(device, model, tensors).items()}
+    for place in range(len(found.layers)):
+        step = found.segment(place, place)
+        made = results(device, step, {tensor.name: tensors[tensor.name] for tensor in step.inputs})
+        tensors |= {name: array.copy() for name, array in made.items()}
+    for output, array in expected.items():
+        np.testing.assert_array_equal(tensors[output], array)
 
 
 def test_an_output_that_depends_on_the_data(device: TreesDevice) -> None:

@@ -50,6 +50,9 @@ def agree(ensemble: Ensemble, x: np.ndarray) -> None:
             found["training"] = TreeLayer(ensemble, x)(torch.from_numpy(x)).numpy()
     found["kernel"] = np.empty_like(wanted)
     kernel_of(ensemble, len(x))(x, found["kernel"])
+    found["kernel, one by one"] = np.empty_like(wanted)
+    for place in range(len(x)):
+        kernel_of(ensemble, 1)(x[place : place + 1], found["kernel, one by one"][place : place + 1])
     for flavour in ("core", "ml"):
         session = onnxruntime.InferenceSession(as_model(ensemble, len(x), flavour).to_bytes())
         (found[flavour],) = session.run(None, {ensemble.input: x})
@@ -69,7 +72,13 @@ PATCH = Patch(kernel=(2, 2), padding=(1, 0, 0, 1), border=True)
 
 @pytest.mark.parametrize(
     ("kind", "free", "convolved"),
-    [("vote", False, True), ("vote", True, False), ("vector", False, False), ("vector", True, True)],
+    [
+        ("vote", False, True),
+        ("vote", True, False),
+        ("scalar", False, True),
+        ("vector", False, False),
+        ("vector", True, True),
+    ],
 )
 def test_random_trees(kind: str, free: bool, convolved: bool) -> None:
     """Oblivious and free-form, on vectors and on patches with borders."""
@@ -87,10 +96,20 @@ def test_random_trees(kind: str, free: bool, convolved: bool) -> None:
     agree(ensemble, random_inputs(random, ensemble, 2))
 
 
+def stepped(ensemble: Ensemble, x: np.ndarray) -> Ensemble:
+    """After a step of training towards nothing: leaves, thresholds and values are others."""
+    layer = TreeLayer(ensemble, x)
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.3)
+    layer(torch.from_numpy(x)).square().mean().backward()
+    optimiser.step()
+    assert layer.ensemble() != ensemble
+    return layer.ensemble()
+
+
 @pytest.mark.parametrize("method", ["gradient", "ada"])
 @pytest.mark.parametrize("convolved", [False, True])
 def test_trained_trees(method: str, convolved: bool) -> None:
-    """Trees as they are fitted, by either method, on vectors and on patches with borders."""
+    """Trees as they are fitted, by either method, and fine-tuned; on vectors and on patches with borders."""
     random = np.random.default_rng(3)
     if convolved:
         x = random.standard_normal((120, 2, 3, 3)).astype(np.float32)
@@ -102,4 +121,5 @@ def test_trained_trees(method: str, convolved: bool) -> None:
     settings = Boosting(method=method, trees=3, depth=3, loss="squared" if method == "gradient" else "exponential")
     ensemble = fit_ensemble(x, y, Place("group", "x", "y", patch), settings).ensemble
     assert max(tree.depth for tree in ensemble.trees) == 3
-    agree(ensemble, np.ascontiguousarray(x[:2]))
+    for one in (ensemble, stepped(ensemble, x)):
+        agree(one, np.ascontiguousarray(x[:2]))

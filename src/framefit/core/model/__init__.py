@@ -11,7 +11,7 @@ from framefit.core.model.auxiliary import (
 from framefit.core.model.builder import GraphBuilder
 from framefit.core.model.fusion import epilogue_groups, fused_groups
 from framefit.core.model.layers import Layer, TensorInfo
-from framefit.core.model.lowering import lowered
+from framefit.core.model.lowering import lowered, lowered_around
 from framefit.core.model.model import Cut, Model
 from framefit.core.model.nodes import Node, Operand, configuration, zeros_ratio
 from framefit.core.model.parts import group_nodes, with_part
@@ -39,6 +39,7 @@ __all__ = [
     "led",
     "listing",
     "lowered",
+    "lowered_around",
     "rebatched",
     "with_auxiliary",
     "with_part",

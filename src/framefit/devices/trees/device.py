@@ -7,13 +7,12 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from framefit.core.model import Model
+from framefit.core.model import Model, lowered_around
 from framefit.core.program import Operation
 from framefit.core.tree_nodes import ensembles_in, tree_layers
 from framefit.core.trees import Ensemble
 from framefit.devices.device import Array, Handle, Tensors, allocate, fitting
 from framefit.devices.ort import OrtDevice, OrtHandle
-from framefit.devices.trees.kernels import kernel_of
 from framefit.errors import DeviceError
 
 __all__ = ["TreesDevice"]
@@ -37,18 +36,11 @@ class TreesDevice(OrtDevice):
         return tuple(found)
 
     def lowered(self, model: Model) -> Model:
-        """See :meth:`OrtDevice.lowered`; a model with trees is cut as it is.
-
-        Raises:
-            DeviceError: it has trees; or the runtime cannot compile it.
-        """
-        if tree_layers(model):
-            raise DeviceError(
-                "trees are no operators of the runtime",
-                where=model.name,
-                remedy="plan it without a latency table: its launches are measured then",
-            )
-        return super().lowered(model)
+        """See :meth:`OrtDevice.lowered`; groups of trees are layers of it as they are."""
+        trees = [model.layers[place].name for place in _apart(model)]
+        if model.lowered or not trees:
+            return super().lowered(model)
+        return lowered_around(model, trees, super().lowered)
 
     def compile(self, segment: Model, unit: str, label: str) -> Handle:
         """A session, or several and the kernels between them."""
@@ -90,6 +82,8 @@ class _TreesStep:
     """A group of trees."""
 
     def __init__(self, piece: Model, ensemble: Ensemble, label: str) -> None:
+        from framefit.devices.trees.kernels import kernel_of  # numba takes half a second to import
+
         self._source, self._result, self._label = piece.inputs[0], piece.outputs[0], label
         x, y = allocate(self._source), allocate(self._result)
         self._kernel = kernel_of(ensemble, len(x))
@@ -161,10 +155,17 @@ class _ChainBinding:
 
 
 def _pieces(model: Model) -> list[tuple[Model, bool]]:
-    """Groups of trees, and what lies between them, in order; trees where no cut is possible count with the rest."""
-    legal = {0, len(model.layers), *(cut.position for cut in model.legal_cuts)} if model.notes else set[int]()
-    trees = [place for place in tree_layers(model) if {place, place + 1} <= legal]
+    """Groups of trees, and what lies between them, in order."""
+    trees = _apart(model)
     if not trees:
         return [(model, False)]
     edges = sorted({0, len(model.layers), *trees, *(place + 1 for place in trees)})
     return [(model.segment(first, end - 1), first in trees) for first, end in itertools.pairwise(edges)]
+
+
+def _apart(model: Model) -> list[int]:
+    """Layers that are trees; where no cut is possible they count with the rest."""
+    if not model.notes:
+        return []
+    legal = {0, len(model.layers), *(cut.position for cut in model.legal_cuts)}
+    return [place for place in tree_layers(model) if {place, place + 1} <= legal]

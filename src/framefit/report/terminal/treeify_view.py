@@ -11,6 +11,7 @@ from framefit.core.treeified import TreeifiedModel, TreeifyResult
 
 __all__ = ["treeify_view"]
 
+_OPERATORS = {"core": "core operators", "ml": "tree operators of ai.onnx.ml"}
 _COLUMNS = ("layers", "quantised", "with trees", "trees' time", "layers' time", "tables", "")
 
 
@@ -60,6 +61,13 @@ def _chosen(result: TreeifyResult, chosen: TreeifiedModel | None) -> list[Render
             f"test accuracy {result.original.top1:.4f} -> {chosen.top1:.4f} ({difference:+.2f} points; "
             f"{chosen.top1_before_finetune:.4f} before {chosen.finetune_seconds:.1f} s of fine-tuning); a frame "
             f"{_time(result.original.latency_ns)} -> {_time(chosen.latency_ns)}; trees take {chosen.bytes:,} bytes"
+        ),
+        *(
+            Text(
+                f"{one.file}: trees as {_OPERATORS[one.flavour]}, equal to the last bit; a frame takes "
+                f"{_time(one.runtime_latency_ns)} where ONNX Runtime alone executes it"
+            )
+            for one in chosen.exports
         ),
     ]
 

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import msgspec
 
+from framefit.core.files import read_record
 from framefit.core.fits import ProposedStep
+from framefit.core.model import Model
+from framefit.core.tree_nodes import TREES
+from framefit.core.treeified import TreeifyResult, TreeifySettings
+from framefit.core.workload import ModelEntry
+from framefit.devices.npu import NpuDevice
 from framefit.errors import InfeasibleError
 from framefit.trees.groups import boundaries
 from framefit.workflows.fitting.bench import Bench, entry_of
@@ -18,6 +24,7 @@ from framefit.workflows.fitting.situation import Situation
 __all__ = ["Treeify"]
 
 _LEAST_LAYERS = 3  # with weights: a group, and something on either side of it
+_SETTINGS = "treeify.json"
 
 
 class Treeify:
@@ -33,11 +40,13 @@ class Treeify:
         self._bench = bench
 
     def propose(self, situation: Situation) -> list[Offer]:
-        """Each model that has groups to replace."""
+        """Each model that has groups to replace, where a unit that it may use runs trees."""
         offers = []
         for entry in self._bench.candidates(situation):
             book = self._bench.book(entry)
-            if book.trees or len(boundaries(opened(entry, book.float_path))) < _LEAST_LAYERS:
+            if book.trees or not _tree_units(situation, entry):
+                continue
+            if len(boundaries(opened(entry, book.float_path))) < _LEAST_LAYERS:
                 continue
             step = ProposedStep(
                 key=f"trees: {entry.name}",
@@ -55,26 +64,69 @@ class Treeify:
 
         bench, entry = self._bench, entry_of(situation.workload, name)
         book = bench.book(entry)
+        model = opened(entry, book.float_path)
+        reference = bench.labelled.reference(name, trained=True)
         search = folder / "search"
+        begun = (search / _SETTINGS).is_file()  # a step that was interrupted
         done = treeify(
-            opened(entry, book.float_path),
+            model,
             bench.labelled.data(name),
             objective="speed",
-            max_drop=bench.settings.max_drop,
+            target=situation.workload.target,
+            unit=self._unit(situation, entry),
+            max_drop=self._left(name, model, reference),
             finetune_epochs=bench.settings.finetune_epochs,
-            finetune_seconds=max(bench.seconds_left() / 2, 1.0),
+            max_seconds=max(bench.seconds_left() / 3, 1.0),
+            finetune_seconds=self._seconds(search),
             seed=bench.settings.seed,
-            resume=search if (search / "treeify.json").is_file() else None,  # of a step that was interrupted
+            resume=search if begun else None,
             output=search,
             notify=bench.notify,
         )
         if done.result.chosen is None:
-            raise InfeasibleError("no group is worth replacing", where=name)
+            raise InfeasibleError(f"no group is worth replacing: {_why(done.result)}", where=name)
         path = str(search / "model.onnx")
-        reference = bench.labelled.reference(name, trained=True)
         top1 = bench.labelled.top1(name, opened(entry, path))
         drop = reference - top1
         made = msgspec.structs.replace(
             book, float_path=path, path=path, trees=True, int8="no", float_drop=drop, drop=drop
         )
         return bench.change(situation, entry, made, top1, bench.labelled.reference(name, trained=False))
+
+    def _left(self, name: str, model: Model, reference: float) -> float:
+        """What earlier steps left of the accuracy that may be lost, 0 to 1."""
+        return max(self._bench.settings.max_drop + self._bench.labelled.top1(name, model) - reference, 0.0)
+
+    def _seconds(self, search: Path) -> float:
+        """Of fine-tuning at most; what it was before a break, for a search with other settings begins anew."""
+        if (search / _SETTINGS).is_file():
+            stored = read_record(search / _SETTINGS, TreeifySettings).finetune_seconds
+            if stored is not None:
+                return stored
+        return max(self._bench.seconds_left() / 3, 1.0)
+
+    @staticmethod
+    def _unit(situation: Situation, entry: ModelEntry) -> str | None:
+        """Whose times decide: that which runs the model, where it runs trees, too."""
+        if not situation.described:
+            return None
+        home = situation.planned.timetable.model(entry.name).segments[0].unit
+        return home if home in _tree_units(situation, entry) else None
+
+
+def _why(result: TreeifyResult) -> str:
+    """What is against the groups that were tried."""
+    times = [(one.latency_ns, one.layers_latency_ns) for one in result.candidates if one.top1 is not None]
+    faster = [trees for trees, layers in times if trees is not None and layers is not None and trees < layers]
+    return "those that save time lose too much accuracy" if faster else "trees save no time"
+
+
+def _tree_units(situation: Situation, entry: ModelEntry) -> list[str]:
+    """Units that a model may use and that run trees; none where what they take there is not known."""
+    device = situation.planned.device
+    names = [unit.name for unit in device.target.units if entry.units is None or unit.name in entry.units]
+    if not isinstance(device, NpuDevice):
+        return names
+    if device.target.cost.source == "table":
+        return []
+    return [name for name in names if device.target.unit(name).supports(TREES)]

@@ -57,6 +57,8 @@ def levelled(
         quantisers.append(quantiser)
     weights = None if settings.weights == "float" else settings.weights
     course = as_used(Course(model, Levelled(weights, _ends(model), tuple(quantisers))))
+    if settings.train == "hybrid":
+        return Tuning(course, float(course.right(held).mean()), 0.0, "it learns with the trees")
     return tuned(course, original, examples, held, settings, checkpoint, say)
 
 

@@ -31,15 +31,17 @@ from framefit.trees.luts import lut6_of
 from framefit.trees.selection import Trial, pareto, preferred
 from framefit.workflows.classifiers import open_classifier
 from framefit.workflows.treeifying.course import Course, lost
+from framefit.workflows.treeifying.exported import export
 from framefit.workflows.treeifying.levelling import asked, levelled
 from framefit.workflows.treeifying.search import Search
-from framefit.workflows.treeifying.timing import checked_export, medians
-from framefit.workflows.treeifying.tuning import trained, tuned
+from framefit.workflows.treeifying.timing import latencies
+from framefit.workflows.treeifying.tuning import Tuning, trained, tuned
 
 __all__ = ["Rounds"]
 
 _JUDGED = 5000  # training examples that tell whether the validation data were among them
-_FIGURES = "candidates' top1 is of the validation data before fine-tuning; latencies are of this machine"
+_FIGURES = "candidates' top1 is of the validation data before fine-tuning; latencies are of"
+_UNTRAINED = "the hybrid was trained end to end: the accuracy of the network before is that of its first weights"
 _SEEN = (
     "the network is no worse on the validation data than on its training data: it was trained on both, most likely; "
     "it was fine-tuned on both, and accuracies on the validation data are too high"
@@ -64,6 +66,7 @@ class Rounds:
         self, settings: TreeifySettings, model: Any, data: Any, folder: Path, say: Callable[[str], None]
     ) -> None:
         self.settings, self.folder, self.say = settings, folder, say
+        self._latencies = latencies(settings.target, settings.unit)
         opened, self.data = open_classifier(
             settings.model if model is None else model,
             settings.data if data is None else data,
@@ -80,7 +83,7 @@ class Rounds:
     def finish(self) -> tuple[TreeifyResult, Model | None, Forest | None]:
         """Everything, up to the files."""
         start = self._prepared()
-        search = Search(self.settings, self.data.train, self.data.validation, self._work, self.say)
+        search = Search(self.settings, self.data.train, self.data.validation, self._work, self._latencies, self.say)
         course = plain = start
         trials: list[Trial] = []
         chosen: list[Trial] = []
@@ -98,15 +101,16 @@ class Rounds:
                 where=self._original.model.name,
                 remedy="give a network of layers in sequence",
             )
+        self._notes += search.notes
         return self._written(course, plain, trials, chosen)
 
     def _prepared(self) -> Course:
         """The network that groups are looked for in: trained and quantised, where that was asked for."""
         held = self.data.validation
-        if self.settings.train_epochs:
-            checkpoint = self._work / "training.npz"
-            network = trained(self._original.model, self._learnt, self.settings, checkpoint, self.say)
-            self._original = Course(network)
+        if self.settings.train_epochs and self.settings.train == "network":
+            training = self._trained(self._original, self._work / "training.npz")
+            self._original = training.course
+            self._notes.append(f"the network {training.note}")
         self._right = self._original.right(held)
         seen = self._original.right(self._learnt.sample(_JUDGED, self.settings.seed))
         if self._right.mean() >= wilson(int(seen.sum()), len(seen))[0] and not self.settings.train_epochs:
@@ -119,6 +123,9 @@ class Rounds:
         self._notes.append(f"the network quantised: {tuning.note}")
         self._seconds += tuning.seconds
         return tuning.course
+
+    def _trained(self, course: Course, checkpoint: Path) -> Tuning:
+        return trained(course, self._learnt, self.data.validation, self.settings, checkpoint, self.say)
 
     @property
     def _least(self) -> float:
@@ -134,7 +141,12 @@ class Rounds:
             before = course.copy()
             before.replace(best.span, best.fit.ensemble)
             checkpoint = self._work / f"{number}-{best.span.first}-{best.span.last}-tuning.npz"
-            tuning = tuned(before, start, self._learnt, self.data.validation, self.settings, checkpoint, self.say)
+            if self.settings.train == "hybrid":
+                tuning = self._trained(before, checkpoint)
+                self._notes.append(_UNTRAINED)
+            else:
+                held = self.data.validation
+                tuning = tuned(before, start, self._learnt, held, self.settings, checkpoint, self.say)
             if lost(self._right, tuning.course.right(self.data.validation)) <= self.settings.max_drop:
                 self._notes.append(f"{best.span}: {tuning.note}")
                 self._seconds += tuning.seconds
@@ -155,7 +167,7 @@ class Rounds:
         forest = Forest(model=name, ensembles=tuple(ensemble for _, ensemble in course.chosen))
         hybrid = with_trees(course.model, forest) if groups else None
         self.say("timing")
-        times_ns = medians([self._original.model, *([] if hybrid is None else [hybrid])])
+        times_ns = self._latencies([self._original.model, *([] if hybrid is None else [hybrid])])
         chosen = None
         if hybrid is not None:
             chosen = TreeifiedModel(
@@ -167,11 +179,8 @@ class Rounds:
                 lut6=sum(map(lut6_of, forest.ensembles)),
                 bytes=sum(ensemble.bytes for ensemble in forest.ensembles),
                 finetune_seconds=self._seconds,
+                exports=(export(hybrid, forest, "core", self.folder),),
             )
-            for span, ensemble in course.chosen:
-                x = course.through(self.data.validation.inputs(slice(0, 8)), 0, span.start.position)
-                checked_export(ensemble, x)
-            hybrid.save(self.folder / "model.onnx", force=True)
             write_record(self.folder / "trees.json", forest, force=True)
         result = TreeifyResult(
             model=name,
@@ -183,12 +192,16 @@ class Rounds:
             ),
             candidates=tuple(_candidate(*pair) for pair in zip(trials, pareto(trials), strict=True)),
             chosen=chosen,
-            notes=(*self._notes, _FIGURES),
+            notes=(*self._notes, f"{_FIGURES} {_whose(self.settings.target)}"),
         )
         write_report(self.folder, result)
         write_record(self.folder / "result.json", result, force=True)
         shutil.rmtree(self._work, ignore_errors=True)
         return result, hybrid, None if hybrid is None else forest
+
+
+def _whose(target: str) -> str:
+    return "this machine" if target == "cpu" else f"target {target}"
 
 
 def _joined(one: Examples, other: Examples) -> Examples:

@@ -22,7 +22,7 @@ from framefit.trees.luts import lut6_of
 from framefit.trees.quantising import fit_level_map
 from framefit.trees.selection import Fit, Span, Trial, halved, spans
 from framefit.workflows.treeifying.course import Course, run
-from framefit.workflows.treeifying.timing import medians
+from framefit.workflows.treeifying.timing import Latencies
 from framefit.workflows.treeifying.tuning import enlarged, refitted
 
 __all__ = ["Search"]
@@ -31,6 +31,8 @@ Array = npt.NDArray[Any]
 R = TypeVar("R", bound=Record)
 
 _TREES = {"gradient": 96, "ada": 9}  # of 96 vectors a late block of ResNet-20 takes a third of its layers' time
+_EXAMPLES = 4000
+_ROWS, _LEAST_EXAMPLES = 1 << 16, 64  # each tree's tests are chosen on 8,192 of the rows; all of them are in memory
 _RATE = 0.15  # of a vector tree's leaves: smaller ones need more trees, and the joint refit sets leaves anew anyway
 
 
@@ -60,6 +62,7 @@ class Search:
         examples: of the training data; held: of the validation data.
         held: see ``examples``.
         folder: keeps what was found; what is there already is taken from it.
+        latencies: of layers and trees.
         say: told what is being done.
     """
 
@@ -69,12 +72,18 @@ class Search:
         examples: Examples,
         held: Examples,
         folder: Path,
+        latencies: Latencies,
         say: Callable[[str], None],
     ) -> None:
         self.settings, self.held, self.say = settings, held, say
+        self.notes: list[str] = []
+        """What a reader of the result should know."""
+        self._begun = time.monotonic()
+        self._latencies = latencies
         self._folder = folder
-        self._examples = examples.sample(settings.examples, settings.seed)
-        self._inputs = enlarged(self._examples, settings.examples, settings.seed)
+        most = settings.examples or _EXAMPLES
+        self._examples = examples.sample(most, settings.seed)
+        self._inputs = enlarged(self._examples, most, settings.seed)
 
     def trials(self, course: Course, number: int, least: float) -> list[Trial]:
         """The groups that one more may be, and what is known of them; some are fitted in full.
@@ -92,14 +101,28 @@ class Search:
         found = spans(
             course.model, first=wanted.first, layers=wanted.layers, step=wanted.step, free=course.free, drawn=drawn
         )
-        trials = []
+        trials: list[Trial] = []
         for span in found:
+            if trials and self._late():
+                break
             self.say(f"bound of {span}")
             key = f"{number}-{span.first}-{span.last}"
             bound = self._kept(f"{key}-bound", _Bound, lambda span=span: _Bound(top1=self._bound(course, span)))  # type: ignore[misc]
             trials.append(Trial(span, bound.top1))
-        halved(trials, lambda trial, share: self._fit(course, trial.span, number, share), self._better(least))
+        halved(
+            trials, lambda trial, share: self._fit(course, trial.span, number, share), self._better(least), self._late
+        )
+        if self._late():
+            tried = sum(trial.fit is not None for trial in trials)
+            self.notes.append(
+                f"time was up: bounds of {len(trials)} of {len(found)} groups are known, {tried} were fitted in full"
+            )
         return trials
+
+    def _late(self) -> bool:
+        """Whether the search has taken as long as it may."""
+        limit = self.settings.max_seconds
+        return limit is not None and time.monotonic() - self._begun >= limit
 
     def _better(self, least: float) -> Callable[[Fit], tuple[float, ...]]:
         """What drafts are ordered by; accuracy that is high enough counts alike where something else is wanted."""
@@ -141,7 +164,7 @@ class Search:
         )
         place = Place(f"layers_{span.first}_{span.last}", span.start.tensor, span.end.tensor, span.patch)
         levels = 3 if wanted.quantise == "ternary" else 2
-        x, y = course.pair(span, self._inputs)
+        x, y = course.pair(span, self._fitted_on(span))
         started = time.process_time()
         ensemble = fit_ensemble(
             *(x, y, place, boosting),
@@ -153,7 +176,9 @@ class Search:
         seconds = time.process_time() - started
         right = course.right_with(span, lambda read: run(ensemble, read), self.held)
         layers = course.part(span.start.position, span.end.position)
-        layers_ns, trees_ns = medians([layers, with_trees(layers, Forest(model=place.name, ensembles=(ensemble,)))])
+        layers_ns, trees_ns = self._latencies(
+            [layers, with_trees(layers, Forest(model=place.name, ensembles=(ensemble,)))]
+        )
         return _Known(
             ensemble=ensemble,
             depth=depth,
@@ -163,6 +188,15 @@ class Search:
             layers_ns=layers_ns,
             lut6=lut6_of(ensemble),
         )
+
+    def _fitted_on(self, span: Span) -> Array:
+        """Inputs of the network that trees are fitted on: each gives a row for each position of the group's output."""
+        positions = math.prod(span.end.shape[1:]) if span.patch else 1
+        count = max(_ROWS // positions, _LEAST_EXAMPLES)
+        if self.settings.examples is not None or len(self._inputs) <= count:
+            return self._inputs
+        drawn = np.random.default_rng(self.settings.seed).permutation(len(self._inputs))[:count]
+        return self._inputs[np.sort(drawn)]
 
     def _kept(self, key: str, kind: type[R], find: Callable[[], R]) -> R:
         """What was found before, else found now and kept."""

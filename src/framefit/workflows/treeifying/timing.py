@@ -1,54 +1,60 @@
-"""What groups take on this core, as layers and as trees; and that the file computes what was judged."""
+"""What groups and networks take, as layers and with trees."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from framefit.core.model import Model
-from framefit.core.trees import Ensemble
-from framefit.core.trees import evaluate as run_trees
+from framefit.core.target import resolve_target
+from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Completion, allocate, random_inputs
 from framefit.devices.measure import measure
+from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.cycles import unit_named
 from framefit.devices.ort import OrtDevice
 from framefit.devices.trees.device import TreesDevice
-from framefit.errors import DeviceError
-from framefit.trees.exporting import as_model
+from framefit.workflows.cycles import pricing
 
-__all__ = ["checked_export", "medians"]
+__all__ = ["Latencies", "latencies", "medians"]
 
-Array = npt.NDArray[Any]
+Latencies = Callable[[Sequence[Model]], list[int]]
+"""What models take a frame, ns."""
 
 
-def checked_export(ensemble: Ensemble, x: Array) -> None:
-    """Hold an ensemble's graph to the reference.
+def latencies(target: str, unit: str | None) -> Latencies:
+    """What tells a target's times: its description, or a measurement where it is this machine.
 
     Args:
-        ensemble: that is exported.
-        x: what it reads, N x input shape.
+        target: a built-in one, or the path of a ``target.toml``.
+        unit: of a described one; ``None``: the first that can run what is timed.
 
     Raises:
-        DeviceError: ONNX Runtime computes something else, which is a defect.
+        InputError: no such target or unit; models: one that the unit does not support.
     """
-    part = as_model(ensemble, len(x))
-    with TemporaryDirectory() as folder:
-        device = OrtDevice(cache=Path(folder))
-        found = {part.inputs[0].name: np.ascontiguousarray(x), part.outputs[0].name: allocate(part.outputs[0])}
-        device.submit(device.compile(part, device.target.units[0].name, ensemble.name).bind(found))
-    if not np.array_equal(found[part.outputs[0].name], run_trees(ensemble, x)):
-        raise DeviceError(
-            "the exported graph differs from the trees", where=ensemble.name, remedy="this is a defect: report it"
-        )
+    described = resolve_target(target)
+    if described.kind == "ort":
+        return medians
+    unit_named(described, unit)
+
+    def times(model: Model, name: str) -> list[int]:
+        return [layer.latency_ns for layer in pricing(target, model, name).layers(model)]
+
+    device = NpuDevice(described, VirtualClock(), times)
+    return lambda models: [
+        device.compile(model, unit or pricing(target, model).unit.name, model.name).duration_ns for model in models
+    ]
 
 
-def medians(models: Sequence[Model]) -> list[int]:
-    """What models take a frame on this core, their trees by kernels and all else by ONNX Runtime; ns, in turn."""
-    device = TreesDevice()
+def medians(models: Sequence[Model], runtime: OrtDevice | None = None) -> list[int]:
+    """What models take a frame on this core; ns, in turn.
+
+    Args:
+        models: to launch.
+        runtime: that launches them; ``None``: kernels for trees and ONNX Runtime for all else.
+    """
+    device = TreesDevice() if runtime is None else runtime
     unit = device.target.units[0].name
 
     def launch(model: Model) -> Callable[[], Completion]:

@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.model import Model
+from framefit.core.model import listing
 from framefit.core.treeified import TreeifySettings
 from framefit.training.augmentation import augmented, mixed
 from framefit.training.data import Examples
 from framefit.training.fine_tune import fine_tune
 from framefit.training.levels import LevelLayer, levelled_state, quantise_weights
-from framefit.training.network import Network, to_model, to_torch
+from framefit.training.network import Network, to_torch
 from framefit.training.recipe import Progress, Recipe
 from framefit.training.tree_layer import TreeLayer
 from framefit.trees.quantising import LevelMap
@@ -56,21 +56,30 @@ class Tuning:
 
 
 def trained(
-    model: Model, examples: Examples, settings: TreeifySettings, checkpoint: Path, say: Callable[[str], None]
-) -> Model:
-    """A network that was not trained yet, trained.
+    course: Course,
+    examples: Examples,
+    held: Examples,
+    settings: TreeifySettings,
+    checkpoint: Path,
+    say: Callable[[str], None],
+) -> Tuning:
+    """Train a network that was not trained yet, straight through whatever trees and levels are in it.
 
     Args:
-        model: the network.
+        course: the network; stays as it is.
         examples: of the training data.
+        held: of the validation data.
         settings: for how long.
         checkpoint: where the training is kept, so that it goes on.
         say: told how it goes.
     """
-    network = to_torch(model)
+    network = _hybrid(course, 0, examples.inputs(slice(0, _SPREAD)))
     recipe = _recipe(examples, settings.train_epochs, _TRAINING_RATE, settings.seed, pictures=True)
-    fine_tune(network, examples, recipe, checkpoint=checkpoint, progress=_told(say, "training"))
-    return to_model(network)
+    done = fine_tune(network, examples, recipe, checkpoint=checkpoint, progress=_told(say, "training"))
+    other = _learnt(course, network)
+    before, after = (float(one.right(held).mean()) for one in (course, other))
+    words = f"{before:.4f} of the validation data right before, {after:.4f} after {done.epochs:.1f} epochs"
+    return Tuning(other, after, done.seconds, f"trained in {done.seconds:.1f} s: {words}")
 
 
 def refitted(course: Course, span: Span, made: Examples, seen: Examples) -> float:
@@ -100,6 +109,8 @@ def tuned(
     say: Callable[[str], None],
 ) -> Tuning:
     """Train what was asked for, trees with straight-through gradients; kept where the validation data say so.
+
+    Weights that are zero stay zero.
 
     Args:
         course: the network with trees in it, or quantised otherwise; stays as it is.
@@ -137,7 +148,13 @@ def tuned(
         distill_ratio=0.0 if answers is None else _DISTILL,
     )
     done = fine_tune(
-        network, examples, recipe, teacher=answers, checkpoint=checkpoint, progress=_told(say, "fine-tuning")
+        network,
+        examples,
+        recipe,
+        masks=_kept(course, network),
+        teacher=answers,
+        checkpoint=checkpoint,
+        progress=_told(say, "fine-tuning"),
     )
     other = _learnt(course, network)
     now = other.right(held)
@@ -154,6 +171,15 @@ def _taught(teacher: Course, examples: Examples, seed: int) -> Examples:
     answers = teacher.predict(x[len(examples) :])
     labels = answers.reshape(len(answers), -1).argmax(axis=1)
     return Examples(x, np.concatenate([examples.labels, labels]))
+
+
+def _kept(course: Course, network: Network) -> dict[str, npt.NDArray[np.bool_]]:
+    """Where weights may learn: zeros that a network came with stay, for there is a target that skips them."""
+    if course.levels.weights is not None:
+        return {}  # their zeros are levels
+    arrays = listing(course.model).arrays
+    found = {name: arrays[name] != 0 for name in network.weights if name in arrays and arrays[name].ndim > 1}
+    return {name: kept for name, kept in found.items() if not kept.all()}
 
 
 def as_used(course: Course) -> Course:
