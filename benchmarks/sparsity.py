@@ -346,6 +346,8 @@ def main() -> None:
     scaling = " --own-scaling" if options.own_scaling else ""
     settings = f"--seeds {options.seeds} --evaluations {options.evaluations} --images {options.images}{scaling}"
     command = f"sparsity.py --data CIFAR10 --model {options.model.name} {settings} --epochs {options.epochs:g}"
+    if options.ratios != parser.get_default("ratios"):
+        command += f" --ratios {' '.join(map(str, options.ratios))} --name {options.name}"
     for part in options.part:
         rows: list[Row] = []
         for row in PARTS[part](options):

@@ -17,8 +17,8 @@ def summed(part: str, rows: list[Row]) -> Row:
     """What the rows of a part come to."""
     match part:
         case "bars":
-            keys = ("difference_points", "untuned_difference_points", "cycles_ratio", "sparsity_ratio")
-            return means(rows, "ratio", keys)
+            points, counts = ("difference_points", "untuned_difference_points"), ("cycles", "zeros")
+            return means(rows, "ratio", (*points, "top1", "top5", *counts, "cycles_ratio", "sparsity_ratio"))
         case "solvers":
             return means(rows, "solver", ("validation_top1", "test_top1", "cycles_ratio", "evaluations"))
         case "blind":

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from framefit.core.model import GraphBuilder, Model, listing
 from framefit.errors import InputError
 from framefit.sparsity.channels import find_groups
-from framefit.sparsity.database import Database, build_channels, build_layers, kept_channels, read_database
+from framefit.sparsity.database import (
+    Database,
+    build_group,
+    build_layer,
+    kept_channels,
+    read_database,
+    sparsity_levels,
+)
 from framefit.sparsity.evaluation import Evaluator
 from framefit.sparsity.layers import WeightLayer, find_layers
 from framefit.sparsity.ledger import Ledger
@@ -53,7 +60,16 @@ def statistics() -> dict[str, LayerStatistics]:
 @pytest.fixture(scope="module")
 def database(statistics: dict[str, LayerStatistics]) -> Database:
     """Zeros anywhere."""
-    return build_layers(LAYERS, WRITTEN.arrays, statistics)
+    return built(statistics)
+
+
+def built(statistics: dict[str, LayerStatistics], of_m: tuple[int, int] | None = None) -> Database:
+    """All layers, anywhere or N of M."""
+    levels = sparsity_levels(sum(layer.facts.parameters for layer in LAYERS))
+    entries = (
+        build_layer(layer, WRITTEN.arrays[layer.weight], statistics[layer.name], levels, of_m=of_m) for layer in LAYERS
+    )
+    return Database("unstructured" if of_m is None else "n:m", tuple(entries))
 
 
 def test_hessians_are_of_what_the_sums_run_over(statistics: dict[str, LayerStatistics]) -> None:
@@ -105,7 +121,7 @@ def test_n_of_m_holds_where_the_hardware_counts_it(statistics: dict[str, LayerSt
     """The model's own count of 2:4 zeros is a half for every layer that has four channels and more."""
     from framefit.core.model import with_weights
 
-    database = build_layers(LAYERS, WRITTEN.arrays, statistics, of_m=(2, 4))
+    database = built(statistics, of_m=(2, 4))
     sparse = with_weights(MODEL, database.weights(np.ones(len(LAYERS), np.int64)))
     counted = dict(zip([layer.name for layer in sparse.layers], sparse.weight_zeros("n:m", 2, 4), strict=True))
     for layer in LAYERS:
@@ -121,7 +137,8 @@ def test_channels_of_the_database_are_gone_from_the_model(statistics: dict[str, 
     from framefit.core.model import with_weights
 
     groups = find_groups(WRITTEN.nodes, WRITTEN.arrays, LAYERS, ["classes"])
-    database = build_channels(groups, LAYERS, WRITTEN.arrays, statistics)
+    entries = (build_group(group, LAYERS, WRITTEN.arrays, statistics) for group in groups)
+    database = Database("channel", tuple(entries), groups)
     assignment = np.full(len(groups), 12)
     small = with_weights(MODEL, database.final(assignment, WRITTEN.arrays, LAYERS))
     zeroed = with_weights(MODEL, database.weights(assignment))
@@ -145,17 +162,21 @@ def test_whole_blocks_of_channels_are_among_the_levels(channels: int) -> None:
 
 
 def test_a_database_comes_back_from_its_file(database: Database, tmp_path: Path) -> None:
-    """The same tables and weights; of other layers it is refused."""
+    """The same tables and weights; of a layer whose weights are others, or damaged, it is refused."""
     path = tmp_path / "database.npz"
     database.save(path)
-    again = read_database(path, [layer.facts for layer in LAYERS])
+    facts = [layer.facts for layer in LAYERS]
+    again = read_database(path, facts, WRITTEN.arrays)
     assert (again.levels == database.levels).all()
     assert (again.errors == database.errors).all()
     assignment = np.full(len(LAYERS), 7)
     assert all((again.weights(assignment)[name] == array).all() for name, array in database.weights(assignment).items())
+    retrained = dict(WRITTEN.arrays) | {LAYERS[2].weight: WRITTEN.arrays[LAYERS[2].weight] * np.float32(1.5)}
+    with pytest.raises(InputError, match="other weights"):
+        read_database(path, facts, retrained)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(InputError, match="cannot be read"):
-        read_database(path, [layer.facts for layer in LAYERS])
+        read_database(path, facts, WRITTEN.arrays)
 
 
 def test_an_evaluation_costs_forwards_and_forgets_the_one_before(database: Database) -> None:

@@ -7,7 +7,7 @@ from problems import random_problem
 
 from framefit.core.intervals import wilson
 from framefit.core.sparsity import Threshold
-from framefit.sparsity.gates import derived_ratio, derived_top1, given_top1, judge, moved
+from framefit.sparsity.gates import derived_ratio, derived_top1, given_top1, judge, moved_cycles, moved_top1
 
 
 def threshold(ratio: float, round_number: int = 0) -> Threshold:
@@ -57,7 +57,7 @@ def test_a_derived_ratio_is_reachable_and_does_little_harm() -> None:
 def test_dynamic_thresholds_close_in_on_what_can_be_met() -> None:
     """Raised while they are met, lowered when not, until nothing lies between; each move is recorded."""
     history = (threshold(0.5),)
-    while (following := moved(history, met=history[-1].cycles_ratio >= 0.41, least_ratio=0.2)) is not None:
+    while (following := moved_cycles(history, met=history[-1].cycles_ratio >= 0.41, least_ratio=0.2)) is not None:
         history = (*history, following)
     ratios = [one.cycles_ratio for one in history]
     assert ratios[1] == pytest.approx(0.45)
@@ -68,4 +68,20 @@ def test_dynamic_thresholds_close_in_on_what_can_be_met() -> None:
 
 def test_a_threshold_is_not_raised_beyond_what_is_reachable() -> None:
     """At the least cycles it ends."""
-    assert moved((threshold(0.3),), met=True, least_ratio=0.3) is None
+    assert moved_cycles((threshold(0.3),), met=True, least_ratio=0.3) is None
+
+
+def test_a_dynamic_accuracy_is_what_was_reached_for_sure() -> None:
+    """Raised while that grows, lowered where it is out of reach, at the same cycles, never above the dense model's."""
+    raised = moved_top1(threshold(0.5, 3), met=True, low=0.875, dense_low=0.879)
+    assert raised is not None
+    assert (raised.round, raised.top1, raised.cycles_ratio, raised.source) == (4, 0.875, 0.5, "dynamic")
+    assert "raised" in raised.reason
+    lowered = moved_top1(threshold(0.5), met=False, low=0.861, dense_low=0.879)
+    assert lowered is not None
+    assert lowered.top1 == 0.861
+    assert "lowered" in lowered.reason
+    most = moved_top1(raised, met=True, low=0.885, dense_low=0.879)
+    assert most is not None
+    assert most.top1 == 0.879
+    assert moved_top1(raised, met=True, low=0.8755, dense_low=0.879) is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from framefit.core.files import read_record, write_whole
 from framefit.core.model import GraphBuilder, Model, free_batch, listing
-from framefit.core.sparsity import Deployment, SparsifySettings, SparsityResult
+from framefit.core.sparsity import Configuration, Deployment, SparsifySettings, SparsityResult
 from framefit.core.target import resolve_target
 from framefit.devices import in_turn
 from framefit.errors import InfeasibleError, InputError
@@ -72,6 +74,21 @@ def made(place: Path, name: str, **changed: Any) -> SparsityResult:
     return sparsify(place / "net.onnx", place / "data.npz", target, output=place / name, **given).result
 
 
+def chosen(result: SparsityResult) -> Configuration:
+    """The model that is taken."""
+    assert result.chosen is not None
+    return result.configurations[result.chosen]
+
+
+def top1_in_onnx_runtime(place: Path, folder: Path) -> float:
+    """Of the exported model, on the test data."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    test = load_data(place / "data.npz").test
+    return evaluate(lambda x: session.run(None, {"image": x})[0], test).top1
+
+
 @pytest.fixture(scope="module")
 def result(place: Path) -> SparsityResult:
     """A search with all arms."""
@@ -79,16 +96,13 @@ def result(place: Path) -> SparsityResult:
 
 
 def test_the_folder_holds_a_model_within_its_cycles(place: Path, result: SparsityResult) -> None:
-    """Every file is there, the model is priced as the result says, and ONNX Runtime runs it."""
-    import onnxruntime
-
+    """Every file is there, the model is priced as the result says, and ONNX Runtime is right as often as PyTorch."""
     from framefit.workflows.cycles import cycles
 
     folder = place / "first"
     assert {path.name for path in folder.iterdir()} >= FILES
     assert read_record(folder / "result.json", SparsityResult) == result
-    assert result.chosen is not None
-    row = result.configurations[result.chosen]
+    row = chosen(result)
     assert row.cycles_ratio <= 0.6
     assert row.hardware
     assert row.validation_top1 == max(one.validation_top1 for one in result.configurations if one.hardware)
@@ -102,12 +116,7 @@ def test_the_folder_holds_a_model_within_its_cycles(place: Path, result: Sparsit
     weights = listing(model).arrays
     counted = sum(int((weights[name] == 0).sum()) for name in weights if weights[name].ndim > 1)
     assert counted == row.zeros
-    data = load_data(place / "data.npz").test
-    logits = [
-        onnxruntime.InferenceSession(folder / "model.onnx").run(None, {"image": data.inputs()[index][None]})[0]
-        for index in range(20)
-    ]
-    assert np.concatenate(logits).shape == (20, 3)
+    assert top1_in_onnx_runtime(place, folder) == pytest.approx(row.top1)
 
 
 def test_all_arms_are_in_the_table(result: SparsityResult) -> None:
@@ -118,6 +127,7 @@ def test_all_arms_are_in_the_table(result: SparsityResult) -> None:
     assert result.ledger.images_forwarded > result.ledger.evaluations * 30
     assert result.additive_bound <= result.additive_error
     assert any("no gain in ONNX Runtime" in note for note in result.notes)
+    assert {point.solver for point in result.curve} == set(result.names)
     for row in result.configurations:
         assert row.difference_top1 == pytest.approx(100 * (row.top1 - result.dense.top1))
         assert sum(layer.cycles for layer in row.layers) <= row.cycles
@@ -156,10 +166,12 @@ def test_this_machine_is_a_target_for_channels(place: Path, monkeypatch: pytest.
     monkeypatch.setattr(in_turn, "_BUDGET_NS", 10_000_000)
     found = made(place, "here", target="cpu", cycles=0.8, solver="dp", finetune_epochs=0, override="deploy")
     assert (found.target, found.pattern) == ("cpu", "channel")
-    assert found.configurations[found.chosen or 0].cycles_ratio <= 0.8
+    row = chosen(found)
+    assert row.cycles_ratio <= 0.8
     (cpu,) = read_record(place / "here" / "deploy.json", Deployment).targets
     assert (cpu.target, cpu.cycles) == ("cpu", None)
     assert cpu.note.startswith("measured")
+    assert f"{row.cycles_ratio:.2f} of its cycles as modelled" in cpu.note
 
 
 def test_gates_keep_a_model_back_unless_the_user_overrides_them(place: Path) -> None:
@@ -174,45 +186,77 @@ def test_gates_keep_a_model_back_unless_the_user_overrides_them(place: Path) -> 
 
 
 def test_channels_are_taken_out_of_the_file(place: Path) -> None:
-    """Fewer parameters, and the same names."""
+    """Fewer parameters, the same names, and as accurate in ONNX Runtime."""
     found = made(place, "channels", pattern="channel", accuracy_drop=0.3)
-    assert found.chosen is not None
-    row = found.configurations[found.chosen]
+    row = chosen(found)
     assert row.cycles_ratio <= 0.6
+    assert top1_in_onnx_runtime(place, place / "channels") == pytest.approx(row.top1)
     assert row.parameters < 0.8 * found.dense.parameters
     assert Model.load(place / "channels" / "model.onnx").macs < 0.8 * Model.load(place / "net.onnx").macs
 
 
-def stopping(after: int) -> Callable[[str], None]:
-    """Ctrl-C at the so many-th message of a search."""
+def stopping(word: str, after: int) -> Callable[[str], None]:
+    """Ctrl-C at a message of this beginning, after so many of them."""
     left = iter(range(after))
 
     def say(message: str) -> None:
-        if message.startswith("search") and next(left, None) is None:
-            raise KeyboardInterrupt
+        if message.startswith(word) and next(left, None) is None:
+            signal.raise_signal(signal.SIGINT)
 
     return say
 
 
-def test_an_interrupted_search_keeps_its_best_and_goes_on(place: Path) -> None:
-    """What it found is in the folder; resumed it ends where it would have ended."""
-    whole = made(place, "whole")
-    stopped = made(place, "stopped", notify=stopping(3))
-    assert stopped.interrupted
-    assert (place / "stopped" / "model.onnx").is_file()
-    resumed = sparsify(resume=place / "stopped", compare=False).result
+@pytest.fixture(scope="module")
+def whole(place: Path) -> Configuration:
+    """What a search that nobody interrupts ends with."""
+    return chosen(made(place, "whole", finetune_epochs=2))
+
+
+@pytest.mark.parametrize(
+    ("word", "after", "kept"),
+    [
+        ("layer database", 2, "database.part-1.npz"),
+        ("search", 3, "model.onnx"),
+        ("fine-tuning", 0, "model.onnx"),
+        ("final figures", 0, "trials.json"),
+    ],
+)
+def test_a_search_goes_on_wherever_it_was_interrupted(
+    place: Path, whole: Configuration, word: str, after: int, kept: str
+) -> None:
+    """What was done is in the folder; resumed it ends where it would have ended."""
+    folder = place / f"stopped at {word}"
+    with contextlib.suppress(KeyboardInterrupt):
+        stopped = made(place, folder.name, finetune_epochs=2, notify=stopping(word, after))
+        assert stopped.interrupted
+        assert read_record(folder / "result.json", SparsityResult).interrupted
+    assert (folder / kept).is_file()
+    resumed = sparsify(resume=folder, compare=False).result
     assert not resumed.interrupted
-    assert resumed.chosen is not None
-    assert whole.chosen is not None
-    assert resumed.configurations[resumed.chosen] == whole.configurations[whole.chosen]
+    assert chosen(resumed) == whole
+    assert not list(folder.glob("database.part-*"))
 
 
+def test_a_finished_search_is_resumed_with_other_settings(place: Path, whole: Configuration) -> None:
+    """More training, or more evaluations, are a training of another network: it begins, and nothing is in its way."""
+    longer = chosen(sparsify(resume=place / "whole", finetune_epochs=3, compare=False).result)
+    assert longer.finetune_epochs == 3
+    assert longer.top1_before_finetune == whole.top1_before_finetune
+    more = sparsify(resume=place / "whole", finetune_epochs=2, episodes=12, compare=False).result
+    assert more.ledger.evaluations > 6
+    assert chosen(more).validation_top1 >= whole.validation_top1
+
+
+@pytest.mark.usefixtures("result")
 def test_what_is_out_of_reach_or_cannot_be_used_is_told(place: Path, tmp_path: Path) -> None:
     """Each with one clear error, and nothing is left behind."""
     with pytest.raises(InfeasibleError, match="out of reach"):
         made(place, "far", cycles=0.02)
     with pytest.raises(InputError, match="cycles must be greater than 0"):
         made(place, "none", cycles=0.0)
+    for name, value in (("finetune_epochs", np.inf), ("rate", np.nan), ("decay", -1.0), ("seed", 2**63)):
+        with pytest.raises(InputError, match=f"{name} must be"):
+            made(place, "none", **{name: value})
     with pytest.raises(InputError, match="already exists"):
         made(place, "first")
     with pytest.raises(InputError, match="--target missing"):
@@ -223,6 +267,10 @@ def test_what_is_out_of_reach_or_cannot_be_used_is_told(place: Path, tmp_path: P
         sparsify(place / "net.onnx", place / "data.npz", "gpu", pattern="unstructured", output=tmp_path / "gpu")
     with pytest.raises(InputError, match="no solver"):
         made(place, "solver", solver="best")
+    b = GraphBuilder("odd", 1)
+    b.output(b.op("Foo", b.input("image", (1, 2, 8, 8))), "classes")
+    with pytest.raises(InputError, match=r"Foo.*cannot be trained"):
+        sparsify(b.build(), place / "data.npz", "vpu", output=tmp_path / "odd")
 
 
 def test_targets_get_different_assignments(place: Path) -> None:
@@ -266,7 +314,7 @@ def test_feedback_below_the_threshold_trains_again(place: Path, result: Sparsity
 
 
 def test_dynamic_thresholds_are_recorded(place: Path) -> None:
-    """Each round says what it asked for and why."""
+    """Each round says what it asked for and why, and has a row and a curve of its own."""
     found = made(place, "dynamic", dynamic=True, cycles=0.7, accuracy_drop=0.2, finetune_epochs=0, solver="dp")
     assert len(found.thresholds) > 1
     assert found.thresholds[1].source == "dynamic"
@@ -274,6 +322,28 @@ def test_dynamic_thresholds_are_recorded(place: Path) -> None:
     assert found.target_cycles_ratio == min(
         one.cycles_ratio for one in found.thresholds if one.cycles_ratio >= found.target_cycles_ratio
     )
+    assert found.threshold.cycles_ratio == found.target_cycles_ratio
+    assert found.names[:2] == ("dp", "dp, round 1")
+    assert [point.solver for point in found.curve] == list(found.names)
+
+
+@pytest.mark.parametrize(("drop", "cycles", "word"), [(0.4, 0.7, "met: raised"), (0.0, 0.55, "out of reach: lowered")])
+def test_a_dynamic_accuracy_is_trained_for(place: Path, drop: float, cycles: float, word: str) -> None:
+    """At the same cycles, in rounds with a row each; the model is held against what was asked of it last."""
+    found = made(
+        place, word, dynamic_accuracy=True, accuracy_drop=drop, cycles=cycles, solver="uniform", finetune_epochs=0.5
+    )
+    first, moved = found.thresholds[:2]
+    assert moved.source == "dynamic"
+    assert word in moved.reason
+    assert (moved.top1 > first.top1) == ("raised" in word)
+    assert {one.cycles_ratio for one in found.thresholds} == {cycles}
+    assert [one.round for one in found.thresholds] == list(range(len(found.thresholds)))
+    assert len(found.configurations) == len(found.thresholds)
+    assert found.threshold.top1 == max(one.top1 for one in found.thresholds[1:])
+    assert chosen(found).cycles_ratio <= cycles
+    assert chosen(found) == found.configurations[found.judged_by]
+    assert len(found.curve) == 1
 
 
 def test_modules_and_iterables_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,13 @@ def sparsify(
         bool | None,
         typer.Option("--dynamic/--fixed", help="Move the threshold on cycles as it is met (default: no)."),
     ] = None,
+    dynamic_accuracy: Annotated[
+        bool | None,
+        typer.Option(
+            "--dynamic-accuracy/--fixed-accuracy",
+            help="Train on and move the threshold on accuracy, at the same cycles (default: no).",
+        ),
+    ] = None,
     solver: Annotated[Solver | None, typer.Option("--solver", help="Default: auto.")] = None,
     pattern: Annotated[Pattern | None, typer.Option("--pattern", help="Default: what the target rewards.")] = None,
     reward: Annotated[Reward | None, typer.Option("--reward", help="Default: accuracy-log-cycles.")] = None,
@@ -136,6 +143,7 @@ def sparsify(
             pattern=_PATTERNS[pattern],
             accuracy_drop=_ratio(accuracy_drop, "--accuracy-drop"),
             dynamic=dynamic,
+            dynamic_accuracy=dynamic_accuracy,
             reward=None if reward is None else reward.value,
             episodes=episodes,
             images=images,

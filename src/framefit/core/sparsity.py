@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from framefit.core.files import Record
@@ -135,6 +136,7 @@ class SearchPoint(Record, kw_only=True):
     """The best of a solver at a point of its search.
 
     Attributes:
+        solver: its name, whether it was blind, and in which round, from 1, where thresholds moved.
         cycles: of that assignment.
     """
 
@@ -158,7 +160,8 @@ class SparsityResult(Record, kw_only=True):
         reasons: of the decision, as sentences.
         additive_bound, additive_error: least sum of layer errors that any assignment within the budget
             has, and that of the allocation over the database: the gap of the discretisation.
-        thresholds: in the order in which they held.
+        thresholds: in the order in which they held; judged_by: index of the one that the chosen model is held
+            against.
         curve: best of each solver over its search.
         ledger: what all this cost.
         interrupted: whether the search was stopped before its end.
@@ -182,10 +185,31 @@ class SparsityResult(Record, kw_only=True):
     additive_bound: float
     additive_error: float
     thresholds: tuple[Threshold, ...]
+    judged_by: int = -1
     curve: tuple[SearchPoint, ...]
     ledger: Spent
     interrupted: bool = False
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.chosen is not None and not 0 <= self.chosen < len(self.configurations):
+            raise ValueError(f"chosen is {self.chosen}, there are {len(self.configurations)} configurations")
+        if not -len(self.thresholds) <= self.judged_by < len(self.thresholds):
+            raise ValueError(f"judged_by is {self.judged_by}, there are {len(self.thresholds)} thresholds")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the configurations, the last of which are those of the rounds: solver, whether blind, and which round."""
+        first = len(self.configurations) - len(self.thresholds)
+        return tuple(
+            row.solver + ("" if row.hardware else ", blind") + (f", round {at - first}" if at > first else "")
+            for at, row in enumerate(self.configurations)
+        )
+
+    @property
+    def threshold(self) -> Threshold:
+        """What the chosen model is held against."""
+        return self.thresholds[self.judged_by]
 
     @property
     def satisfied(self) -> bool:
@@ -193,7 +217,7 @@ class SparsityResult(Record, kw_only=True):
         if self.deployed or self.chosen is None:
             return self.deployed
         row = self.configurations[self.chosen]
-        return row.top1 >= self.thresholds[-1].top1 and row.cycles_ratio <= self.target_cycles_ratio
+        return row.top1 >= self.threshold.top1 and row.cycles_ratio <= self.target_cycles_ratio
 
 
 class SparsifySettings(Record, kw_only=True):
@@ -204,7 +228,7 @@ class SparsifySettings(Record, kw_only=True):
         data: path of the data; "": they were given in a program.
         cycles_ratio: of the dense model's cycles; ``None``: derived from model and hardware.
         accuracy_drop: that is allowed, 0 to 1; ``None``: derived from the dense model's interval.
-        dynamic: whether thresholds move from round to round.
+        dynamic: whether the threshold on cycles moves from round to round; dynamic_accuracy: that on top-1.
         pattern: of the zeros; ``None``: what the target rewards.
         n, m: of "n:m", where the target leaves them open.
         evaluations: of each search at most; images: of the validation data in each.
@@ -226,6 +250,7 @@ class SparsifySettings(Record, kw_only=True):
     m: int = 4
     accuracy_drop: float | None = 0.01
     dynamic: bool = False
+    dynamic_accuracy: bool = False
     reward: RewardKind = "accuracy-log-cycles"
     evaluations: int = 100
     images: int = 2000
@@ -244,8 +269,13 @@ class SparsifySettings(Record, kw_only=True):
             raise ValueError(f"cycles must be greater than 0 and at most 1, is {self.cycles_ratio}")
         if self.accuracy_drop is not None and not 0 <= self.accuracy_drop < 1:
             raise ValueError(f"accuracy_drop must be 0 or more and less than 1, is {self.accuracy_drop}")
-        if self.evaluations < 1 or self.images < 1 or (self.finetune_epochs or 0) < 0:
-            raise ValueError("evaluations and images must be at least 1, finetune_epochs not negative")
+        if self.evaluations < 1 or self.images < 1:
+            raise ValueError("evaluations and images must be at least 1")
+        for name in ("finetune_epochs", "rate", "decay"):
+            if not 0 <= (getattr(self, name) or 0) < math.inf:
+                raise ValueError(f"{name} must be 0 or more and finite, is {getattr(self, name)}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be 0 or more and less than 2**63, is {self.seed}")
         if not 0 <= self.agreement < 1:
             raise ValueError(f"agreement must be 0 or more and less than 1, is {self.agreement}")
         if not 0 < self.n < self.m:

@@ -7,7 +7,7 @@ different layers can be put together without looking at the data again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from framefit.sparsity.statistics import LayerStatistics
 __all__ = [
     "Database",
     "Entry",
-    "build_channels",
-    "build_layers",
+    "build_group",
+    "build_layer",
     "group_facts",
     "kept_channels",
     "read_database",
@@ -37,7 +37,6 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
-Progress = Callable[[str, int, int], None]
 _MANY = 2_000_000  # weights of a network from which on its database has half the levels
 _CHANNEL_LEVELS = 24
 _BLOCKS = (16, 8, 4, 2, 1)  # channels; AVX-512 and many accelerators: 16
@@ -132,11 +131,19 @@ class Database:
             np.savez(file, **found)  # type: ignore[arg-type]  # of any names
 
 
-def read_database(path: Path, facts: Sequence[PrunableLayer], groups: Sequence[ChannelGroup] = ()) -> Database:
+def read_database(
+    path: Path, facts: Sequence[PrunableLayer], arrays: Mapping[str, Array], groups: Sequence[ChannelGroup] = ()
+) -> Database:
     """A database that was saved of the same layers.
 
+    Args:
+        path: of the file.
+        facts: of the layers, or groups.
+        arrays: initializers of the dense network: they are the first level.
+        groups: of channels, for that pattern.
+
     Raises:
-        InputError: unreadable, or of other layers.
+        InputError: unreadable, or of other layers, or of the same ones with other weights.
     """
     try:
         found = ArrayFile(path).read()
@@ -155,6 +162,9 @@ def read_database(path: Path, facts: Sequence[PrunableLayer], groups: Sequence[C
             )
             for index, fact in enumerate(facts)
         )
+        kept = {name: weights[0] for entry in entries for name, weights in entry.weights.items()}
+        if not all(np.array_equal(weights, arrays[name].astype(np.float32)) for name, weights in kept.items()):
+            raise ValueError("it is of other weights than the model's")
         return Database(str(found["pattern"]), entries, tuple(groups))  # type: ignore[arg-type]  # a Pattern
     except (InputError, KeyError, TypeError, ValueError) as error:
         what = error.what if isinstance(error, InputError) else error
@@ -175,100 +185,75 @@ def sparsity_levels(parameters: int) -> Floats:
     return np.asarray(1 - factor ** np.arange(count))
 
 
-def build_layers(
-    layers: Sequence[WeightLayer],
-    arrays: Mapping[str, Array],
-    statistics: Mapping[str, LayerStatistics],
-    *,
-    of_m: tuple[int, int] | None = None,
-    progress: Progress | None = None,
-) -> Database:
-    """Zeros in weights.
+def build_layer(
+    layer: WeightLayer, weight: Array, statistics: LayerStatistics, levels: Floats, *, of_m: tuple[int, int] | None
+) -> Entry:
+    """Zeros in the weights of a layer.
 
     Args:
-        layers: that may lose weights.
-        arrays: initializers of the dense network.
-        statistics: of each layer.
-        of_m: N and M: zeros so that at most N of M neighbouring inputs have a weight; default: anywhere.
-        progress: told of each layer: its name, how many are done, of how many.
+        layer: that may lose weights.
+        weight: its initializer in the dense network.
+        statistics: of it.
+        levels: parts of zeros, see :func:`sparsity_levels`; with ``of_m`` none and all that it asks for.
+        of_m: N and M: zeros so that at most N of M neighbouring inputs have a weight; ``None``: anywhere.
     """
-    levels = sparsity_levels(sum(layer.facts.parameters for layer in layers)) if of_m is None else np.asarray([0, 1.0])
-    entries = []
-    for index, layer in enumerate(layers):
-        if progress is not None:
-            progress(layer.name, index, len(layers))
-        known = statistics[layer.name]
-        found = reconstruct(
-            layer.matrix(arrays[layer.weight]),
-            known.hessian,
-            levels,
-            known.importance,
-            blocks=None if of_m is None else neighbours(layer, of_m[1]),
-            keep=0 if of_m is None else of_m[0],
-        )
-        entries.append(
-            Entry(
-                facts=replace(layer.facts, extra=_extra(known)),
-                levels=found.levels,
-                errors=found.errors,
-                masked=found.masked,
-                weights={layer.weight: np.stack([layer.weight_of(one) for one in found.weights])},
-            )
-        )
-    return Database("unstructured" if of_m is None else "n:m", tuple(entries))
+    found = reconstruct(
+        layer.matrix(weight),
+        statistics.hessian,
+        levels if of_m is None else np.asarray([0, 1.0]),
+        statistics.importance,
+        blocks=None if of_m is None else neighbours(layer, of_m[1]),
+        keep=0 if of_m is None else of_m[0],
+    )
+    return Entry(
+        facts=replace(layer.facts, extra=_extra(statistics)),
+        levels=found.levels,
+        errors=found.errors,
+        masked=found.masked,
+        weights={layer.weight: np.stack([layer.weight_of(one) for one in found.weights])},
+    )
 
 
-def build_channels(
-    groups: Sequence[ChannelGroup],
+def build_group(
+    group: ChannelGroup,
     layers: Sequence[WeightLayer],
     arrays: Mapping[str, Array],
     statistics: Mapping[str, LayerStatistics],
-    *,
-    progress: Progress | None = None,
-) -> Database:
+) -> Entry:
     """Channels that are taken out.
 
     Args:
-        groups: of channels; each keeps one at least.
-        layers: that read them.
+        group: of channels; it keeps one at least.
+        layers: of the network.
         arrays: initializers of the dense network.
         statistics: of each layer.
-        progress: told of each group: its name, how many are done, of how many.
     """
     by_name = {layer.name: layer for layer in layers}
-    entries = []
-    for index, group in enumerate(groups):
-        if progress is not None:
-            progress(group.name, index, len(groups))
-        members = [(by_name[name], times) for name, times in group.readers]
-        counts = group.channels - kept_channels(group.channels)
-        found = reconstruct_channels(
-            [
-                Reader(
-                    layer.matrix(arrays[layer.weight])[0],
-                    statistics[layer.name].hessian[0],
-                    layer.area * times,
-                    statistics[layer.name].importance[0],
-                )
-                for layer, times in members
-            ],
-            counts.tolist(),
-        )
-        facts = replace(group_facts(group, layers), extra=_extra(statistics[members[0][0].name]))
-        entries.append(
-            Entry(
-                facts=facts,
-                levels=counts / group.channels,
-                errors=found.errors,
-                masked=found.masked,
-                weights={
-                    layer.weight: np.stack([layer.weight_of(one) for one in weights])
-                    for (layer, _), weights in zip(members, found.weights, strict=True)
-                },
-                order=tuple(found.order.tolist()),
+    members = [(by_name[name], times) for name, times in group.readers]
+    counts = group.channels - kept_channels(group.channels)
+    found = reconstruct_channels(
+        [
+            Reader(
+                layer.matrix(arrays[layer.weight])[0],
+                statistics[layer.name].hessian[0],
+                layer.area * times,
+                statistics[layer.name].importance[0],
             )
-        )
-    return Database("channel", tuple(entries), tuple(groups))
+            for layer, times in members
+        ],
+        counts.tolist(),
+    )
+    return Entry(
+        facts=replace(group_facts(group, layers), extra=_extra(statistics[members[0][0].name])),
+        levels=counts / group.channels,
+        errors=found.errors,
+        masked=found.masked,
+        weights={
+            layer.weight: np.stack([layer.weight_of(one) for one in weights])
+            for (layer, _), weights in zip(members, found.weights, strict=True)
+        },
+        order=tuple(found.order.tolist()),
+    )
 
 
 def kept_channels(channels: int) -> Ints:

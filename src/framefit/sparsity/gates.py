@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from framefit.core.sparsity import Decision, Threshold
 from framefit.sparsity.allocation import allocate
 from framefit.sparsity.problem import Problem
 
-__all__ = ["Verdict", "derived_ratio", "derived_top1", "given_top1", "judge", "moved"]
+__all__ = ["Verdict", "derived_ratio", "derived_top1", "given_top1", "judge", "moved_cycles", "moved_top1"]
 
 _STEP = 0.9  # of the cycles that a met threshold becomes, and back
 _HARM_NATS = 0.1  # of the loss: a choice; fine-tuning gets most of it back
 _LEAST_MOVE = 0.01  # of the dense cycles: a smaller change of the threshold is none
+_LEAST_GAIN = 0.001  # of top-1: likewise; one image of a thousand
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,8 @@ def derived_ratio(problem: Problem, dense_cycles: int) -> tuple[float, str]:
     return chosen, f"the fewest whose layers are expected to add at most {_HARM_NATS} nats to the loss"
 
 
-def moved(history: tuple[Threshold, ...], *, met: bool, least_ratio: float) -> Threshold | None:
-    """The next round's threshold: harder when it was met, easier when it was not.
+def moved_cycles(history: Sequence[Threshold], *, met: bool, least_ratio: float) -> Threshold | None:
+    """The next round's threshold on cycles: harder when it was met, easier when it was not.
 
     Met: a tenth of the cycles less; once one was out of reach, half way towards it. Out of reach: half way
     back to the last that was met, or to the dense model.
@@ -123,10 +125,33 @@ def moved(history: tuple[Threshold, ...], *, met: bool, least_ratio: float) -> T
     easier = [ratio for ratio in tried if ratio > last.cycles_ratio]
     if met:
         ratio = (last.cycles_ratio + max(harder)) / 2 if harder else last.cycles_ratio * _STEP
-        ratio, word = max(ratio, least_ratio), "met: raised to fewer cycles"
+        ratio, reason = max(ratio, least_ratio), "met: raised to fewer cycles"
     else:
         ratio = (last.cycles_ratio + min(easier)) / 2 if easier else min(last.cycles_ratio / _STEP, 1.0)
-        word = "out of reach: lowered to more cycles"
+        reason = "out of reach: lowered to more cycles"
     if abs(ratio - last.cycles_ratio) < _LEAST_MOVE:
         return None
-    return Threshold(round=last.round + 1, top1=last.top1, cycles_ratio=ratio, source="dynamic", reason=word)
+    return Threshold(round=last.round + 1, top1=last.top1, cycles_ratio=ratio, source="dynamic", reason=reason)
+
+
+def moved_top1(last: Threshold, *, met: bool, low: float, dense_low: float) -> Threshold | None:
+    """The next threshold on accuracy, at the same cycles: what the model has reached for sure.
+
+    Met: raised to the lower end of the interval of what was reached, but not above the dense model's own. Out of
+    reach: lowered to it. So the gate, which asks for the whole interval, can say yes to a model like this one.
+
+    Args:
+        last: just tried.
+        met: whether it was met.
+        low: lower end of the interval of what was reached.
+        dense_low: the dense model's on the same data.
+
+    Returns:
+        ``None``: it was met, and less than a tenth of a point can be added to it.
+    """
+    top1 = min(low, dense_low)
+    if met and top1 - last.top1 < _LEAST_GAIN:
+        return None
+    what = "met: raised" if met else "out of reach: lowered"
+    reason = f"{what} to the lower end of the interval of what was reached"
+    return Threshold(round=last.round + 1, top1=top1, cycles_ratio=last.cycles_ratio, source="dynamic", reason=reason)

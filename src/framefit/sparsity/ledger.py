@@ -41,6 +41,12 @@ class Ledger:
         self.images_forwarded += images
         self.evaluations += evaluations
 
+    def catch_up(self, earlier: Spent) -> None:
+        """Be at least where a run before stood: what is looked up costs what it cost then, and nothing now."""
+        self.images_forwarded = max(self.images_forwarded, earlier.images_forwarded)
+        self.evaluations = max(self.evaluations, earlier.evaluations)
+        self.earlier_s += max(earlier.seconds - self.seconds, 0.0)
+
     def spent(self) -> Spent:
         """As a record."""
         return Spent(

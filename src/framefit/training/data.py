@@ -213,9 +213,8 @@ def check_fits(data: Dataset, model: Model) -> None:
             where=model.name,
             remedy="give data in the model's shape; images: size = height and width of its input",
         )
-    shape = model.outputs[0].shape or ()
-    outputs = math.prod(shape[1:])
-    if outputs < len(data.classes):
+    shape = model.outputs[0].shape
+    if shape is not None and math.prod(shape[1:]) < len(data.classes):
         raise InputError(
             f"the data have {len(data.classes)} classes, output {model.outputs[0].name!r} is {_shown(shape)}",
             where=model.name,

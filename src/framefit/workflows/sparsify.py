@@ -49,6 +49,7 @@ def sparsify(
     pattern: Pattern | None = None,
     accuracy_drop: float | Literal["derived"] | None = None,
     dynamic: bool | None = None,
+    dynamic_accuracy: bool | None = None,
     reward: RewardKind | None = None,
     episodes: int | None = None,
     images: int | None = None,
@@ -83,6 +84,8 @@ def sparsify(
         pattern: of the zeros; default: what the target rewards.
         accuracy_drop: of top-1 that is allowed, 0 to 1; "derived": from the dense model's interval.
         dynamic: raise the threshold on cycles when it is met, lower it when it is out of reach, in rounds.
+        dynamic_accuracy: the same of the threshold on accuracy, at the same cycles, training on in each round; after
+            the rounds of ``dynamic`` where both are set.
         reward: by which solvers learn and the best is chosen.
         episodes: evaluations of each search at most.
         images: of the validation data in each evaluation.
@@ -126,6 +129,7 @@ def sparsify(
         "pattern": pattern,
         "accuracy_drop": accuracy_drop,
         "dynamic": dynamic,
+        "dynamic_accuracy": dynamic_accuracy,
         "reward": reward,
         "evaluations": episodes,
         "images": images,

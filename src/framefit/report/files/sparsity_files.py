@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from framefit.core.files import write_whole
-from framefit.core.sparsity import Configuration, SparsityResult
+from framefit.core.sparsity import SparsityResult
 from framefit.report.files.charts import Series, chart
 
 __all__ = ["write_report"]
@@ -42,9 +42,9 @@ def _configurations(result: SparsityResult) -> Iterable[Sequence[object]]:
     dense = result.dense
     top1 = round(100 * dense.top1, 2)
     yield "dense", "", top1, round(100 * dense.top5, 2), dense.parameters, "", 0, dense.cycles, 100, 0, top1, ""
-    for row in result.configurations:
+    for name, row in zip(result.names, result.configurations, strict=True):
         yield (
-            _name(row),
+            name,
             "aware" if row.hardware else "blind",
             round(100 * row.top1, 2),
             round(100 * row.top5, 2),
@@ -60,8 +60,8 @@ def _configurations(result: SparsityResult) -> Iterable[Sequence[object]]:
 
 
 def _layers(result: SparsityResult) -> Iterable[Sequence[object]]:
-    tables = [("dense", result.dense_layers), *((_name(row), row.layers) for row in result.configurations)]
-    for name, layers in tables:
+    tables = [result.dense_layers, *(row.layers for row in result.configurations)]
+    for name, layers in zip(("dense", *result.names), tables, strict=True):
         for layer in layers:
             ratios = (layer.sparsity_ratio, layer.activation_sparsity_ratio)
             shares = (layer.share_ratio, layer.cycles_ratio)
@@ -74,28 +74,28 @@ def _accuracy(result: SparsityResult) -> str:
     dense = Series(name="dense", x=(100.0,), y=(100 * result.dense.top1,), kind="points")
     series = [
         Series(
-            name=_name(row) + (", fine-tuned" if row.finetune_epochs else ""),
+            name=name + (", fine-tuned" if row.finetune_epochs else ""),
             x=(100 * row.cycles_ratio,),
             y=(100 * row.top1,),
             kind="points",
         )
-        for row in result.configurations
+        for name, row in zip(result.names, result.configurations, strict=True)
     ]
     return chart("Accuracy against cycles", "cycles, % of the dense model", "top-1, %", [dense, *series])
 
 
 def _sparsity(result: SparsityResult) -> str:
     """Of the chosen model and the same search without the hardware."""
-    chosen = None if result.chosen is None else result.configurations[result.chosen]
-    rows = [] if chosen is None else [chosen]
-    rows += [row for row in result.configurations if not row.hardware][:1]
+    named = list(zip(result.names, result.configurations, strict=True))
+    rows = [] if result.chosen is None else [named[result.chosen]]
+    rows += [(name, row) for name, row in named if not row.hardware][:1]
     series = []
-    for row in rows:
+    for name, row in rows:
         index = tuple(map(float, range(len(row.layers))))
         weights = tuple(100 * layer.sparsity_ratio for layer in row.layers)
         activations = tuple(100 * layer.activation_sparsity_ratio for layer in row.layers)
-        series.append(Series(name=f"weights, {_name(row)}", x=index, y=weights))
-        series.append(Series(name=f"activations, {_name(row)}", x=index, y=activations, kind="dashed"))
+        series.append(Series(name=f"weights, {name}", x=index, y=weights))
+        series.append(Series(name=f"activations, {name}", x=index, y=activations, kind="dashed"))
     return chart("Sparsity of each layer", "layer", "zeros, %", series)
 
 
@@ -107,10 +107,6 @@ def _search(result: SparsityResult) -> str:
         x = tuple(point.images_forwarded / 1e3 for point in points)
         series.append(Series(name=name, x=x, y=tuple(100 * point.top1 for point in points)))
     return chart("Best so far", "images forwarded, thousands", "validation top-1, %", series)
-
-
-def _name(row: Configuration) -> str:
-    return row.solver if row.hardware else f"{row.solver}, blind"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

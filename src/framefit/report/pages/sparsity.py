@@ -75,7 +75,7 @@ def _accuracy(named: Sequence[tuple[str, SparsityResult]]) -> Chart:
             for row in result.configurations
         ]
         ends += [bound for *_, low, high in points for bound in (low, high)]
-        labels = ("dense", *map(_name, result.configurations))
+        labels = ("dense", *result.names)
         series = name if len(named) > 1 else "configurations"
         lines.append(Line(name=series, kind="points", data=tuple(points), labels=labels, colour=colour(place)))
         front = _front([(x, y) for x, y, *_ in points])
@@ -83,15 +83,14 @@ def _accuracy(named: Sequence[tuple[str, SparsityResult]]) -> Chart:
             label = f"front of {name}" if len(named) > 1 else "front"
             lines.append(Line(name=label, kind="line", data=tuple(front), colour=colour(place), dashed=True))
         row = _chosen(result)
-        if row is not None:
+        if row is not None and result.chosen is not None:
             who = f"{name}: " if len(named) > 1 else ""
-            told.append(
-                f"{who}{_name(row)} is chosen, {format_ratio(row.cycles_ratio)} of the cycles at {_percent(row.top1)}."
-            )
+            where = f"{format_ratio(row.cycles_ratio)} of the cycles at {_percent(row.top1)}"
+            told.append(f"{who}{result.names[result.chosen]} is chosen, {where}.")
     first = named[0][1]
     lines.append(Line(name="asked", kind="upright", data=((100 * first.target_cycles_ratio,),), colour=-1, dashed=True))
     if first.thresholds:
-        least = 100 * first.thresholds[-1].top1
+        least = 100 * first.threshold.top1
         ends.append(least)
         lines.append(Line(name="least top-1", kind="across", data=((least,),), colour=-1, dashed=True))
     return Chart(
@@ -202,10 +201,10 @@ def _configurations(result: SparsityResult) -> Markup:
             quantity(1, "100 %"),
         )
     ]
-    for at, row in enumerate(result.configurations):
+    for at, (name, row) in enumerate(zip(result.names, result.configurations, strict=True)):
         rows.append(
             (
-                _name(row) + (" (chosen)" if at == result.chosen else ""),
+                name + (" (chosen)" if at == result.chosen else ""),
                 "cycles" if row.hardware else "blind",
                 quantity(row.top1, _percent(row.top1)),
                 quantity(row.top1_interval[0], _interval(row.top1_interval)),
@@ -236,10 +235,6 @@ def _layers(row: Configuration) -> Markup:
         for layer in row.layers
     ]
     return table("Layers", rows, left=("layer",), right=("zeros", "zeros read", "cycles", "share", "of dense"))
-
-
-def _name(row: Configuration) -> str:
-    return row.solver if row.hardware else f"{row.solver}, blind"
 
 
 def _percent(ratio: float) -> str:

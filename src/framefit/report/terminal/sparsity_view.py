@@ -61,10 +61,10 @@ def _configurations(result: SparsityResult) -> RenderableType:
     dense = result.dense
     weights, cycles = _count(dense.parameters), _count(dense.cycles)
     add_row(table, "dense", f"{100 * dense.top1:.2f}", f"{100 * dense.top5:.1f}", weights, "", "", cycles, "100", "")
-    for index, row in enumerate(result.configurations):
+    for index, (name, row) in enumerate(zip(result.names, result.configurations, strict=True)):
         add_row(
             table,
-            ("* " if index == result.chosen else "") + row.solver + ("" if row.hardware else ", blind"),
+            ("* " if index == result.chosen else "") + name,
             f"{100 * row.top1:.2f}",
             f"{100 * row.top5:.1f}",
             _count(row.parameters),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from framefit.core.model import Model
-from framefit.core.sparsity import Pattern, Registration
+from framefit.core.sparsity import Deployment, Registration, SparsityResult
 from framefit.core.target import Target, resolve_target
 from framefit.devices.in_turn import medians_ns
 from framefit.workflows.cycles import pricing
 from framefit.workflows.sparsifying.prices import Prices
 from framefit.workflows.sparsifying.subject import Subject
 
-__all__ = ["check_targets", "measured", "register"]
+__all__ = ["check_targets", "deployment", "measured"]
 
 
 def check_targets(model: Model, targets: Sequence[str]) -> None:
@@ -30,26 +32,41 @@ def check_targets(model: Model, targets: Sequence[str]) -> None:
             pricing(name, model).layers(model)
 
 
-def register(
-    subject: Subject, model: Model, zeros: Mapping[str, float], targets: Sequence[str]
-) -> tuple[Registration, ...]:
+def deployment(
+    subject: Subject, result: SparsityResult, path: Path, zeros: Mapping[str, float], targets: Sequence[str]
+) -> Deployment:
     """Compile a model for each target, and say what a frame takes there beside the dense one.
 
     Args:
         subject: what it was made from.
-        model: sparse.
+        result: whose chosen model it is.
+        path: of the model's file.
         zeros: weight layer -> part of what it reads that is zero.
         targets: names, or paths of ``target.toml`` files; "cpu" is this machine.
 
     Raises:
         InputError: no such target, or one that does not run the model.
     """
-    return tuple(_registered(resolve_target(name), name, subject, model, zeros) for name in targets)
+    assert result.chosen is not None
+    row = result.configurations[result.chosen]
+    model = Model.load(path)
+    return Deployment(
+        model=path.name,
+        digest=hashlib.sha256(path.read_bytes()).hexdigest(),
+        top1=row.top1,
+        top1_threshold=result.threshold.top1,
+        cycles_ratio=row.cycles_ratio,
+        forced=result.decision != "deploy",
+        targets=tuple(_registered(name, subject, result, model, zeros) for name in targets),
+    )
 
 
-def _registered(target: Target, name: str, subject: Subject, model: Model, zeros: Mapping[str, float]) -> Registration:
+def _registered(
+    name: str, subject: Subject, result: SparsityResult, model: Model, zeros: Mapping[str, float]
+) -> Registration:
+    target = resolve_target(name)
     if target.kind == "ort":
-        return _measured(target, model, subject.model, subject.pattern)
+        return _measured(target, subject.model, result, model)
     source = pricing(name, subject.model)
     prices = Prices(target, source, subject.model, subject.written, subject.layers)
     sparse, dense = (
@@ -67,10 +84,15 @@ def _registered(target: Target, name: str, subject: Subject, model: Model, zeros
     )
 
 
-def _measured(target: Target, model: Model, dense: Model, pattern: Pattern) -> Registration:
+def _measured(target: Target, dense: Model, result: SparsityResult, model: Model) -> Registration:
     sparse, full = measured(model, dense)
-    gained = f"measured: {sparse / max(full, 1):.2f} of the dense model's latency"
-    note = gained if pattern == "channel" else f"no gain in ONNX Runtime: it multiplies zeros, too ({gained})"
+    note = f"measured: {sparse / max(full, 1):.2f} of the dense model's latency"
+    if result.pattern == "channel":
+        assert result.chosen is not None
+        modelled = result.configurations[result.chosen].cycles_ratio
+        note += f", {modelled:.2f} of its cycles as modelled for {result.target}"
+    else:
+        note = f"no gain in ONNX Runtime: it multiplies zeros, too ({note})"
     return Registration(
         target=target.name, unit=target.units[0].name, cycles=None, latency_ns=sparse, dense_latency_ns=full, note=note
     )

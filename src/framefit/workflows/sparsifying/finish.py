@@ -16,6 +16,7 @@ from framefit.core.sparsity import Configuration, DenseModel, LayerSparsity, Spa
 from framefit.sparsity.evaluation import quick
 from framefit.sparsity.layers import WeightLayer
 from framefit.sparsity.ledger import Ledger
+from framefit.training.checkpoint import fingerprint
 from framefit.training.data import Examples
 from framefit.training.evaluate import Accuracy, evaluate
 from framefit.training.fine_tune import fine_tune
@@ -38,6 +39,7 @@ __all__ = [
 Array = npt.NDArray[Any]
 _EPOCHS, _STEPS = 5.0, 1000
 _BATCH, _LEAST_BATCHES = 128, 20  # examples in a mini-batch; mini-batches in an epoch
+_MARK = 12  # digits of what a training is told by
 _CROP = 8  # a picture is cropped by at most this part of its height (CIFAR: 4 of 32)
 
 
@@ -96,7 +98,7 @@ def tuned(
     network: Network,
     settings: SparsifySettings,
     ledger: Ledger,
-    checkpoint: Path,
+    folder: Path,
     say: Callable[[str], None],
     examples: Examples | None = None,
     validation: Examples | None = None,
@@ -108,7 +110,7 @@ def tuned(
         network: sparse.
         settings: epochs and rate.
         ledger: gets the images of the judgement on the validation data.
-        checkpoint: where an interrupted training goes on.
+        folder: of the search. A training that was interrupted goes on from a file there, whose name says of what.
         say: told of progress.
         examples: to train on; default: the training data.
         validation: that decides whether the new weights are better; default: the subject's.
@@ -124,6 +126,8 @@ def tuned(
     if not chosen.epochs:
         return 0.0
     before, validation = state(network), validation or subject.data.validation
+    masks = weight_masks(subject.layers, before)
+    mark = fingerprint(before, chosen, masks, len(learnt))
     with quick():
         known = evaluate(network, validation)
 
@@ -134,10 +138,10 @@ def tuned(
         network,
         learnt,
         chosen,
-        masks=weight_masks(subject.layers, before),
+        masks=masks,
         teacher=subject.network() if chosen.distill_ratio else None,
         progress=progress,
-        checkpoint=checkpoint,
+        checkpoint=folder / f"finetune-{mark[:_MARK]}.npz",
     )
     with quick():
         found = evaluate(network, validation)

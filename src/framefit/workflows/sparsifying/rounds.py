@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,18 +12,33 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.files import write_record
+from framefit.core.files import write_record, write_whole
 from framefit.core.model import Model
-from framefit.core.sparsity import Configuration, DenseModel, Deployment, SparsifySettings, SparsityResult, Threshold
+from framefit.core.sparsity import (
+    Configuration,
+    DenseModel,
+    SearchPoint,
+    SparsifySettings,
+    SparsityResult,
+    Threshold,
+)
 from framefit.report.files.sparsity_files import write_report
 from framefit.sparsity.allocation import tightened
 from framefit.sparsity.evaluation import quick
-from framefit.sparsity.gates import Verdict, derived_ratio, derived_top1, given_top1, judge, moved
+from framefit.sparsity.gates import (
+    Verdict,
+    derived_ratio,
+    derived_top1,
+    given_top1,
+    judge,
+    moved_cycles,
+    moved_top1,
+)
 from framefit.sparsity.ledger import Ledger
 from framefit.sparsity.problem import Assignment
-from framefit.training.evaluate import evaluate, reestimate
-from framefit.training.network import Network, load_state, state, to_model
-from framefit.workflows.sparsifying.deploy import register
+from framefit.training.evaluate import Accuracy, evaluate, reestimate
+from framefit.training.network import Network, load_state, state, to_model, to_torch
+from framefit.workflows.sparsifying.deploy import deployment
 from framefit.workflows.sparsifying.finish import configuration, dense_model, joined, learnt_before, tuned
 from framefit.workflows.sparsifying.search import (
     Arm,
@@ -38,10 +53,10 @@ from framefit.workflows.sparsifying.search import (
 )
 from framefit.workflows.sparsifying.subject import Subject, make_database
 
-__all__ = ["Override", "Rounds", "rejudged"]
+__all__ = ["Override", "Rounds", "overridden"]
 
 Override = Literal["deploy", "retrain"]
-_MOST_ROUNDS = 8  # of dynamic thresholds: each is a search and a fine-tuning
+_MOST_ROUNDS = 8  # of each dynamic threshold: a search and a fine-tuning, or a fine-tuning
 _TUNINGS = 3  # of one assignment, each with more taken away
 _FITS = 4  # steps of an assignment towards cycles that its own activations meet
 _SEEN = (
@@ -52,25 +67,32 @@ _SEEN = (
 
 @dataclass(frozen=True)
 class _Round:
-    """One search with its best model.
+    """One search with its best model, or more training of an earlier round's.
 
     Attributes:
         threshold: that it was made for.
         searched: all arms.
-        network: the main arm's, fine-tuned.
+        assignment: of the network: the main arm's, or what had to be taken away beside it.
+        network: fine-tuned.
         before: its arrays before that.
         epochs: of fine-tuning.
-        met: whether the threshold is met on the validation data.
+        accuracy: on the validation data.
         interrupted: whether the user ended it.
     """
 
     threshold: Threshold
     searched: Searched
+    assignment: Assignment
     network: Network
     before: Mapping[str, npt.NDArray[Any]]
     epochs: float
-    met: bool
+    accuracy: Accuracy
     interrupted: bool
+
+    @property
+    def met(self) -> bool:
+        """Whether the accuracy is what its threshold asks for."""
+        return self.accuracy.top1 >= self.threshold.top1
 
     @property
     def arm(self) -> Arm:
@@ -120,21 +142,19 @@ class Rounds:
         Raises:
             KeyboardInterrupt: nothing was found yet; what was evaluated is kept.
         """
-        with quick():
-            validated = evaluate(self.subject.network(), self.subject.data.validation)
+        validated = self._validated(self.subject.network())
         self.ledger.forwarded(validated.images)
         if learnt_before(self.subject, validated, self.ledger):
             self._learnt = joined(self._learnt, self.subject.data.validation)
             self._noted = (*self._noted, _SEEN)
-        rounds = self._rounds(self._asked_top1(validated.top1, validated.top1_interval, 1.0).top1, override)
+        rounds = self._rounds(validated, override)
         self.say("final figures on the test data")
         dense, dense_layers = dense_model(self.subject)
         rows = [self._row(arm, self._sparse(arm.found.assignment), 0.0, None, dense) for arm in self._others(rounds[0])]
         rows += [self._row(one.arm, one.network, one.epochs, one.before, dense) for one in rounds]
-        met = [index for index, one in enumerate(rounds) if one.met]
-        best = min(met, key=lambda index: rounds[index].threshold.cycles_ratio, default=len(rounds) - 1)
+        best = _best(rounds)
         chosen = len(rows) - len(rounds) + best
-        thresholds = tuple(self._threshold(one.threshold, dense) for one in rounds)
+        thresholds = tuple(self._threshold(one.threshold, rounds[0].threshold, dense) for one in rounds)
         row = rows[chosen]
         verdict = judge(row.top1, row.top1_interval, dense.images, row.cycles_ratio, thresholds[best])
         searched = rounds[best].searched
@@ -151,11 +171,12 @@ class Rounds:
             chosen=chosen,
             decision=verdict.decision,
             deployed=verdict.decision == "deploy" or override == "deploy",
-            reasons=(*verdict.reasons, *_overridden(verdict, override)),
+            reasons=(*verdict.reasons, *overridden(verdict, override)),
             additive_bound=searched.additive_bound,
             additive_error=searched.additive_error,
             thresholds=thresholds,
-            curve=tuple(point for one in rounds for arm in one.searched.arms for point in arm.found.curve),
+            judged_by=best,
+            curve=tuple(_curve(rounds)),
             ledger=self.ledger.spent(),
             interrupted=any(one.interrupted for one in rounds),
             notes=(*self._noted, *self.subject.notes),
@@ -166,33 +187,55 @@ class Rounds:
 
     def write(self, result: SparsityResult, model: Model, zeros: Mapping[str, float], targets: Sequence[str]) -> None:
         """The files of the folder: model, result, tables, pictures, and the deployment where there is one."""
-        model.save(self.folder / "model.onnx", force=True)
+        path = self.folder / "model.onnx"
+        with write_whole(path, force=True) as file:
+            file.write(self.subject.file_of(model))
         (self.folder / "deploy.json").unlink(missing_ok=True)
         if result.deployed:
             self.say("compiling for its targets")
-            deployment = _deployed(self.subject, result, model, zeros, targets)
-            write_record(self.folder / "deploy.json", deployment, force=True)
+            registered = deployment(self.subject, result, path, zeros, targets)
+            write_record(self.folder / "deploy.json", registered, force=True)
         write_report(self.folder, result)
         write_record(self.folder / "result.json", result, force=True)
 
-    def _rounds(self, least_top1: float, override: Override | None) -> list[_Round]:
-        """One, or as many as the thresholds move; what counts as met is judged on the validation data."""
+    def _rounds(self, dense: Accuracy, override: Override | None) -> list[_Round]:
+        """One, or as many as the thresholds move, first that on cycles, then that on accuracy.
+
+        Args:
+            dense: accuracy of the dense model on the validation data, which tell what is met.
+            override: of the gates.
+        """
         ratio, reason = self.settings.cycles_ratio, "as given"
         if ratio is None:
             ratio, reason = derived_ratio(self._problem, self._dense_cycles)
         source: Literal["given", "derived"] = "given" if self.settings.cycles_ratio is not None else "derived"
-        history = [Threshold(round=0, top1=least_top1, cycles_ratio=ratio, source=source, reason=reason)]
-        rounds = [self._round(history[0], override)]
+        top1 = self._asked_top1(dense.top1, dense.top1_interval, ratio).top1
+        rounds = [
+            self._round(Threshold(round=0, top1=top1, cycles_ratio=ratio, source=source, reason=reason), override)
+        ]
         least = self._problem.least_cycles / max(self._dense_cycles, 1)
-        while self.settings.dynamic and not rounds[-1].interrupted and len(rounds) < _MOST_ROUNDS:
-            following = moved(tuple(history), met=rounds[-1].met, least_ratio=least)
-            if following is None or self.ledger.seconds > (self.settings.max_seconds or np.inf):
+        for _ in range(1, _MOST_ROUNDS if self.settings.dynamic else 1):
+            tried = [one.threshold for one in rounds]
+            following = moved_cycles(tried, met=rounds[-1].met, least_ratio=least)
+            if following is None or self._ended(rounds):
                 break
-            history.append(following)
             rounds.append(self._round(following, override))
+        last = rounds[_best(rounds)]
+        for _ in range(1, _MOST_ROUNDS if self.settings.dynamic_accuracy else 1):
+            low, dense_low = (one.top1_interval[0] for one in (last.accuracy, dense))
+            following = moved_top1(last.threshold, met=last.met, low=low, dense_low=dense_low)
+            if following is None or self._ended(rounds):
+                break
+            last = self._trained_on(last, msgspec.structs.replace(following, round=len(rounds)))
+            rounds.append(last)
         return rounds
 
+    def _ended(self, rounds: Sequence[_Round]) -> bool:
+        """By the user, or as the time is up."""
+        return rounds[-1].interrupted or self.ledger.seconds > (self.settings.max_seconds or np.inf)
+
     def _round(self, threshold: Threshold, override: Override | None) -> _Round:
+        """A search, and its best model fine-tuned."""
         searched = search_arms(
             self.subject,
             self._database,
@@ -206,47 +249,69 @@ class Rounds:
         )
         if searched is None:
             raise KeyboardInterrupt
-        best = searched.arms[searched.main].found.assignment
-        network, before, epochs, stopped = self._tuned(best, threshold, override, interrupted=searched.interrupted)
-        with quick():
-            met = evaluate(network, self.subject.data.validation).top1 >= threshold.top1
-        return _Round(threshold, searched, network, before, epochs, met, stopped)
+        return self._tuned(searched, threshold, 1 + (override == "retrain"))
 
-    def _tuned(
-        self, assignment: Assignment, threshold: Threshold, override: Override | None, *, interrupted: bool
-    ) -> tuple[Network, dict[str, npt.NDArray[Any]], float, bool]:
-        """The network of an assignment, fine-tuned; its arrays before, epochs, and whether the user stopped it.
+    def _tuned(self, searched: Searched, threshold: Threshold, turns: int) -> _Round:
+        """The network of the main arm's assignment, fine-tuned as often.
 
         Fine-tuning moves the activations, too. Where that brings the cycles above the target, more is taken
         away: a few zeros from the tuned network; of other patterns, whose steps are long, before it is tuned anew.
         """
+        assignment, interrupted = searched.arms[searched.main].found.assignment, searched.interrupted
         target = goal = int(threshold.cycles_ratio * self._dense_cycles)
-        turns = 1 + (override == "retrain")
-        for attempt in range(_TUNINGS):
+        for _ in range(_TUNINGS):
             network, taken = self._fitted(self._sparse, assignment, goal)
             before, epochs = state(network), 0.0
             try:
-                for turn in range(0 if interrupted else turns):
-                    checkpoint = self.folder / f"finetune-{threshold.round}-{attempt * turns + turn}.npz"
-                    epochs += tuned(
-                        self.subject, network, self.settings, self.ledger, checkpoint, self.say, self._learnt
-                    )
+                for _ in range(0 if interrupted else turns):
+                    network, taken, more = self._trained(network, taken, target)
+                    epochs += more
             except KeyboardInterrupt:
                 load_state(network, before)
-                return network, before, 0.0, True
-            if epochs and self.subject.pattern == "unstructured":
-                network, _ = self._fitted(functools.partial(self._thinned, network), taken, target)
+                epochs, interrupted = 0.0, True
+                break
             real = own_cycles(self.subject, network, self.ledger)
             if real <= target:
                 break
             goal = int(goal * target / real) - 1
-        return network, before, epochs, interrupted
+        return _Round(threshold, searched, taken, network, before, epochs, self._validated(network), interrupted)
 
-    def _threshold(self, threshold: Threshold, dense: DenseModel) -> Threshold:
-        """The same on the test data."""
+    def _trained_on(self, earlier: _Round, threshold: Threshold) -> _Round:
+        """A round's network, fine-tuned once more; as it was where that is no gain, or costs too many cycles."""
+        found = replace(earlier.arm.found, curve=())  # nothing is searched for
+        searched = replace(earlier.searched, arms=(replace(earlier.arm, found=found),), main=0)
+        kept = replace(earlier, threshold=threshold, searched=searched)
+        target = int(threshold.cycles_ratio * self._dense_cycles)
+        try:
+            copied = to_torch(to_model(earlier.network))
+            network, assignment, epochs = self._trained(copied, earlier.assignment, target)
+        except KeyboardInterrupt:
+            return replace(kept, interrupted=True)
+        accuracy = self._validated(network)
+        if accuracy.top1 < earlier.accuracy.top1 or own_cycles(self.subject, network, self.ledger) > target:
+            return kept
+        epochs += earlier.epochs
+        return replace(kept, assignment=assignment, network=network, epochs=epochs, accuracy=accuracy)
+
+    def _trained(self, network: Network, assignment: Assignment, target: int) -> tuple[Network, Assignment, float]:
+        """A network after fine-tuning, thinned to the target where zeros may be anywhere; and its epochs."""
+        epochs = tuned(self.subject, network, self.settings, self.ledger, self.folder, self.say, self._learnt)
+        if epochs and self.subject.pattern == "unstructured":
+            network, assignment = self._fitted(functools.partial(self._thinned, network), assignment, target)
+        return network, assignment, epochs
+
+    def _validated(self, network: Network) -> Accuracy:
+        with quick():
+            return evaluate(network, self.subject.data.validation)
+
+    def _threshold(self, threshold: Threshold, first: Threshold, dense: DenseModel) -> Threshold:
+        """The same on the test data: what was asked for at first, moved as far as on the validation data."""
         asked = self._asked_top1(dense.top1, dense.top1_interval, threshold.cycles_ratio)
+        moved = threshold.top1 - first.top1
         reason = f"top-1: {asked.reason}; cycles: {threshold.reason}"
-        return msgspec.structs.replace(threshold, top1=asked.top1, reason=reason)
+        if moved:
+            reason = f"top-1: {threshold.reason}, by {100 * abs(moved):.2f} points in all; cycles: held"
+        return msgspec.structs.replace(threshold, top1=asked.top1 + moved, reason=reason)
 
     def _asked_top1(self, top1: float, interval: tuple[float, float], ratio: float) -> Threshold:
         drop = self.settings.accuracy_drop
@@ -310,21 +375,24 @@ class Rounds:
         return configuration(self.subject, arm, to_model(network), zeros, first, found, epochs, dense)
 
 
-def _deployed(
-    subject: Subject, result: SparsityResult, model: Model, zeros: Mapping[str, float], targets: Sequence[str]
-) -> Deployment:
-    """What ``deploy.json`` says of a model."""
-    assert result.chosen is not None
-    row = result.configurations[result.chosen]
-    return Deployment(
-        model="model.onnx",
-        digest=model.digest,
-        top1=row.top1,
-        top1_threshold=result.thresholds[-1].top1,
-        cycles_ratio=row.cycles_ratio,
-        forced=result.decision != "deploy",
-        targets=register(subject, model, zeros, targets),
-    )
+def _curve(rounds: Sequence[_Round]) -> Iterator[SearchPoint]:
+    """Of all searches, named as their configurations are: each has its own budget, or its own view of it."""
+    for one in rounds:
+        for arm in one.searched.arms:
+            name = arm.found.solver + ("" if arm.hardware else ", blind")
+            name += f", round {one.threshold.round}" if one.threshold.round else ""
+            yield from (msgspec.structs.replace(point, solver=name) for point in arm.found.curve)
+
+
+def _best(rounds: Sequence[_Round]) -> int:
+    """Of those that met their threshold: fewest cycles, then the most that was asked of the accuracy. Else the last."""
+    met = [index for index, one in enumerate(rounds) if one.met]
+
+    def asked(index: int) -> tuple[float, float]:
+        threshold = rounds[index].threshold
+        return threshold.cycles_ratio, -threshold.top1
+
+    return min(met, key=asked, default=len(rounds) - 1)
 
 
 def _notes(subject: Subject) -> tuple[str, ...]:
@@ -338,29 +406,8 @@ def _notes(subject: Subject) -> tuple[str, ...]:
     )
 
 
-def _overridden(verdict: Verdict, override: Override | None) -> tuple[str, ...]:
+def overridden(verdict: Verdict, override: Override | None) -> tuple[str, ...]:
+    """What a result says of the user's override of its gates."""
     if override == "deploy" and verdict.decision != "deploy":
         return (f"deployed by the user's override; the gates say {verdict.decision}",)
     return ("fine-tuned once more by the user's override",) if override == "retrain" else ()
-
-
-def rejudged(result: SparsityResult, row: Configuration, images: int, override: Override | None) -> SparsityResult:
-    """A result whose chosen model was trained again.
-
-    Args:
-        result: from before.
-        row: of the model now.
-        images: that its accuracy rests on.
-        override: of the gates.
-    """
-    assert result.chosen is not None
-    verdict = judge(row.top1, row.top1_interval, images, row.cycles_ratio, result.thresholds[-1])
-    rows = list(result.configurations)
-    rows[result.chosen] = row
-    return msgspec.structs.replace(
-        result,
-        configurations=tuple(rows),
-        decision=verdict.decision,
-        deployed=verdict.decision == "deploy" or override == "deploy",
-        reasons=(*verdict.reasons, *_overridden(verdict, override)),
-    )

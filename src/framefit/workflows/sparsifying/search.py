@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from framefit.core.files import read_record, write_record
-from framefit.core.sparsity import SparsifySettings, Trial, Trials
+from framefit.core.sparsity import SparsifySettings, Spent, Trial, Trials
 from framefit.errors import InputError
 from framefit.sparsity.allocation import allocate, blind_budget, bound
 from framefit.sparsity.database import Database, sparsity_levels
@@ -79,7 +79,8 @@ class TrialBook:
     Args:
         path: of ``trials.json``.
         key: digest of what they depend on.
-        ledger: of the search; goes on from what the trials cost.
+        ledger: of the search; a trial that is looked up brings it to where it stood then, so that a search whose
+            time is limited ends where it ended.
 
     Raises:
         InputError: the file is of another search.
@@ -88,7 +89,7 @@ class TrialBook:
     def __init__(self, path: Path, key: str, ledger: Ledger) -> None:
         self._path, self._key, self._ledger = path, key, ledger
         self._trials: list[Trial] = []
-        self._known: dict[tuple[int, ...], float] = {}
+        self._known: dict[tuple[int, ...], int] = {}
         self._written_s = 0.0
         self.arm = ""
         if path.exists():
@@ -100,35 +101,39 @@ class TrialBook:
                     remedy="give what the search began with, or start it again in another folder",
                 )
             self._trials = list(stored.trials)
-            self._known = {trial.levels: trial.top1 for trial in self._trials}
-            for last in self._trials[-1:]:
-                ledger.forwarded(last.images_forwarded, evaluations=len(self._trials))
-                ledger.earlier_s += last.seconds
+            self._known = {trial.levels: place for place, trial in enumerate(self._trials)}
 
     def evaluated(self, evaluate: Callable[[Assignment], float]) -> Callable[[Assignment], float]:
         """The same, but what is known is looked up."""
 
         def look(assignment: Assignment) -> float:
             levels = tuple(int(level) for level in assignment)
-            if levels not in self._known:
-                self._known[levels] = evaluate(assignment)
+            if levels in self._known:
+                self._catch_up(self._known[levels])
+            else:
+                self._catch_up(len(self._trials) - 1)
+                top1 = evaluate(assignment)
+                self._known[levels] = len(self._trials)
+                spent = self._ledger.spent()
+                images, seconds = spent.images_forwarded, spent.seconds
                 self._trials.append(
-                    Trial(
-                        arm=self.arm,
-                        levels=levels,
-                        top1=self._known[levels],
-                        images_forwarded=self._ledger.images_forwarded,
-                        seconds=round(self._ledger.seconds, 3),
-                    )
+                    Trial(arm=self.arm, levels=levels, top1=top1, images_forwarded=images, seconds=seconds)
                 )
                 if time.monotonic() - self._written_s > _WRITE_S:
                     self.write()
-            return self._known[levels]
+            return self._trials[self._known[levels]].top1
 
         return look
 
+    def _catch_up(self, place: int) -> None:
+        """Of the ledger, with a trial and those before it."""
+        for trial in self._trials[place : place + 1]:
+            known = Spent(images_forwarded=trial.images_forwarded, seconds=trial.seconds, evaluations=place + 1)
+            self._ledger.catch_up(known)
+
     def write(self) -> None:
-        """Store them."""
+        """Store them; the ledger has what all of them cost."""
+        self._catch_up(len(self._trials) - 1)
         self._written_s = time.monotonic()
         write_record(self._path, Trials(key=self._key, trials=tuple(self._trials)), force=True)
 

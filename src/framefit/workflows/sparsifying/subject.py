@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.model import Listing, Model, listing
+from framefit.core.model import Listing, Model, free_batch, listing
 from framefit.core.sparsity import Pattern, SparsifySettings
 from framefit.core.target import Target, load_target, resolve_target
-from framefit.errors import InputError
+from framefit.core.workload import names_function
+from framefit.errors import InputError, UnsupportedError
 from framefit.sparsity.channels import ChannelGroup, find_groups
-from framefit.sparsity.database import Database, build_channels, build_layers, group_facts, read_database
+from framefit.sparsity.database import (
+    Database,
+    Entry,
+    build_group,
+    build_layer,
+    group_facts,
+    read_database,
+    sparsity_levels,
+)
 from framefit.sparsity.layers import WeightLayer, find_layers
 from framefit.sparsity.ledger import Ledger
 from framefit.sparsity.statistics import activation_zeros, collect
@@ -45,6 +55,7 @@ class Subject:
         inputs: calibration data, float32.
         examples: of the validation data, for the search.
         zeros: weight layer -> part of what it reads that is zero, in the dense network.
+        batch_open: whether files of it leave the batch open.
         notes: what stays dense, and why.
     """
 
@@ -61,11 +72,16 @@ class Subject:
     inputs: npt.NDArray[np.float32]
     examples: Examples
     zeros: dict[str, float]
+    batch_open: bool
     notes: tuple[str, ...]
 
     def network(self) -> Network:
         """The dense network, anew."""
         return to_torch(self.model)
+
+    def file_of(self, model: Model) -> bytes:
+        """A sparse model as an ONNX file."""
+        return free_batch(model) if self.batch_open else model.to_bytes()
 
 
 def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, data: Any = None) -> Subject:
@@ -82,8 +98,9 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
     """
     target = _described(resolve_target(settings.target))
     pattern = chosen_pattern(target, settings.pattern)
+    source_model = settings.model if model is None else model
     opened, split = open_classifier(
-        settings.model if model is None else model,
+        source_model,
         settings.data if data is None else data,
         seed=settings.seed,
         mean=settings.mean,
@@ -107,6 +124,7 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
                 where=opened.name,
                 remedy="choose --pattern unstructured",
             )
+    batch_open, closed = _batch_open(source_model, opened)
     source = pricing(target, opened, settings.unit)
     rule = target.sparsity
     of_m = (rule.n or settings.n, rule.m or settings.m) if pattern == "n:m" else None
@@ -126,8 +144,21 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
         inputs=inputs,
         examples=split.validation.sample(settings.images, settings.seed),
         zeros=zeros,
-        notes=notes,
+        batch_open=batch_open,
+        notes=(*notes, *closed),
     )
+
+
+def _batch_open(source: Any, opened: Model) -> tuple[bool, tuple[str, ...]]:
+    """Whether files of the model leave the batch open, as the user's file does, or a module; and what keeps them."""
+    from_file = isinstance(source, Model | Path) or (isinstance(source, str) and not names_function(source))
+    if from_file and not opened.assumed:
+        return False, ()
+    try:
+        free_batch(opened)
+    except UnsupportedError as error:
+        return False, (f"model.onnx takes one example at once: {error.what}",)
+    return True, ()
 
 
 def _described(target: Target) -> Target:
@@ -135,8 +166,10 @@ def _described(target: Target) -> Target:
     return load_target(_PROCESSOR) if target.kind == "ort" else target
 
 
-def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, say: Any) -> Database:
+def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, say: Callable[[str], None]) -> Database:
     """The layer database of a subject: the one in its folder, else built, and stored there.
+
+    Each layer is stored once it is built, so one that was interrupted goes on.
 
     Args:
         subject: what it is of.
@@ -145,21 +178,30 @@ def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, say: 
         seed: of the labels that importances are drawn with.
         say: told what is being done.
     """
+    arrays, layers, groups = subject.written.arrays, subject.layers, subject.groups
+    facts = [group_facts(group, layers) for group in groups] if groups else [layer.facts for layer in layers]
     if path.exists():
-        facts = [layer.facts for layer in subject.layers]
-        if subject.groups:
-            facts = [group_facts(group, subject.layers) for group in subject.groups]
-        return read_database(path, facts, subject.groups)
+        return read_database(path, facts, arrays, groups)
     say("layer statistics on calibration data")
-    statistics = collect(subject.network(), subject.layers, subject.inputs, ledger, seed)
+    statistics = collect(subject.network(), layers, subject.inputs, ledger, seed)
+    levels = sparsity_levels(sum(layer.facts.parameters for layer in layers))
 
-    def progress(name: str, done: int, count: int) -> None:
-        say(f"layer database: {name} ({done + 1} of {count})")
+    def built(index: int) -> Entry:
+        if groups:
+            return build_group(groups[index], layers, arrays, statistics)
+        layer = layers[index]
+        return build_layer(layer, arrays[layer.weight], statistics[layer.name], levels, of_m=subject.of_m)
 
-    arrays = subject.written.arrays
-    if subject.groups:
-        database = build_channels(subject.groups, subject.layers, arrays, statistics, progress=progress)
-    else:
-        database = build_layers(subject.layers, arrays, statistics, of_m=subject.of_m, progress=progress)
+    parts = [path.with_name(f"{path.stem}.part-{index}.npz") for index in range(len(facts))]
+    entries: list[Entry] = []
+    for index, (fact, part) in enumerate(zip(facts, parts, strict=True)):
+        say(f"layer database: {fact.name} ({index + 1} of {len(facts)})")
+        own_groups = groups[index : index + 1]
+        if not part.exists():
+            Database(subject.pattern, (built(index),), own_groups).save(part)
+        entries += read_database(part, [fact], arrays, own_groups).entries
+    database = Database(subject.pattern, tuple(entries), groups)
     database.save(path)
+    for part in parts:
+        part.unlink()
     return database
