@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from framefit.core.files import read_record
-from framefit.core.model import GraphBuilder, Model, listing
+from framefit.core.model import GraphBuilder, Model, free_batch, listing
 from framefit.core.treeified import TreeifyResult
 from framefit.core.trees import read_forest
 from framefit.errors import InputError
@@ -95,6 +95,29 @@ def test_a_residual_block_becomes_trees(network: Model, data: Path, tmp_path: Pa
     core, ml = (session.run(None, {"image": test.inputs()[:1]})[0] for session in sessions)
     np.testing.assert_allclose(core, ml, rtol=1e-6)
     assert b"TreeEnsembleRegressor" in (tmp_path / "out" / "model-ml.onnx").read_bytes()
+
+
+def test_an_open_batch_stays_open(network: Model, data: Path, tmp_path: Path) -> None:
+    """Files of both flavours take as many examples at once as the user's does, and give each the same."""
+    (tmp_path / "net.onnx").write_bytes(free_batch(network))
+    treeify(
+        *(tmp_path / "net.onnx", data),
+        first=1,
+        layers=2,
+        trees=4,
+        examples=100,
+        max_drop=1.0,
+        finetune="none",
+        export="ml",
+        output=tmp_path / "out",
+    )
+    images = load_data(data).test.inputs()[:5]
+    for name in ("model.onnx", "model-ml.onnx"):
+        session = onnxruntime.InferenceSession(tmp_path / "out" / name)
+        assert session.get_inputs()[0].shape[1:] == [2, 6, 6]
+        together = session.run(None, {"image": images})[0]
+        alone = [session.run(None, {"image": image[None]})[0][0] for image in images]
+        np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-6)
 
 
 def test_groups_are_searched(network: Model, data: Path, tmp_path: Path) -> None:

@@ -53,11 +53,11 @@ def read_trees(path: Path) -> Forest | None:
 
 
 def as_model(ensemble: Ensemble, batch: int = 1, flavour: Flavour = "core") -> Model:
-    """An ensemble as a graph; that of core operators keeps its batch where that is made dynamic."""
+    """An ensemble as a graph, whose batch may be made dynamic."""
     b = GraphBuilder(ensemble.name)
     x = b.input(ensemble.input, (batch, *ensemble.input_shape))
     graph = _Graph(b, ensemble)
-    sums = graph.regressed(x, batch) if flavour == "ml" else graph.oblivious(x) if ensemble.trees else graph.free(x)
+    sums = graph.regressed(x) if flavour == "ml" else graph.oblivious(x) if ensemble.trees else graph.free(x)
     b.output(graph.decoded(sums), ensemble.output)
     return b.build()
 
@@ -154,7 +154,7 @@ class _Graph:
             place = b.op("Gather", self._table(following), b.op("Add", b.op("Mul", place, self._table([3])), word))
         return self._summed(str(b.op("Gather", self._table(leaf), place)))
 
-    def regressed(self, x: str, batch: int) -> str:
+    def regressed(self, x: str) -> str:
         """Sums by one tree operator, which adds in float32: exactly, for they are whole numbers far below 2 ** 24."""
         b, ensemble = self.b, self.ensemble
         if ensemble.trees:
@@ -169,7 +169,7 @@ class _Graph:
         sums = b.op(
             "TreeEnsembleRegressor", b.op("Cast", rows, to=1), domain="ai.onnx.ml", **_operator(ensemble, columns)
         )
-        shape = self._ints([batch, self.positions, ensemble.outputs])
+        shape = self._ints([-1, self.positions, ensemble.outputs])
         return str(b.op("Transpose", b.op("Reshape", b.op("Cast", sums, to=6), shape), perm=[0, 2, 1]))
 
     def _summed(self, leaf: str) -> str:

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from framefit.core.model import Model
+from framefit.core.model import Model, free_batch
 from framefit.core.workload import names_function
-from framefit.errors import InputError
+from framefit.errors import InputError, UnsupportedError
 from framefit.runtime.frames.functions import load_function
 from framefit.training.data import Dataset, check_fits, load_data
 from framefit.training.exporting import from_module
 from framefit.workflows.cycles import load_model
 
-__all__ = ["open_classifier", "open_data"]
+__all__ = ["batch_left_open", "open_classifier", "open_data"]
 
 
 def open_classifier(
@@ -96,3 +96,23 @@ def _opened(
         found = split(None)  # the data know the sizes that the file leaves open
         return load_model(model, {unknown[1]: (1, *found.input_shape)}, None), found
     return opened, split(tuple((opened.inputs[0].shape or ())[1:]))
+
+
+def batch_left_open(source: Any, opened: Model) -> tuple[bool, tuple[str, ...]]:
+    """Whether files of what becomes of a model leave the batch open, as the user's file does, or a module.
+
+    Args:
+        source: of the model, as :func:`open_classifier` takes it.
+        opened: the model.
+
+    Returns:
+        Whether, and what keeps them from it.
+    """
+    from_file = isinstance(source, Model | Path) or (isinstance(source, str) and not names_function(source))
+    if from_file and not opened.assumed:
+        return False, ()
+    try:
+        free_batch(opened)
+    except UnsupportedError as error:
+        return False, (f"model.onnx takes one example at once: {error.what}",)
+    return True, ()

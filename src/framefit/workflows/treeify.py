@@ -141,7 +141,8 @@ def _exported(done: TreeifyOutcome, flavour: Literal["core", "ml"]) -> TreeifyOu
     from framefit.workflows.treeifying.exported import export
 
     kept = [one for one in chosen.exports if one.flavour != flavour]
-    exports = (*kept, export(done.model, done.forest, flavour, done.folder))
+    batch_open = bool(Model.load(done.folder / "model.onnx").assumed)
+    exports = (*kept, export(done.model, done.forest, flavour, done.folder, batch_open=batch_open))
     result = msgspec.structs.replace(done.result, chosen=msgspec.structs.replace(chosen, exports=exports))
     write_record(done.folder / "result.json", result, force=True)
     return dataclasses.replace(done, result=result)

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from framefit.core.model import Listing, Model, free_batch, listing
 from framefit.core.sparsity import Pattern, SparsifySettings
 from framefit.core.target import Target, load_target, resolve_target
-from framefit.core.workload import names_function
-from framefit.errors import InputError, UnsupportedError
+from framefit.errors import InputError
 from framefit.sparsity.channels import ChannelGroup, find_groups
 from framefit.sparsity.database import (
     Database,
@@ -30,7 +29,7 @@ from framefit.sparsity.ledger import Ledger
 from framefit.sparsity.statistics import activation_zeros, collect
 from framefit.training.data import Dataset, Examples
 from framefit.training.network import Network, to_torch
-from framefit.workflows.classifiers import open_classifier
+from framefit.workflows.classifiers import batch_left_open, open_classifier
 from framefit.workflows.cycles import pricing
 from framefit.workflows.sparsifying.prices import Prices, chosen_pattern
 
@@ -124,7 +123,7 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
                 where=opened.name,
                 remedy="choose --pattern unstructured",
             )
-    batch_open, closed = _batch_open(source_model, opened)
+    batch_open, closed = batch_left_open(source_model, opened)
     source = pricing(target, opened, settings.unit)
     rule = target.sparsity
     of_m = (rule.n or settings.n, rule.m or settings.m) if pattern == "n:m" else None
@@ -147,18 +146,6 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
         batch_open=batch_open,
         notes=(*notes, *closed),
     )
-
-
-def _batch_open(source: Any, opened: Model) -> tuple[bool, tuple[str, ...]]:
-    """Whether files of the model leave the batch open, as the user's file does, or a module; and what keeps them."""
-    from_file = isinstance(source, Model | Path) or (isinstance(source, str) and not names_function(source))
-    if from_file and not opened.assumed:
-        return False, ()
-    try:
-        free_batch(opened)
-    except UnsupportedError as error:
-        return False, (f"model.onnx takes one example at once: {error.what}",)
-    return True, ()
 
 
 def _described(target: Target) -> Target:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.model import Model
+from framefit.core.files import write_whole
+from framefit.core.model import Model, free_batch
 from framefit.core.treeified import Export
 from framefit.core.trees import Ensemble, Forest, evaluate
 from framefit.devices.device import allocate
@@ -24,7 +25,7 @@ _FILES: dict[Flavour, str] = {"core": "model.onnx", "ml": "model-ml.onnx"}
 _EXAMPLES, _POSITIONS = 64, 4096  # compared at most, but one example: the graph takes kilobytes for each position
 
 
-def export(hybrid: Model, forest: Forest, flavour: Flavour, folder: Path) -> Export:
+def export(hybrid: Model, forest: Forest, flavour: Flavour, folder: Path, *, batch_open: bool = False) -> Export:
     """Write a hybrid in one flavour.
 
     Args:
@@ -32,6 +33,7 @@ def export(hybrid: Model, forest: Forest, flavour: Flavour, folder: Path) -> Exp
         forest: see ``hybrid``.
         flavour: of what a runtime executes that knows nothing of trees.
         folder: gets the file.
+        batch_open: it takes any number of examples at once.
 
     Raises:
         DeviceError: ONNX Runtime computes something else than the trees, which is a defect.
@@ -42,7 +44,8 @@ def export(hybrid: Model, forest: Forest, flavour: Flavour, folder: Path) -> Exp
         for ensemble in forest.ensembles:
             _check(runtime, ensemble, flavour)
         (taken_ns,) = medians([model], runtime)
-    model.save(folder / _FILES[flavour], force=True)
+    with write_whole(folder / _FILES[flavour], force=True) as file:
+        file.write(free_batch(model) if batch_open else model.to_bytes())
     return Export(file=_FILES[flavour], flavour=flavour, runtime_latency_ns=taken_ns)
 
 

@@ -29,7 +29,7 @@ from framefit.training.evaluate import evaluate
 from framefit.trees.exporting import with_trees
 from framefit.trees.luts import lut6_of
 from framefit.trees.selection import Trial, pareto, preferred
-from framefit.workflows.classifiers import open_classifier
+from framefit.workflows.classifiers import batch_left_open, open_classifier
 from framefit.workflows.treeifying.course import Course, lost
 from framefit.workflows.treeifying.exported import export
 from framefit.workflows.treeifying.levelling import asked, levelled
@@ -67,8 +67,9 @@ class Rounds:
     ) -> None:
         self.settings, self.folder, self.say = settings, folder, say
         self._latencies = latencies(settings.target, settings.unit)
+        source = settings.model if model is None else model
         opened, self.data = open_classifier(
-            settings.model if model is None else model,
+            source,
             settings.data if data is None else data,
             seed=settings.seed,
             mean=settings.mean,
@@ -77,7 +78,8 @@ class Rounds:
         self._original, self._learnt = Course(opened), self.data.train
         self._right: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
         self._work = folder / "work"
-        self._notes: list[str] = []
+        self._batch_open, closed = batch_left_open(source, opened)
+        self._notes: list[str] = [*closed]
         self._seconds = self._top1 = 0.0
 
     def finish(self) -> tuple[TreeifyResult, Model | None, Forest | None]:
@@ -179,7 +181,7 @@ class Rounds:
                 lut6=sum(map(lut6_of, forest.ensembles)),
                 bytes=sum(ensemble.bytes for ensemble in forest.ensembles),
                 finetune_seconds=self._seconds,
-                exports=(export(hybrid, forest, "core", self.folder),),
+                exports=(export(hybrid, forest, "core", self.folder, batch_open=self._batch_open),),
             )
             write_record(self.folder / "trees.json", forest, force=True)
         result = TreeifyResult(
