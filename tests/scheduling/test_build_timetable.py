@@ -18,7 +18,7 @@ def deadlines_of(beat: Beat) -> dict[str, int]:
     return {name: demand.deadline_ns for name, demand in beat.demands.items() if demand.deadline_ns is not None}
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(beats_and_models())
 def test_a_feasible_timetable_passes_the_independent_check(case: tuple[Beat, list[PlannedModel]]) -> None:
     """Where the plan says feasible the check finds nothing; else the binding constraint is named."""

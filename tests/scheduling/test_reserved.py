@@ -41,6 +41,18 @@ def test_periods_lie_where_they_are_asked_for(position: str, spans: list[tuple[i
     assert segment_room(beat, TWO) == room
 
 
+@pytest.mark.parametrize(
+    ("deadline_ns", "begin"),
+    [(80, 31), (95, 46), (100, 50), (40, 0)],
+    ids=["earlier", "that much", "that of the window", "that never holds"],
+)
+def test_periods_come_early_enough_for_deadlines(deadline_ns: int, begin: int) -> None:
+    """At the end of windows of 100, 44 long and up to 10 % longer; a deadline on the last model draws them forward."""
+    beat = Beat(100, 6, late_ns=4, position="end", excess_ratio=0.1, demands={"b": Demand(deadline_ns=deadline_ns)})
+    (window,) = reserved_periods(beat, TWO)
+    assert window[0].start_ns == begin
+
+
 def test_models_of_some_windows_only_repeat_after_their_common_multiple() -> None:
     """Every 2 and every 3: windows 0 to 5 hold both, none, a, b, a, none."""
     beat = Beat(100, 0, demands={"a": Demand(every=2), "b": Demand(every=3)})

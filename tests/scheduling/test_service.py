@@ -131,3 +131,20 @@ def test_turns_are_at_most_eight_and_not_far_off(weights: list[float]) -> None:
     assert all(1 <= turn <= 8 for turn in turns)
     for turn, weight in zip(turns, weights, strict=True):
         assert turn / max(turns) == pytest.approx(weight / max(weights), rel=0.5)
+
+
+def test_other_turns_take_effect_in_mid_round() -> None:
+    """Whose turn it is stays; models that joined keep theirs."""
+    rotation = Rotation(2, [1, 1])
+    rotation.join()
+    rotation.finished(0)
+    assert rotation.turn == 1
+    rotation.rearrange([3, 1])
+    assert rotation.turn == 1
+    served = []
+    for _ in range(10):
+        served.append(rotation.choose([1, 1, 1], 5))
+        rotation.finished(served[-1] or 0)
+    assert [served.count(model) for model in range(3)] == [6, 2, 2]
+    rotation.rearrange([3, 1])
+    assert rotation.choose([1, 1, 1], 5) == rotation.turn

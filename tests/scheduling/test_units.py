@@ -277,3 +277,11 @@ def test_every_feasible_arrangement_passes_the_check(case: tuple[list[UnitCandid
     for one in models:
         runs = arranged.runs[one.model.name]
         assert [piece for run in runs for piece in range(run.first, run.last + 1)] == list(range(len(one.names)))
+
+
+def test_windows_of_a_pattern_are_slowed_down_together() -> None:
+    """Also where all are equally long, but some streams release in every second one only."""
+    beat = Beat(100, 1, demands={"big": Demand(releases=(1,))}, lengths_ns=(100, 100))
+    models = [alike("face", [60], priority=True), alike("big", [90])]
+    fixes = verified_fixes(lambda other, _: first_fit(models, other, TWO[:1]), beat, ["face", "big"], 1e9 / 100)
+    assert any(fix.change.startswith("the rates of all streams x ") and fix.verified for fix in fixes)

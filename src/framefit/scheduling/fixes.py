@@ -42,10 +42,11 @@ def verified_fixes(arranged: Arrange, beat: Beat, models: Sequence[str], rate_hz
 
 def _slower(arranged: Arrange, beat: Beat, rate_hz: float) -> Fix | None:
     """The highest rate that fits, to 1 %; deadlines of priority models that follow the window follow it."""
+    several = bool(beat.lengths_ns)  # windows of a pattern, equally long or not: streams release in some of them
 
     def fits(rate: float) -> bool:
-        if beat.even:
-            return arranged(dataclasses.replace(beat, window_ns=int(1e9 / rate), lengths_ns=()), {}).feasible
+        if not several:
+            return arranged(dataclasses.replace(beat, window_ns=int(1e9 / rate)), {}).feasible
         return arranged(_stretched(beat, rate_hz / rate), {}).feasible
 
     low = rate_hz
@@ -62,7 +63,7 @@ def _slower(arranged: Arrange, beat: Beat, rate_hz: float) -> Fix | None:
     rate = float(f"{math.floor(low * 1000) / 1000:.4g}") if low >= 0.001 else low
     if rate > low:
         rate *= 0.999
-    if not beat.even:
+    if several:
         return Fix(
             change=f"the rates of all streams x {math.floor(1000 * rate / rate_hz) / 1000:g}",
             effect="longer windows hold everything",
@@ -95,7 +96,11 @@ def _later_deadlines(arranged: Arrange, beat: Beat) -> Fix | None:
     timetable = arranged(_without_deadlines(beat), {})
     if not timetable.feasible:
         return None
-    ends = {p.model: p.end_ns for window in timetable.windows for p in window.priority}
+    ends: dict[str, int] = {}
+    for window in timetable.windows:
+        for one in window.priority:
+            excess = math.ceil(beat.excess_ratio * (one.end_ns - window.priority[0].start_ns))
+            ends[one.model] = max(one.end_ns + excess, ends.get(one.model, 0))
     later: dict[str, float] = {}
     for model in timetable.models:
         deadline = beat.of(model.name).deadline_ns
@@ -110,7 +115,7 @@ def _later_deadlines(arranged: Arrange, beat: Beat) -> Fix | None:
     moved = _with_deadlines(beat, {name: round(after_ms * 1e6) for name, after_ms in later.items()})
     return Fix(
         change=", ".join(f"deadline_ms = {after_ms:g} for {name!r}" for name, after_ms in later.items()),
-        effect="the planned quantiles end before it",
+        effect="all that is planned ends before it",
         verified=arranged(moved, {}).feasible,
     )
 

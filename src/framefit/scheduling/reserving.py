@@ -24,7 +24,8 @@ def reserved_periods(beat: Beat, priority: Sequence[PlannedModel]) -> list[list[
     """The priority periods of each window, in order, until they repeat.
 
     A model of ``every`` n is reserved in windows 0, n, 2n, ... At the end of the
-    window the guard stays free after the period, for a run longer than planned. A stage on
+    window the guard stays free after the period, for a run longer than planned; a deadline before
+    that moves it to the front. A stage on
     another unit begins when the tensors of the one before are there; a period that does not
     follow another one at once begins with a wake-up.
     """
@@ -46,6 +47,7 @@ def reserved_periods(beat: Beat, priority: Sequence[PlannedModel]) -> list[list[
                 now = max((length - total) // 2, 0)
             else:
                 now = max(length - beat.guard_ns - total, 0)
+            now = min(now, _in_time_ns(beat, periods, now))
             placed = [_moved(period, now) for period in sorted(periods, key=lambda period: period.start_ns)]
             windows.append(placed)
             if not beat.even:
@@ -99,6 +101,17 @@ def _laid_out(beat: Beat, due: Sequence[PlannedModel], carried: Mapping[str, int
             sources = [(stage[-1], end)]
         done[model.name] = sources[0]
     return periods
+
+
+def _in_time_ns(beat: Beat, periods: Sequence[PriorityPeriod], latest_ns: int) -> int:
+    """When they may begin at the latest, for each model's deadline to hold; 0 where none would do."""
+    first = min((period.start_ns for period in periods), default=0)
+    for period in periods:
+        deadline = beat.of(period.model).deadline_ns
+        if deadline is not None:
+            excess = math.ceil(beat.excess_ratio * (period.end_ns - first))
+            latest_ns = min(latest_ns, deadline - period.end_ns - excess)
+    return max(latest_ns, 0)
 
 
 def _moved(period: PriorityPeriod, by_ns: int) -> PriorityPeriod:

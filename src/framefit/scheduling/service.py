@@ -25,7 +25,8 @@ class Rotation:
     """
 
     def __init__(self, count: int, turns: Sequence[int] = ()) -> None:
-        self._order = order_of(turns or [1] * count)
+        self._turns = list(turns or [1] * count)
+        self._order = order_of(self._turns)
         self._place = 0
         self.turn = 0
         """Number of the model whose turn it is."""
@@ -62,7 +63,20 @@ class Rotation:
 
     def join(self) -> None:
         """There is one more model, whose turn comes last in a round."""
-        self._order = (*self._order, max(self._order, default=-1) + 1)
+        self._turns.append(1)
+        self._order = (*self._order, len(self._turns) - 1)
+
+    def rearrange(self, turns: Sequence[int]) -> None:
+        """Other turns in a round from here on; whose turn it is stays.
+
+        Args:
+            turns: of each model; those that joined keep theirs.
+        """
+        if list(turns) == self._turns[: len(turns)]:
+            return
+        self._turns[: len(turns)] = turns
+        self._order = order_of(self._turns)
+        self._place = self._order.index(self.turn)
 
     def _pass_on(self) -> None:
         self._place = (self._place + 1) % len(self._order)

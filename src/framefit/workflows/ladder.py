@@ -13,11 +13,12 @@ from framefit.core.timetable import PlannedModel, Timetable
 from framefit.core.workload import Workload
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.npu import NpuDevice
-from framefit.errors import InfeasibleError, UnsupportedError
+from framefit.errors import InfeasibleError
 from framefit.runtime.models.execution import Execution
 from framefit.workflows.plan import Notify, Plan, again, silent
-from framefit.workflows.planning.rungs import Cuts, PlannedLadder, PlannedRung
-from framefit.workflows.planning.task import Bounds, PlannedTask
+from framefit.workflows.planning.demands import stored_ratio
+from framefit.workflows.planning.rungs import Cuts, PlannedLadder, PlannedRung, rates_name
+from framefit.workflows.planning.task import Bounds, PlannedTask, given_bytes
 
 __all__ = ["COVERED", "with_ladder"]
 
@@ -36,18 +37,11 @@ def with_ladder(planned: Plan, notify: Notify = silent) -> Plan:
 
     Raises:
         InfeasibleError: the models do not fit at rates that a stream will have, or the memory is too small.
-        UnsupportedError: the plan uses several units.
     """
     workload, changes = planned.workload, planned.workload.announced()
     asked = changes or workload.schedule.ladder or any(stream.rates_hz for stream in workload.streams)
     if planned.ladder is not None or not asked:
         return planned
-    if len(planned.timetable.units) > 1:
-        raise UnsupportedError(
-            "the plan uses several units: their timetable cannot change in mid-run yet",
-            where=planned.app,
-            remedy="leave ladder and changes out, or plan one unit (units = [...])",
-        )
     fixed = _fixed(planned)
     plans = [(planned, (1.0, 1.0), workload)]
     possible = [workload.at_rates({stream.name: hz}) for stream in workload.streams for hz in stream.rates_hz]
@@ -69,23 +63,27 @@ def with_ladder(planned: Plan, notify: Notify = silent) -> Plan:
 
 
 def _with_memory(planned: Plan, ladder: PlannedLadder) -> Timetable:
-    """The plan's timetable with the memory of tensors that serve all cuts.
+    """The plan's timetable with the memory of tensors that serve all cuts, and of what models give others.
 
     Raises:
-        InfeasibleError: the unit has less.
+        InfeasibleError: a unit has less.
     """
-    (unit,) = planned.timetable.units
-    stored = planned.device.stored_ratio if isinstance(planned.device, NpuDevice) else 1.0
-    needed = math.ceil(sum(execution.memory_bytes for execution in ladder.finest.executions) * stored)
-    limit_mib = planned.device.target.unit(unit).memory_mib
-    if limit_mib is not None and needed > limit_mib * 2**20:
-        raise InfeasibleError(
-            f"tensors that serve all timetables take {needed / 2**20:.2f} MiB on unit {unit!r}, which has "
-            f"{limit_mib:.2f} MiB",
-            where=planned.app,
-            remedy="leave ladder, changes or rates_hz out",
-        )
-    return msgspec.structs.replace(planned.timetable, memory_bytes={unit: needed})
+    device, needed = planned.device, dict.fromkeys(planned.timetable.units, 0.0)
+    for task, execution in zip(planned.tasks, ladder.finest.executions, strict=True):
+        for unit, count in execution.unit_bytes.items():
+            needed[unit] += count
+        needed[task.units[0]] += max(given_bytes(task, rung.timetable) for rung in ladder.rungs)
+    found = {unit: math.ceil(count * stored_ratio(device)) for unit, count in needed.items()}
+    for unit, count in found.items():
+        limit_mib = device.target.unit(unit).memory_mib
+        if limit_mib is not None and count > limit_mib * 2**20:
+            raise InfeasibleError(
+                f"tensors that serve all timetables take {count / 2**20:.2f} MiB on unit {unit!r}, which has "
+                f"{limit_mib:.2f} MiB",
+                where=planned.app,
+                remedy="leave ladder, changes or rates_hz out",
+            )
+    return msgspec.structs.replace(planned.timetable, memory_bytes=found)
 
 
 def _for_rates(planned: Plan, workload: Workload, notify: Notify) -> Plan:
@@ -94,10 +92,13 @@ def _for_rates(planned: Plan, workload: Workload, notify: Notify) -> Plan:
     Raises:
         InfeasibleError: there is none.
     """
-    found = again(planned, workload=workload, notify=notify)
+    several = len(planned.timetable.units) > 1
+    # On one unit the layer that binds is named; what would help on several is for models that are placed anew.
+    found = again(planned, workload=workload, explained=not several, keeps_units=True, notify=notify)
     if not found.timetable.feasible:
+        placed = f" where they are placed for {_told(planned.workload)}" if several else ""
         raise InfeasibleError(
-            f"the models do not fit at {_told(workload)}: {found.timetable.binding_constraint}",
+            f"the models do not fit at {_told(workload)}{placed}: {found.timetable.binding_constraint}",
             where=planned.app,
             remedy="change to a lower rate, or leave the change out",
         )
@@ -109,7 +110,15 @@ def _rungs(planned: Plan, workload: Workload, notify: Notify) -> list[tuple[Plan
     found = []
     for covers in COVERED:
         notify(f"planning a rung for priority models x {covers[0]:g}, background models x {covers[1]:g}")
-        one = again(planned, workload=workload, priority_ratio=covers[0], background_ratio=covers[1], notify=notify)
+        one = again(
+            planned,
+            workload=workload,
+            priority_ratio=covers[0],
+            background_ratio=covers[1],
+            explained=False,
+            keeps_units=True,
+            notify=notify,
+        )
         if one.timetable.feasible:
             found.append((one, covers))
     return found
@@ -213,7 +222,9 @@ def _all_cuts(own: PlannedTask, ways: Sequence[PlannedTask], names: Sequence[str
     label = labels[bounds.index(finest)] if finest in bounds else f"{own.name}@finest"
     wired = dataclasses.replace(cut.wired, entry=msgspec.structs.replace(own.wired.entry, name=label))
     joined = sorted(run for run in together if run[0] < run[1])
-    whole = wired.execution(finest, own.device, own.units[0], together=joined)
+    units = [[unit for unit, begin in own.stages if begin <= first][-1] for first, _ in finest]
+    slots = max(way.slots for way in ways)  # of all timetables: so often exists what crosses units
+    whole = wired.execution(finest, own.device, units, slots, together=joined)
     executions = [whole.recut(one, label) for one, label in zip(bounds, labels, strict=True)]
     return _Compiled([*bounds, finest], [*executions, whole])
 
@@ -252,7 +263,7 @@ def _in_order(timetable: Timetable, plan: Timetable) -> Timetable:
 
 def _name(covers: tuple[float, float], rates: Workload, plan: Workload) -> str:
     """A rung's, for labels and people."""
-    parts = [] if rates.grid == plan.grid else [f"{rates.beat_hz:g}Hz"]
+    parts = [] if rates.grid == plan.grid else [rates_name(rates)]
     parts += [f"{covers[0]:g}"] if covers[1] == 1 and covers[0] != 1 else []
     parts += [f"{covers[0]:g}x{covers[1]:g}"] if covers[1] != 1 else []
     return "-".join(parts) or "planned"

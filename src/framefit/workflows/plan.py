@@ -99,6 +99,7 @@ def again(
     background_ratio: float = 1.0,
     ratios: Mapping[str, float] | None = None,
     explained: bool = True,
+    keeps_units: bool = False,
     notify: Notify,
 ) -> Plan:
     """Plan on the same device for other conditions; what was measured is not measured again.
@@ -110,6 +111,8 @@ def again(
         background_ratio: likewise.
         ratios: model -> times what else it would take: were it cheaper, for example.
         explained: say what binds and what would help where it does not fit.
+        keeps_units: every layer stays on its unit, and every model in its role: a run may change from one plan to
+            the other.
         notify: receives what is being done.
     """
     store = MeasurementStore(workload.providers)
@@ -117,6 +120,7 @@ def again(
         planner = _Planner(
             planned.app, workload, planned.device, planned.core, store, notify, in_real_time=planned.in_real_time
         )
+        planner.kept = planned if keeps_units else None
         return planner.plan(priority_ratio, background_ratio, ratios, explained=explained)
 
 
@@ -159,10 +163,14 @@ class _Planner:
         self.notify = notify
         self.warnings: list[str] = []
         self.in_real_time = in_real_time
+        self.kept: Plan | None = None
+        """Whose units and roles models keep."""
         self.units = usable_units(workload, device, app)
         host = device.computer or device if isinstance(device, NpuDevice) else device
+        realtime = workload.schedule.preemption == "auto" and realtime_priority_permitted()
         measured = {
-            unit.name: MeasuredCosts(host, unit.name, store, workload.window_ns, notify) for unit in host.target.units
+            unit.name: MeasuredCosts(host, unit.name, store, workload.window_ns, notify, realtime=realtime)
+            for unit in host.target.units
         }
         first = next(iter(measured.values()))
         self.costs: Costs = first
@@ -234,7 +242,7 @@ class _Planner:
         durations = {model.name: sum(s.duration_ns for s in model.segments) for model in timetable.models}
         relegated: list[PlannedTask] = []
         for task in sorted(tasks, key=lambda task: -durations[task.name]):
-            if timetable.feasible or beat.even or durations[task.name] <= beat.window_ns:
+            if timetable.feasible or self.kept or beat.even or durations[task.name] <= beat.window_ns:
                 break
             if not task.priority:
                 continue
@@ -267,6 +275,10 @@ class _Planner:
             (unit,) = self.units
             return OneUnit(pricing[unit], unit, schedule.segmentation, self.workload.beat_hz, self.notify)
         target, window_ns = self.device.target, self.workload.window_ns
+        kept = None
+        if self.kept is not None:
+            window_ns = min(window_ns, self.kept.workload.window_ns)  # what was priced in pieces is so again
+            kept = {task.name: task.stages for task in self.kept.tasks}
         first = pricing[self.units[0]]
         prices: MeasuredUnits | ToldUnits
         if isinstance(first, MeasuredPricing):
@@ -275,7 +287,9 @@ class _Planner:
             by_unit: dict[str, ToldPricing] = {unit: pricing[same] for unit, same in told.items()}  # type: ignore[misc]
             costs = self.costs if first.compiles else None
             prices = ToldUnits(target, self.units, window_ns, by_unit, costs, quantile)
-        return OnUnits(prices, stored_ratio(self.device), schedule.segmentation, self.workload.beat_hz, self.notify)
+        return OnUnits(
+            prices, stored_ratio(self.device), schedule.segmentation, self.workload.beat_hz, self.notify, kept
+        )
 
     def _alike(self) -> dict[str, str]:
         """For each unit the first one that takes as long for everything: the cycle model knows that of some."""

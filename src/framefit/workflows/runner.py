@@ -11,7 +11,7 @@ from framefit.core.results import Metrics
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload, load_workload
 from framefit.devices.npu import NpuDevice
-from framefit.errors import FramefitError, InputError, UnsupportedError
+from framefit.errors import FramefitError, InputError
 from framefit.runtime.models.wiring import streams_of
 from framefit.runtime.programs.outlets import FrameFate, Output, Request, Subscription
 from framefit.runtime.programs.pushed import Inbox, PushedStream
@@ -249,20 +249,13 @@ class Runner:
         Raises:
             InputError: no such stream, or rates that hardly ever meet.
             InfeasibleError: the models do not fit at that rate; it stays as it is.
-            UnsupportedError: the plan uses several units.
         """
         names = self._plan.workload.stream_names
         if stream not in names:
             raise InputError(
                 f"no stream {stream!r}; streams: {', '.join(names) or 'none is named'}", remedy="correct it"
             )
-        climb = self._running.session.climb
-        if climb is None:
-            raise UnsupportedError(
-                "the plan uses several units: their timetable cannot change in mid-run yet",
-                remedy="plan one unit (units = [...])",
-            )
-        climb.set_rate(stream, rate_hz, self._notify)
+        self._running.session.climb.set_rate(stream, rate_hz, self._notify)
 
     # Results
 

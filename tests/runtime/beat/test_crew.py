@@ -26,7 +26,8 @@ from framefit.errors import DeviceError
 from framefit.runtime.beat.crew import Crew, Duty
 from framefit.runtime.beat.relay import stage_jobs
 from framefit.runtime.frames.streams import Feed, Queue
-from framefit.runtime.models.execution import Execution, greatest_difference
+from framefit.runtime.models.difference import greatest_difference
+from framefit.runtime.models.execution import Execution
 from framefit.runtime.models.job import Job
 from framefit.runtime.records.log import Fate, FrameLog
 from framefit.scheduling.service import Rotation

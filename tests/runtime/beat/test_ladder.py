@@ -12,7 +12,7 @@ from framefit.core.grid import Grid
 from framefit.runtime.beat.dispatcher import Dispatcher
 from framefit.runtime.beat.drift import Drift
 from framefit.runtime.beat.ladder import Ladder
-from framefit.runtime.beat.rungs import Rung
+from framefit.runtime.beat.rungs import Rung, Share
 from framefit.runtime.beat.timed import TimedExecution
 from framefit.runtime.frames.streams import Queue
 from framefit.runtime.models.job import Job, Part
@@ -44,13 +44,15 @@ def climbing(durations: Callable[[str, int], int], *, drifts: bool = True) -> tu
         [
             Rung(
                 Grid(rate),
-                [[(0, 0)]],
-                0,
                 [
-                    Part(
-                        job.execution, number, [round(job.estimates_ns[0] * (priority, background)[number])], None, (0,)
+                    Share(
+                        [[(0, 0)]],
+                        0,
+                        [
+                            Part(job.execution, number, [round(job.estimates_ns[0] * ratio)], None, (0,))
+                            for number, (job, ratio) in enumerate(zip(jobs, (priority, background), strict=True))
+                        ],
                     )
-                    for number, job in enumerate(jobs)
                 ],
                 covers=(priority, background),
                 name=f"{rate:g}, {priority}, {background}",
@@ -59,7 +61,7 @@ def climbing(durations: Callable[[str, int], int], *, drifts: bool = True) -> tu
         ]
         for rate in (100.0, 50.0)
     ]
-    return run, Ladder(run, tracks, Drift({0: FACE_NS}, {1: BIG_NS}) if drifts else None)
+    return run, Ladder([run], tracks, [Drift({0: FACE_NS}, {1: BIG_NS})] if drifts else [])
 
 
 def taken(run: Dispatcher) -> list[tuple[int, tuple[float, float]]]:
@@ -115,7 +117,7 @@ def test_slower_background_launches_are_planned_with_their_time() -> None:
     run, _ = climbing(noisy(3, lambda _, number: 1.3 if number >= 200 else 1.0))
     run.run(400)
     assert taken(run)[-1][1] == (1.5, 1.5)
-    assert run.stretches[-1].rung.parts[1].estimates_ns == [round(1.5 * BIG_NS)]
+    assert run.stretches[-1].rung.shares[0].parts[1].estimates_ns == [round(1.5 * BIG_NS)]
 
 
 def test_other_rates_keep_what_is_covered() -> None:

@@ -50,7 +50,8 @@ def run(
         count = len(entry.estimates_ns)
         bounds = [(layer, layer) for layer in range(count)]
         execution = Execution(network(count), bounds, device, working[0], name=entry.name)
-        return Lodging(working[0], execution, entry.estimates_ns)
+        first_program = sum(len(one.estimates_ns) for one in entries[:model])
+        return Lodging(working[0], execution, entry.estimates_ns, first_program)
 
     crew.lodge(spare)
     device.arm(device.clock.now_ns() + LEAD_NS)
@@ -145,9 +146,10 @@ def test_streams_of_models_that_move(waits: bool) -> None:
     assert fates(crew, 1)[29] == Fate.DONE
 
 
-def test_in_real_time() -> None:
+@pytest.mark.parametrize("stages", [[(1, [MS])], [(0, [MS]), (1, [MS])]])
+def test_in_real_time(stages: list[tuple[int, list[int]]]) -> None:
     """Another thread looks for a place, and the run goes on meanwhile."""
-    entries = [Entry("face", [(0, [MS])], priority=True), Entry("a", [(0, [MS])]), Entry("b", [(1, [MS])])]
+    entries = [Entry("face", [(0, [MS])], priority=True), Entry("a", [(0, [MS])]), Entry("b", stages)]
     crew = run(entries, gone(1, 100 * MS), 60, clock=RealClock())
     assert [(one.model, one.to) for one in crew.moved] == [(2, "fake0")]
     found = fates(crew, 2)
@@ -177,3 +179,91 @@ def test_nothing_is_lost_or_done_twice(
         assert sorted(fates(crew, model)) == list(range(60))
     assert len(crew.moved) == 1
     assert fates(crew, 0) == dict.fromkeys(range(60), Fate.DONE) or sum(own) > 8 * MS
+
+
+# Models in several stages, and those that read what has moved
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_model_in_stages_goes_on_in_one_piece(failing: int) -> None:
+    """Whichever of its units fails: frames that were under way are done or given up first, then it goes on."""
+    entries = [
+        Entry("face", [(1 - failing, [MS])], priority=True),
+        Entry("a", [(0, [2 * MS]), (1, [2 * MS, MS]), (0, [MS])], slots=3, queue=3),
+    ]
+    crew = run(entries, gone(failing, 100 * MS), 60)
+    (moved,) = crew.moved
+    assert (moved.model, moved.unit, moved.to) == (1, f"fake{failing}", f"fake{1 - failing}")
+    found = fates(crew, 1)
+    lost = [frame for frame, fate in found.items() if fate != Fate.DONE]
+    assert 3 <= len(lost) <= 6
+    assert max(lost) <= 20
+    assert set(fates(crew, 0).values()) == {Fate.DONE}
+    assert crew.faults.degraded == set()
+
+
+def test_a_priority_model_in_stages_keeps_its_beat_elsewhere() -> None:
+    """Frames that waited until those under way were given up are not in the way of later ones."""
+    entries = [Entry("face", [(0, [MS]), (1, [2 * MS])], priority=True, queue=2), Entry("a", [(0, [2 * MS])])]
+    crew = run(entries, gone(1, 100 * MS), 60)
+    assert [one.model for one in crew.moved] == [0]
+    assert all(fate == Fate.DONE for frame, fate in fates(crew, 0).items() if frame > 20)
+
+
+def test_a_stream_that_waits_for_a_model_in_stages() -> None:
+    """It goes on when the frames under way are gone, though no other frame comes before."""
+    entries = [Entry("a", [(0, [2 * MS]), (1, [3 * MS])], feed=Feed(waits=True), when_full="block", length=30, queue=1)]
+    crew = run(entries, gone(1, 50 * MS), 300)
+    assert len(crew.moved) == 1
+    assert sorted(fates(crew, 0)) == list(range(30))
+    assert fates(crew, 0)[29] == Fate.DONE
+
+
+@pytest.mark.parametrize("stages", [[(1, [MS])], [(0, [MS]), (1, [MS])]])
+def test_what_reads_a_model_that_has_moved(stages: list[tuple[int, list[int]]]) -> None:
+    """It gets the frames of the new place, also where it moves itself."""
+    entries = [
+        Entry("a", stages, slots=2),
+        Entry("b", [(0, [MS])], reads=["a"]),
+        Entry("c", [(1, [MS])], reads=["b"]),
+    ]
+    crew = run(entries, gone(1, 100 * MS), 60)
+    assert {one.model for one in crew.moved} == {0, 2}
+    for model in range(3):
+        assert all(fate == Fate.DONE for frame, fate in fates(crew, model).items() if 25 < frame < 58)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    begin=st.integers(0, 300 * MS),
+    units=st.sampled_from([(0, 1), (1, 0), (0, 1, 0), (1, 0, 1), (0, 1, 2), (2, 1, 0)]),
+    lasts=st.lists(st.integers(MS // 10, 3 * MS), min_size=3, max_size=3),
+    slots=st.integers(1, 3),
+    queue=st.integers(1, 3),
+    priority=st.booleans(),
+    read=st.booleans(),
+    failing=st.integers(0, 2),
+)
+def test_no_frame_of_a_model_in_stages_is_lost_or_done_twice(
+    begin: int,
+    units: tuple[int, ...],
+    lasts: list[int],
+    slots: int,
+    queue: int,
+    priority: bool,
+    read: bool,
+    failing: int,
+) -> None:
+    """Whichever unit fails whenever; its results stay in order, and those of who reads it are theirs."""
+    stages = [(unit, [last]) for unit, last in zip(units, lasts, strict=False)]
+    entries = [
+        Entry("a", stages, priority=priority, slots=1 if priority else slots, queue=queue),
+        Entry("b", [(0, [MS])], queue=queue, reads=["a"] if read else []),
+        Entry("c", [(2, [MS])], queue=queue),
+    ]
+    crew = run(entries, gone(failing, begin), 60, units=3)
+    for model in range(3):
+        assert sorted(fates(crew, model)) == list(range(60))
+    assert fates(crew, 2)[58] == Fate.DONE
+    used = {0: {unit for unit, _ in stages}, 1: {0}, 2: {2}}
+    assert {one.model for one in crew.moved} == {model for model, own in used.items() if failing in own}

@@ -15,7 +15,8 @@ from framefit.core.model import GraphBuilder, Model
 from framefit.devices.device import Device
 from framefit.devices.ort import OrtDevice
 from framefit.runtime.beat.drift import Drift
-from framefit.runtime.models.execution import Execution, greatest_difference
+from framefit.runtime.models.difference import greatest_difference
+from framefit.runtime.models.execution import Execution
 from framefit.runtime.records.log import LaunchLog
 
 Bounds = tuple[tuple[int, int], ...]

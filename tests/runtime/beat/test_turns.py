@@ -13,7 +13,7 @@ from fakes import FakeDevice, ListSink, NumberStream
 from framefit.core.grid import Grid, merged
 from framefit.core.model import GraphBuilder, Model
 from framefit.runtime.beat.dispatcher import Dispatcher
-from framefit.runtime.beat.rungs import Rung
+from framefit.runtime.beat.rungs import Rung, Share
 from framefit.runtime.frames.streams import Feed, Queue
 from framefit.runtime.models.execution import Execution
 from framefit.runtime.models.job import Job, Part
@@ -175,8 +175,8 @@ def rungs(
         program += len(bounds)
         deadline_ns = 10**9 // rate
         at = Part(face.execution, 0, face.estimates_ns, deadline_ns, face.begins)
-        found.append(Rung(Grid(float(rate)), [[(0, 0)]], GUARD_NS, [at, own], name=str(number), number=number))
-    first = found[0].parts[1]
+        found.append(Rung(Grid(float(rate)), [Share([[(0, 0)]], GUARD_NS, [at, own])], name=str(number), number=number))
+    first = found[0].shares[0].parts[1]
     big = Job(
         execution=first.execution,
         first_program=first.first_program,
@@ -205,9 +205,9 @@ def test_nothing_is_lost_or_late_over_changes(
     big, ladder, quantiles = rungs(device, face, layers, timetables)
     longest |= quantiles
     run = Dispatcher(device, device.clock, [face, big], Grid(float(timetables[0][1])), GUARD_NS, service=Rotation(1))
-    run.start_under(ladder[0])
+    run.course.start_under(ladder[0])
     for window, number in asked:
-        run.turn(lambda _, rung=ladder[number]: rung, window)  # type: ignore[misc]
+        run.course.turn(lambda _, rung=ladder[number]: rung, window)  # type: ignore[misc]
     run.run(60)
     assert fates(run, 0) == dict.fromkeys(range(60), Fate.DONE)
     assert sorted(fates(run, 1)) == list(range(60))
@@ -243,11 +243,11 @@ def test_every_layer_of_every_frame_runs_once(
     big, ladder, quantiles = rungs(device, face, layers, timetables)
     longest |= quantiles
     run = Dispatcher(device, device.clock, [face, big], Grid(float(timetables[0][1])), GUARD_NS, service=Rotation(1))
-    run.start_under(ladder[0])
+    run.course.start_under(ladder[0])
     for window, number in asked:
-        run.turn(lambda _, rung=ladder[number]: rung, window)  # type: ignore[misc]
+        run.course.turn(lambda _, rung=ladder[number]: rung, window)  # type: ignore[misc]
     run.run(60)
-    parts = [part for rung in ladder for part in (rung.parts[1], rung.parts[1].finest)]
+    parts = [part for rung in ladder for part in (rung.shares[0].parts[1], rung.shares[0].parts[1].finest)]
     bounds = {
         part.first_program + index: run_of
         for part in parts
@@ -271,7 +271,7 @@ def test_other_rates_begin_where_every_model_would_have_had_its_turn() -> None:
     face = job(device, "face", [MS], priority=True, every=2, deadline_ns=10 * MS)
     run = Dispatcher(device, device.clock, [face], Grid(100.0), 0, service=Rotation(0), reserved=[[(0, 0)], []])
     now = run.stretches[0].rung
-    run.turn(lambda _: Rung(Grid(50.0), now.reserved, 0, now.parts), 3)
+    run.course.turn(lambda _: Rung(Grid(50.0), now.shares), 3)
     run.run(10)
     assert [stretch.window for stretch in run.stretches] == [0, 4]
     starts = [(started - run.start_ns) / MS for _, started, _ in device.launches]
@@ -287,7 +287,7 @@ def test_a_frame_keeps_the_deadline_of_its_own_release() -> None:
     run = Dispatcher(device, device.clock, [face], Grid(50.0), 0, service=Rotation(0))
     now = run.stretches[0].rung
     faster = Part(face.execution, 0, face.estimates_ns, 10 * MS, face.begins)
-    run.turn(lambda _: Rung(Grid(100.0), now.reserved, 0, [faster]), 2)
+    run.course.turn(lambda _: Rung(Grid(100.0), [Share(now.shares[0].reserved, 0, [faster])]), 2)
     run.run(5)
     assert set(fates(run, 0).values()) == {Fate.DONE}
 
@@ -297,6 +297,6 @@ def test_what_is_in_force_already_changes_nothing() -> None:
     device = FakeDevice({"face": MS})
     face = job(device, "face", [MS], priority=True)
     run = Dispatcher(device, device.clock, [face], Grid(100.0), 0, service=Rotation(0))
-    run.turn(lambda now: now, 2)
+    run.course.turn(lambda now: now, 2)
     run.run(5)
     assert len(run.stretches) == 1

@@ -18,7 +18,8 @@ from framefit.devices.ort import OrtDevice
 from framefit.errors import FramefitError, InputError
 from framefit.runtime.frames.prepare import Preparation
 from framefit.runtime.models.buffers import unit_bytes
-from framefit.runtime.models.execution import Execution, greatest_difference
+from framefit.runtime.models.difference import greatest_difference
+from framefit.runtime.models.execution import Execution
 from networks import NETWORKS, Runner, difference, random_inputs
 
 STATE = {"hidden": "next_hidden", "cell": "next_cell"}

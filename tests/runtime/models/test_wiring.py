@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 
@@ -67,12 +68,33 @@ def test_state_and_constants_are_no_streams(tmp_path: Path) -> None:
     assert [tensor.name for tensor in constant.model.inputs] == ["image"]
 
 
+def test_state_is_not_stacked(tmp_path: Path) -> None:
+    """Of several frames at once only what streams bring is divided; state keeps its size, whatever that is."""
+    keys = 'frames = 4\nstate = { hidden = "next_hidden", cell = "next_cell" }'  # 4 x 1 x 10; states 1 x 1 x 8
+    (found,) = wired(tmp_path, model("lstm", keys))
+    assert {name: tensor.shape for name, tensor in found.frame_inputs.items()} == {"sound": (1, 1, 10)}
+
+
 @pytest.mark.parametrize("key", ["inputs", "shapes", "state", "constants"])
 def test_inputs_that_do_not_exist(tmp_path: Path, key: str) -> None:
     """Each key that names no input of the model is refused beside those that exist."""
     value = {"inputs": '"camera"', "shapes": "[1]", "state": '"next_cell"', "constants": "1"}[key]
     with pytest.raises(InputError, match=f"{key} names no input 'nose'; inputs: sound, hidden, cell"):
         wired(tmp_path, model("lstm", f"{key} = {{ nose = {value} }}"), '[[streams]]\nname = "camera"\n')
+
+
+def test_text_is_no_input(tmp_path: Path) -> None:
+    """Frames are numbers; the message names the input that takes strings."""
+    text, number = onnx.TensorProto.STRING, onnx.TensorProto.FLOAT
+    node = onnx.helper.make_node(
+        "LabelEncoder", ["word"], ["y"], domain="ai.onnx.ml", keys_strings=["a"], values_floats=[1.0]
+    )
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph([node], "words", [value("word", text, [3])], [value("y", number, [3])])
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 2)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "words.onnx")
+    with pytest.raises(InputError, match="'word' is no tensor of numbers"):
+        wired(tmp_path, model("words"))
 
 
 def reads(folder: Path, keys: str, streams: str = "", first: str = "", order: int = 1) -> list[WiredModel]:

@@ -12,7 +12,7 @@ import framefit
 from framefit.core.files import read_record
 from framefit.core.results import Metrics
 from framefit.core.timetable import Timetable
-from framefit.errors import InfeasibleError, InputError, UnsupportedError
+from framefit.errors import InfeasibleError, InputError
 from framefit.workflows import ladder
 from workloads import write_app, write_models, write_target
 
@@ -152,11 +152,3 @@ def test_a_rate_that_was_named_ahead_has_segments_of_its_own(board: Path) -> Non
     metrics = runner.result().metrics
     assert [one.rung for one in metrics.switches] == ["250Hz"]
     assert metrics.models[0].missed == 0
-
-
-def test_several_units_keep_their_timetable(board: Path) -> None:
-    """What cannot be done yet is refused by name."""
-    write_target(board, units=('name = "npu0"\ncore = 3', 'name = "npu1"\ncore = 4'))
-    app = write_app(board, target="target.toml", rate_hz=50, background=("chain", "chain2"), schedule="ladder = true")
-    with pytest.raises(UnsupportedError, match="several units"):
-        framefit.simulate(app, windows=10, output=board / "run")

@@ -70,8 +70,32 @@ def test_a_slower_application_keeps_its_rate(folder: Path) -> None:
     found = together(app(folder, "a", background=()), app(folder, "b", priority=(), rate_hz=40, last="every = 3"))
     assert found.workload.beat_hz == 80
     assert {model.name: model.every for model in found.workload.models} == {"small": 1, "chain": 6}
-    with pytest.raises(InputError, match="50 Hz is no whole part of the other application's 80 Hz"):
+    with pytest.raises(InputError, match="'camera' has 50 Hz, which is no whole part of the other application's 80 Hz"):
         together(app(folder, "a"), app(folder, "b", rate_hz=50))
+
+
+def test_streams_keep_their_rates(folder: Path) -> None:
+    """Applications on other streams are no faster and no slower than alone, however their rates compare."""
+    one, two = app(folder, "a", background=()), app(folder, "b", priority=(), rate_hz=50)
+    two.write_text(two.read_text().replace('name = "camera"', 'name = "scene"'))
+    found = together(one, two).workload
+    assert found.rates_hz == {"camera": 80, "scene": 50}
+    assert {model.name: model.every for model in found.models} == {"small": 1, "chain": 1}
+    assert found.beat_hz == 120  # 80 Hz and 50 Hz meet every 100 ms, at 8 + 5 - 1 releases
+
+
+def test_models_are_read_by_the_name_that_they_have_together(folder: Path) -> None:
+    """A model that another application calls differently still feeds what reads it."""
+    (folder / "again.onnx").write_bytes((folder / "small.onnx").read_bytes())
+    two = app(folder, "b", priority=["reader:3"], background=["again"])
+    two.write_text(
+        two.read_text().replace('path = "reader.onnx"', 'path = "small.onnx"\ninputs = { image = "again.x" }')
+    )
+    found = together(app(folder, "a", background=()), two)
+    assert {model.name: model.inputs["image"] for model in found.workload.models} == {
+        "small": "camera",
+        "reader": "small.x",
+    }
 
 
 def test_streams_stay_apart(folder: Path) -> None:

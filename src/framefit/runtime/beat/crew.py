@@ -20,11 +20,12 @@ from framefit.devices.clock import Clock, RealClock, VirtualClock
 from framefit.devices.device import Device
 from framefit.devices.host import pinned
 from framefit.runtime.beat.bells import ThreadBell, VirtualBell
+from framefit.runtime.beat.course import Course
 from framefit.runtime.beat.dispatcher import LEAD_NS, Dispatcher, Service
 from framefit.runtime.beat.handing import connect
 from framefit.runtime.beat.moving import Moved, Mover, Spare
 from framefit.runtime.beat.preemptive import PreemptiveDispatcher
-from framefit.runtime.beat.rungs import Stretch
+from framefit.runtime.beat.rungs import Rung, Stretch
 from framefit.runtime.beat.shared import SharedQueue, share_streams
 from framefit.runtime.frames.reading import with_unread
 from framefit.runtime.frames.streams import Arrival, Feed
@@ -148,13 +149,18 @@ class Crew:
         """Absolute time at which a window begins."""
         return self._lead.release(window)
 
+    @property
+    def course(self) -> Course:
+        """What is in force, and will be."""
+        return self._lead.course
+
     def stretch(self, window: int) -> Stretch:
-        """What is in force in a window; of the first unit."""
+        """What is in force in a window."""
         return self._lead.stretch(window)
 
     @property
     def stretches(self) -> list[Stretch]:
-        """What was in force from which window on; of the first unit."""
+        """What was in force from which window on."""
         return self._lead.stretches
 
     def at_work(self) -> bool:
@@ -293,10 +299,13 @@ class Crew:
             sys.setswitchinterval(before)
 
     def _share(self, duties: Mapping[str, Duty]) -> None:
-        """Bells, streams that one reads at a time, and feeds that bring each unit the same frames."""
+        """One course, bells, streams that one reads at a time, and feeds that bring each unit the same frames."""
         jobs = [(unit, index, job) for unit, duty in duties.items() for index, job in enumerate(duty.jobs)]
         clock = self._clock
+        rungs = [dispatcher.stretches[0].rung for dispatcher in self.dispatchers.values()]
+        course = Course(Rung(rungs[0].grid, [share for rung in rungs for share in rung.shares]))
         for part, dispatcher in enumerate(self.dispatchers.values()):
+            dispatcher.join(course, part)
             dispatcher.desk.bell = (
                 VirtualBell(clock, part) if isinstance(clock, VirtualClock) else ThreadBell(_real(clock))
             )

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from framefit.core.events import Trace
 from framefit.core.grid import Grid
@@ -19,6 +18,7 @@ from framefit.runtime.beat.instants import instants
 from framefit.runtime.beat.recovery import Recovery
 from framefit.runtime.beat.rehearsal import stand_in
 from framefit.runtime.beat.relay import Desk, GuestJob, Handed, StageJob
+from framefit.runtime.beat.service import Service
 from framefit.runtime.beat.steady import steady
 from framefit.runtime.beat.windows import Windows
 from framefit.runtime.frames.streams import Arrival, EndOfStream
@@ -37,19 +37,6 @@ _SETTLE_NS = 200_000  # the logs get a turn when this much is left
 LEAD_NS = 20_000_000
 """Between the call and the first release."""
 _NEVER = 1 << 62
-
-
-class Service(Protocol):
-    """Whose background segment runs next; the planner's own policy."""
-
-    def choose(self, needed_ns: Sequence[int | None], room_ns: int) -> int | None:
-        """Number of the background model, or None: nothing fits into ``room_ns``."""
-
-    def finished(self, model: int) -> None:
-        """A frame of that background model is done."""
-
-    def join(self) -> None:
-        """There is one background model more."""
 
 
 class Dispatcher(Windows):
@@ -155,8 +142,8 @@ class Dispatcher(Windows):
                 if self._dried_up():
                     self.ended = True
                     break
-                if self._asked or self._turning:
-                    self._turn_over()
+                if self.course.unsettled:
+                    self._turn_over(begins=True)
                 if self._ahead != self.windows:
                     self._look_ahead()
                 self._deliver(self.windows, next_release)
@@ -194,6 +181,11 @@ class Dispatcher(Windows):
                 if stop():  # rehearsed, too
                     break
             clock.sleep_until_ns(wake)
+
+    def _enforce(self) -> None:
+        super()._enforce()
+        if self._share.turns:
+            self._service.rearrange(self._share.turns)
 
     def _receive(self, now: int) -> None:
         """Take what other units have handed over, as far as it can be used by now."""
@@ -236,8 +228,10 @@ class Dispatcher(Windows):
                 self._service.join()
         if not job.priority:
             self._needed[self._turns[job.number]] = job.next_ns
-        elif job.waiting > sum(due_job == job.number for _, due_job in self._agenda) - job.busy:
-            behind = sum(due_ns <= now for due_ns, _ in self._agenda)  # its own models come first
+            return
+        behind = sum(due_ns <= now for due_ns, _ in self._agenda)  # its own models come first
+        known = sum(due_job == job.number for _, due_job in self._agenda) - job.busy
+        for _ in range(known, job.waiting):
             self._agenda.insert(behind, (now, job.number))
 
     def _read(self, index: int, job: Job, one: Handed) -> None:
@@ -396,7 +390,7 @@ class Dispatcher(Windows):
             index, arrivals, started_ns, finished_ns = self._completed.popleft()
             # Frames that are consumed together are as late as the newest of them.
             newest = arrivals[-1].window
-            parts, released_ns = self.stretch(newest).rung.parts, self.release(newest)
+            parts, released_ns = self.stretch(newest).rung.shares[self._place].parts, self.release(newest)
             deadline_ns = (parts[index] if index < len(parts) else self._jobs[index]).deadline_ns
             late = deadline_ns is not None and finished_ns - released_ns > deadline_ns
             fate = Fate.LATE if late else Fate.DONE
@@ -421,8 +415,8 @@ class Dispatcher(Windows):
             self.frames.settle()
             if self.watch is not None:
                 self.watch(fresh)
-            if self._asked and wake == self._next_release:
-                self._turn_over()
+            if wake == self._next_release and self.course.is_other(self._stretch):
+                self._turn_over(begins=False)
             if self._ahead != self.windows:
                 self._look_ahead()
         if left_ns < _IDLE_NS:

@@ -37,8 +37,12 @@ class Drift:
         self._background_ns = dict(background_ns)
         self._ratios: deque[float] = deque(maxlen=recent)
         self.recent = recent
+        self.counts = bool(priority_ns)
+        """Whether there are launches of priority models."""
         self.seen = 0
         """Launches of priority models so far."""
+        self.ratios = 0.0, 0.0
+        """Of the priority models, all together, and of the background launches; 0 where too few were seen."""
 
     def observe(self, rows: Sequence[int]) -> None:
         """Take launches into account.
@@ -59,10 +63,9 @@ class Drift:
                 taken, expected = taken + took, expected + planned[program]
         if expected:
             self._ratios.append(taken / expected)
+        self.ratios = self._seen_ratios()
 
-    @property
-    def ratios(self) -> tuple[float, float]:
-        """Of the priority models, all together, and of the background launches; 0 where too few were seen."""
+    def _seen_ratios(self) -> tuple[float, float]:
         priority = 0.0
         if self._recent and all(len(one) == self.recent for one in self._recent.values()):
             now = sum(_median(one) for one in self._recent.values())

@@ -82,7 +82,7 @@ def _freed(last: _Place, first: _Place) -> Callable[[int], None]:
     relay, desk, index = last.job.relay, first.dispatcher.desk, first.number
 
     def free(finished_ns: int) -> None:
-        relay.completed += 1
+        relay.complete()
         desk.put(Handed(finished_ns, index, relay.completed))
 
     return free

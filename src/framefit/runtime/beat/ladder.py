@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Sequence
 
 from framefit.runtime.beat.drift import Drift
@@ -15,30 +17,44 @@ _PATIENCE = 4  # times as many launches as are looked at, for which it has to
 
 
 class Ladder:
-    """Changes a run's timetable at window boundaries.
+    """Changes a run's timetable at window boundaries, of all units together.
 
-    It goes to a finer rung as soon as launches mostly take longer than the present one was planned for: to the first
-    that covers them, else to the last. It goes back when a coarser one has covered them for a while, by a
-    margin. For other rates it goes to the rung of these rates that covers as much as the present one.
+    It goes to a finer rung as soon as launches on any unit mostly take longer than the present one was planned for:
+    to the first that covers them, else to the last. It goes back when a coarser one has covered those of all units
+    for a while, by a margin. For other rates it goes to the rung of these rates that covers as much as the present
+    one.
 
     Args:
-        run: of one unit, before it begins.
+        units: of the run, on one course, before it begins.
         tracks: for each set of rates, the present one first, rungs in the order of what they cover.
-        drift: what launches take; ``None``: rungs only follow the rates.
+        drifts: what launches take on each unit; none: rungs only follow the rates.
     """
 
-    def __init__(self, run: Windows, tracks: Sequence[Sequence[Rung]], drift: Drift | None = None) -> None:
-        self._run = run
+    def __init__(
+        self, units: Sequence[Windows], tracks: Sequence[Sequence[Rung]], drifts: Sequence[Drift] = ()
+    ) -> None:
+        self._course = units[0].course
+        self._units = units
         self._tracks = [list(track) for track in tracks]
-        self._drift = drift
+        self._drifts = drifts
+        self._patience = _PATIENCE * sum(drift.recent for drift in drifts if drift.counts)
         self._covered_since = 0  # launches of priority models
-        run.start_under(tracks[0][0])
-        if drift is not None and any(len(track) > 1 for track in tracks):
-            run.watch = self._watch
+        self._watching = threading.Lock()  # each unit tells from a thread of its own
+        self._course.start_under(tracks[0][0])
+        self._course.expect([rung for track in self._tracks for rung in track])
+        if any(len(track) > 1 for track in tracks):
+            for unit, drift in zip(units, drifts, strict=False):
+                unit.watch = functools.partial(self._watch, drift)
 
-    def add(self, track: Sequence[Rung]) -> None:
-        """Rungs for rates that were not known before."""
+    def add(self, track: Sequence[Rung]) -> int:
+        """Rungs for rates that were not known before.
+
+        Returns:
+            The first window in which they may be in force.
+        """
         self._tracks.append(list(track))
+        earlier = self._course.expect([rung for track in self._tracks for rung in track])
+        return max(unit.windows for unit in self._units) + 2 if earlier else 0
 
     def turn(self, number: int, window: int, why: str) -> None:
         """Have the rates of a track from a window on, or the first one after it in which they may change.
@@ -49,24 +65,29 @@ class Ladder:
             why: for people.
         """
         track = self._tracks[number]
-        self._run.turn(lambda now: _first(track, now.covers), window, why)
+        self._course.turn(lambda now: _first(track, now.covers), window, why)
 
-    def _watch(self, rows: Sequence[int]) -> None:
-        """Told of launches: look whether another rung is due."""
-        drift, now = self._drift, self._run.stretches[-1].rung
-        assert drift is not None
+    def _watch(self, drift: Drift, rows: Sequence[int]) -> None:
+        """Told of launches on one unit: look whether another rung is due."""
         drift.observe(rows)
-        seen, patience = drift.ratios, _PATIENCE * drift.recent
+        with self._watching:
+            self._look()
+
+    def _look(self) -> None:
+        """Ask for the rung that is due, if that is another one."""
+        now, count = self._course.stretches[-1].rung, sum(drift.seen for drift in self._drifts)
+        priority, background = zip(*(drift.ratios for drift in self._drifts), strict=True)
+        seen = max(priority), max(background)
         track = next(track for track in self._tracks if now in track)
         wanted = _first(track, seen)
         if track.index(wanted) < track.index(now):
             wanted = _first(track, (seen[0] * (1 + _MARGIN), seen[1] * (1 + _MARGIN)))
         if track.index(wanted) >= track.index(now):
-            self._covered_since = drift.seen
-        if wanted is now or (track.index(wanted) < track.index(now) and drift.seen < self._covered_since + patience):
+            self._covered_since = count
+        if wanted is now or (track.index(wanted) < track.index(now) and count < self._covered_since + self._patience):
             return
-        self._covered_since = drift.seen
-        self._run.turn(
+        self._covered_since = count
+        self._course.turn(
             lambda _: wanted, 0, f"launches take {seen[0]:.2f} x, background ones {seen[1]:.2f} x as planned"
         )
 

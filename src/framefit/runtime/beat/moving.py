@@ -26,11 +26,13 @@ class Lodging(NamedTuple):
         unit: its name.
         execution: compiled for it, with the state that the model has.
         estimates_ns: quantile of each segment there.
+        first_program: number of the first segment's program.
     """
 
     unit: str
     execution: Launchable
     estimates_ns: Sequence[int]
+    first_program: int
 
 
 class Moved(NamedTuple):
@@ -81,8 +83,9 @@ class _Detour(Queue):
 class Mover:
     """Finds models of a unit that has failed a place on others, off the beat, and hands them over.
 
-    A model in one stage is moved: its frames come where they always came, and are taken on the other unit, which
-    serves it last in its round, or, if it is a priority model, behind its own. One in several stages stays degraded.
+    Frames of a model come where they always came, and are taken on the other unit, which serves it last in its
+    round, or, if it is a priority model, behind its own. One in several stages, of which one was on the unit, goes
+    there with all of them; it begins when the frames that were under way in them are done or given up.
 
     Args:
         clock: the run's.
@@ -108,7 +111,7 @@ class Mover:
         dispatcher = self._dispatchers[unit]
         for job in list(dispatcher.jobs):
             working = [other for other in self._dispatchers if other not in self._failed]
-            if isinstance(job, StageJob | GuestJob) or job.model is None or not working:
+            if isinstance(job, GuestJob) or job.model is None or job.entry.moved_to is not None or not working:
                 continue
             lodging = self._spare(job.model, working)
             if lodging is not None:
@@ -117,30 +120,34 @@ class Mover:
                 self.moved.append(Moved(job.model, dispatcher.windows, unit, lodging.unit))
 
     def _move(self, job: Job, lodging: Lodging) -> None:
-        """Have another unit take a job's frames."""
-        waiting = job.queue.behind if isinstance(job.queue, RestingQueue) else job.queue
+        """Have another unit take the frames of a job's model."""
+        entry, outlet = job.entry, job.outlet
+        waiting = entry.queue.behind if isinstance(entry.queue, RestingQueue) else entry.queue
         queue = waiting if isinstance(waiting, SharedQueue) else SharedQueue(waiting)
         desk = self._dispatchers[lodging.unit].desk
         guest = GuestJob(
             execution=lodging.execution,
-            first_program=job.first_program,
+            first_program=lodging.first_program,
             priority=job.priority,
             estimates_ns=lodging.estimates_ns,
-            deadline_ns=job.deadline_ns,
-            sources=job.sources,
+            deadline_ns=outlet.deadline_ns,
+            sources=entry.sources,
             queue=queue,
-            sinks=job.sinks,
-            every=job.every,
-            frames=job.frames,
-            feed=job.feed,
-            told=job.told,
+            sinks=outlet.sinks,
+            every=entry.every,
+            frames=entry.frames,
+            feed=entry.feed,
+            told=outlet.told,
             model=job.model,
             on_error=job.on_error,
+            behind=job.relay if isinstance(job, StageJob) else None,
         )
 
         def tell() -> None:
             desk.put(Handed(self._clock.now_ns(), -1, next(self._ordinals), guest=guest))
 
-        job.queue = _Detour(guest, tell)
-        job.moved_to = guest
+        if isinstance(job, StageJob):
+            job.relay.watch = tell
+        entry.queue = _Detour(guest, tell)
+        entry.moved_to = outlet.moved_to = guest
         tell()

@@ -32,8 +32,9 @@ class Given:
     step: int = 1
 
     def output(self, name: str) -> Array:
-        """Of the frame that it is done with."""
-        return self.jobs[-1].execution.output(name)
+        """Of the frame that it is done with, on whatever unit."""
+        last = self.jobs[-1]
+        return (last.moved_to or last).execution.output(name)
 
 
 def copies_of(depth: int, frames: int, givers: Sequence[PlannedModel]) -> int:

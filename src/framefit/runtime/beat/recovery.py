@@ -122,8 +122,10 @@ class Recovery:
         return True
 
     def _fails(self, index: int) -> bool:
-        """Whether launches of a job fail, and nothing else."""
-        return index in self._troubles and self._troubles[index].launches >= _PATIENCE
+        """Whether launches of a job fail, and nothing else; or no more come, for what is before it fails."""
+        if index in self._troubles and self._troubles[index].launches >= _PATIENCE:
+            return True
+        return self._run.jobs[index].starves(self._run.faults.degraded)
 
     def _rest(self, index: int, entry: Job, trouble: _Trouble) -> None:
         """Let no frames come for a while."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from framefit.runtime.frames.streams import Arrival, Queue
-from framefit.runtime.models.job import Job, Launchable
+from framefit.runtime.models.job import Job, Launchable, Part
 
 __all__ = ["Bell", "Desk", "GuestJob", "Handed", "Relay", "StageJob", "stage_jobs"]
 
@@ -60,6 +60,12 @@ class GuestJob(Job):
     """A model's job on a unit to which it has moved: its frames come to the unit that it ran on before."""
 
     number: int = field(default=-1, kw_only=True)  # there; -1: it has not come yet
+    behind: Relay | None = field(default=None, kw_only=True)  # whose frames, in the stages that it had, come first
+
+    @property
+    def ready(self) -> bool:
+        """Whether something could be launched."""
+        return super().ready and (self.behind is None or not self.behind.in_flight)
 
     @property
     def reads_streams(self) -> bool:
@@ -83,19 +89,35 @@ class Relay:
         started: frames that the first stage has taken.
         completed: frames that the last stage is done with.
         first: the first stage's job.
+        last: the last one's.
         most: frames that were in flight at most.
+        watch: told when fewer frames are in flight; ``None``: nobody waits for that.
     """
 
     slots: int
     started: int = 0
     completed: int = 0
     first: StageJob | None = None
+    last: StageJob | None = None
     most: int = 0
+    watch: Callable[[], None] | None = None
 
     @property
     def in_flight(self) -> int:
         """Frames between the begin of the first stage and the end of the last."""
         return self.started - self.completed
+
+    def complete(self) -> None:
+        """The last stage is done with a frame, or has let it by."""
+        self.completed += 1
+        if self.watch is not None:
+            self.watch()
+
+    def take_back(self) -> None:
+        """The first stage has given a frame up: the next one takes its place."""
+        self.started -= 1
+        if self.watch is not None:
+            self.watch()
 
 
 @dataclass
@@ -140,6 +162,17 @@ class StageJob(Job):
     lost: int = field(default=0, kw_only=True)
     let_by: Callable[[int], None] | None = field(default=None, kw_only=True)
     onward_bytes: int = field(default=0, kw_only=True)
+
+    @property
+    def part(self) -> Part:
+        """Its present part."""
+        return replace(super().part, slots=self.relay.slots)
+
+    def take_up(self, part: Part) -> None:
+        """See :meth:`Job.take_up`; the first stage has no more frames begun than may be in flight then."""
+        if not self.position:
+            self.relay.slots = part.slots
+        super().take_up(part)
 
     @property
     def reads_streams(self) -> bool:
@@ -190,16 +223,26 @@ class StageJob(Job):
         self.relay.started += 1
         self.relay.most = max(self.relay.most, self.relay.in_flight)
 
+    def starves(self, failing: Collection[int]) -> bool:
+        """Whether no frames come to it: those of a later stage are an earlier one's."""
+        return self.entry.gives_none(failing) if self.position else super().starves(failing)
+
     @property
     def entry(self) -> Job:
         """The first stage."""
         return self.relay.first or self
 
+    @property
+    def outlet(self) -> Job:
+        """The last stage."""
+        return self.relay.last or self
+
     def give_up(self, now_ns: int) -> list[Arrival]:
         """Let the frame in flight go. Where other stages have worked on it, the later ones let it by."""
         if not self.position:
-            self.relay.started -= 1  # the next one takes its place
-            return super().give_up(now_ns)
+            left = super().give_up(now_ns)
+            self.relay.take_back()
+            return left
         left, self.in_flight, self.next_segment, self.started_ns = self.in_flight, [], 0, -1
         lost, self.lost = self.lost, 0
         self._let_by(1 + lost, now_ns)
@@ -293,5 +336,5 @@ def stage_jobs(job: Job, stages: Sequence[Launchable], slots: int, onward_bytes:
             )
         )
         begin = end
-    relay.first = found[0]
+    relay.first, relay.last = found[0], found[-1]
     return list(found)

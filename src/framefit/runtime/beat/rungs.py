@@ -9,33 +9,60 @@ from framefit.core.grid import Grid
 from framefit.runtime.frames.streams import Feed
 from framefit.runtime.models.job import Job, Part
 
-__all__ = ["Rung", "Served", "Stretch", "Turn", "bringing", "served"]
+__all__ = ["Rung", "Served", "Share", "Stretch", "Turn", "bringing", "served"]
 
 Served = list[tuple[Feed, list[tuple[int, Job]]]]  # feeds with the jobs that they serve, and their numbers
 
 
-@dataclass(frozen=True, eq=False)
-class Rung:
-    """A timetable that can be in force on a unit.
+@dataclass(frozen=True)
+class Share:
+    """What one unit does under a timetable.
 
     Attributes:
-        grid: when windows begin.
         reserved: for each window of a repeating pattern, when priority jobs are due: pairs of time after the
             release and number of the job. As long as the grid's pattern, or several of them.
         guard_ns: kept free before each reserved instant.
         parts: of the unit's jobs, in their order.
+        turns: of its background jobs in a round; none: as before.
+    """
+
+    reserved: Sequence[Sequence[tuple[int, int]]]
+    guard_ns: int
+    parts: Sequence[Part]
+    turns: Sequence[int] = ()
+
+    @property
+    def first_reserved_ns(self) -> list[int]:
+        """From each window's release to the first reserved instant; without one the release counts."""
+        return [due[0][0] if due else 0 for due in self.reserved]
+
+
+@dataclass(frozen=True, eq=False)
+class Rung:
+    """A timetable that can be in force, on all units at once.
+
+    Attributes:
+        grid: when windows begin.
+        shares: of each unit.
         covers: how much longer than planned launches may take under it, of priority and of background models.
         name: for people.
         number: among those of the plan.
     """
 
     grid: Grid
-    reserved: Sequence[Sequence[tuple[int, int]]]
-    guard_ns: int
-    parts: Sequence[Part]
+    shares: Sequence[Share]
     covers: tuple[float, float] = (1.0, 1.0)
     name: str = "planned"
     number: int = 0
+
+    def __post_init__(self) -> None:
+        if len({len(share.reserved) for share in self.shares}) != 1:
+            raise ValueError("all units repeat what they reserve after the same number of windows")
+
+    @property
+    def repeats(self) -> int:
+        """Windows after which its reserved instants are the same again."""
+        return len(self.shares[0].reserved)
 
 
 @dataclass(frozen=True)
@@ -72,7 +99,7 @@ class Stretch:
         On another grid all streams and models begin anew, so it has to be one in which they all would have
         had their turn: the first of a repetition.
         """
-        return rung.grid == self.rung.grid or (window - self.origin) % len(self.rung.reserved) == 0
+        return rung.grid == self.rung.grid or (window - self.origin) % self.rung.repeats == 0
 
 
 @dataclass(frozen=True)

@@ -54,26 +54,33 @@ class SharedQueue(Queue):
     """A queue into which one thread puts frames while another takes them.
 
     Args:
-        queue: whose rules it keeps, and whose frames it takes.
+        queue: that keeps them.
     """
 
     def __init__(self, queue: Queue) -> None:
         super().__init__(queue.depth, queue.when_full)
+        self._queue = queue
         self._lock = threading.Lock()
-        for frame in queue.clear():
-            self.put(frame)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def full(self) -> bool:
+        """Whether a frame that arrives has to wait outside."""
+        return self._queue.full
 
     def put(self, frame: Arrival) -> Arrival | None:
         """Add a frame; the one that is dropped for it, or None."""
         with self._lock:
-            return super().put(frame)
+            return self._queue.put(frame)
 
     def take(self) -> Arrival:
         """The one that waited longest."""
         with self._lock:
-            return super().take()
+            return self._queue.take()
 
     def clear(self) -> Sequence[Arrival]:
         """All that wait, and none any more."""
         with self._lock:
-            return super().clear()
+            return self._queue.clear()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from framefit.core.grid import Grid
-from framefit.runtime.beat.rungs import Rung, Stretch, Turn, bringing, served
+from framefit.runtime.beat.course import Course
+from framefit.runtime.beat.rungs import Rung, Share, Stretch, bringing, served
 from framefit.runtime.frames.streams import Arrival, Feed
 from framefit.runtime.models.job import Job
 from framefit.runtime.records.log import Fate, FaultLog, FrameLog
@@ -40,13 +39,12 @@ class Windows:
         self._turns = {index: turn for turn, (index, _) in enumerate(self._background)}
         self._needed: list[int | None] = [None] * len(self._background)  # quantiles of what each would launch next
         due = reserved or [[(0, index) for index, job in enumerate(jobs) if job.priority]]
-        self._stretch = Stretch(0, 0, 0, Rung(grid, due, guard_ns, [job.part for job in jobs]))
-        self.stretches = [self._stretch]
-        """What was in force from which window on."""
+        self.course = Course(Rung(grid, [Share(due, guard_ns, [job.part for job in jobs])]))
+        """What is in force, and will be."""
+        self._place = 0  # among the units that it is in force on
+        self._stretch = self.course.stretches[0]
         self.watch: Callable[[Sequence[int]], None] | None = None
         """Told of launches when there is time: rows of their log, one after the other."""
-        self._asked: deque[Turn] = deque()  # other timetables, as any thread asks for them
-        self._turning: list[Turn] = []  # the same in the order of their windows
         self._enforce()
         self._next_release = self._upcoming = 0  # and the first reserved instant from then on
         self._ahead, self._next_due, self._second = -1, list[tuple[int, int]](), (0, 0)  # see _look_ahead
@@ -62,11 +60,27 @@ class Windows:
         """Of the unit, by number."""
         return self._jobs
 
+    @property
+    def stretches(self) -> list[Stretch]:
+        """What was in force from which window on."""
+        return self.course.stretches
+
+    def join(self, course: Course, place: int) -> None:
+        """Follow a course together with other units; before the run.
+
+        Args:
+            course: theirs.
+            place: of this unit's share of each timetable.
+        """
+        self.course, self._place = course, place
+
     def begin(self, start_ns: int) -> None:
         """Make ready for a first release at ``start_ns``."""
         self.start_ns = self._next_release = self._upcoming = start_ns
-        self._stretch = dataclasses.replace(self._stretch, begins_ns=start_ns)
-        self.stretches = [self._stretch]
+        self.course.begin(start_ns)
+        before, self._stretch = self._stretch.rung, self.course.stretches[0]
+        if self._stretch.rung is not before:
+            self._enforce()
 
     def find_feeds(self) -> None:
         """Look up what brings frames to its jobs, and in which windows."""
@@ -75,59 +89,33 @@ class Windows:
 
     def stretch(self, window: int) -> Stretch:
         """What is in force in a window."""
-        stretch = self._stretch
-        if window < stretch.window:
-            stretch = next(one for one in reversed(self.stretches) if one.window <= window)
-        return stretch
+        return self.course.stretch(window)
 
     def release(self, window: int) -> int:
         """Absolute time at which a window begins."""
-        stretch = self._stretch if window >= self._stretch.window else self.stretch(window)
-        return stretch.begins_ns + stretch.rung.grid.release_ns(window - stretch.origin)
+        return self.course.stretch(window).release_ns(window)
 
-    def start_under(self, rung: Rung) -> None:
-        """Have this timetable in force from the first window on; before the run."""
-        self._stretch = dataclasses.replace(self._stretch, rung=rung)
-        self.stretches = [self._stretch]
-        self._enforce()
+    @property
+    def _share(self) -> Share:
+        """What the unit does under the timetable in force."""
+        return self._stretch.rung.shares[self._place]
 
-    def turn(self, to: Callable[[Rung], Rung], window: int = 0, why: str = "") -> None:
-        """Let another timetable be in force from the first window on in which it may, not before ``window``.
-
-        Frames in flight go on; see :meth:`Job.take_up`. Any thread may ask.
-
-        Args:
-            to: what follows the one that is in force by then.
-            window: 0: as soon as it may be.
-            why: for people.
-        """
-        self._asked.append(Turn(window, to, why))
-
-    def _turn_over(self) -> None:
-        """Let what was asked for be in force from the next window on, if it may."""
-        while self._asked:
-            self._turning.append(self._asked.popleft())
-            self._turning.sort(key=lambda turn: turn.window)
-        turn, window, stretch = self._turning[0], self.windows, self._stretch
-        if window < turn.window:
+    def _turn_over(self, *, begins: bool) -> None:
+        """Have what is in force in the next window, which begins now, or before which nothing else is due."""
+        window = self.windows
+        stretch = self.course.come_to(window, begins=begins)
+        if stretch is self._stretch:
             return
-        rung = turn.to(stretch.rung)
-        if not stretch.may_end(rung, window):
-            return
-        self._turning.pop(0)
-        if rung is stretch.rung:
-            return
-        self._stretch = stretch.followed_by(rung, window, turn.why)
-        self.stretches.append(self._stretch)
+        self._stretch = stretch
         self._enforce()
         self._ask_background()
         self._upcoming = self._first_reserved(window, self._next_release)
 
     def _enforce(self) -> None:
         """What the loop needs of the timetable in force."""
-        rung, self._ahead = self._stretch.rung, -1
-        self._origin, self._reserved, self._guard_ns = self._stretch.origin, rung.reserved, rung.guard_ns
-        for job, part in zip(self._jobs, rung.parts, strict=False):  # no timetable knows of guests, which come last
+        share, self._ahead = self._share, -1
+        self._origin, self._reserved, self._guard_ns = self._stretch.origin, share.reserved, share.guard_ns
+        for job, part in zip(self._jobs, share.parts, strict=False):  # no timetable knows of guests, which come last
             job.take_up(part)
         self.find_feeds()
 
@@ -145,7 +133,8 @@ class Windows:
     def _first_reserved(self, window: int, release_ns: int) -> int:
         """The first reserved instant from a window's release on."""
         due = self._due(window) if window < self._most_windows else ()
-        return release_ns + (due[0][0] if due else 0)
+        # Under the timetable that is in force by then, which may be another one.
+        return release_ns + min(due[0][0] if due else 0, self.course.earliest_ns[self._place])
 
     def _ask_background(self) -> None:
         """What each background job would launch next."""
@@ -186,9 +175,10 @@ class Windows:
 
     def room_for(self, feed: Feed, members: Sequence[tuple[int, Job]], window: int) -> bool:
         """Whether all these jobs would take the next frame of their feed in a window."""
-        turn = window - self._origin
+        stretch = self.stretch(window)  # another unit may be there already, and ask
+        turn = window - stretch.origin
         if feed.streams:
-            turn = self._stretch.rung.grid.occurrence(min(feed.streams), turn)
+            turn = stretch.rung.grid.occurrence(min(feed.streams), turn)
         return not feed.over and all(job.accepts(feed.delivered, turn) for _, job in members)
 
     def admit(

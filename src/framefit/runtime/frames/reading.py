@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,6 +25,9 @@ class Giver(Protocol):
     @property
     def pending(self) -> bool:
         """Whether the model has a frame, or gets one that has come already."""
+
+    def gives_none(self, failing: Collection[int]) -> bool:
+        """Whether there will be no results of it while these models fail."""
 
 
 class Supply:

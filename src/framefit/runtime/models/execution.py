@@ -21,7 +21,7 @@ from framefit.runtime.models.buffers import frame_sets, runs_of, unit_bytes
 from framefit.runtime.models.job import Launchable
 from framefit.runtime.models.state import Feedback, check_state
 
-__all__ = ["Execution", "Postprocess", "Prepare", "check_state", "greatest_difference"]
+__all__ = ["Execution", "Postprocess", "Prepare", "check_state"]
 
 Prepare = Callable[[Array], Array]  # a raw frame -> one frame of an input
 Postprocess = Callable[[dict[str, Array]], dict[str, Array]]  # all outputs -> what replaces them
@@ -497,19 +497,3 @@ def _accepted(tensor: TensorInfo) -> tuple[tuple[int, ...] | None, ...]:
     """Shapes that fit an input: its own, also without a leading 1."""
     shape = tensor.shape
     return (shape, shape[1:]) if shape and shape[0] == 1 else (shape,)
-
-
-def greatest_difference(joined: Tensors, whole: Tensors) -> float:
-    """Greatest max|a - b| / max|b| over outputs; infinite where shapes, NaNs or infinities differ."""
-    worst = 0.0
-    for name, reference in whole.items():
-        if reference.shape != joined[name].shape:
-            return float("inf")
-        a, b = joined[name].astype(np.float64), reference.astype(np.float64)
-        finite = np.isfinite(b)
-        if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
-            return float("inf")
-        if finite.any():
-            scale = max(float(np.abs(b[finite]).max()), float(np.finfo(np.float32).tiny))
-            worst = max(worst, float(np.abs(a[finite] - b[finite]).max()) / scale)
-    return worst

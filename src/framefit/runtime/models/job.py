@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -146,6 +146,8 @@ class Job:
         A frame in flight goes on where it is; where no segment begins there, in the finest segments to its end.
         """
         self.deadline_ns, self.following = part.deadline_ns, None
+        if self.moved_to is not None:
+            self.moved_to.deadline_ns = part.deadline_ns
         if part.execution is self.execution:  # another thread may be at it
             self.estimates_ns, self.begins = part.estimates_ns, part.begins
             return
@@ -241,9 +243,22 @@ class Job:
         read = [self.read(arrival.frame) for arrival in self.in_flight]
         self.execution.load(read[0] if self.frames == 1 else read)
 
+    def gives_none(self, failing: Collection[int]) -> bool:
+        """Whether the model has no results while these models fail: it is one of them, or reads one."""
+        return self.model in failing or self.starves(failing)
+
+    def starves(self, failing: Collection[int]) -> bool:
+        """Whether no frames come to it while these models fail."""
+        return self.reading is not None and any(giver.gives_none(failing) for giver in self.reading.givers)
+
     @property
     def entry(self) -> Job:
         """Where the model's frames wait."""
+        return self
+
+    @property
+    def outlet(self) -> Job:
+        """Where its results come from."""
         return self
 
     def give_up(self, now_ns: int) -> list[Arrival]:  # noqa: ARG002 - a stage tells the others

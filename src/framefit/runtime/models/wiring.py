@@ -68,11 +68,12 @@ class WiredModel:
     def frame_inputs(self) -> dict[str, TensorInfo]:
         """Graph input -> what its stream is asked for: one frame, raw where it is prepared."""
         where = f"model {self.entry.name!r}"
-        one = {t.name: one_frame(t, self.entry.frames, self.entry.frames_axis, where) for t in self.model.inputs}
+        read = [tensor for tensor in self.model.inputs if tensor.name in self.sources]
         return {
-            name: self.prepare[name].raw if name in self.prepare else tensor
-            for name, tensor in one.items()
-            if name in self.sources
+            t.name: self.prepare[t.name].raw
+            if t.name in self.prepare
+            else one_frame(t, self.entry.frames, self.entry.frames_axis, where)
+            for t in read
         }
 
     def execution(
@@ -250,6 +251,13 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path, there: Mapping[str, 
     for name, tensor in given.items():
         shapes.setdefault(name, _stacked(entry, tensor.shape or (), declared[name]))
     model = Model.load(entry.path, shapes=shapes, constants=entry.constants, name=entry.name)
+    for tensor in model.inputs:
+        if not tensor.dtype:
+            raise InputError(
+                f"input {tensor.name!r} is no tensor of numbers",
+                where=where,
+                remedy="take off the part that makes numbers of it, and do that in a stream of your own",
+            )
     check_state(model, entry.state, entry.name)
     _check_reads(entry, model, given, reads, where)
     prepare = {}

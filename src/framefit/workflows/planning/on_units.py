@@ -11,8 +11,9 @@ import msgspec
 
 from framefit.core.timetable import Fix, PlannedModel, Timetable
 from framefit.scheduling.fixes import verified_fixes
+from framefit.scheduling.keeping import arrange_kept
 from framefit.scheduling.pieces import planned_quantile_ns
-from framefit.scheduling.placement import Placement, Problem, Room
+from framefit.scheduling.placement import Placement, Problem, Room, Stage
 from framefit.scheduling.placement_solver import solve
 from framefit.scheduling.planned import planned_model
 from framefit.scheduling.planner import Mode
@@ -20,7 +21,7 @@ from framefit.scheduling.timetable import Beat, build_timetable
 from framefit.scheduling.unit_candidates import UnitCandidate
 from framefit.scheduling.unit_search import Arranged, served_share
 from framefit.scheduling.units import arrange_on_units, first_fit
-from framefit.workflows.planning.task import PlannedTask, handed_bytes
+from framefit.workflows.planning.task import PlannedTask, Stages, handed_bytes
 from framefit.workflows.planning.unit_prices import MeasuredUnits, ToldUnits
 
 __all__ = ["OnUnits"]
@@ -41,6 +42,7 @@ class OnUnits:
         mode: of segmentation.
         rate_hz: windows a second, in the mean.
         notify: receives what is being done.
+        kept: model -> stages that it has, whatever else would serve more; none: models are placed.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class OnUnits:
         mode: Mode,
         rate_hz: float,
         notify: Callable[[str], None],
+        kept: Mapping[str, Stages] | None = None,
     ) -> None:
         self.prices, self.mode, self.rate_hz, self.notify = prices, mode, rate_hz, notify
+        self._kept = kept or {}
         self.notes: list[str] = []
         memory = [prices.target.unit(name).memory_mib for name in prices.units]
         self._rooms = [
@@ -77,6 +81,9 @@ class OnUnits:
     def place(self, tasks: Sequence[PlannedTask], beat: Beat) -> Timetable:
         """Whole models first, in pieces where that serves more; then price what came of it, until it holds."""
         self.notify("placing models on units")
+        begins = {task.name: {first for first, _ in task.runs} for task in tasks}
+        if any(first not in begins[name] for name, stages in self._kept.items() for _, first in stages):
+            self.prices.refine(tasks)
         arranged = self._arranged(tasks, beat)
         if arranged.share < _ENOUGH and self.prices.refine(tasks):
             arranged = self._arranged(tasks, beat)
@@ -124,6 +131,9 @@ class OnUnits:
     def _arranged(self, tasks: Sequence[PlannedTask], beat: Beat) -> Arranged:
         """The best way at present prices."""
         candidates = self._candidates(tasks)
+        if self._kept:
+            kept = {task.name: _in_pieces(self._kept[task.name], task) for task in tasks}
+            return arrange_kept(candidates, beat, self._rooms, self.mode, kept)
         size = len(self._rooms) * sum(len(candidate.names) for candidate in candidates)
         solver: Callable[[Problem], Placement] | None = None
         if importlib.util.find_spec("ortools") is not None and size <= _SOLVED:
@@ -198,7 +208,7 @@ class OnUnits:
     def _with_bound(self, timetable: Timetable, arranged: Arranged, beat: Beat) -> Timetable:
         """How much more than this one another placement may serve."""
         background = [model for model in timetable.models if model.role == "background"]
-        if not background or not timetable.feasible or len(self._rooms) == 1:
+        if not background or not timetable.feasible or len(self._rooms) == 1 or self._kept:
             return timetable
         share = served_share(timetable, beat)
         bound = max(arranged.bound, share)
@@ -208,3 +218,11 @@ class OnUnits:
             f"{100 * share:.3g} %, on no placement for more than {100 * bound:.3g} %"
         )
         return msgspec.structs.replace(timetable, bound=1 / (bound * slowest), gap_ratio=bound / max(share, 1e-9) - 1)
+
+
+def _in_pieces(stages: Stages, task: PlannedTask) -> list[Stage]:
+    """Stages that begin at some layers, in the pieces that begin there."""
+    pieces = {first: number for number, (first, _) in enumerate(task.runs)}
+    begins = [pieces[first] for _, first in stages]
+    ends = [*begins[1:], len(task.runs)]
+    return [Stage(unit, first, end - 1) for (unit, _), first, end in zip(stages, begins, ends, strict=True)]

@@ -60,6 +60,11 @@ class Plan:
         return (Cuts(self.timetable.models, tuple(task.execution for task in self.tasks), begins),)
 
     @property
+    def timetables(self) -> tuple[Timetable, ...]:
+        """All that a run may change between, as far as they are planned."""
+        return (self.timetable,) if self.ladder is None else tuple(rung.timetable for rung in self.ladder.rungs)
+
+    @property
     def launched(self) -> Timetable:
         """The timetable with its models once for each of their cuts: launches of a run are numbered through these."""
         if self.ladder is None:

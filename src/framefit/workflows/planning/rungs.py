@@ -9,7 +9,7 @@ from framefit.core.timetable import PlannedModel, Timetable
 from framefit.core.workload import Workload
 from framefit.runtime.models.execution import Execution
 
-__all__ = ["Cuts", "PlannedLadder", "PlannedRung"]
+__all__ = ["Cuts", "PlannedLadder", "PlannedRung", "rates_name"]
 
 
 @dataclass(frozen=True)
@@ -77,3 +77,11 @@ class PlannedLadder:
             else:
                 track.append(rung)
         return found
+
+
+def rates_name(workload: Workload) -> str:
+    """What its streams' rates are called in labels and file names: "30Hz", or one for each stream where they differ."""
+    rates_hz = list(workload.rates_hz.values()) or [workload.beat_hz]
+    if len(set(rates_hz)) == 1:
+        return f"{rates_hz[0]:g}Hz"
+    return "-".join(f"{rate_hz:g}Hz" for rate_hz in rates_hz)

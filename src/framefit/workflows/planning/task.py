@@ -16,13 +16,15 @@ from framefit.devices.device import Device
 from framefit.errors import DeviceError
 from framefit.runtime.beat.reader import copies_of
 from framefit.runtime.models.buffers import runs_of, unit_bytes
-from framefit.runtime.models.execution import Execution, greatest_difference
+from framefit.runtime.models.difference import greatest_difference
+from framefit.runtime.models.execution import Execution
 from framefit.runtime.models.wiring import WiredModel
 from framefit.scheduling.partition import Pieces
 
-__all__ = ["Bounds", "PlannedTask", "compared", "given_bytes", "handed_bytes"]
+__all__ = ["Bounds", "PlannedTask", "Stages", "compared", "given_bytes", "handed_bytes"]
 
 Bounds = tuple[tuple[int, int], ...]
+Stages = tuple[tuple[str, int], ...]  # unit and first layer of each
 _TOLERANCE = 1e-4
 
 
@@ -83,6 +85,12 @@ class PlannedTask:
     def units(self) -> tuple[str, ...]:
         """Unit of each segment."""
         return self.placed or (self.unit,) * len(self.segments)
+
+    @property
+    def stages(self) -> Stages:
+        """Unit and first layer of each run of segments that follow one another on one unit."""
+        units, segments = self.units, self.segments
+        return tuple((units[first], segments[first][0]) for first, _ in runs_of(units))
 
     @property
     def whole(self) -> Execution:
@@ -175,7 +183,8 @@ class PlannedTask:
         return PlannedTask(wired, self.device, unit, runs=runs, layer_names=self.layer_names[first : last + 1])
 
     def adopt(self, execution: Execution) -> None:
-        """Be launched by this one from here on, which is cut the same way."""
+        """Be launched by this one from here on, which is cut the same way, and may have more frames in flight."""
+        self.slots = execution.slots
         if self.bounds:
             self._cut = execution
         else:

@@ -12,6 +12,7 @@ from framefit.errors import FramefitError, InputError
 from framefit.runtime.beat.crew import Crew
 from framefit.runtime.beat.moving import Lodging
 from framefit.runtime.beat.timed import TimedExecution
+from framefit.runtime.models.execution import Execution
 from framefit.runtime.models.job import Launchable
 from framefit.runtime.models.wiring import streams_of
 from framefit.workflows.plan import Plan
@@ -63,7 +64,7 @@ def lodging(planned: Plan, model: int, execution: Launchable, working: Sequence[
     Args:
         planned: what is run.
         model: its number.
-        execution: of the model as it ran.
+        execution: of the model as it ran, of its last stage.
         working: units to choose from.
     """
     task, segments = planned.tasks[model], planned.timetable.models[model].segments
@@ -78,9 +79,10 @@ def lodging(planned: Plan, model: int, execution: Launchable, working: Sequence[
         expected = [(found.expected_ns(index), task.execution.expected_ns(index)) for index in range(len(segments))]
         ratios = [there / before if there and before else 1.0 for there, before in expected]
         estimates_ns = [math.ceil(s.duration_ns * ratio) for s, ratio in zip(segments, ratios, strict=True)]
-        found.replace(task.execution)
+        found.replace(execution if isinstance(execution, Execution) else task.execution)
         timed = execution.elsewhere(found.labels, found.bindings) if isinstance(execution, TimedExecution) else None
-        return Lodging(unit, timed or found, estimates_ns)
+        first_program = sum(len(one.segments) for one in planned.timetable.models[:model])
+        return Lodging(unit, timed or found, estimates_ns, first_program)
     return None
 
 

@@ -44,12 +44,10 @@ class Outcome:
         planned: what is run.
         sources: where its frames come from.
         jobs: of each model's stages.
-        climb: what changes its timetable; ``None``: nothing does.
+        climb: what changes its timetable.
     """
 
-    def __init__(
-        self, planned: Plan, sources: Sources, jobs: Sequence[Sequence[Job]], climb: Climb | None = None
-    ) -> None:
+    def __init__(self, planned: Plan, sources: Sources, jobs: Sequence[Sequence[Job]], climb: Climb) -> None:
         self._plan, self._sources, self._jobs, self._climb = planned, sources, jobs, climb
 
     def metrics(self, run: Crew, floor: Floor, medians_ns: Sequence[int]) -> Metrics:
@@ -104,7 +102,7 @@ class Outcome:
             planned.timetable,
             run,
             launched=planned.launched,
-            rungs=[planned.timetable] if self._climb is None else self._climb.timetables,
+            rungs=self._climb.timetables,
             segment_ns=segment_ns,
             whole_ns=whole_ns,
             floor_ns=floor,

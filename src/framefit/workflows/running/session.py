@@ -113,8 +113,8 @@ class Session:
             ),
         )
         self.crew = Crew(device, device.clock, duties, planned.workload.grid)
-        self.crew.lodge(lambda model, working: lodging(planned, model, self.jobs[model][0].execution, working))
-        self.climb = self._ladder()
+        self.crew.lodge(lambda model, working: lodging(planned, model, self.jobs[model][-1].execution, working))
+        self.climb = Climb(planned, self._injected or device, self.crew, self.jobs)
         self._outcome = Outcome(planned, self.sources, self.jobs, self.climb)
 
     def _jobs(self, number: int, first: int, task: PlannedTask, model: PlannedModel, *, frames: bool) -> list[Job]:
@@ -143,22 +143,14 @@ class Session:
         stages = execution.stages() if timed is None else timed.in_stages(model)
         return stage_jobs(whole, stages, execution.slots, [stage[-1].boundary_bytes for stage in model.stages])
 
-    def _ladder(self) -> Climb | None:
-        """What changes the timetable in mid-run; of several units nothing does."""
-        if len(self.crew.dispatchers) > 1:
-            return None
-        (run,) = self.crew.dispatchers.values()
-        return Climb(self.plan, self._injected or self.plan.device, run, [jobs[0] for jobs in self.jobs])
-
     def _read_others(self, *, frames: bool) -> None:
         """Have models that read others get their frames of these."""
-        timetable = self.plan.timetable
         tasks = {task.name: (task, jobs) for task, jobs in zip(self.plan.tasks, self.jobs, strict=True)}
         for task, jobs in tasks.values():
             given = [
                 Given(
                     tasks[name][1],
-                    timetable.model(name),
+                    self._oldest(name),
                     _inputs(task, name) if frames else {},
                     self._step(tasks, name),
                 )
@@ -166,6 +158,11 @@ class Session:
             ]
             if given:
                 read_others(jobs[0], given)
+
+    def _oldest(self, name: str) -> PlannedModel:
+        """A model's part in that timetable in which its results may be oldest."""
+        found = [timetable.model(name) for timetable in self.plan.timetables]
+        return max(found, key=lambda model: model.result_age_windows or 1)
 
     def _step(self, tasks: dict[str, tuple[PlannedTask, list[Job]]], name: str) -> int:
         """Releases of its stream between a model's results."""
@@ -175,7 +172,7 @@ class Session:
     def windows(self, windows: int | None, seconds: float | None) -> int:
         """How many there will be, streams that end considered; says so where their logs will fill the memory."""
         timetable, count = self.plan.timetable, counted_windows(windows, seconds, self.plan.workload.beat_hz)
-        if self.climb is not None and windows is None:
+        if windows is None:
             count = max(self.climb.windows_in(count / self.plan.workload.beat_hz), 1)
         count = min([count, *self.sources.lengths()])
         launches = sum(len(w.priority) + len(w.slots) for w in timetable.windows) / max(len(timetable.windows), 1)
@@ -295,7 +292,9 @@ class Session:
         """Run windows; see :meth:`Crew.run`. What ends them early is returned: what happened is kept."""
         timetable, device, injected = self.plan.timetable, self.plan.device, self._injected
         real = isinstance(device.clock, RealClock)
-        patience = {unit: patience_ns(timetable, unit, real=real) for unit in timetable.units}
+        patience = {
+            unit: max(patience_ns(one, unit, real=real) for one in self.climb.timetables) for unit in timetable.units
+        }
 
         def keep_beat(leave: Callable[[], bool]) -> None:
             with steady():

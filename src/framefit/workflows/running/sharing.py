@@ -14,6 +14,7 @@ import msgspec
 
 from framefit.core.model.reading import declared_inputs
 from framefit.core.workload import (
+    IMPLICIT_STREAM,
     ModelEntry,
     OutputEntry,
     Schedule,
@@ -22,7 +23,7 @@ from framefit.core.workload import (
     names_function,
 )
 from framefit.errors import InputError
-from framefit.runtime.models.wiring import STRICTEST, streams_of
+from framefit.runtime.models.wiring import STRICTEST, in_order, streams_of
 
 __all__ = ["Shared", "shared"]
 
@@ -58,7 +59,7 @@ def shared(apps: Sequence[tuple[Path, Workload]]) -> Shared:
 
     Streams of one name are one; models of the same file that read the same are one, which
     runs once a frame. Where applications ask for different things, the stricter one holds: the
-    faster beat, the higher priority, the earlier deadline, the shallower queue, the rule that
+    faster rate of a stream, the higher priority, the earlier deadline, the shallower queue, the rule that
     loses less. What cannot be put together is refused.
 
     Args:
@@ -80,12 +81,15 @@ def shared(apps: Sequence[tuple[Path, Workload]]) -> Shared:
                 where=path,
                 remedy="put the applications of one runner into one folder",
             )
-    beat_hz = max(workload.beat_hz for _, workload in apps)
+    rates_hz: dict[str, float] = {}
+    for _, workload in apps:
+        for name, rate_hz in _rates_hz(workload).items():
+            rates_hz[name] = max(rate_hz, rates_hz.get(name, rate_hz))
     merging, names = _Merging(), []
     for path, workload in apps:
-        names.append(_add(merging, path, _on_beat(path, workload, beat_hz)))
+        names.append(_add(merging, path, _at_rates(path, workload, rates_hz)))
     merged = {
-        "rate_hz": beat_hz,
+        "rate_hz": max((workload.given_hz for _, workload in apps if workload.given_hz is not None), default=None),
         "window_ms": None,
         "schedule": functools.reduce(_schedule, ((path, workload.schedule) for path, workload in apps))[1],
         "streams": tuple(merging.streams.values()),
@@ -99,25 +103,42 @@ def shared(apps: Sequence[tuple[Path, Workload]]) -> Shared:
         raise InputError(f"together: {error}", where=where, remedy="change one of the applications") from error
 
 
-def _on_beat(path: Path, workload: Workload, beat_hz: float) -> Workload:
-    """With each stream and input named, for a beat that may be faster than its own."""
-    ratio = beat_hz / workload.beat_hz
-    slower = round(ratio)
-    if abs(ratio / slower - 1) > _NEAR:
-        raise InputError(
-            f"its beat of {workload.beat_hz:g} Hz is no whole part of the other application's {beat_hz:g} Hz",
-            where=path,
-            remedy="choose rates that are multiples of each other",
-        )
-    streams = tuple(msgspec.structs.replace(stream, rate_hz=None) for stream in streams_of(workload))
+def _rates_hz(workload: Workload) -> dict[str, float]:
+    """Of each stream, the one that nobody named included."""
+    return workload.rates_hz or {IMPLICIT_STREAM: workload.beat_hz}
+
+
+def _at_rates(path: Path, workload: Workload, rates_hz: Mapping[str, float]) -> Workload:
+    """With each stream and input named, and streams that may come faster than it asks for."""
+    slower = {name: _times_slower(path, name, own, rates_hz[name]) for name, own in _rates_hz(workload).items()}
+    streams = tuple(msgspec.structs.replace(one, rate_hz=rates_hz[one.name]) for one in streams_of(workload))
     models = []
     for model in workload.models:
         inputs = dict(model.inputs)
         if len(streams) == 1:  # beside other streams it has to be said
             free = [n for n in declared_inputs(model.path) if n not in model.state and n not in model.constants]
             inputs = dict.fromkeys(free, streams[0].name) | inputs
-        models.append(msgspec.structs.replace(model, inputs=inputs, every=model.every * slower))
-    return msgspec.structs.replace(workload, streams=streams, models=tuple(models), rate_hz=workload.beat_hz)
+        read = {slower[source] for source in inputs.values() if source in slower}
+        if max(slower.values()) > 1 and not slower.keys() >= set(inputs.values()):
+            raise InputError(
+                f"model {model.name!r} reads another one, and the other application's frames come faster",
+                where=path,
+                remedy="give its streams one rate in all applications",
+            )
+        models.append(msgspec.structs.replace(model, inputs=inputs, every=model.every * max(read, default=1)))
+    return msgspec.structs.replace(workload, streams=streams, models=tuple(models))
+
+
+def _times_slower(path: Path, stream: str, own_hz: float, rate_hz: float) -> int:
+    """Frames of a stream between those that an application asks for."""
+    ratio = rate_hz / own_hz
+    if abs(ratio / round(ratio) - 1) > _NEAR:
+        raise InputError(
+            f"stream {stream!r} has {own_hz:g} Hz, which is no whole part of the other application's {rate_hz:g} Hz",
+            where=path,
+            remedy="choose rates that are multiples of each other, or another name",
+        )
+    return round(ratio)
 
 
 def _add(merging: _Merging, path: Path, workload: Workload) -> dict[str, str]:
@@ -125,8 +146,9 @@ def _add(merging: _Merging, path: Path, workload: Workload) -> dict[str, str]:
     for stream in workload.streams:
         known = merging.streams.get(stream.name)
         merging.streams[stream.name] = stream if known is None else _stream(known, stream, path)
-    names = {}
-    for model in workload.models:
+    names: dict[str, str] = {}
+    for own in in_order(workload, path):
+        model = msgspec.structs.replace(own, inputs=_read(own, workload, names))
         same = next((one for one in merging.models.values() if _is_same(one, model)), None)
         if same is None and model.name in merging.models:
             raise InputError(
@@ -138,6 +160,15 @@ def _add(merging: _Merging, path: Path, workload: Workload) -> dict[str, str]:
         names[model.name] = model.name if same is None else same.name
     merging.outputs += [msgspec.structs.replace(one, model=names[one.model]) for one in workload.outputs]
     return names
+
+
+def _read(model: ModelEntry, workload: Workload, names: Mapping[str, str]) -> dict[str, str]:
+    """Its inputs' sources, models among them by what they are called together."""
+    found = {}
+    for name, source in model.inputs.items():
+        producer = None if source in workload.stream_names else workload.producer(source)
+        found[name] = source if producer is None else names[producer] + source.removeprefix(producer)
+    return found
 
 
 def _stream(known: StreamEntry, stream: StreamEntry, path: Path) -> StreamEntry:

@@ -34,7 +34,8 @@ class Sources:
         self._tasks = {task.name: task for task in planned.tasks}
         folder = planned.app.resolve().parent
         # A model that reads others, too, is as far behind as their results are old.
-        ages = [model.result_age_windows or 0 for model in planned.timetable.models if model.after]
+        models = [model for timetable in planned.timetables for model in timetable.models]
+        ages = [model.result_age_windows or 0 for model in models if model.after]
         behind = max(task.wired.behind for task in planned.tasks) + max(ages, default=0)
         self.streams: dict[str, Stream] = {
             entry.name: PushedStream(entry.name, self._readers(entry.name), keep=behind)
