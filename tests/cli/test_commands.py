@@ -336,3 +336,15 @@ def test_the_demo_plans_and_runs(framefit: Framefit, tmp_path: Path) -> None:
     (page,) = Path("runs").glob("*/report.html")
     assert f"report:     {page} (open it in a browser)" in ended.out
     assert {path.name for path in (tmp_path / "demo").iterdir()} >= {"detector.onnx", "depth.onnx", "app.toml"}
+
+
+def test_a_full_disk_behind_stdout_is_one_message(framefit: Framefit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be printed ends the command with its reason, not with a traceback."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("framefit.cli.targets.show_json", full)
+    ended = framefit("targets", "--json")
+    assert ended.code == 3
+    assert ended.err.startswith("framefit: [Errno 28] No space left on device\nremedy: ")

@@ -39,3 +39,19 @@ def test_an_archive_may_not_claim_more_than_it_can_hold(tmp_path: Path, monkeypa
         ArrayFile(tmp_path / "packed.npz")
     np.savez_compressed(tmp_path / "small.npz", x=many[:9_000])
     assert ArrayFile(tmp_path / "small.npz").names == ("x",)
+
+
+@pytest.mark.parametrize("wide", ["int64", "uint64", "uint8", "bool"])
+def test_whole_numbers_of_any_width_are_taken(tmp_path: Path, wide: str) -> None:
+    """What counts is that the values fit, not how the program that wrote them stores them."""
+    np.savez(tmp_path / "a.npz", type=np.array([0, 1, 1], wide))
+    found = arrays.read_arrays(tmp_path / "a.npz", {"type": "u1"})["type"]
+    assert (found.dtype, found.tolist()) == (np.uint8, [0, 1, 1])
+
+
+@pytest.mark.parametrize("wrong", [np.array([0, 300]), np.array([-1, 0]), np.array([0.0, 1.5]), np.array(["a"])])
+def test_values_that_do_not_fit_are_refused_by_name(tmp_path: Path, wrong: np.ndarray) -> None:
+    """Numbers out of range, fractions and text."""
+    np.savez(tmp_path / "a.npz", type=wrong)
+    with pytest.raises(InputError, match="'type'"):
+        arrays.read_arrays(tmp_path / "a.npz", {"type": "u1"})

@@ -275,7 +275,10 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("vpuu", "'vpu'"), ("micronpu", "'micro-npu'"), ("CPU", None), ("something else", None)],
+    [
+        *(("vpuu", "'vpu'"), ("micronpu", "'micro-npu'"), ("CPU", None), ("something else", None)),
+        pytest.param("x" * 300, None, id="too long for a file"),
+    ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, near: str | None, tmp_path: Path) -> None:
     """The message lists the names and says that a path is possible too."""

@@ -208,3 +208,13 @@ def test_callers_arithmetic_stays_as_it_was() -> None:
     """In a process of its own, numbers near zero count as before once a segment was compiled and run."""
     done = subprocess.run([sys.executable, "-c", _ARITHMETIC], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.returncode) == ("True", 0), done.stderr
+
+
+def test_a_cache_that_cannot_be_written_keeps_nothing_from_running(tmp_path: Path) -> None:
+    """It only saves time: a full disk, or a folder that is none, costs a compilation and no more."""
+    (tmp_path / "file").write_text("in the way")
+    model = small_network()
+    feeds = random_inputs(model, 1)
+    told = results(OrtDevice(cache=tmp_path / "file" / "cache"), model, feeds)
+    kept = results(OrtDevice(cache=tmp_path / "cache"), model, feeds)
+    assert difference(kept, told) == 0

@@ -66,6 +66,19 @@ def test_whole_events_are_told_in_the_order_of_time() -> None:
     ]
 
 
+def test_whole_events_of_no_length_come_before_what_begins_then() -> None:
+    """A reshape that takes no time is over when the next operation begins, wherever the file tells it."""
+    packets, _ = chrome([event("X", 1, "conv", dur=4), event("X", 5, "pool", dur=2), event("X", 5, "reshape", dur=0)])
+    assert [(name, type_) for _, name, type_, _ in packets] == [
+        ("conv", 0),
+        ("conv", 1),
+        ("reshape", 0),
+        ("reshape", 1),
+        ("pool", 0),
+        ("pool", 1),
+    ]
+
+
 def test_an_end_without_a_name_ends_what_is_open() -> None:
     """Nested events end inside out, also where an END of a named one was lost."""
     packets, _ = chrome([event("B", 1, "a"), event("B", 2, "b"), event("E", 3, "a"), event("E", 4, None)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from typing import Annotated
 
@@ -77,7 +79,10 @@ def _options(
 def main() -> None:
     """Entry point of the console script; errors end as one message and their exit code."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except FramefitError as error:
         lines = str(error).splitlines()
         print("\n".join([f"framefit: {lines[0]}", *lines[1:]]), file=sys.stderr)  # noqa: T201
@@ -88,3 +93,8 @@ def main() -> None:
     except BrokenPipeError:  # a reader such as `head` went away
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:  # of stdout, or of a file that nobody spoke of: the disk is full, or gone
+        with contextlib.suppress(OSError):  # what is left to print would fail again when the interpreter ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"framefit: {error}\nremedy: check folder, permissions and space", file=sys.stderr)  # noqa: T201
+        sys.exit(3)

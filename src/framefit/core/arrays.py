@@ -106,7 +106,10 @@ def read_arrays(path: str | Path, dtypes: dict[str, str], optional: dict[str, st
 
 
 def _converted(array: Array, name: str, dtype: str) -> Array:
-    converted = array.astype(dtype, casting="same_kind" if array.size else "unsafe")
+    whole = array.dtype.kind in "iu" and np.dtype(dtype).kind in "iu"  # of any width, as long as the values fit
+    if not (whole or not array.size or np.can_cast(array.dtype, dtype, "same_kind")):
+        raise ValueError(f"array {name!r} is {array.dtype}, not {np.dtype(dtype)}")
+    converted = array.astype(dtype)
     if array.dtype.kind in "iu" and not np.array_equal(converted, array):
         raise ValueError(f"array {name!r} holds values that do not fit {converted.dtype}")
     return converted

@@ -109,11 +109,6 @@ class Standing(Record, kw_only=True):
         """What the least-served model gets of what it asks for, 0 to 1."""
         return min((model.share_ratio for model in self.models), default=1.0) if self.feasible else 0.0
 
-    @property
-    def rank(self) -> tuple[bool, bool, float, float]:
-        """The greater the better."""
-        return self.fits, self.feasible, self.least_share_ratio, -self.load_ratio
-
 
 class ProposedStep(Record, kw_only=True):
     """A step that may be taken.

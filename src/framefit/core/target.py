@@ -489,6 +489,13 @@ def load_target(path: str | Path) -> Target:
     return target
 
 
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long for any file
+        return False
+
+
 def target_file(name_or_path: str | Path, folder: Path | None = None) -> Path:
     """The file of a built-in target, or the path itself.
 
@@ -504,7 +511,7 @@ def target_file(name_or_path: str | Path, folder: Path | None = None) -> Path:
     if name in BUILTIN_TARGETS:
         return Path(__file__).with_name("targets") / f"{name}.toml"
     path = (folder or Path()) / name
-    if path.suffix in (".toml", ".json") or path.name != name or path.exists():
+    if path.suffix in (".toml", ".json") or path.name != name or _is_there(path):
         return path
     near = difflib.get_close_matches(name, BUILTIN_TARGETS, n=1)
     raise InputError(

@@ -12,7 +12,7 @@ import msgspec
 
 from framefit.core.files import Record
 
-__all__ = ["to_toml"]
+__all__ = ["to_toml", "toml_key"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -68,11 +68,12 @@ def _value(value: Any) -> str:
 
 
 def _inline(pairs: Iterable[tuple[str, Any]]) -> str:
-    inner = ", ".join(f"{_key(name)} = {_value(value)}" for name, value in pairs)
+    inner = ", ".join(f"{toml_key(name)} = {_value(value)}" for name, value in pairs)
     return f"{{ {inner} }}" if inner else "{}"
 
 
-def _key(name: str) -> str:
+def toml_key(name: str) -> str:
+    """A key as TOML takes it: quoted where it has to be."""
     return name if _BARE.fullmatch(name) else _text(name)
 
 

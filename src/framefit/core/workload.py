@@ -265,10 +265,9 @@ class Workload(Record, kw_only=True):
         streams = self.stream_names or [IMPLICIT_STREAM]
         for model in self.models:
             for key, source in model.inputs.items():
-                producer = source.partition(".")[0]
-                if source not in streams and producer not in self.model_names:
-                    known = ", ".join(streams)
-                    raise ValueError(f"model {model.name!r}: input {key!r} reads {source!r}; streams: {known}")
+                if source not in streams and self.producer(source) is None:
+                    known = f"streams: {', '.join(streams)}; models: {', '.join(self.model_names)}"
+                    raise ValueError(f"model {model.name!r}: input {key!r} reads {source!r}; {known}")
 
     @property
     def model_names(self) -> list[str]:
@@ -280,10 +279,15 @@ class Workload(Record, kw_only=True):
         """Names in the order of the file."""
         return [stream.name for stream in self.streams]
 
+    def producer(self, source: str) -> str | None:
+        """The model that ``"model.output"`` or ``"model"`` names; of names with dots the longest that fits."""
+        named = [name for name in self.model_names if source == name or source.startswith(f"{name}.")]
+        return max(named, key=len, default=None)
+
     @property
     def rates_hz(self) -> dict[str, float]:
         """Of each stream: its own, else the beat's that is given, else the fastest stream's."""
-        given = [self._given_hz] if self._given_hz is not None else [s.rate_hz for s in self.streams if s.rate_hz]
+        given = [self.given_hz] if self.given_hz is not None else [s.rate_hz for s in self.streams if s.rate_hz]
         return {stream.name: stream.rate_hz or max(given) for stream in self.streams}
 
     @property
@@ -293,7 +297,7 @@ class Workload(Record, kw_only=True):
         Raises:
             InputError: the rates hardly ever meet.
         """
-        return merged(self.rates_hz, self._given_hz)
+        return merged(self.rates_hz, self.given_hz)
 
     @property
     def beat_hz(self) -> float:
@@ -328,7 +332,7 @@ class Workload(Record, kw_only=True):
             msgspec.structs.replace(stream, rate_hz=rates_hz.get(stream.name, stream.rate_hz))
             for stream in self.streams
         )
-        before, given = self.rates_hz, self._given_hz
+        before, given = self.rates_hz, self.given_hz
         after = before | dict(rates_hz)
         left = given in before.values() and given not in after.values()
         return msgspec.structs.replace(
@@ -339,7 +343,8 @@ class Workload(Record, kw_only=True):
         )
 
     @property
-    def _given_hz(self) -> float | None:
+    def given_hz(self) -> float | None:
+        """The beat that is given, besides the streams' rates."""
         if self.rate_hz is not None:
             return self.rate_hz
         return None if self.window_ms is None else 1e3 / self.window_ms

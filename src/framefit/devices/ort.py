@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import functools
 import hashlib
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from framefit.devices.recorder import EventRecorder
 from framefit.errors import DeviceError, HangError, InputError
 
 __all__ = ["OrtDevice"]
+
+logger = logging.getLogger(__name__)
 
 
 class OrtBinding:
@@ -195,7 +198,6 @@ class OrtDevice:
         if saved is None:
             raise DeviceError("the runtime saved no optimised graph", where=model.name)
         found = lowered(model, saved, functools.partial(self._tensors, model))
-        kept.parent.mkdir(parents=True, exist_ok=True)
         with write_whole(kept, force=True) as file:
             file.write(found.to_bytes())
         return lowered(model, kept.read_bytes(), functools.partial(self._tensors, model))
@@ -231,17 +233,26 @@ class OrtDevice:
             except DeviceError:  # a damaged file: compile again
                 cached.unlink(missing_ok=True)
         if session is None:
-            options = self._options()
-            cached.parent.mkdir(parents=True, exist_ok=True)
-            temporary = cached.with_suffix(f".{os.getpid()}.part")
-            options.optimized_model_filepath = str(temporary)
-            try:
-                session = self._session(segment.to_bytes(), options, label)
-                if temporary.is_file():
-                    temporary.replace(cached)
-            finally:
-                temporary.unlink(missing_ok=True)
+            session = self._compiled(segment, cached, label)
         return OrtHandle(session, segment, label, kind, found, self._run_options[unit])
+
+    def _compiled(self, segment: Model, cached: Path, label: str) -> Any:
+        """A new session, kept in the cache; where that cannot be written the session is all that matters."""
+        temporary = cached.with_suffix(f".{os.getpid()}.part")
+        try:
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            options = self._options()
+            options.optimized_model_filepath = str(temporary)
+            session = self._session(segment.to_bytes(), options, label)
+            if temporary.is_file():
+                temporary.replace(cached)
+        except (OSError, DeviceError) as error:  # the runtime does not tell which of both it is
+            logger.debug("%s is not kept in the cache: %s", label, error)
+            return self._session(segment.to_bytes(), self._options(), label)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        return session
 
     def _place(self, unit: str, label: str) -> tuple[Unit, int]:
         """A unit by its name, and the number of a label among the trace's kinds.

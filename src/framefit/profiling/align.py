@@ -104,7 +104,9 @@ class Aligner:
         self._sequence, self._meta, self._confidence, self._seed = sequence, meta, confidence, seed
         self._search = Search(sequence, kinds, meta)
         self._precedence, self._model = self._search.precedence, self._search.first
-        self._intake = Intake(sequence.cores, self._model.tracks, kinds, meta)
+        recorded, resolution_ns = self._search.recorded, meta.resolution_ns
+        coinciding = np.stack([sequence.coinciding(int(core), recorded, resolution_ns) for core in sequence.cores])
+        self._intake = Intake(sequence.cores, self._model.tracks, kinds, meta, coinciding)
         cores = len(sequence.cores)
         self._buffer = [EMPTY] * cores
         self._followers: list[Follower] = []
@@ -226,7 +228,9 @@ class Aligner:
         recorded = self._search.recorded[operation]
         told = found.known & recorded
         order = np.argsort(window.time[told].ravel(), kind="stable")
-        seen = np.concatenate([[True], window.seen[told].ravel()[order], [True]])
+        seen = window.seen[told].ravel()[order]
+        inside = np.flatnonzero(seen)  # what is before and after them was perhaps not recorded
+        seen = seen[inside[0] : inside[-1] + 1] if len(inside) else seen
         turns = np.flatnonzero(seen[1:] != seen[:-1])
         self._longest = max(2, int(np.max(turns[1::2] - turns[::2], initial=0)))
         self._bands = calibrated_bands(
@@ -243,18 +247,18 @@ class Aligner:
     # -- handing out -----------------------------------------------------------------------------------------
 
     def _enter(self, pieces: list[tuple[Queue, Match]]) -> Settled:
-        """Keep matches until their launch is complete; tell what became of the packets."""
-        arrivals, fates = [], []
+        """Keep matches until their launch is complete; tell which packets are none."""
+        arrivals = []
         for core, (queue, match) in enumerate(pieces):
-            fate = np.full(len(queue), Fate.SPURIOUS, np.uint8)
+            strange = np.ones(len(queue), np.bool_)
             timely = match.launch >= self._next  # others are of launches that were handed out long ago
-            fate[match.packet[timely]] = Fate.MATCHED
-            arrivals.append(queue.arrival)
-            fates.append(fate)
+            strange[match.packet[timely]] = False
+            arrivals.append(queue.arrival[strange])
             if len(match.launch):
                 self._latest[core] = match.launch[-1]
         self._rows = rows_of(self._followers, pieces, self._rows, self._next)
-        return Settled(empty_log(self._sequence.kinds), np.concatenate(arrivals), np.concatenate(fates))
+        told = np.concatenate(arrivals)
+        return Settled(empty_log(self._sequence.kinds), told, np.full(len(told), Fate.SPURIOUS, np.uint8))
 
     def _complete(self) -> int:
         """The first launch of which a packet may still come."""
@@ -296,8 +300,10 @@ class Aligner:
             self._carried = np.where(ends >= 0, window.time[ends, 1], self._carried)
         self._tempo = float(tempo[count - 1]), self._tempo[1]
         self._next = until
-        self._rows = self._rows[self._rows[:, LAUNCH] >= until]
-        return replace(none, log=log)
+        done = self._rows[:, LAUNCH] < until
+        told, self._rows = self._rows[done, 0], self._rows[~done]
+        fate = np.where(_among(told, arrival), Fate.MATCHED, Fate.SPURIOUS).astype(np.uint8)
+        return Settled(log, told, fate)
 
     def _covered(self, window: Window, *, begins: bool, ends: bool) -> Bools:
         """Operations that the trace tells of; empty: all.
@@ -317,6 +323,18 @@ class Aligner:
         if ends and 2 * np.count_nonzero(after) > self._longest:
             covered &= ~after
         return covered
+
+
+def _among(positions: Ints, kept: Ints) -> Bools:
+    """Which of some packets are among those that stayed where they were matched: a search that begins anew can
+    find another packet for an edge that has one.
+    """
+    if not len(positions):
+        return np.zeros(0, np.bool_)
+    low, high = positions.min(), positions.max()
+    there = np.zeros(int(high - low) + 1, np.bool_)
+    there[kept[(kept >= low) & (kept <= high)] - low] = True
+    return np.asarray(there[positions - low])
 
 
 def _cuts(queues: list[Queue]) -> list[int]:

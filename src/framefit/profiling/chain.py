@@ -32,6 +32,7 @@ _BITS = 12
 _WIDEST = 1 << _BITS  # assignments that one packet may give rise to, before they are thinned out
 _SLOTS = 4 * _WIDEST
 _BORN_NARROW = 64  # packets after a fresh start that are searched with the widest beam
+_HELD = 512  # packets after which a start has led somewhere
 _REACH = 8.0  # standard deviations before an event's time beyond which nothing is tried
 _HOPELESS = 200.0  # variances: so far behind its time an event was delayed, whatever that costs (less than 60 nats)
 _WAY = 16.0  # launches before the end of such a gap from which on it is searched
@@ -443,7 +444,8 @@ def advance(
                 room, count, token, costs, track, tie, symbol, time, low, min(near + 2, tie.end),
                 best + costs.restart, beam[lead, _SPEED], beam[lead, _OFFSET], -3.0 - beam[lead, _NODE],
             )  # fmt: skip
-            idle, born = 0, 0
+            # one that soon led nowhere is followed by narrow ones: of another program's trace they all do
+            idle, born = 0, np.int64(0) if born >= _HELD else np.int64(_BORN_NARROW)
         # thin out
         top = fresh[0, _SCORE]
         for row in range(1, count):

@@ -50,6 +50,9 @@ def lay_out(window: Any, launches: Any, rows: Any, first: Any, arrival: Any) -> 
         window.seen[place, edge] = True
         window.time[place, edge] = rows[row, 4]
         arrival[place, edge] = rows[row, 0]
+        if window.seen[place, 1 - edge] and window.time[place, 1] < window.time[place, 0]:
+            window.seen[place, 1 - edge] = False  # of a way that was given up for this one
+            arrival[place, 1 - edge] = -1
 
 
 def filled_launches(seen: Ints, first: int = -1) -> tuple[Ints, int]:

@@ -92,7 +92,8 @@ def first_model(
     """
     programs = len(sequence.first) - 1
     if sequence.launch_program is None:
-        launches, ready = np.zeros(4, np.int64), np.zeros(4)
+        launches = np.concatenate([np.zeros(4, np.int64), np.arange(1, programs)])
+        ready = np.zeros(len(launches))
     else:
         head = sequence.launch_program[:_PLAYED].astype(np.int64)
         launches = np.concatenate([head, np.arange(programs)])
@@ -127,7 +128,7 @@ def first_model(
         program = np.searchsorted(track.first, opens, "right") - 1
         own[opens] = np.hypot(own[opens], 0.1 * spans[program])
         tracks.append(retimed(track, mean, own**2, since, spans, least))
-    period = max(float(spans.mean()), 1.0)
+    period = max(float(spans[0] if sequence.launch_program is None else spans.mean()), 1.0)
     costs = Costs(
         kept=np.log(0.9),
         opened=np.log(0.1),

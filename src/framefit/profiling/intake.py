@@ -42,6 +42,11 @@ class Queue:
     def __getitem__(self, part: slice | Ints | Bools) -> Queue:
         return Queue(self.time[part], self.symbol[part], self.marked[part], self.arrival[part])
 
+    def repeated(self) -> Bools:
+        """Which packets say what the one before them does."""
+        same = (self.time[1:] == self.time[:-1]) & (self.symbol[1:] == self.symbol[:-1])
+        return np.concatenate([[False], same])[: len(self)]
+
 
 def joined(first: Queue, second: Queue) -> Queue:
     """One queue behind the other."""
@@ -74,10 +79,23 @@ class Intake:
         tracks: what each of them can send.
         kinds: event ids of the trace.
         meta: of the trace.
+        coinciding: bool, cores x kinds and types: what two operations can say at one time, see
+            :meth:`~framefit.profiling.sequence.Sequence.coinciding`. Where it comes twice it is a duplicate
+            only if the core has sent others.
     """
 
-    def __init__(self, cores: npt.NDArray[np.int16], tracks: tuple[Track, ...], kinds: int, meta: TraceMeta) -> None:
+    def __init__(
+        self,
+        cores: npt.NDArray[np.int16],
+        tracks: tuple[Track, ...],
+        kinds: int,
+        meta: TraceMeta,
+        coinciding: Bools,
+    ) -> None:
         self._cores, self._kinds, self._meta = cores, kinds, meta
+        self._unique = np.ones((len(cores), tracks[0].symbols), np.bool_)
+        self._unique[:, : 2 * kinds] = ~coinciding[:, : 2 * kinds]
+        self._doubles = np.zeros(len(cores), np.bool_)
         programs = len(tracks[0].first) - 1
         sends = [np.diff(t.occurs_first).reshape(programs, t.symbols).sum(axis=0) > 0 for t in tracks]
         self._sends = np.array([np.append(one, False) for one in sends])
@@ -117,9 +135,9 @@ class Intake:
             queue = joined(self._held[at], Queue(*(column[at, : size[at]] for column in columns)))
             if np.any(queue.time[1:] <= queue.time[:-1]):
                 queue = queue[np.argsort(queue.time, kind="stable")]
-                again = (queue.time[1:] == queue.time[:-1]) & (queue.symbol[1:] == queue.symbol[:-1])
-                if again.any():
-                    again = np.append(False, again)
+                again = queue.repeated()
+                self._doubles[at] |= np.any(again & self._unique[at, queue.symbol])
+                if self._doubles[at]:
                     duplicated.append(queue.arrival[again])
                     queue = queue[~again]
                 queue = _alternating(queue, self._kinds)

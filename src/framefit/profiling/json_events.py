@@ -278,7 +278,7 @@ def _has_whole(events: list[JsonEvent]) -> bool:
     return any(event.ph == "X" for event in events)
 
 
-def _when(event: JsonEvent) -> tuple[float, float]:
-    """Order of events: those that contain others first."""
+def _when(event: JsonEvent) -> tuple[float, bool, float]:
+    """Order of events: those of no length, then those that contain others."""
     begin, length = time_ns(event), duration_ns(event)
-    return (float(begin or 0), -float(length or 0))
+    return (float(begin or 0), bool(length), -float(length or 0))

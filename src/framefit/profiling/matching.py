@@ -114,15 +114,18 @@ def match_in_order(trace: Trace, sequence: Sequence, look_ahead: int = LOOK_AHEA
     fate = np.full(size, Fate.SPURIOUS, np.uint8)
     late = np.zeros(size, np.bool_)
     rows = []
+    recorded = sequence.recorded(trace.meta.selected_kinds)
     for row in rows_of_cores(sequence, trace.meta.selected_kinds):
         mine = np.flatnonzero(trace.core == row.core)
         if not len(mine):
             continue
         late[mine[1:]] = np.maximum.accumulate(time_ns[mine])[:-1] > time_ns[mine[1:]]
         mine = mine[np.argsort(time_ns[mine], kind="stable")]
-        again = _repeated(trace, time_ns, mine)
-        fate[mine[again]] = Fate.DUPLICATED
-        mine = mine[~again]
+        same = _repeated(trace, time_ns, mine)
+        coinciding = sequence.coinciding(row.core, recorded, trace.meta.resolution_ns)
+        if np.any(same & ~_may_coincide(trace, coinciding, mine)):  # it sends duplicates, so these are some, too
+            fate[mine[same]] = Fate.DUPLICATED
+            mine = mine[~same]
         found = _followed(trace, sequence, row, mine, look_ahead)
         fate[mine[found >= 0]] = Fate.MATCHED
         place[mine] = np.where(found >= 0, found // 2, -1)
@@ -138,6 +141,13 @@ def _repeated(trace: Trace, time_ns: Ints, mine: Ints) -> npt.NDArray[np.bool_]:
     for column in (time_ns, trace.id, trace.type, trace.operation):
         same &= column[mine[1:]] == column[mine[:-1]]
     return np.concatenate([[False], same])[: len(mine)]
+
+
+def _may_coincide(trace: Trace, coinciding: npt.NDArray[np.bool_], mine: Ints) -> npt.NDArray[np.bool_]:
+    """Packets that another operation may send at the same time; see :meth:`Sequence.coinciding`."""
+    symbol = 2 * trace.id[mine].astype(np.int64) + trace.type[mine]
+    nameless = (trace.operation[mine] < 0) & (symbol >= 0) & (symbol < len(coinciding))
+    return np.asarray(nameless & coinciding[np.where(nameless, symbol, 0)])
 
 
 def _followed(trace: Trace, sequence: Sequence, row: CoreRow, mine: Ints, look_ahead: int) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,3 +136,25 @@ class Sequence:
         if selected_kinds is None:
             return np.ones(len(self.operations), np.bool_)
         return np.array([op.kind in selected_kinds for op in self.operations], np.bool_)
+
+    def coinciding(self, core: int, recorded: npt.NDArray[np.bool_], resolution_ns: int) -> npt.NDArray[np.bool_]:
+        """What a core can say twice at one time: the edges of operations of one kind that take next to nothing.
+
+        Args:
+            core: its number.
+            recorded: bool, operations that send packets at all.
+            resolution_ns: of time stamps.
+
+        Returns:
+            bool, by ``2 * kind + type``.
+        """
+        found = np.zeros(2 * len(self.kinds), np.bool_)
+        for first, end in itertools.pairwise(self.first.tolist()):
+            mine = first + np.flatnonzero((self.core[first:end] == core) & recorded[first:end])
+            mine = mine[np.argsort(self.kind[mine], kind="stable")]
+            kind, took = self.kind[mine], self.expected_ns - 1  # which is 1 where nothing is expected
+            ended = np.cumsum(np.where(self.core[first:end] == core, took[first:end], 0))[mine - first]
+            for type_, edge in enumerate((ended - took[mine], ended)):
+                near = (kind[1:] == kind[:-1]) & (np.diff(edge) <= resolution_ns)
+                found[2 * kind[1:][near] + type_] = True
+        return found

@@ -170,6 +170,23 @@ def test_an_if_of_an_input_stays(tmp_path: Path) -> None:
     assert [layer.op for layer in Model.load(write_if(tmp_path / "m.onnx")).layers] == ["If", "Exp"]
 
 
+def test_what_no_output_needs_goes_with_all_that_only_it_reads(tmp_path: Path) -> None:
+    """An ``If`` whose result nobody reads is no layer, and neither is what its branches read."""
+    branches = [
+        helper.make_graph([helper.make_node("Neg", ["a"], [name])], name, [], [info(name, [2])])
+        for name in ("then", "else")
+    ]
+    nodes = [
+        helper.make_node("Exp", ["x"], ["a"]),
+        helper.make_node("If", ["flag"], ["unread"], then_branch=branches[0], else_branch=branches[1]),
+        helper.make_node("Relu", ["x"], ["b"]),
+        helper.make_node("Abs", ["b"], ["y"]),
+    ]
+    model = Model.load(write(tmp_path / "m.onnx", nodes, [info("x", [2]), info("flag", [], BOOL)], [info("y", [2])]))
+    assert [layer.op for layer in model.layers] == ["Relu", "Abs"]
+    assert [model.segment(0, cut.position - 1).layers[-1].op for cut in model.legal_cuts] == ["Relu"]
+
+
 def test_functions_are_inlined(tmp_path: Path) -> None:
     """A model-local function's nodes are layers."""
     body = [helper.make_node("Relu", ["a"], ["r"]), helper.make_node("Neg", ["r"], ["b"])]
@@ -303,6 +320,21 @@ def test_a_dynamic_dimension_without_a_size_is_refused(tmp_path: Path) -> None:
     assert error.remedy is not None
     assert "shapes = { sound" in error.remedy
     assert Model.load(path, shapes={"sound": (1, 160)}).outputs[0].shape == (1, 160)
+
+
+def test_a_remedy_quotes_what_toml_cannot_take_bare(tmp_path: Path) -> None:
+    """It is written to be copied."""
+    nodes = [helper.make_node("Relu", ["image:0"], ["y"])]
+    error = refusal(write(tmp_path / "m.onnx", nodes, [info("image:0", [1, "h"])], [info("y", None)]))
+    assert error.remedy is not None
+    assert 'shapes = { "image:0" = [' in error.remedy
+
+
+def test_a_model_of_constants_is_refused(tmp_path: Path) -> None:
+    """Where no output depends on an input there is no layer to plan."""
+    nodes = [helper.make_node("Add", ["w", "w"], ["y"])]
+    path = write(tmp_path / "m.onnx", nodes, [info("x", [1])], [info("y", [3])], {"w": np.ones(3, np.float32)})
+    assert "depend on no input" in refusal(path).what
 
 
 def test_an_input_without_a_shape_is_refused(tmp_path: Path) -> None:

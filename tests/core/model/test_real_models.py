@@ -32,14 +32,14 @@ def runner(path: Path) -> Runner:
 
 
 @every_model
-def test_each_legal_cut_keeps_the_outputs(shared_models: Path, name: str) -> None:
-    """Each legal cut alone, and all of them together, give the whole model's outputs."""
+def test_legal_cuts_keep_the_outputs(shared_models: Path, name: str) -> None:
+    """A dozen legal cuts all over the model, each alone, and all that there are together, give its outputs."""
     run = runner(shared_models / f"{name}.onnx")
     feeds = random_inputs(run.model, 0)
     expected = run.whole(feeds)
     legal = [cut.position for cut in run.model.legal_cuts]
     assert len(legal) == len(run.model.layers) - 1
-    for positions in [*([position] for position in legal), legal]:
+    for positions in [*([position] for position in legal[:: max(len(legal) // 12, 1)]), legal]:
         assert difference(expected, run.cut(feeds, positions)) <= 1e-4, positions
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
+import numpy as np
 import onnx_ir as ir
 
 from framefit.core.files import Record
@@ -38,12 +39,9 @@ class TensorInfo(Record, kw_only=True):
         return self.shape is not None and bool(self.dtype)
 
 
-_IR_NAMES = {"float32": "FLOAT", "float64": "DOUBLE"}
-
-
 @functools.cache
 def _item_bytes(dtype: str) -> int:
-    return math.ceil(ir.DataType[_IR_NAMES.get(dtype, dtype.upper())].itemsize)
+    return np.dtype(dtype).itemsize  # ml_dtypes, which onnx_ir brings along, tells numpy of the narrow ones
 
 
 @functools.cache

@@ -108,7 +108,12 @@ class Model:
             IndexError,
         ) as error:  # a damaged graph, deep inside onnx
             raise InputError(f"the graph is damaged: {error}", where=path, remedy="export the model again") from error
-        return cls(graph, name=name or Path(path).stem, assumed=assumed)
+        model = cls(graph, name=name or Path(path).stem, assumed=assumed)
+        if not model._anatomy.reads:
+            raise InputError(
+                "its outputs depend on no input: nothing is left to run", where=path, remedy="export the model again"
+            )
+        return model
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:

@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 
 from framefit.core.model.inference import SHAPE_ELEMENTS, infer, shape_of, type_of
 from framefit.core.model.soundness import check_sound, may_exceed
+from framefit.core.toml import toml_key
 from framefit.errors import InputError
 
 __all__ = [
@@ -216,8 +217,25 @@ def canonical(
             shape = shape_of(told) if isinstance(told, onnx.TypeProto) else told
             if shape is not None and all(isinstance(size, int) for size in shape):
                 value.shape = shape  # an operator that inference does not know, but the exporter did
-    passes.RemoveUnusedNodesPass()(model)
+    _remove_unused(model)
     return assumed
+
+
+def _remove_unused(model: ir.Model) -> None:
+    """Drop what no output needs, and what only subgraphs of that read."""
+    graph = model.graph
+    needed, unused = set(graph.outputs), []
+    for node in reversed(graph):
+        if needed.isdisjoint(node.outputs):
+            unused.append(node)
+        else:
+            needed.update(node_inputs(node, graph))
+    inner = (one for node in unused for sub in _bodies(node) for one in ir.traversal.RecursiveGraphIterator(sub))
+    for node in inner:
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
+    graph.remove(unused, safe=True)
+    passes.RemoveUnusedNodesPass()(model)
 
 
 def _input_named(graph: ir.Graph, name: str, key: str, where: str | Path | None) -> ir.Value:
@@ -289,9 +307,7 @@ def _fix_inputs(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], where: s
     assumed = []
     for value in graph.inputs:
         if value.shape is None:
-            raise InputError(
-                f"input {value.name!r} has no shape", where=where, remedy=f"shapes = {{ {value.name} = [...] }}"
-            )
+            raise InputError(f"input {value.name!r} has no shape", where=where, remedy=_shape_remedy(value))
         fixed: list[int] = []
         for axis, size in enumerate(value.shape):
             if isinstance(size, int) and size >= 0:
@@ -309,10 +325,14 @@ def _fix_inputs(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], where: s
                 raise InputError(
                     f"input {value.name!r} has the dynamic dimension {symbol or '?'} (axis {axis})",
                     where=where,
-                    remedy=f"fix it: shapes = {{ {value.name} = [...] }}, or the shape of its stream",
+                    remedy=_shape_remedy(value),
                 )
         value.shape = ir.Shape(fixed)
     return assumed
+
+
+def _shape_remedy(value: ir.Value) -> str:
+    return f"fix it: shapes = {{ {toml_key(str(value.name))} = [...] }}, or the shape of its stream"
 
 
 def _fits(declared: Sequence[Any], given: Sequence[int]) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from framefit.errors import InputError
@@ -12,6 +15,7 @@ from framefit.errors import InputError
 __all__ = ["check_sound", "may_exceed"]
 
 _MOST_NODES = 1_000_000  # once functions are inlined: some hundred times what large networks have
+_MOST_IN_BYTE = 8  # elements: none has less than a bit
 _REMEDY = "export the model again"
 _GROWING = {
     "AffineGrid", "AveragePool", "BlackmanWindow", "CenterCropPad", "Col2Im", "ConstantOfShape", "Conv",
@@ -25,26 +29,59 @@ def check_sound(model: ir.Model, where: Path) -> None:
     """Refuse what cannot be computed: tensors that nothing makes, or that are not there, and functions without end.
 
     Raises:
-        InputError: with the tensor or the function.
+        InputError: with the tensor, the attribute or the function.
         ValueError: a tensor whose data are not of its shape.
     """
-    _check_names(model.graph, where)
+    _check_versions(model, where)
     for graph in model.graphs():
         for value in graph.initializers.values():
             _check_tensor(value, where)
+    _check_names(model, where)
+    _check_attributes(model, where)
     if model.functions:
         _check_functions(model, where)
 
 
-def _check_names(graph: ir.Graph, where: Path) -> None:
+def _check_versions(model: ir.Model, where: Path) -> None:
+    if (version := model.graph.opset_imports.get("", 1)) < 1:
+        raise InputError(f"the file asks for opset {version}, which there is not", where=where, remedy=_REMEDY)
+
+
+def _check_attributes(model: ir.Model, where: Path) -> None:
+    """Refuse attributes of another type than their operator has."""
+    parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for nodes in parts:
+        known: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for node in ir.traversal.RecursiveGraphIterator(nodes):
+            key = node.domain, node.op_type
+            if key not in known:
+                known[key] = _attributes_of(node, nodes.opset_imports.get(node.domain, 1))
+            for name, attribute in node.attributes.data.items():
+                expected = known[key][name].type.value if name in known[key] else attribute.type.value
+                if attribute.type == ir.AttributeType.UNDEFINED or attribute.type.value != expected:
+                    told = f"attribute {name!r} of {node.op_type} {node.name!r} has the wrong type"
+                    raise InputError(told, where=where, remedy=_REMEDY)
+
+
+def _attributes_of(node: ir.Node, version: int) -> Mapping[str, Any]:
+    """What ONNX says of an operator's attributes; nothing of operators that are not its own."""
+    try:
+        found: Mapping[str, Any] = onnx.defs.get_schema(node.op_type, version, node.domain).attributes
+    except onnx.defs.SchemaError:
+        return {}
+    return found
+
+
+def _check_names(model: ir.Model, where: Path) -> None:
     """Refuse a graph that reads what nothing makes."""
-    nodes = ir.traversal.RecursiveGraphIterator(graph)
+    nodes = ir.traversal.RecursiveGraphIterator(model.graph)
     reads = [(node, value) for node in nodes for value in node.inputs]
-    for node, value in [*reads, *((None, value) for value in graph.outputs)]:
+    outputs = [(None, value) for graph in model.graphs() for value in graph.outputs]
+    for node, value in [*reads, *outputs]:
         if value is None:  # an optional input left out
             continue
         if value.producer() is None and not value.is_graph_input() and not value.is_initializer():
-            reader = "an output of the graph" if node is None else f"read by {node.op_type} {node.name!r}"
+            reader = "an output of a graph" if node is None else f"read by {node.op_type} {node.name!r}"
             raise InputError(f"nothing makes the tensor {value.name!r}, {reader}", where=where, remedy=_REMEDY)
 
 
@@ -52,6 +89,8 @@ def _check_tensor(value: ir.Value, where: Path) -> None:
     tensor = value.const_value
     if tensor is None or any(not isinstance(size, int) or size < 0 for size in tensor.shape):
         raise InputError(f"the tensor {value.name!r} has no data of its shape", where=where, remedy=_REMEDY)
+    if isinstance(tensor, ir.serde.TensorProtoTensor) and tensor.size > _MOST_IN_BYTE * where.stat().st_size:
+        raise InputError(f"the tensor {value.name!r} is larger than the file", where=where, remedy=_REMEDY)
     tensor.numpy()  # which raises where there are fewer or more of them
 
 
