@@ -24,7 +24,6 @@ from stored import store
 import framefit
 from framefit.core.files import read_record
 from framefit.core.fits import FitResult, FitStep
-from framefit.core.model.builtin import detector
 from framefit.core.results import Metrics
 
 TARGETS = {"vpu": "vpu", "cpu": "cpu", "hopeless": "vpu"}
@@ -41,16 +40,6 @@ def example() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def models(folder: Path) -> float:
-    """The workload's models and data, trained once; accuracy of the reader on the test digits."""
-    crowded = example()
-    folder.mkdir(parents=True, exist_ok=True)
-    detector().save(folder / "detector.onnx", force=True)
-    crowded.light().save(folder / "light.onnx", force=True)
-    data = crowded.write_data(folder / "digits.npz")
-    return float(crowded.write_reader(crowded.reader(), data, folder / "reader.onnx"))
 
 
 def told(step: FitStep) -> dict[str, Any]:
@@ -115,7 +104,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("fit-work"))
     options = parser.parse_args()
     if not (options.work / "models" / "reader.onnx").is_file():
-        print(f"reader: {models(options.work / 'models'):.4f} of the test digits right", flush=True)
+        accuracy = example().write_models(options.work / "models", small=False)
+        print(f"reader: {accuracy:.4f} of the test digits right", flush=True)
     for name in options.part:
         row = part(name, options.work, options.epochs)
         print(f"{name}: fits {row['fits']} ({row['verified']}), load {row['load_ratio']}, {row['seconds']} s")

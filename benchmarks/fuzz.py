@@ -1,6 +1,6 @@
 """Wrong files by the ten thousand: each ends in a result or in one error, and soon.
 
-    python benchmarks/fuzz.py [--seconds 600] [--only trace] [--seed 0]
+    python benchmarks/fuzz.py [--seconds 600] [--only trace] [--seed 0] [--keep FOLDER]
 
 Claim: whatever a file holds that Framefit reads, reading it ends in a result or in one FramefitError: no other
 exception, no more than 20 s of processor time, no more than 600 MiB of memory, no file outside of the output folder.
@@ -8,7 +8,8 @@ exception, no more than 20 s of processor time, no more than 600 MiB of memory, 
 Each reader runs in a process of its own for so many seconds. Valid files (``tests/fuzz/fuzzed_readers.py``) are
 changed (``mutations.py``: bytes, keys, values, fields, claimed sizes). Where Atheris is installed (``pip install
 atheris``), what reaches lines of Framefit that nothing had reached is changed further; else what led to an error that
-had not been seen. With ``--only`` the other readers' rows stay as stored.
+had not been seen. With ``--only`` the other readers' rows stay as stored. Files on which a reader fails go to the
+folder that ``--keep`` names.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -47,7 +49,7 @@ MOST_BYTES = 100_000
 
 @dataclasses.dataclass
 class Tally:
-    """How often what happened with one reader; files that it failed on, and the last one, are kept in the folder."""
+    """How often what happened with one reader; files that it failed on, and the last one, lie in the folder."""
 
     trial: Trial
     folder: Path
@@ -65,7 +67,7 @@ class Tally:
         except BaseException as failure:
             if isinstance(failure, KeyboardInterrupt):
                 raise
-            self.failures.append(f"{path.name}: {type(failure).__name__}: {str(failure)[:200]}")
+            self.failures.append(f"{path.name}: {type(failure).__name__}: {_portable(str(failure), self.folder)[:200]}")
             (self.folder / f"failure-{len(self.failures)}-{path.name}").write_bytes(content)
             return False
         self.results += error is None
@@ -81,6 +83,11 @@ class Tally:
         found = {**counts, "different_refusals": len(self.messages) - ("" in self.messages), "failures": self.failures}
         found["processor_seconds"] = time.process_time()
         (self.folder / "tally.json").write_text(json.dumps(found))
+
+
+def _portable(text: str, folder: Path) -> str:
+    """A message without paths of this machine."""
+    return text.replace(str(folder), "").replace(str(TESTS.parent), "")
 
 
 def guided(name: str, seconds: float, seed: int, folder: Path) -> None:
@@ -145,10 +152,11 @@ def child(name: str, seconds: float, seed: int, folder: Path) -> dict[str, objec
     environment = os.environ | {"FRAMEFIT_CACHE": str(folder / "cache")}
     ended = subprocess.run([*command, "--folder", str(folder)], capture_output=True, env=environment, check=False)
     tally = folder / "tally.json"
-    found: dict[str, object] = {"reader": name, "seconds": seconds}
+    found: dict[str, object] = {"reader": name, "seconds": seconds, "atheris": version()}
     found |= json.loads(tally.read_text()) if tally.is_file() else {"failures": []}
     if ended.returncode:
-        crash = f"ended with {ended.returncode}: {ended.stderr.decode(errors='replace')[-300:]}"
+        said = _portable(ended.stderr.decode(errors="replace"), folder)
+        crash = f"ended with {ended.returncode}: {said[-300:]}"
         found["failures"] = [*found["failures"], crash]  # type: ignore[misc]
     return found
 
@@ -159,7 +167,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="of each reader")
     parser.add_argument("--only", choices=NAMES)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, help="of a single reader: where files that failed are kept")
+    parser.add_argument("--keep", type=Path, help="folder for files that failed; default: they are not kept")
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # of a single reader's own process
     given = parser.parse_args()
     if given.folder is not None:
         warnings.simplefilter("ignore")
@@ -172,6 +181,8 @@ def main() -> None:
     for name in [given.only] if given.only else NAMES:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(child(name, given.seconds, given.seed, Path(folder)))
+            if given.keep is not None and rows[-1]["failures"]:
+                shutil.copytree(folder, given.keep / name, dirs_exist_ok=True)
         print(rows[-1], file=sys.stderr)
     table = Table("reader", "files", "results", "refused", "different refusals", "processor s", "failures")
     for row in rows:
@@ -180,9 +191,9 @@ def main() -> None:
     Console().print(table)
     if given.only is not None:  # the others stay as they are stored
         before = json.loads((RESULTS / "fuzz.json").read_text())["readers"] if (RESULTS / "fuzz.json").is_file() else []
-        rows = [rows[0] if row["reader"] == given.only else row for row in before] or rows
-    figures = {"seed": given.seed, "atheris": version(), "readers": rows}
-    store("fuzz", figures, f"fuzz.py --seconds {given.seconds:g}")
+        known = {str(row["reader"]): row for row in [*before, *rows]}
+        rows = [known[name] for name in NAMES if name in known]
+    store("fuzz", {"seed": given.seed, "readers": rows}, f"fuzz.py --seconds {given.seconds:g}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Threads of PyTorch and BLAS gain nothing on networks this small, and wait for each other on a busy machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # No deadlines: machines stall. The same examples every time, so that a change is judged by what it
 # changes; other ones: pytest --hypothesis-profile explore.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])

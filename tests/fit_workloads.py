@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from framefit.core.files import write_whole
 from framefit.core.model import GraphBuilder, free_batch
+from framefit.workflows.fit import Fitted, fit
 from workloads import write_models, write_target
 
-__all__ = ["write_fit_app", "write_network", "write_pictures"]
+__all__ = ["fitted", "outcomes", "write_fit_app", "write_network", "write_pictures"]
 
 _RATE_HZ = 550  # "net" takes 2.4 ms, and is left 1.5 of 1.8 ms
+
+
+def fitted(app: Path, **changed: Any) -> Fitted:
+    """A fit that takes steps, with a little fine-tuning and a short proof."""
+    given: dict[str, Any] = {"apply": True, "output": app.parent / "out", "finetune_epochs": 1, "max_drop": 0.2}
+    return fit(app, **(given | {"verify_seconds": 1} | changed))
+
+
+def outcomes(done: Fitted) -> list[tuple[str, str]]:
+    """Measure and outcome of each step."""
+    return [(step.measure, step.outcome) for step in done.result.steps]
 
 
 def write_pictures(path: Path) -> Path:
@@ -47,7 +61,14 @@ def write_network(path: Path, data: Path) -> Path:
 
 
 def write_fit_app(
-    folder: Path, *, rate_hz: float = _RATE_HZ, macs: str = "fp32 = 64", processor: str = "", **tables: str
+    folder: Path,
+    *,
+    rate_hz: float = _RATE_HZ,
+    macs: str = "fp32 = 64",
+    processor: str = "",
+    unit: str = 'name = "npu0"',
+    slow: Sequence[str] = ("net",),
+    **tables: str,
 ) -> Path:
     """``app.toml`` over "net.onnx" of the folder: a priority model, two background models, one of them too slow.
 
@@ -56,16 +77,20 @@ def write_fit_app(
         rate_hz: windows a second.
         macs: that the target's processor does in a cycle.
         processor: further lines of it.
+        unit: lines of its only unit.
+        slow: names of models that are "net.onnx".
         tables: lines of other tables of the target.
     """
     write_models(folder)
     tables = {"sparsity": 'skips = "weights"\ngranularity = "unstructured"'} | tables
-    write_target(folder, processor=f"clock_mhz = 5\nmacs_per_cycle = {{ {macs} }}\n{processor}", **tables)
+    write_target(
+        folder, units=(unit,), processor=f"clock_mhz = 5\nmacs_per_cycle = {{ {macs} }}\n{processor}", **tables
+    )
     text = f'target = "target.toml"\nrate_hz = {rate_hz}\n'
     for name, file, role, more in (
         ("small", "small", "every-window", ""),
         ("other", "small", "background", "every = 2\n"),
-        ("net", "net", "background", ""),
+        *((name, "net", "background", "") for name in slow),
     ):
         text += f'[[models]]\nname = "{name}"\npath = "{file}.onnx"\npriority = "{role}"\n{more}'
     app = folder / "app.toml"

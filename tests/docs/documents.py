@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import runpy
 import shlex
 import shutil
 import sys
@@ -17,7 +18,9 @@ import pytest
 
 from framefit.cli.app import main
 
-__all__ = ["Block", "Course", "blocks"]
+__all__ = ["ROOT", "Block", "Course", "blocks"]
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Block(NamedTuple):
@@ -52,7 +55,7 @@ class Course:
     Attributes:
         folder: the current one.
         names: that Python blocks find.
-        examples: command -> folder that it writes, for commands that take long.
+        examples: command -> folder that it wrote once for all tests; other examples are run.
     """
 
     folder: Path
@@ -88,15 +91,12 @@ class Course:
         Raises:
             AssertionError: it fails.
         """
-        if words[0] == "python":
-            return self._example(shlex.join(words))
-        assert words[0] == "framefit", words
-        return _called(words, main)
-
-    def _example(self, command: str) -> str:
-        """What an example wrote once for all tests of the session."""
-        assert command in self.examples, command
-        written = self.examples[command]
+        if words[0] == "framefit":
+            return _called(words, main)
+        assert words[0] == "python", words
+        written = self.examples.get(shlex.join(words))
+        if written is None:
+            return _called(words[1:], lambda: runpy.run_path(str(ROOT / words[1]), run_name="__main__"))
         shutil.copytree(written, self.folder / written.name)
         return ""
 

@@ -57,6 +57,16 @@ def filled(shape: list[int], reader: str) -> bytes:
     return network(nodes, sizes)
 
 
+def branching(given: str, opset: int) -> bytes:
+    """An ``If`` on the way to the output, whose branches give a tensor of this name."""
+    output = helper.make_tensor_value_info(given, TensorProto.FLOAT, None)
+    branch = helper.make_graph([helper.make_node("Relu", ["x"], ["b"])], "branch", [], [output])
+    chosen = helper.make_tensor("w", TensorProto.BOOL, [], [True])
+    node = helper.make_node("If", ["w"], ["y"], then_branch=branch, else_branch=branch)
+    graph = helper.make_graph([node], "g", [X], [Y], [chosen])
+    return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]).SerializeToString())
+
+
 def calling(depth: int, *, itself: bool = False) -> bytes:
     """Functions of which each calls the next one twice."""
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
@@ -101,8 +111,25 @@ CASES: dict[str, tuple[str, str, Callable[[], bytes], str]] = {
         "network",
         "plain.onnx",
         lambda: network([helper.make_node("Add", ["x", "w"], ["y"])], weight(dims=[1 << 38])),
-        "not a usable ONNX file",
+        "'w' is larger than the file",
     ),
+    "weights without any data": (
+        "network",
+        "plain.onnx",
+        lambda: network(
+            [helper.make_node("Add", ["x", "w"], ["y"])],
+            onnx.TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4, 1 << 40, 3]),
+        ),
+        "'w' is larger than the file",
+    ),
+    "an attribute of another type": (
+        "network",
+        "plain.onnx",
+        lambda: network([helper.make_node("Gemm", ["x", "w"], ["y"], transB="yes")], weight()),
+        "attribute 'transB' of Gemm '' has the wrong type",
+    ),
+    "a branch that gives nothing": ("network", "plain.onnx", lambda: branching("", 17), "nothing makes the tensor ''"),
+    "an opset that there is not": ("network", "plain.onnx", lambda: branching("b", 0), "opset 0"),
     "weights of less than nothing": (
         "network",
         "plain.onnx",

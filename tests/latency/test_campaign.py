@@ -57,7 +57,7 @@ def test_the_bar_on_the_simulated_accelerator(network: Model, kind: str) -> None
 
 
 @pytest.mark.data
-@every_kind
+@pytest.mark.parametrize("kind", ["conv1x1"])
 def test_the_bar_on_a_real_network(shared_models: Path, kind: str) -> None:
     """The same on a face detector, whose layers take 1 to 16 us."""
     device, model = vpu(NOISE, seed=2), Model.load(shared_models / "face-slim-320.onnx")

@@ -320,14 +320,16 @@ def test_priority_periods_elsewhere(position: str, folder: Path, quiet: Quiet) -
     assert chain[0].start_ns + chain[0].duration_ns + timetable.guard_ns <= period.start_ns
 
 
-def test_an_early_deadline_forbids_a_late_period(folder: Path, quiet: Quiet) -> None:
-    """A priority model at the end of its window cannot keep a deadline in its middle."""
+def test_an_early_deadline_draws_a_late_period_forward(folder: Path, quiet: Quiet) -> None:
+    """At the end of its window a priority model still keeps a deadline in its middle; one that never holds is told."""
     schedule = 'preemption = "never"\npriority_position = "end"'
     timetable = plan(write_app(folder, schedule=schedule, model="deadline_ms = 25")).timetable
-    assert not timetable.feasible
-    assert timetable.binding_constraint is not None
-    assert "'small'" in timetable.binding_constraint
-    assert any("deadline_ms" in fix.change and fix.verified for fix in timetable.fixes)
+    assert timetable.feasible
+    assert timetable.windows[0].priority[0].start_ns > 0
+    assert 25_000_000 - 1_000 <= timetable.windows[0].priority[-1].end_ns <= 25_000_000
+    hopeless = plan(write_app(folder, schedule=schedule, model="deadline_ms = 0.001")).timetable
+    assert "'small'" in (hopeless.binding_constraint or "")
+    assert any("deadline_ms" in fix.change and fix.verified for fix in hopeless.fixes)
 
 
 def test_ways_to_segment(folder: Path, quiet: Quiet) -> None:

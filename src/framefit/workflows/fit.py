@@ -15,7 +15,7 @@ from framefit.core.workload import Workload, load_workload
 from framefit.errors import InputError
 from framefit.workflows.fitting.course import Course
 from framefit.workflows.fitting.folder import FitFolder, located
-from framefit.workflows.fitting.labelled import Labelled
+from framefit.workflows.fitting.labelled import Labelled, sized
 from framefit.workflows.plan import Notify, Plan, silent
 
 __all__ = ["Fitted", "fit"]
@@ -133,11 +133,11 @@ def _gone_on(folder: FitFolder, asked: Mapping[str, object], notify: Notify) -> 
 
 
 def _original(settings: FitSettings) -> Workload:
-    """The user's workload, on the target that is asked for."""
+    """The user's workload, on the target that is asked for, with all shapes."""
     workload = load_workload(settings.app)
     if settings.target is not None:
         workload = msgspec.structs.replace(workload, target=settings.target)
-    return located(workload, Path(settings.app).parent)
+    return sized(located(workload, Path(settings.app).parent), Path(settings.app))
 
 
 def _named(data: str | Path | Mapping[str, str | Path] | None) -> dict[str, str] | None:

@@ -10,30 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from fit_workloads import write_fit_app
+from fit_workloads import fitted, outcomes, write_fit_app
 from framefit.core.files import read_record, write_record
 from framefit.core.fits import FitResult
 from framefit.core.model import GraphBuilder, Model, listing
 from framefit.core.results import TargetList
 from framefit.core.workload import load_workload
 from framefit.errors import DeviceError, InputError
-from framefit.workflows.fit import Fitted, fit
+from framefit.workflows.fit import fit
 from framefit.workflows.fitting.labelled import Labelled
 from framefit.workflows.plan import plan
 from framefit.workflows.simulate import simulate
 from workloads import listing as files_in
 from workloads import write_app, write_models, write_target
-
-
-def fitted(app: Path, **changed: Any) -> Fitted:
-    """A fit that takes steps, with a little fine-tuning and a short proof."""
-    given: dict[str, Any] = {"apply": True, "output": app.parent / "out", "finetune_epochs": 1, "max_drop": 0.2}
-    return fit(app, **(given | {"verify_seconds": 1} | changed))
-
-
-def outcomes(done: Fitted) -> list[tuple[str, str]]:
-    """Measure and outcome of each step."""
-    return [(step.measure, step.outcome) for step in done.result.steps]
 
 
 def test_a_workload_that_fits_is_only_proven(place: Path) -> None:
@@ -200,30 +189,6 @@ def test_units_that_a_model_was_kept_from_cost_nothing(tmp_path: Path) -> None:
     assert ("units", "kept") in outcomes(done)
     assert done.result.fits
     assert "rate" not in {step.measure for step in done.result.steps}
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_fit_goes_on_where_it_was_interrupted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was done is kept and not done twice; the same files come of it as without the break."""
-    from framefit.workflows.fitting import course
-
-    app, proven = write_fit_app(place), course.proven
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(course, "proven", interrupted)
-    first = fitted(app, data=place / "data.npz")
-    assert first.result.interrupted
-    assert not first.result.fits
-    assert outcomes(first) == [("sparsify", "kept")]
-    assert read_record(place / "out" / "fit.json", FitResult).interrupted
-    monkeypatch.setattr(course, "proven", proven)
-    second = fit(resume=place / "out")
-    assert second.result.fits
-    assert outcomes(second) == [("sparsify", "kept"), ("verify", "verified")]
-    assert second.result.steps[0] == first.result.steps[0]
-    assert second.result.models[0].path == "models/net.onnx"
 
 
 @pytest.mark.usefixtures("quick")

@@ -51,6 +51,7 @@ def _headline(result: FitResult) -> Text:
     why = f"\n{result.after.binding}" if result.after.binding else ""
     if not result.fits and result.after.fits and result.applied:
         why = "\nthe plan fits, but nothing shows that it holds" if result.verified is None else "\nit lost too much"
+        why = "\nits accuracy on test data is not known yet" if result.interrupted and result.verified else why
     interrupted = " (interrupted)" if result.interrupted else ""
     return Text.assemble((word, style), f"{proof}{interrupted}  {load} on {result.target}", why)
 

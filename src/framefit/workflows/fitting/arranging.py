@@ -15,7 +15,7 @@ from framefit.core.workload import ModelEntry, Workload
 from framefit.devices.host import available_cores, realtime_priority_permitted
 from framefit.errors import FramefitError
 from framefit.workflows.fitting.measures import Change, Offer
-from framefit.workflows.fitting.situation import SERVED, Situation
+from framefit.workflows.fitting.situation import SERVED, Situation, is_better
 from framefit.workflows.plan import Notify
 
 __all__ = ["Cuts", "Rate", "Units"]
@@ -83,7 +83,7 @@ class Units:
                 found = Situation.of(self._app, workload, situation.margin_ratio, self._notify).standing
             except FramefitError:
                 continue  # a model does not run there: no step
-            if found.rank > situation.standing.rank:
+            if is_better(situation.standing, found):
                 offers.append(_arranged("units", what, "none", workload, found, situation))
         return offers
 
@@ -161,7 +161,7 @@ def _tried(situation: Situation, workload: Workload, notify: Notify) -> list[Sta
         found = situation.what_if(workload=workload, notify=notify)
     except FramefitError:
         return []
-    return [found] if found.rank > situation.standing.rank else []
+    return [found] if is_better(situation.standing, found) else []
 
 
 def _arranged(

@@ -29,14 +29,13 @@ from framefit.workflows.fitting.int8 import Int8
 from framefit.workflows.fitting.labelled import Labelled
 from framefit.workflows.fitting.measures import COSTS, Change, Measure, Offer, ranked
 from framefit.workflows.fitting.proof import proven
-from framefit.workflows.fitting.situation import Situation
+from framefit.workflows.fitting.situation import Situation, is_better
 from framefit.workflows.fitting.sparser import Sparsify
 from framefit.workflows.fitting.treeified import Treeify
 from framefit.workflows.plan import Notify, Plan
 
 __all__ = ["Course"]
 
-_GAIN = 0.01  # of the load, or of what the least-served model gets: less is no gain
 _MOST_MARGIN = 2.0  # beyond it the machine is not what was planned for
 _ROUNDING = 1e-9
 
@@ -100,18 +99,17 @@ class Course:
 
     def run(self, *, apply: bool) -> tuple[FitResult, Plan]:
         """The fit; what was done so far, where the user interrupts it."""
-        interrupted = False
+        interrupted = fits = False
         offers: Sequence[Offer] = ()
         try:
             if apply:
+                self._written(self._so_far())  # a folder that can be gone on with, whatever ends the first step
                 self._fit()
+            fits = self._situation.standing.fits and (not apply or (self._verified is not None and self._accurate()))
             if not self._situation.standing.fits:
                 offers = self._offers(*COSTS)
         except KeyboardInterrupt:
             interrupted = True
-        fits = self._situation.standing.fits and (self._verified is not None or not apply)
-        if fits and apply and not interrupted:
-            fits = self._accurate()
         result = self._record(fits=fits, applied=apply, offers=offers, interrupted=interrupted)
         return self._written(result), self._situation.planned
 
@@ -176,7 +174,7 @@ class Course:
             outcome, detail = self._inaccurate(change)
             if outcome == "kept":
                 after = Situation.of(self._app, change.workload, before.margin_ratio, self.notify)
-                if not _better(before.standing, after.standing):
+                if not is_better(before.standing, after.standing):
                     outcome, detail = "no gain", "planned again, it is no better"
         except FramefitError as error:
             outcome, detail = "failed", error.what + (f" ({error.remedy})" if error.remedy else "")
@@ -312,7 +310,7 @@ class Course:
         """Take down a step; what is not written yet is all that an interruption costs."""
         self._steps.append(step)
         self._remember(step)
-        self._written(self._record(fits=False, applied=True, offers=(), interrupted=True))
+        self._written(self._so_far())
 
     def _remember(self, step: FitStep) -> None:
         """No step is taken twice, and what was too sparse is not tried sparser."""
@@ -335,6 +333,10 @@ class Course:
                     f"{100 * self.settings.max_drop:g} are allowed (90 %: {100 * low:.1f} to {100 * high:.1f} % right)"
                 )
         return within
+
+    def _so_far(self) -> FitResult:
+        """What stays where the fit ends at once."""
+        return self._record(fits=False, applied=True, offers=(), interrupted=True)
 
     def _record(self, *, fits: bool, applied: bool, offers: Sequence[Offer], interrupted: bool) -> FitResult:
         assert self._before is not None
@@ -364,11 +366,3 @@ class Course:
 
     def _seconds_left(self) -> float:
         return self.settings.max_seconds - (time.monotonic() - self._started)
-
-
-def _better(before: Standing, after: Standing) -> bool:
-    """Whether a step brought anything."""
-    if after.fits or after.feasible != before.feasible:
-        return after.feasible
-    served = after.least_share_ratio - before.least_share_ratio
-    return served >= _GAIN or (served > -_GAIN and after.load_ratio <= (1 - _GAIN) * before.load_ratio)

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -90,7 +91,7 @@ class FitFolder:
 
     def adopt(self, fitted: FittedModel) -> FittedModel:
         """A new version of a model, put where the workload finds it."""
-        kept = self.path / "models" / f"{fitted.name}.onnx"
+        kept = self.path / "models" / f"{quote(fitted.name, safe=' ')}.onnx"  # a name may hold what no file's may
         kept.parent.mkdir(exist_ok=True)
         with write_whole(kept, force=True) as file:
             file.write(Path(fitted.path).read_bytes())

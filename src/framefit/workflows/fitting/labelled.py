@@ -8,17 +8,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from framefit.core.fits import FinalAccuracy, FitSettings, FittedModel
 from framefit.core.model import Model
-from framefit.core.workload import ModelEntry, Workload
+from framefit.core.model.reading import declared_inputs
+from framefit.core.workload import ModelEntry, Preprocess, Workload
 from framefit.devices.predict import predictor
 from framefit.errors import InputError
+from framefit.runtime.models.wiring import wire
 
 if TYPE_CHECKING:
     from framefit.training.data import Dataset, Examples
     from framefit.training.evaluate import Accuracy
 
-__all__ = ["Labelled", "opened"]
+__all__ = ["Labelled", "opened", "sized"]
 
 
 def opened(entry: ModelEntry, path: str | Path | None = None) -> Model:
@@ -30,6 +34,40 @@ def opened(entry: ModelEntry, path: str | Path | None = None) -> Model:
     """
     constants = entry.constants if path is None or str(path) == entry.path else {}
     return Model.load(path or entry.path, shapes=entry.shapes, constants=constants, name=entry.name)
+
+
+def sized(workload: Workload, app: Path) -> Workload:
+    """A workload whose models have their shapes without its streams: what files leave open, these tell.
+
+    Args:
+        workload: with absolute paths.
+        app: its file, for messages and functions.
+
+    Raises:
+        InputError: a model or stream that cannot be used.
+    """
+    left_open = {entry.name: _left_open(entry) for entry in workload.models}
+    if not any(left_open.values()):
+        return workload
+    shapes = {
+        wired.entry.name: {
+            tensor.name: tensor.shape
+            for tensor in wired.model.inputs
+            if tensor.name in left_open[wired.entry.name] and tensor.shape is not None
+        }
+        for wired in wire(workload, app)
+    }
+    models = tuple(msgspec.structs.replace(one, shapes=one.shapes | shapes[one.name]) for one in workload.models)
+    return msgspec.structs.replace(workload, models=models)
+
+
+def _left_open(entry: ModelEntry) -> set[str]:
+    """Inputs without a shape, or with open sizes behind the batch, of which the workload's file says nothing."""
+    return {
+        name
+        for name, sizes in declared_inputs(entry.path).items()
+        if (sizes is None or None in sizes[1:]) and name not in entry.shapes and name not in entry.constants
+    }
 
 
 class Labelled:
@@ -140,5 +178,26 @@ class Labelled:
     def _read(self, name: str, source: str) -> Dataset:
         from framefit.workflows.classifiers import open_data
 
-        shape = opened(self._entries[name]).inputs[0].shape or ()
-        return open_data(source, tuple(shape[1:]), seed=self._seed)
+        entry = self._entries[name]
+        shape = opened(entry).inputs[0].shape or ()
+        preprocess = entry.preprocess if Path(source).is_dir() else None
+        mean, std = (None, None) if preprocess is None else _normalising(preprocess, source)
+        return open_data(source, tuple(shape[1:]), seed=self._seed, mean=mean, std=std)
+
+
+def _normalising(preprocess: Preprocess, source: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """What the workload does to images, as means and deviations of values between 0 and 1.
+
+    Raises:
+        InputError: a folder's images cannot be had like that.
+    """
+    if preprocess.channels == "BGR" or preprocess.scale < 0:
+        raise InputError(
+            "a folder's images are RGB, and divided by a positive deviation",
+            where=source,
+            remedy="give the data as the network takes them, in an .npz",
+        )
+    count = 1 if preprocess.channels == "GRAY" else 3
+    means = preprocess.mean or (0.0,)
+    means = means * count if len(means) == 1 else means
+    return tuple(mean / 255 for mean in means), (1 / (255 * preprocess.scale),) * count

@@ -15,11 +15,12 @@ from framefit.workflows.plan import Notify, Plan, again, plan
 from framefit.workflows.planning.demands import demands_of
 from framefit.workflows.planning.opening import usable_units
 
-__all__ = ["SERVED", "Situation", "standing_of"]
+__all__ = ["SERVED", "Situation", "is_better", "standing_of"]
 
 SERVED = 0.98
 """Part of the launches that frames ask for which counts as all: a timetable of at most 64 windows begins with idle
 units and ends with frames in flight, which costs up to 1/64 of what a run, that goes on, serves."""
+_GAIN = 0.01  # of the load, or of what the least-served model gets: less is no gain
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,19 @@ class Situation:
             notify=notify,
         )
         return standing_of(found)
+
+
+def is_better(before: Standing, after: Standing) -> bool:
+    """Whether a step brings anything.
+
+    Args:
+        before: how the workload stands.
+        after: how it would, or does then.
+    """
+    if after.fits or after.feasible != before.feasible:
+        return after.feasible
+    served = after.least_share_ratio - before.least_share_ratio
+    return served >= _GAIN or (served > -_GAIN and after.load_ratio <= (1 - _GAIN) * before.load_ratio)
 
 
 def standing_of(planned: Plan) -> Standing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -175,7 +176,9 @@ class Sparsify:
 
     def _prepare(self, search: Path, name: str) -> None:
         """Nothing but the layer database of an earlier search, or of one that was interrupted in this place."""
-        for earlier in (search, *sorted(self._steps.glob(f"*-{slug(f'sparsify {name}')}-*/search"))):
+        own = re.compile(rf"\d+-{re.escape(slug(f'sparsify {name}'))}-0-\d+")  # with the cycles that were asked for
+        earlier_steps = sorted(path for path in self._steps.glob("*") if own.fullmatch(path.name))
+        for earlier in (search, *(step / "search" for step in earlier_steps)):
             if all((earlier / file).is_file() for file in _KEPT):
                 known = {file: (earlier / file).read_bytes() for file in _KEPT}
                 shutil.rmtree(search, ignore_errors=True)

@@ -68,6 +68,7 @@ class Treeify:
         reference = bench.labelled.reference(name, trained=True)
         search = folder / "search"
         begun = (search / _SETTINGS).is_file()  # a step that was interrupted
+        search_seconds, finetune_seconds = self._seconds(search)
         done = treeify(
             model,
             bench.labelled.data(name),
@@ -76,8 +77,8 @@ class Treeify:
             unit=self._unit(situation, entry),
             max_drop=self._left(name, model, reference),
             finetune_epochs=bench.settings.finetune_epochs,
-            max_seconds=max(bench.seconds_left() / 3, 1.0),
-            finetune_seconds=self._seconds(search),
+            max_seconds=search_seconds,
+            finetune_seconds=finetune_seconds,
             seed=bench.settings.seed,
             resume=search if begun else None,
             output=search,
@@ -97,13 +98,13 @@ class Treeify:
         """What earlier steps left of the accuracy that may be lost, 0 to 1."""
         return max(self._bench.settings.max_drop + self._bench.labelled.top1(name, model) - reference, 0.0)
 
-    def _seconds(self, search: Path) -> float:
-        """Of fine-tuning at most; what it was before a break, for a search with other settings begins anew."""
+    def _seconds(self, search: Path) -> tuple[float | None, float | None]:
+        """Of search and fine-tuning at most; as before a break, for a search with other settings begins anew."""
         if (search / _SETTINGS).is_file():
-            stored = read_record(search / _SETTINGS, TreeifySettings).finetune_seconds
-            if stored is not None:
-                return stored
-        return max(self._bench.seconds_left() / 3, 1.0)
+            stored = read_record(search / _SETTINGS, TreeifySettings)
+            return stored.max_seconds, stored.finetune_seconds
+        third = max(self._bench.seconds_left() / 3, 1.0)
+        return third, third
 
     @staticmethod
     def _unit(situation: Situation, entry: ModelEntry) -> str | None:
