@@ -124,7 +124,8 @@ class OneUnit:
             known = task.layer_names or [layer.name for layer in task.model.layers]
             names = dict.fromkeys((known[first], known[last]))
             binding = (
-                f"{'layer' if first == last else 'layers'} {' .. '.join(names)} of {task.name!r} take "
+                f"{'layer' if first == last else 'layers'} {' .. '.join(names)} of {task.name!r} "
+                f"{'takes' if first == last else 'take'} "
                 f"{task.pieces.quantile_ns[longest] / 1e6:.2f} ms in one piece; the residual less guard is "
                 f"{room / 1e6:.2f} ms"
             )
