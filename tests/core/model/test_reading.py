@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from framefit.core.model import Model
-from framefit.errors import InputError
+from framefit.errors import InputError, UnsupportedError
 from networks import NETWORKS, Runner, difference, random_inputs, write_dynamic
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -357,3 +357,20 @@ def test_a_constant_that_does_not_fit_is_refused(tmp_path: Path, given: Any) -> 
 def test_a_size_below_one_is_refused(tmp_path: Path, size: int) -> None:
     """Frames have at least one element along each dimension."""
     refusal(write_dynamic(tmp_path / "m.onnx"), shapes={"image": (size, 2, 6, 6)})
+
+
+@pytest.mark.parametrize("kind", ["sequence", "optional"])
+def test_values_that_are_no_tensors_are_refused_by_name(kind: str, tmp_path: Path) -> None:
+    """Classifiers of other tools give sequences and maps; nothing can be bound to them."""
+    made = {"sequence": "SplitToSequence", "optional": "Optional"}[kind]
+    tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, [1, 4])
+    wrap = {"sequence": helper.make_sequence_type_proto, "optional": helper.make_optional_type_proto}[kind]
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"]), helper.make_node(made, ["y"], ["parts"])],
+        "net",
+        [helper.make_value_info("x", tensor)],
+        [helper.make_value_info("y", tensor), helper.make_value_info("parts", wrap(tensor))],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "net.onnx")
+    with pytest.raises(UnsupportedError, match=f"output 'parts' is no tensor .ONNX calls it {kind}"):
+        Model.load(tmp_path / "net.onnx")

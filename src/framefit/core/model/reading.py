@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError
 from framefit.core.model.inference import SHAPE_ELEMENTS, infer, shape_of, type_of
 from framefit.core.model.soundness import check_sound, may_exceed
 from framefit.core.toml import toml_key
-from framefit.errors import InputError
+from framefit.errors import InputError, UnsupportedError
 
 __all__ = [
     "PART_DOMAIN",
@@ -60,6 +60,7 @@ def read_graph(path: str | Path) -> ir.Model:
     remedy = "export the model again, or copy the file completely"
     try:
         proto = onnx.load_model(path, load_external_data=False)
+        _check_tensors(proto.graph, path)
         declared = _taken_types(proto)
         model = ir.from_proto(proto)
         ir.external_data.set_base_dir(model.graph, path.parent)
@@ -77,6 +78,19 @@ def read_graph(path: str | Path) -> ir.Model:
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:  # onnx_ir wraps some in RuntimeError
         raise InputError(f"not a usable ONNX file: {error}", where=path, remedy=remedy) from error
     return model
+
+
+def _check_tensors(graph: onnx.GraphProto, path: Path) -> None:
+    """Refuse sequences, maps and optional values at either end: nothing can be bound to them."""
+    for what, infos in (("input", graph.input), ("output", graph.output)):
+        for info in infos:
+            kind = info.type.WhichOneof("value") or "tensor_type"
+            if kind != "tensor_type":
+                raise UnsupportedError(
+                    f"{what} {info.name!r} is no tensor (ONNX calls it {kind.removesuffix('_type')})",
+                    where=path,
+                    remedy="cut it off (onnx.utils.extract_model); classifiers of skl2onnx: export with zipmap=False",
+                )
 
 
 def _taken_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
