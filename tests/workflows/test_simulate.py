@@ -554,7 +554,7 @@ def variations(draw: st.DrawFn) -> str:
 
 
 # Not shrunk: that would plan anew for minutes, and examples are small.
-@settings(deadline=None, max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(deadline=None, max_examples=6, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     rate_hz=st.sampled_from([20, 45, 60, 110, 170]),
     variation=variations(),
