@@ -22,7 +22,7 @@ check: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/codespell
+	git ls-files -z --cached --others --exclude-standard | xargs -0 $(BIN)/codespell
 
 bench: $(TOOLS)
 	for script in benchmarks/runtime_*.py; do $(BIN)/python $$script || exit 1; done
