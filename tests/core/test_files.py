@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 from pathlib import Path
 
 import pytest
 
-from framefit.core.files import Record, cache_folder, from_data, read_record, to_json, write_record, write_whole
+from framefit.core.files import (
+    Record,
+    cache_folder,
+    claimed_folder,
+    from_data,
+    read_record,
+    to_json,
+    write_record,
+    write_whole,
+    write_whole_folder,
+)
 from framefit.errors import InputError
 
 
@@ -194,6 +206,107 @@ def test_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         write_record(tmp_path / "file" / "a.json", Bell())
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """All files within, hidden ones too."""
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def begin(
+    stack: contextlib.ExitStack, place: Path, text: str, *, force: bool = False, claimed: bool = False
+) -> contextlib.ExitStack:
+    """A folder that is half written, and completed when the stack that is returned is closed."""
+    writer = stack.enter_context(contextlib.ExitStack())
+    part = writer.enter_context(write_whole_folder(place, "mark", "a run folder", force=force, claimed=claimed))
+    (part / "mark").write_text(text)
+    writer.callback(lambda: (part / "end").write_text(text))
+    return writer
+
+
+@pytest.mark.parametrize("there", ["nothing", "empty", "old"])
+def test_of_two_forced_writers_the_last_one_stays(tmp_path: Path, there: str) -> None:
+    """Neither sees the other's files while they are written, and nothing else is left behind."""
+    if there != "nothing":
+        (tmp_path / "out").mkdir()
+    if there == "old":
+        (tmp_path / "out" / "mark").write_text("old")
+        (tmp_path / "out" / "more").write_text("old")
+    with contextlib.ExitStack() as stack:
+        first, second = (begin(stack, tmp_path / "out", text, force=True) for text in ("first", "second"))
+        second.close()
+        assert contents(tmp_path / "out") == {"mark": "second", "end": "second"}
+        first.close()
+    assert contents(tmp_path) == {"out/mark": "first", "out/end": "first"}
+
+
+def test_of_two_writers_the_first_one_stays_and_the_other_is_kept(tmp_path: Path) -> None:
+    """Nothing is overwritten without force, and what took long to make is not thrown away."""
+    with contextlib.ExitStack() as stack:
+        first, second = (begin(stack, tmp_path / "out", text) for text in ("first", "second"))
+        first.close()
+        with pytest.raises(InputError, match="somebody else has written it meanwhile") as found:
+            second.close()
+    assert str(tmp_path / "out-1") in found.value.remedy
+    kept = {f"out-1/{name}": "second" for name in ("mark", "end")}
+    assert contents(tmp_path) == {"out/mark": "first", "out/end": "first"} | kept
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_writer_that_fails_takes_nothing_of_another_one(tmp_path: Path, force: bool) -> None:
+    """What it wrote itself is gone, and the other one's folder complete."""
+    with contextlib.ExitStack() as stack:
+        first = begin(stack, tmp_path / "out", "first", force=force)
+
+        def fail() -> None:
+            with write_whole_folder(tmp_path / "out", "mark", "a run folder", force=force) as part:
+                (part / "mark").write_text("second")
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            fail()
+        first.close()
+    assert contents(tmp_path) == {"out/mark": "first", "out/end": "first"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def _numbered(stem: Path, text: str) -> str:
+    """The folder that a process wrote."""
+    with claimed_folder(stem) as folder, write_whole_folder(folder, "mark", "a", force=False, claimed=True) as part:
+        (part / "mark").write_text(text)
+    return folder.name
+
+
+def test_numbers_are_given_once(tmp_path: Path) -> None:
+    """Of many processes that ask for the first free number each gets another one, without a gap."""
+    (tmp_path / "runs" / "app-3").mkdir(parents=True)
+    texts = [str(number) for number in range(40)]
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        names = pool.starmap(_numbered, [(tmp_path / "runs" / "app", text) for text in texts], 1)
+    assert sorted(names) == sorted(f"app-{number}" for number in range(1, 42) if number != 3)
+    written = dict(zip(names, texts, strict=True))
+    assert contents(tmp_path / "runs") == {f"{name}/mark": text for name, text in written.items()}
+
+
+def test_a_claim_that_comes_to_nothing_is_given_back(tmp_path: Path) -> None:
+    """A run that fails leaves no empty folder; what somebody else put there is kept, and the claim's folder beside."""
+    with pytest.raises(KeyboardInterrupt), claimed_folder(tmp_path / "app"):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    with claimed_folder(tmp_path / "app") as folder, contextlib.ExitStack() as stack:
+        writer = begin(stack, folder, "own", claimed=True)
+        (folder / "mark").write_text("another's")
+        with pytest.raises(InputError, match="meanwhile"):
+            writer.close()
+    kept = {f"app-1-1/{name}": "own" for name in ("mark", "end")}
+    assert contents(tmp_path) == {"app-1/mark": "another's"} | kept
+
+
+def test_a_claim_needs_a_folder(tmp_path: Path) -> None:
+    """Where a file is in its place, that is an input error."""
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(InputError), claimed_folder(tmp_path / "runs" / "app"):
+        pass
 
 
 def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def profile(
         _follow(trace, program, confidence, json=json)
         return
     from framefit.workflows.profile import profile as profile_workflow
-    from framefit.workflows.profiles.folder import free_profile_folder
+    from framefit.workflows.profiles.folder import own_profile_folder, write_numbered_profile
 
     progress = Progress()
     try:
@@ -88,13 +88,16 @@ def profile(
             method=method.value,
             table=table,
             update_table=update_table,
-            output=output or free_profile_folder(trace),
+            output=output or own_profile_folder(trace),
             force=force,
             confidence=confidence,
             audit=audit,
             seed=seed,
             notify=progress,
         )
+        if found.folder is None:
+            progress("writing the profile")
+            found = write_numbered_profile(trace, found)
     finally:
         progress.end()
     if json:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import itertools
 import os
 import re
+import secrets
 import shutil
 import types
 import typing
@@ -27,6 +29,7 @@ __all__ = [
     "Record",
     "cache_folder",
     "check_folder",
+    "claimed_folder",
     "from_data",
     "from_text",
     "is_file_name",
@@ -248,31 +251,111 @@ def check_folder(folder: Path, mark: str, what: str, *, force: bool) -> None:
 
 
 @contextlib.contextmanager
-def write_whole_folder(folder: Path, mark: str, what: str, *, force: bool) -> Iterator[Path]:
+def claimed_folder(stem: Path) -> Iterator[Path]:
+    """``STEM-N``, the first N that is free: an empty folder, so that whoever else asks gets another number.
+
+    If it is still empty at the end, it is removed; see ``claimed`` of :func:`write_whole_folder`.
+
+    Raises:
+        InputError: no folder can be made there.
+    """
+    folder = _claim(stem)
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):  # something was written there
+            folder.rmdir()
+
+
+def _claim(stem: Path) -> Path:
+    """Raises: InputError: no folder can be made there."""
+    for number in itertools.count(1):
+        folder = stem.with_name(f"{stem.name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            if not folder.parent.is_dir():
+                raise InputError("is no folder", where=folder.parent, remedy="choose another place") from None
+        except OSError as error:
+            raise InputError(f"cannot be written: {error}", where=folder, remedy="check folder and space") from error
+        else:
+            return folder
+    raise AssertionError("numbers do not end")
+
+
+@contextlib.contextmanager
+def write_whole_folder(folder: Path, mark: str, what: str, *, force: bool, claimed: bool = False) -> Iterator[Path]:
     """A folder beside its place that is renamed once it is complete; see :func:`check_folder`.
+
+    Its name until then is its own: several programs may write to one place. Without ``force`` the first one that
+    is complete takes it; the others keep what they wrote beside it, and say where.
+
+    Args:
+        folder: its place.
+        mark: name of a file that only such folders have.
+        what: how messages call it.
+        force: replace one of its kind, or an empty folder.
+        claimed: the place is an empty folder of :func:`claimed_folder`.
 
     Raises:
         InputError: something is there that may not be replaced, or files cannot be written.
     """
     final = folder.resolve()  # of a link: the folder itself
+    keeps = claimed or not force
+    if claimed:
+        mark, force = "", True  # what is empty, and nothing else
     check_folder(final, mark, what, force=force)
-    part = final.with_name(f".{final.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
+    part = final.with_name(f".{final.name}.{secrets.token_hex(8)}.part")
     try:
         part.mkdir(parents=True)
         yield part
-        if final.exists():
-            old = final.with_name(f".{final.name}.old")
-            shutil.rmtree(old, ignore_errors=True)
-            final.replace(old)
-            part.replace(final)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            part.replace(final)
+        try:
+            _take_place(part, final, mark, what, force=force)
+        except InputError as error:
+            if not keeps:
+                raise
+            kept = _claim(final)
+            _take_place(part, kept, "", what, force=True)
+            raise InputError(
+                "somebody else has written it meanwhile",
+                where=final,
+                remedy=f"look into {kept}: what was to be written there is complete",
+            ) from error
     except OSError as error:
         raise InputError(f"cannot be written: {error}", where=final, remedy="check folder and space") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _take_place(part: Path, final: Path, mark: str, what: str, *, force: bool) -> None:
+    """Rename a complete folder; what is replaced comes back where that fails.
+
+    Raises:
+        InputError: something is there that may not be replaced.
+        OSError: it cannot be renamed.
+    """
+    aside: list[Path] = []
+    try:
+        while True:
+            check_folder(final, mark, what, force=force)
+            try:
+                part.rename(final)  # on POSIX also onto an empty folder, and onto nothing else
+                break
+            except OSError:
+                if not final.exists():
+                    raise
+            check_folder(final, mark, what, force=force)
+            old = final.with_name(f".{final.name}.{secrets.token_hex(8)}.old")
+            with contextlib.suppress(FileNotFoundError):  # somebody else has put it aside
+                final.rename(old)
+                aside.append(old)
+    except BaseException:
+        if aside and not final.exists():
+            aside.pop().rename(final)
+        raise
+    finally:
+        for old in aside:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def cache_folder() -> Path:

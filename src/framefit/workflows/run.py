@@ -117,4 +117,13 @@ def run(
     except FramefitError as error:
         failure = failure or error
     result = session.result(folder, floor, around, interrupted=interrupted)
-    return saved(result, planned, seed=seed, force=force, failure=failure, update_table=update_table, notify=notify)
+    return saved(
+        result,
+        planned,
+        seed=seed,
+        force=force,
+        failure=failure,
+        update_table=update_table,
+        numbered=output is None,
+        notify=notify,
+    )

@@ -115,4 +115,13 @@ def simulate(
     except FramefitError as error:
         failure = failure or error
     result = session.result(folder, np.zeros(1, np.int64), [session.measure()], interrupted=interrupted)
-    return saved(result, planned, seed=seed, force=force, failure=failure, update_table=update_table, notify=notify)
+    return saved(
+        result,
+        planned,
+        seed=seed,
+        force=force,
+        failure=failure,
+        update_table=update_table,
+        numbered=output is None,
+        notify=notify,
+    )

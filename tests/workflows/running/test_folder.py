@@ -70,6 +70,24 @@ def test_what_comes_in_mid_run_is_not_replaced(planned: Plan, tmp_path: Path) ->
     assert listing(tmp_path) == {"out": None, "out/mine.txt": b"mine"}
 
 
+def test_runs_at_the_same_time_get_numbers_of_their_own(
+    planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that begins while another one goes on, and ends before it, does not lose its folder to it."""
+    monkeypatch.chdir(tmp_path)
+    inner: list[RunResult] = []
+
+    def run_another(begun: int, count: int) -> None:
+        if not inner:
+            inner.append(simulate(plan(planned.app), windows=2))
+
+    outer = simulate(planned, windows=3, on_idle=run_another)
+    assert {inner[0].folder.name, outer.folder.name} == {f"{planned.app.parent.name}-{number}" for number in (1, 2)}
+    for result, windows in ((inner[0], 2), (outer, 3)):
+        assert len((result.folder / "frames.csv").read_text().splitlines()) == 1 + 2 * windows
+    assert sorted(path.name for path in Path("runs").iterdir()) == sorted(one.folder.name for one in (*inner, outer))
+
+
 @pytest.mark.parametrize(
     ("windows", "pattern", "first"),
     [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 
-from framefit.core.files import check_folder, write_record, write_whole_folder
+from framefit.core.files import check_folder, claimed_folder, write_record, write_whole_folder
 from framefit.profiling.expectation import window_releases
 from framefit.profiling.losses import long_losses
 from framefit.report.files.chrome import write_chrome
@@ -16,21 +17,41 @@ from framefit.report.pages.profile import write_timeline_page
 from framefit.report.pages.timeline import Happened, LossRegion, TimelineWindows
 from framefit.workflows.profiles.profiled import Profiled
 
-__all__ = ["check_profile_folder", "free_profile_folder", "happened", "write_profile_folder"]
+__all__ = [
+    "check_profile_folder",
+    "happened",
+    "own_profile_folder",
+    "write_numbered_profile",
+    "write_profile_folder",
+]
 
 _MARK = "profile.json"
 
 
-def free_profile_folder(trace: Path) -> Path:
-    """``RUN/profile`` of a run folder, else ``profiles/TRACE-N``, the first N that is free."""
-    if trace.is_dir():
-        return trace / "profile"
-    name, number = "stream" if str(trace) == "-" else trace.name.split(".")[0] or "trace", 1
+def own_profile_folder(trace: Path) -> Path | None:
+    """``RUN/profile`` of a run folder; ``None``: a trace has none."""
+    return trace / "profile" if trace.is_dir() else None
+
+
+def write_numbered_profile(trace: Path, found: Profiled) -> Profiled:
+    """Write a profile as ``profiles/TRACE-N``, the first N that is free.
+
+    Args:
+        trace: the file, or ``-``.
+        found: its profile.
+
+    Returns:
+        It, with its folder.
+
+    Raises:
+        InputError: the files cannot be written.
+    """
+    name = "stream" if str(trace) == "-" else trace.name.split(".")[0] or "trace"
     if name == "trace":
         name = trace.resolve().parent.name or name
-    while (folder := Path("profiles") / f"{name}-{number}").exists():
-        number += 1
-    return folder
+    with claimed_folder(Path("profiles") / name) as folder:
+        _write(folder, found, force=False, claimed=True)
+    return dataclasses.replace(found, folder=folder)
 
 
 def check_profile_folder(folder: Path, *, force: bool) -> None:
@@ -53,13 +74,18 @@ def write_profile_folder(folder: Path, found: Profiled, *, force: bool = False) 
     Raises:
         InputError: something is there that may not be replaced, or the files cannot be written.
     """
+    _write(folder, found, force=force, claimed=False)
+
+
+def _write(folder: Path, found: Profiled, *, force: bool, claimed: bool) -> None:
+    """See :func:`write_profile_folder`."""
     log, source = found.log, found.source
     program, launches, timetable = source.program, source.launches, source.timetable
     seen, releases, priority = happened(found), None, []
     if seen.windows is not None and timetable is not None:
         releases = seen.windows.releases_ns
         priority = [model.name for model in timetable.models if model.role == "priority"]
-    with write_whole_folder(folder, _MARK, "a profile", force=force) as part:
+    with write_whole_folder(folder, _MARK, "a profile", force=force, claimed=claimed) as part:
         write_record(part / _MARK, found.profile)
         write_events(part / "events.csv", log, program)
         write_lost(part / "lost.csv", log, program)

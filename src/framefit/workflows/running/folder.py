@@ -27,7 +27,7 @@ from framefit.report.pictures.svg import run_picture
 from framefit.scheduling.instructions import instructions
 from framefit.workflows.plan import Plan
 
-__all__ = ["RunResult", "check_place", "free_folder", "left_out", "write_folder"]
+__all__ = ["RunResult", "check_place", "folder_stem", "free_folder", "left_out", "write_folder"]
 
 Releases = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -120,11 +120,15 @@ def _shown(in_force: Sequence[tuple[int, str]], releases: Releases) -> list[tupl
     return [*last, *(one for one in in_force if one[0] > begin)]
 
 
+def folder_stem(app: Path) -> Path:
+    """``runs/APP``, to be numbered: named after the file, or its folder where it is just called app.toml."""
+    return Path("runs") / (app.stem if app.stem != "app" else app.resolve().parent.name)
+
+
 def free_folder(app: Path) -> Path:
-    """``runs/APP-N``: named after the file, or its folder where it is just called app.toml."""
-    name = app.stem if app.stem != "app" else app.resolve().parent.name
-    number = 1
-    while (folder := Path("runs") / f"{name}-{number}").exists():
+    """``runs/APP-N``, the first N that is free now; which one it gets is decided when it is written."""
+    stem, number = folder_stem(app), 1
+    while (folder := stem.with_name(f"{stem.name}-{number}")).exists():
         number += 1
     return folder
 
@@ -139,10 +143,17 @@ def check_place(folder: Path, *, force: bool) -> None:
 
 
 def write_folder(
-    result: RunResult, planned: Plan, *, seed: int, force: bool, command: str, error: FramefitError | None
+    result: RunResult,
+    planned: Plan,
+    *,
+    seed: int,
+    force: bool,
+    command: str,
+    error: FramefitError | None,
+    claimed: bool = False,
 ) -> None:
-    """The run folder: made beside its place, then renamed."""
-    with write_whole_folder(result.folder, _MARK, _WHAT, force=force) as part:
+    """The run folder: made beside its place, then renamed; ``claimed``: its number was."""
+    with write_whole_folder(result.folder, _MARK, _WHAT, force=force, claimed=claimed) as part:
         info = RunInfo(
             command=command,
             created=datetime.now(UTC).isoformat(timespec="seconds"),

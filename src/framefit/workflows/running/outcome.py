@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import math
 import sys
 from collections.abc import Sequence
@@ -10,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from framefit.core.events import Trace
+from framefit.core.files import claimed_folder
 from framefit.core.frames import FrameTable
 from framefit.core.program import Launches
 from framefit.core.results import Metrics
@@ -26,7 +29,7 @@ from framefit.workflows.plan import Notify, Plan
 from framefit.workflows.profiles.table import planned_expectations
 from framefit.workflows.running.climbing import Climb
 from framefit.workflows.running.faults import fault_notes
-from framefit.workflows.running.folder import RunResult, left_out, write_folder
+from framefit.workflows.running.folder import RunResult, folder_stem, left_out, write_folder
 from framefit.workflows.running.own_profile import with_profile
 from framefit.workflows.running.programs import device_program, host_program, host_trace
 from framefit.workflows.running.sources import Sources
@@ -167,17 +170,32 @@ def saved(
     force: bool,
     failure: FramefitError | None,
     update_table: str | Path | None = None,
+    numbered: bool = False,
     notify: Notify,
 ) -> RunResult:
     """A run with the profile of its trace, its folder written.
 
+    Args:
+        result: without its profile.
+        planned: what was run.
+        seed: that it was run with.
+        force: overwrite the folder.
+        failure: what ended the run; it is raised when all is written.
+        update_table: see :func:`framefit.run`.
+        numbered: the folder gets the first number that is free now: another run may have taken that of the beginning.
+        notify: receives what is being done.
+
     Raises:
         FramefitError: what ended the run.
     """
-    notify("profiling the trace")
-    result = with_profile(result, planned, update_table, notify)
-    notify("writing the run folder")
-    write_folder(result, planned, seed=seed, force=force, command=" ".join(sys.argv), error=failure)
+    with contextlib.ExitStack() as stack:
+        if numbered:
+            result = dataclasses.replace(result, folder=stack.enter_context(claimed_folder(folder_stem(planned.app))))
+        notify("profiling the trace")
+        result = with_profile(result, planned, update_table, notify)
+        notify("writing the run folder")
+        command = " ".join(sys.argv)
+        write_folder(result, planned, seed=seed, force=force, command=command, error=failure, claimed=numbered)
     if failure is not None:
         raise failure
     return result
