@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,10 @@ def test_a_launch_that_hangs(planned: Plan, tmp_path: Path) -> None:
     small = result.metrics.models[0]
     assert 0 < small.missed < 6
     assert small.releases == WINDOWS
+    misses = result.metrics.misses
+    assert len(misses) == small.missed
+    assert {miss.cause for miss in misses} == {"fault"}
+    assert all(re.search(r"chain\[\d\] in window 1\d hung for", miss.detail) for miss in misses)
 
 
 def test_a_unit_that_is_lost(planned: Plan, tmp_path: Path) -> None:

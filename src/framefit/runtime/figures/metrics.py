@@ -256,6 +256,7 @@ def run_metrics(
                 floor_p99_ns=floor.p99,
                 stalled=run.stalled,
                 faults=run.faults.told(),
+                hung=run.faults.hung(),
                 planned_in=lambda window: _planned_in(rungs, run, window),
             )
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from framefit.core.results import Miss
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Timetable, Window
+from framefit.runtime.figures.hangs import Hang, hangs
 from framefit.runtime.records.fates import FAULTY, fated
 from framefit.runtime.records.log import Fate, FrameLog, LaunchLog
 
@@ -74,6 +75,7 @@ def misses(
     floor_p99_ns: int,
     stalled: Mapping[int, int] | None = None,
     faults: Mapping[tuple[int, int], str] | None = None,
+    hung: Collection[tuple[int, int]] = (),
     planned_in: Callable[[int], Window] | None = None,
 ) -> list[Miss]:
     """Every miss of a priority model, explained by what cost it most.
@@ -82,7 +84,8 @@ def misses(
     on earlier priority frames (backlog), or on nothing that ran (late wake-up). A long
     run is blamed on other threads where the processor was given to them (contention),
     else on the model's own duration. Of a model on several units the stage counts that lost most. Where the
-    host kept the machine from running in that window, that is the cause: its clock went on.
+    host kept the machine from running in that window, that is the cause: its clock went on. A launch of another
+    frame that hung is named (fault) by those that waited for it, found no place meanwhile, or read its model.
 
     Args:
         timetable: what was planned.
@@ -91,6 +94,7 @@ def misses(
         floor_p99_ns: how late the idle machine wakes up.
         stalled: window -> time that the host took, where it is known.
         faults: number of a model and its frame -> what went wrong.
+        hung: numbers of models and their frames of which a launch hung.
         planned_in: what was planned for a window of the run; default: the timetable's windows, which repeat.
     """
     rows = frames.rows()
@@ -103,10 +107,11 @@ def misses(
     looking = _Looking(
         timetable, launches.finished(), floor_p99_ns, planned_in or (lambda window: windows[window % len(windows)])
     )
+    looking.know(hangs(timetable, launches, hung, looking.least_late_ns), rows)
     # Frames that were consumed together count from the newest one's release.
     together = {(row[FrameLog.MODEL], row[FrameLog.FINISHED]): row[FrameLog.RELEASED] for row in missed}
     found = []
-    for model, frame, fate, _, started, finished, window in missed:
+    for model, frame, fate, released, started, finished, window in missed:
         cause: Cause
         if fate == Fate.RUN_ENDED:
             cause, detail = "run ended", "unfinished at the end of the run"
@@ -114,20 +119,28 @@ def misses(
             cause, detail = "fault", (faults or {}).get((model, frame)) or fated(Fate(fate))[1].removeprefix("fault: ")
         elif fate == Fate.NOT_GIVEN:
             cause, detail = "stream", fated(Fate.NOT_GIVEN)[1]
+            if (hang := looking.not_given(model, window)) is not None:
+                cause, detail = "fault", f"{detail}: {hang.told()}"
         elif fate in (Fate.QUEUE_FULL, Fate.REFUSED):
             cause, detail = "backlog", "earlier frames took longer than their windows"
+            if (hang := looking.no_place(model, released)) is not None:
+                cause, detail = "fault", f"its queue was full: {hang.told()}"
         else:
             stage = looking.worst(model, frame, together[model, finished], window, started, finished)
             cause, detail = looking.why(stage)
             taken = (stalled or {}).get(window, 0)
-            if 2 * taken > max(stage.late_ns, stage.excess_ns) > 0 and cause != "backlog":
+            if 2 * taken > max(stage.late_ns, stage.excess_ns) > 0 and cause not in ("backlog", "fault"):
                 cause, detail = "host stall", f"the host stopped this machine for {taken / 1e6:.0f} ms; {detail}"
         found.append(Miss(window=window, model=timetable.models[model].name, cause=cause, detail=detail))
     return found
 
 
 class _Looking:
-    """All launches of a run, to find what was in a late frame's way."""
+    """All launches of a run, to find what was in a late frame's way.
+
+    Attributes:
+        least_late_ns: later than that is no idle machine's wake-up.
+    """
 
     def __init__(
         self, timetable: Timetable, launched: _Rows, floor_p99_ns: int, planned_in: Callable[[int], Window]
@@ -137,8 +150,11 @@ class _Looking:
         segments = [(model, segment) for model in timetable.models for segment in model.segments]
         self._labels = [f"{model.name}[{segment.index}]" for model, segment in segments]
         self._quantiles = [segment.duration_ns for _, segment in segments]
-        self._least_late_ns = max(10 * floor_p99_ns, 200_000)
+        self.least_late_ns = max(10 * floor_p99_ns, 200_000)
         self._planned_in = planned_in if timetable.windows else None
+        self._window_ns = timetable.window_ns
+        self._hangs: list[Hang] = []
+        self._given_up: dict[tuple[int, int], Hang] = {}
         self._launched = launched
         blocking = launched
         if timetable.preemptive and len(launched):  # background launches are interrupted: nobody waits for them
@@ -147,6 +163,37 @@ class _Looking:
         units = timetable.program_units
         of_launch = units[blocking[:, LaunchLog.PROGRAM]]
         self._units = {unit: _Unit.of(blocking[of_launch == unit]) for unit in set(units.tolist())}
+
+    def know(self, found: Sequence[Hang], frames: _Rows) -> None:
+        """Launches that hung; ``frames``: all of the run."""
+        self._hangs = [hang for hang in found if hang.blocks]
+        by_frame = {(hang.model, hang.frame): hang for hang in found}
+        if by_frame:
+            for row in frames[frames[:, FrameLog.FATE] == Fate.HUNG].tolist():
+                hang = by_frame.get((row[FrameLog.MODEL], row[FrameLog.FRAME]))
+                if hang is not None:
+                    self._given_up[row[FrameLog.MODEL], row[FrameLog.WINDOW]] = hang
+
+    def no_place(self, model: int, released_ns: int) -> Hang | None:
+        """What hung while a frame could not be taken."""
+        units = {segment.unit for segment in self._models[model].segments}
+        return next(
+            (
+                hang
+                for hang in self._hangs
+                if hang.unit in units and hang.begin_ns < released_ns + self._window_ns and released_ns < hang.until_ns
+            ),
+            None,
+        )
+
+    def not_given(self, model: int, window: int) -> Hang | None:
+        """What hung, so that a model has not got what it reads."""
+        for name in self._models[model].after:
+            giver = next(number for number, other in enumerate(self._models) if other.name == name)
+            found = self._given_up.get((giver, window)) or self.not_given(giver, window)
+            if found is not None:
+                return found
+        return None
 
     def worst(self, model: int, frame: int, released_ns: int, window: int, started: int, finished: int) -> _Stage:
         """The stage of a frame's model that lost most."""
@@ -179,7 +226,7 @@ class _Looking:
     def why(self, stage: _Stage) -> tuple[Cause, str]:
         """What cost a stage most."""
         excess, late = stage.excess_ns, stage.late_ns
-        if late > max(excess, 0) and (excess <= 0 or late > self._least_late_ns):
+        if late > max(excess, 0) and (excess <= 0 or late > self.least_late_ns):
             return self._began_late(stage)
         unit, took = self._units[stage.unit], stage.finished_ns - stage.started_ns
         own = unit.rows[
@@ -194,6 +241,10 @@ class _Looking:
 
     def _began_late(self, stage: _Stage) -> tuple[Cause, str]:
         """By what was running then, and what came before it."""
+        for hang in self._hangs:
+            held_ns = min(hang.until_ns, stage.started_ns) - max(stage.due_ns, hang.begin_ns)
+            if hang.unit == stage.unit and 2 * held_ns > stage.late_ns:
+                return "fault", hang.told(stage.due_ns)
         due, unit = stage.due_ns, self._units[stage.unit]
         rows, starts, ends = unit.rows, unit.starts, unit.ends
         before = rows[np.searchsorted(starts, due) : np.searchsorted(ends, stage.started_ns, "right")]

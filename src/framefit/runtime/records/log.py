@@ -228,6 +228,11 @@ class FaultLog(_Table):
             found.setdefault(model, []).append(frame)
         return found
 
+    def hung(self) -> set[tuple[int, int]]:
+        """Models and frames of which a launch hung."""
+        rows = self.snapshot()
+        return {(model, frame) for model, frame in rows[rows[:, self.FAULT] == FaultCause.HANG][:, :2].tolist()}
+
     def told(self) -> dict[tuple[int, int], str]:
         """Model and frame -> the text of what went wrong last."""
         rows = self.snapshot().tolist()
