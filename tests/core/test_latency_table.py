@@ -163,6 +163,21 @@ def test_old_files_stay_readable(tmp_path: Path) -> None:
     assert read.correction.error_ratio == 0
 
 
+def test_a_ratio_of_what_exceeds_the_cache_is_read_and_not_kept(tmp_path: Path) -> None:
+    """Tables of earlier versions have it in their correction; all else of that stays, and it is written no more."""
+    path, again = tmp_path / "old.table.json", tmp_path / "new.table.json"
+    path.write_text(
+        '{"schema_version": 1, "target": "cpu", "fingerprint": {}, "entries": [], '
+        '"correction": {"scale": 1.5, "beyond_ratio": 0.54, "cache_bytes": 2097152}}'
+    )
+    correction = read_table(path).correction
+    assert correction is not None
+    assert correction == Correction(scale=1.5, cache_bytes=2097152)
+    write_record(again, read_table(path))
+    assert "beyond_ratio" not in again.read_text()
+    assert read_table(again) == read_table(path)
+
+
 def test_one_entry_a_configuration(tmp_path: Path) -> None:
     """A file with two entries of one configuration is refused: nobody knows which one counts."""
     write_record(tmp_path / "twice.table.json", table(entry(1), entry(2, unit="cpu2"), entry(3)))

@@ -15,7 +15,7 @@ from framefit.core.target import resolve_target
 from framefit.errors import InputError
 from framefit.latency.audit import audit
 from framefit.latency.estimate import Estimator
-from framefit.latency.terms import Terms, terms_of
+from framefit.latency.terms import CLASSES, Terms, terms_of
 
 VPU = resolve_target("vpu")
 AUDITED = [fused(random_network(seed)) for seed in range(100, 110)]
@@ -84,6 +84,30 @@ def test_one_strange_network_does_not_decide() -> None:
     asked, _, _ = errors(msgspec.structs.replace(TABLE, correction=found.correction), lambda plain, _: 1.2 * plain)
     assert asked < 0.06
     assert abs(found.networks[0].left_out_ns / found.networks[0].measured_ns - 1) > 0.5
+
+
+def test_what_few_large_networks_take_is_not_multiplied_onto_larger_ones() -> None:
+    """Two that exceed the cache and take half as much again leave the sum of others that exceed it about as it is."""
+
+    def as_it_runs(model: Model) -> Model:
+        lowered = model.grouped([])
+        lowered.lowered = True
+        return lowered
+
+    def size(model: Model) -> int:
+        return terms_of(model).working_bytes
+
+    by_size = sorted(AUDITED, key=size)
+    cache_bytes = size(by_size[-3])
+    assert size(by_size[-2]) > cache_bytes
+    told = measured(AUDITED, lambda plain, terms: plain * (1.5 if terms.working_bytes > cache_bytes else 1.0))
+    found = audit([(as_it_runs(model), ns) for model, ns in told], TABLE, UNIT)
+    assert set(found.terms) <= {*CLASSES, "boundary_ns", "launch_ns"}
+    estimator = Estimator(msgspec.structs.replace(TABLE, correction=found.correction), UNIT)
+    larger = [model for model in ASKED if size(model) > cache_bytes]
+    assert larger
+    for one in map(estimator.estimate, larger):
+        assert one.total_ns == pytest.approx(one.plain_sum_ns, rel=0.15)
 
 
 def test_the_overhead_is_taken_off_first() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from framefit.core.files import Record
 
 __all__ = ["AdditivityAudit", "AuditedNetwork", "Correction"]
@@ -12,10 +14,11 @@ class Correction(Record, kw_only=True):
 
     A network takes ``scale`` x sum of its layers + ``launch_ns`` + ``boundary_ns`` x boundaries
     + ``layout_ns_per_byte`` x bytes that stay in one layout + ``cold_ns_per_byte`` x weights, the
-    last in networks of more than ``cache_bytes``, which also take ``beyond_ratio`` x the sum of their layers.
-    For each class of layers ``class_ratios`` x their sum is added.
+    last in networks of more than ``cache_bytes``. For each class of layers ``class_ratios`` x their sum is added.
 
     Attributes:
+        beyond_ratio: of tables of earlier versions, which multiplied it onto the sum of every larger network,
+            though one audited network told it; it is read, and neither kept nor applied.
         error_ratio: standard deviation of the relative error of networks that were left out of the fit.
         networks: how many were audited; 0: none.
     """
@@ -25,11 +28,15 @@ class Correction(Record, kw_only=True):
     launch_ns: float = 0.0
     layout_ns_per_byte: float = 0.0
     cold_ns_per_byte: float = 0.0
-    beyond_ratio: float = 0.0
+    beyond_ratio: float | msgspec.UnsetType = msgspec.UNSET
     class_ratios: dict[str, float] = {}
     cache_bytes: int = 0
     error_ratio: float = 0.0
     networks: int = 0
+
+    def __post_init__(self) -> None:
+        if self.beyond_ratio is not msgspec.UNSET:
+            msgspec.structs.force_setattr(self, "beyond_ratio", msgspec.UNSET)
 
 
 class AuditedNetwork(Record, kw_only=True):

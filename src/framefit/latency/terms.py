@@ -126,13 +126,13 @@ def correction_ns(
     """
     if correction is None:
         return 0.0
-    beyond = terms.working_bytes > correction.cache_bytes
+    cold_bytes = terms.weight_bytes * (terms.working_bytes > correction.cache_bytes)
     return float(
-        (correction.scale - 1 + correction.beyond_ratio * beyond) * np.asarray(plain_ns, np.float64)
+        (correction.scale - 1) * np.asarray(plain_ns, np.float64)
         + correction.launch_ns
         + correction.boundary_ns * terms.boundaries
         + correction.layout_ns_per_byte * terms.layout_bytes
-        + correction.cold_ns_per_byte * terms.weight_bytes * beyond
+        + correction.cold_ns_per_byte * cold_bytes
         + math.fsum(ratio * (by_class or {}).get(name, 0.0) for name, ratio in correction.class_ratios.items())
     )
 

@@ -16,7 +16,6 @@ _TERMS = {
     "boundary_ns": "a constant a boundary",
     "layout_ns_per_byte": "bytes that stay in one layout",
     "cold_ns_per_byte": "weights that the cache does not hold",
-    "beyond_ratio": "networks that the cache does not hold",
 }
 
 
@@ -46,8 +45,6 @@ def correction_sentence(correction: Correction) -> str:
         )
         if ns
     ]
-    if correction.beyond_ratio:
-        parts.append(f"{format_ratio(correction.beyond_ratio)} of it above {correction.cache_bytes >> 10} KiB")
     return (
         f"correction: {', '.join(parts)}, from {correction.networks} networks; those that were left out differ by "
         f"{format_ratio(correction.error_ratio)} (standard deviation)"
