@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import subprocess
 import sys
 import threading
@@ -208,6 +210,58 @@ def test_callers_arithmetic_stays_as_it_was() -> None:
     """In a process of its own, numbers near zero count as before once a segment was compiled and run."""
     done = subprocess.run([sys.executable, "-c", _ARITHMETIC], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.returncode) == ("True", 0), done.stderr
+
+
+_FIRST_SESSION = """
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from devices.conformance import arrays_for
+from framefit.core.model import GraphBuilder
+from framefit.devices import host
+from framefit.devices.ort import OrtDevice
+from framefit.devices.predict import predictor
+
+tiny = np.full((1, 64), 1e-40, np.float32)
+
+def flushed():
+    return not (tiny * np.float32(1)).any()
+
+builder = GraphBuilder("halved")
+builder.output(builder.op("Mul", builder.input("x", (1, 64)), builder.constant(np.float32(0.5))), "y")
+model = builder.build()
+before = flushed()
+with host.flushed_denormals():
+    found = [flushed()]
+    if sys.argv[2] == "predictor":
+        predict = predictor(model)
+        found += [flushed(), not predict(tiny).any(), flushed()]
+    else:
+        device = OrtDevice(cache=Path(sys.argv[1]))
+        if sys.argv[2] == "lowered":
+            model = device.lowered(model)
+        arrays = arrays_for(model)
+        arrays["x"][...] = tiny
+        binding = device.compile(model, device.target.units[0].name, "net").bind(arrays)
+        found.append(flushed())
+        device.submit(binding)
+        found += [not binding.output("y").any(), flushed()]
+print(before, *found, flushed())
+"""
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or sys.platform != "linux", reason="denormals are flushed on x86-64 Linux"
+)
+@pytest.mark.parametrize("how", ["compiled", "lowered", "predictor"])
+def test_denormals_stay_flushed_when_a_process_makes_its_first_session(how: str, tmp_path: Path) -> None:
+    """They are zero before, between and after compiling and launching, and count again behind the context."""
+    command = [sys.executable, "-c", _FIRST_SESSION, str(tmp_path), how]
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
+    assert done.stdout.split() == ["False", *["True"] * 4, "False"], done.stderr
 
 
 def test_a_cache_that_cannot_be_written_keeps_nothing_from_running(tmp_path: Path) -> None:

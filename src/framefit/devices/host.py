@@ -35,6 +35,7 @@ __all__ = [
     "flushed_denormals",
     "host_stalls",
     "isolated_cores",
+    "kept_denormals",
     "pinned",
     "realtime_priority_permitted",
     "text_of",
@@ -59,7 +60,8 @@ _SIMD = (
 )
 _HYPERVISORS = ("qemu", "kvm", "vmware", "virtualbox", "xen", "firecracker", "virtual machine", "amazon ec2", "google")
 _STAT_CELLS = 13  # of /proc/PID/stat behind the name, up to the time spent in the system (proc(5))
-_FLUSH_TO_ZERO, _DENORMALS_ARE_ZERO = 1 << 15, 1 << 6  # bits of MXCSR
+_MXCSR = 7  # word of fenv_t
+_FLUSHED = 1 << 15 | 1 << 6  # its bits: flush to zero, denormals are zero
 
 # Affinities that pinned() narrowed and will restore: those cores are still ours.
 _set_aside: list[frozenset[int]] = []
@@ -335,26 +337,63 @@ def host_stalls(core: int, root: Path = ROOT) -> Callable[[], int] | None:
     return read
 
 
+_Environment = ctypes.Array[ctypes.c_uint32]
+
+
+@functools.cache
+def _libm() -> ctypes.CDLL | None:
+    """What reads and sets a thread's floating-point environment; ``None``: not x86-64 and glibc."""
+    if platform.machine() not in ("x86_64", "AMD64") or not sys.platform.startswith("linux"):
+        return None
+    return ctypes.CDLL("libm.so.6")
+
+
+def _environment(libm: ctypes.CDLL) -> _Environment:
+    """The calling thread's fenv_t: 28 bytes of x87 state, then MXCSR."""
+    found = (ctypes.c_uint32 * 8)()
+    libm.fegetenv(found)
+    return found
+
+
 @contextlib.contextmanager
 def flushed_denormals() -> Iterator[None]:
     """Let the calling thread, and threads that it starts, take denormal numbers as zero (x86-64, glibc).
 
     Denormals cost up to 100 times as long. ONNX Runtime's own option sets this once a
-    process, on whatever thread made the first session, and never takes it back.
+    process, on whatever thread made the first session, and never takes it back. Where that option is off it
+    takes it away likewise: sessions are made within :func:`kept_denormals`.
     """
-    if platform.machine() not in ("x86_64", "AMD64") or not sys.platform.startswith("linux"):
+    libm = _libm()
+    if libm is None:
         yield
         return
-    libm = ctypes.CDLL("libm.so.6")
-    before = (ctypes.c_uint32 * 8)()  # fenv_t: 28 bytes of x87 state, then MXCSR
-    libm.fegetenv(before)
-    during = (ctypes.c_uint32 * 8)(*before)
-    during[7] |= _FLUSH_TO_ZERO | _DENORMALS_ARE_ZERO
+    before, during = _environment(libm), _environment(libm)
+    during[_MXCSR] |= _FLUSHED
     libm.fesetenv(during)
     try:
         yield
     finally:
         libm.fesetenv(before)
+
+
+@contextlib.contextmanager
+def kept_denormals() -> Iterator[None]:
+    """Take denormals on the calling thread at the end as at the beginning, whatever a library does in between.
+
+    The first session of ONNX Runtime in a process has the thread that makes it take them as they are.
+    """
+    libm = _libm()
+    if libm is None:
+        yield
+        return
+    before = _environment(libm)[_MXCSR] & _FLUSHED
+    try:
+        yield
+    finally:
+        after = _environment(libm)
+        if after[_MXCSR] & _FLUSHED != before:
+            after[_MXCSR] = after[_MXCSR] & ~_FLUSHED | before
+            libm.fesetenv(after)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from framefit.core.program import Operation
 from framefit.core.target import Target, Unit, cpu_target
 from framefit.devices.clock import Clock, RealClock
 from framefit.devices.device import Array, Binding, Completion, Handle, Tensors, fitting, random_inputs
-from framefit.devices.host import default_core, fingerprint
+from framefit.devices.host import default_core, fingerprint, kept_denormals
 from framefit.devices.recorder import EventRecorder
 from framefit.errors import DeviceError, HangError, InputError
 
@@ -311,7 +311,8 @@ class OrtDevice:
         import onnxruntime
 
         try:
-            return onnxruntime.InferenceSession(source, options, providers=self._providers)
+            with kept_denormals():
+                return onnxruntime.InferenceSession(source, options, providers=self._providers)
         except Exception as error:  # ONNX Runtime's errors have no common class
             message = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise DeviceError(

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.model import Model, free_batch
+from framefit.devices.host import kept_denormals
 from framefit.errors import DeviceError, UnsupportedError
 
 __all__ = ["predictor"]
@@ -33,7 +34,8 @@ def predictor(model: Model) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[A
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # failures are raised; the runtime need not print them too
     try:
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        with kept_denormals():
+            session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors have no common class
         raise DeviceError(f"ONNX Runtime cannot compile it: {error}", where=model.name) from error
     output = model.outputs[0].name
