@@ -14,6 +14,7 @@ from framefit.core.files import check_folder, from_data, read_record, write_reco
 from framefit.core.model import Model
 from framefit.core.sparsity import Pattern, RewardKind, SparsifySettings, SparsityResult
 from framefit.errors import InputError
+from framefit.report.files.sparsity_files import write_report
 from framefit.sparsity.ledger import Ledger
 from framefit.workflows.sparsifying.deploy import check_targets
 from framefit.workflows.sparsifying.feedback import fed_back
@@ -158,9 +159,10 @@ def sparsify(
         shutil.rmtree(folder, ignore_errors=True)
     write_record(folder / _MARK, settings, force=True)
     rounds = Rounds(subject, settings, folder, ledger, say, compare=compare)
-    if feedback is not None:
-        return Sparsified(folder, fed_back(rounds, feedback, deploy_to or (settings.target,), override))
-    return Sparsified(folder, rounds.finish(deploy_to or (settings.target,), override))
+    targets = deploy_to or (settings.target,)
+    result = rounds.finish(targets, override) if feedback is None else fed_back(rounds, feedback, targets, override)
+    write_report(folder, result)
+    return Sparsified(folder, result)
 
 
 def _folder(resume: str | Path | None, output: str | Path | None, model: Any) -> Path:

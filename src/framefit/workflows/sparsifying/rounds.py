@@ -22,7 +22,6 @@ from framefit.core.sparsity import (
     SparsityResult,
     Threshold,
 )
-from framefit.report.files.sparsity_files import write_report
 from framefit.sparsity.allocation import tightened
 from framefit.sparsity.evaluation import quick
 from framefit.sparsity.gates import (
@@ -195,7 +194,6 @@ class Rounds:
             self.say("compiling for its targets")
             registered = deployment(self.subject, result, path, zeros, targets)
             write_record(self.folder / "deploy.json", registered, force=True)
-        write_report(self.folder, result)
         write_record(self.folder / "result.json", result, force=True)
 
     def _rounds(self, dense: Accuracy, override: Override | None) -> list[_Round]:

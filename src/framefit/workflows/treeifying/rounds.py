@@ -23,7 +23,6 @@ from framefit.core.treeified import (
 )
 from framefit.core.trees import Forest
 from framefit.errors import InfeasibleError
-from framefit.report.files.treeify_files import write_report
 from framefit.training.data import Examples
 from framefit.training.evaluate import evaluate
 from framefit.trees.exporting import with_trees
@@ -196,7 +195,6 @@ class Rounds:
             chosen=chosen,
             notes=(*self._notes, f"{_FIGURES} {_whose(self.settings.target)}"),
         )
-        write_report(self.folder, result)
         write_record(self.folder / "result.json", result, force=True)
         shutil.rmtree(self._work, ignore_errors=True)
         return result, hybrid, None if hybrid is None else forest
