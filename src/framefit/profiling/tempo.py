@@ -16,7 +16,11 @@ __all__ = ["steadied", "tempo_step_of", "window_tempo"]
 Floats = npt.NDArray[np.float64]
 
 _MAD = 1.4826  # of the median absolute deviation to the standard deviation of a normal variable
-_APART = 16  # launches: a distance over which a change of speed shows
+_FAR = 3.0  # standard deviations: an error beyond it counts as one of it
+_FEWEST = 4  # pairs of neighbours that tell something: of fewer no step is estimated
+_UNSEEN = 1e-6  # step where none is estimated
+_VAGUE = 1e4  # variance of the first launch's speed over that of what a launch says
+_STEPS = 10.0 ** np.arange(-5.0, 3.1, 0.25)  # that are tried, over the median of the variances
 
 
 @njit(cache=True, nogil=True)
@@ -54,28 +58,49 @@ def steadied(
     return smooth, spread
 
 
-def tempo_step_of(ratio: Floats, var: Floats) -> float:
-    """Variance of the speed's change from launch to launch, beyond what its measurement adds.
+@njit(cache=True, nogil=True)
+def _missed(ratio: Any, var: Any, step: Any, before: Any, before_var: Any) -> Any:
+    """By how much each launch is missed by the speed that the others tell for it, squared, over its variance."""
+    smooth, spread = _walk(ratio, var, step, before, before_var)
+    missed = np.empty(len(ratio))
+    count, told = 0, 0.0
+    for at in range(len(ratio) - 1, -1, -1):
+        if at == len(ratio) - 1:
+            told = spread[at]
+        else:
+            gain = spread[at] / (spread[at] + step)
+            told = spread[at] + gain * gain * (told - spread[at] - step)
+        if np.isfinite(var[at]):
+            left = max(1 - told / var[at], 1e-9)  # how little of its own it tells by itself
+            missed[count] = ((ratio[at] - smooth[at]) / left) ** 2 / var[at]
+            count += 1
+    return missed[:count]
 
-    What measurement adds does not grow with the distance of two launches, what the speed does, does. Where
-    the variances that are given claim far more change than there is over a distance, they are too small
-    (launches of few operations, whose own variation passes for a speed), and the distance decides.
+
+def tempo_step_of(ratio: Floats, var: Floats) -> float:
+    """Variance of the speed's change from launch to launch, on the scale of the variances that are given.
+
+    The step with which the other launches tell best what each one says (cross-validation by leaving one out, Stone,
+    1974, "Cross-Validatory Choice and Assessment of Statistical Predictions"). So how much the variances claim does
+    not matter, only how they compare: they may be too large (while operations were judged at one speed, theirs
+    contain its change) or too small (launches of few operations, whose own variation passes for a speed). As the
+    smoothing depends on nothing but the step over the variances, a step on their scale is the one that is needed.
+
+    Args:
+        ratio: what each launch says.
+        var: variance of that, up to a common factor; inf: nothing.
     """
     sure = np.isfinite(var)
+    if (sure[1:] & sure[:-1]).sum() < _FEWEST:
+        return _UNSEEN
+    around, usual = float(np.median(ratio[sure])), float(np.median(var[sure]))
 
-    def spread(distance: int) -> float:
-        change = (ratio[distance:] - ratio[:-distance])[sure[distance:] & sure[:-distance]]
-        if len(change) < 4:
-            return np.inf
-        return (_MAD * float(np.median(np.abs(change - np.median(change))))) ** 2
+    def worth(step: float) -> float:
+        missed = _missed(ratio, var, step, around, _VAGUE * usual)
+        most = (_FAR * _MAD) ** 2 * float(np.median(missed))  # a launch that stalled is no speed
+        return float(np.minimum(missed, most).mean())
 
-    pairs = sure[1:] & sure[:-1]
-    if pairs.sum() < 4:
-        return 1e-6
-    near, far = spread(1), spread(_APART)
-    step = near - float(np.median((var[1:] + var[:-1])[pairs]))
-    growth = (far - near) / (_APART - 1)
-    return float(max(growth if growth < step / 4 else step, 1e-8))
+    return max(min(map(float, usual * _STEPS), key=worth), 1e-8)
 
 
 def window_tempo(
