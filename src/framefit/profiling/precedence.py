@@ -69,6 +69,7 @@ class Precedence(NamedTuple):
             ]
             placed, left_out = _ordered(before[low:high], wants)
             order[low:high] = placed
+            _reduce(before[low:high], wants, placed, core[low:high])
             dropped += left_out
             needs.extend(sorted(want) for want in wants)
         counts = [len(want) for want in needs]
@@ -115,6 +116,30 @@ def _ordered(before: Ints, wants: list[set[int]]) -> tuple[list[int], int]:
             if not left[heir] and heir in stuck:
                 heapq.heappush(free, heir)
     return placed, dropped
+
+
+def _reduce(before: Ints, wants: list[set[int]], placed: list[int], core: Ints) -> None:
+    """Take out, in place, what another predecessor has waited for: it says nothing more.
+
+    Nor may it be asked twice: the maximum of two variables that are one would lie 0.56 deviations above it, for
+    normal variables are taken as independent.
+
+    Args:
+        before: of one program's operations; see :class:`Precedence`.
+        wants: what each waits for beside that.
+        placed: an order in which each comes after what it waits for.
+        core: of each operation; those of one core wait for each other, so the latest one stands for all.
+    """
+    reached = np.full(before.shape, NOT_BOUND, np.int64)  # of each core, the latest that has ended before it starts
+    for op in placed:
+        bound = before[op]
+        named = {int(one) for one in bound if one >= 0} | wants[op]
+        behind = reached[sorted(named)].max(axis=0, initial=NOT_BOUND)
+        wants[op] = {one for one in wants[op] if one > behind[core[one]] and one != bound[core[one]]}
+        reached[op] = np.maximum(behind, bound)
+        for one in wants[op]:
+            reached[op, core[one]] = max(reached[op, core[one]], one)
+        bound[bound <= behind] = NOT_BOUND
 
 
 @njit(cache=True, nogil=True)
