@@ -2,6 +2,7 @@
 
     FramefitError                  exit code
     ├── InputError                 2   a file, key, argument or model that cannot be used
+    │   ├── DivergedError          2   a training ended in numbers that are none
     │   ├── UnsupportedError       2   valid, but not built yet
     │   └── MissingExtraError      2   needs an optional dependency
     ├── InfeasibleError            1   a valid question with a negative answer
@@ -18,6 +19,7 @@ from pathlib import Path
 
 __all__ = [
     "DeviceError",
+    "DivergedError",
     "FramefitError",
     "HangError",
     "InfeasibleError",
@@ -56,6 +58,10 @@ class InputError(FramefitError):
     """A file, key, argument or model that cannot be used as it is."""
 
     exit_code = 2
+
+
+class DivergedError(InputError):
+    """A training whose loss or weights became infinite or no number; the network has the weights from before."""
 
 
 class UnsupportedError(InputError):

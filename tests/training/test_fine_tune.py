@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framefit.core.model import GraphBuilder, Model, listing
-from framefit.errors import InputError
+from framefit.errors import DivergedError, InputError
 from framefit.training.data import Dataset, Examples
 from framefit.training.evaluate import evaluate
 from framefit.training.fine_tune import fine_tune
@@ -22,6 +22,7 @@ from framefit.training.network import Network, load_state, state, to_model, to_t
 from framefit.training.recipe import Progress, Recipe, one_cycle
 
 QUICK = Recipe(epochs=6, batch=16, rate=0.1, pad=0, flip=False, bf16=False)
+RUINOUS = 100.0  # a rate that the plain network diverges at
 
 
 def reader(*, dropout: bool = False) -> Model:
@@ -184,6 +185,47 @@ def test_a_loss_that_is_no_number_is_told(stripes: Dataset) -> None:
     with pytest.raises(InputError, match="loss is") as error:
         fine_tune(to_torch(reader()), stripes.train, msgspec.structs.replace(QUICK, rate=1e30))
     assert "learning rate" in str(error.value.remedy)
+
+
+def plain() -> Model:
+    """The reader without batch norm, as most exported files are: a high rate makes it diverge."""
+    b = GraphBuilder("plain", 2)
+    x = b.conv(b.input("image", (1, 1, 8, 8)), 4, activation="Relu")
+    b.output(b.dense(b.op("Flatten", b.conv(x, 4, activation="Relu")), 3), "logits")
+    return b.build()
+
+
+def test_weights_from_before_a_divergence_are_kept(stripes: Dataset) -> None:
+    """A network whose training diverges at every rate ends as it came, in evaluation mode."""
+    network = to_torch(plain())
+    with pytest.raises(DivergedError):
+        fine_tune(network, stripes.train, msgspec.structs.replace(QUICK, rate=1e30), tries=3)
+    assert same(network, to_torch(plain()))
+    assert not network.training
+
+
+def test_weights_that_only_the_last_step_ruins_are_told(stripes: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step behind which no loss is computed any more does not hand on weights that are no numbers."""
+    network = to_torch(plain())
+    monkeypatch.setattr("framefit.training.fine_tune.one_cycle", lambda *_: float("inf"))
+    with pytest.raises(DivergedError, match="after the last step"):
+        fine_tune(network, stripes.train, msgspec.structs.replace(QUICK, steps=1))
+    assert same(network, to_torch(plain()))
+
+
+def test_a_lower_rate_is_tried(stripes: Dataset, tmp_path: Path) -> None:
+    """What diverges is trained anew at a quarter of the rate, as if that had been asked for; also from checkpoints."""
+    recipe = msgspec.structs.replace(QUICK, rate=RUINOUS)
+    with pytest.raises(DivergedError):
+        fine_tune(to_torch(plain()), stripes.train, recipe)
+    network, expected = to_torch(plain()), to_torch(plain())
+    done = fine_tune(network, stripes.train, recipe, tries=3, checkpoint=tmp_path / "training.npz")
+    assert done.rate in {RUINOUS / 4, RUINOUS / 16}
+    fine_tune(expected, stripes.train, msgspec.structs.replace(recipe, rate=done.rate))
+    assert same(network, expected)
+    again = to_torch(plain())
+    assert fine_tune(again, stripes.train, recipe, tries=3, checkpoint=tmp_path / "training.npz").rate == done.rate
+    assert same(again, expected)
 
 
 @pytest.mark.parametrize(

@@ -395,3 +395,28 @@ def test_settings_are_kept_with_their_folder(place: Path, result: SparsityResult
     settings = read_record(place / "first" / "sparsify.json", SparsifySettings)
     assert settings.cycles_ratio == result.target_cycles_ratio == 0.6
     assert settings.evaluations == 6
+
+
+def test_a_pruned_model_is_kept_where_fine_tuning_diverges(place: Path) -> None:
+    """A rate at which the loss is no number, at a quarter and a sixteenth too, costs the fine-tuning, not the model."""
+    found = made(place, "diverged", rate=1e30)
+    row = chosen(found)
+    assert row.finetune_epochs == 0
+    assert row.top1 == row.top1_before_finetune == pytest.approx(top1_in_onnx_runtime(place, place / "diverged"))
+    assert row.cycles_ratio <= 0.6
+    (reason,) = [reason for reason in found.reasons if "diverged" in reason]
+    assert "1e+30, 2.5e+29, 6.25e+28" in reason
+    resumed = sparsify(resume=place / "diverged").result
+    assert resumed.reasons == found.reasons
+
+
+def test_a_lower_rate_after_a_divergence_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a quarter of the rate does not diverge the model is fine-tuned with that, and the reasons say so."""
+
+    def one_cycle(ratio: float, peak: float, rising_ratio: float) -> float:
+        return 1e30 if peak == 0.02 else 0.2 * rising_ratio * ratio * peak
+
+    monkeypatch.setattr("framefit.training.fine_tune.one_cycle", one_cycle)
+    found = made(place, "repeated")
+    assert chosen(found).finetune_epochs == 1
+    assert "fine-tuning diverged at a rate of 0.02, and was done at 0.005" in found.reasons

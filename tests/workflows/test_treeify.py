@@ -339,3 +339,29 @@ def test_folders_are_not_overwritten(network: Model, data: Path, tmp_path: Path)
             treeify(network, data, output=tmp_path / "there", force=force)
     with pytest.raises(InputError, match="is not a folder of framefit treeify"):
         treeify(resume=tmp_path / "there")
+
+
+@pytest.mark.parametrize("train", ["network", "hybrid"])
+def test_trees_are_kept_where_training_diverges(
+    network: Model, data: Path, tmp_path: Path, train: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss that is no number, at lower rates too, costs the training of whatever sort, not the trees."""
+    if train == "hybrid":
+        monkeypatch.setattr("framefit.workflows.treeifying.tuning._TRAINING_RATE", 1e30)
+    done = treeify(
+        network,
+        data,
+        first=1,
+        layers=2,
+        trees=8,
+        examples=200,
+        max_drop=0.7,
+        rate=1e30,
+        train=train,
+        train_epochs=1 if train == "hybrid" else 0,
+        finetune_batches=10,
+        output=tmp_path / "out",
+    )
+    assert done.result.chosen is not None
+    assert done.result.chosen.top1 == done.result.chosen.top1_before_finetune
+    assert any("diverged" in note for note in done.result.notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import signal
 import threading
@@ -12,10 +13,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.errors import InputError
+from framefit.errors import DivergedError, InputError
 from framefit.training.augmentation import augmented
 from framefit.training.checkpoint import Checkpoint, fingerprint, read_checkpoint, write_checkpoint
 from framefit.training.data import Examples
@@ -23,12 +25,19 @@ from framefit.training.extra import torch
 from framefit.training.network import Network, load_state, state
 from framefit.training.recipe import Progress, Recipe, Tuned, one_cycle
 
-__all__ = ["fine_tune"]
+__all__ = ["TRIES", "fine_tune", "rates"]
+
+_log = logging.getLogger(__name__)
 
 Masks = Mapping[str, npt.NDArray[Any]]
 Tensor = Any  # torch.Tensor
 
+TRIES = 3
+"""Trainings at most where what is trained must not be lost: at the recipe's rate, a quarter of it, a sixteenth."""
+
 _REPORTS_NS = 500_000_000  # between two reports of progress
+_REMEDY = "lower the learning rate, or check the data's normalisation"
+_LOWER = 4  # times: a rate that follows on one that a training diverged at
 
 
 def fine_tune(
@@ -40,6 +49,7 @@ def fine_tune(
     teacher: Any = None,
     progress: Callable[[Progress], None] | None = None,
     checkpoint: str | Path | None = None,
+    tries: int = 1,
 ) -> Tuned:
     """Train a network in place.
 
@@ -55,10 +65,14 @@ def fine_tune(
             any module that returns logits; it stays as it is.
         progress: is told about twice a second, and at the end of each epoch.
         checkpoint: an ``.npz`` that is written at the end of each epoch and when the training is
-            interrupted; where it exists the training goes on from it.
+            interrupted; where it exists the training goes on from it. Trainings after the first have files of
+            their own beside it.
+        tries: trainings at most. One that diverges is begun anew from the weights that the network came with, at
+            a quarter of the rate.
 
     Raises:
-        InputError: masks or examples that do not fit, a checkpoint of another training, a loss that is no number.
+        DivergedError: the last of them diverged, too; the network is as it came.
+        InputError: masks or examples that do not fit, a checkpoint of another training.
         KeyboardInterrupt: interrupted; the step was ended and the checkpoint written.
     """
     if len(examples) < 2:
@@ -72,15 +86,32 @@ def fine_tune(
         )
     if recipe.distill_ratio and teacher is None:
         raise InputError("distillation without a teacher", where="distill_ratio", remedy="give the dense network")
-    run = _Run(network, examples, recipe, _kept(network, masks or {}), teacher)
-    path = None if checkpoint is None else Path(checkpoint)
-    if path is not None:
-        run.mark = fingerprint(state(network), recipe, masks or {}, len(examples))
-        if path.exists():
-            run.resume(read_checkpoint(path, run.mark))
-    with _interruptible() as interrupted:
-        run.train(progress, path, interrupted)
-    return Tuned(steps=run.step, epochs=run.step / run.in_epoch, seconds=run.seconds, losses=tuple(run.losses))
+    before, kept, first = state(network), _kept(network, masks or {}), None if checkpoint is None else Path(checkpoint)
+    for number, rate in enumerate(rates(recipe, tries)):
+        tried = msgspec.structs.replace(recipe, rate=rate)
+        path = first if first is None or not number else first.with_stem(f"{first.stem}-{number}")
+        run = _Run(network, examples, tried, kept, teacher)
+        if path is not None:
+            run.mark = fingerprint(state(network), tried, masks or {}, len(examples))
+            if path.exists():
+                run.resume(read_checkpoint(path, run.mark))
+        try:
+            with _interruptible() as interrupted:
+                run.train(progress, path, interrupted)
+            break
+        except DivergedError as error:
+            load_state(network, before)
+            network.eval()
+            if number + 1 == tries:
+                raise
+            _log.info("training at a rate of %g: %s; begun anew at a lower one", rate, error)
+    losses = tuple(run.losses)
+    return Tuned(steps=run.step, epochs=run.step / run.in_epoch, seconds=run.seconds, losses=losses, rate=rate)
+
+
+def rates(recipe: Recipe, tries: int = TRIES) -> tuple[float, ...]:
+    """Learning rates that are tried one after the other, each where a training diverged at those before."""
+    return tuple(recipe.rate / _LOWER**number for number in range(tries))
 
 
 class _Run:
@@ -152,6 +183,8 @@ class _Run:
                 if stopped:
                     raise KeyboardInterrupt
         self.network.eval()
+        if not all(np.isfinite(array).all() for array in state(self.network).values()):
+            raise DivergedError("weights are no finite numbers after the last step", where="training", remedy=_REMEDY)
 
     def resume(self, found: Checkpoint) -> None:
         """Go on from there."""
@@ -184,11 +217,7 @@ class _Run:
         loss.backward()
         told = float(loss.detach())
         if not math.isfinite(told):
-            raise InputError(
-                f"the loss is {told} at step {self.step}",
-                where="training",
-                remedy="lower the learning rate, or check the data's normalisation",
-            )
+            raise DivergedError(f"the loss is {told} at step {self.step}", where="training", remedy=_REMEDY)
         self.optimiser.step()
         self._mask()
         self.step += 1

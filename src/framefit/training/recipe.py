@@ -91,12 +91,14 @@ class Tuned(Record, kw_only=True):
         epochs: passes through the data done.
         seconds: of wall clock.
         losses: mean training loss of each epoch.
+        rate: highest learning rate that it was done at: the recipe's, or less where it diverged at that.
     """
 
     steps: int
     epochs: float
     seconds: float
     losses: tuple[float, ...]
+    rate: float
 
 
 def one_cycle(ratio: float, peak: float, rising_ratio: float) -> float:

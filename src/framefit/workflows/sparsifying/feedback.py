@@ -68,20 +68,24 @@ def fed_back(
     rounds.say("training again on old and new data")
     examples = joined(subject.data.train, new.train)
     alone = msgspec.structs.replace(settings, distill_ratio=0.0)  # the dense model may be wrong on the new data, too
-    epochs = tuned(subject, network, alone, rounds.ledger, folder, rounds.say, examples, new.validation)
+    tuning = tuned(subject, network, alone, rounds.ledger, folder, rounds.say, examples, new.validation)
     after = evaluate(network, new.test)
     arm = Arm(Found(row.solver, np.zeros(0, np.int64), row.validation_top1, 0, ()), hardware=row.hardware)
     zeros = own_zeros(subject, network, rounds.ledger)
     model = to_model(network)
-    now = configuration(subject, arm, model, zeros, found.top1, after, row.finetune_epochs + epochs, result.dense)
+    now = configuration(
+        subject, arm, model, zeros, found.top1, after, row.finetune_epochs + tuning.epochs, result.dense
+    )
     note = f"{said}, below the threshold {100 * threshold:.2f} %: trained again, now {100 * after.top1:.2f} %"
-    result = _rejudged(result, now, after.images, override)
+    result = _rejudged(result, now, after.images, override, tuning.reasons)
     result = msgspec.structs.replace(result, notes=(*result.notes, note), ledger=rounds.ledger.spent())
     rounds.write(result, model, zeros, targets)
     return result
 
 
-def _rejudged(result: SparsityResult, row: Configuration, images: int, override: Override | None) -> SparsityResult:
+def _rejudged(
+    result: SparsityResult, row: Configuration, images: int, override: Override | None, reasons: tuple[str, ...]
+) -> SparsityResult:
     """A result whose chosen model was trained again.
 
     Args:
@@ -89,6 +93,7 @@ def _rejudged(result: SparsityResult, row: Configuration, images: int, override:
         row: of the model now.
         images: that its accuracy rests on.
         override: of the gates.
+        reasons: what is said of the training beside them.
     """
     assert result.chosen is not None
     verdict = judge(row.top1, row.top1_interval, images, row.cycles_ratio, result.threshold)
@@ -99,5 +104,5 @@ def _rejudged(result: SparsityResult, row: Configuration, images: int, override:
         configurations=tuple(rows),
         decision=verdict.decision,
         deployed=verdict.decision == "deploy" or override == "deploy",
-        reasons=(*verdict.reasons, *overridden(verdict, override)),
+        reasons=(*verdict.reasons, *overridden(verdict, override), *reasons),
     )

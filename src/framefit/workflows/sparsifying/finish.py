@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,21 @@ import numpy.typing as npt
 from framefit.core.model import Model, listing
 from framefit.core.results import LayerCycles
 from framefit.core.sparsity import Configuration, DenseModel, LayerSparsity, SparsifySettings
+from framefit.errors import DivergedError
 from framefit.sparsity.evaluation import quick
 from framefit.sparsity.layers import WeightLayer
 from framefit.sparsity.ledger import Ledger
 from framefit.training.checkpoint import fingerprint
 from framefit.training.data import Examples
 from framefit.training.evaluate import Accuracy, evaluate
-from framefit.training.fine_tune import fine_tune
+from framefit.training.fine_tune import TRIES, fine_tune, rates
 from framefit.training.network import Network, load_state, state
 from framefit.training.recipe import Progress, Recipe
 from framefit.workflows.sparsifying.search import Arm
 from framefit.workflows.sparsifying.subject import Subject
 
 __all__ = [
+    "Tuning",
     "configuration",
     "dense_model",
     "joined",
@@ -41,6 +43,19 @@ _EPOCHS, _STEPS = 5.0, 1000
 _BATCH, _LEAST_BATCHES = 128, 20  # examples in a mini-batch; mini-batches in an epoch
 _MARK = 12  # digits of what a training is told by
 _CROP = 8  # a picture is cropped by at most this part of its height (CIFAR: 4 of 32)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a fine-tuning came to.
+
+    Attributes:
+        epochs: 0 where the weights from before stayed.
+        reasons: what a result says of it, as sentences: that it diverged, and what was done then.
+    """
+
+    epochs: float
+    reasons: tuple[str, ...] = ()
 
 
 def recipe(settings: SparsifySettings, examples: Examples) -> Recipe:
@@ -102,8 +117,8 @@ def tuned(
     say: Callable[[str], None],
     examples: Examples | None = None,
     validation: Examples | None = None,
-) -> float:
-    """Fine-tune in place; what is zero stays zero. The weights from before stay where it did harm.
+) -> Tuning:
+    """Fine-tune in place; what is zero stays zero. The weights from before stay where it did harm, or diverged.
 
     Args:
         subject: data and the dense network, which teaches.
@@ -115,16 +130,13 @@ def tuned(
         examples: to train on; default: the training data.
         validation: that decides whether the new weights are better; default: the subject's.
 
-    Returns:
-        Epochs; 0 where the weights from before stayed.
-
     Raises:
         KeyboardInterrupt: by the user; the checkpoint is written, the network may be anywhere between.
     """
     learnt = subject.data.train if examples is None else examples
     chosen = recipe(settings, learnt)
     if not chosen.epochs:
-        return 0.0
+        return Tuning(0.0)
     before, validation = state(network), validation or subject.data.validation
     masks = weight_masks(subject.layers, before)
     mark = fingerprint(before, chosen, masks, len(learnt))
@@ -134,22 +146,30 @@ def tuned(
     def progress(now: Progress) -> None:
         say(f"fine-tuning: epoch {now.epoch:.1f} of {chosen.epochs:g}, loss {now.loss:.3f}")
 
-    done = fine_tune(
-        network,
-        learnt,
-        chosen,
-        masks=masks,
-        teacher=subject.network() if chosen.distill_ratio else None,
-        progress=progress,
-        checkpoint=folder / f"finetune-{mark[:_MARK]}.npz",
-    )
+    ledger.forwarded(len(validation))
+    try:
+        done = fine_tune(
+            network,
+            learnt,
+            chosen,
+            masks=masks,
+            teacher=subject.network() if chosen.distill_ratio else None,
+            progress=progress,
+            checkpoint=folder / f"finetune-{mark[:_MARK]}.npz",
+            tries=TRIES,
+        )
+    except DivergedError as error:
+        tried = ", ".join(f"{rate:g}" for rate in rates(chosen))
+        return Tuning(0.0, (f"not fine-tuned: that diverged at rates of {tried} ({error.what})",))
+    repeated = f"fine-tuning diverged at a rate of {chosen.rate:g}, and was done at {done.rate:g}"
+    reasons = (repeated,) if done.rate < chosen.rate else ()
     with quick():
         found = evaluate(network, validation)
-    ledger.forwarded(2 * len(validation))
+    ledger.forwarded(len(validation))
     if found.top1 < known.top1_interval[0]:  # not by a little: the model may have been trained on these data
         load_state(network, before)
-        return 0.0
-    return done.epochs
+        return Tuning(0.0, reasons)
+    return Tuning(done.epochs, reasons)
 
 
 def weight_masks(layers: tuple[WeightLayer, ...], arrays: Mapping[str, Array]) -> dict[str, npt.NDArray[np.bool_]]:

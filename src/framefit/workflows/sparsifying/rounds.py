@@ -38,7 +38,7 @@ from framefit.sparsity.problem import Assignment
 from framefit.training.evaluate import Accuracy, evaluate, reestimate
 from framefit.training.network import Network, load_state, state, to_model, to_torch
 from framefit.workflows.sparsifying.deploy import deployment
-from framefit.workflows.sparsifying.finish import configuration, dense_model, joined, learnt_before, tuned
+from framefit.workflows.sparsifying.finish import Tuning, configuration, dense_model, joined, learnt_before, tuned
 from framefit.workflows.sparsifying.search import (
     Arm,
     Searched,
@@ -77,6 +77,7 @@ class _Round:
         epochs: of fine-tuning.
         accuracy: on the validation data.
         interrupted: whether the user ended it.
+        reasons: what is said of the fine-tuning, as sentences.
     """
 
     threshold: Threshold
@@ -87,6 +88,7 @@ class _Round:
     epochs: float
     accuracy: Accuracy
     interrupted: bool
+    reasons: tuple[str, ...] = ()
 
     @property
     def met(self) -> bool:
@@ -170,7 +172,7 @@ class Rounds:
             chosen=chosen,
             decision=verdict.decision,
             deployed=verdict.decision == "deploy" or override == "deploy",
-            reasons=(*verdict.reasons, *overridden(verdict, override)),
+            reasons=(*verdict.reasons, *overridden(verdict, override), *rounds[best].reasons),
             additive_bound=searched.additive_bound,
             additive_error=searched.additive_error,
             thresholds=thresholds,
@@ -260,19 +262,22 @@ class Rounds:
         for _ in range(_TUNINGS):
             network, taken = self._fitted(self._sparse, assignment, goal)
             before, epochs = state(network), 0.0
+            reasons: tuple[str, ...] = ()
             try:
                 for _ in range(0 if interrupted else turns):
-                    network, taken, more = self._trained(network, taken, target)
-                    epochs += more
+                    network, taken, tuning = self._trained(network, taken, target)
+                    epochs += tuning.epochs
+                    reasons += tuning.reasons
             except KeyboardInterrupt:
                 load_state(network, before)
-                epochs, interrupted = 0.0, True
+                epochs, interrupted, reasons = 0.0, True, ()
                 break
             real = own_cycles(self.subject, network, self.ledger)
             if real <= target:
                 break
             goal = int(goal * target / real) - 1
-        return _Round(threshold, searched, taken, network, before, epochs, self._validated(network), interrupted)
+        accuracy = self._validated(network)
+        return _Round(threshold, searched, taken, network, before, epochs, accuracy, interrupted, reasons)
 
     def _trained_on(self, earlier: _Round, threshold: Threshold) -> _Round:
         """A round's network, fine-tuned once more; as it was where that is no gain, or costs too many cycles."""
@@ -282,21 +287,22 @@ class Rounds:
         target = int(threshold.cycles_ratio * self._dense_cycles)
         try:
             copied = to_torch(to_model(earlier.network))
-            network, assignment, epochs = self._trained(copied, earlier.assignment, target)
+            network, assignment, tuning = self._trained(copied, earlier.assignment, target)
         except KeyboardInterrupt:
             return replace(kept, interrupted=True)
         accuracy = self._validated(network)
         if accuracy.top1 < earlier.accuracy.top1 or own_cycles(self.subject, network, self.ledger) > target:
             return kept
-        epochs += earlier.epochs
-        return replace(kept, assignment=assignment, network=network, epochs=epochs, accuracy=accuracy)
+        epochs, reasons = earlier.epochs + tuning.epochs, (*earlier.reasons, *tuning.reasons)
+        kept = replace(kept, assignment=assignment, network=network, epochs=epochs, accuracy=accuracy)
+        return replace(kept, reasons=tuple(dict.fromkeys(reasons)))
 
-    def _trained(self, network: Network, assignment: Assignment, target: int) -> tuple[Network, Assignment, float]:
-        """A network after fine-tuning, thinned to the target where zeros may be anywhere; and its epochs."""
-        epochs = tuned(self.subject, network, self.settings, self.ledger, self.folder, self.say, self._learnt)
-        if epochs and self.subject.pattern == "unstructured":
+    def _trained(self, network: Network, assignment: Assignment, target: int) -> tuple[Network, Assignment, Tuning]:
+        """A network after fine-tuning, thinned to the target where zeros may be anywhere; and how that went."""
+        tuning = tuned(self.subject, network, self.settings, self.ledger, self.folder, self.say, self._learnt)
+        if tuning.epochs and self.subject.pattern == "unstructured":
             network, assignment = self._fitted(functools.partial(self._thinned, network), assignment, target)
-        return network, assignment, epochs
+        return network, assignment, tuning
 
     def _validated(self, network: Network) -> Accuracy:
         with quick():

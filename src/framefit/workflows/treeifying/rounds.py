@@ -22,7 +22,7 @@ from framefit.core.treeified import (
     TreeifySettings,
 )
 from framefit.core.trees import Forest
-from framefit.errors import InfeasibleError
+from framefit.errors import DivergedError, InfeasibleError
 from framefit.training.data import Examples
 from framefit.training.evaluate import evaluate
 from framefit.trees.exporting import with_trees
@@ -143,7 +143,11 @@ class Rounds:
             before.replace(best.span, best.fit.ensemble)
             checkpoint = self._work / f"{number}-{best.span.first}-{best.span.last}-tuning.npz"
             if self.settings.train == "hybrid":
-                tuning = self._trained(before, checkpoint)
+                try:
+                    tuning = self._trained(before, checkpoint)
+                except DivergedError as error:
+                    top1 = float(before.right(self.data.validation).mean())
+                    tuning = Tuning(before, top1, 0.0, f"not trained: that diverged ({error.what})")
                 self._notes.append(_UNTRAINED)
             else:
                 held = self.data.validation

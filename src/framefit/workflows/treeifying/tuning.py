@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,10 @@ import numpy.typing as npt
 
 from framefit.core.model import listing
 from framefit.core.treeified import TreeifySettings
+from framefit.errors import DivergedError
 from framefit.training.augmentation import augmented, mixed
 from framefit.training.data import Examples
-from framefit.training.fine_tune import fine_tune
+from framefit.training.fine_tune import TRIES, fine_tune, rates
 from framefit.training.levels import LevelLayer, levelled_state, quantise_weights
 from framefit.training.network import Network, to_torch
 from framefit.training.recipe import Progress, Recipe
@@ -72,10 +74,14 @@ def trained(
         settings: for how long.
         checkpoint: where the training is kept, so that it goes on.
         say: told how it goes.
+
+    Raises:
+        DivergedError: at lower rates, too.
     """
     network = _hybrid(course, 0, examples.inputs(slice(0, _SPREAD)))
     recipe = _recipe(examples, settings.train_epochs, _TRAINING_RATE, settings.seed, pictures=True)
-    done = fine_tune(network, examples, recipe, checkpoint=checkpoint, progress=_told(say, "training"))
+    progress = _told(say, "training")
+    done = fine_tune(network, examples, recipe, checkpoint=checkpoint, progress=progress, tries=TRIES)
     other = _learnt(course, network)
     before, after = (float(one.right(held).mean()) for one in (course, other))
     words = f"{before:.4f} of the validation data right before, {after:.4f} after {done.epochs:.1f} epochs"
@@ -93,7 +99,8 @@ def refitted(course: Course, span: Span, made: Examples, seen: Examples) -> floa
     """
     network = _hybrid(course, span.end.position, made.stored)
     if network.weights:
-        fine_tune(network, made, _REFIT)
+        with contextlib.suppress(DivergedError):  # the layers stay as they are
+            fine_tune(network, made, _REFIT, tries=TRIES)
     other = _learnt(course, network)
     logits = other.through(seen.stored, span.end.position, course.end)
     return float((logits.reshape(len(logits), -1).argmax(axis=1) == seen.labels).mean())
@@ -147,19 +154,26 @@ def tuned(
         seconds=settings.finetune_seconds,
         distill_ratio=0.0 if answers is None else _DISTILL,
     )
-    done = fine_tune(
-        network,
-        examples,
-        recipe,
-        masks=_kept(course, network),
-        teacher=answers,
-        checkpoint=checkpoint,
-        progress=_told(say, "fine-tuning"),
-    )
+    try:
+        done = fine_tune(
+            network,
+            examples,
+            recipe,
+            masks=_kept(course, network),
+            teacher=answers,
+            checkpoint=checkpoint,
+            progress=_told(say, "fine-tuning"),
+            tries=TRIES,
+        )
+    except DivergedError as error:
+        tried = ", ".join(f"{rate:g}" for rate in rates(recipe))
+        return Tuning(course, before, 0.0, f"not fine-tuned: that diverged at rates of {tried} ({error.what})")
     other = _learnt(course, network)
     now = other.right(held)
     after = float(now.mean())
     words = f"{before:.4f} of the validation data right before, {after:.4f} after {done.steps} mini-batches"
+    if done.rate < recipe.rate:
+        words += f"; diverged at a rate of {recipe.rate:g}, done at {done.rate:g}"
     if lost(right, now) > 0:
         return Tuning(course, before, done.seconds, f"fine-tuning was taken back: {words}")
     return Tuning(other, after, done.seconds, f"fine-tuning: {words}")
