@@ -16,6 +16,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+from framefit.runtime.models.execution import greatest_difference
 from stored import store
 
 from framefit.core.model import Model
@@ -23,8 +24,8 @@ from framefit.core.model.builtin import BUILTIN
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.measure import measure
 from framefit.devices.ort import OrtDevice
-from framefit.runtime.models.execution import Execution, greatest_difference
-from framefit.scheduling.pieces import candidate_pieces
+from framefit.execution.execution import Execution
+from framefit.planning.partition import candidate_pieces
 
 COUNTS = (6, 16, 40)
 

@@ -23,8 +23,8 @@ from stored import store
 
 import framefit
 from framefit.core.files import read_record
-from framefit.core.fits import FitResult, FitStep
-from framefit.core.results import Metrics
+from framefit.core.fit_results import FitResult, FitStep
+from framefit.core.run_record import Metrics
 
 TARGETS = {"vpu": "vpu", "cpu": "cpu", "hopeless": "vpu"}
 TOO_SLOW = {"vpu": 1.6, "cpu": 1.6, "hopeless": 8.0}

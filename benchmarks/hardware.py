@@ -28,7 +28,7 @@ from framefit.core.trees import Encoder, Ensemble, Forest, Levels, ObliviousTree
 from framefit.report.terminal.rtl_view import rtl_view
 from framefit.trees.boosting import Boosting
 from framefit.trees.fitting import Place, fit_ensemble
-from framefit.workflows.rtl import rtl
+from framefit.trees.rtl import rtl
 
 HIDDEN = (128, 128, 64)
 LAYERS = tuple(itertools.pairwise(HIDDEN))  # that the trees replace

@@ -27,11 +27,12 @@ from framefit.core.faults import read_fault
 from framefit.core.model import GraphBuilder, Model
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu import NpuDevice
-from framefit.runtime.beat.crew import Crew
-from framefit.runtime.records.log import Fate, FrameLog
+from framefit.planning.plan import Plan, silent
+from framefit.runtime.log import Fate, FrameLog
+from framefit.runtime.units import Crew
 from framefit.workflows.ladder import with_ladder
-from framefit.workflows.plan import Plan, again, silent
-from framefit.workflows.running.session import Session
+from framefit.workflows.plan import again
+from framefit.workflows.session import Session
 
 RATIO = 1.4
 RATIOS = (1.0, 1.2, 1.4, 1.6, 1.8, 2.0)

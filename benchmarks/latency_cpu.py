@@ -42,13 +42,12 @@ from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.ort import OrtDevice
 from framefit.latency.audit import audit
-from framefit.latency.calibrate import Calibration
-from framefit.latency.entry_work import entry_work
+from framefit.latency.calibrate import Calibration, entry_work
+from framefit.latency.campaign import Subject, distinct_layers, layer_key
 from framefit.latency.estimate import Estimator
 from framefit.latency.resident import ResidentCampaign
 from framefit.latency.rounds import RUNS
-from framefit.latency.subjects import Subject, distinct_layers, layer_key
-from framefit.workflows.estimate import analytical_model
+from framefit.latency.verbs import analytical_model
 
 REAL = {
     "face-slim-320": {},

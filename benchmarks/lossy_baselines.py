@@ -12,10 +12,8 @@ import numpy as np
 
 from framefit.core.events import Trace
 from framefit.core.program import RuleOffsets
-from framefit.profiling.matching import match_in_order
-from framefit.profiling.rebuilt import Rebuilt
-from framefit.profiling.rule import place_lost
-from framefit.profiling.sequence import Sequence
+from framefit.profiling.rule import match_in_order, place_lost
+from framefit.profiling.sequence import Rebuilt, Sequence
 
 __all__ = ["rebuild_dropping", "rebuild_greedy"]
 

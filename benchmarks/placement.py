@@ -22,14 +22,12 @@ from stored import store
 
 from framefit.core.target import Link
 from framefit.core.timetable import PlannedModel
-from framefit.scheduling.beat import Beat, Demand
-from framefit.scheduling.check import check_timetable
-from framefit.scheduling.partition import Pieces
-from framefit.scheduling.placement import Placeable, Problem, Room
-from framefit.scheduling.placement_search import place
-from framefit.scheduling.placement_solver import solve
-from framefit.scheduling.unit_candidates import UnitCandidate
-from framefit.scheduling.units import arrange_on_units
+from framefit.planning.beat import Beat, Demand
+from framefit.planning.candidates import UnitCandidate, arrange_on_units
+from framefit.planning.check import check_timetable
+from framefit.planning.partition import Pieces
+from framefit.planning.placement import Placeable, Problem, Room
+from framefit.planning.placement_search import place, solve
 
 MODELS, UNITS, PIECES, KINDS = 6, 4, 30, 5
 WINDOW_NS, GUARD_NS = 33_333_333, 300_000

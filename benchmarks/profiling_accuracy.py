@@ -21,10 +21,10 @@ from lossy_baselines import rebuild_dropping, rebuild_greedy
 from stored import interval, store
 
 from framefit.core.events import Trace
-from framefit.profiling import align, rule
-from framefit.profiling.inject import inject_loss
-from framefit.profiling.rebuilt import Rebuilt
-from framefit.profiling.sequence import Sequence
+from framefit.profiling import rule
+from framefit.profiling.align import aligner as align
+from framefit.profiling.inject import drop_packets
+from framefit.profiling.sequence import Rebuilt, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from profiling_truth import Setting, Truth, scored, simulate
@@ -52,7 +52,7 @@ def main() -> None:
         truth = simulate(Setting(seed=seed))
         sequence = Sequence.of(truth.program, truth.launches, truth.trace.kinds)
         for kind, rate in LOSSES:
-            lossy = inject_loss(truth.trace, truth.program, truth.launches, kind=kind, rate=rate, seed=seed)  # type: ignore[arg-type]
+            lossy = drop_packets(truth.trace, truth.program, truth.launches, kind=kind, rate=rate, seed=seed)  # type: ignore[arg-type]
             for name, method in arms(truth).items():
                 rebuilt = method(lossy.trace, sequence)
                 score = scored(truth, lossy.kept, rebuilt)

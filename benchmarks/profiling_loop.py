@@ -26,8 +26,8 @@ from framefit.core.latency_table import LatencyEntry, LatencyTable
 from framefit.core.model import configuration
 from framefit.core.model.builtin import BUILTIN
 from framefit.devices.npu import NpuDevice
-from framefit.workflows.profiles.table import table_for
-from framefit.workflows.running.folder import RunResult
+from framefit.workflows.profile import table_for
+from framefit.workflows.record import RunResult
 
 WORKLOADS = {"edge-8": 30.0, "dsp": 30.0, "micro-npu": 30.0, "vpu": 150.0}  # target -> windows a second
 ERRORS: dict[str, Callable[[np.random.Generator], float]] = {

@@ -25,9 +25,10 @@ from framefit.core.events import Trace
 from framefit.core.model.builtin import depth, detector
 from framefit.core.model.model import Model
 from framefit.core.profile import OperationLog
-from framefit.profiling import align, rule
-from framefit.profiling.inject import inject_loss
-from framefit.profiling.readers import ReadTrace, read_trace
+from framefit.profiling import rule
+from framefit.profiling.align import aligner as align
+from framefit.profiling.formats.readers import ReadTrace, read_trace
+from framefit.profiling.inject import drop_packets
 from framefit.profiling.sequence import Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -87,7 +88,7 @@ def main() -> None:
             for named in (True, False):
                 matched: dict[str, list[float]] = {"align": [], "rule": []}
                 for seed in range(options.seeds):
-                    lossy = inject_loss(read.trace, read.program, None, kind=kind, rate=rate, seed=seed)  # type: ignore[arg-type]
+                    lossy = drop_packets(read.trace, read.program, None, kind=kind, rate=rate, seed=seed)  # type: ignore[arg-type]
                     thin: Trace = lossy.trace
                     if not named:
                         thin = replace(thin, operation=np.full(len(thin), -1, np.int64))

@@ -25,8 +25,8 @@ from stored import store
 
 from framefit.core.events import Trace
 from framefit.devices.host import default_core, pinned
-from framefit.profiling.align import Aligner
-from framefit.profiling.inject import inject_loss
+from framefit.profiling.align.aligner import Aligner
+from framefit.profiling.inject import drop_packets
 from framefit.profiling.sequence import Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -58,7 +58,7 @@ def reference(time_ns: Any, id_: Any, type_: Any, core: Any, table: Any) -> Any:
 def thinned(kind: str, rate: float, inferences: int, seed: int = 0) -> tuple[Trace, Sequence]:
     """A lossy stream and its program."""
     truth = simulate(Setting(inferences=inferences, seed=seed, drift_ratio=2e-4))
-    lossy = inject_loss(truth.trace, truth.program, truth.launches, kind=kind, rate=rate, seed=seed)  # type: ignore[arg-type]
+    lossy = drop_packets(truth.trace, truth.program, truth.launches, kind=kind, rate=rate, seed=seed)  # type: ignore[arg-type]
     return lossy.trace, Sequence.of(truth.program, truth.launches, truth.trace.kinds)
 
 

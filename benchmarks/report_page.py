@@ -27,7 +27,7 @@ from stored import interval, store
 from framefit.core.events import Trace
 from framefit.workflows.demo import write_demo
 from framefit.workflows.report import write_report
-from framefit.workflows.simulate import simulate
+from framefit.workflows.run import simulate
 
 ARMS = {"as the demo": 240, "a million events": 6_000}
 WAIT_S = 60

@@ -30,7 +30,7 @@ import framefit
 from framefit.core.model.builtin import BUILTIN
 from framefit.devices.clock import RealClock
 from framefit.devices.host import flushed_denormals, pinned, realtime_priority_permitted
-from framefit.runtime.models.execution import Execution
+from framefit.execution.execution import Execution
 
 RATE_HZ = 30
 CHUNK = 250

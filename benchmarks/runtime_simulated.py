@@ -23,21 +23,21 @@ import numpy as np
 from stored import interval, store
 
 from framefit.core.grid import Grid
+from framefit.core.policy import Rotation
 from framefit.core.target import Target, Unit, Variation
 from framefit.core.timetable import PlannedModel, Segment, Timetable
 from framefit.devices.clock import Clock, RealClock, VirtualClock
 from framefit.devices.host import default_core, pinned
 from framefit.devices.measure import measure_floor
 from framefit.devices.npu import NpuDevice
-from framefit.runtime.beat.dispatcher import Dispatcher, steady
-from framefit.runtime.beat.timed import timed_dispatcher
-from framefit.runtime.records.log import Fate, FrameLog, LaunchLog
-from framefit.scheduling.bounds import Work, fluid_bounds_hz
-from framefit.scheduling.check import check_timetable
-from framefit.scheduling.partition import Pieces
-from framefit.scheduling.planner import Candidate, arrange
-from framefit.scheduling.service import Rotation
-from framefit.scheduling.timetable import Beat
+from framefit.planning.beat import Beat
+from framefit.planning.bounds import Work, fluid_bounds_hz
+from framefit.planning.check import check_timetable
+from framefit.planning.cutting import Candidate, arrange
+from framefit.planning.partition import Pieces
+from framefit.runtime.log import Fate, FrameLog, LaunchLog
+from framefit.runtime.loop import Dispatcher, steady
+from framefit.runtime.timed import timed_dispatcher
 
 SIGMA, MOST = 0.02, 0.10
 QUANTILE = math.exp(2.326 * SIGMA)  # p99 over the median

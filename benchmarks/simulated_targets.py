@@ -20,7 +20,7 @@ from stored import store
 
 import framefit
 from framefit.core.model.builtin import BUILTIN
-from framefit.scheduling.check import check_timetable
+from framefit.planning.check import check_timetable
 
 # target -> windows a second
 WORKLOADS = {"vpu": 150.0, "meteor-lake": 800.0, "micro-npu": 30.0, "dsp": 30.0, "edge-8": 30.0}

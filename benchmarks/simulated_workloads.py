@@ -22,7 +22,7 @@ import framefit
 from framefit.core.model.builtin import BUILTIN
 from framefit.core.workload import ModelEntry, Workload
 from framefit.errors import FramefitError
-from framefit.scheduling.check import check_timetable
+from framefit.planning.check import check_timetable
 
 sys.path.insert(0, str(Path(__file__).parent))
 from zoo import ARCHITECTURES

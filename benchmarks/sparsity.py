@@ -39,22 +39,21 @@ from stored import interval, store
 
 import framefit
 from framefit.core.files import read_record, write_record
+from framefit.core.model.builtin import load_model
 from framefit.core.sparsity import SparsifySettings, SparsityResult
 from framefit.core.target import target_file
 from framefit.sparsity.allocation import allocate, blind_budget, bound
 from framefit.sparsity.database import Database
 from framefit.sparsity.evaluation import quick
-from framefit.sparsity.ledger import Ledger
+from framefit.sparsity.finish import measured
 from framefit.sparsity.problem import Problem
-from framefit.sparsity.solver import Limits, search
+from framefit.sparsity.search import make_problem, own_cycles, sparse_network
+from framefit.sparsity.solver import Ledger, Limits, search
 from framefit.sparsity.solvers import ONCE, make_solver
+from framefit.sparsity.subject import Subject, make_database, open_subject
 from framefit.training.data import Dataset, load_data
 from framefit.training.evaluate import evaluate
 from framefit.training.extra import torch
-from framefit.workflows.cycles import load_model
-from framefit.workflows.sparsifying.deploy import measured
-from framefit.workflows.sparsifying.search import make_problem, own_cycles, sparse_network
-from framefit.workflows.sparsifying.subject import Subject, make_database, open_subject
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of resnet20-cifar10.onnx
 SOLVERS = (*ONCE, "random", "spdy", "swaps", "auto", "ddpg", "ddpg-warm")

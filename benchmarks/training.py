@@ -30,9 +30,8 @@ from framefit.core.model.builtin import BUILTIN
 from framefit.errors import UnsupportedError
 from framefit.training.data import Examples, load_data
 from framefit.training.evaluate import evaluate, reestimate
-from framefit.training.fine_tune import fine_tune
+from framefit.training.fine_tune import Recipe, fine_tune
 from framefit.training.network import Network, to_model, to_torch
-from framefit.training.recipe import Recipe
 from networks import NETWORKS, Runner, difference, random_inputs
 
 SHARED = Path(os.environ.get("FRAMEFIT_SHARED") or Path(__file__).resolve().parents[2] / "shared")

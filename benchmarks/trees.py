@@ -42,17 +42,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from digits import RECIPE, mlp, write_data, write_network
 
 from framefit.core.model import GraphBuilder, Model, rebatched
-from framefit.core.tree_nodes import ensembles_in, tree_layers
-from framefit.core.trees import Ensemble, Forest
+from framefit.core.trees import Ensemble, Forest, ensembles_in, tree_layers
 from framefit.devices.device import Completion, allocate, random_inputs
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.measure import measure
-from framefit.devices.predict import predictor
-from framefit.devices.quantise import quantised
+from framefit.devices.ort import predictor, quantised
 from framefit.devices.trees.device import TreesDevice
-from framefit.trees.exporting import with_trees
-from framefit.trees.luts import lut6_of
-from framefit.workflows.plan import Plan, plan
+from framefit.planning.plan import Plan
+from framefit.trees.exporting import lut6_of, with_trees
+from framefit.workflows.plan import plan
 from framefit.workflows.run import run
 from framefit.workflows.treeify import treeify
 from trees_cases import stand_in

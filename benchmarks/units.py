@@ -30,10 +30,10 @@ from stored import RESULTS, interval, store
 import framefit
 from framefit.core.model import GraphBuilder, Model
 from framefit.core.model.builtin import BUILTIN
-from framefit.core.results import Metrics
+from framefit.core.run_record import Metrics
 from framefit.errors import FramefitError
-from framefit.scheduling.check import check_timetable
-from framefit.workflows.plan import Plan
+from framefit.planning.check import check_timetable
+from framefit.planning.plan import Plan
 
 sys.path.insert(0, str(Path(__file__).parent))
 from zoo import ARCHITECTURES

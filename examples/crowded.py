@@ -28,9 +28,8 @@ from framefit.core.target import BUILTIN_TARGETS
 from framefit.devices.host import default_core
 from framefit.training.data import load_data
 from framefit.training.evaluate import evaluate
-from framefit.training.fine_tune import fine_tune
+from framefit.training.fine_tune import Recipe, fine_tune
 from framefit.training.network import to_model, to_torch
-from framefit.training.recipe import Recipe
 
 TOO_SLOW = 1.6
 RECIPE = Recipe(epochs=8, batch=64, rate=0.1, pad=2, flip=False)

@@ -18,9 +18,8 @@ from framefit.core.files import write_whole
 from framefit.core.model import GraphBuilder, Model, free_batch
 from framefit.training.data import load_data
 from framefit.training.evaluate import evaluate
-from framefit.training.fine_tune import fine_tune
+from framefit.training.fine_tune import Recipe, fine_tune
 from framefit.training.network import to_model, to_torch
-from framefit.training.recipe import Recipe
 
 RECIPE = Recipe(epochs=30, batch=64, rate=0.1, pad=1, flip=False, bf16=False)
 

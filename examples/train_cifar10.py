@@ -21,10 +21,8 @@ from framefit.core.model import free_batch
 from framefit.errors import FramefitError
 from framefit.training.data import load_data
 from framefit.training.evaluate import evaluate
-from framefit.training.exporting import from_module
-from framefit.training.fine_tune import fine_tune
-from framefit.training.network import to_model, to_torch
-from framefit.training.recipe import Progress, Recipe
+from framefit.training.fine_tune import Progress, Recipe, fine_tune
+from framefit.training.network import from_module, to_model, to_torch
 
 
 class Residual(nn.Module):

@@ -14,18 +14,17 @@ from fakes import FakeDevice, ListSink, NumberStream
 from framefit.core.events import EventType
 from framefit.core.grid import Grid
 from framefit.core.model import GraphBuilder, Model, TensorInfo
+from framefit.core.policy import Rotation
 from framefit.core.timetable import PlannedModel
 from framefit.core.workload import WhenFull
 from framefit.devices.clock import RealClock
-from framefit.runtime.beat.crew import Crew, Duty
-from framefit.runtime.beat.dispatcher import Dispatcher
-from framefit.runtime.beat.reader import Given, read_others
-from framefit.runtime.beat.relay import StageJob, stage_jobs
-from framefit.runtime.frames.streams import Feed, Queue
-from framefit.runtime.models.execution import Execution
-from framefit.runtime.models.job import Job
-from framefit.runtime.records.log import Fate, LaunchLog
-from framefit.scheduling.service import Rotation
+from framefit.execution.execution import Execution
+from framefit.runtime.channel import Given, StageJob, read_others, stage_jobs
+from framefit.runtime.job import Job
+from framefit.runtime.log import Fate, LaunchLog
+from framefit.runtime.loop import Dispatcher
+from framefit.runtime.streams import Feed, Queue
+from framefit.runtime.units import Crew, Duty
 
 __all__ = ["MS", "RATE_HZ", "WINDOW_NS", "Entry", "assert_sound", "fates", "launched", "made", "network", "planned"]
 

@@ -13,7 +13,7 @@ from framefit.core.program import Operation
 from framefit.core.target import Target, Unit
 from framefit.devices.clock import Clock, VirtualClock
 from framefit.devices.device import Array, Binding, Completion, Tensors
-from framefit.devices.recorder import EventRecorder
+from framefit.devices.ort import EventRecorder
 from framefit.errors import DeviceError
 
 __all__ = ["FakeDevice", "ListSink", "NumberStream"]

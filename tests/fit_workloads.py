@@ -10,7 +10,7 @@ import numpy as np
 
 from framefit.core.files import write_whole
 from framefit.core.model import GraphBuilder, free_batch
-from framefit.workflows.fit import Fitted, fit
+from framefit.fit.loop import Fitted, fit
 from workloads import write_models, write_target
 
 __all__ = ["fitted", "outcomes", "write_fit_app", "write_network", "write_pictures"]
@@ -43,9 +43,8 @@ def write_pictures(path: Path) -> Path:
 def write_network(path: Path, data: Path) -> Path:
     """A small residual network, trained on the pictures."""
     from framefit.training.data import load_data
-    from framefit.training.fine_tune import fine_tune
+    from framefit.training.fine_tune import Recipe, fine_tune
     from framefit.training.network import to_model, to_torch
-    from framefit.training.recipe import Recipe
 
     b = GraphBuilder("net", 2)
     x = b.conv(b.input("image", (1, 2, 8, 8)), 24, norm=True, activation="Relu")

@@ -16,7 +16,7 @@ from numba import njit
 
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.program import Group, Launches, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.profiling.rebuilt import Rebuilt
+from framefit.profiling.sequence import Rebuilt
 
 __all__ = ["Score", "Setting", "Truth", "scored", "simulate"]
 

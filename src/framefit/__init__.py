@@ -16,31 +16,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from framefit.core.latency_table import compare_tables, merge_tables, table
     from framefit.core.model import GraphBuilder, Model
-    from framefit.core.target import Target, resolve_target
+    from framefit.core.target import Target, resolve_target, targets
     from framefit.core.timetable import Timetable
     from framefit.core.workload import Workload, load_workload
+    from framefit.devices.diagnosis import doctor
+    from framefit.devices.npu.costs import cycles
     from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
-    from framefit.runtime.programs.outlets import Output, Request, Subscription
-    from framefit.workflows.cycles import cycles
+    from framefit.fit.loop import fit
+    from framefit.latency.verbs import estimate, measure
+    from framefit.planning.plan import Plan
+    from framefit.profiling.inject import inject_loss
+    from framefit.profiling.streaming import follow
+    from framefit.runtime.program import Output, Request, Subscription
+    from framefit.trees.rtl import rtl
     from framefit.workflows.demo import demo
-    from framefit.workflows.doctor import doctor
-    from framefit.workflows.estimate import estimate
-    from framefit.workflows.fit import fit
-    from framefit.workflows.follow import follow
-    from framefit.workflows.inject_loss import inject_loss
-    from framefit.workflows.measure import measure
-    from framefit.workflows.plan import Plan, plan
+    from framefit.workflows.plan import plan
     from framefit.workflows.profile import profile
+    from framefit.workflows.record import RunResult
     from framefit.workflows.report import write_report
-    from framefit.workflows.rtl import rtl
-    from framefit.workflows.run import run
+    from framefit.workflows.run import run, simulate
     from framefit.workflows.runner import Runner
-    from framefit.workflows.running.folder import RunResult
-    from framefit.workflows.simulate import simulate
     from framefit.workflows.sparsify import sparsify
-    from framefit.workflows.table import compare_tables, merge_tables, table
-    from framefit.workflows.targets import targets
     from framefit.workflows.treeify import treeify
 
 _HOME = {
@@ -50,35 +48,35 @@ _HOME = {
     "InfeasibleError": "framefit.errors",
     "InputError": "framefit.errors",
     "Model": "framefit.core.model",
-    "Output": "framefit.runtime.programs.outlets",
+    "Output": "framefit.runtime.program",
     "Plan": "framefit.workflows.plan",
-    "Request": "framefit.runtime.programs.outlets",
-    "RunResult": "framefit.workflows.running.folder",
+    "Request": "framefit.runtime.program",
+    "RunResult": "framefit.workflows.record",
     "Runner": "framefit.workflows.runner",
-    "Subscription": "framefit.runtime.programs.outlets",
+    "Subscription": "framefit.runtime.program",
     "Target": "framefit.core.target",
     "Timetable": "framefit.core.timetable",
     "Workload": "framefit.core.workload",
-    "cycles": "framefit.workflows.cycles",
+    "cycles": "framefit.devices.npu.costs",
     "demo": "framefit.workflows.demo",
-    "compare_tables": "framefit.workflows.table",
-    "doctor": "framefit.workflows.doctor",
-    "estimate": "framefit.workflows.estimate",
-    "fit": "framefit.workflows.fit",
-    "follow": "framefit.workflows.follow",
-    "inject_loss": "framefit.workflows.inject_loss",
+    "compare_tables": "framefit.core.latency_table",
+    "doctor": "framefit.devices.diagnosis",
+    "estimate": "framefit.latency.verbs",
+    "fit": "framefit.fit.loop",
+    "follow": "framefit.profiling.streaming",
+    "inject_loss": "framefit.profiling.inject",
     "load_workload": "framefit.core.workload",
     "plan": "framefit.workflows.plan",
     "profile": "framefit.workflows.profile",
     "resolve_target": "framefit.core.target",
-    "rtl": "framefit.workflows.rtl",
+    "rtl": "framefit.trees.rtl",
     "run": "framefit.workflows.run",
-    "simulate": "framefit.workflows.simulate",
+    "simulate": "framefit.workflows.run",
     "sparsify": "framefit.workflows.sparsify",
-    "measure": "framefit.workflows.measure",
-    "merge_tables": "framefit.workflows.table",
-    "table": "framefit.workflows.table",
-    "targets": "framefit.workflows.targets",
+    "measure": "framefit.latency.verbs",
+    "merge_tables": "framefit.core.latency_table",
+    "table": "framefit.core.latency_table",
+    "targets": "framefit.core.target",
     "treeify": "framefit.workflows.treeify",
     "write_report": "framefit.workflows.report",
 }

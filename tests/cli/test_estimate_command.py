@@ -11,7 +11,7 @@ from console import Framefit
 
 from framefit.core.files import write_record
 from framefit.core.latency_table import LatencyTable
-from framefit.core.results import LatencyEstimate
+from framefit.core.run_record import LatencyEstimate
 from networks import NETWORKS, write_dynamic
 from simulated_tables import table_on
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from console import Framefit
 
 from framefit.core.files import from_data
-from framefit.core.fits import FitResult
+from framefit.core.fit_results import FitResult
 from workloads import write_app, write_target
 
 

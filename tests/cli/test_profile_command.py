@@ -19,7 +19,7 @@ from console import Framefit
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.files import write_record
 from framefit.core.program import Group, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.profiling.stream import packed
+from framefit.profiling.formats.raw import packed
 
 KINDS = ("conv", "pad_pool", "reformat")
 PATTERN = ((0, 41_000), (1, 12_000), (0, 33_000), (2, 7_000), (0, 58_000), (1, 9_000))

@@ -10,7 +10,7 @@ from console import Framefit
 from rich.console import Console
 
 from framefit.core.files import write_record
-from framefit.core.rtl import CircuitCost, GroupCircuit, RtlReport
+from framefit.core.tree_results import CircuitCost, GroupCircuit, RtlReport
 from framefit.core.trees import Forest
 from framefit.report.terminal.rtl_view import rtl_view
 from trees_cases import random_ensemble

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.core.effects import leaves_of_effects
+from framefit.stats import leaves_of_effects
 
 
 @given(tests=st.integers(0, 6), decay=st.floats(0.05, 1.0))

@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from framefit.core.frames import FrameTable
-from framefit.core.results import Frame
+from framefit.core.run_record import Frame, FrameTable
 
 
 def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -49,7 +48,7 @@ def test_a_table_is_a_sequence_of_records() -> None:
 
 def test_all_rows_of_a_long_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made in parts, none is left out or doubled."""
-    monkeypatch.setattr("framefit.core.frames._AT_ONCE", 2)
+    monkeypatch.setattr("framefit.core.run_record._AT_ONCE", 2)
     assert [(row[1], row[2]) for row in TABLE.rows()] == [(0, "face"), (0, "big"), (1, "face")]
 
 

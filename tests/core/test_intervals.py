@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.core.intervals import wilson
+from framefit.stats import wilson
 
 
 @given(count=st.integers(1, 10_000), data=st.data())

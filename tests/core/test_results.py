@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.core.results import Metrics, ModelMetrics, Percentiles
+from framefit.core.run_record import Metrics, ModelMetrics, Percentiles
 
 NONE = Percentiles.of([])
 

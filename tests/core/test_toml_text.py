@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.core.files import Record, from_data, read_record
+from framefit.core.files import Record, from_data, read_record, to_toml
 from framefit.core.target import BUILTIN_TARGETS, Target, resolve_target
-from framefit.core.toml import to_toml
 from framefit.core.workload import Workload
 
 

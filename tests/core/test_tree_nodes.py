@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from framefit.core.model import GraphBuilder, Model, rebatched
-from framefit.core.tree_nodes import ensembles_in, operations, tree_layers
-from framefit.core.trees import FreeTree, ObliviousTree, TreeNode
+from framefit.core.trees import FreeTree, ObliviousTree, TreeNode, ensembles_in, operations, tree_layers
 from framefit.errors import InputError
 from trees_cases import hybrid, random_ensemble
 

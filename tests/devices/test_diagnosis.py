@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from devices.machines import GOOD, system
-from framefit.core.results import Finding
+from framefit.core.run_record import Finding
 from framefit.devices import host
 from framefit.devices.diagnosis import diagnose
 

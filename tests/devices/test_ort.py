@@ -222,7 +222,7 @@ from devices.conformance import arrays_for
 from framefit.core.model import GraphBuilder
 from framefit.devices import host
 from framefit.devices.ort import OrtDevice
-from framefit.devices.predict import predictor
+from framefit.devices.ort import predictor
 
 tiny = np.full((1, 64), 1e-40, np.float32)
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from framefit.core.model import GraphBuilder, Model
-from framefit.devices.predict import predictor
-from framefit.devices.quantise import quantised, weight_nodes
+from framefit.devices.ort import predictor, quantised, weight_nodes
 from framefit.errors import DeviceError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from framefit.devices.stepped import SteppedClock
+from framefit.devices.clock import SteppedClock
 
 
 def living(clock: SteppedClock, wakes: list[int], seen: list[int]) -> threading.Thread:

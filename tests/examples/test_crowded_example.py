@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import framefit
-from framefit.workflows.fitting.situation import standing_of
+from framefit.fit.situation import standing_of
 from workloads import write_target
 
 

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from PIL import Image
 
-from framefit.training.exporting import from_module
+from framefit.training.network import from_module
 
 
 @pytest.mark.parametrize(("name", "macs", "parameters"), [("resnet20", 41e6, 0.271e6), ("mobilenetv2", 5.3e6, 0.142e6)])

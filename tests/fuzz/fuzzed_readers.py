@@ -23,17 +23,17 @@ from framefit.core.latency_table import compared, read_table
 from framefit.core.model import Model
 from framefit.core.profile import Profile
 from framefit.core.program import Program
-from framefit.core.results import Metrics, RunInfo
+from framefit.core.run_record import Metrics, RunInfo
 from framefit.core.target import BUILTIN_TARGETS, target_file
 from framefit.core.timetable import InstructionLists, Timetable
 from framefit.core.trees import Forest, evaluate, read_forest
 from framefit.core.workload import StreamEntry, load_workload
 from framefit.errors import FramefitError
-from framefit.latency.subjects import GridSpec, grid_models
-from framefit.profiling.readers import read_trace
-from framefit.profiling.stp import StpMapping
-from framefit.profiling.stream import packed
-from framefit.runtime.frames.frame_files import opened_image, stored_array
+from framefit.execution.streams import opened_image, stored_array
+from framefit.latency.campaign import GridSpec, grid_models
+from framefit.profiling.formats.raw import packed
+from framefit.profiling.formats.readers import read_trace
+from framefit.profiling.formats.stp import StpMapping
 from framefit.training.data import load_data
 from lossy_runs import played, program, segment
 from networks import NETWORKS

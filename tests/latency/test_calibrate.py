@@ -16,8 +16,7 @@ from framefit.core.target import resolve_target
 from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.npu.work import model_work
 from framefit.errors import InputError
-from framefit.latency.calibrate import Calibration
-from framefit.latency.entry_work import entry_work, op_class
+from framefit.latency.calibrate import Calibration, entry_work, op_class
 
 MODELS = [make(0) for make in BUILTIN.values()]
 

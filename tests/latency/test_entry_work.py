@@ -11,7 +11,7 @@ from framefit.core.target import resolve_target
 from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.npu.work import LayerWork, layer_work
 from framefit.errors import InputError
-from framefit.latency.entry_work import entry_work, op_class, work_bytes, work_operations
+from framefit.latency.calibrate import entry_work, op_class, work_bytes, work_operations
 from networks import NETWORKS
 
 MODELS = [*NETWORKS.values(), *(lambda make=make: make(0) for make in BUILTIN.values())]

@@ -8,8 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framefit.core.model import AUXILIARY_KINDS, Auxiliary
-from framefit.latency.design import auxiliaries_for, condition_number, input_bytes, overhead_design
-from framefit.latency.overhead import fit_auxiliary_times, fit_overhead, interval, replicates
+from framefit.latency.overhead import (
+    auxiliaries_for,
+    condition_number,
+    fit_auxiliary_times,
+    fit_overhead,
+    input_bytes,
+    interval,
+    overhead_design,
+    replicates,
+)
 
 every_kind = pytest.mark.parametrize("kind", AUXILIARY_KINDS)
 coefficients = st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1e6))

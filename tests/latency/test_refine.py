@@ -8,9 +8,7 @@ from framefit.core.latency_table import LatencyEntry
 from framefit.core.model import GraphBuilder
 from framefit.core.target import Variation
 from framefit.devices.npu import NpuDevice
-from framefit.latency.campaign import Campaign
-from framefit.latency.refine import refine, wide
-from framefit.latency.subjects import distinct_layers, layer_key
+from framefit.latency.campaign import Campaign, distinct_layers, layer_key, refine, wide
 
 
 def entry(channels: int, latency_ns: int, half_ns: int) -> LatencyEntry:

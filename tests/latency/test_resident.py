@@ -7,14 +7,15 @@ import pytest
 
 from fakes import FakeDevice, FakeHandle
 from framefit.core.model import Model, configuration
+from framefit.core.model.lowering import owners
 from framefit.devices.device import allocate
 from framefit.devices.device import random_inputs as inputs_of
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError
-from framefit.latency.attribution import attributed, owners
+from framefit.latency.campaign import Subject, distinct_layers
 from framefit.latency.estimate import Estimator
+from framefit.latency.fusion import attributed
 from framefit.latency.resident import ResidentCampaign
-from framefit.latency.subjects import Subject, distinct_layers
 from networks import NETWORKS
 
 

@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from framefit.core.profile import How, OperationLog
 from framefit.core.program import Group, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.profiling.rebuilt import Fate, Rebuilt
-from framefit.profiling.sequence import Sequence
+from framefit.profiling.sequence import Fate, Rebuilt, Sequence
 
 Z90 = NormalDist().inv_cdf(0.95)
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.profile import How, OperationLog
-from framefit.profiling.align import Aligner, rebuild
-from framefit.profiling.inject import inject_loss
-from framefit.profiling.rebuilt import Fate, Rebuilt
-from framefit.profiling.sequence import Sequence
+from framefit.profiling.align.aligner import Aligner, rebuild
+from framefit.profiling.inject import drop_packets
+from framefit.profiling.sequence import Fate, Rebuilt, Sequence
 from profiling_truth import Setting, Truth, scored, simulate
 
 SMALL = Setting(operations=24, inferences=40, units=3, kinds=4, stall_rate=0.0)
@@ -92,7 +91,7 @@ def test_no_loss(setting: Setting) -> None:
 def test_accuracy(kind: str, rate: float, matched: float, models: int) -> None:
     """Packets find their operation, and intervals hold about as many true times as they say."""
     truth = simulate(replace(SMALL, inferences=100, models=models, seed=5))
-    lossy = inject_loss(truth.trace, truth.program, truth.launches, kind=kind, rate=rate, seed=3)  # type: ignore[arg-type]
+    lossy = drop_packets(truth.trace, truth.program, truth.launches, kind=kind, rate=rate, seed=3)  # type: ignore[arg-type]
     rebuilt = rebuild(lossy.trace, sequence_of(truth))
     score = scored(truth, lossy.kept, rebuilt)
     assert score.matched >= matched
@@ -108,7 +107,7 @@ def test_launches_with_idle_gaps(period_ns: float) -> None:
             operations=12, inferences=300, models=5, units=1, kinds=3, spread_ratio=1.0, period_ns=period_ns, seed=2
         )
     )
-    lossy = inject_loss(truth.trace, truth.program, truth.launches, kind="burst", rate=0.1, burst=5, seed=1)
+    lossy = drop_packets(truth.trace, truth.program, truth.launches, kind="burst", rate=0.1, burst=5, seed=1)
     rebuilt = rebuild(lossy.trace, sequence_of(truth))
     assert scored(truth, lossy.kept, rebuilt).matched >= 0.995
     assert len(rebuilt.log) == len(truth.start_ns)
@@ -133,7 +132,7 @@ def test_bursts_of_most_of_an_inference(rate: float, identified: bool) -> None:
             seed=3,
         )
     )
-    lossy = inject_loss(truth.trace, truth.program, None, kind="burst", rate=rate, burst=20, seed=1)
+    lossy = drop_packets(truth.trace, truth.program, None, kind="burst", rate=rate, burst=20, seed=1)
     assert scored(truth, lossy.kept, rebuild(lossy.trace, sequence_of(truth))).matched >= 0.99
 
 
@@ -162,7 +161,7 @@ def test_consistent(seed: int, units: int, rate: float, kind: str, exclusive: bo
     )
     truth = simulate(setting)
     rate = min(rate, 0.45) if kind == "start-only" else rate
-    lossy = inject_loss(truth.trace, truth.program, truth.launches, kind=kind, rate=rate, burst=5, seed=seed)  # type: ignore[arg-type]
+    lossy = drop_packets(truth.trace, truth.program, truth.launches, kind=kind, rate=rate, burst=5, seed=seed)  # type: ignore[arg-type]
     rebuilt = rebuild(lossy.trace, sequence_of(truth))
     assert_measured_stay(lossy.trace, rebuilt)
     if scored(truth, lossy.kept, rebuilt).matched == 1.0:
@@ -195,7 +194,7 @@ def test_only_some_kinds_recorded(rate: float) -> None:
     recorded = np.isin(truth.trace.id, [0, 1])
     trace = part_of(truth.trace, recorded)
     trace = replace(trace, meta=msgspec.structs.replace(trace.meta, selected_kinds=chosen))
-    lossy = inject_loss(trace, truth.program, None, kind="random", rate=rate, seed=2)
+    lossy = drop_packets(trace, truth.program, None, kind="random", rate=rate, seed=2)
     rebuilt = rebuild(lossy.trace, sequence_of(truth))
     assert {rebuilt.log.kinds[kind] for kind in rebuilt.log.kind} == set(chosen)
     assert rebuilt.counts.expected == np.count_nonzero(recorded)
@@ -220,7 +219,7 @@ def test_cut_off() -> None:
 def test_identified() -> None:
     """Packets that name their operation are matched to it even where nothing else tells."""
     truth = simulate(replace(SMALL, kinds=1, identified=True, sigma_ratio=0.1))
-    lossy = inject_loss(truth.trace, truth.program, truth.launches, kind="burst", rate=0.5, burst=10, seed=1)
+    lossy = drop_packets(truth.trace, truth.program, truth.launches, kind="burst", rate=0.5, burst=10, seed=1)
     assert scored(truth, lossy.kept, rebuild(lossy.trace, sequence_of(truth))).matched >= 0.99
 
 
@@ -304,7 +303,7 @@ def test_stream() -> None:
 def test_same_seed() -> None:
     """The same trace and seed give the same answer."""
     truth = simulate(SMALL)
-    lossy = inject_loss(truth.trace, truth.program, None, kind="burst", rate=0.2, burst=6, seed=1)
+    lossy = drop_packets(truth.trace, truth.program, None, kind="burst", rate=0.2, burst=6, seed=1)
     first, second = (rebuild(lossy.trace, sequence_of(truth), seed=3) for _ in range(2))
     assert np.array_equal(first.log.start_low_ns, second.log.start_low_ns)
     assert np.array_equal(first.log.end_high_ns, second.log.end_high_ns)

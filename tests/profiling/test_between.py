@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.profiling.between import Times, Window, fill, find_gaps
-from framefit.profiling.precedence import Precedence
+from framefit.profiling.edge_inference import Precedence, Times, Window, fill, find_gaps
 from framefit.profiling.sequence import Sequence
 from profiling_truth import Setting, simulate
 

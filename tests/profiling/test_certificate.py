@@ -8,10 +8,9 @@ import pytest
 from framefit.core.events import Trace
 from framefit.core.profile import Certificate
 from framefit.profiling.certificate import _Losses, certify
-from framefit.profiling.inject import LossKind, inject_loss
-from framefit.profiling.rebuilt import Rebuilt
+from framefit.profiling.inject import LossKind, drop_packets
 from framefit.profiling.rule import rebuild
-from framefit.profiling.sequence import Sequence
+from framefit.profiling.sequence import Rebuilt, Sequence
 from lossy_runs import played, program, segment
 
 PROGRAM = program(
@@ -37,7 +36,7 @@ def audited(trace: Trace, seed: int = 0) -> tuple[Rebuilt, Certificate | None, l
 
 def thinned(kind: LossKind, rate: float = 0.1, inferences: int = 90) -> Trace:
     """A run that lost some."""
-    return inject_loss(played(PROGRAM, inferences), PROGRAM, None, kind=kind, rate=rate, burst=8, seed=4).trace
+    return drop_packets(played(PROGRAM, inferences), PROGRAM, None, kind=kind, rate=rate, burst=8, seed=4).trace
 
 
 @pytest.mark.parametrize("kind", ["random", "burst"])

@@ -8,13 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framefit.profiling.chain import Costs, Room
-from framefit.profiling.estimates import first_model
-from framefit.profiling.follower import Follower
-from framefit.profiling.intake import Queue
-from framefit.profiling.precedence import Precedence
+from framefit.profiling.align.aligner import Follower
+from framefit.profiling.align.estimates import first_model
+from framefit.profiling.align.tracks import Queue, Tie, Track
+from framefit.profiling.align.viterbi import Costs, Room
+from framefit.profiling.edge_inference import Precedence
 from framefit.profiling.sequence import Sequence
-from framefit.profiling.tracks import Tie, Track
 from profiling_truth import Setting, simulate
 
 LAUNCHES = 2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from framefit.core.events import EventType, TraceMeta
 from framefit.core.program import Launches
 from framefit.errors import InputError
-from framefit.profiling.inject import inject_loss, launch_of_packets
+from framefit.profiling.inject import drop_packets, launch_of_packets
 from lossy_runs import played, program, segment, trace
 
 TWO_UNITS = program(
@@ -35,7 +35,7 @@ KINDS = ("random", "burst", "overflow", "start-only", "inference")
 @settings(max_examples=5)
 def test_exactly_the_rate_is_lost_and_the_rest_is_left_as_it_was(kind: str, rate: float, seed: int, burst: int) -> None:
     """As many packets as the rate says are gone, and what is left are the packets that the mask names."""
-    injected = inject_loss(COMPLETE, TWO_UNITS, None, kind=kind, rate=rate, burst=burst, seed=seed)
+    injected = drop_packets(COMPLETE, TWO_UNITS, None, kind=kind, rate=rate, burst=burst, seed=seed)
     lost = 10 * round(rate * 60) if kind == "inference" else round(rate * len(COMPLETE))
     assert injected.lost == lost == len(COMPLETE) - len(injected.trace)
     for name in ("time_ns", "id", "type", "core", "operation"):
@@ -46,7 +46,7 @@ def test_exactly_the_rate_is_lost_and_the_rest_is_left_as_it_was(kind: str, rate
 def test_a_seed_says_it_all(kind: str) -> None:
     """The same seed loses the same packets; another seed others, where chance has a say at all."""
     first, same, other = (
-        inject_loss(COMPLETE, TWO_UNITS, None, kind=kind, rate=0.2, seed=seed).kept for seed in (3, 3, 4)
+        drop_packets(COMPLETE, TWO_UNITS, None, kind=kind, rate=0.2, seed=seed).kept for seed in (3, 3, 4)
     )
     np.testing.assert_array_equal(first, same)
     assert kind == "overflow" or (first != other).any()
@@ -54,7 +54,7 @@ def test_a_seed_says_it_all(kind: str) -> None:
 
 def test_bursts_are_as_long_as_asked_and_apart() -> None:
     """Packets are lost in runs of the burst's length, one of which may be shorter."""
-    kept = inject_loss(COMPLETE, TWO_UNITS, None, kind="burst", rate=0.3, burst=7, seed=1).kept
+    kept = drop_packets(COMPLETE, TWO_UNITS, None, kind="burst", rate=0.3, burst=7, seed=1).kept
     edges = np.flatnonzero(np.diff(np.concatenate([[True], kept, [True]]).astype(int)))
     runs = np.diff(edges)[::2]
     assert runs.sum() == 180
@@ -64,10 +64,10 @@ def test_bursts_are_as_long_as_asked_and_apart() -> None:
 
 def test_only_starts_are_lost() -> None:
     """START-only loss leaves every END, and refuses to lose more STARTs than there are."""
-    injected = inject_loss(COMPLETE, TWO_UNITS, None, kind="start-only", rate=0.4, seed=0)
+    injected = drop_packets(COMPLETE, TWO_UNITS, None, kind="start-only", rate=0.4, seed=0)
     assert set(COMPLETE.type[~injected.kept]) == {EventType.START}
     with pytest.raises(InputError, match="only 300 are STARTs") as caught:
-        inject_loss(COMPLETE, TWO_UNITS, None, kind="start-only", rate=0.6, seed=0)
+        drop_packets(COMPLETE, TWO_UNITS, None, kind="start-only", rate=0.6, seed=0)
     assert "0.5" in str(caught.value)
 
 
@@ -76,7 +76,7 @@ def test_overflow_loses_where_a_core_sends_faster_than_its_buffer_drains() -> No
     quiet = [(at * 100_000, "b", at % 2, 1) for at in range(20)]
     busy = [(burst * 200_000 + at * 10, "a", at % 2, 0) for burst in range(10) for at in range(100)]
     both = trace(sorted(quiet + busy), ("a", "b"))
-    injected = inject_loss(both, TWO_UNITS, None, kind="overflow", rate=0.25, seed=0, buffer_events=16)
+    injected = drop_packets(both, TWO_UNITS, None, kind="overflow", rate=0.25, seed=0, buffer_events=16)
     assert set(both.core[~injected.kept]) == {0}
     told = injected.trace.loss_after
     before = np.flatnonzero(injected.kept)
@@ -97,7 +97,7 @@ def test_overflow_loses_where_a_core_sends_faster_than_its_buffer_drains() -> No
 def test_other_losses_are_not_told_but_those_told_before_keep_their_place() -> None:
     """Only an overflow leaves markers; a marker of the input stays between the same packets."""
     marked = replace(COMPLETE, loss_after=np.array([0, 100, len(COMPLETE)], np.int64))
-    injected = inject_loss(marked, TWO_UNITS, None, kind="random", rate=0.5, seed=0)
+    injected = drop_packets(marked, TWO_UNITS, None, kind="random", rate=0.5, seed=0)
     assert injected.trace.loss_after.tolist() == [0, np.count_nonzero(injected.kept[:100]), len(injected.trace)]
 
 
@@ -105,7 +105,7 @@ def test_overflow_sees_through_a_counter_that_wraps() -> None:
     """The packets that overflow are the same with a short counter as with a long one."""
     wrapped = replace(COMPLETE, time_ns=COMPLETE.time_ns % (1 << 16), meta=TraceMeta(wrap_bits=16))
     plain, short = (
-        inject_loss(one, TWO_UNITS, None, kind="overflow", rate=0.2, seed=0).kept for one in (COMPLETE, wrapped)
+        drop_packets(one, TWO_UNITS, None, kind="overflow", rate=0.2, seed=0).kept for one in (COMPLETE, wrapped)
     )
     np.testing.assert_array_equal(plain, short)
 
@@ -126,7 +126,7 @@ def test_whole_launches_are_lost() -> None:
     run = trace([(time, "conv", type_, core) for time, core, type_ in packets], ("conv",))
     truth = [0, 1, 1, 0, 0, 2, 0, 3, 2, 3, 3, 3]
     assert launch_of_packets(run, both, launches).tolist() == truth
-    kept = inject_loss(run, both, launches, kind="inference", rate=0.5, seed=0).kept
+    kept = drop_packets(run, both, launches, kind="inference", rate=0.5, seed=0).kept
     assert len({(launch, bool(left)) for launch, left in zip(truth, kept, strict=True)}) == 4
     assert len({launch for launch, left in zip(truth, kept, strict=True) if not left}) == 2
 
@@ -135,9 +135,9 @@ def test_whole_launches_are_lost() -> None:
 def test_an_empty_trace_and_a_total_loss_are_no_problem(kind: str) -> None:
     """Nothing can be lost of nothing; of something, all of it."""
     empty = trace([], ("conv",))
-    assert inject_loss(empty, TWO_UNITS, None, kind=kind, rate=0.4, seed=0).lost == 0
+    assert drop_packets(empty, TWO_UNITS, None, kind=kind, rate=0.4, seed=0).lost == 0
     if kind != "start-only":
-        assert len(inject_loss(COMPLETE, TWO_UNITS, None, kind=kind, rate=1.0, seed=0).trace) == 0
+        assert len(drop_packets(COMPLETE, TWO_UNITS, None, kind=kind, rate=1.0, seed=0).trace) == 0
 
 
 @pytest.mark.parametrize(
@@ -153,4 +153,4 @@ def test_an_empty_trace_and_a_total_loss_are_no_problem(kind: str) -> None:
 def test_what_cannot_be_asked_for_is_refused(asked: dict[str, object], said: str) -> None:
     """One clear error names the value."""
     with pytest.raises(InputError, match=said):
-        inject_loss(COMPLETE, TWO_UNITS, None, **({"kind": "random", "rate": 0.1, "seed": 0} | asked))
+        drop_packets(COMPLETE, TWO_UNITS, None, **({"kind": "random", "rate": 0.1, "seed": 0} | asked))

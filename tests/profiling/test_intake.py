@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framefit.core.events import Trace
-from framefit.profiling.align import Aligner
-from framefit.profiling.intake import Intake, joined
+from framefit.profiling.align.aligner import Aligner
+from framefit.profiling.align.tracks import Intake, joined
 from framefit.profiling.sequence import Sequence
 from profiling_truth import Setting, simulate
 

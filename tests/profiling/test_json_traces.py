@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framefit.errors import InputError
-from framefit.profiling import json_events, ort_profile
-from framefit.profiling.json_events import parse_events, trace_of
-from framefit.profiling.ort_profile import is_ort_profile, profile_of
+from framefit.profiling.formats import chrome as json_events
+from framefit.profiling.formats import ort as ort_profile
+from framefit.profiling.formats.chrome import parse_events, trace_of
+from framefit.profiling.formats.ort import is_ort_profile, profile_of
 
 
 def chrome(events: list[Any] | dict[str, Any] | str) -> tuple[list[tuple[int, str, int, int]], tuple[str, ...]]:
@@ -253,7 +254,7 @@ def test_damage_never_does_more_than_harm(data: st.DataObject) -> None:
 
 def test_a_real_files_name_names_the_model(tmp_path: Path) -> None:
     """The model has no name in a profile; the file has."""
-    from framefit.profiling.readers import read_trace
+    from framefit.profiling.formats.readers import read_trace
 
     path = tmp_path / "resnet.json"
     path.write_text(json.dumps(profile()))

@@ -12,7 +12,7 @@ from framefit.core.program import Program
 from framefit.core.target import TraceUnit
 from framefit.devices.npu.packets import PacketBuffer
 from framefit.profiling.diagnosis import Remedies, diagnose, remedies
-from framefit.profiling.inject import inject_loss
+from framefit.profiling.inject import drop_packets
 from framefit.profiling.rule import rebuild
 from framefit.profiling.sequence import Sequence
 from lossy_runs import played, program, segment
@@ -128,7 +128,7 @@ def test_a_buffer_a_core_is_told_from_one_for_all() -> None:
     """Losses of a core that alone is in a hurry are explained by its own buffer."""
     both = program(segment("net", *((("conv", "npu0", 500),) * 12), ("conv", "npu1", 9000)), units=("npu0", "npu1"))
     run = played(both, 60)
-    injected = inject_loss(run, both, None, kind="overflow", rate=0.2, seed=0, buffer_events=8)
+    injected = drop_packets(run, both, None, kind="overflow", rate=0.2, seed=0, buffer_events=8)
     advice = advised(injected.trace, both)
     assert advice is not None
     assert advice.a_core
@@ -139,7 +139,7 @@ def test_a_buffer_a_core_is_told_from_one_for_all() -> None:
 def test_losses_that_no_buffer_explains_are_said_to_be_elsewhere() -> None:
     """Random losses of a trace with a roomy buffer, and of one of which nothing is known."""
     run = recorded(TraceUnit())
-    thin = inject_loss(run, PROGRAM, None, kind="random", rate=0.1, seed=0).trace
+    thin = drop_packets(run, PROGRAM, None, kind="random", rate=0.1, seed=0).trace
     assert advised(thin) is None
     assert any("does not overflow at these rates" in one for one in said_of(thin))
     unknown = replace(thin, meta=TraceMeta())
@@ -157,7 +157,7 @@ def test_runs_of_losses_by_an_unknown_buffer_name_the_room_that_lacked() -> None
 def test_one_sided_and_whole_losses_are_named() -> None:
     """Only STARTs lost, and whole inferences lost."""
     run = played(PROGRAM, 40)
-    starts = inject_loss(run, PROGRAM, None, kind="start-only", rate=0.2, seed=0).trace
+    starts = drop_packets(run, PROGRAM, None, kind="start-only", rate=0.2, seed=0).trace
     assert any("nearly only STARTs" in one for one in said_of(starts))
 
 

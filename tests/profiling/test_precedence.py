@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.profiling.between import Found, Times, Window, fill
-from framefit.profiling.precedence import EARLIER, Precedence
+from framefit.profiling.edge_inference import EARLIER, Found, Precedence, Times, Window, fill
 from framefit.profiling.sequence import Sequence
 from profiling_truth import Setting, simulate
 

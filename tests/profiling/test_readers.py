@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from framefit.core.events import Trace
 from framefit.errors import InputError
-from framefit.profiling import readers
-from framefit.profiling.readers import read_trace
-from framefit.profiling.stp import StpMapping
-from framefit.profiling.stream import packed
+from framefit.profiling.formats import readers
+from framefit.profiling.formats.raw import packed
+from framefit.profiling.formats.readers import read_trace
+from framefit.profiling.formats.stp import StpMapping
 from lossy_runs import played, program, segment
 from stp_streams import Stream
 

@@ -10,8 +10,8 @@ import pytest
 
 import networks
 from framefit.core.profile import OperationLog
-from framefit.profiling.inject import inject_loss
-from framefit.profiling.readers import ReadTrace, read_trace
+from framefit.profiling.formats.readers import ReadTrace, read_trace
+from framefit.profiling.inject import drop_packets
 from framefit.profiling.rule import rebuild
 from framefit.profiling.sequence import Sequence
 
@@ -80,7 +80,7 @@ def test_a_tenth_lost_is_put_back_in_its_place(real: ReadTrace, numbered: bool) 
     lost START takes nearly all of it away.
     """
     assert real.program is not None
-    injected = inject_loss(real.trace, real.program, None, kind="random", rate=0.1, seed=0)
+    injected = drop_packets(real.trace, real.program, None, kind="random", rate=0.1, seed=0)
     thin = injected.trace
     if not numbered:
         from dataclasses import replace

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.profile import How
 from framefit.core.program import Launches, Program, RuleOffsets
-from framefit.profiling.inject import inject_loss
-from framefit.profiling.matching import match_in_order
-from framefit.profiling.rebuilt import Fate, Rebuilt
-from framefit.profiling.rule import place_lost, rebuild
-from framefit.profiling.sequence import Sequence
+from framefit.profiling.inject import drop_packets
+from framefit.profiling.rule import match_in_order, place_lost, rebuild
+from framefit.profiling.sequence import Fate, Rebuilt, Sequence
 from lossy_runs import played, program, segment, trace
 
 OFFSETS = {"conv": RuleOffsets(t1=7, t2=5, t3=3), "pool": RuleOffsets(t1=70, t2=50, t3=30)}
@@ -236,7 +234,7 @@ def test_what_was_received_stays_as_it_was(kind: str, rate: float, seed: int) ->
     """However much is lost, measured edges are packets of their own kind, and time never goes backwards on a core."""
     run = played(BOTH, 15)
     endless = program(*BOTH.programs, units=("npu0", "npu1"))
-    thin = inject_loss(run, endless, None, kind=kind, rate=rate, burst=5, seed=seed).trace
+    thin = drop_packets(run, endless, None, kind=kind, rate=rate, burst=5, seed=seed).trace
     rebuilt = rebuild(thin, Sequence.of(endless, None, run.kinds), OFFSETS)
     log = rebuilt.log
     for time, how, event, low, high, type_ in (
@@ -265,7 +263,7 @@ def test_look_ahead_finds_its_place_after_bursts_where_greed_does_not() -> None:
     long = program(segment("net", *((kinds[generator.integers(5)], "npu0", 1000) for _ in range(120))))
     run = played(long, 40)
     sequence = Sequence.of(long, None, run.kinds)
-    injected = inject_loss(run, long, None, kind="burst", rate=0.1, seed=0)
+    injected = drop_packets(run, long, None, kind="burst", rate=0.1, seed=0)
     truth = np.flatnonzero(injected.kept) // 2
     right = {ahead: np.mean(match_in_order(injected.trace, sequence, ahead).place == truth) for ahead in (0, 16)}
     assert right[16] > 0.97

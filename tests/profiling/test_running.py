@@ -9,8 +9,8 @@ import pytest
 from bridged import Bridged, bridged, program_of
 
 from framefit.core.profile import OperationLog
-from framefit.profiling.rebuilt import Fate
-from framefit.profiling.running import RunningProfile
+from framefit.profiling.sequence import Fate
+from framefit.profiling.streaming import RunningProfile
 from framefit.profiling.summary import summarise
 
 
@@ -43,7 +43,7 @@ def test_blocks_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums and counts are exact over blocks that were given up; intervals are no narrower than those of the whole."""
     run = bridged(program_of("cppcrc"), 60, loss=0.2, burst=3)
     whole = summarise(run.rebuilt, run.sequence, run.program, method="align")
-    monkeypatch.setattr("framefit.profiling.running._BLOCK", 90)
+    monkeypatch.setattr("framefit.profiling.streaming._BLOCK", 90)
     running = run_of(run, 13)
     assert sum(map(len, running._logs)) < 90
     found = running.profile(calibrated=True, warnings=("careful",))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framefit.errors import InputError
-from framefit.profiling.stp import StpMapping, is_stp, read_stp
+from framefit.profiling.formats.stp import StpMapping, is_stp, read_stp
 from stp_streams import ASYNC, Stream, packed
 
 WIDE = StpMapping(id_shift=0, id_bits=30, type_bit="marker")

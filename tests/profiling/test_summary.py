@@ -15,8 +15,7 @@ from framefit.core.latency_table import LatencyTable
 from framefit.core.profile import How, OperationLog, Profile
 from framefit.core.program import Launches, Program
 from framefit.core.timetable import PriorityPeriod, Timetable, Window
-from framefit.profiling.expectation import operation_times, positions
-from framefit.profiling.learned import expecting, profiled_entries
+from framefit.profiling.expectation import expecting, operation_times, positions, profiled_entries
 from framefit.profiling.summary import summarise
 from framefit.profiling.totals import Sums
 

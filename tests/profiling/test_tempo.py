@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from framefit.profiling.tempo import steadied, tempo_step_of
+from framefit.profiling.align.aligner import steadied, tempo_step_of
 
 Floats = npt.NDArray[np.float64]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from explained_plans import plan_of_three, workload_of
 from msgspec import to_builtins
 
-from framefit.core.fits import FinalAccuracy, FitResult, FitSettings, FitStep, FittedModel, ServedModel, Standing
+from framefit.core.fit_results import FinalAccuracy, FitResult, FitSettings, FitStep, FittedModel, ServedModel, Standing
 from framefit.core.latency_table import LatencyEntry, LatencyTable, Overhead
-from framefit.core.results import Metrics, Miss, ModelMetrics, Percentiles, RunInfo, StreamMetrics
+from framefit.core.run_record import Metrics, Miss, ModelMetrics, Percentiles, RunInfo, StreamMetrics
 from framefit.core.sparsity import (
     Configuration,
     DenseModel,
@@ -17,7 +17,7 @@ from framefit.core.sparsity import (
     Spent,
     Threshold,
 )
-from framefit.core.treeified import Candidate, ChosenGroup, Original, TreeifiedModel, TreeifyResult
+from framefit.core.tree_results import Candidate, ChosenGroup, Original, TreeifiedModel, TreeifyResult
 from framefit.report.pages.run_charts import RunContent
 
 __all__ = ["ODD", "fit", "model_metrics", "run", "sparsity", "table", "trees"]

@@ -12,17 +12,10 @@ from hypothesis import strategies as st
 from framefit.core.model import GraphBuilder, Model, listing
 from framefit.errors import InputError
 from framefit.sparsity.channels import find_groups
-from framefit.sparsity.database import (
-    Database,
-    build_group,
-    build_layer,
-    kept_channels,
-    read_database,
-    sparsity_levels,
-)
+from framefit.sparsity.database import Database, build_group, build_layer, kept_channels, read_database, sparsity_levels
 from framefit.sparsity.evaluation import Evaluator
 from framefit.sparsity.layers import WeightLayer, find_layers
-from framefit.sparsity.ledger import Ledger
+from framefit.sparsity.solver import Ledger
 from framefit.sparsity.statistics import LayerStatistics, activation_zeros, collect
 from framefit.training.data import Examples
 from framefit.training.network import to_torch

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from problems import random_problem
 
-from framefit.sparsity.ledger import Ledger
+from framefit.sparsity.local_search import STATE
 from framefit.sparsity.problem import reward
-from framefit.sparsity.solver import Found, Limits, search
+from framefit.sparsity.solver import Found, Ledger, Limits, search
 from framefit.sparsity.solvers import make_solver
-from framefit.sparsity.walk import STATE
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -19,7 +18,7 @@ def test_an_episode_assigns_every_layer_and_ends_with_the_reward() -> None:
     """State and action are those of the boxes, the reward comes last, the budget holds; Gymnasium's checker agrees."""
     from gymnasium.utils.env_checker import check_env
 
-    from framefit.sparsity.environment import SparsityEnvironment
+    from framefit.sparsity.ddpg import SparsityEnvironment
 
     problem = random_problem(1, layers=5)
     budget = int(0.5 * problem.dense_cycles)

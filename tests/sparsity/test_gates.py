@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from problems import random_problem
 
-from framefit.core.intervals import wilson
 from framefit.core.sparsity import Threshold
 from framefit.sparsity.gates import derived_ratio, derived_top1, given_top1, judge, moved_cycles, moved_top1
+from framefit.stats import wilson
 
 
 def threshold(ratio: float, round_number: int = 0) -> Threshold:

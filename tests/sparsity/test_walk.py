@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from problems import random_problem
 
-from framefit.sparsity.walk import STATE, Walk
+from framefit.sparsity.local_search import STATE, Walk
 
 
 @given(

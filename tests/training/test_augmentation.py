@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.training.augmentation import augmented, mixed
+from framefit.training.fine_tune import augmented, mixed
 
 
 @given(height=st.integers(1, 9), width=st.integers(1, 9), pad=st.integers(0, 12), seed=st.integers(0, 99))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from framefit.core.intervals import wilson
 from framefit.core.model import GraphBuilder
 from framefit.errors import InputError
+from framefit.stats import wilson
 from framefit.training.data import Dataset, Examples
 from framefit.training.evaluate import evaluate, reestimate
 from framefit.training.network import state, to_model, to_torch

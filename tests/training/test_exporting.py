@@ -11,8 +11,7 @@ from torch import nn
 
 from framefit.core.model import free_batch
 from framefit.errors import InputError
-from framefit.training.exporting import from_module
-from framefit.training.network import state, to_model, to_torch
+from framefit.training.network import from_module, state, to_model, to_torch
 from networks import Runner, difference
 
 

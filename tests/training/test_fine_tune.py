@@ -17,9 +17,8 @@ from framefit.core.model import GraphBuilder, Model, listing
 from framefit.errors import DivergedError, InputError
 from framefit.training.data import Dataset, Examples
 from framefit.training.evaluate import evaluate
-from framefit.training.fine_tune import fine_tune
+from framefit.training.fine_tune import Progress, Recipe, fine_tune, one_cycle
 from framefit.training.network import Network, load_state, state, to_model, to_torch
-from framefit.training.recipe import Progress, Recipe, one_cycle
 
 QUICK = Recipe(epochs=6, batch=16, rate=0.1, pad=0, flip=False, bf16=False)
 RUINOUS = 100.0  # a rate that the plain network diverges at

@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 
 from framefit.errors import InputError
-from framefit.training.data import load_data
-from framefit.training.image_folder import ImageFolder
+from framefit.training.data import ImageFolder, load_data
 
 COLOURS = {"blue": (10, 20, 230), "red": (240, 30, 20)}
 

@@ -13,10 +13,9 @@ pytest.importorskip("torch", reason="the extra 'train' is not installed")
 import torch
 
 from framefit.training.data import Examples
-from framefit.training.fine_tune import fine_tune
-from framefit.training.levels import LevelLayer, levelled_state, quantise_weights
+from framefit.training.fine_tune import Recipe, fine_tune
 from framefit.training.network import load_state, state, to_torch
-from framefit.training.recipe import Recipe
+from framefit.training.tree_layer import LevelLayer, levelled_state, quantise_weights
 
 LEVELS = {"binary": 2, "ternary": 3, "4bit": 15, "8bit": 255}
 

@@ -18,11 +18,9 @@ pytest.importorskip("torch", reason="the extra 'train' is not installed")
 import torch
 
 from framefit.training.data import Examples
-from framefit.training.fine_tune import fine_tune
+from framefit.training.fine_tune import Recipe, fine_tune
 from framefit.training.network import load_state, state, to_model, to_torch
-from framefit.training.recipe import Recipe
-from framefit.training.straight import chosen, rounded, step
-from framefit.training.tree_layer import TreeLayer, _Sums
+from framefit.training.tree_layer import TreeLayer, _Sums, chosen, rounded, step
 
 Array = np.ndarray
 PATCH = Patch(kernel=(3, 2), stride=(2, 1), padding=(1, 0, 1, 1), border=True)

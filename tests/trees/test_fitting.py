@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from framefit.core.trees import Ensemble, Patch, accumulate, encode, evaluate
 from framefit.devices.trees.kernels import kernel_of
 from framefit.errors import InputError
-from framefit.trees.boosting import Boosting, boost_vectors, depth_of
-from framefit.trees.fitting import Place, fit_ensemble
-from framefit.trees.growing import Candidates, grow, leaf_numbers
+from framefit.trees.boosting import Boosting, Candidates, boost_vectors, depth_of, grow, leaf_numbers
+from framefit.trees.fitting import Place, as_int8, fit_ensemble, refit
 from framefit.trees.literal import fit_literal
 from framefit.trees.quantising import fit_encoder, fit_levels, quantised, similarity
-from framefit.trees.refitting import as_int8, refit
 
 PLACE = Place("group", "x", "y")
 LOSSES = ("squared", "log", "hinge", "exponential")

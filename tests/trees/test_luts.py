@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from framefit.trees.luts import lut6_of
+from framefit.trees.exporting import lut6_of
 from trees_cases import random_ensemble
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from framefit.core.files import read_record
-from framefit.core.results import Metrics
+from framefit.core.run_record import Metrics
 from framefit.errors import DeviceError, InputError, LostUnitError
-from framefit.workflows.plan import Plan, plan
-from framefit.workflows.run import run
-from framefit.workflows.simulate import simulate
+from framefit.planning.plan import Plan
+from framefit.workflows.plan import plan
+from framefit.workflows.run import run, simulate
 from networks import NETWORKS
 from workloads import no_noise, write_app, write_models, write_target
 
@@ -248,7 +248,7 @@ def test_in_real_time(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A launch hangs for real until it is terminated; the run goes on, with outputs."""
     no_noise(monkeypatch)
     monkeypatch.setattr("framefit.workflows.run._LEAST_FLOOR", 3)
-    monkeypatch.setattr("framefit.runtime.beat.watchdog._LEAST_REAL_NS", 60_000_000)
+    monkeypatch.setattr("framefit.runtime.watchdog._LEAST_REAL_NS", 60_000_000)
     made = plan(app(folder), in_real_time=True)
     result = run(made, windows=40, output=tmp_path / "out", inject=["hang:chain@5w", "raise:small@20w"])
     assert result.metrics.windows == 40

@@ -13,12 +13,10 @@ from framefit.core.model import GraphBuilder, Model
 from framefit.core.trees import Forest
 from framefit.devices.trees.device import TreesDevice
 from framefit.errors import InputError
+from framefit.latency.verbs import estimate, measure
 from framefit.trees.exporting import with_trees
-from framefit.workflows.estimate import estimate
-from framefit.workflows.measure import measure
 from framefit.workflows.plan import plan
-from framefit.workflows.run import run
-from framefit.workflows.simulate import simulate
+from framefit.workflows.run import run, simulate
 from trees_cases import stand_in
 from workloads import measure_briefly, no_noise, small, write_app, write_models, write_target
 

@@ -19,12 +19,13 @@ from framefit.core.timetable import Timetable
 from framefit.devices.device import Completion, random_inputs
 from framefit.devices.host import realtime_priority_permitted
 from framefit.devices.measure import Measurement
+from framefit.devices.npu.costs import cycles
 from framefit.errors import DeviceError, InputError, UnsupportedError
-from framefit.scheduling.check import check_timetable
+from framefit.planning import task as tasks
+from framefit.planning.check import check_timetable
+from framefit.planning.plan import Plan
 from framefit.workflows import plan as module
-from framefit.workflows.cycles import cycles
-from framefit.workflows.plan import Plan, plan
-from framefit.workflows.planning import task as tasks
+from framefit.workflows.plan import plan
 from networks import difference
 from workloads import LATE_NS, RATE_HZ, WINDOW_MS, Quiet, listing, no_noise, write_app, write_models, write_target
 
@@ -388,7 +389,7 @@ def test_a_warning_of_drift_is_repeated_as_long_as_its_measurements_are_used(
     monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path))
     no_noise(monkeypatch)
     drifting = Drifting()
-    monkeypatch.setattr("framefit.runtime.models.costs.measure", drifting)
+    monkeypatch.setattr("framefit.execution.measured.measure", drifting)
     app = write_app(folder, guard_ms=guard_ms)
     first = plan(app)
     calls = drifting.calls
@@ -442,8 +443,8 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("measured")
 
-    monkeypatch.setattr("framefit.runtime.models.costs.measure", refuse)
-    monkeypatch.setattr("framefit.runtime.models.costs.measure_floor", refuse)
+    monkeypatch.setattr("framefit.execution.measured.measure", refuse)
+    monkeypatch.setattr("framefit.execution.measured.measure_floor", refuse)
 
 
 @pytest.fixture
@@ -702,7 +703,7 @@ def test_cuts_that_turn_out_dear_are_fewer(
     no_noise(monkeypatch)
     honest = len(plan(write_app(folder, guard_ms=guard_ms), fresh=True).timetable.model("chain").segments)
     deceptive = Deceptive(extra_ns)
-    monkeypatch.setattr("framefit.runtime.models.costs.measure", deceptive)
+    monkeypatch.setattr("framefit.execution.measured.measure", deceptive)
     timetable = plan(write_app(folder, guard_ms=guard_ms - 0.5), fresh=True).timetable
     assert timetable.feasible
     assert deceptive.calls > 4, "ways to cut are measured before the one that is taken"

@@ -16,7 +16,7 @@ from framefit.core.timetable import Timetable
 from framefit.devices.facts import device_facts
 from framefit.devices.ort import OrtDevice
 from framefit.errors import InputError
-from framefit.scheduling.check import check_timetable
+from framefit.planning.check import check_timetable
 from framefit.workflows.plan import plan, verified
 from workloads import chain, no_noise, small, write_app, write_models, write_target
 
@@ -61,7 +61,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the device was touched")
 
     no_noise(monkeypatch)
-    monkeypatch.setattr("framefit.runtime.models.costs.measure", refuse)
+    monkeypatch.setattr("framefit.execution.measured.measure", refuse)
     monkeypatch.setattr(OrtDevice, "compile", refuse)
     monkeypatch.setattr(OrtDevice, "submit", refuse)
 

@@ -14,9 +14,10 @@ from framefit.core.model import GraphBuilder
 from framefit.core.timetable import Timetable
 from framefit.devices.host import available_cores
 from framefit.errors import InputError
-from framefit.scheduling.check import check_timetable
-from framefit.workflows.plan import Plan, plan
-from framefit.workflows.planning.opening import usable_units
+from framefit.execution.opening import usable_units
+from framefit.planning.check import check_timetable
+from framefit.planning.plan import Plan
+from framefit.workflows.plan import plan
 from workloads import no_noise, write_app, write_models, write_target
 
 TWO = ('name = "a"', 'name = "b"\ncore = 1')

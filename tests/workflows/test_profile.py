@@ -18,12 +18,11 @@ from framefit.core.profile import Profile
 from framefit.core.program import read_program
 from framefit.devices.npu import NpuDevice
 from framefit.errors import InputError
-from framefit.workflows.inject_loss import inject_loss
+from framefit.profiling.inject import inject_loss
 from framefit.workflows.plan import plan
-from framefit.workflows.profile import profile
-from framefit.workflows.profiles.table import table_for
-from framefit.workflows.running.folder import RunResult
-from framefit.workflows.simulate import simulate
+from framefit.workflows.profile import profile, table_for
+from framefit.workflows.record import RunResult
+from framefit.workflows.run import simulate
 from workloads import write_app, write_models, write_target
 
 RATE_HZ = 74  # 13.5 ms: seven segments of 1.9 ms fit; were they 2.4 ms, only five would
@@ -38,8 +37,8 @@ def _measures_nothing() -> Iterator[None]:
         raise AssertionError("measured")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("framefit.runtime.models.costs.measure", refuse)
-        patch.setattr("framefit.runtime.models.costs.measure_floor", refuse)
+        patch.setattr("framefit.execution.measured.measure", refuse)
+        patch.setattr("framefit.execution.measured.measure_floor", refuse)
         yield
 
 
@@ -253,7 +252,7 @@ def test_an_unusable_trace_costs_no_run(folder: Path, tmp_path: Path, monkeypatc
     def refuse(*_: object, **__: object) -> None:
         raise InputError("no way", where="trace")
 
-    monkeypatch.setattr("framefit.workflows.running.own_profile.profiled", refuse)
+    monkeypatch.setattr("framefit.workflows.record.profiled", refuse)
     result = simulate(app_in(folder), windows=5, output=tmp_path / "run")
     assert result.profile is None
     assert result.warnings[-1] == "the trace was not profiled: no way"

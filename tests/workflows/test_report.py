@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from framefit.errors import InputError
-from framefit.workflows.inject_loss import inject_loss
+from framefit.profiling.inject import inject_loss
 from framefit.workflows.profile import profile
 from framefit.workflows.report import report_place, write_report
-from framefit.workflows.simulate import simulate
+from framefit.workflows.run import simulate
 from workloads import write_app, write_models, write_target
 
 WINDOWS = 60

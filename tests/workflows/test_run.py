@@ -19,17 +19,18 @@ import pytest
 from framefit.core.events import EventType, Trace
 from framefit.core.files import read_record
 from framefit.core.program import read_program
-from framefit.core.results import Metrics, RunInfo
+from framefit.core.run_record import Metrics, RunInfo
 from framefit.core.timetable import Timetable
 from framefit.devices.device import Binding, Completion
 from framefit.devices.host import realtime_priority_permitted
 from framefit.devices.npu.packets import PacketBuffer
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
-from framefit.report.pairs import executions
-from framefit.workflows.plan import Plan, plan
+from framefit.planning.plan import Plan
+from framefit.profiling.pairing import executions
+from framefit.workflows.plan import plan
+from framefit.workflows.record import RunResult
 from framefit.workflows.run import run
-from framefit.workflows.running.folder import RunResult
 from networks import NETWORKS, difference
 from workloads import (
     LATE_NS,
@@ -395,7 +396,7 @@ def test_a_failure_before_the_loop_leaves_no_sink_and_no_folder(
     def arm(message: str) -> None:
         if message == "warming up":
             monkeypatch.setattr(
-                "framefit.runtime.models.costs.measure", lambda launches, **_: [one() for one in launches]
+                "framefit.execution.measured.measure", lambda launches, **_: [one() for one in launches]
             )
             monkeypatch.setattr(OrtDevice, "submit", fail)
 

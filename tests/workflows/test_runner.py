@@ -19,18 +19,18 @@ import pytest
 from framefit.core.files import read_record
 from framefit.core.model import GraphBuilder, TensorInfo
 from framefit.core.program import read_program
-from framefit.core.results import RunInfo
+from framefit.core.run_record import RunInfo
 from framefit.core.workload import Preprocess
 from framefit.devices.device import Array, Binding, Completion
 from framefit.devices.npu import NpuDevice
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
-from framefit.runtime.frames.prepare import Preparation
-from framefit.runtime.programs.outlets import Output
-from framefit.runtime.programs.pushed import TimeUpError
-from framefit.workflows.plan import Plan, plan
+from framefit.execution.prepare import Preparation
+from framefit.planning.plan import Plan
+from framefit.runtime.program import Output, TimeUpError
+from framefit.workflows.plan import plan
+from framefit.workflows.run import simulate
 from framefit.workflows.runner import Runner
-from framefit.workflows.simulate import simulate
 from networks import difference
 from workloads import listing, measure_briefly, no_noise, stopping, write_app, write_models, write_target
 

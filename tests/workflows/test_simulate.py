@@ -22,15 +22,15 @@ from framefit.core.files import read_record
 from framefit.core.model import GraphBuilder
 from framefit.core.model.builtin import BUILTIN
 from framefit.core.program import read_program
-from framefit.core.results import Metrics, Percentiles, RunInfo
+from framefit.core.run_record import Metrics, Percentiles, RunInfo
 from framefit.core.target import resolve_target
 from framefit.core.timetable import Timetable
 from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InfeasibleError, InputError
-from framefit.workflows.plan import Plan, plan
-from framefit.workflows.run import run
-from framefit.workflows.running.folder import RunResult
-from framefit.workflows.simulate import simulate
+from framefit.planning.plan import Plan
+from framefit.workflows.plan import plan
+from framefit.workflows.record import RunResult
+from framefit.workflows.run import run, simulate
 from networks import NETWORKS, difference
 from workloads import listing, no_noise, write_app, write_models, write_target
 
@@ -49,8 +49,8 @@ def _measures_nothing() -> Iterator[None]:
         raise AssertionError("measured")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("framefit.runtime.models.costs.measure", refuse)
-        patch.setattr("framefit.runtime.models.costs.measure_floor", refuse)
+        patch.setattr("framefit.execution.measured.measure", refuse)
+        patch.setattr("framefit.execution.measured.measure_floor", refuse)
         yield
 
 
@@ -372,7 +372,7 @@ def test_a_long_simulation_keeps_the_last_events_and_says_so(
 ) -> None:
     """Of more packets than are kept, the latest remain; trace.npz and run.json say how many are gone."""
     monkeypatch.setitem(NpuDevice.__init__.__kwdefaults__, "keep_events", 700)
-    monkeypatch.setattr("framefit.workflows.running.folder._MOST_SHOWN", 250)
+    monkeypatch.setattr("framefit.workflows.record._MOST_SHOWN", 250)
     long = simulate(on_board(folder), windows=300, seed=3, output=tmp_path / "long")
     trace = Trace.read(long.folder / "trace.npz")
     gone = len(ran.trace) - 700

@@ -13,16 +13,16 @@ import pytest
 
 from framefit.core.files import read_record
 from framefit.core.model import GraphBuilder, Model
-from framefit.core.results import Metrics
+from framefit.core.run_record import Metrics
 from framefit.core.timetable import InstructionLists
 from framefit.devices.device import Array
 from framefit.devices.host import available_cores
-from framefit.runtime.programs.outlets import Output
-from framefit.workflows.plan import Plan, plan
-from framefit.workflows.run import run
+from framefit.planning.plan import Plan
+from framefit.runtime.program import Output
+from framefit.workflows.plan import plan
+from framefit.workflows.record import RunResult
+from framefit.workflows.run import run, simulate
 from framefit.workflows.runner import Runner
-from framefit.workflows.running.folder import RunResult
-from framefit.workflows.simulate import simulate
 from networks import difference
 from workloads import measure_briefly, no_noise, write_app, write_models, write_target
 

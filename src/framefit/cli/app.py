@@ -32,6 +32,7 @@ from framefit.errors import FramefitError
 
 __all__ = ["app", "main"]
 
+
 app = typer.Typer(
     name="framefit",
     help="Fits several neural networks into every frame of a small device, and proves it.",
@@ -40,22 +41,56 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
 app.command("demo")(demo.demo)
+
+
 app.command("cycles")(cycles.cycles)
+
+
 app.command("measure")(measure.measure)
+
+
 app.command("estimate")(estimate.estimate)
+
+
 app.command("table")(table.table)
+
+
 app.command("fit")(fit.fit)
+
+
 app.command("plan")(plan.plan)
+
+
 app.command("run")(run.run)
+
+
 app.command("simulate")(simulate.simulate)
+
+
 app.command("profile")(profile.profile)
+
+
 app.command("report")(report.report)
+
+
 app.command("inject-loss")(inject_loss.inject_loss)
+
+
 app.command("sparsify")(sparsify.sparsify)
+
+
 app.command("treeify")(treeify.treeify)
+
+
 app.command("rtl")(rtl.rtl)
+
+
 app.command("targets")(targets.targets)
+
+
 app.command("doctor")(doctor.doctor)
 
 

@@ -42,7 +42,7 @@ def cycles(
 
     Example: framefit cycles face.onnx --target vpu --weight-sparsity 0.5
     """
-    from framefit.workflows.cycles import cycles as cycles_workflow
+    from framefit.devices.npu.costs import cycles as cycles_workflow
 
     report = cycles_workflow(
         model,

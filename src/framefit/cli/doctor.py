@@ -16,7 +16,7 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print only JSON.")
 
     Example: framefit doctor
     """
-    from framefit.workflows.doctor import doctor as examine
+    from framefit.devices.diagnosis import doctor as examine
 
     report = examine()
     if json:

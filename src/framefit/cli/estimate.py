@@ -41,7 +41,7 @@ def estimate(
 
     Example: framefit estimate face.onnx --table board.table.json
     """
-    from framefit.workflows.estimate import estimate as estimate_workflow
+    from framefit.latency.verbs import estimate as estimate_workflow
 
     found = estimate_workflow(
         model,

@@ -70,7 +70,7 @@ def fit(
 
     Example: framefit fit app.toml --data tags=tags.npz --max-drop 0.01 --apply -o fitted
     """
-    from framefit.workflows.fit import fit as fit_workflow
+    from framefit.fit.loop import fit as fit_workflow
 
     progress = Progress()
     try:

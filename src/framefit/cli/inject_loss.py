@@ -46,7 +46,7 @@ def inject_loss(
 
     Example: framefit inject-loss runs/first --rate 0.1 --burst 20 --seed 1 -o thin.npz
     """
-    from framefit.workflows.inject_loss import inject_loss as inject
+    from framefit.profiling.inject import inject_loss as inject
 
     injected = inject(
         trace,

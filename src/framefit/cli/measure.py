@@ -95,7 +95,7 @@ def measure(
     """
     if audit and no_audit:
         raise typer.BadParameter("--no-audit stands beside --audit", param_hint="--no-audit")
-    from framefit.workflows.measure import measure as measure_workflow
+    from framefit.latency.verbs import measure as measure_workflow
 
     progress = Progress()
     with Interrupt() as interrupt:

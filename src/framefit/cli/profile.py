@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from framefit.core.files import Record
-    from framefit.workflows.follow import Whereabouts
+    from framefit.profiling.streaming import Whereabouts
 
 __all__ = ["profile"]
 
@@ -77,8 +77,8 @@ def profile(
             raise typer.BadParameter("goes with --program, --confidence and --json only", param_hint="--follow")
         _follow(trace, program, confidence, json=json)
         return
+    from framefit.workflows.profile import own_profile_folder, write_numbered_profile
     from framefit.workflows.profile import profile as profile_workflow
-    from framefit.workflows.profiles.folder import own_profile_folder, write_numbered_profile
 
     progress = Progress()
     try:
@@ -119,7 +119,7 @@ def profile(
 
 def _follow(trace: Path, program: Path | None, confidence: float, *, json: bool) -> None:
     """Show where the device is while packets come, and what they were at the end."""
-    from framefit.workflows.follow import follow
+    from framefit.profiling.streaming import follow
 
     if program is None:
         raise typer.BadParameter("a stream does not tell what is executed", param_hint="--program")

@@ -43,7 +43,7 @@ def report(
     finally:
         progress.end()
     if json:
-        from framefit.core.results import ReportPage
+        from framefit.core.run_record import ReportPage
 
         show_json(ReportPage(page=str(page)))
     else:

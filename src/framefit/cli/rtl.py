@@ -51,7 +51,7 @@ def rtl(
 
     Example: framefit rtl digits.trees.json --layer 128x128 --layer 128x64 -o hardware
     """
-    from framefit.workflows.rtl import rtl as rtl_workflow
+    from framefit.trees.rtl import rtl as rtl_workflow
 
     progress = Progress()
     try:

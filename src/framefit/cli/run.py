@@ -13,7 +13,7 @@ from framefit.cli.screen import Progress, show, show_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from framefit.workflows.running.folder import RunResult
+    from framefit.workflows.record import RunResult
 
 __all__ = ["Interrupt", "play", "run", "show_run"]
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "parse_constant", "parse_numbers", "parse_shape", "show", "show_json"]
 
+
 _CLEAR = "\r\x1b[2K"
 _REFRESH_S = 0.25
 

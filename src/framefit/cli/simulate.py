@@ -44,7 +44,7 @@ def simulate(
 
     Example: framefit simulate app.toml --target vpu --windows 100000
     """
-    from framefit.workflows.simulate import simulate as simulate_workload
+    from framefit.workflows.run import simulate as simulate_workload
 
     workflow = functools.partial(
         simulate_workload,

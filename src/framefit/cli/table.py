@@ -36,8 +36,8 @@ def table(
     file, *others = files
     if others and not merge:
         raise typer.BadParameter(f"one table at a time, or --merge; got {others[0]} too", param_hint="FILE")
-    from framefit.workflows.table import compare_tables, merge_tables
-    from framefit.workflows.table import table as read
+    from framefit.core.latency_table import compare_tables, merge_tables
+    from framefit.core.latency_table import table as read
 
     if against is not None:
         compared = compare_tables(file, against)

@@ -26,8 +26,8 @@ def targets(
 
     Example: framefit targets vpu -o mine.toml
     """
-    from framefit.workflows.targets import describe_target
-    from framefit.workflows.targets import targets as list_targets
+    from framefit.core.target import describe_target
+    from framefit.core.target import targets as list_targets
 
     if name is None:
         if output is not None:

@@ -15,8 +15,8 @@ from framefit.errors import InputError
 
 __all__ = ["ArrayFile", "read_arrays"]
 
-Array = npt.NDArray[Any]
 
+Array = npt.NDArray[Any]
 _SUFFIX = ".npy"
 _MOST_RATIO = 100  # of unpacked bytes to the file's: deflate reaches 1,032 (zlib, "Technical Details"), data seldom 10
 _ALWAYS_BYTES = 1 << 28  # so much may be unpacked whatever the ratio: masks of zeros are real data, too

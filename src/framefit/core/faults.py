@@ -12,8 +12,8 @@ from framefit.errors import InputError
 
 __all__ = ["Fault", "FaultKind", "check_fault", "read_fault"]
 
-FaultKind = Literal["raise", "hang", "stick", "slow", "nan", "inf", "stall", "burst", "end", "shape"]
 
+FaultKind = Literal["raise", "hang", "stick", "slow", "nan", "inf", "stall", "burst", "end", "shape"]
 _OF_STREAMS = ("stall", "burst", "end", "shape")
 _ENDURING = ("slow", "stall", "end")  # a moment alone means: from then on
 _NEEDS_AMOUNT = {"slow": "*RATIO", "burst": "*FRAMES"}

@@ -3,6 +3,8 @@
 Every JSON or TOML file is one :class:`Record`. Unknown keys are errors that name
 the path and the nearest known key; nothing is overwritten unless asked; a file
 appears complete or not at all.
+
+Records as TOML text: the same files that :func:`~framefit.core.files.read_record` reads.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ import contextlib
 import difflib
 import functools
 import itertools
+import json
+import math
 import os
 import re
 import secrets
 import shutil
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -36,13 +40,15 @@ __all__ = [
     "read_bytes",
     "read_record",
     "to_json",
+    "to_toml",
+    "toml_key",
     "write_record",
     "write_whole",
     "write_whole_folder",
 ]
 
-R = TypeVar("R", bound="Record")
 
+R = TypeVar("R", bound="Record")
 _MANY_DIGITS = re.compile(rb"\d{19}")  # of whole numbers with more than 63 bits
 _LONG_KEY = re.compile(
     rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){100}"
@@ -367,3 +373,71 @@ def cache_folder() -> Path:
     if given:
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "framefit"
+
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def to_toml(record: Record) -> str:
+    """The record as TOML: keys in its own order, those at their defaults left out.
+
+    Records inside it are tables, tuples of records arrays of tables, and what lies deeper is written inline.
+
+    Args:
+        record: of text, numbers, booleans, tuples, dicts and records; ``None`` has no form in TOML and is left out.
+    """
+    lines = [f"schema_version = {record.schema_version}"] if hasattr(record, "schema_version") else []  # at its default
+    tables: list[str] = []
+    for name, value in _given(record):
+        if name == "schema_version":
+            continue
+        if isinstance(value, Record):
+            tables += ["", f"[{name}]", *_pairs(value)]
+        elif isinstance(value, tuple) and value and all(isinstance(one, Record) for one in value):
+            for one in value:
+                tables += ["", f"[[{name}]]", *_pairs(one)]
+        else:
+            lines.append(f"{name} = {_value(value)}")
+    return "\n".join([*lines, *tables]) + "\n"
+
+
+def _given(record: Record) -> Iterator[tuple[str, Any]]:
+    """Keys and values that are not the default."""
+    for field in msgspec.structs.fields(record):
+        value = getattr(record, field.name)
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if value is not None and value != default:
+            yield field.encode_name, value
+
+
+def _pairs(record: Record) -> list[str]:
+    return [f"{name} = {_value(value)}" for name, value in _given(record)]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Record):
+        return _inline(_given(value))
+    if isinstance(value, Mapping):
+        return _inline(value.items())
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return _text(value) if isinstance(value, str) else repr(value)
+
+
+def _inline(pairs: Iterable[tuple[str, Any]]) -> str:
+    inner = ", ".join(f"{toml_key(name)} = {_value(value)}" for name, value in pairs)
+    return f"{{ {inner} }}" if inner else "{}"
+
+
+def toml_key(name: str) -> str:
+    """A key as TOML takes it: quoted where it has to be."""
+    return name if _BARE.fullmatch(name) else _text(name)
+
+
+def _text(text: str) -> str:
+    """A basic string: TOML escapes what JSON does, and DEL besides."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")

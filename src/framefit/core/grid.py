@@ -12,6 +12,7 @@ from framefit.errors import InputError
 
 __all__ = ["Grid", "merged"]
 
+
 _MOST_WINDOWS = 1000  # of a pattern
 _DENOMINATOR = 1001  # 30000/1001: the broadcast rates; others are taken to be as exact as this
 

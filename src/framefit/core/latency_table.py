@@ -1,4 +1,9 @@
-"""What layers and segments cost on a device (``*.table.json``)."""
+"""How far whole networks take the sum of their layers, and what corrects the sum.
+
+What layers and segments cost on a device (``*.table.json``).
+
+``framefit table``: latency tables shown, compared and merged.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from framefit.core.additivity import AdditivityAudit, Correction
-from framefit.core.files import Record, read_record
+from framefit.core.files import Record, read_record, write_record
 from framefit.errors import InputError
 
 __all__ = [
+    "AdditivityAudit",
+    "AuditedNetwork",
     "Correction",
     "EntryComparison",
     "FactDifference",
@@ -28,15 +34,81 @@ __all__ = [
     "Unmeasured",
     "Value",
     "check_fingerprint",
+    "compare_tables",
     "compared",
     "differing_facts",
+    "merge_tables",
     "merged",
     "read_table",
+    "table",
 ]
+
+
+class Correction(Record, kw_only=True):
+    """What the audit of whole networks adds to the plain sum of layers.
+
+    A network takes ``scale`` x sum of its layers + ``launch_ns`` + ``boundary_ns`` x boundaries
+    + ``layout_ns_per_byte`` x bytes that stay in one layout + ``cold_ns_per_byte`` x weights, the
+    last in networks of more than ``cache_bytes``. For each class of layers ``class_ratios`` x their sum is added.
+
+    Attributes:
+        beyond_ratio: of tables of earlier versions, which multiplied it onto the sum of every larger network,
+            though one audited network told it; it is read, and neither kept nor applied.
+        error_ratio: standard deviation of the relative error of networks that were left out of the fit.
+        networks: how many were audited; 0: none.
+    """
+
+    scale: float = 1.0
+    boundary_ns: float = 0.0
+    launch_ns: float = 0.0
+    layout_ns_per_byte: float = 0.0
+    cold_ns_per_byte: float = 0.0
+    beyond_ratio: float | msgspec.UnsetType = msgspec.UNSET
+    class_ratios: dict[str, float] = {}
+    cache_bytes: int = 0
+    error_ratio: float = 0.0
+    networks: int = 0
+
+    def __post_init__(self) -> None:
+        if self.beyond_ratio is not msgspec.UNSET:
+            msgspec.structs.force_setattr(self, "beyond_ratio", msgspec.UNSET)
+
+
+class AuditedNetwork(Record, kw_only=True):
+    """A whole network, measured and predicted.
+
+    Attributes:
+        overhead_ns: of its launch: what is measured holds it, the plain sum does not.
+        corrected_ns: with the correction that was fitted.
+        left_out_ns: with one that was fitted without this network.
+    """
+
+    name: str
+    measured_ns: int
+    plain_sum_ns: int
+    overhead_ns: int
+    corrected_ns: int
+    left_out_ns: int
+
+
+class AdditivityAudit(Record, kw_only=True):
+    """How far whole networks take the sum of their layers, and what corrects it.
+
+    Attributes:
+        terms: of the correction, in the order in which they helped.
+        plain_error_ratio: median of |plain sum and overhead / measured - 1|.
+        left_out_error_ratio: the same of the corrected estimate, each network left out of its own fit.
+    """
+
+    correction: Correction
+    terms: tuple[str, ...]
+    networks: tuple[AuditedNetwork, ...]
+    plain_error_ratio: float
+    left_out_error_ratio: float
+
 
 _Z90 = 1.6448536269514722  # half a 90 % interval of a normal distribution, in standard deviations
 _MOST_SPREAD = 100.0  # of a ratio, relative: beyond it nothing is known anyway, and its exponential has no number
-
 Value = bool | int | float | str | list[bool | int | float | str | None] | None
 
 
@@ -380,3 +452,61 @@ def _told(value: Value) -> str:
 
 def _key(op: str, unit: str, configuration: dict[str, Value]) -> tuple[str, str, bytes]:
     return op, unit, msgspec.json.encode(configuration, order="sorted")
+
+
+def table(path: str | Path) -> LatencyTable:
+    """Read a latency table, of this or an earlier version.
+
+    Raises:
+        InputError: missing or malformed file.
+
+    Example:
+        >>> framefit.table("board.table.json").entries[0].latency_ns  # doctest: +SKIP
+        41250
+    """
+    return read_table(path)
+
+
+def compare_tables(path: str | Path, against: str | Path) -> TableComparison:
+    """Two tables entry by entry: ratios there over here, what each lacks, facts in which they differ.
+
+    Args:
+        path: the table here.
+        against: the table there.
+
+    Raises:
+        InputError: missing or malformed file.
+    """
+    return compared(read_table(path), read_table(against))
+
+
+def merge_tables(
+    paths: Sequence[str | Path],
+    output: str | Path,
+    *,
+    any_fingerprint: bool = False,
+    force: bool = False,
+) -> LatencyTable:
+    """Write one table of the entries of several; of equal configurations the last one stays.
+
+    Args:
+        paths: the tables; target and fingerprint are those of the first one.
+        output: the file to write.
+        any_fingerprint: merge what was measured on different devices, too.
+        force: overwrite the file.
+
+    Raises:
+        InputError: a file is missing or malformed, fingerprints differ (the facts are named), or the
+            output exists.
+    """
+    if Path(output).exists() and not force:
+        raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
+    tables = [read_table(path) for path in paths]
+    if not any_fingerprint:
+        for path, other in zip(paths[1:], tables[1:], strict=True):
+            facts = tables[0].fingerprint
+            check_fingerprint(other, facts, path, "merge tables of one device, or merge them all the same "
+                              "with --any-fingerprint")  # fmt: skip
+    whole = merged(tables)
+    write_record(output, whole, force=force)
+    return whole

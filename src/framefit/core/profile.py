@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import Record
-from framefit.core.results import Percentiles
+from framefit.core.run_record import Percentiles
 
 __all__ = ["Certificate", "EventCounts", "How", "OperationLog", "Profile", "Totals", "Violation"]
 

@@ -25,6 +25,7 @@ __all__ = [
     "Trials",
 ]
 
+
 Pattern = Literal["unstructured", "n:m", "channel"]
 Decision = Literal["deploy", "retrain", "discard"]
 RewardKind = Literal["accuracy-log-cycles", "error-log-cycles"]

@@ -2,12 +2,15 @@
 
 ``docs/targets.md`` documents the file key by key. The built-in targets are such files
 too, in ``targets/`` beside this module; they are read when they are asked for.
+
+Built-in and own targets (``framefit targets``).
 """
 
 from __future__ import annotations
 
 import difflib
 import functools
+import itertools
 import math
 import os
 from collections import Counter
@@ -17,7 +20,8 @@ from typing import Literal
 
 import msgspec
 
-from framefit.core.files import Record, read_record
+from framefit.core.files import Record, read_bytes, read_record, write_whole
+from framefit.core.run_record import TargetList, TargetSummary
 from framefit.errors import InputError
 
 __all__ = [
@@ -36,14 +40,16 @@ __all__ = [
     "Variation",
     "builtin_targets",
     "cpu_target",
+    "describe_target",
     "load_target",
     "resolve_target",
     "target_file",
+    "targets",
 ]
+
 
 BUILTIN_TARGETS = ("vpu", "micro-npu", "vpu-two-queues", "meteor-lake", "edge-8", "gpu", "dsp", "cpu")
 """Names of the built-in targets. The order is a contract: the first name with ``vpu`` is the VPU with one queue."""
-
 PRECISIONS = {"int4": 4, "int8": 8, "int16": 16, "fp16": 16, "bf16": 16, "fp32": 32}  # bits
 _BITS = (1, 2, 4, 8, 16, 32)
 _MOST = 1e15  # of any figure: what is made of thousands of them fits 64 bits
@@ -557,3 +563,43 @@ def _available_cores() -> tuple[int, ...]:
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
+
+
+def targets() -> TargetList:
+    """The built-in targets, in their fixed order."""
+    return TargetList(
+        targets=tuple(
+            TargetSummary(
+                name=target.name,
+                kind=target.kind,
+                units=tuple(unit.name for unit in target.units),
+                description=target.description,
+            )
+            for target in builtin_targets()
+        )
+    )
+
+
+def describe_target(
+    name_or_path: str | Path, *, output: str | Path | None = None, force: bool = False
+) -> tuple[Target, str]:
+    """One target, with the sources of its figures.
+
+    Args:
+        name_or_path: built-in name, or path of a ``target.toml``.
+        output: gets a copy of the target's file, comments included, to start an own one from.
+        force: overwrite it.
+
+    Returns:
+        The target, all defaults filled in; and the comment that its file begins with.
+
+    Raises:
+        InputError: no such target, its file cannot be used, or ``output`` exists.
+    """
+    target = resolve_target(name_or_path)
+    text = read_bytes(target_file(name_or_path))
+    if output is not None:
+        with write_whole(output, force=force) as file:
+            file.write(text)
+    head = itertools.takewhile(lambda line: line.startswith("#"), text.decode().splitlines())
+    return target, "\n".join(line.removeprefix("#").removeprefix(" ") for line in head)

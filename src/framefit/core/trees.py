@@ -3,22 +3,28 @@
 An ensemble reads comparator bits of its input and adds up whole numbers that its trees' leaves hold;
 an output is selected by the sum, or is the sum times a scale. The functions at the end evaluate it in
 plain numpy: kernels, ONNX files and hardware are held to them bit for bit.
+
+Groups of trees inside a model: each is one node, and carries its ensemble.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.files import Record, read_record
+from framefit.core.files import Record, from_text, read_record
+from framefit.core.model import Model, with_part
 from framefit.errors import InputError
 
 __all__ = [
     "MAX_DEPTH",
+    "TREES",
     "Encoder",
     "Ensemble",
     "Forest",
@@ -32,18 +38,20 @@ __all__ = [
     "accumulate",
     "decode",
     "encode",
+    "ensembles_in",
     "evaluate",
     "levels_of",
+    "operations",
     "read_forest",
+    "tree_layers",
+    "with_ensemble",
 ]
 
-Array = npt.NDArray[Any]
 
+Array = npt.NDArray[Any]
 MAX_DEPTH = 6
 """Tests of an oblivious tree: a leaf bit is then one look-up table of six inputs, as FPGAs have them."""
-
 TreeKind = Literal["vote", "scalar", "vector"]
-
 _WORD_BITS = 2  # of an encoded input
 
 
@@ -464,3 +472,72 @@ def _check_floats(values: tuple[float, ...], what: str) -> None:
 def _check_whole(values: tuple[int, ...], bits: int, what: str) -> None:
     if values and not -(1 << bits - 1) <= min(values) <= max(values) < 1 << bits - 1:
         raise ValueError(f"{what} does not fit {bits} bits")
+
+
+TREES = "Trees"
+"""Operator of such a node.
+
+Its attributes say what a cost depends on: ``kind`` of the leaves, number of ``trees``, ``bytes`` of memory, and
+``operations``, see :func:`operations`.
+"""
+
+
+def with_ensemble(model: Model, ensemble: Ensemble, part: Model) -> Model:
+    """The model with trees in place of what lies between an ensemble's tensors.
+
+    Args:
+        model: stays as it is.
+        ensemble: whose name no other ensemble of the model has.
+        part: the ensemble as a graph, for whoever knows nothing of trees.
+
+    Raises:
+        InputError: tensors, types or shapes that the model does not have.
+    """
+    return with_part(
+        model,
+        ensemble.input,
+        ensemble.output,
+        part,
+        op=TREES,
+        name=ensemble.name,
+        attributes={
+            "kind": ensemble.kind,
+            "trees": len(ensemble.members),
+            "bytes": ensemble.bytes,
+            "operations": operations(ensemble),
+        },
+        note=msgspec.json.encode(ensemble).decode(),
+    )
+
+
+def operations(ensemble: Ensemble) -> int:
+    """Comparisons, selections and additions of one example, on single numbers.
+
+    Two comparisons of each value that is read; at every position a selection for each test on the longest way to
+    a leaf and an addition for each number in that leaf; for each output two comparisons and a selection, or, where
+    it is scaled, an addition and a product: the only one.
+    """
+    selections = sum(tree.depth for tree in ensemble.members)
+    additions = len(ensemble.members) * ensemble.width
+    decoding = (3 if ensemble.levels else 2) * ensemble.outputs
+    return 2 * math.prod(ensemble.input_shape) + ensemble.positions * (selections + additions + decoding)
+
+
+def tree_layers(model: Model) -> tuple[int, ...]:
+    """Numbers of the layers that are trees and nothing else."""
+    notes = model.notes
+    return tuple(index for index, layer in enumerate(model.layers) if layer.op == TREES and layer.name in notes)
+
+
+def ensembles_in(model: Model) -> dict[str, Ensemble]:
+    """The ensembles that nodes of a model carry, by the names of the nodes.
+
+    Raises:
+        InputError: a damaged one.
+    """
+    return {name: _ensemble(note, f"trees {name!r}") for name, note in model.notes.items()}
+
+
+@functools.lru_cache(maxsize=16)  # of megabytes, and asked for with every segment
+def _ensemble(note: str, where: str) -> Ensemble:
+    return from_text(note.encode(), Ensemble, where)

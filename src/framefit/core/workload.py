@@ -18,6 +18,7 @@ from framefit.errors import InputError
 
 __all__ = [
     "IMPLICIT_STREAM",
+    "STRICTEST",
     "ModelEntry",
     "OnError",
     "OnNan",
@@ -28,9 +29,12 @@ __all__ = [
     "StreamEntry",
     "WhenFull",
     "Workload",
+    "in_order",
     "load_workload",
     "names_function",
+    "streams_of",
 ]
+
 
 WhenFull = Literal["drop-oldest", "drop-newest", "block"]
 OnError = Literal["retry", "skip", "stop"]
@@ -412,3 +416,38 @@ def load_workload(path: str | Path) -> Workload:
     if table is not None and not Path(table).is_file():
         raise InputError(f"$.table: no such file {table}", where=path, remedy="check the path, or leave the key out")
     return msgspec.structs.replace(workload, table=table, models=models, streams=streams, outputs=outputs)
+
+
+STRICTEST: tuple[WhenFull, ...] = ("block", "drop-newest", "drop-oldest")
+
+
+def streams_of(workload: Workload) -> tuple[StreamEntry, ...]:
+    """The workload's streams; one synthetic stream where it names none."""
+    return workload.streams or (StreamEntry(name=IMPLICIT_STREAM),)
+
+
+def in_order(workload: Workload, app: Path) -> list[ModelEntry]:
+    """Models, each after those that it reads, else in the order of the file.
+
+    Raises:
+        InputError: models that read each other.
+    """
+    names, streams = workload.model_names, {stream.name for stream in streams_of(workload)}
+    reads = {
+        m.name: {workload.producer(source) for source in m.inputs.values() if source not in streams}
+        for m in workload.models
+    }
+    ordered: list[ModelEntry] = []
+    left = list(workload.models)
+    while left:
+        there = {entry.name for entry in ordered}
+        following = next((entry for entry in left if reads[entry.name] <= there), None)
+        if following is None:
+            raise InputError(
+                f"models {', '.join(entry.name for entry in left)} read each other",
+                where=f"{app}: $.models[{names.index(left[0].name)}].inputs",
+                remedy="feed one of them from a stream, or an earlier frame back with state",
+            )
+        ordered.append(following)
+        left.remove(following)
+    return ordered

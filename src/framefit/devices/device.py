@@ -18,9 +18,9 @@ from framefit.errors import DeviceError
 
 __all__ = ["Array", "Binding", "Completion", "Device", "Handle", "Tensors", "allocate", "fitting", "random_inputs"]
 
+
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
-
 _ALIGNMENT = 64  # a cache line, and the widest vector register
 
 

@@ -1,4 +1,7 @@
-"""What this machine permits, topic by topic, with a remedy for each weakness (``framefit doctor``)."""
+"""What this machine permits, topic by topic, with a remedy for each weakness (``framefit doctor``).
+
+What this machine permits (``framefit doctor``).
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from framefit.core.files import cache_folder
-from framefit.core.results import Finding, Percentiles
+from framefit.core.run_record import Finding, HostReport, Percentiles
 from framefit.devices import host
 from framefit.devices.clock import RealClock
+from framefit.devices.host import fingerprint
 
-__all__ = ["diagnose"]
+__all__ = ["diagnose", "doctor"]
+
 
 _CAP_IPC_LOCK = 14  # linux/capability.h: may lock memory without limit
 
@@ -291,3 +296,12 @@ def _look_at_disk(root: Path) -> _Seen:  # noqa: ARG001 - one form for all
     if free >= 2**30:
         return _Seen("good", value)
     return _Seen("fair" if free >= 2**28 else "poor", value, "free some space, or set FRAMEFIT_CACHE to another folder")
+
+
+def doctor() -> HostReport:
+    """Look at this machine, topic by topic; takes about half a second and never raises.
+
+    Returns:
+        Findings with their remedies, and the facts that decide how fast things run here.
+    """
+    return HostReport(findings=diagnose(), fingerprint=fingerprint())

@@ -22,6 +22,7 @@ from framefit.errors import DeviceError, HangError, LostUnitError
 
 __all__ = ["FaultyDevice"]
 
+
 _PATIENCE_NS = 1_000_000_000
 _TAGS = re.compile(r"[.@]")  # of segments and rungs, behind a model's name in a label
 

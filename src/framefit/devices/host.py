@@ -45,12 +45,12 @@ __all__ = [
     "wake_up_lateness_ns",
 ]
 
+
 logger = logging.getLogger(__name__)
-
 _T = TypeVar("_T")
-
 ROOT = Path("/")
 CPU_FOLDER = "sys/devices/system/cpu"
+
 
 # What the kernels of ONNX Runtime (MLAS) and numpy dispatch on.
 _SIMD = (
@@ -62,6 +62,7 @@ _HYPERVISORS = ("qemu", "kvm", "vmware", "virtualbox", "xen", "firecracker", "vi
 _STAT_CELLS = 13  # of /proc/PID/stat behind the name, up to the time spent in the system (proc(5))
 _MXCSR = 7  # word of fenv_t
 _FLUSHED = 1 << 15 | 1 << 6  # its bits: flush to zero, denormals are zero
+
 
 # Affinities that pinned() narrowed and will restore: those cores are still ours.
 _set_aside: list[frozenset[int]] = []

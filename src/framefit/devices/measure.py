@@ -1,4 +1,7 @@
-"""The one way to time anything: warmed up, interleaved, all samples kept."""
+"""The one way to time anything: warmed up, interleaved, all samples kept.
+
+Whole models against each other on this machine.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from framefit.core.model import Model
 from framefit.devices.clock import Clock
-from framefit.devices.device import Completion
-from framefit.devices.host import at_realtime_priority
+from framefit.devices.device import Completion, allocate, random_inputs
+from framefit.devices.host import at_realtime_priority, pinned
+from framefit.devices.ort import OrtDevice
 
-__all__ = ["Measurement", "measure", "measure_floor", "mostly_drifting"]
+__all__ = ["Measurement", "measure", "measure_floor", "medians_ns", "mostly_drifting"]
+
 
 _LEAST_WARM_UP, _MOST_WARM_UP = 3, 12
 _LEAST_SLEEP_NS = 1_000_000
@@ -162,3 +168,25 @@ def measure_floor(clock: Clock, period_ns: int, windows: int) -> npt.NDArray[np.
         clock.sleep_until_ns(start + window * period_ns)
         late[window] = clock.now_ns() - start - window * period_ns
     return late
+
+
+_BUDGET_NS = 1_000_000_000
+
+
+def medians_ns(models: Sequence[Model]) -> tuple[int, ...]:
+    """Median latency of each model by ONNX Runtime on the default core, measured in turn, in nanoseconds.
+
+    Raises:
+        DeviceError: the runtime does not take a model.
+    """
+    device = OrtDevice()
+    with pinned(device.core):
+        found = measure([_launch(device, model) for model in models], budget_ns=_BUDGET_NS)
+    return tuple(one.median_ns for one in found)
+
+
+def _launch(device: OrtDevice, model: Model) -> Callable[[], Completion]:
+    handle = device.compile(model, device.target.units[0].name, model.name)
+    tensors = random_inputs(model.inputs, np.random.default_rng(0))
+    bound = handle.bind(tensors | {tensor.name: allocate(tensor) for tensor in model.outputs})
+    return lambda: device.submit(bound)

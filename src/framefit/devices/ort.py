@@ -1,4 +1,11 @@
-"""Segments on this machine, by ONNX Runtime: one session a segment, one thread a unit."""
+"""Segments on this machine, by ONNX Runtime: one session a segment, one thread a unit.
+
+A bounded buffer of event packets that counts what it could not keep.
+
+Many examples through a network at once, to judge it by: what runs is what is judged.
+
+Eight bits by ONNX Runtime's own tool: static, with ``QuantizeLinear`` and ``DequantizeLinear`` in the graph.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +16,173 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from framefit.core.events import Trace
+from framefit.core.events import EventType, Trace, TraceMeta
 from framefit.core.files import cache_folder, write_whole
-from framefit.core.model import Model, fused_groups, lowered
+from framefit.core.model import Model, folded, free_batch, fused_groups, lowered
 from framefit.core.program import Operation
 from framefit.core.target import Target, Unit, cpu_target
 from framefit.devices.clock import Clock, RealClock
 from framefit.devices.device import Array, Binding, Completion, Handle, Tensors, fitting, random_inputs
 from framefit.devices.host import default_core, fingerprint, kept_denormals
-from framefit.devices.recorder import EventRecorder
-from framefit.errors import DeviceError, HangError, InputError
+from framefit.errors import DeviceError, HangError, InputError, UnsupportedError
 
-__all__ = ["OrtDevice"]
+__all__ = ["EventRecorder", "OrtDevice", "predictor", "quantised", "weight_nodes"]
+
+
+_START, _END = int(EventType.START), int(EventType.END)
+
+
+class EventRecorder:
+    """Keeps the first ``capacity`` packets since it was last emptied.
+
+    Args:
+        capacity: packets; some 100 bytes each.
+    """
+
+    def __init__(self, capacity: int = 1 << 18) -> None:
+        self._cells: list[int] = []  # the fastest to append to just after a launch, when the caches are cold
+        self._full = 5 * capacity
+        self._lost = 0
+        self.capacity = capacity
+
+    def add(self, time_ns: int, kind: int, type_: EventType, core: int, operation: int) -> None:
+        """Append a packet, or count it as lost."""
+        if len(self._cells) >= self._full:
+            self._lost += 1
+            return
+        self._cells.extend((time_ns, kind, type_, core, operation))
+
+    def add_launch(self, started_ns: int, finished_ns: int, kind: int, core: int) -> None:
+        """Append a launch of one operation: START and END at once."""
+        if len(self._cells) + 10 > self._full:
+            self.add(started_ns, kind, EventType.START, core, 0)
+            self.add(finished_ns, kind, EventType.END, core, 0)
+            return
+        self._cells.extend((started_ns, kind, _START, core, 0, finished_ns, kind, _END, core, 0))
+
+    def drain(self, kinds: tuple[str, ...]) -> Trace:
+        """What is held, as a trace; the buffer is empty afterwards."""
+        cells, self._cells = self._cells, []  # set aside first: another thread may add to it
+        lost, self._lost = self._lost, 0
+        packets = np.frombuffer(array("q", cells), np.int64).reshape(-1, 5)
+        return Trace(
+            time_ns=packets[:, 0],
+            id=packets[:, 1].astype(np.int32),
+            type=packets[:, 2].astype(np.uint8),
+            core=packets[:, 3].astype(np.int16),
+            operation=packets[:, 4],
+            kinds=kinds,
+            loss_after=np.asarray([len(packets)] if lost else [], np.int64),
+            meta=TraceMeta(buffer_events=self.capacity, lost_events=lost),
+        )
+
+
+def predictor(model: Model) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]:
+    """A function from inputs to the first output, by ONNX Runtime on all cores; nobody times it.
+
+    Args:
+        model: of one input; where its constants fix the batch, examples go through in such batches.
+
+    Raises:
+        DeviceError: the runtime does not take the model.
+    """
+    import onnxruntime
+
+    (tensor,) = model.inputs
+    try:
+        data, batch = free_batch(model), None
+    except UnsupportedError:
+        data, batch = model.to_bytes(), (tensor.shape or (1,))[0]
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # failures are raised; the runtime need not print them too
+    try:
+        with kept_denormals():
+            session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's errors have no common class
+        raise DeviceError(f"ONNX Runtime cannot compile it: {error}", where=model.name) from error
+    output = model.outputs[0].name
+
+    def predict(x: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+        count = len(x)
+        if batch is None:
+            found: npt.NDArray[Any] = session.run([output], {tensor.name: x})[0]
+            return found
+        padded = np.concatenate([x, np.repeat(x[-1:], -count % batch, axis=0)])
+        parts = (padded[first : first + batch] for first in range(0, len(padded), batch))
+        return np.concatenate([session.run([output], {tensor.name: part})[0] for part in parts])[:count]
+
+    return predict
+
+
+_WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+def weight_nodes(model: Model) -> tuple[str, ...]:
+    """Names of the nodes whose multiplications eight bits make cheaper, in order."""
+    return tuple(node.name for nodes in model.nodes for node in nodes if node.op in _WEIGHTED)
+
+
+def quantised(model: Model, inputs: npt.NDArray[np.float32], *, but: Collection[str] = ()) -> Model:
+    """The same network in int8, weights by channel; normalisations are folded into them first.
+
+    Ranges of activations are the least and greatest values on ``inputs``: unsigned activations and signed weights, what
+    the runtime's kernels on x86 and ARM take (ONNX Runtime, "Quantize ONNX Models", static quantization).
+
+    Args:
+        model: of one input, in floating point.
+        inputs: examples of it, n x ..., float32; as many at once as the model takes.
+        but: names of nodes that stay as they are.
+
+    Raises:
+        DeviceError: the tool cannot use the model.
+    """
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with tempfile.TemporaryDirectory() as folder:
+        given, prepared, made = (Path(folder) / f"{name}.onnx" for name in ("given", "prepared", "made"))
+        folded(model).save(given)
+        try:
+            # Marks the file as prepared, or the tool warns by the root logger; the graph is optimised at run time.
+            quant_pre_process(given, prepared, skip_optimization=True, skip_symbolic_shape=True)
+            quantize_static(
+                prepared,
+                made,
+                _Reader(model, inputs),
+                quant_format=QuantFormat.QDQ,
+                per_channel=True,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                nodes_to_exclude=sorted(but),
+            )
+        except Exception as error:  # the tool's errors have no common class
+            message = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DeviceError(f"ONNX Runtime's tool cannot quantise it: {message}", where=model.name) from error
+        return Model.load(made, name=model.name)
+
+
+class _Reader:
+    """Hands out examples as the tool asks for them: as many at once as the model takes."""
+
+    def __init__(self, model: Model, inputs: npt.NDArray[np.float32]) -> None:
+        (tensor,) = model.inputs
+        batch = (tensor.shape or (1,))[0]
+        whole = len(inputs) // batch * batch
+        parts = inputs[:whole].reshape(-1, batch, *inputs.shape[1:])
+        self._parts: Iterator[dict[str, Any]] = ({tensor.name: part} for part in parts)
+
+    def get_next(self) -> dict[str, Any] | None:
+        """The next ones, or ``None``: there are no more."""
+        return next(self._parts, None)
+
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from framefit.errors import InputError
 
 __all__ = ["MeasurementStore"]
 
-_DRIFTING = ", drifting"
 
+_DRIFTING = ", drifting"
 logger = logging.getLogger(__name__)
 
 

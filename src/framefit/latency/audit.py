@@ -24,8 +24,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.additivity import AdditivityAudit, AuditedNetwork, Correction
-from framefit.core.latency_table import LatencyTable
+from framefit.core.latency_table import AdditivityAudit, AuditedNetwork, Correction, LatencyTable
 from framefit.core.model import Model
 from framefit.errors import InputError
 from framefit.latency.estimate import Estimator
@@ -33,8 +32,8 @@ from framefit.latency.terms import CLASSES, Terms, class_sums, terms_of
 
 __all__ = ["LEAST_NETWORKS", "audit"]
 
-Floats = npt.NDArray[np.float64]
 
+Floats = npt.NDArray[np.float64]
 LEAST_NETWORKS = 3
 _GAIN = 0.9  # a term has to bring the left-out error to this part of what it was,
 _SURE = 2.0  # and by this many standard errors of the gain: the best of many terms gains something by chance

@@ -23,6 +23,7 @@ from framefit.latency.rounds import Rounds
 
 __all__ = ["audit_networks", "campaign_seconds", "with_audit"]
 
+
 _TRIED = 3
 _OVERHEAD_RUNS = 60  # of auxiliary layers of two kinds
 _WARM_UP = 4  # launches

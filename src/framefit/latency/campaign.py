@@ -9,47 +9,316 @@ of the auxiliary layer behind it (all sums over the tensors that cross):
 so the literal difference is off by a (x - y) + b (z - z'), the transfers. By "auxiliary" the layer
 is that difference, corrected for them; by "regression" the whole overhead comes from fits over all
 runs of auxiliary layers alone (:mod:`framefit.latency.overhead`), whose noise is the smaller.
+
+What is measured: the distinct layers of a model, or of a grid of layer shapes.
+
+More samples for layers whose intervals are wide, until they are narrow or time is up.
+
+Noise differs from layer to layer: a fixed number of samples is too many for those that take most
+of a launch, and too few for those that take little of it. The bound is on the interval's width
+relative to the latency (a sequential procedure of fixed relative width; Nadas, 1969, "An Extension of a
+Theorem of Chow and Robbins on Sequential Confidence Intervals for the Mean").
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.latency_table import LatencyEntry, LatencyTable, Overhead, Unmeasured
-from framefit.core.model import AUXILIARY_KINDS, Auxiliary, AuxiliaryKind, Model, TensorInfo, with_auxiliary
+from framefit.core.files import Record
+from framefit.core.latency_table import LatencyEntry, LatencyTable, Overhead, Unmeasured, Value
+from framefit.core.model import (
+    AUXILIARY_KINDS,
+    Auxiliary,
+    AuxiliaryKind,
+    GraphBuilder,
+    Model,
+    TensorInfo,
+    configuration,
+    with_auxiliary,
+)
+from framefit.devices.clock import Clock
 from framefit.devices.device import Device
 from framefit.devices.facts import device_facts
 from framefit.devices.measure import Measurement
-from framefit.errors import DeviceError, FramefitError
-from framefit.latency.design import Contrast, auxiliaries_for, overhead_design
+from framefit.errors import DeviceError, FramefitError, InputError
 from framefit.latency.overhead import (
     RESOLUTION_NS,
     AuxiliaryTimes,
     Coefficients,
+    Contrast,
+    auxiliaries_for,
     fit_auxiliary_times,
     fit_overhead,
     interval,
+    overhead_design,
 )
-from framefit.latency.refine import LEAST_REPEATS
 from framefit.latency.rounds import RUNS, Rounds
-from framefit.latency.subjects import Subject
 
-__all__ = ["Campaign", "Method", "suited_kind"]
+__all__ = [
+    "LEAST_REPEATS",
+    "Campaign",
+    "GridSpec",
+    "LayerGrid",
+    "Method",
+    "Refinable",
+    "Subject",
+    "distinct_layers",
+    "grid_models",
+    "layer_key",
+    "refine",
+    "suited_kind",
+    "wide",
+]
+
+
+Fusions = Callable[[Model], Sequence[Sequence[str]]]
+_MOST_ELEMENTS = 1 << 28  # of a layer's weights: a gigabyte
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A layer as a model of its own.
+
+    Attributes:
+        op, configuration: its key in a latency table.
+        layers: names of the layers that it stands for.
+        model: stand-alone: its inputs come from the host, its outputs are returned.
+    """
+
+    op: str
+    configuration: dict[str, Value]
+    layers: tuple[str, ...]
+    model: Model
+
+    @property
+    def key(self) -> str:
+        """The same for equal configurations."""
+        return layer_key(self.op, self.configuration)
+
+
+class LayerGrid(Record, kw_only=True):
+    """Layers of one operator: every combination of what is listed.
+
+    Attributes:
+        op: Conv, Gemm, MaxPool, AveragePool, or any operator that needs no parameters.
+        shapes: of its input.
+        channels: of a convolution's output; features of a Gemm's; 0: as many as it reads.
+        kernel, stride: of Conv and pools, in both directions.
+        groups: of a convolution; 0: depthwise.
+        activation: operator behind it; "": none.
+        inputs: number of inputs of that shape (2 for Add).
+    """
+
+    op: str
+    shapes: tuple[tuple[int, ...], ...]
+    channels: tuple[int, ...] = (0,)
+    kernel: tuple[int, ...] = (1,)
+    stride: tuple[int, ...] = (1,)
+    groups: tuple[int, ...] = (1,)
+    activation: tuple[str, ...] = ("",)
+    inputs: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.shapes:
+            raise ValueError("shapes must not be empty")
+        for key, least in (("channels", 0), ("kernel", 1), ("stride", 1), ("groups", 0)):
+            if not getattr(self, key) or min(getattr(self, key)) < least:
+                raise ValueError(f"{key} must be numbers of at least {least}, is {list(getattr(self, key))}")
+        if any(size < 1 for shape in self.shapes for size in shape):
+            raise ValueError("sizes of a shape must be at least 1")
+        if self.inputs < 1:
+            raise ValueError(f"inputs must be at least 1, is {self.inputs}")
+
+
+class GridSpec(Record, kw_only=True):
+    """Layers to measure without a model (``framefit measure --grid``)."""
+
+    schema_version: int = 1
+    layers: tuple[LayerGrid, ...]
+
+
+def distinct_layers(
+    model: Model, fusions: Fusions | None, unit: str
+) -> tuple[tuple[Subject, ...], tuple[Unmeasured, ...]]:
+    """Each configuration of a model's layers once, and those that cannot stand alone.
+
+    Args:
+        model: its layers; groups count as one.
+        fusions: a device's, which groups further nodes; ``None``: the model is grouped already.
+        unit: that the layers are to run on.
+    """
+    if fusions is not None:
+        model = model.grouped(fusions(model))
+    places: dict[str, list[int]] = {}
+    for index, (layer, nodes) in enumerate(zip(model.layers, model.nodes, strict=True)):
+        places.setdefault(layer_key(layer.op, configuration(nodes)), []).append(index)
+    subjects, failed = [], []
+    for indices in places.values():
+        op, found = model.layers[indices[0]].op, configuration(model.nodes[indices[0]])
+        names = tuple(model.layers[index].name for index in indices)
+        try:
+            alone = with_auxiliary(model.segment(indices[0], indices[0]), [])
+        except FramefitError as error:
+            failed.append(Unmeasured(op=op, configuration=found, layers=names, unit=unit, reason=error.what))
+            continue
+        subjects.append(Subject(op, found, names, alone))
+    return tuple(subjects), tuple(failed)
+
+
+def grid_models(spec: GridSpec, seed: int = 0) -> Iterator[Model]:
+    """A model of one layer, and its activation, for each point of the grids; weights from the seed.
+
+    Raises:
+        InputError: an operator that such a grid cannot describe, or a combination that fits no tensor.
+    """
+    for number, grid in enumerate(spec.layers):
+        points = itertools.product(grid.shapes, grid.channels, grid.kernel, grid.stride, grid.groups, grid.activation)
+        for shape, channels, kernel, stride, groups, activation in points:
+            where = f"$.layers[{number}]"
+            if max(kernel**2, 1) * max(channels, 1) * max(shape, default=1) > _MOST_ELEMENTS:
+                raise InputError(
+                    f"a {grid.op} of {list(shape)}, {channels} channels and kernel {kernel} is too large",
+                    where=where,
+                    remedy=f"keep kernel x kernel x channels x channels below {_MOST_ELEMENTS}",
+                )
+            builder = GraphBuilder(grid.op, seed)
+            inputs = [builder.input(f"input_{index}", shape) for index in range(grid.inputs)]
+            try:
+                x = _layer(builder, grid.op, inputs, channels, kernel, stride, groups)
+                x = builder.op(activation, x) if activation else x
+                builder.output(x)
+                model = builder.build()
+                if not all(tensor.fixed and min(tensor.shape or (1,)) > 0 for tensor in model.outputs):
+                    raise ValueError("its output has no shape")
+            except (ValueError, RuntimeError, IndexError, ZeroDivisionError, AssertionError) as error:
+                raise InputError(
+                    f"no {grid.op} of {list(shape)}, {channels} channels, kernel {kernel}, stride {stride}, "
+                    f"{groups} groups: {error}",
+                    where=where,
+                    remedy="correct the grid",
+                ) from error
+            yield model
+
+
+def _layer(
+    b: GraphBuilder, op: str, inputs: Sequence[str], channels: int, kernel: int, stride: int, groups: int
+) -> str:
+    x = inputs[0]
+    if op == "Conv":
+        width = b.channels(x)
+        return b.conv(x, channels or width, kernel=kernel, stride=stride, groups=groups or width)
+    if op == "Gemm":
+        return b.dense(x, channels or b.channels(x, -1))
+    if op in ("MaxPool", "AveragePool"):
+        pads = [(kernel - 1) // 2] * 4
+        return str(b.op(op, x, kernel_shape=[kernel, kernel], strides=[stride, stride], pads=pads))
+    return str(b.op(op, *inputs))
+
+
+def layer_key(op: str, configuration: dict[str, Value]) -> str:
+    """The same for equal configurations."""
+    return msgspec.json.encode((op, configuration), order="sorted").decode()
+
+
+LEAST_REPEATS = 100  # before intervals decide
+_MOST_REPEATS = 4000  # all samples are kept, and drift adds what more of them would take off
+_NARROW = 0.03  # half of a 90 % interval: a deviation of 1.8 %, 95 % of errors within 3.6 %
+_NARROW_SUM = 0.01  # of a network's latency: half of the 90 % interval of the sum
+_LEAST_NS = 1.0  # no clock here tells less
+_LEAST_GROWTH = 0.25  # of the samples: less does not narrow an interval by more than a tenth
+_WARM_UP = 3  # rounds, at least
+
+
+class Refinable(Protocol):
+    """A campaign with samples of every layer."""
+
+    rounds: Rounds
+
+    def behind(self, entries: Iterable[int]) -> Collection[int]:
+        """Places in ``rounds`` of what entries of the table are made from."""
+
+
+def refine(
+    campaign: Refinable,
+    told: Callable[[], LatencyTable],
+    clock: Clock,
+    until_ns: int,
+    networks: Sequence[Mapping[str, int]] = (),
+    *,
+    stop: Callable[[], bool] | None = None,
+    on_round: Callable[[int, int], None] | None = None,
+) -> int:
+    """Time layers again whose intervals are wide, with what their overhead is told from.
+
+    Each turn doubles the samples of those that are left, 4000 at most.
+
+    Args:
+        campaign: with samples of every layer.
+        told: the table from the samples so far.
+        clock: the device's.
+        until_ns: on this clock.
+        networks: see :func:`wide`.
+        stop: asked between launches; complete rounds stay.
+        on_round: told rounds done and rounds in all of a turn.
+
+    Returns:
+        How many entries are wide at the end.
+    """
+    rounds, most = campaign.rounds, _MOST_REPEATS // RUNS
+    while left := wide(told().entries, networks):
+        places = campaign.behind(left)
+        done = min(len(rounds.runs[place].samples_ns) for place in places)
+        affordable = int((until_ns - clock.now_ns()) / rounds.round_ns(places)) - _WARM_UP
+        more = min(done, most - done, affordable)
+        if more < max(_LEAST_GROWTH * done, 1) or not rounds.measure(done + more, stop, on_round, places):
+            break
+    return len(left)
+
+
+def wide(entries: Sequence[LatencyEntry], networks: Sequence[Mapping[str, int]] = ()) -> list[int]:
+    """Indices of entries whose intervals are wide.
+
+    An entry is narrow where half of its 90 % interval is 3 % of its latency, or so little that the
+    sum of every network is known to 1 % where all of its layers are (they are independent).
+
+    Args:
+        entries: of a table.
+        networks: for each one how often it has each layer (:attr:`Subject.key`); an entry of none of them
+            is held to its own latency alone.
+    """
+    allowed: dict[str, float] = {}
+    keys = [layer_key(entry.op, entry.configuration) for entry in entries]
+    latency = dict(zip(keys, (entry.latency_ns for entry in entries), strict=True))
+    for network in networks:
+        known = {key: count for key, count in network.items() if key in latency}
+        total = sum(count * latency[key] for key, count in known.items())
+        for key, count in known.items():
+            share = _NARROW_SUM * total / math.sqrt(len(known)) / count
+            allowed[key] = min(allowed.get(key, share), share)
+    return [
+        index
+        for index, (key, entry) in enumerate(zip(keys, entries, strict=True))
+        if entry.interval_ns[1] - entry.interval_ns[0]
+        > 2 * max(_NARROW * entry.latency_ns, allowed.get(key, 0.0), _LEAST_NS)
+    ]
+
 
 Method = Literal["regression", "auxiliary"]
 Floats = npt.NDArray[np.float64]
+
 
 # Standard deviations: 5 % risk on either side (Currie, 1968, "Limits for Qualitative Detection").
 _DETECTION = 3.29
 _NORMAL_90 = 1.645
 _ILL_CONDITIONED = 30.0
-
 Key = tuple[AuxiliaryKind, str, tuple[int, ...]]
 
 
@@ -70,7 +339,7 @@ class Campaign:
         unit: of its target.
         subjects: the layers.
         auxiliary: kind of auxiliary layer; "auto": one of the layer's own layout class.
-        repeats: samples of every launch; ``None``: 100, to be refined (:mod:`framefit.latency.refine`).
+        repeats: samples of every launch; ``None``: 100, to be refined (:mod:`framefit.latency.campaign`).
         seed: of weights, inputs and resampling.
         earlier: a table of an interrupted campaign; its samples are kept.
         failed: layers that are none of the subjects because they cannot stand alone.

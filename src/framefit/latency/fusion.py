@@ -3,26 +3,33 @@
 T1 + T2 - T12, each without the overhead of its own transfers and its launch (see
 :mod:`framefit.latency.overhead`), is 0 for two layers that stay apart. What is left is what running
 them as one saves.
+
+What a runtime's operators take, told of the layers that the user knows.
+
+A runtime names what it makes of a layer after the layer's result, and puts its own copies between
+layouts around it: such a copy counts with what made the tensor, or, at the beginning, with what
+reads it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
 from framefit.core.latency_table import MeasuredFusion, Value
-from framefit.core.model import Model, Node, configuration, with_auxiliary
+from framefit.core.model import Layer, Model, Node, configuration, with_auxiliary
+from framefit.core.run_record import LatencyEstimate, LayerLatency
 from framefit.devices.device import Device
 from framefit.errors import FramefitError
-from framefit.latency.design import overhead_design
-from framefit.latency.overhead import fit_overhead, interval
+from framefit.latency.overhead import fit_overhead, interval, overhead_design
 from framefit.latency.rounds import RUNS, Rounds
 
-__all__ = ["FusedPair", "known_groups", "measured_fusions", "recorded"]
+__all__ = ["FusedPair", "attributed", "known_groups", "measured_fusions", "recorded"]
+
 
 _DETECTION = 4.65  # standard deviations (Currie, 1968)
 _LEAST_SHARE = 0.5  # of the shorter layer: caches alone save less than that
@@ -209,3 +216,36 @@ def _alone(model: Model, nodes: set[str]) -> Model:
     """The layer of these nodes as a model whose tensors come from the host and go back."""
     place = next(index for index, layer in enumerate(model.layers) if nodes <= set(layer.nodes))
     return with_auxiliary(model.segment(place, place), [])
+
+
+def attributed(model: Model, places: Sequence[int], found: LatencyEstimate) -> LatencyEstimate:
+    """An estimate by the layers of a model, whatever the runtime made of them.
+
+    Args:
+        model: as the user has it, with groups as layers.
+        places: of :func:`owners`.
+        found: the estimate of what the runtime made of it.
+
+    Returns:
+        The same total; a layer whose work the runtime gave to another one takes nothing.
+    """
+    parts: list[list[LayerLatency]] = [[] for _ in model.layers]
+    for place, told in zip(places, found.layers, strict=True):
+        parts[place].append(told)
+    layers = tuple(_joined(layer, own) for layer, own in zip(model.layers, parts, strict=True))
+    return msgspec.structs.replace(found, layers=layers)
+
+
+def _joined(layer: Layer, parts: list[LayerLatency]) -> LayerLatency:
+    """Sum of a layer's operators; their errors are independent."""
+    total = sum(part.latency_ns for part in parts)
+    low = math.sqrt(sum((part.latency_ns - part.interval_ns[0]) ** 2 for part in parts))
+    high = math.sqrt(sum((part.interval_ns[1] - part.latency_ns) ** 2 for part in parts))
+    sources = list(dict.fromkeys(part.source for part in parts))
+    return LayerLatency(
+        name=layer.name,
+        op=layer.op,
+        latency_ns=total,
+        interval_ns=(max(round(total - low), 0), round(total + high)),
+        source=", ".join(sources) if sources else "part of another layer",
+    )

@@ -37,17 +37,16 @@ from framefit.devices.device import Device
 from framefit.devices.facts import device_facts
 from framefit.devices.measure import Measurement
 from framefit.errors import DeviceError, FramefitError
+from framefit.latency.campaign import LEAST_REPEATS, Subject
 from framefit.latency.overhead import RESOLUTION_NS, fit_auxiliary_times, interval
-from framefit.latency.refine import LEAST_REPEATS
 from framefit.latency.rounds import RUNS, Rounds
-from framefit.latency.subjects import Subject
 
 __all__ = ["ResidentCampaign"]
+
 
 Method = Literal["regression", "auxiliary"]
 Floats = npt.NDArray[np.float64]
 Key = tuple[str, tuple[int, ...]]
-
 _STRIDE, _CHANNELS = 8, 16  # the cheapest auxiliary layer: 3 to 10 us on a tensor of 256 KiB
 _DETECTION = 3.29  # standard deviations: 5 % risk on either side (Currie, 1968, "Limits for Qualitative Detection")
 _NEAR_BYTES = 192 << 10  # more than first-level caches hold, a small part of the second level

@@ -13,13 +13,12 @@ from framefit.core.model import Auxiliary, Model, TensorInfo, with_auxiliary
 from framefit.devices.device import Completion, Device, allocate, random_inputs
 from framefit.devices.measure import measure
 from framefit.errors import DeviceError
-from framefit.latency.design import input_bytes
-from framefit.latency.overhead import middle, replicates
+from framefit.latency.overhead import input_bytes, middle, replicates
 
 __all__ = ["RUNS", "Rounds", "Run", "deviation"]
 
-Floats = npt.NDArray[np.float64]
 
+Floats = npt.NDArray[np.float64]
 RUNS = 5  # of each launch in its turn
 _SETTLING = 3  # launches: seen here, a turn's first takes 1.1 to 2.9 times its fifth, the second 1.01 to 1.17 times
 _KEPT = 0.8  # of the rounds on a shared processor; their mean, unlike a quantile, adds up from layers to networks

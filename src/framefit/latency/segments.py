@@ -11,11 +11,12 @@ import numpy.typing as npt
 from framefit.core.latency_table import LatencyTable
 from framefit.core.model import Layer, Model, TensorInfo
 from framefit.errors import InputError
-from framefit.latency.entry_work import entry_work, work_bytes
+from framefit.latency.calibrate import entry_work, work_bytes
 from framefit.latency.estimate import Estimator
 from framefit.latency.terms import class_sums, correction_ns, keeps_layout, terms_of, transfer_ns
 
 __all__ = ["SegmentPrices", "SegmentTimes", "launch_excess", "segment_ns", "segment_times"]
+
 
 _LEAST_SAMPLES = 100  # of all launches together, for a p99
 _COPIES = ("ReorderInput", "ReorderOutput")  # ONNX Runtime's, into blocks of channels and out of them

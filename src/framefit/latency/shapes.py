@@ -1,6 +1,6 @@
 """Which shapes of a grid to measure next: those after which the interpolation is surest of all others.
 
-Each family of shapes has a Gaussian process (:mod:`framefit.latency.interpolate`); what it does not
+Each family of shapes has a Gaussian process (:mod:`framefit.latency.estimate`); what it does not
 know after some measurements follows from its covariance alone. Of all shapes the one is taken
 that lessens the variance most, summed over all shapes of the grid (Cohn, Ghahramani and Jordan,
 1996, "Active Learning with Statistical Models"), several in a row without measuring between them.
@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.latency_table import LatencyEntry
-from framefit.latency.entry_work import entry_work
-from framefit.latency.interpolate import LEAST_NOISE, Interpolation, design_covariance, family, features
-from framefit.latency.subjects import Subject
+from framefit.latency.calibrate import entry_work
+from framefit.latency.campaign import Subject
+from framefit.latency.estimate import LEAST_NOISE, Interpolation, design_covariance, family, features
 
 __all__ = ["ShapeChoice"]
 
-Floats = npt.NDArray[np.float64]
 
+Floats = npt.NDArray[np.float64]
 _MOST_SHAPES = 1000  # of a family that are weighed; of more, every so many in the order of their sizes
 
 

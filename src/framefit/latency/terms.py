@@ -31,6 +31,7 @@ __all__ = [
     "transfer_ns",
 ]
 
+
 CLASSES: dict[str, tuple[str, ...]] = {
     "convolution": ("Conv",),
     "product": ("MatMul", "Gemm", "Attention"),
@@ -39,7 +40,6 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "element": (),
 }
 """Class of layers -> parts of their operators' names; the last one is of all others."""
-
 _BLOCKED = ("Conv", "Pool")  # operators whose kernels keep channels in blocks
 
 

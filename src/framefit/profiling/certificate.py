@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.events import EventType, Trace
-from framefit.core.intervals import wilson
 from framefit.core.profile import Certificate, How, OperationLog
-from framefit.core.results import Percentiles
-from framefit.profiling.rebuilt import Rebuilt
+from framefit.core.run_record import Percentiles
+from framefit.profiling.sequence import Rebuilt
+from framefit.stats import wilson
 
 __all__ = ["certify"]
 
+
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-
 _LEAST_RATIO, _MOST_RATIO = 0.02, 0.1  # masked, of what was received: more than a tenth would be another trace
 _LEAST_MASKED = 20  # below it a coverage says nothing
 _ONE_TYPE = 0.95  # of the losses: then only this type is masked

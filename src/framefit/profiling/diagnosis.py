@@ -1,7 +1,7 @@
 """Why events were lost, and what would have kept them: the buffer, the rate, or fewer events.
 
 All events of the run, those received and those put in, are sent once more through buffers of other
-sizes and rates. The buffer is the fluid queue of :func:`framefit.devices.npu.queueing.admit`:
+sizes and rates. The buffer is the fluid queue of :func:`framefit.devices.npu.packets.admit`:
 events come at their times and leave at the drain rate. What is put in at fixed offsets (rule 3)
 lies in a heap at the end of its gap, so it is first spread over the gap as the program expects.
 """
@@ -17,14 +17,13 @@ import numpy.typing as npt
 
 from framefit.core.events import EventType, Trace
 from framefit.core.profile import How, OperationLog
-from framefit.profiling.rebuilt import Rebuilt
-from framefit.profiling.sequence import Sequence
+from framefit.profiling.sequence import Rebuilt, Sequence
 
 __all__ = ["Remedies", "diagnose", "remedies"]
 
+
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-
 _SPARE = 1.1  # times of lost events are guesses: a tenth on top of what these need
 _EXPLAINED = 0.3  # of the losses: if the buffer as it is would lose less than that, it was not the buffer
 _ONE_TYPE = 0.95  # of the losses
@@ -169,7 +168,7 @@ def _events(log: OperationLog, sequence: Sequence) -> _Events:
 
 def _dropped(events: _Events, size: int, per_ns: float, recorded: Bools | None = None) -> int:
     """How many events a buffer drops, of those that are recorded."""
-    from framefit.devices.npu.queueing import CLOSES, RECORDED, admit
+    from framefit.devices.npu.packets import CLOSES, RECORDED, admit
 
     if not len(events.time_ns):
         return 0

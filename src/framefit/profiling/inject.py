@@ -1,8 +1,12 @@
-"""Losses made on purpose: a trace thinned as devices thin theirs, and what was taken away."""
+"""Losses made on purpose: a trace thinned as devices thin theirs, and what was taken away.
+
+``framefit inject-loss``: a trace thinned as devices thin theirs.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
@@ -12,15 +16,15 @@ import numpy.typing as npt
 from framefit.core.events import EventType, Trace, unwrapped_ns
 from framefit.core.program import Launches, Program
 from framefit.errors import InputError
+from framefit.profiling.rebuild import opened
 from framefit.profiling.sequence import Sequence
 
-__all__ = ["Injected", "LossKind", "inject_loss", "launch_of_packets"]
+__all__ = ["Injected", "LossKind", "drop_packets", "inject_loss", "launch_of_packets"]
+
 
 LossKind = Literal["random", "burst", "overflow", "start-only", "inference"]
-
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
-
 _BISECTIONS = 40
 """Halvings of the drain rate: a packet in a quarter of an hour is less than any run drains."""
 
@@ -43,7 +47,7 @@ class Injected:
         return len(self.kept) - int(np.count_nonzero(self.kept))
 
 
-def inject_loss(
+def drop_packets(
     trace: Trace,
     program: Program,
     launches: Launches | None,
@@ -182,7 +186,7 @@ def _overflow(trace: Trace, wanted: int, buffer_events: int, generator: np.rando
 
 def _admitted(time_ns: Ints, size: int, per_ns: float) -> Ints:
     """Positions of the packets that find room in a buffer."""
-    from framefit.devices.npu.queueing import RECORDED, admit
+    from framefit.devices.npu.packets import RECORDED, admit
 
     rows = np.zeros((len(time_ns), 6), np.int64)
     rows[:, 0] = time_ns
@@ -253,3 +257,71 @@ def launch_of_packets(trace: Trace, program: Program, launches: Launches | None)
             launch[mine] = np.arange(len(mine)) // each[0]
     known = np.maximum.accumulate(np.where(launch >= 0, np.arange(len(trace)), -1))
     return np.where(known >= 0, launch[np.maximum(known, 0)], 0)
+
+
+_NOTHING = Program(window_ns=0, units=(), programs=())
+
+
+def inject_loss(
+    trace: str | Path | Trace,
+    *,
+    rate: float,
+    kind: LossKind | None = None,
+    burst: int | None = None,
+    program: str | Path | Program | None = None,
+    launches: Launches | None = None,
+    buffer_events: int = 64,
+    seed: int = 0,
+    output: str | Path | None = None,
+    force: bool = False,
+) -> Injected:
+    """Take packets out of a trace, to see what a profile makes of the rest.
+
+    Args:
+        trace: a run folder, a trace of any format that ``framefit profile`` reads, or a trace.
+        rate: part of the packets (of "inference": of the launches), 0 to 1.
+        kind: "random", "burst", "overflow", "start-only" or "inference"; default: "burst" where ``burst``
+            is given, else "random".
+        burst: packets lost together; default: 20.
+        program: what was executed; needed for "inference" only, where nothing beside the trace tells.
+        launches: of a ``program`` that is given as an object.
+        buffer_events: packets that a core's buffer holds ("overflow").
+        seed: of what is drawn; the same seed takes the same packets.
+        output: write the thinned trace there (``.npz``).
+        force: overwrite it.
+
+    Returns:
+        The thinned trace, and which packets it kept.
+
+    Raises:
+        InputError: a file that cannot be used, or a loss that cannot be.
+
+    Example:
+        >>> framefit.inject_loss("runs/first", rate=0.1, output="thin.npz").lost  # doctest: +SKIP
+        2000
+    """
+    if output is not None and Path(output).exists() and not force:
+        raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
+    if seed < 0:
+        raise InputError(f"seed {seed} is negative", remedy="give 0 or a greater whole number")
+    chosen: LossKind = kind or ("random" if burst is None else "burst")
+    if burst is not None and chosen != "burst":
+        raise InputError(f"--burst is of kind burst, not {chosen}", remedy="leave one of them out")
+    if isinstance(trace, Trace) and chosen != "inference":
+        source, told, listed = trace, program if isinstance(program, Program) else _NOTHING, launches
+    else:
+        found = opened(trace, program, launches, needs_program=chosen == "inference")
+        source, told, listed = found.trace, found.program, found.launches
+    injected = drop_packets(
+        source,
+        told,
+        listed,
+        kind=chosen,
+        rate=rate,
+        burst=20 if burst is None else burst,
+        seed=seed,
+        buffer_events=buffer_events,
+    )
+    if output is not None:
+        injected.trace.write(output, force=force)
+    return injected

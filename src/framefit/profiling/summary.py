@@ -9,14 +9,14 @@ import numpy.typing as npt
 
 from framefit.core.profile import OperationLog, Profile
 from framefit.core.program import Launches, Program
-from framefit.core.results import Percentiles
+from framefit.core.run_record import Percentiles
 from framefit.core.timetable import Timetable
 from framefit.profiling.expectation import periods_not_kept, positions, slower_than_expected
-from framefit.profiling.rebuilt import Rebuilt
-from framefit.profiling.sequence import Sequence
+from framefit.profiling.sequence import Rebuilt, Sequence
 from framefit.profiling.totals import Sums
 
 __all__ = ["summarise"]
+
 
 Ints = npt.NDArray[np.int64]
 

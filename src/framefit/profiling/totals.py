@@ -12,6 +12,8 @@ it) - Q_S / Q, and adds se_i^2 A_i^2, with se_i = sqrt(pi / 2) sd_i / sqrt(n_i) 
 Stuart, "The Advanced Theory of Statistics", volume 1, section 14.12). Where steps are skewed, sums follow their
 means and not their medians: the interval reaches as much further as A_i times these differences say. Beyond the first
 and last measured edge nothing is fixed: there the variance is that of the steps.
+
+Where in time events were lost.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ from numba import njit
 from framefit.core.profile import How, OperationLog, Totals
 from framefit.profiling.sequence import Sequence
 
-__all__ = ["Sums", "medians"]
+__all__ = ["Sums", "long_losses", "medians"]
+
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
 _LEAST_SAMPLES = 3  # to take a spread from
 _STALL = 5.0  # deviations from the median
 _LEAST_RATIO = 0.05  # spread of an operation that was never measured and has none in the program
@@ -213,3 +215,27 @@ def _gap_variances(
             for other in range(begin, end):
                 sensitivity[node[other], here] += (1.0 if group[other] == here else 0.0) - ratio
     return drawn, sensitivity
+
+
+def long_losses(log: OperationLog, least: int = 4, most: int = 1000) -> tuple[Ints, Ints, Ints]:
+    """The longest losses: so many events in a row, all cores together, between two that were received.
+
+    Args:
+        log: what happened.
+        least: events of the shortest one.
+        most: how many.
+
+    Returns:
+        Begin and end of each, int64 ns, ascending, and its number of events, int64.
+    """
+    time = np.concatenate([log.start_ns, log.end_ns])
+    lost = np.concatenate([log.start_how, log.end_how]) != How.MEASURED
+    order = np.lexsort((lost, time))
+    time, steps = time[order], np.diff(np.concatenate([[0], lost[order].astype(np.int8), [0]]))
+    first, after = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
+    count = after - first
+    chosen = np.flatnonzero(count >= least)
+    chosen = np.sort(chosen[np.argsort(-count[chosen], kind="stable")[:most]])
+    begins = time[np.maximum(first[chosen] - 1, 0)]
+    ends = time[np.minimum(after[chosen], max(len(time) - 1, 0))]
+    return begins, ends, count[chosen]

@@ -10,10 +10,10 @@ import numpy.typing as npt
 from framefit.core.events import Trace
 from framefit.core.program import Launches, Program
 from framefit.errors import InputError
-from framefit.profiling.rebuilt import Fate, Rebuilt
-from framefit.profiling.sequence import Sequence
+from framefit.profiling.sequence import Fate, Rebuilt, Sequence
 
 __all__ = ["covered", "doubts", "is_complete", "readable"]
+
 
 _MOST_NS = 1 << 61  # 73 years: beyond it differences of times overflow
 _FEW_MATCHED = 0.5

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = [
-    "format_bytes",
-    "format_difference",
-    "format_duration",
-    "format_hz",
-    "format_ratio",
-    "format_uncertain",
-]
+__all__ = ["format_bytes", "format_difference", "format_duration", "format_hz", "format_ratio", "format_uncertain"]
 
 
 def format_duration(ns: float) -> str:

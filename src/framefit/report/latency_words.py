@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from framefit.core.additivity import AdditivityAudit, Correction
-from framefit.core.latency_table import Value
+from framefit.core.latency_table import AdditivityAudit, Correction, Value
 from framefit.report.formats import format_duration, format_ratio
 
 __all__ = ["correction_kept", "correction_sentence", "format_configuration", "format_value"]
+
 
 _TERMS = {
     "scale": "a scale",

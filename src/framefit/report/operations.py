@@ -12,6 +12,7 @@ from framefit.core.program import Program
 
 __all__ = ["HOW_WORDS", "NamedOperation", "NamedOperations", "UnitTrack", "unit_tracks"]
 
+
 HOW_WORDS: dict[How, str] = {
     How.MEASURED: "measured",
     How.T1: "rule t1",

@@ -12,6 +12,7 @@ from framefit.report.formats import format_bytes, format_difference, format_dura
 
 __all__ = ["common_prefix", "format_beat", "percentile_name", "sentences", "slack_sentence"]
 
+
 _THRESHOLD = 5  # docs/priorities.md: from this level on, where the workload names no other
 _ROUNDING_NS = 1  # a release is a whole nanosecond: windows of one rate differ by it
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")

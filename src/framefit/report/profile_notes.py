@@ -7,6 +7,7 @@ from framefit.report.formats import format_duration, format_ratio
 
 __all__ = ["audit_notes", "run_notes"]
 
+
 _MOST = 3
 _MATTERS = 0.01  # of the periods: plans reckon with the quantile 0.99
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from framefit.sparsity.local_search import Walk
 from framefit.sparsity.problem import Assignment, Floats, Problem
-from framefit.sparsity.walk import Walk
 
 __all__ = ["Once", "RandomSearch", "erk", "lamp", "uniform"]
+
 
 _HALVINGS = 40  # of the scale that is searched for: more than a double's levels differ by
 

@@ -14,6 +14,7 @@ from framefit.sparsity.layers import WeightLayer
 
 __all__ = ["ChannelGroup", "find_groups", "shrunk"]
 
+
 Array = npt.NDArray[Any]
 _SAME = (
     *("Relu", "Clip", "LeakyRelu", "Elu", "Selu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Gelu", "Mish"),

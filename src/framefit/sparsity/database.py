@@ -36,6 +36,7 @@ __all__ = [
     "sparsity_levels",
 ]
 
+
 Array = npt.NDArray[Any]
 _MANY = 2_000_000  # weights of a network from which on its database has half the levels
 _CHANNEL_LEVELS = 24

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from framefit.devices.host import cpuinfo
 from framefit.sparsity.database import Database
-from framefit.sparsity.ledger import Ledger
 from framefit.sparsity.problem import Assignment
+from framefit.sparsity.solver import Ledger
 from framefit.training.data import Examples
 from framefit.training.evaluate import evaluate, reestimate
 from framefit.training.extra import torch

@@ -11,6 +11,7 @@ from framefit.sparsity.problem import Problem
 
 __all__ = ["Verdict", "derived_ratio", "derived_top1", "given_top1", "judge", "moved_cycles", "moved_top1"]
 
+
 _STEP = 0.9  # of the cycles that a met threshold becomes, and back
 _HARM_NATS = 0.1  # of the loss: a choice; fine-tuning gets most of it back
 _LEAST_MOVE = 0.01  # of the dense cycles: a smaller change of the threshold is none

@@ -16,6 +16,7 @@ from framefit.sparsity.problem import Ints, PrunableLayer
 
 __all__ = ["WeightLayer", "find_layers", "neighbours"]
 
+
 Array = npt.NDArray[Any]
 _MATRIX_OPS = ("Conv", "Gemm", "MatMul")
 _OTHERS = ("ConvTranspose", "LSTM", "GRU", "RNN", "Einsum", "ConvInteger", "QLinearConv", "QLinearMatMul", "QGemm")

@@ -15,6 +15,7 @@ from framefit.errors import InfeasibleError
 
 __all__ = ["Assignment", "Floats", "Ints", "Problem", "PrunableLayer", "envelope", "reward"]
 
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Assignment = Ints

@@ -33,6 +33,7 @@ __all__ = [
     "reconstruct_channels",
 ]
 
+
 DAMPING = 0.01
 """Added to the Hessian's diagonal, of its mean (SparseGPT, appendix A)."""
 WIDE = 1024

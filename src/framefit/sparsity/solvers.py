@@ -16,6 +16,7 @@ from framefit.sparsity.solver import Solver
 
 __all__ = ["ONCE", "SEARCHES", "SOLVERS", "make_solver"]
 
+
 ONCE = ("uniform", "erk", "lamp", "dp")
 """Solvers with one proposal."""
 SEARCHES = ("random", "spdy", "swaps", "ddpg", "ddpg-warm", "auto")

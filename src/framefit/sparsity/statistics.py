@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.sparsity.layers import WeightLayer
-from framefit.sparsity.ledger import Ledger
 from framefit.sparsity.problem import Floats
+from framefit.sparsity.solver import Ledger
 from framefit.training.extra import torch
 from framefit.training.network import Network, observe
 
 __all__ = ["LayerStatistics", "activation_zeros", "collect"]
 
+
 Tensor = Any  # torch.Tensor
 functional = torch.nn.functional
-
 _MOST_COLUMNS = 1024  # positions of a picture that enter a Hessian: neighbours say much the same
 _BACKWARD = 2  # forwards that a backward pass counts as in the ledger
 _BATCH = 64

@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import Record
-from framefit.core.intervals import wilson
 from framefit.errors import InputError
+from framefit.stats import wilson
 from framefit.training.data import Examples
 from framefit.training.extra import torch
 from framefit.training.network import Network
 
 __all__ = ["Accuracy", "evaluate", "reestimate"]
+
 
 Array = npt.NDArray[Any]
 Predict = Callable[[npt.NDArray[np.float32]], Array]

@@ -6,6 +6,7 @@ from framefit.errors import MissingExtraError
 
 __all__ = ["torch"]
 
+
 try:
     import torch
 except ImportError as error:

@@ -1,13 +1,23 @@
-"""Training: a whole network from scratch, or a pruned one for a few epochs."""
+"""Training: a whole network from scratch, or a pruned one for a few epochs.
+
+A training that was interrupted, as a file: arrays in an ``.npz``, nothing pickled.
+
+How a network is trained, as a record.
+
+Random crops and flips of a whole batch at once, and mixtures of examples.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import hashlib
 import logging
 import math
 import signal
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
@@ -17,24 +27,281 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from framefit.core.arrays import ArrayFile
+from framefit.core.files import Record, to_json, write_whole
 from framefit.errors import DivergedError, InputError
-from framefit.training.augmentation import augmented
-from framefit.training.checkpoint import Checkpoint, fingerprint, read_checkpoint, write_checkpoint
 from framefit.training.data import Examples
 from framefit.training.extra import torch
 from framefit.training.network import Network, load_state, state
-from framefit.training.recipe import Progress, Recipe, Tuned, one_cycle
 
-__all__ = ["TRIES", "fine_tune", "rates"]
+__all__ = [
+    "TRIES",
+    "Checkpoint",
+    "Progress",
+    "Recipe",
+    "Tuned",
+    "augmented",
+    "fine_tune",
+    "fingerprint",
+    "mixed",
+    "one_cycle",
+    "rates",
+    "read_checkpoint",
+    "write_checkpoint",
+]
+
+
+class Recipe(Record, kw_only=True):
+    """Settings of a training; it ends at whatever of ``epochs``, ``steps`` and ``seconds`` comes first.
+
+    Attributes:
+        epochs: passes through the data.
+        steps: mini-batches at most.
+        seconds: of wall clock at most.
+        batch: examples in a mini-batch.
+        rate: highest learning rate, of stochastic gradient descent with Nesterov momentum.
+        momentum: 0 to 1.
+        decay: weight decay (L2) of weights with two or more axes; others have none.
+        smoothing: of labels, 0 to 1 (Szegedy et al., 2016, "Rethinking the Inception Architecture", section 7).
+        rising_ratio: part of the training in which the learning rate rises.
+        distill_ratio: weight of the teacher's answers in the loss, 0 to 1.
+        temperature: of both answers (Hinton et al., 2015, "Distilling the Knowledge in a Neural Network").
+        pad: random crops of images reach so many pixels beyond their border; 0: no crops.
+        flip: mirror half of the images.
+        bf16: compute in bfloat16 where PyTorch holds that safe.
+        seed: of order, crops, flips and dropout.
+    """
+
+    epochs: float = 5.0
+    steps: int | None = None
+    seconds: float | None = None
+    batch: int = 128
+    rate: float = 0.05
+    momentum: float = 0.9
+    decay: float = 5e-4
+    smoothing: float = 0.05
+    rising_ratio: float = 0.2
+    distill_ratio: float = 0.0
+    temperature: float = 4.0
+    pad: int = 4
+    flip: bool = True
+    bf16: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("epochs", 0.0, None),
+            ("seconds", 0.0, None),
+            ("steps", 0, None),
+            ("batch", 2, None),
+            ("rate", 0.0, None),
+            ("momentum", 0.0, 1.0),
+            ("decay", 0.0, None),
+            ("smoothing", 0.0, 1.0),
+            ("rising_ratio", 0.0, 1.0),
+            ("distill_ratio", 0.0, 1.0),
+            ("pad", 0, None),
+        ):
+            value = getattr(self, name)
+            if value is not None and (not value >= least or (most is not None and value > most)):
+                raise ValueError(f"{name} is {value}, not in {least} .. {'' if most is None else most}")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature is {self.temperature}, not above 0")
+
+
+class Progress(Record, kw_only=True):
+    """Where a training stands.
+
+    Attributes:
+        step: mini-batches done.
+        epoch: passes through the data done, with their fraction.
+        ratio: of the whole training, 0 to 1.
+        loss: mean over the mini-batches since the report before.
+        seconds: of wall clock, those before an interruption included.
+    """
+
+    step: int
+    epoch: float
+    ratio: float
+    loss: float
+    seconds: float
+
+
+class Tuned(Record, kw_only=True):
+    """What a training came to.
+
+    Attributes:
+        steps: mini-batches done.
+        epochs: passes through the data done.
+        seconds: of wall clock.
+        losses: mean training loss of each epoch.
+        rate: highest learning rate that it was done at: the recipe's, or less where it diverged at that.
+    """
+
+    steps: int
+    epochs: float
+    seconds: float
+    losses: tuple[float, ...]
+    rate: float
+
+
+def one_cycle(ratio: float, peak: float, rising_ratio: float) -> float:
+    """Learning rate: up in a line to ``peak``, down in a line to zero.
+
+    Smith and Topin, 2019, "Super-Convergence: Very Fast Training of Neural Networks Using Large
+    Learning Rates", section 3.
+
+    Args:
+        ratio: of the training that is done, 0 to 1.
+        peak: highest learning rate.
+        rising_ratio: where the peak is.
+    """
+    if ratio < rising_ratio:
+        return peak * ratio / rising_ratio
+    return peak * (1 - ratio) / (1 - rising_ratio) if rising_ratio < 1 else peak
+
+
+Array = npt.NDArray[Any]
+
+
+def mixed(x: Array, count: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
+    """Examples between two others, for a network that says itself what becomes of them.
+
+    Zhang et al., 2018, "mixup: Beyond Empirical Risk Minimization", section 2; labels are not mixed here: a teacher
+    knows what it makes of any input.
+
+    Args:
+        x: examples x any shape, float32.
+        count: how many to make.
+        random: draws pairs, and where between them an example lies, uniformly.
+    """
+    first, second = random.integers(0, len(x), (2, count))
+    part = random.random((count, *(1,) * (x.ndim - 1)), np.float32)
+    made: npt.NDArray[np.float32] = x[first] + part * (x[second] - x[first])
+    return made
+
+
+def augmented(images: Array, random: np.random.Generator, *, pad: int = 4, flip: bool = True) -> Array:
+    """A random crop of each image, reflected ``pad`` pixels beyond its border, half of them mirrored.
+
+    He et al., 2016, "Deep Residual Learning for Image Recognition", section 4.2, with reflection in
+    place of zeros.
+
+    Args:
+        images: N x C x H x W; of any other rank: returned as they are.
+        random: decides crops and flips.
+        pad: at most so many pixels in each direction; less where the image is smaller.
+        flip: left and right.
+
+    Returns:
+        The same shape and type.
+    """
+    if images.ndim != 4:
+        return images
+    count, _, height, width = images.shape
+    reach = min(pad, height - 1, width - 1)
+    if reach:
+        wide = np.pad(images, ((0, 0), (0, 0), (reach, reach), (reach, reach)), mode="reflect")
+        windows = np.lib.stride_tricks.sliding_window_view(wide, (height, width), axis=(2, 3))
+        down, right = random.integers(0, 2 * reach + 1, (2, count))
+        images = windows[np.arange(count), :, down, right]
+    if flip:
+        mirrored = random.random((count, 1, 1, 1)) < 0.5
+        images = np.where(mirrored, images[..., ::-1], images)
+    return images
+
+
+_WEIGHT, _MOMENTUM = "weight:", "momentum:"
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """Where a training stands.
+
+    Attributes:
+        mark: of the training that it belongs to, see :func:`fingerprint`.
+        step: mini-batches done.
+        seconds: of wall clock.
+        losses: of the epochs that ended.
+        pending: losses of the epoch under way, one a mini-batch.
+        weights: parameters and running statistics, by initializer.
+        momenta: of the optimiser, by initializer.
+    """
+
+    mark: str
+    step: int
+    seconds: float
+    losses: tuple[float, ...]
+    pending: tuple[float, ...]
+    weights: Mapping[str, Array]
+    momenta: Mapping[str, Array]
+
+
+def fingerprint(weights: Mapping[str, Array], recipe: Recipe, masks: Mapping[str, Array], examples: int) -> str:
+    """What makes a training the same: the weights that it began with, the recipe, the masks, how many examples."""
+    digest = hashlib.sha256(f"{to_json(recipe)} {examples}".encode())
+    for part in (weights, masks):
+        for name in sorted(part):
+            array = np.ascontiguousarray(part[name])
+            digest.update(f"{name} {array.shape} {array.dtype}".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write it, whole or not at all, over an older one."""
+    arrays = {
+        "mark": np.asarray(checkpoint.mark),
+        "step": np.asarray(checkpoint.step),
+        "seconds": np.asarray(checkpoint.seconds),
+        "losses": np.asarray(checkpoint.losses, np.float64),
+        "pending": np.asarray(checkpoint.pending, np.float64),
+    }
+    arrays |= {f"{_WEIGHT}{name}": array for name, array in checkpoint.weights.items()}
+    arrays |= {f"{_MOMENTUM}{name}": array for name, array in checkpoint.momenta.items()}
+    with write_whole(path, force=True) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+def read_checkpoint(path: Path, mark: str) -> Checkpoint:
+    """Read the checkpoint of the training with this mark.
+
+    Raises:
+        InputError: damaged, or of another training.
+    """
+    try:
+        arrays = ArrayFile(path).read()
+        found = Checkpoint(
+            mark=str(arrays["mark"]),
+            step=int(arrays["step"]),
+            seconds=float(arrays["seconds"]),
+            losses=tuple(arrays["losses"].tolist()),
+            pending=tuple(arrays["pending"].tolist()),
+            weights=_part(arrays, _WEIGHT),
+            momenta=_part(arrays, _MOMENTUM),
+        )
+    except (InputError, TypeError, ValueError, KeyError) as error:
+        what = error.what if isinstance(error, InputError) else error
+        raise InputError(f"not a usable checkpoint: {what}", where=path, remedy="remove it to begin again") from error
+    if found.mark != mark:
+        raise InputError(
+            "the checkpoint of another training: network, recipe, masks or data differ",
+            where=path,
+            remedy="choose another path, or remove it to begin again",
+        )
+    return found
+
+
+def _part(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
 
 _log = logging.getLogger(__name__)
-
 Masks = Mapping[str, npt.NDArray[Any]]
 Tensor = Any  # torch.Tensor
-
 TRIES = 3
 """Trainings at most where what is trained must not be lost: at the recipe's rate, a quarter of it, a sixteenth."""
-
 _REPORTS_NS = 500_000_000  # between two reports of progress
 _REMEDY = "lower the learning rate, or check the data's normalisation"
 _LOWER = 4  # times: a rate that follows on one that a training diverged at

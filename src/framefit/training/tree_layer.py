@@ -6,28 +6,105 @@ Gradients Through Stochastic Neurons for Conditional Computation", section 3): r
 comparisons within a reach of their threshold (Hubara et al., 2016, "Binarized Neural Networks", section 1.3). An
 oblivious tree is linear in each of its bits: a bit's gradient is the difference of the two leaves between which it
 decides, the other bits being as they are. Which features the tests look at does not change.
+
+Networks of few levels that learn: weights and outputs are quantised forward, and float behind that.
+
+Steps that gradients pass straight through.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.effects import leaves_of_effects
 from framefit.core.trees import Encoder, Ensemble, Levels, ObliviousTree, Patch, Scaled, accumulate, encode
 from framefit.errors import UnsupportedError
+from framefit.stats import leaves_of_effects
 from framefit.training.extra import torch
-from framefit.training.straight import chosen, rounded, step
+from framefit.training.network import Network, Operation, state
 
-__all__ = ["TreeLayer"]
+__all__ = [
+    "LevelLayer",
+    "TreeLayer",
+    "WeightLevels",
+    "chosen",
+    "levelled_state",
+    "quantise_weights",
+    "rounded",
+    "step",
+    "through",
+]
 
-Array = npt.NDArray[Any]
+
 Tensor = Any  # torch.Tensor
 
+
+class _Step(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, reach: Tensor) -> Tensor:
+        ctx.save_for_backward(x, reach)
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        x, reach = ctx.saved_tensors
+        return torch.where(x.abs() < reach, slope / (2 * reach), torch.zeros_like(slope)), None
+
+
+class _Rounded(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, most: float) -> Tensor:
+        ctx.save_for_backward(x.abs() < most + 0.5)
+        return x.round().clamp(-most, most)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        (inside,) = ctx.saved_tensors
+        return slope * inside, None
+
+
+class _Through(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, found: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature
+        return found.clone()
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
+        return slope, None
+
+
+def through(x: Tensor, found: Tensor) -> Tensor:
+    """Exactly ``found``; backward as if it were ``x``."""
+    return _Through.apply(x, found)
+
+
+def step(x: Tensor, reach: Tensor | float) -> Tensor:
+    """1 where ``x`` is above 0, else 0; backward a ramp from ``-reach`` to ``reach``."""
+    return _Step.apply(x, torch.as_tensor(reach, dtype=x.dtype))
+
+
+def rounded(x: Tensor, most: float = float("inf")) -> Tensor:
+    """The nearest whole number, at most ``most`` from 0; backward as if it were ``x``, within that range."""
+    return _Rounded.apply(x, most)
+
+
+def chosen(low: Tensor, high: Tensor, values: Tensor) -> Tensor:
+    """The value of each column's level: exactly the first, second or third of its row.
+
+    Args:
+        low: rows x columns, 1 where the level is above the lowest, else 0.
+        high: likewise, where it is the highest.
+        values: columns x 3.
+    """
+    minus, zero, plus = values.unbind(dim=1)
+    return minus * (1 - low) + zero * (low - high) + plus * high
+
+
+Array = npt.NDArray[Any]
 _ELEMENTS = 1 << 22  # of what a leaf would have given, rows x leaves, held at once: 16 MiB
 _VOTE = 0.3  # where a vote's latent number begins, on either side of 0; its gradient ends at 1 (Hubara et al., 2016)
 
@@ -37,7 +114,7 @@ class TreeLayer(torch.nn.Module):  # type: ignore[misc]
 
     Its numbers are held so that steps of one size suit all of them: leaves and thresholds of sums in units of the
     sums' spread, thresholds of inputs in units of the inputs' spread. Of the leaves their effects learn
-    (:mod:`framefit.core.effects`), which every row tells something of: a leaf is reached by one row in 2^depth.
+    (:mod:`framefit.stats`), which every row tells something of: a leaf is reached by one row in 2^depth.
 
     Args:
         ensemble: where it begins.
@@ -250,3 +327,95 @@ def _scatter(total: Tensor, leaf: Tensor, slope: Tensor, *, shared: bool) -> Non
 def _column(values: Any, behind: int) -> Tensor:
     """One number a channel, with axes of size 1 behind it."""
     return torch.from_numpy(np.asarray(values, np.float32).reshape(-1, *(1,) * behind).copy())
+
+
+parametrize = torch.nn.utils.parametrize
+WeightLevels = Literal["8bit", "4bit", "ternary", "binary"]
+_OUTPUT_AXIS = {"Conv": 0, "ConvTranspose": 1, "MatMul": -1}  # of the weight; Gemm's follows transB
+_THRESHOLD = 0.66  # of normalised values: between the ternary levels
+_WHOLE = {"8bit": 127, "4bit": 7}  # the largest whole number
+
+
+class LevelLayer(torch.nn.Module):  # type: ignore[misc]
+    """A tensor's levels and the values that they stand for, channel by channel or feature by feature; they learn.
+
+    Args:
+        low: a value above it is not of the lowest level; float32, one a channel or feature.
+        high: a value above it is of the highest.
+        values: channels or features x 3.
+    """
+
+    def __init__(self, low: Array, high: Array, values: Array) -> None:
+        super().__init__()
+        self.low, self.high, self.values = (torch.nn.Parameter(torch.from_numpy(a.copy())) for a in (low, high, values))
+        reach = (values.max(axis=1) - values.min(axis=1)) / 2  # as far from a threshold gradients pass
+        self.register_buffer("reach", torch.from_numpy(np.where(reach > 0, reach, 1).astype(np.float32)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The levels' values: N x channels x ..., as it came."""
+        rows = x.float().movedim(1, -1)
+        low, high = self._thresholds()
+        return chosen(step(rows - low, self.reach), step(rows - high, self.reach), self.values).movedim(-1, 1)
+
+    def levels(self) -> tuple[Array, Array, Array]:
+        """Thresholds and values as they are now."""
+        return tuple(tensor.detach().numpy().copy() for tensor in (*self._thresholds(), self.values))
+
+    def _thresholds(self) -> tuple[Tensor, Tensor]:
+        return self.low, torch.maximum(self.high, self.low)
+
+
+def quantise_weights(network: Network, levels: WeightLevels, spare: frozenset[str]) -> None:
+    """Let weights of convolutions and products be quantised forward, in place; what learns are float ones behind.
+
+    Ternary: +-0.66 of the output channel's spread, and the mean of what lies beyond (Li and Liu, 2016, "Ternary
+    Weight Networks", section 2.2); binary: the sign times the mean size (Rastegari et al., 2016, "XNOR-Net", section
+    3.1): the scales of the most similar tensor. 4 and 8 bits: whole numbers times a step, one for each channel.
+
+    Args:
+        network: of any model.
+        levels: of the weights.
+        spare: initializers that keep their precision.
+    """
+    for module in network.layers:
+        if not isinstance(module, Operation) or module.node.op not in (*_OUTPUT_AXIS, "Gemm"):
+            continue
+        operand = module.node.inputs[1]
+        weight = getattr(module, "weight", None)
+        if operand is None or operand.name in spare or not isinstance(weight, torch.nn.Parameter) or weight.dim() < 2:
+            continue
+        axis = _OUTPUT_AXIS.get(module.node.op, 0 if module.node.attributes.get("transB", 0) else 1)
+        parametrize.register_parametrization(module, "weight", _Quantised(levels, axis % weight.dim()))
+
+
+def levelled_state(network: Network) -> dict[str, Array]:
+    """Parameters and statistics as :func:`~framefit.training.network.state` tells them, weights as they are used."""
+    found = state(network)
+    names = {id(parameter): name for name, parameter in network.weights.items()}
+    for module in network.layers:
+        if parametrize.is_parametrized(module, "weight"):
+            found[names[id(module.parametrizations.weight.original)]] = module.weight.detach().numpy().copy()
+    return found
+
+
+class _Quantised(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self, levels: WeightLevels, axis: int) -> None:
+        super().__init__()
+        self._levels, self._axis = levels, axis
+
+    def forward(self, weight: Tensor) -> Tensor:
+        with torch.no_grad():
+            rows = weight.detach().movedim(self._axis, 0)
+            found = _levelled(rows.flatten(1), self._levels).reshape(rows.shape).movedim(0, self._axis)
+        return through(weight, found)
+
+
+def _levelled(rows: Tensor, levels: WeightLevels) -> Tensor:
+    """Output channels x weights."""
+    size = rows.abs()
+    if levels in _WHOLE:
+        unit = size.amax(dim=1, keepdim=True) / _WHOLE[levels]
+        return torch.round(rows / torch.where(unit > 0, unit, 1)) * unit
+    beyond = size > _THRESHOLD * rows.std(dim=1, keepdim=True, correction=0) if levels == "ternary" else size >= 0
+    scale = (size * beyond).sum(dim=1, keepdim=True) / beyond.sum(dim=1, keepdim=True).clamp(min=1)
+    return torch.where(rows < 0, -scale, scale) * beyond

@@ -11,9 +11,9 @@ from framefit.core.trees import Patch
 
 __all__ = ["WEIGHTED", "Boundary", "boundaries", "follows", "patch_between"]
 
+
 WEIGHTED = {"Conv", "Gemm", "MatMul"}
 """Operators with weights: what layers are counted by."""
-
 _ALIKE = {"Relu", "Add", "BatchNormalization", "Clip", "Identity", "Sigmoid", "HardSwish", "HardSigmoid", "LeakyRelu",
           "Mul", "Sub", "Tanh", "Elu", "PRelu", "Softplus", "Greater", "Where"}  # fmt: skip
 _WINDOWS = {"Conv", "MaxPool", "AveragePool"}

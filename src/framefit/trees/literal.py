@@ -16,9 +16,9 @@ from framefit.trees.quantising import fit_encoder, quantised
 
 __all__ = ["LiteralMethod", "fit_literal"]
 
+
 Array = npt.NDArray[Any]
 LiteralMethod = Literal["gradient", "ada", "xgboost"]
-
 _Raw = tuple[list[tuple[int, float, int, int]], list[float]]  # inner nodes (feature, threshold, no, yes), leaves
 
 

@@ -29,12 +29,11 @@ __all__ = [
     "similarity",
 ]
 
+
 Array = npt.NDArray[Any]
 LevelCount = Literal[2, 3]
-
 LITERAL_THRESHOLD = 0.66
 """Of normalised values: a normal variable is then in each of the ternary levels 25, 49 and 25 % of the time."""
-
 _CANDIDATES = 64  # places of a threshold that are tried: every 1.6th percentile
 
 

@@ -16,11 +16,10 @@ from framefit.trees.groups import Boundary, boundaries, patch_between
 
 __all__ = ["DRAFTS", "Fit", "Objective", "Span", "Trial", "halved", "pareto", "preferred", "spans"]
 
-Objective = Literal["accuracy", "speed", "luts"]
 
+Objective = Literal["accuracy", "speed", "luts"]
 DRAFTS = (4, 1)
 """Parts of the trees that are fitted, stage by stage: a quarter first."""
-
 _CLOSE = 0.005  # of validation accuracy: as good as the best, and decided by the number of layers
 
 
@@ -62,7 +61,7 @@ class Fit:
         top1: on the validation data, with the group replaced.
         latency_ns: of the trees, a frame; ``layers_ns``: of the layers.
         layers_ns: see ``latency_ns``.
-        lut6: see :func:`framefit.trees.luts.lut6_of`.
+        lut6: see :func:`framefit.trees.exporting.lut6_of`.
     """
 
     ensemble: Ensemble

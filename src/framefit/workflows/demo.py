@@ -8,13 +8,14 @@ from pathlib import Path
 
 from framefit.core.files import write_whole
 from framefit.core.model.builtin import BUILTIN
-from framefit.workflows.plan import Notify, Plan, plan, silent
+from framefit.planning.plan import Notify, Plan, silent
+from framefit.workflows.plan import plan
+from framefit.workflows.record import RunResult
 from framefit.workflows.report import write_report
-from framefit.workflows.run import run
-from framefit.workflows.running.folder import RunResult
-from framefit.workflows.simulate import simulate
+from framefit.workflows.run import run, simulate
 
 __all__ = ["demo", "write_demo"]
+
 
 _ELSEWHERE = "micro-npu"
 _SIMULATED = (

@@ -14,13 +14,13 @@ from framefit.core.workload import Workload
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.npu import NpuDevice
 from framefit.errors import InfeasibleError
-from framefit.runtime.models.execution import Execution
-from framefit.workflows.plan import Notify, Plan, again, silent
-from framefit.workflows.planning.demands import stored_ratio
-from framefit.workflows.planning.rungs import Cuts, PlannedLadder, PlannedRung, rates_name
-from framefit.workflows.planning.task import Bounds, PlannedTask, given_bytes
+from framefit.execution.execution import Execution
+from framefit.planning.plan import Cuts, Notify, Plan, PlannedLadder, PlannedRung, rates_name, silent
+from framefit.planning.task import Bounds, PlannedTask, given_bytes, stored_ratio
+from framefit.workflows.plan import again
 
 __all__ = ["COVERED", "with_ladder"]
+
 
 COVERED = ((1.2, 1.0), (1.2, 1.2), (1.5, 1.0), (1.5, 1.5), (2.0, 1.0), (2.0, 2.0))
 """How much longer launches may take on each rung, of priority and of background models: in the order in which they

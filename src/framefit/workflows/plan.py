@@ -20,20 +20,20 @@ from framefit.devices.host import flushed_denormals, pinned, realtime_priority_p
 from framefit.devices.npu import NpuDevice
 from framefit.devices.store import MeasurementStore
 from framefit.errors import InputError
-from framefit.runtime.models.costs import Costs, MeasuredCosts, ModelledCosts
-from framefit.runtime.models.wiring import wire
-from framefit.scheduling.levels import Traits, levels, roles
-from framefit.scheduling.timetable import Beat, build_timetable
-from framefit.workflows.planning.demands import check_plan, demands_of, host_links, stored_ratio, with_memory
-from framefit.workflows.planning.on_units import OnUnits
-from framefit.workflows.planning.one_unit import OneUnit
-from framefit.workflows.planning.opening import check_support, home_unit, open_device, usable_units
-from framefit.workflows.planning.planned import Notify, Plan, silent
-from framefit.workflows.planning.pricing import MeasuredPricing, ToldPricing, pricing_for
-from framefit.workflows.planning.task import PlannedTask, compared
-from framefit.workflows.planning.unit_prices import MeasuredUnits, ToldUnits
+from framefit.execution.measured import Costs, MeasuredCosts, ModelledCosts
+from framefit.execution.opening import check_support, home_unit, open_device, usable_units
+from framefit.execution.wiring import wire
+from framefit.planning.beat import Beat
+from framefit.planning.durations import MeasuredPricing, MeasuredUnits, ToldPricing, ToldUnits
+from framefit.planning.levels import Traits, levels, roles
+from framefit.planning.plan import Notify, Plan, silent
+from framefit.planning.planner import OneUnit, OnUnits
+from framefit.planning.task import PlannedTask, check_plan, compared, demands_of, host_links, stored_ratio, with_memory
+from framefit.planning.timetable import build_timetable
+from framefit.workflows.table_durations import pricing_for
 
-__all__ = ["Notify", "Plan", "PlannedTask", "plan", "silent", "verified"]
+__all__ = ["plan", "verified"]
+
 
 _LEAST_GUARD_NS = 50_000
 _FLOOR_QUANTILE = 0.95  # of wake-ups; beyond it lie stalls of the host that no guard covers

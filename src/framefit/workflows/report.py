@@ -10,15 +10,16 @@ from pathlib import Path
 import msgspec
 
 from framefit.core.files import from_data, read_bytes, read_record
-from framefit.core.fits import FitResult
+from framefit.core.fit_results import FitResult
 from framefit.core.latency_table import read_table
 from framefit.core.profile import Profile
-from framefit.core.results import Metrics, RunInfo
+from framefit.core.run_record import Metrics, RunInfo
 from framefit.core.sparsity import SparsityResult
 from framefit.core.timetable import Timetable
-from framefit.core.treeified import TreeifyResult
+from framefit.core.tree_results import TreeifyResult
 from framefit.core.workload import Workload
 from framefit.errors import InputError
+from framefit.profiling.rebuild import Notify, opened, profiled, silent
 from framefit.report.files.event_logs import read_events
 from framefit.report.files.frames import read_frames
 from framefit.report.pages.parts import Subject
@@ -27,10 +28,10 @@ from framefit.report.pages.profile import ProfileContent
 from framefit.report.pages.report import Content, write_report_page
 from framefit.report.pages.run_charts import RunContent
 from framefit.report.pages.timeline import Happened
-from framefit.workflows.profiles.folder import happened
-from framefit.workflows.profiles.profiled import Notify, opened, profiled, silent
+from framefit.workflows.profile import happened
 
 __all__ = ["report_place", "write_report"]
+
 
 _REMEDY = (
     "give run folders (of framefit run or simulate), profile folders, folders of framefit sparsify, treeify or fit, "

@@ -15,13 +15,13 @@ from framefit.core.model import Model
 from framefit.core.sparsity import Pattern, RewardKind, SparsifySettings, SparsityResult
 from framefit.errors import InputError
 from framefit.report.files.sparsity_files import write_report
-from framefit.sparsity.ledger import Ledger
-from framefit.workflows.sparsifying.deploy import check_targets
-from framefit.workflows.sparsifying.feedback import fed_back
-from framefit.workflows.sparsifying.rounds import Rounds
-from framefit.workflows.sparsifying.subject import open_subject
+from framefit.sparsity.finish import check_targets
+from framefit.sparsity.rounds import Rounds, fed_back
+from framefit.sparsity.solver import Ledger
+from framefit.sparsity.subject import open_subject
 
 __all__ = ["Sparsified", "sparsify"]
+
 
 _MARK, _WHAT = "sparsify.json", "a folder of framefit sparsify"
 

@@ -13,12 +13,13 @@ import msgspec
 
 from framefit.core.files import check_folder, from_data, read_record, write_record
 from framefit.core.model import Model
-from framefit.core.treeified import TreeifyResult, TreeifySettings
+from framefit.core.tree_results import TreeifyResult, TreeifySettings
 from framefit.core.trees import Forest, read_forest
 from framefit.errors import InputError
 from framefit.report.files.treeify_files import write_report
 
 __all__ = ["TreeifyOutcome", "treeify"]
+
 
 _MARK = "treeify.json"
 _WHAT = "a folder of framefit treeify"
@@ -64,7 +65,7 @@ def treeify(
         export: "ml": write ``model-ml.onnx``, too, whose trees are operators of ``ai.onnx.ml``; also for a search that
             is resumed and had ended.
         notify: is told what is being done.
-        options: fields of :class:`~framefit.core.treeified.TreeifySettings`; what is not given is as it says, or
+        options: fields of :class:`~framefit.core.tree_results.TreeifySettings`; what is not given is as it says, or
             as in the search that is resumed.
 
     Raises:
@@ -91,7 +92,7 @@ def treeify(
         )
     if stored is None:
         check_folder(folder.resolve(), _MARK, _WHAT, force=force)
-    from framefit.workflows.treeifying.rounds import Rounds
+    from framefit.trees.rounds import Rounds
 
     own_model, own_data = (None if isinstance(one, str | Path) else one for one in (model, data))
     rounds = Rounds(settings, own_model, own_data, folder, notify)
@@ -140,7 +141,7 @@ def _exported(done: TreeifyOutcome, flavour: Literal["core", "ml"]) -> TreeifyOu
     chosen = done.result.chosen
     if flavour == "core" or chosen is None or done.model is None or done.forest is None:
         return done
-    from framefit.workflows.treeifying.exported import export
+    from framefit.trees.exported import export
 
     kept = [one for one in chosen.exports if one.flavour != flavour]
     batch_open = bool(Model.load(done.folder / "model.onnx").assumed)

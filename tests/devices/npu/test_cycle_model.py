@@ -17,8 +17,7 @@ from targets import ARRAY, convolution, described, only, through
 from framefit.core.model import GraphBuilder, Model, epilogue_groups
 from framefit.core.model.builtin import BUILTIN
 from framefit.core.target import Cache, Memory, Sparsity, Target, Unit, resolve_target
-from framefit.devices.npu.cycles import CycleModel
-from framefit.devices.npu.skipping import counted_zeros, density
+from framefit.devices.npu.cycles import CycleModel, counted_zeros, density
 from framefit.devices.npu.work import LayerWork, Product, model_work
 from framefit.errors import InputError
 from networks import NETWORKS

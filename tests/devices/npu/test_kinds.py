@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from framefit.core.model import epilogue_groups
-from framefit.core.model import layers as model_layers
+from framefit.core.model import graph as model_layers
 from framefit.devices.npu import work
-from framefit.devices.npu.kinds import KINDS, event_kind
+from framefit.devices.npu.packets import KINDS, event_kind
 from networks import NETWORKS
 
 CONTROL = ("If", "Loop", "Scan", "SequenceMap")

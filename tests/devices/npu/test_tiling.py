@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.devices.npu.tiling import refetched_bytes
+from framefit.devices.npu.cycles import refetched_bytes
 
 SUM_BYTES = 4
 

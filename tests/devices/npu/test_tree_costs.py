@@ -11,7 +11,7 @@ from targets import described, only
 from devices.conformance import arrays_for
 from framefit.core.model import rebatched
 from framefit.core.target import Memory, Unit
-from framefit.core.tree_nodes import operations, tree_layers
+from framefit.core.trees import operations, tree_layers
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times

@@ -10,8 +10,7 @@ import pytest
 
 from devices.conformance import DeviceConformance, arrays_for, small_network
 from framefit.core.model import GraphBuilder, Model
-from framefit.core.tree_nodes import ensembles_in, tree_layers
-from framefit.core.trees import Ensemble, Forest, TreeKind, evaluate
+from framefit.core.trees import Ensemble, Forest, TreeKind, ensembles_in, evaluate, tree_layers
 from framefit.devices.ort import OrtDevice
 from framefit.devices.trees.device import TreesDevice
 from framefit.trees.exporting import Flavour, with_trees

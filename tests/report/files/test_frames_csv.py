@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from framefit.core.frames import FrameTable
+from framefit.core.run_record import FrameTable
 from framefit.errors import InputError
 from framefit.report.files.frames import read_frames, write_frames
 

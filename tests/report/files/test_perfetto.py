@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from framefit.core.events import EventType, TraceMeta
 from framefit.errors import InputError
+from framefit.profiling.pairing import executions
 from framefit.report.files.perfetto import write_perfetto
-from framefit.report.pairs import executions
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.core.frames import FrameTable
-from framefit.core.results import Metrics, ModelMetrics, Percentiles, RunInfo
+from framefit.core.run_record import FrameTable, Metrics, ModelMetrics, Percentiles, RunInfo
+from framefit.profiling.pairing import executions
 from framefit.report.pages.run_charts import RunContent, _busy_until, run_charts
 from framefit.report.pages.timeline import Happened, TimelineWindows
-from framefit.report.pairs import executions
 
 NOTHING = Percentiles.of(())
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from framefit.core.results import CycleReport, LayerCycles
+from framefit.core.run_record import CycleReport, LayerCycles
 from framefit.report.terminal.cycle_table import cycles_view
 
 

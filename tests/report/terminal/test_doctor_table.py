@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from framefit.core.results import Finding, HostReport
+from framefit.core.run_record import Finding, HostReport
 from framefit.report.terminal.doctor_table import doctor_view
 
 REPORT = HostReport(

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from framefit.core.fits import (
+from framefit.core.fit_results import (
     FinalAccuracy,
     FitResult,
     FitSettings,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from framefit.core.latency_table import Correction, LatencyEntry, LatencyTable, Overhead, compared
-from framefit.core.results import LatencyEstimate, LayerLatency
+from framefit.core.run_record import LatencyEstimate, LayerLatency
 from framefit.report.terminal.latency_tables import comparison_view, estimate_view, table_view
 
 

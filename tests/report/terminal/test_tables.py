@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from framefit.core.results import Metrics, Miss, ModelMetrics, Percentiles, StreamMetrics, UnitMetrics
+from framefit.core.run_record import Metrics, Miss, ModelMetrics, Percentiles, StreamMetrics, UnitMetrics
 from framefit.core.timetable import Fix, PlannedModel, Segment, Timetable
 from framefit.report.formats import format_bytes, format_duration, format_ratio
 from framefit.report.terminal.plan_tables import plan_view

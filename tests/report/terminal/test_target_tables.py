@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from framefit.core.results import TargetList, TargetSummary
+from framefit.core.run_record import TargetList, TargetSummary
 from framefit.core.target import BUILTIN_TARGETS, Processor, Target, TraceUnit, Unit, resolve_target
 from framefit.report.terminal.target_tables import target_view, targets_view
 

@@ -20,8 +20,7 @@ from framefit.trees.boosting import Boosting
 from framefit.trees.exporting import as_model
 from framefit.trees.fitting import Place, fit_ensemble
 from framefit.trees.hardware.fixed import FixedFunction, output_bits_of, pack_rows
-from framefit.trees.hardware.program import load_program
-from framefit.trees.hardware.programmable import ProgrammableCore
+from framefit.trees.hardware.programmable import ProgrammableCore, load_program
 from framefit.trees.hardware.simulation import simulate_core, simulate_encoder, simulate_fixed
 
 

@@ -20,9 +20,8 @@ from framefit.errors import DeviceError, InputError, MissingExtraError
 from framefit.trees.exporting import as_model, with_trees
 from framefit.trees.hardware import synthesis
 from framefit.trees.hardware.fixed import FixedFunction
-from framefit.trees.hardware.program import load_program
-from framefit.trees.hardware.programmable import ProgrammableCore
-from framefit.workflows.rtl import _forest, rtl
+from framefit.trees.hardware.programmable import ProgrammableCore, load_program
+from framefit.trees.rtl import _forest, rtl
 
 OUTPUTS, TREES = 2, 9
 

@@ -1,19 +1,10 @@
 """ONNX models as layers, cuts and segments; the only importer of ``onnx`` and ``onnx_ir``."""
 
-from framefit.core.model.auxiliary import (
-    AUXILIARY_KINDS,
-    Auxiliary,
-    AuxiliaryKind,
-    auxiliary_runs,
-    led,
-    with_auxiliary,
-)
+from framefit.core.model.auxiliary import AUXILIARY_KINDS, Auxiliary, AuxiliaryKind, auxiliary_runs, led, with_auxiliary
 from framefit.core.model.builder import GraphBuilder
-from framefit.core.model.fusion import epilogue_groups, fused_groups
-from framefit.core.model.layers import Layer, TensorInfo
-from framefit.core.model.lowering import lowered, lowered_around
+from framefit.core.model.graph import Layer, Node, Operand, TensorInfo, configuration, zeros_ratio
+from framefit.core.model.lowering import epilogue_groups, fused_groups, lowered, lowered_around
 from framefit.core.model.model import Cut, Model
-from framefit.core.model.nodes import Node, Operand, configuration, zeros_ratio
 from framefit.core.model.parts import group_nodes, with_part
 from framefit.core.model.weights import Listing, folded, free_batch, listing, rebatched, with_weights
 

@@ -15,22 +15,14 @@ import numpy as np
 
 from framefit.core.files import Record
 from framefit.core.model.builder import GraphBuilder
-from framefit.core.model.layers import TensorInfo
+from framefit.core.model.graph import TensorInfo
 from framefit.core.model.model import Model
 
-__all__ = [
-    "AUXILIARY_KINDS",
-    "Auxiliary",
-    "AuxiliaryKind",
-    "auxiliary_runs",
-    "led",
-    "picture_shape",
-    "with_auxiliary",
-]
+__all__ = ["AUXILIARY_KINDS", "Auxiliary", "AuxiliaryKind", "auxiliary_runs", "led", "picture_shape", "with_auxiliary"]
+
 
 AuxiliaryKind = Literal["avgpool", "conv1x1", "conv3x3"]
 AUXILIARY_KINDS: tuple[AuxiliaryKind, ...] = ("avgpool", "conv1x1", "conv3x3")
-
 _MOST_CHANNELS = 64  # of a picture made of a tensor of another rank
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from framefit.core.model.inference import infer
-from framefit.core.model.layers import static_shape
+from framefit.core.model.graph import static_shape
+from framefit.core.model.loading import infer
 from framefit.errors import UnsupportedError
 
 __all__ = ["constant", "free_batch_of", "repeat_constants", "unbind_batch"]

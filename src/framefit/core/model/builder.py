@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from framefit.core.model.inference import infer
+from framefit.core.model.loading import canonical, infer, parsed
 from framefit.core.model.model import Model
-from framefit.core.model.reading import canonical, parsed
 
 __all__ = ["GraphBuilder"]
+
 
 _OPSET = 17
 _OTHER_OPSETS = {"ai.onnx.ml": 3}  # else 1

@@ -6,14 +6,19 @@ numbers that they compute mean nothing, only what computing them takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from framefit.core.model.builder import GraphBuilder
 from framefit.core.model.model import Model
+from framefit.errors import InputError
 
-__all__ = ["BUILTIN", "depth", "detector"]
+__all__ = ["BUILTIN", "depth", "detector", "load_model"]
 
 
 def detector(seed: int = 0) -> Model:
@@ -106,3 +111,37 @@ def _inverted_residual(b: GraphBuilder, x: str, channels: int, *, stride: int, e
     y = b.conv(y, wide, stride=stride, groups=wide, norm=True, activation="Relu")
     y = b.batch_norm(_linear(b, y, channels, gain=0.5))  # about the gain at which sums neither grow nor vanish
     return str(b.op("Add", x, y)) if stride == 1 and b.channels(x) == channels else y
+
+
+def load_model(
+    model: str | Path | Model, shapes: Mapping[str, tuple[int, ...]] | None, constants: Mapping[str, Any] | None
+) -> Model:
+    """The model that a command names: an ONNX file, or a built-in one.
+
+    Raises:
+        InputError: neither, or shapes that do not fit or are not given.
+    """
+    if isinstance(model, Model):
+        return model
+    if str(model) in BUILTIN:
+        if shapes or constants:
+            raise InputError(f"built-in model {str(model)!r} has fixed shapes", remedy="leave the shapes out")
+        return BUILTIN[str(model)](0)
+    path = Path(model)
+    if not path.suffix and not path.exists() and path.name == str(model):
+        near = difflib.get_close_matches(path.name, BUILTIN, n=1)
+        raise InputError(
+            f"no built-in model {path.name!r}, and no such file" + (f"; did you mean {near[0]!r}?" if near else ""),
+            remedy=f"choose from {', '.join(BUILTIN)}, or give the path of an ONNX file",
+        )
+    if path.is_dir():
+        raise InputError("is a folder, not an ONNX file", where=path, remedy="give the path of a file in it")
+    try:
+        return Model.load(path, shapes=shapes, constants=constants)
+    except InputError as error:
+        # The reader's remedy is a key of app.toml; there is none here.
+        unknown = re.match(r"input '(.+)' has (the dynamic dimension|no shape)", error.what)
+        if unknown is None:
+            raise
+        remedy = f"give all its sizes, in the form --shape {unknown[1]}=1,576"
+        raise InputError(error.what, where=error.where, remedy=remedy) from error

@@ -1,18 +1,24 @@
-"""What a runtime makes of a model: its own operators, layouts and copies between layouts, as layers."""
+"""What a runtime makes of a model: its own operators, layouts and copies between layouts, as layers.
+
+Which nodes are fused: read off the graph that a runtime made of a model, or by a rule.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
+from framefit.core.model.graph import Layer
+from framefit.core.model.loading import canonical, parsed
 from framefit.core.model.model import Model
-from framefit.core.model.reading import canonical, parsed
 from framefit.errors import DeviceError, FramefitError
 
-__all__ = ["lowered", "lowered_around"]
+__all__ = ["epilogue_groups", "fused_groups", "lowered", "lowered_around", "owners"]
+
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 
@@ -104,3 +110,151 @@ def _without(model: Model, parts: Collection[str]) -> Model:
         graph.opset_imports.pop(node.domain, None)
     canonical(outer, {}, {}, model.name)
     return Model(outer, name=model.name)
+
+
+_HEAVY = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "MatMul", "MatMulInteger", "QLinearMatMul", "Gemm")
+_SUM = "Add"  # of a residual: what follows it is applied to it
+_EPILOGUE = (
+    *("BatchNormalization", "Add", "Mul", "Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid", "HardSwish"),
+    *("Tanh", "Elu", "Gelu", "Swish", "Mish", "Identity"),
+)
+_CONVERSION = ("QuantizeLinear", "DequantizeLinear")
+
+
+def epilogue_groups(model: Model) -> tuple[tuple[str, ...], ...]:
+    """Convolutions, products and sums, each with what follows it element by element.
+
+    A rule for accelerators that cannot be asked: normalisation, bias, scale and activation
+    are applied on the way out of the array. Every step of the chain is the only reader of
+    the one before, and reads nothing else that depends on the inputs.
+
+    Of a quantised model each operator, heavy or not, takes in the ``DequantizeLinear`` of
+    which it is the only reader and the ``QuantizeLinear`` of its result: what crosses from
+    layer to layer is int8, and no cut lies inside. Conversions at the model's ends belong to
+    its first and last operators.
+
+    Args:
+        model: its layers; those that are groups already stay as they are.
+    """
+    layers = model.layers
+    readers: dict[str, list[int]] = {}
+    for index, layer in enumerate(layers):
+        for tensor in layer.inputs:
+            readers.setdefault(tensor.name, []).append(index)
+    results = {tensor.name for tensor in model.outputs}
+    maker = {tensor.name: index for index, layer in enumerate(layers) for tensor in layer.outputs}
+
+    def only_reader(index: int) -> int | None:
+        outputs = layers[index].outputs
+        found = readers.get(outputs[0].name, []) if len(outputs) == 1 and outputs[0].name not in results else []
+        return found[0] if len(found) == 1 else None
+
+    groups, taken = [], set[int]()
+    for index, layer in enumerate(layers):
+        if index in taken or len(layer.nodes) > 1:
+            continue
+        follows = (*_EPILOGUE, *_CONVERSION) if layer.op in (*_HEAVY, _SUM) else _CONVERSION
+        chain = [index]
+        while (reader := only_reader(chain[-1])) is not None:
+            if layers[reader].op not in follows or len(layers[reader].inputs) != 1:
+                break
+            chain.append(reader)
+        if len(chain) > 1 and layers[chain[-1]].op == "DequantizeLinear" and only_reader(chain[-1]) is not None:
+            del chain[-1]  # it belongs to what reads it
+        if layer.op not in _CONVERSION:
+            _take_conversions_before(chain, layers, maker, only_reader, taken)
+        if len(chain) > 1:
+            taken.update(chain)
+            groups.append(tuple(node for member in chain for node in layers[member].nodes))
+    return tuple(groups)
+
+
+def _take_conversions_before(
+    chain: list[int],
+    layers: Sequence[Layer],
+    maker: Mapping[str, int],
+    only_reader: Callable[[int], int | None],
+    taken: Collection[int],
+) -> None:
+    """Put the conversions that only the first of ``chain`` reads, and theirs, in their places before it."""
+    waiting = [chain[0]]
+    while waiting:
+        reader = waiting.pop()
+        for tensor in layers[reader].inputs:
+            source = maker.get(tensor.name)
+            if source is None or source in taken or only_reader(source) != reader:
+                continue
+            if layers[source].op in _CONVERSION:
+                chain.append(source)
+                waiting.append(source)
+    chain.sort()
+
+
+def fused_groups(model: Model, optimised: bytes) -> tuple[tuple[str, ...], ...]:
+    """Groups of nodes between which no tensor is left after a runtime's optimisation.
+
+    A tensor whose name survived is still computed; one that did not was fused away,
+    so its producer and its readers belong together.
+
+    Args:
+        model: as given to the runtime.
+        optimised: the ONNX file that the runtime saved after optimising it.
+
+    Raises:
+        DeviceError: the saved file is no ONNX model.
+    """
+    try:
+        graph = parsed(optimised).graph
+    except (DecodeError, ValueError) as error:
+        raise DeviceError(f"the runtime saved a graph that cannot be read: {error}", where=model.name) from error
+    alive = {value.name for node in graph for value in node.outputs} | {value.name for value in graph.inputs}
+    producer = {tensor.name: layer for layer in model.layers for tensor in layer.outputs}
+    groups = []
+    for layer in model.layers:
+        gone = [
+            producer[tensor.name] for tensor in layer.inputs if tensor.name in producer and tensor.name not in alive
+        ]
+        if gone:
+            groups.append((*(node for source in gone for node in source.nodes), *layer.nodes))
+    return tuple(groups)
+
+
+_OWN_NAMES = re.compile(r"(_token_\d+|(_bn)?_nchwc|_new_reshape|/MatMul\w*Fusion.*)$")
+
+
+def owners(model: Model, lowered: Model) -> list[int]:
+    """Which layer each of a runtime's operators belongs to.
+
+    Args:
+        model: as the user has it, with groups as layers.
+        lowered: what the runtime made of it.
+
+    Returns:
+        For each layer of ``lowered`` the position of one of ``model``.
+    """
+    owner = {tensor.name: index for index, layer in enumerate(model.layers) for tensor in layer.outputs}
+    owner |= {name: index for index, layer in enumerate(model.layers) for name in layer.nodes}
+    maker: dict[str, int] = {}
+    found: list[int | None] = []
+    for layer in lowered.layers:
+        known = _owner(layer, owner)
+        if known is None:
+            known = max((maker[tensor.name] for tensor in layer.inputs if tensor.name in maker), default=None)
+        found.append(known)
+        if known is not None:
+            maker |= {tensor.name: known for tensor in layer.outputs}
+    places, following = [], 0
+    for known in reversed(found):  # what nothing made belongs to what comes next
+        following = following if known is None else known
+        places.append(following)
+    return places[::-1]
+
+
+def _owner(layer: Layer, owner: dict[str, int]) -> int | None:
+    """The user's layer that an operator is named after, or whose result it makes."""
+    for name in (*(tensor.name for tensor in layer.outputs), layer.name):
+        while name not in owner and (shorter := _OWN_NAMES.sub("", name)) != name:
+            name = shorter
+        if name in owner:
+            return owner[name]
+    return None

@@ -13,10 +13,8 @@ from typing import Any
 import onnx_ir as ir
 
 from framefit.core.files import Record, write_whole
-from framefit.core.model.anatomy import Anatomy
-from framefit.core.model.layers import Layer, TensorInfo
-from framefit.core.model.nodes import Granularity, Node, weight_masks, zeros_ratio
-from framefit.core.model.reading import PART_NOTE, canonical, read_graph
+from framefit.core.model.graph import Anatomy, Granularity, Layer, Node, TensorInfo, weight_masks, zeros_ratio
+from framefit.core.model.loading import PART_NOTE, canonical, read_graph
 from framefit.errors import InputError
 
 __all__ = ["Cut", "Model"]
@@ -139,7 +137,7 @@ class Model:
         """Part of each layer's weights that is zero, 0 to 1; weights are what products multiply with.
 
         Args:
-            granularity: of the zeros that count, see :func:`~framefit.core.model.nodes.zeros_ratio`.
+            granularity: of the zeros that count, see :func:`~framefit.core.model.graph.zeros_ratio`.
             n: of "n:m".
             m: of "n:m".
         """

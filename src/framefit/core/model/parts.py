@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from framefit.core.model.layers import tensor_info
+from framefit.core.model.graph import tensor_info
+from framefit.core.model.loading import PART_DOMAIN, PART_NOTE, canonical, dependent_reads, parsed
 from framefit.core.model.model import Model
-from framefit.core.model.reading import PART_DOMAIN, PART_NOTE, canonical, dependent_reads, parsed
 from framefit.errors import InputError
 
 __all__ = ["group_nodes", "with_part"]

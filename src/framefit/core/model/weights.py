@@ -16,15 +16,14 @@ import numpy.typing as npt
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
-from framefit.core.model.anatomy import Anatomy
 from framefit.core.model.batch import constant, free_batch_of, repeat_constants, unbind_batch
-from framefit.core.model.layers import static_shape
+from framefit.core.model.graph import Anatomy, Node, describe, static_shape
+from framefit.core.model.loading import canonical, fold_constants, parsed
 from framefit.core.model.model import Model
-from framefit.core.model.nodes import Node, describe
-from framefit.core.model.reading import canonical, fold_constants, parsed
 from framefit.errors import InputError
 
 __all__ = ["Listing", "folded", "free_batch", "listing", "rebatched", "with_weights"]
+
 
 Array = npt.NDArray[Any]
 

@@ -1,21 +1,28 @@
-"""Where a target's durations come from: the cycle model, a latency table, or a user's function."""
+"""Where a target's durations come from: the cycle model, a latency table, or a user's function.
+
+``framefit cycles``: what each layer of a model costs on a described target, and what binds.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from framefit.core.files import read_record
+from framefit.core.files import read_record, write_record
+from framefit.core.functions import load_function
 from framefit.core.latency_table import LatencyTable
-from framefit.core.model import Layer, Model, configuration
-from framefit.core.results import LayerCycles
-from framefit.core.target import Target, Unit
+from framefit.core.model import Layer, Model, configuration, epilogue_groups
+from framefit.core.model.builtin import load_model
+from framefit.core.run_record import CycleReport, LayerCycles
+from framefit.core.target import Target, Unit, resolve_target, target_file
 from framefit.devices.npu.cycles import CycleModel, Ratios, check_support, unit_named
 from framefit.devices.npu.work import Method, layer_work
 from framefit.errors import InputError
 
-__all__ = ["CostSource", "Costs", "LayerFunction", "cost_source", "layer_times"]
+__all__ = ["CostSource", "Costs", "LayerFunction", "cost_source", "cycles", "layer_times", "pricing"]
+
 
 Costs = Literal["cycles", "table", "function"]
 LayerFunction = Callable[[Layer, str, Target], Any]
@@ -170,3 +177,105 @@ def _from_function(function: LayerFunction, spec: str) -> Callable[[Model, int, 
         return math.ceil(duration)
 
     return layer_ns
+
+
+def cycles(
+    model: str | Path | Model,
+    target: str | Path | Target,
+    *,
+    unit: str | None = None,
+    fuse: bool = True,
+    weight_sparsity: Ratios | None = None,
+    activation_sparsity: Ratios = 0.0,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
+    force: bool = False,
+) -> CycleReport:
+    """Price each layer of a model on a target, without running anything.
+
+    Args:
+        model: path of an ONNX file, name of a built-in model, or a model.
+        target: name of a built-in target, path of a ``target.toml``, or a target.
+        unit: name of the target's unit; default: the first that supports the whole model.
+        fuse: whether convolutions and products take in what follows them element by element, as
+            accelerators do; False: every node (or group of ``model``) is a layer.
+        weight_sparsity: part of the weights that is zero, 0 to 1, for all layers or one each;
+            default: what is in the model.
+        activation_sparsity: part of each layer's input that is zero, likewise.
+        shapes: graph input -> shape, for dynamic dimensions of a file.
+        constants: graph input -> value that never changes.
+        output: write the report there as JSON.
+        force: overwrite it.
+
+    Raises:
+        InputError: a file, name or ratio that cannot be used; a layer that the target does not run.
+
+    Example:
+        >>> import framefit
+        >>> report = framefit.cycles("depth", "vpu", weight_sparsity=0.5)
+        >>> report.total_cycles < framefit.cycles("depth", "vpu").total_cycles
+        True
+    """
+    if output is not None and Path(output).exists() and not force:
+        raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
+    loaded = load_model(model, shapes, constants)
+    if fuse:
+        loaded = loaded.grouped(epilogue_groups(loaded))
+    described = target if isinstance(target, Target) else resolve_target(target)
+    source = pricing(target, loaded, unit)
+    layers = source.layers(loaded, weight_sparsity=weight_sparsity, activation_sparsity=activation_sparsity)
+    report = CycleReport(
+        model=loaded.name,
+        target=described.name,
+        unit=source.unit.name,
+        source=described.cost.source,
+        clock_mhz=source.clock_mhz,
+        total_cycles=sum(layer.cycles for layer in layers),
+        total_ns=sum(layer.latency_ns for layer in layers),
+        layers=layers,
+        notes=(*loaded.assumed, *_notes(layers)),
+    )
+    if output is not None:
+        write_record(output, report, force=force)
+    return report
+
+
+def pricing(target: str | Path | Target, model: Model, unit: str | None = None) -> CostSource:
+    """What prices a model's layers on a target.
+
+    Args:
+        target: name of a built-in target, path of a ``target.toml``, or a target.
+        model: whose layers the unit has to support.
+        unit: name of the target's unit; default: the first that supports the whole model.
+
+    Raises:
+        InputError: a file or name that cannot be used.
+    """
+    described = target if isinstance(target, Target) else resolve_target(target)
+    folder = Path() if isinstance(target, Target) else target_file(target).parent
+    return _source(described, unit or _able_unit(described, model), folder)
+
+
+def _source(target: Target, unit: str | None, folder: Path) -> CostSource:
+    function = None
+    if target.cost.source == "function":
+        function = load_function(str(target.cost.function), folder, f"target {target.name!r}, cost.function")
+    return cost_source(target, unit, function)
+
+
+def _able_unit(target: Target, model: Model) -> str | None:
+    """The first unit that supports every layer; ``None``: none does."""
+    ops = {op for layer in model.layers for op in layer.op.split("+")}
+    return next((unit.name for unit in target.units if all(map(unit.supports, ops))), None)
+
+
+def _notes(layers: tuple[LayerCycles, ...]) -> list[str]:
+    notes = []
+    by_bytes = sorted({layer.op for layer in layers if layer.method == "bytes"})
+    if by_bytes:
+        notes.append(f"priced by their bytes, for the model does not know them: {', '.join(by_bytes)}")
+    unknown = [layer.name for layer in layers if layer.method == "unknown"]
+    if unknown:
+        notes.append(f"shapes or iterations depend on the data, so only a part is priced: {', '.join(unknown)}")
+    return notes

@@ -6,11 +6,32 @@ traffic), and load, drain and fixed overhead on top. The parts and where they co
 - products on a weight-stationary array of R x C: ceil(k/R) * ceil(n/C) * (2R + C + m - 2)
   cycles (Samajdar et al., 2020, "A Systematic Methodology for Characterizing Scalability of
   DNN Accelerators using SCALE-Sim", section 3);
-- zeros that are skipped: :mod:`framefit.devices.npu.skipping`;
-- tiles: :mod:`framefit.devices.npu.tiling`;
+- zeros that are skipped: :mod:`framefit.devices.npu.cycles`;
+- tiles: :mod:`framefit.devices.npu.cycles`;
 - what a layer asks for: :mod:`framefit.devices.npu.work`.
 
 Cycles are those of the unit's clock: ``clock_mhz`` x ``speed_ratio``.
+
+How often operands cross into the cache: the least traffic over tiles that fit.
+
+A product sums over k for m x n results. Half the cache holds one tile, the other half is
+filled meanwhile (double buffering). Three ways to go through the tiles are compared:
+
+- first operand kept: tiles of many rows, one column at a time; the weights come once a tile;
+- weights kept: tiles of many columns, one row at a time; the first operand comes once a tile;
+- results kept: tiles of rows and columns, sums in pieces; both operands come more than once.
+
+Overlapping rows of a convolution's input stay in the cache from one tile to the next.
+
+Zeros that are skipped: how much work they leave.
+
+After Intel's public VPU cost model (https://github.com/intel/npu-nn-cost-model): little gain
+where there are few input channels, a ceiling on deep layers, a loss where only some are
+zero: skipping costs as much as the multiply-accumulates that it saves at the threshold
+density, so below it a part d / threshold of the time is left. Lanes that work on a sum each
+wait for the one with the most products left: of n lanes with K products each, of which a
+part d is left at random, it has about K d + sqrt(2 K d (1 - d) ln n), for the greatest of n
+normal variables is expected at most sqrt(2 ln n) deviations above their mean.
 """
 
 from __future__ import annotations
@@ -24,19 +45,185 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.model import Model
-from framefit.core.results import LayerCycles
-from framefit.core.target import PRECISIONS, Memory, Target, Unit
-from framefit.devices.npu.skipping import counted_zeros, packs_weights, remaining
-from framefit.devices.npu.tiling import refetched_bytes
+from framefit.core.run_record import LayerCycles
+from framefit.core.target import PRECISIONS, Memory, Sparsity, Target, Unit
 from framefit.devices.npu.work import LayerWork, Product, Tensor, dtype_bits, model_work
 from framefit.errors import InputError
 
-__all__ = ["CycleModel", "Estimate", "Ratios", "WorkTable", "check_support", "unit_named"]
+__all__ = [
+    "CycleModel",
+    "Estimate",
+    "Ratios",
+    "WorkTable",
+    "check_support",
+    "counted_zeros",
+    "density",
+    "packs_weights",
+    "refetched_bytes",
+    "remaining",
+    "unit_named",
+]
+
 
 Floats = npt.NDArray[np.float64]
+
+
+# Widths of tiles whose results are kept: 1, 2, 3, 4, 6, 8, 12, ...
+_WIDTHS = tuple(sorted({*(1 << i for i in range(17)), *(3 << i for i in range(15))}))
+_SUM_BYTES = 4  # of a sum that is not complete
+
+
+def refetched_bytes(
+    room: float,
+    m: Floats,
+    n: Floats,
+    channels: Floats,
+    row: Floats,
+    column: Floats,
+    halo: Floats,
+    result: float,
+    row_outside: Floats,
+    column_outside: Floats,
+) -> tuple[Floats, Floats]:
+    """Bytes that have to be fetched again, because not everything fits at once.
+
+    All arrays have one entry a product.
+
+    Args:
+        room: bytes of a tile: half the cache.
+        m: rows of the result.
+        n: its columns.
+        channels: into which a sum can be cut.
+        row: bytes of the first operand for one row.
+        column: bytes of the second operand for one column.
+        halo: bytes of the first operand that stay in the cache beside the tile's own.
+        result: bytes of one element of the result.
+        row_outside: 1 where the first operand comes from memory, 0 where it is made in the layer.
+        column_outside: as much for the second operand.
+
+    Returns:
+        Of the first operand and of the second one, beyond fetching each once.
+    """
+    first, second = np.zeros_like(m), np.zeros_like(m)
+    fits = (row * m + column + halo + m * result <= room) | (row + column * n + halo + n * result <= room)
+    index = np.flatnonzero(~fits & (row_outside + column_outside > 0))
+    if not index.size:
+        return first, second
+    m, n, channels, row, column, halo = (values[index] for values in (m, n, channels, row, column, halo))
+    a, b = row * m * row_outside[index], column * n * column_outside[index]
+    # each candidate: tiles along the rows, along the columns; infinite where nothing fits
+    rows = _tiles(m, room - halo - column, row + result)
+    columns = _tiles(n, room - halo - row, column + result)
+    zero = np.zeros_like(a)
+    best = _better((zero, _again(b, rows)), (_again(a, columns), zero))
+    for width in _WIDTHS:
+        wide = np.minimum(width, n)
+        free = room - (halo + column * wide) / channels
+        high = _tiles(m, free, row / channels + _SUM_BYTES * wide)
+        best = _better(best, (_again(a, np.ceil(n / wide)), _again(b, high)))
+        if width >= n.max():
+            break
+    # Not even one column of one channel fits: every product fetches its operands.
+    none = ~np.isfinite(best[0] + best[1])
+    first[index] = np.where(none, a * (n - 1), best[0])
+    second[index] = np.where(none, b * (m - 1), best[1])
+    return first, second
+
+
+def _tiles(count: Floats, room: Floats, size: Floats) -> Floats:
+    """Number of tiles where ``room`` holds so many of ``size``; infinite where it holds none."""
+    held = np.minimum(np.floor(room / size), count)
+    return np.where(held >= 1, np.ceil(count / np.maximum(held, 1)), np.inf)
+
+
+def _again(size: Floats, tiles: Floats) -> Floats:
+    """Bytes beyond the first time of an operand that comes once a tile."""
+    return np.where(np.isinf(tiles), np.inf, size * (np.where(np.isinf(tiles), 1, tiles) - 1))
+
+
+def _better(one: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """The pair with the smaller sum, element by element."""
+    take = other[0] + other[1] < one[0] + one[1]
+    return np.where(take, other[0], one[0]), np.where(take, other[1], one[1])
+
+
+def density(sparsity: Sparsity, weights: npt.ArrayLike, activations: npt.ArrayLike) -> Floats:
+    """Part of the multiply-accumulates that is left when zeros are skipped, 0 to 1.
+
+    Neither ceiling nor threshold nor imbalance are in it.
+
+    Args:
+        sparsity: which zeros are skipped.
+        weights: part of the weights that is zero and counts.
+        activations: part of the first operand that is zero.
+    """
+    of_weights = 1 - np.asarray(weights, np.float64)
+    of_activations = 1 - np.asarray(activations, np.float64)
+    left = {
+        "none": np.ones(np.broadcast(of_weights, of_activations).shape),
+        "weights": of_weights,
+        "activations": of_activations,
+        "saturating": np.minimum(of_weights, of_activations),
+        "dual": of_weights * of_activations,
+    }[sparsity.skips]
+    return np.broadcast_to(left, np.broadcast(of_weights, of_activations).shape).astype(np.float64)
+
+
+def counted_zeros(sparsity: Sparsity, weights: npt.ArrayLike) -> Floats:
+    """Part of the weights whose zeros count, where all of them are laid out as the hardware likes.
+
+    Args:
+        sparsity: "n:m" hardware counts 1 - n / m from there on and nothing below, "none" nothing.
+        weights: part that is zero.
+    """
+    zeros = np.asarray(weights, np.float64)
+    if sparsity.granularity == "none":
+        return np.zeros_like(zeros)
+    if sparsity.granularity == "n:m":
+        assert sparsity.n is not None
+        assert sparsity.m is not None
+        least = 1 - sparsity.n / sparsity.m
+        return np.where(zeros >= least - 1e-9, least, 0.0)
+    return zeros
+
+
+def packs_weights(sparsity: Sparsity) -> bool:
+    """Whether zero weights stay out of memory: where they count for the arithmetic, too."""
+    return sparsity.weights_packed and sparsity.skips in ("weights", "saturating", "dual")
+
+
+def remaining(
+    sparsity: Sparsity, granule: int, weights: Floats, activations: Floats, *, channels: Floats, area: Floats
+) -> tuple[Floats, Floats]:
+    """Part of the multiply-accumulates that is left, 0 to 1.
+
+    Args:
+        sparsity: which zeros are skipped, threshold, lanes and ceiling.
+        granule: input channels that are multiplied at once.
+        weights: part of the weights that is zero and counts.
+        activations: part of the first operand that is zero.
+        channels: input channels of each sum.
+        area: kernel positions of each sum.
+
+    Returns:
+        As zeros go, and as time goes.
+    """
+    raw = density(sparsity, weights, activations)
+    threshold = sparsity.threshold_density_ratio
+    raw = np.where(raw < threshold, raw, 1.0)  # else the layer is computed densely
+    left: Floats = np.where(raw < threshold, raw / max(threshold, 1e-9), 1.0)
+    if sparsity.lanes > 1:
+        length = channels * area
+        left = left + np.sqrt(2 * raw * (1 - raw) * np.log(sparsity.lanes) / length)
+    if sparsity.cap_ratio is not None:
+        left = np.maximum(left, 1 / sparsity.cap_ratio)
+    if granule > 1:  # what is left of the input channels fills at least one granule
+        left = np.maximum(left, 1 / np.ceil(channels / granule))
+    return raw, np.asarray(np.minimum(left, 1.0))
+
+
 Ints = npt.NDArray[np.int64]
 Ratios = float | Sequence[float]
-
 _SIZES = (
     *("m", "n", "channels", "area", "groups", "steps", "tail"),
     *("constant", "input_outside", "weight_outside"),

@@ -17,14 +17,13 @@ from framefit.core.program import Operation
 from framefit.core.target import Target, Unit, Variation
 from framefit.devices.clock import Clock, RealClock
 from framefit.devices.device import Array, Binding, Completion, Device, Handle, Tensors, fitting
-from framefit.devices.npu.kinds import TRANSFER, event_kind
-from framefit.devices.npu.packets import PacketBuffer
+from framefit.devices.npu.packets import TRANSFER, PacketBuffer, event_kind
 from framefit.errors import DeviceError
 
 __all__ = ["LayerTimes", "NpuDevice", "greatest_ratio", "quantile_ratio"]
 
-LayerTimes = Callable[[Model, str], Sequence[int]]  # a model with its fused groups, a unit -> ns of each layer
 
+LayerTimes = Callable[[Model, str], Sequence[int]]  # a model with its fused groups, a unit -> ns of each layer
 _BATCH = 4096  # random numbers drawn at once
 
 

@@ -16,9 +16,10 @@ import msgspec
 
 from framefit.core.files import Record
 from framefit.core.model import Layer, Model, Node, Operand, TensorInfo
-from framefit.core.tree_nodes import TREES
+from framefit.core.trees import TREES
 
 __all__ = ["LayerWork", "Method", "Product", "Tensor", "dtype_bits", "layer_work", "model_work"]
+
 
 Method = Literal["products", "elements", "bytes", "view", "unknown"]
 Tensor = tuple[int, str]
@@ -44,6 +45,8 @@ _ELEMENTWISE = _set(
     "QLinearAdd QLinearConcat QLinearLeakyRelu QLinearMul QLinearSigmoid QuantizeLinear QuickGelu Reciprocal Relu "
     "Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"
 )
+
+
 # Normalisations read their input for statistics, again for the sum, and once more for the quotient.
 _PASSES = 3
 _NORMALISATIONS = _set(

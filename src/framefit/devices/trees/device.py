@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from framefit.core.model import Model, lowered_around
 from framefit.core.program import Operation
-from framefit.core.tree_nodes import ensembles_in, tree_layers
-from framefit.core.trees import Ensemble
+from framefit.core.trees import Ensemble, ensembles_in, tree_layers
 from framefit.devices.device import Array, Handle, Tensors, allocate, fitting
 from framefit.devices.ort import OrtDevice, OrtHandle
 from framefit.errors import DeviceError
 
 __all__ = ["TreesDevice"]
+
 
 _Launch = tuple[int, int, Any]  # kind and core in the trace, the runtime's run options
 

@@ -11,6 +11,7 @@ from framefit.core.files import Record
 
 __all__ = ["Series", "chart"]
 
+
 _WIDTH, _HEIGHT = 900, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 220, 56, 52
 _COLOURS = ("#2563eb", "#e8590c", "#2f9e44", "#9c36b5", "#0c8599", "#e03131", "#b08900", "#5b6675")

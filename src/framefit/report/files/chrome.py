@@ -20,6 +20,7 @@ from framefit.report.operations import HOW_WORDS, NamedOperation, NamedOperation
 
 __all__ = ["write_chrome"]
 
+
 _CHUNK = 1 << 16
 _HOWS = [json.dumps(HOW_WORDS[how]) for how in How]
 

@@ -20,6 +20,7 @@ from framefit.report.operations import NamedOperations
 
 __all__ = ["read_events", "write_events", "write_lost"]
 
+
 _CHUNK = 1 << 16  # operations turned into text at once
 _RULES = {how: how.name.lower() for how in How}
 _Row = tuple[str, int, str, str, str]  # program, operation, name, kind and unit

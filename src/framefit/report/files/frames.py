@@ -10,10 +10,11 @@ from typing import Literal
 import numpy as np
 
 from framefit.core.files import write_whole
-from framefit.core.frames import Fated, FrameTable
+from framefit.core.run_record import Fated, FrameTable
 from framefit.report.files.lines import read_lines
 
 __all__ = ["read_frames", "write_frames"]
+
 
 _COLUMNS = ("stream", "frame", "model", "fate", "reason", "released_ns", "finished_ns")
 

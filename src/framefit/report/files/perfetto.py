@@ -21,27 +21,32 @@ from framefit.report.operations import HOW_WORDS, NamedOperations, UnitTrack, un
 
 __all__ = ["write_perfetto"]
 
+
 # TracePacket and what it holds
 _PACKET, _TIMESTAMP, _SEQUENCE_ID, _TRACK_EVENT, _INTERNED_DATA, _SEQUENCE_FLAGS, _TRACK_DESCRIPTOR = (
     1, 8, 10, 11, 12, 13, 60,
 )  # fmt: skip
 _STATE_CLEARED, _NEEDS_STATE = 1, 2
+
+
 # TrackEvent
 _CATEGORY_IIDS, _ANNOTATIONS, _TYPE, _NAME_IID, _TRACK_UUID = 3, 4, 9, 10, 11
 _SLICE_BEGIN, _SLICE_END = 1, 2
+
+
 # TrackDescriptor, ProcessDescriptor
 _UUID, _TRACK_NAME, _PROCESS, _PARENT_UUID, _CHILD_ORDERING, _RANK = 1, 2, 3, 5, 11, 12
 _PID, _PROCESS_NAME = 1, 6
 _EXPLICIT_ORDER = 3
+
+
 # InternedData, and DebugAnnotation
 _CATEGORIES, _EVENT_NAMES, _ANNOTATION_NAMES, _ANNOTATION_STRINGS = 1, 2, 3, 29
 _ANNOTATION_NAME_IID, _INT_VALUE, _STRING_IID = 1, 4, 17
-
 _PROCESS_UUID = 1
 _CHUNK = 1 << 13  # slices encoded at once: the matrix stays in the second cache
 _STATES = ("measured", "inferred")
 _MARGINS = ("start_earlier_ns", "start_later_ns", "end_earlier_ns", "end_later_ns")
-
 _Times = npt.NDArray[np.int64]
 
 
@@ -107,7 +112,7 @@ def write_perfetto(
 
     Args:
         path: usually ``trace.pftrace``.
-        log: operations, for example of :func:`~framefit.report.pairs.executions`.
+        log: operations, for example of :func:`~framefit.profiling.pairing.executions`.
         program: names the units; its operations belong to models and segments.
         launches: windows and frames of the inferences; ``None``: not known.
         releases_ns: int64, one release a window, ascending, on the log's clock.

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 __all__ = ["Form", "Given", "Part", "PerRow", "fixed", "integer", "message", "text", "width_of"]
 
+
 _Integers = npt.NDArray[np.integer]
 
 

@@ -7,10 +7,11 @@ import io
 from pathlib import Path
 
 from framefit.core.files import write_whole
-from framefit.core.treeified import Candidate, TreeifyResult
+from framefit.core.tree_results import Candidate, TreeifyResult
 from framefit.report.files.charts import Series, chart
 
 __all__ = ["write_report"]
+
 
 _HEADER = (
     *("first_layer", "last_layer", "bound_top1_percent", "top1_percent", "latency_us", "layers_latency_us"),

@@ -28,8 +28,8 @@ __all__ = [
     "steps",
 ]
 
-Datum = tuple[float | None, ...]
 
+Datum = tuple[float | None, ...]
 _LEAST_BINS, _MOST_BINS = 12, 60
 _MOST_POINTS = 400
 _HEIGHT_PX, _ROW_PX, _FRAME_PX = 300, 24, 74

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from framefit.core.fits import FitResult, Standing
+from framefit.core.fit_results import FitResult, Standing
 from framefit.report.formats import format_duration, format_hz, format_ratio
 from framefit.report.pages.charts import Axis, Chart, Line, colour, percent_axis, row_height_px
 from framefit.report.pages.facts import facts_panel
@@ -12,6 +12,7 @@ from framefit.report.pages.markup import Markup, bullet_list, joined, panel, pan
 from framefit.report.pages.parts import Kind, Quantity
 
 __all__ = ["FITS"]
+
 
 _NONE = "\u2013"
 

@@ -20,6 +20,7 @@ __all__ = [
     "verdict",
 ]
 
+
 _SORTED_ROWS = 4  # shorter tables need no sorting
 _LONG_ROWS = 20  # of longer ones the page shows the first dozen, until all are asked for
 _SHARE_COLOURS = ("#2f9e6e", "#af7ac5", "#f5b041", "#e5683b", "#aab7b8")

@@ -12,6 +12,7 @@ from framefit.report.pages.skeleton import Use
 
 __all__ = ["Better", "Kind", "Quantity", "Subject", "card_row", "fraction_row"]
 
+
 Better = Literal["less", "more", ""]
 T = TypeVar("T")
 

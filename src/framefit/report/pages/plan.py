@@ -17,17 +17,7 @@ from framefit.core.workload import Workload
 from framefit.report.explained import Account, accounts, loss_of
 from framefit.report.formats import format_bytes, format_difference, format_duration, format_hz, format_ratio
 from framefit.report.pages.charts import Axis, Chart, Line, colour, row_height_px
-from framefit.report.pages.markup import (
-    Markup,
-    bullet_list,
-    folded,
-    joined,
-    panel,
-    quantity,
-    shares,
-    table,
-    verdict,
-)
+from framefit.report.pages.markup import Markup, bullet_list, folded, joined, panel, quantity, shares, table, verdict
 from framefit.report.pages.parts import Better, Kind, Quantity, card_row, fraction_row
 from framefit.report.pages.plan_picture import WindowPictures, need_picture
 from framefit.report.pages.skeleton import fragment, script_json, write_page
@@ -35,6 +25,7 @@ from framefit.report.plan_words import common_prefix, format_beat, percentile_na
 from framefit.report.spanning import reserved_share
 
 __all__ = ["PLANS", "PlanContent", "plan_markup", "write_plan_page"]
+
 
 _FIRST_WINDOWS = 12  # drawn at once; more are folded, if it is more than
 _FEW_WINDOWS = 4

@@ -18,6 +18,7 @@ from framefit.report.spanning import within_windows
 
 __all__ = ["WindowPictures", "need_picture", "texts"]
 
+
 _UNIT_NAME, _CAPTION, _TRACK, _UNIT_GAP = 17, 17, 36, 8
 _LANE, _LANE_GAP, _AXIS = 22, 4, 20
 _TICKS = 5

@@ -17,6 +17,7 @@ from framefit.report.profile_notes import audit_notes
 
 __all__ = ["PROFILES", "ProfileContent", "profile_charts", "profile_panels", "profile_verdict", "write_timeline_page"]
 
+
 _MOST_BARS = 16  # of a chart; tables have them all
 _FOOTER = (
     "Times are from the first event. An inferred time is never shown as measured: it is hatched, and its interval "

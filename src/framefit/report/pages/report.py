@@ -8,10 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from framefit.core.fits import FitResult
+from framefit.core.fit_results import FitResult
 from framefit.core.latency_table import LatencyTable
 from framefit.core.sparsity import SparsityResult
-from framefit.core.treeified import TreeifyResult
+from framefit.core.tree_results import TreeifyResult
 from framefit.report.pages.charts import Chart, figure
 from framefit.report.pages.fits import FITS
 from framefit.report.pages.markup import Markup, joined, panel, quantity, table
@@ -27,8 +27,8 @@ from framefit.report.pages.trees import TREES
 
 __all__ = ["Content", "write_report_page"]
 
-Content = FitResult | RunContent | PlanContent | ProfileContent | LatencyTable | SparsityResult | TreeifyResult
 
+Content = FitResult | RunContent | PlanContent | ProfileContent | LatencyTable | SparsityResult | TreeifyResult
 _KINDS: dict[type, Kind[Any]] = {  # in the order of the page
     FitResult: FITS,
     RunContent: RUNS,

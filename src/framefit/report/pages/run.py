@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from framefit.core.results import ModelMetrics, Percentiles
+from framefit.core.run_record import ModelMetrics, Percentiles
 from framefit.report.formats import format_bytes, format_difference, format_duration, format_hz, format_ratio
 from framefit.report.pages.charts import Chart
 from framefit.report.pages.facts import facts_panel
@@ -28,6 +28,7 @@ from framefit.report.pages.run_charts import RunContent, run_charts
 from framefit.report.pages.timeline import timeline
 
 __all__ = ["RUNS"]
+
 
 _TOLERATED = 0.01  # misses of a model: framefit run ends with exit code 1 above it
 _MOST_MISSES = 1000  # listed

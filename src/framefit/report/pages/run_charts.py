@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.frames import FrameTable
 from framefit.core.profile import Profile
 from framefit.core.program import Launches, Program
-from framefit.core.results import Metrics, ModelMetrics, Percentiles, RunInfo
+from framefit.core.run_record import FrameTable, Metrics, ModelMetrics, Percentiles, RunInfo
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload
 from framefit.report.explained import accounts, deadline_ns
@@ -20,6 +19,7 @@ from framefit.report.pages.charts import Axis, Chart, Line, colour, decades, his
 from framefit.report.pages.timeline import Happened
 
 __all__ = ["RunContent", "run_charts"]
+
 
 _MOST_MODELS = 4  # a chart each
 _LEAST_US = 1.0  # what takes less is told as this: in virtual time most starts take nothing

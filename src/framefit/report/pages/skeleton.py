@@ -16,9 +16,9 @@ from framefit.report.pages.markup import Markup
 
 __all__ = ["Use", "fragment", "script_json", "write_page"]
 
+
 Use = Literal["report", "charts", "plan", "timeline"]
 """What a page holds beside words and tables."""
-
 _READY = 'Object.assign(root.dataset, { wide: root.scrollWidth > innerWidth, state: "ready" });'
 _STYLES: dict[Use, str] = {"report": "report.css", "plan": "plan/plan.css", "timeline": "timeline/timeline.css"}
 _HOSTED: dict[Use, tuple[str, ...]] = {  # one scope for each element of that class, as a page may hold several

@@ -13,6 +13,7 @@ from framefit.report.pages.parts import Kind, Quantity
 
 __all__ = ["SPARSITY"]
 
+
 _MOST_BARS = 32
 _NONE = "\u2013"
 

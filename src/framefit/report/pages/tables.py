@@ -18,6 +18,7 @@ from framefit.report.pages.parts import Kind, Quantity
 
 __all__ = ["TABLES"]
 
+
 _MOST_BARS = 20
 
 

@@ -25,8 +25,8 @@ from framefit.report.pages.skeleton import fragment, script_json
 
 __all__ = ["Happened", "LossRegion", "TimelineWindows", "timeline"]
 
-_COMPRESSION = 6
 
+_COMPRESSION = 6
 _Integers = npt.NDArray[np.integer]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from framefit.core.treeified import TreeifyResult
+from framefit.core.tree_results import TreeifyResult
 from framefit.report.formats import format_bytes, format_duration
 from framefit.report.pages.charts import Axis, Chart, Line, colour, percent_axis, row_height_px
 from framefit.report.pages.facts import facts_panel
@@ -12,6 +12,7 @@ from framefit.report.pages.markup import Markup, bullet_list, joined, panel, pan
 from framefit.report.pages.parts import Kind, Quantity
 
 __all__ = ["TREES"]
+
 
 _NONE = "\u2013"
 

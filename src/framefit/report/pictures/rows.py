@@ -11,8 +11,8 @@ import numpy.typing as npt
 from framefit.core.events import Trace
 from framefit.core.program import Launches, Program
 from framefit.errors import InputError
+from framefit.profiling.pairing import executions
 from framefit.report.looks import OVERRUN_LOOK, UNKNOWN_LOOK, Look, looks_of
-from framefit.report.pairs import executions
 
 __all__ = ["Bar", "Row", "RunRows", "run_rows"]
 

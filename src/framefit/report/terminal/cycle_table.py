@@ -10,10 +10,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from framefit.core.results import CycleReport, LayerCycles
+from framefit.core.run_record import CycleReport, LayerCycles
 from framefit.report.formats import format_bytes, format_duration, format_ratio
 
 __all__ = ["cycles_view"]
+
 
 _MAX_LAYERS = 200
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from framefit.core.results import Finding, HostReport
+from framefit.core.run_record import Finding, HostReport
 
 __all__ = ["doctor_view"]
 

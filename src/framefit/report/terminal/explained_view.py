@@ -23,6 +23,7 @@ from framefit.report.terminal.tables import add_row, bullets, headed, name_text,
 
 __all__ = ["explained_view"]
 
+
 _MOST_ROWS = 12
 _FIRST_ROWS, _LAST_ROWS = 8, 2  # of more windows than those
 _MOST_SEGMENTS = 24  # listed, of each model

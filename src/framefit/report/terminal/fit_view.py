@@ -7,11 +7,12 @@ from pathlib import Path
 from rich.console import RenderableType
 from rich.text import Text
 
-from framefit.core.fits import FitResult, FittedModel, Standing
+from framefit.core.fit_results import FitResult, FittedModel, Standing
 from framefit.report.formats import format_duration, format_ratio
 from framefit.report.terminal.tables import add_row, bullets, headed, name_text, plain_table, spaced
 
 __all__ = ["fit_view"]
+
 
 _GOOD = ("kept", "verified")
 

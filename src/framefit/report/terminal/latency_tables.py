@@ -11,19 +11,20 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from framefit.core.additivity import AdditivityAudit
 from framefit.core.latency_table import (
+    AdditivityAudit,
     EntryComparison,
     LatencyEntry,
     LatencyTable,
     TableComparison,
     Value,
 )
-from framefit.core.results import LatencyEstimate
+from framefit.core.run_record import LatencyEstimate
 from framefit.report.formats import format_duration, format_ratio
 from framefit.report.latency_words import correction_kept, correction_sentence, format_configuration, format_value
 
 __all__ = ["audit_view", "comparison_view", "estimate_view", "table_view"]
+
 
 _MAX_ROWS = 200
 

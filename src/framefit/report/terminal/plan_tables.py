@@ -17,6 +17,7 @@ from framefit.report.terminal.tables import add_row, bullets, facts_grid, headed
 
 __all__ = ["plan_facts", "plan_headline", "plan_help", "plan_view"]
 
+
 _MAX_SEGMENTS = 40
 
 

@@ -15,6 +15,7 @@ from framefit.report.formats import format_duration, format_ratio, format_uncert
 
 __all__ = ["profile_view"]
 
+
 _MAX_ROWS = 24
 _BAR_CELLS = 24
 

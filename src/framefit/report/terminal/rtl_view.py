@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from framefit.core.rtl import GroupCircuit, RtlReport
+from framefit.core.tree_results import GroupCircuit, RtlReport
 
 __all__ = ["rtl_view"]
 

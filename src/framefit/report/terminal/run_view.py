@@ -9,11 +9,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from framefit.core.results import Metrics, Miss, ModelMetrics, Percentiles, UnitMetrics
+from framefit.core.run_record import Metrics, Miss, ModelMetrics, Percentiles, UnitMetrics
 from framefit.report.formats import format_bytes, format_difference, format_duration, format_hz, format_ratio
 from framefit.report.terminal.tables import add_row, facts_grid, headed, name_text, plain_table, share_bar, spaced
 
 __all__ = ["metrics_view"]
+
 
 _MAX_MISSES = 5
 

@@ -10,6 +10,7 @@ from framefit.report.terminal.tables import add_row, bullets, headed, plain_tabl
 
 __all__ = ["sparsity_view"]
 
+
 _MAX_LAYERS = 60
 
 

@@ -12,16 +12,8 @@ from rich.text import Text
 
 from framefit.report.formats import format_ratio
 
-__all__ = [
-    "add_row",
-    "bullets",
-    "facts_grid",
-    "headed",
-    "name_text",
-    "plain_table",
-    "share_bar",
-    "spaced",
-]
+__all__ = ["add_row", "bullets", "facts_grid", "headed", "name_text", "plain_table", "share_bar", "spaced"]
+
 
 _BAR_CELLS = 40
 

@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from framefit.core.files import Record
-from framefit.core.results import TargetList
+from framefit.core.run_record import TargetList
 from framefit.core.target import Target, Unit
 
 __all__ = ["target_view", "targets_view"]
+
 
 _SHOWN_UNITS = 3  # names of more are shortened in the list
 

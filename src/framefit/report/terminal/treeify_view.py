@@ -7,9 +7,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from framefit.core.treeified import TreeifiedModel, TreeifyResult
+from framefit.core.tree_results import TreeifiedModel, TreeifyResult
 
 __all__ = ["treeify_view"]
+
 
 _OPERATORS = {"core": "core operators", "ml": "tree operators of ai.onnx.ml"}
 _COLUMNS = ("layers", "quantised", "with trees", "trees' time", "layers' time", "tables", "")

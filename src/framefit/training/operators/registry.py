@@ -14,6 +14,7 @@ from framefit.errors import UnsupportedError
 
 __all__ = ["OPERATORS", "Compute", "Site", "operator", "plain"]
 
+
 Compute = Callable[..., Any]
 """Of all inputs of a node in order, as tensors; ``None`` where one is left out."""
 
@@ -71,7 +72,6 @@ class Site:
 
 
 Maker = Callable[[Site], Compute]
-
 OPERATORS: dict[str, Maker] = {}
 """Operator -> what makes its function."""
 

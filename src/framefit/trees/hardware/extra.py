@@ -26,6 +26,7 @@ __all__ = [
     "wiring",
 ]
 
+
 try:
     from amaranth.back import rtlil
     from amaranth.hdl import Array, Cat, Const, Module, Mux, Shape, Signal, Value, signed, unsigned

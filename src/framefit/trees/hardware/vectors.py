@@ -62,7 +62,6 @@ module testbench;
   end
 endmodule
 """
-
 _CORE = """\
 // Checks top.v against the rows of inputs.hex and outputs.hex; prints PASS or FAIL.
 `timescale 1ns / 1ps

@@ -1,0 +1,254 @@
+"""What ``framefit fit`` found and did: ``fit.json`` of its folder."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from framefit.core.files import Record
+
+__all__ = [
+    "FinalAccuracy",
+    "FitResult",
+    "FitSettings",
+    "FitStep",
+    "FittedModel",
+    "MeasureName",
+    "ProposedStep",
+    "ServedModel",
+    "Standing",
+    "StepCost",
+    "StepOutcome",
+]
+
+
+MeasureName = Literal["cuts", "units", "int8", "sparsify", "trees", "rate"]
+StepCost = Literal["none", "accuracy", "rate"]
+StepOutcome = Literal["kept", "no gain", "too inaccurate", "failed", "verified", "missed"]
+
+
+class FitSettings(Record, kw_only=True):
+    """What was asked for: ``--resume`` goes on with it.
+
+    Attributes:
+        app: absolute path of the ``app.toml``.
+        target: instead of the workload's, a built-in name or an absolute path; ``None``: the workload's.
+        data: model -> its labelled data; the key "" stands for the one model that they fit.
+        max_drop: of each model's top-1 that is allowed, 0 to 1.
+        without: measures that are not to be taken.
+        max_miss_ratio: of the frames of each model that a verification may show late or dropped, 0 to 1.
+        max_seconds: after which no further step begins.
+        verify_seconds: length of each verification, of the device's time.
+        finetune_epochs: of a model that lost weights or layers; ``None``: as ``framefit sparsify`` has it.
+        seed: of everything that is drawn.
+    """
+
+    app: str
+    target: str | None = None
+    data: dict[str, str] = {}
+    max_drop: float = 0.01
+    without: tuple[MeasureName, ...] = ()
+    max_miss_ratio: float = 0.01
+    max_seconds: float = 1200.0
+    verify_seconds: float = 10.0
+    finetune_epochs: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for key in ("max_drop", "max_miss_ratio"):
+            if not 0 <= getattr(self, key) < 1:
+                raise ValueError(f"{key} must be 0 or more and less than 1, is {getattr(self, key)}")
+        for key in ("max_seconds", "verify_seconds"):
+            if not 0 < getattr(self, key) < float("inf"):
+                raise ValueError(f"{key} must be greater than 0, is {getattr(self, key)}")
+        if self.finetune_epochs is not None and not 0 <= self.finetune_epochs < float("inf"):
+            raise ValueError(f"finetune_epochs must be 0 or more, is {self.finetune_epochs}")
+
+
+class ServedModel(Record, kw_only=True):
+    """What a model asks for, and what a plan gives it.
+
+    Attributes:
+        duration_ns: planned quantile of a launch of the whole model.
+        asked_hz: launches a second that its frames ask for: its stream's rate by ``every`` and ``frames``.
+        planned_hz: launches a second in the timetable; 0 where there is none.
+    """
+
+    name: str
+    role: Literal["priority", "background"]
+    duration_ns: int
+    asked_hz: float
+    planned_hz: float
+
+    @property
+    def share_ratio(self) -> float:
+        """Part of what it asks for that it gets, 0 to 1."""
+        return min(self.planned_hz / self.asked_hz, 1.0) if self.asked_hz else 1.0
+
+
+class Standing(Record, kw_only=True):
+    """How far a workload is from fitting.
+
+    Attributes:
+        fits: the plan is feasible, and no model gets fewer launches than its frames ask for.
+        feasible: the plan is: priority models and all deadlines hold.
+        load_ratio: time that all models ask for over the time of all units that they may use, at planned quantiles;
+            above 1 nothing can make them fit but cheaper models or fewer frames.
+        worst_slack_ns: of the plan.
+        models: what each asks for and gets.
+        binding: what is in the way, as a sentence; ``None``: nothing.
+    """
+
+    fits: bool
+    feasible: bool
+    load_ratio: float
+    worst_slack_ns: int
+    models: tuple[ServedModel, ...]
+    binding: str | None = None
+
+    @property
+    def least_share_ratio(self) -> float:
+        """What the least-served model gets of what it asks for, 0 to 1."""
+        return min((model.share_ratio for model in self.models), default=1.0) if self.feasible else 0.0
+
+
+class ProposedStep(Record, kw_only=True):
+    """A step that may be taken.
+
+    Attributes:
+        key: no step of this key is taken twice with the same settings.
+        model: that it changes; ``None``: the workload.
+        what: it is, as a sentence's part ("sparsify 'tags' to 0.55 of its cycles").
+        cost: nothing but time, accuracy, or frames.
+        predicted_load_ratio: afterwards; ``None``: only taking it can tell.
+        enough: whether it alone is predicted to be.
+        cycles_ratio: of the original's cycles, where sparsity is asked for.
+        needs: what is missing to take it, with the remedy; ``None``: nothing.
+    """
+
+    key: str
+    measure: MeasureName
+    model: str | None = None
+    what: str
+    cost: StepCost
+    predicted_load_ratio: float | None = None
+    enough: bool = False
+    cycles_ratio: float | None = None
+    needs: str | None = None
+
+
+class FitStep(Record, kw_only=True):
+    """A step that was taken, or a verification.
+
+    Attributes:
+        number: from 1.
+        key: of the proposal.
+        measure: "verify": the plan was simulated or run; "restore": a model is what it was, for it fits without.
+        what: it was.
+        folder: of its files, relative to the result's; ``None``: it has none.
+        predicted_load_ratio, cycles_ratio: of the proposal.
+        load_ratio: (before, after); after is ``None`` where it failed.
+        share_ratio: what the least-served model gets of what it asks for, (before, after); of a verification what it
+            was planned to get, and what it got.
+        top1: of the model, (before, after), on validation data; ``None``: not touched.
+        outcome: "kept": the workload has changed; "no gain", "too inaccurate", "failed": it has not; "verified",
+            "missed": what a verification showed.
+        detail: why, as a sentence.
+        seconds: of wall clock.
+    """
+
+    number: int
+    key: str
+    measure: MeasureName | Literal["verify", "restore"]
+    model: str | None = None
+    what: str
+    folder: str | None = None
+    predicted_load_ratio: float | None = None
+    cycles_ratio: float | None = None
+    load_ratio: tuple[float, float | None]
+    share_ratio: tuple[float, float | None]
+    top1: tuple[float, float] | None = None
+    outcome: StepOutcome
+    detail: str = ""
+    seconds: float
+
+
+class FinalAccuracy(Record, kw_only=True):
+    """Top-1 on the test data, touched once at the end.
+
+    Attributes:
+        top1: (of the user's model, of what became of it), 0 to 1.
+        interval: 90 % of the latter, Wilson's.
+        images: that both rest on.
+    """
+
+    top1: tuple[float, float]
+    interval: tuple[float, float]
+    images: int
+
+    @property
+    def drop(self) -> float:
+        """What was lost; negative: gained."""
+        return self.top1[0] - self.top1[1]
+
+
+class FittedModel(Record, kw_only=True):
+    """A model that steps have changed; paths are absolute, or relative to the result's folder.
+
+    Attributes:
+        original: the user's file.
+        float_path: the latest version in floating point: what int8 is made from.
+        path: of what the workload runs.
+        cycles_ratio: that sparsity was asked for, of the original's cycles; 1: none was.
+        int8: whether the path is quantised; "ends": all but its first and last layer with weights.
+        trees: whether layers gave way to trees.
+        float_drop: of top-1 that the version in floating point lost, as estimated from validation data.
+        drop: the same of what the workload runs.
+        test: afterwards, on the test data.
+    """
+
+    name: str
+    original: str
+    float_path: str
+    path: str
+    cycles_ratio: float = 1.0
+    int8: Literal["no", "all", "ends"] = "no"
+    trees: bool = False
+    float_drop: float = 0.0
+    drop: float = 0.0
+    test: FinalAccuracy | None = None
+
+
+class FitResult(Record, kw_only=True):
+    """``framefit fit --json``, ``fit.json``.
+
+    Attributes:
+        fits: the plan fits, a verification shows it, and every changed model is within its accuracy; without
+            ``applied`` that the workload fits as it is.
+        applied: whether steps were taken, or only proposed.
+        before, after: how the user's workload stands, and the one of the result.
+        verified: how the final plan was; ``None``: it was not.
+        margin_ratio: times what they are planned with that launches were planned to take, after a verification missed.
+        steps: in the order in which they were taken.
+        proposals: that are left, the next one first.
+        models: that were changed.
+        table: latency table with what layers took, relative to the folder; ``None``: none was written.
+        notes: what to know, as sentences.
+        seconds: of wall clock, those of interrupted calls included.
+    """
+
+    schema_version: int = 1
+    settings: FitSettings
+    target: str
+    fits: bool
+    applied: bool
+    before: Standing
+    after: Standing
+    verified: Literal["simulated", "run"] | None = None
+    margin_ratio: float = 1.0
+    steps: tuple[FitStep, ...] = ()
+    proposals: tuple[ProposedStep, ...] = ()
+    models: tuple[FittedModel, ...] = ()
+    table: str | None = None
+    interrupted: bool = False
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0

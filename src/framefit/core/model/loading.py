@@ -1,0 +1,670 @@
+"""From an ONNX file as users have it to a graph that can be cut.
+
+After :func:`canonical`: functions inlined but for parts (:mod:`framefit.core.model.parts`),
+every node named, nodes in topological
+order, no initializer listed as an input, all input dimensions fixed, shapes
+inferred, shape computations on static shapes replaced by their values, and each
+``If`` whose condition became constant replaced by the branch that it takes.
+
+Types and shapes: what ONNX's inference finds, and what files declare.
+
+What an ONNX file claims, held against what is in it, before anything is made of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+from google.protobuf.message import DecodeError
+
+from framefit.core.files import toml_key
+from framefit.errors import InputError, UnsupportedError
+
+__all__ = [
+    "PART_DOMAIN",
+    "PART_NOTE",
+    "SHAPE_ELEMENTS",
+    "canonical",
+    "check_sound",
+    "declared_inputs",
+    "dependent_reads",
+    "fold_constants",
+    "infer",
+    "may_exceed",
+    "node_inputs",
+    "parsed",
+    "read_graph",
+    "shape_of",
+    "type_of",
+]
+
+
+logger = logging.getLogger(__name__)
+SHAPE_ELEMENTS = 1024
+"""Constants of at most so many compute shapes, larger ones are weights."""
+
+
+def infer(model: ir.Model) -> None:
+    """Set the types and shapes that ONNX's inference finds, in place.
+
+    onnx_ir's own pass would turn sequences and optionals into tensors.
+    """
+    try:
+        inferred = onnx.shape_inference.infer_shapes(_without_weights(model), data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError) as error:
+        logger.warning("no shapes inferred: %s", error)
+        return
+    for graph, other in zip(model.graphs(), _graphs(inferred.graph), strict=True):
+        found = {info.name: info for info in (*other.value_info, *other.output, *other.input) if info.HasField("type")}
+        for value in [*graph.inputs, *(value for node in graph for value in node.outputs)]:
+            new = found.get(str(value.name))
+            if new is not None:
+                value.type = type_of(new.type) or value.type
+                shape = shape_of(new.type)
+                value.shape = value.shape if shape is None else shape
+
+
+def _without_weights(model: ir.Model) -> onnx.ModelProto:
+    """As ONNX, large initializers as inputs: inference reads shapes and axes, no weights."""
+    graph = model.graph
+    kept: list[ir.Value] = []
+    large: list[ir.Value] = []
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        (kept if tensor is None or tensor.size <= SHAPE_ELEMENTS else large).append(value)
+    view = ir.GraphView([*graph.inputs, *large], graph.outputs, nodes=graph, initializers=kept, name=graph.name)
+    proto = onnx.ModelProto(ir_version=model.ir_version)
+    functions = model.functions.values()
+    proto.functions.extend(ir.serde.serialize_function(function, create_value_info=False) for function in functions)
+    for domain, version in graph.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    ir.serde.serialize_graph_into(proto.graph, view, model_ir_version=model.ir_version)  # type: ignore[arg-type]
+    return proto
+
+
+def type_of(proto: onnx.TypeProto) -> ir.TypeProtocol | None:
+    """What a value is; ``None`` where that is not said. Dense tensors, which most are, without onnx_ir's detours."""
+    kind = proto.tensor_type.elem_type if proto.HasField("tensor_type") and not proto.denotation else 0
+    return ir.TensorType(ir.DataType(kind)) if kind else ir.serde.deserialize_type_proto_for_type(proto)
+
+
+def shape_of(proto: onnx.TypeProto) -> ir.Shape | None:
+    """Its shape; ``None`` where that is not said. Static ones, which most are, without onnx_ir's detours."""
+    if proto.HasField("tensor_type") and proto.tensor_type.HasField("shape"):
+        sizes = []
+        for one in proto.tensor_type.shape.dim:
+            if one.denotation or not one.HasField("dim_value"):
+                break
+            sizes.append(one.dim_value)
+        else:
+            return ir.Shape(sizes, frozen=True)
+    return ir.serde.deserialize_type_proto_for_shape(proto)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and those inside it, each before its own."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from _graphs(inner)
+
+
+_MOST_NODES = 1_000_000  # once functions are inlined: some hundred times what large networks have
+_MOST_IN_BYTE = 8  # elements: none has less than a bit
+_REMEDY = "export the model again"
+_GROWING = {
+    "AffineGrid", "AveragePool", "BlackmanWindow", "CenterCropPad", "Col2Im", "ConstantOfShape", "Conv",
+    "ConvTranspose", "DFT", "Expand", "EyeLike", "HammingWindow", "HannWindow", "LpPool", "MaxPool", "MaxUnpool",
+    "MelWeightMatrix", "OneHot", "Pad", "Range", "Resize", "RoiAlign", "STFT", "Tile", "Upsample",
+}  # fmt: skip
+"""Operators whose outputs may be larger than all that they read."""
+
+
+def check_sound(model: ir.Model, where: Path) -> None:
+    """Refuse what cannot be computed: tensors that nothing makes, or that are not there, and functions without end.
+
+    Raises:
+        InputError: with the tensor, the attribute or the function.
+        ValueError: a tensor whose data are not of its shape.
+    """
+    _check_versions(model, where)
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            _check_tensor(value, where)
+    _check_names(model, where)
+    _check_attributes(model, where)
+    if model.functions:
+        _check_functions(model, where)
+
+
+def _check_versions(model: ir.Model, where: Path) -> None:
+    if (version := model.graph.opset_imports.get("", 1)) < 1:
+        raise InputError(f"the file asks for opset {version}, which there is not", where=where, remedy=_REMEDY)
+
+
+def _check_attributes(model: ir.Model, where: Path) -> None:
+    """Refuse attributes of another type than their operator has."""
+    parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for nodes in parts:
+        known: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for node in ir.traversal.RecursiveGraphIterator(nodes):
+            key = node.domain, node.op_type
+            if key not in known:
+                known[key] = _attributes_of(node, nodes.opset_imports.get(node.domain, 1))
+            for name, attribute in node.attributes.data.items():
+                expected = known[key][name].type.value if name in known[key] else attribute.type.value
+                if attribute.type == ir.AttributeType.UNDEFINED or attribute.type.value != expected:
+                    told = f"attribute {name!r} of {node.op_type} {node.name!r} has the wrong type"
+                    raise InputError(told, where=where, remedy=_REMEDY)
+
+
+def _attributes_of(node: ir.Node, version: int) -> Mapping[str, Any]:
+    """What ONNX says of an operator's attributes; nothing of operators that are not its own."""
+    try:
+        found: Mapping[str, Any] = onnx.defs.get_schema(node.op_type, version, node.domain).attributes
+    except onnx.defs.SchemaError:
+        return {}
+    return found
+
+
+def _check_names(model: ir.Model, where: Path) -> None:
+    """Refuse a graph that reads what nothing makes."""
+    nodes = ir.traversal.RecursiveGraphIterator(model.graph)
+    reads = [(node, value) for node in nodes for value in node.inputs]
+    outputs = [(None, value) for graph in model.graphs() for value in graph.outputs]
+    for node, value in [*reads, *outputs]:
+        if value is None:  # an optional input left out
+            continue
+        if value.producer() is None and not value.is_graph_input() and not value.is_initializer():
+            reader = "an output of a graph" if node is None else f"read by {node.op_type} {node.name!r}"
+            raise InputError(f"nothing makes the tensor {value.name!r}, {reader}", where=where, remedy=_REMEDY)
+
+
+def _check_tensor(value: ir.Value, where: Path) -> None:
+    tensor = value.const_value
+    if tensor is None or any(not isinstance(size, int) or size < 0 for size in tensor.shape):
+        raise InputError(f"the tensor {value.name!r} has no data of its shape", where=where, remedy=_REMEDY)
+    if isinstance(tensor, ir.serde.TensorProtoTensor) and tensor.size > _MOST_IN_BYTE * where.stat().st_size:
+        raise InputError(f"the tensor {value.name!r} is larger than the file", where=where, remedy=_REMEDY)
+    tensor.numpy()  # which raises where there are fewer or more of them
+
+
+def _check_functions(model: ir.Model, where: Path) -> None:
+    """Refuse functions that call themselves, or that make too many nodes of few."""
+    sizes: dict[ir.OperatorIdentifier, int] = {}
+
+    def size(nodes: ir.Function | ir.Graph, callers: tuple[ir.OperatorIdentifier, ...]) -> int:
+        total = 0
+        for node in ir.traversal.RecursiveGraphIterator(nodes):
+            called = node.op_identifier()
+            if called in callers:
+                raise InputError(f"the function {called[1]!r} calls itself", where=where, remedy=_REMEDY)
+            if called in model.functions and called not in sizes:
+                sizes[called] = size(model.functions[called], (*callers, called))
+            total += sizes.get(called, 1)
+        return total
+
+    if (count := size(model.graph, ())) > _MOST_NODES:
+        raise InputError(
+            f"its functions stand for {count} nodes; at most {_MOST_NODES} are read",
+            where=where,
+            remedy="export the model without functions",
+        )
+
+
+def may_exceed(node: ir.Node, elements: int) -> bool:
+    """Whether an output of a node may have more elements; where its size is not known, whatever may grow does."""
+    for value in node.outputs:
+        sizes = [size for size in value.shape or () if isinstance(size, int)]
+        known = value.shape is not None and len(sizes) == len(value.shape)
+        if math.prod(sizes) > elements if known else node.op_type in _GROWING:
+            return True
+    return False
+
+
+PART_DOMAIN = "framefit.parts."
+"""Functions of domains that begin so stay nodes; the part's name follows."""
+PART_NOTE = "framefit.part"
+"""Key of a part's note in its function's metadata."""
+_DECLARED = "declared"  # in a graph's notes: value -> what its file declares of it
+
+
+def read_graph(path: str | Path) -> ir.Model:
+    """Read an ONNX file, external data included.
+
+    Raises:
+        InputError: missing, truncated or not an ONNX model.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError("no such file", where=path, remedy="check the path")
+    remedy = "export the model again, or copy the file completely"
+    try:
+        proto = onnx.load_model(path, load_external_data=False)
+        _check_tensors(proto.graph, path)
+        declared = _taken_types(proto)
+        model = ir.from_proto(proto)
+        ir.external_data.set_base_dir(model.graph, path.parent)
+        _give_types(model.graph, declared)
+        if not len(model.graph) or not model.graph.outputs:
+            raise InputError("the ONNX file holds no graph (is it truncated?)", where=path, remedy=remedy)
+        if not model.graph.opset_imports:
+            raise InputError("the ONNX file names no opset (is it truncated?)", where=path, remedy=remedy)
+        ir.external_data.load_to_model(model)
+        check_sound(model, path)
+    except InputError:
+        raise
+    except DecodeError as error:
+        raise InputError("not an ONNX file, or a truncated one", where=path, remedy=remedy) from error
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:  # onnx_ir wraps some in RuntimeError
+        raise InputError(f"not a usable ONNX file: {error}", where=path, remedy=remedy) from error
+    return model
+
+
+def _check_tensors(graph: onnx.GraphProto, path: Path) -> None:
+    """Refuse sequences, maps and optional values at either end: nothing can be bound to them."""
+    for what, infos in (("input", graph.input), ("output", graph.output)):
+        for info in infos:
+            kind = info.type.WhichOneof("value") or "tensor_type"
+            if kind != "tensor_type":
+                raise UnsupportedError(
+                    f"{what} {info.name!r} is no tensor (ONNX calls it {kind.removesuffix('_type')})",
+                    where=path,
+                    remedy="cut it off (onnx.utils.extract_model); classifiers of skl2onnx: export with zipmap=False",
+                )
+
+
+def _taken_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    """Take out what a file declares of its values: of thousands of them onnx_ir makes types and shapes one by one.
+
+    Initializers tell their own. Notes on values stay where they are, and so do functions' values.
+    """
+    if proto.functions:
+        return {}
+    taken = {info.name: info.type for info in proto.graph.value_info if not (info.metadata_props or info.doc_string)}
+    others = [info for info in proto.graph.value_info if info.name not in taken]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(others)
+    return taken
+
+
+def _give_types(graph: ir.Graph, declared: Mapping[str, onnx.TypeProto]) -> None:
+    """Give nodes' outputs their declared types at once, and their shapes when :func:`canonical` wants them."""
+    kept = {}
+    for node in graph:
+        for value in node.outputs:
+            proto = declared.get(str(value.name))
+            if proto is not None and not value.is_graph_output():
+                value.type = type_of(proto)
+                kept[value] = proto
+    graph.meta[_DECLARED] = kept
+
+
+def declared_inputs(path: str | Path) -> dict[str, tuple[int | None, ...] | None]:
+    """A file's inputs that are no initializers, with the sizes that it declares; the graph is not looked at.
+
+    Returns:
+        Input -> sizes, ``None`` for dynamic ones; ``None`` for an input without a shape.
+
+    Raises:
+        InputError: missing, truncated or not an ONNX model.
+    """
+    path = Path(path)
+    try:
+        graph = onnx.load_model(path, load_external_data=False).graph
+    except (OSError, DecodeError):
+        graph = onnx.GraphProto()
+    if not graph.node or not graph.output:
+        read_graph(path)  # which says why
+    weights = {tensor.name for tensor in graph.initializer} | {one.values.name for one in graph.sparse_initializer}
+    found: dict[str, tuple[int | None, ...] | None] = {}
+    for value in graph.input:
+        if value.name not in weights:
+            shaped = value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape")
+            sizes = (d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim)
+            found[value.name] = tuple(sizes) if shaped else None
+    return found
+
+
+def parsed(content: bytes) -> ir.Model:
+    """The graph in an ONNX file's bytes, as it is.
+
+    Raises:
+        DecodeError, ValueError: they hold none.
+    """
+    model: ir.Model = ir.from_proto(onnx.ModelProto.FromString(content))
+    return model
+
+
+def node_inputs(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
+    """Values of ``graph`` that a node reads, those read only inside its subgraphs included."""
+    values = [value for value in node.inputs if value is not None]
+    for subgraph in _bodies(node):
+        for inner in ir.traversal.RecursiveGraphIterator(subgraph):
+            values += [value for value in inner.inputs if value is not None and value.graph is graph]
+        values += [value for value in subgraph.outputs if value.graph is graph]
+    return list(dict.fromkeys(values))
+
+
+def _bodies(node: ir.Node) -> list[ir.Graph]:
+    """Graphs inside a node: branches of an ``If``, the body of a ``Loop`` or ``Scan``."""
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.data.values():  # of a dict, five times as fast as the mapping's own
+        if attribute.type == ir.AttributeType.GRAPH:
+            found.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            found += attribute.as_graphs()
+    return found
+
+
+def dependent_reads(graph: ir.Graph) -> dict[ir.Node, list[ir.Value]]:
+    """Nodes that depend on an input of the graph, in order, with what they read; the others are constants."""
+    known = set(graph.inputs)
+    found: dict[ir.Node, list[ir.Value]] = {}
+    for node in graph:
+        values = node_inputs(node, graph)
+        if not known.isdisjoint(values) or _is_random(node):
+            found[node] = values
+            known.update(node.outputs)
+    return found
+
+
+def canonical(
+    model: ir.Model,
+    shapes: Mapping[str, tuple[int, ...]],
+    constants: Mapping[str, Any],
+    where: str | Path | None,
+) -> list[str]:
+    """Bring ``model`` into the form that the module describes, in place.
+
+    Args:
+        model: as read.
+        shapes: graph input -> shape.
+        constants: graph input -> value; the input goes.
+        where: the file, for messages.
+
+    Returns:
+        What had to be assumed, as sentences for the user.
+
+    Raises:
+        InputError: an input, shape or constant does not fit the graph.
+    """
+    if model.functions:
+        passes.InlinePass(lambda function: not function.domain.startswith(PART_DOMAIN))(model)
+    graph = model.graph
+    passes.RemoveInitializersFromInputsPass()(model)
+    passes.NameFixPass()(model)
+    try:
+        graph.sort()
+    except ValueError as error:
+        raise InputError(f"the graph has a cycle: {error}", where=where, remedy="export the model again") from error
+    _set_constants(model, constants, where)
+    assumed = _fix_inputs(graph, shapes, where)
+    declared: dict[ir.Value, ir.Shape | onnx.TypeProto | None] = {
+        value: value.shape for node in graph for value in node.outputs
+    }
+    declared |= graph.meta.pop(_DECLARED, {})
+    for value in declared:
+        value.shape = None
+    _fold_and_infer(model)
+    for value, told in declared.items():
+        if not _static(value):
+            shape = shape_of(told) if isinstance(told, onnx.TypeProto) else told
+            if shape is not None and all(isinstance(size, int) for size in shape):
+                value.shape = shape  # an operator that inference does not know, but the exporter did
+    _remove_unused(model)
+    return assumed
+
+
+def _remove_unused(model: ir.Model) -> None:
+    """Drop what no output needs, and what only subgraphs of that read."""
+    graph = model.graph
+    needed, unused = set(graph.outputs), []
+    for node in reversed(graph):
+        if needed.isdisjoint(node.outputs):
+            unused.append(node)
+        else:
+            needed.update(node_inputs(node, graph))
+    inner = (one for node in unused for sub in _bodies(node) for one in ir.traversal.RecursiveGraphIterator(sub))
+    for node in inner:
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
+    graph.remove(unused, safe=True)
+    passes.RemoveUnusedNodesPass()(model)
+
+
+def _input_named(graph: ir.Graph, name: str, key: str, where: str | Path | None) -> ir.Value:
+    for value in graph.inputs:
+        if value.name == name:
+            return value
+    names = ", ".join(str(value.name) for value in graph.inputs)
+    raise InputError(f"{key} names no input {name!r}; inputs: {names}", where=where, remedy="correct the name")
+
+
+def _set_constants(model: ir.Model, constants: Mapping[str, Any], where: str | Path | None) -> None:
+    for name, given in constants.items():
+        value = _input_named(model.graph, name, "constants", where)
+        dtype = value.dtype
+        if dtype is None:
+            raise InputError(f"input {name!r} has no type", where=where, remedy="export the model again")
+        try:
+            array = np.asarray(given).astype(dtype.numpy())
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"constant {name!r} cannot be {given!r}: {error}", where=where, remedy=f"give {dtype.numpy()} numbers"
+            ) from error
+        if value.shape is not None:
+            declared = list(value.shape)
+            if array.ndim < len(declared) and array.size == 1:
+                array = array.reshape((1,) * len(declared))
+            if not _fits(declared, array.shape):
+                raise InputError(
+                    f"constant {name!r} is {_shown(declared)}, not {_shown(array.shape)}",
+                    where=where,
+                    remedy="give a value of that shape",
+                )
+        value.const_value = ir.tensor(array, name=name)
+        value.shape = ir.Shape(array.shape)
+        model.graph.inputs.remove(value)
+        model.graph.register_initializer(value)
+
+
+def _fix_inputs(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], where: str | Path | None) -> list[str]:
+    """Give every input a static shape: from ``shapes``, by equal symbols, leading dimensions 1."""
+    symbols: dict[str, int] = {}
+    for name, given in shapes.items():
+        value = _input_named(graph, name, "shapes", where)
+        if any(size < 1 for size in given) and (value.shape is None or tuple(given) != tuple(value.shape)):
+            raise InputError(
+                f"input {name!r} cannot be {_shown(given)}", where=where, remedy="give sizes of at least 1"
+            )
+        if value.shape is None:
+            value.shape = ir.Shape(given)
+            continue
+        declared = [size if isinstance(size, int) else str(size) for size in value.shape]
+        if len(given) == len(declared) - 1 and _fits(declared, (1, *given)):
+            given = (1, *given)  # a single frame: its leading dimension may be left out
+        if not _fits(declared, given):
+            raise InputError(
+                f"input {name!r} takes {_shown(declared)}, not {_shown(given)}",
+                where=where,
+                remedy="give a shape (or a stream) that fits",
+            )
+        for size, number in zip(value.shape, given, strict=True):
+            symbol = size.value if isinstance(size, ir.SymbolicDim) else None
+            if symbol is not None and symbols.setdefault(symbol, number) != number:
+                raise InputError(
+                    f"dimension {symbol!r} would be {symbols[symbol]} and {number}",
+                    where=where,
+                    remedy="give shapes that agree",
+                )
+        value.shape = ir.Shape(given)
+    assumed = []
+    for value in graph.inputs:
+        if value.shape is None:
+            raise InputError(f"input {value.name!r} has no shape", where=where, remedy=_shape_remedy(value))
+        fixed: list[int] = []
+        for axis, size in enumerate(value.shape):
+            if isinstance(size, int) and size >= 0:
+                fixed.append(size)
+                continue
+            symbol = size.value if isinstance(size, ir.SymbolicDim) else None
+            if symbol is not None and symbol in symbols:
+                fixed.append(symbols[symbol])
+            elif axis == 0:
+                fixed.append(1)
+                if symbol is not None:
+                    symbols[symbol] = 1
+                assumed.append(f"input {value.name!r}: leading dimension {symbol or '?'} taken as 1")
+            else:
+                raise InputError(
+                    f"input {value.name!r} has the dynamic dimension {symbol or '?'} (axis {axis})",
+                    where=where,
+                    remedy=_shape_remedy(value),
+                )
+        value.shape = ir.Shape(fixed)
+    return assumed
+
+
+def _shape_remedy(value: ir.Value) -> str:
+    return f"fix it: shapes = {{ {toml_key(str(value.name))} = [...] }}, or the shape of its stream"
+
+
+def _fits(declared: Sequence[Any], given: Sequence[int]) -> bool:
+    """Whether static sizes agree with declared ones, of which some may be symbols."""
+    return len(given) == len(declared) and all(
+        not isinstance(size, int) or size == number for size, number in zip(declared, given, strict=True)
+    )
+
+
+def _shown(shape: Any) -> str:
+    return " x ".join(str(size) for size in shape) or "a scalar"
+
+
+def _static(value: ir.Value) -> bool:
+    return value.shape is not None and all(isinstance(size, int) for size in value.shape)
+
+
+def _is_random(node: ir.Node) -> bool:
+    return node.op_type.startswith(("Random", "Multinomial", "Bernoulli"))
+
+
+def _fold_and_infer(model: ir.Model) -> None:
+    """Infer shapes and fold what computes them, each helping the other, until nothing changes."""
+    graph = model.graph
+    while True:
+        infer(model)
+        folded = 0
+        for node in list(graph):
+            source = node.inputs[0] if node.inputs else None
+            if node.domain == "" and node.op_type in ("Shape", "Size") and source is not None and _static(source):
+                assert source.shape is not None
+                sizes = np.asarray([size for size in source.shape if isinstance(size, int)], np.int64)
+                if node.op_type == "Shape":
+                    start = node.attributes.get_int("start", 0)
+                    sizes = sizes[slice(start, node.attributes.get_int("end", len(sizes)))]
+                    _become_constant(graph, node, [sizes])
+                else:
+                    _become_constant(graph, node, [np.asarray(sizes.prod(dtype=np.int64))])
+                folded += 1
+        folded += sum(_take_branch(graph, node) for node in list(graph) if node.op_type == "If")
+        if any(not _static(value) for node in graph for value in node.outputs):
+            folded += sum(_evaluate(model, node) for node in _small_constants(graph))
+        if not folded:
+            return
+        passes.NameFixPass()(model)  # branches may have used one name twice
+
+
+def fold_constants(model: ir.Model) -> None:
+    """Replace what is computed from constants by its value, of any size; QDQ pairs stay."""
+    while sum(_evaluate(model, node, sys.maxsize) for node in _small_constants(model.graph, sys.maxsize)):
+        pass
+
+
+def _small_constants(graph: ir.Graph, most: int = SHAPE_ELEMENTS) -> Iterator[ir.Node]:
+    """Nodes without subgraphs whose inputs are all small known constants, QDQ pairs left alone."""
+    for node in list(graph):
+        if _is_random(node) or "Quantize" in node.op_type:
+            continue
+        if _bodies(node):
+            continue
+        tensors = [None if value is None else value.const_value for value in node.inputs]
+        if all(
+            value is None or (tensor is not None and tensor.size <= most)
+            for value, tensor in zip(node.inputs, tensors, strict=True)
+        ):
+            yield node
+
+
+def _evaluate(model: ir.Model, node: ir.Node, most: int = SHAPE_ELEMENTS) -> bool:
+    """Replace a constant node by its value; False where the reference implementation cannot."""
+    from onnx.reference import ReferenceEvaluator
+
+    if may_exceed(node, most):
+        return False
+    names = [value.name for value in node.inputs if value is not None]
+    inputs = [onnx.helper.make_tensor_value_info(str(name), onnx.TensorProto.UNDEFINED, None) for name in names]
+    outputs = [onnx.helper.make_tensor_value_info(str(v.name), onnx.TensorProto.UNDEFINED, None) for v in node.outputs]
+    graph = onnx.helper.make_graph([ir.to_proto(node)], "constant", inputs, outputs)
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
+    feeds = {str(v.name): v.const_value.numpy() for v in node.inputs if v is not None and v.const_value is not None}
+    try:
+        results = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets)).run(None, feeds)
+    except Exception as error:  # noqa: BLE001 - the reference implementation raises whatever its numpy code raises
+        logger.debug("constant %s not folded: %s", node.name, error)
+        return False
+    if any(np.size(result) > most for result in results):
+        return False
+    _become_constant(model.graph, node, [np.asarray(result) for result in results])
+    return True
+
+
+def _take_branch(graph: ir.Graph, node: ir.Node) -> bool:
+    """Put the branch of an ``If`` with a constant condition in its place."""
+    condition = node.inputs[0].const_value if node.inputs and node.inputs[0] is not None else None
+    if condition is None or condition.size != 1:
+        return False
+    branch = node.attributes["then_branch" if condition.numpy().item() else "else_branch"].as_graph()
+    for value in list(branch.initializers.values()):
+        branch.initializers.pop(str(value.name))
+        while value.name in graph.initializers:
+            value.name = f"{value.name}_"
+        graph.register_initializer(value)
+    inner, results = list(branch), list(branch.outputs)
+    branch.outputs.clear()
+    branch.remove(inner)
+    graph.insert_before(node, inner)
+    for old, new in zip(node.outputs, results, strict=True):
+        if new.producer() not in inner:  # a value from outside: it keeps its name
+            copy = ir.node("Identity", [new], name=f"{node.name}/{old.name}")
+            graph.insert_before(node, [copy])
+            inner.append(copy)
+            new = copy.outputs[0]
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+        new.name, old.name = old.name, None
+    graph.remove(node, safe=True)
+    return True
+
+
+def _become_constant(graph: ir.Graph, node: ir.Node, arrays: list[np.ndarray[Any, Any]]) -> None:
+    """Put initializers of the same names in the place of a node's outputs."""
+    values = list(node.outputs)
+    replacements = []
+    for value, array in zip(values, arrays, strict=True):
+        new = ir.Value(name=value.name, const_value=ir.tensor(array, name=value.name))
+        new.shape, new.dtype = ir.Shape(array.shape), ir.DataType.from_numpy(array.dtype)
+        ir.convenience.replace_all_uses_with(value, new, replace_graph_outputs=True)
+        replacements.append(new)
+    graph.remove(node, safe=True)
+    for new in replacements:
+        graph.register_initializer(new)

@@ -1,0 +1,470 @@
+"""What a run or a search found: the records that ``report`` shows.
+
+The fates of all frames of a run, as columns: a long run has millions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import Record
+
+__all__ = [
+    "CycleReport",
+    "Fated",
+    "Finding",
+    "Frame",
+    "FrameTable",
+    "HostReport",
+    "LatencyEstimate",
+    "LayerCycles",
+    "LayerLatency",
+    "Metrics",
+    "Miss",
+    "ModelMetrics",
+    "Percentiles",
+    "ReportPage",
+    "RunInfo",
+    "StreamMetrics",
+    "Switch",
+    "TargetList",
+    "TargetSummary",
+    "UnitMetrics",
+]
+
+
+class Percentiles(Record, kw_only=True):
+    """Percentiles of a sample of durations; all 0 for an empty one."""
+
+    p50: int
+    p90: int
+    p99: int
+    p999: int
+    max: int
+    count: int
+
+    @classmethod
+    def of(cls, samples_ns: npt.ArrayLike) -> Percentiles:
+        """Of a one-dimensional sample, in nanoseconds."""
+        samples = np.asarray(samples_ns)
+        if samples.size == 0:
+            return cls(p50=0, p90=0, p99=0, p999=0, max=0, count=0)
+        p50, p90, p99, p999 = np.quantile(samples, (0.5, 0.9, 0.99, 0.999))
+        return cls(
+            p50=round(p50), p90=round(p90), p99=round(p99), p999=round(p999), max=int(samples.max()), count=samples.size
+        )
+
+
+class ModelMetrics(Record, kw_only=True):
+    """One model in one run.
+
+    Attributes:
+        releases: frames released while it ran; a window in which its stream waited has none.
+        completed: frames finished, late ones included.
+        missed: priority: frames late, dropped or unfinished; background: late ones.
+        miss_ratio_upper: 95 % upper bound; 3/N where none was seen.
+        max_relative_difference: joined segments against the whole model; ``None``: not compared.
+        degraded: at the end of the run it rested, for it had failed again and again.
+        faults: what went wrong with its frames, and how often: "error" and "hang" of launches, "input" (a frame that
+            could not be read, or did not fit), "not finite" (NaN or infinity in outputs), "state" (likewise).
+    """
+
+    name: str
+    role: Literal["priority", "background"]
+    releases: int
+    completed: int
+    missed: int
+    dropped: int
+    throughput_hz: float
+    fluid_bound_hz: float | None
+    packing_bound_hz: float | None
+    release_to_start_ns: Percentiles
+    release_to_finish_ns: Percentiles
+    miss_ratio_upper: float
+    result_age_windows_max: int
+    segmentation_overhead_ratio: float
+    max_relative_difference: float | None
+    degraded: bool = False
+    faults: dict[str, int] = {}
+
+
+class StreamMetrics(Record, kw_only=True):
+    """Frames of one stream: received, and dropped by any of its readers.
+
+    Attributes:
+        waited_windows: windows without a new frame, because a full queue made the stream wait.
+        empty_windows: likewise, because none had come.
+    """
+
+    name: str
+    received: int
+    dropped: int
+    waited_windows: int = 0
+    empty_windows: int = 0
+
+
+class UnitMetrics(Record, kw_only=True):
+    """One unit in one run.
+
+    Attributes:
+        residual_utilisation_ratio: useful background time over residual offered there; what is
+            missing is split into guard and packing.
+        estimate_exceeded_ratio: launches that took longer than their quantile.
+        dispatch_ns: from one launch's end to the next one's start, where it followed at once.
+        planned_memory_bytes: of all tensors, those that cross units as often as the plan allows.
+        peak_memory_bytes: the same, as often as they existed at once.
+    """
+
+    name: str
+    launches: int
+    residual_utilisation_ratio: float
+    guard_loss_ratio: float
+    packing_loss_ratio: float
+    estimate_exceeded_ratio: float
+    dispatch_ns: Percentiles
+    planned_memory_bytes: int
+    peak_memory_bytes: int
+
+
+class Miss(Record, kw_only=True):
+    """A priority frame that was not ready in time, and why."""
+
+    window: int
+    model: str
+    cause: Literal[
+        "late wake-up",
+        "overrun",
+        "own duration",
+        "backlog",
+        "contention",
+        "host stall",
+        "stream",
+        "run ended",
+        "fault",
+    ]
+    detail: str
+
+
+class Switch(Record, kw_only=True):
+    """From which window on another timetable was in force, and why."""
+
+    window: int
+    rung: str
+    why: str
+
+
+class Metrics(Record, kw_only=True):
+    """What a run measured (``metrics.json``).
+
+    Attributes:
+        residual_utilisation_ratio: useful background time over residual offered;
+            what is missing is split into guard and packing.
+        floor_release_to_start_ns: wake-ups of windows without work, same run.
+        estimate_exceeded_ratio: segments that took longer than their quantile.
+        dispatch_ns: from one launch's end to the next one's start, where it followed at once.
+        peak_memory_bytes: of all units.
+        rung_switches: how often another timetable came into force, see
+        switches.
+    """
+
+    schema_version: int = 1
+    windows: int
+    models: tuple[ModelMetrics, ...]
+    residual_utilisation_ratio: float
+    guard_loss_ratio: float
+    packing_loss_ratio: float
+    floor_release_to_start_ns: Percentiles
+    estimate_exceeded_ratio: float
+    dispatch_ns: Percentiles
+    peak_memory_bytes: int
+    rung_switches: int
+    streams: tuple[StreamMetrics, ...]
+    misses: tuple[Miss, ...]
+    switches: tuple[Switch, ...] = ()
+    units: tuple[UnitMetrics, ...] = ()
+
+    @property
+    def miss_ratio(self) -> float:
+        """The worst priority model's misses over its releases."""
+        ratios = [m.missed / m.releases for m in self.models if m.role == "priority" and m.releases]
+        return max(ratios, default=0.0)
+
+
+class Frame(Record, kw_only=True):
+    """The fate of one frame at one model (a line of ``frames.csv``)."""
+
+    stream: str
+    frame: int
+    model: str
+    fate: Literal["done", "late", "dropped", "skipped"]
+    reason: str
+    released_ns: int
+    finished_ns: int | None
+
+
+class RunInfo(Record, kw_only=True):
+    """Settings and facts of a run (``run.json``).
+
+    Attributes:
+        app: its file; "" where that is not known.
+        interrupted: it was stopped before its end.
+        error: what made it fail before its end; ``None``: nothing did.
+    """
+
+    schema_version: int = 1
+    command: str
+    created: str
+    seed: int
+    interrupted: bool
+    error: str | None = None
+    workload: dict[str, object]
+    host: dict[str, object]
+    warnings: tuple[str, ...] = ()
+    app: str = ""
+
+
+class ReportPage(Record, kw_only=True):
+    """Where a report lies (``framefit report --json``)."""
+
+    schema_version: int = 1
+    page: str
+
+
+class Finding(Record, kw_only=True):
+    """One fact of a machine, and what it means for work on a beat.
+
+    Attributes:
+        topic: what was looked at.
+        status: "poor" costs missed deadlines, "fair" costs jitter or throughput;
+            "unknown" where the machine does not say.
+        value: what was found.
+        why: why it matters.
+        remedy: what to do, as a command where there is one; ``None`` where nothing is needed or possible.
+    """
+
+    topic: str
+    status: Literal["good", "fair", "poor", "unknown"]
+    value: str
+    why: str
+    remedy: str | None = None
+
+
+class HostReport(Record, kw_only=True):
+    """What a machine permits (``framefit doctor``), and what decides how fast it runs."""
+
+    schema_version: int = 1
+    findings: tuple[Finding, ...]
+    fingerprint: dict[str, str | int | float | bool]
+
+
+class TargetSummary(Record, kw_only=True):
+    """One line of ``framefit targets``.
+
+    Attributes:
+        units: their names.
+    """
+
+    name: str
+    kind: Literal["ort", "npu"]
+    units: tuple[str, ...]
+    description: str
+
+
+class TargetList(Record, kw_only=True):
+    """The built-in targets (``framefit targets``), in their fixed order."""
+
+    schema_version: int = 1
+    targets: tuple[TargetSummary, ...]
+
+
+class LayerCycles(Record, kw_only=True):
+    """What one layer costs on a unit.
+
+    Attributes:
+        name: the layer's.
+        op: its operators.
+        macs: multiply-accumulates, zeros included.
+        cycles: of the unit's clock.
+        bound: the term that is longest: "compute", a memory's name with "read" or "write", "on-chip",
+            "overhead", "table" or "function" where these gave the duration; "none": nothing is to be done.
+        bytes_read, bytes_written: from and to all memories, tiles that come again included.
+        utilisation_ratio: multiply-accumulates that were not skipped, over what the unit could do meanwhile.
+        weight_sparsity_ratio, activation_sparsity_ratio: zeros among weights and first operand; 0
+            for layers without products.
+        latency_ns: these cycles as time.
+        unit: where it runs.
+        precision: of its products; "" without any.
+        method: what was priced: "products", "elements", "bytes" (an operator that the model does not
+            know, by what it reads and writes), "view" (nothing moves), "unknown" (a shape or a
+            number of iterations depends on the data: what is known of it).
+        terms: each term's cycles.
+        overhead_cycles: load, drain and fixed, on top of the longest term.
+    """
+
+    name: str
+    op: str
+    macs: int
+    cycles: int
+    bound: str
+    bytes_read: int
+    bytes_written: int
+    utilisation_ratio: float
+    weight_sparsity_ratio: float
+    activation_sparsity_ratio: float
+    latency_ns: int
+    unit: str
+    precision: str
+    method: Literal["products", "elements", "bytes", "view", "unknown"]
+    terms: dict[str, float]
+    overhead_cycles: float
+
+
+class CycleReport(Record, kw_only=True):
+    """What a model costs on a target, layer by layer (``framefit cycles --json``).
+
+    Attributes:
+        source: where the costs come from: "cycles" (the model), "table" or "function".
+        total_cycles: of all layers, one after the other.
+        total_ns: as time.
+        clock_mhz: of the cycles.
+        notes: what to know of the figures, as sentences.
+    """
+
+    schema_version: int = 1
+    model: str
+    target: str
+    unit: str
+    source: Literal["cycles", "table", "function"]
+    clock_mhz: float
+    total_cycles: int
+    total_ns: int
+    layers: tuple[LayerCycles, ...]
+    notes: tuple[str, ...] = ()
+
+
+class LayerLatency(Record, kw_only=True):
+    """What one layer of a network takes.
+
+    Attributes:
+        interval_ns: 90 %.
+        source: of the table's entry ("measured", ...); "interpolated" or "modelled": by a fallback;
+            "view": it has no entry, and moves nothing.
+    """
+
+    name: str
+    op: str
+    latency_ns: int
+    interval_ns: tuple[int, int]
+    source: str
+
+
+class LatencyEstimate(Record, kw_only=True):
+    """A network's latency from a table (``framefit estimate --json``).
+
+    Attributes:
+        total_ns: of a launch of the whole network: plain sum, correction and overhead.
+        interval_ns: 90 % of the total.
+        plain_sum_ns: of the layers, nothing added.
+        correction_ns: what the audit of other networks adds; 0 in a table without one.
+        overhead_ns: of the host and of transfers, once; 0 in a table without an overhead model.
+        coverage_ratio: layers with an entry of their own, over all layers that take time.
+        estimated_ns: part of the plain sum that comes from a fallback.
+        notes: what to know of the figures, as sentences.
+    """
+
+    schema_version: int = 1
+    model: str
+    target: str
+    unit: str
+    total_ns: int
+    interval_ns: tuple[int, int]
+    plain_sum_ns: int
+    correction_ns: int
+    overhead_ns: int
+    coverage_ratio: float
+    estimated_ns: int
+    layers: tuple[LayerLatency, ...]
+    notes: tuple[str, ...] = ()
+
+
+Fated = tuple[Literal["done", "late", "dropped", "skipped"], str]
+"""A fate and its reason."""
+_Integers = npt.NDArray[np.int64]
+_Row = tuple[str, int, str, Literal["done", "late", "dropped", "skipped"], str, int, int | None]
+_AT_ONCE = 1 << 14  # rows that are made into Python objects, 1 kB each
+
+
+@dataclass(frozen=True, eq=False)
+class FrameTable(Sequence[Frame]):
+    """Frames in order of release; a record is only made of the one that is looked at.
+
+    Attributes:
+        models: their names, by number.
+        streams: of each model, the one that its frames are counted by.
+        fates: by number.
+        model, fate: int64, numbers.
+        frame: int64, counted by the stream.
+        released_ns: int64, after the first release.
+        finished_ns: int64, likewise, -1 where there is none.
+    """
+
+    models: tuple[str, ...]
+    streams: tuple[str, ...]
+    fates: tuple[Fated, ...]
+    model: _Integers
+    frame: _Integers
+    fate: _Integers
+    released_ns: _Integers
+    finished_ns: _Integers
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @overload
+    def __getitem__(self, index: int) -> Frame: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Frame, ...]: ...
+    def __getitem__(self, index: int | slice) -> Frame | tuple[Frame, ...]:
+        numbers = np.arange(len(self))[index]
+        found = tuple(map(_record, self._rows(np.atleast_1d(numbers))))
+        return found if isinstance(index, slice) else found[0]
+
+    def __iter__(self) -> Iterator[Frame]:
+        return map(_record, self.rows())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FrameTable):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, one.name), getattr(other, one.name)) for one in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def rows(self) -> Iterator[_Row]:
+        """The fields of all frames, in the order of :class:`~framefit.core.run_record.Frame`."""
+        for first in range(0, len(self), _AT_ONCE):
+            yield from self._rows(slice(first, first + _AT_ONCE))
+
+    def _rows(self, which: slice | npt.NDArray[np.intp]) -> Iterator[_Row]:
+        columns = (self.model, self.frame, self.fate, self.released_ns, self.finished_ns)
+        for model, frame, fate, released, finished in zip(*(c[which].tolist() for c in columns), strict=True):
+            text, reason = self.fates[fate]
+            at = None if finished < 0 else finished
+            yield self.streams[model], frame, self.models[model], text, reason, released, at
+
+
+def _record(row: _Row) -> Frame:
+    stream, frame, model, fate, reason, released_ns, finished_ns = row
+    return Frame(
+        stream=stream,
+        frame=frame,
+        model=model,
+        fate=fate,
+        reason=reason,
+        released_ns=released_ns,
+        finished_ns=finished_ns,
+    )

@@ -1,0 +1,238 @@
+"""Several applications on one runner: their workloads as one, in which a model that two of them need is there once."""
+
+from __future__ import annotations
+
+import filecmp
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from framefit.core.model.loading import declared_inputs
+from framefit.core.workload import (
+    IMPLICIT_STREAM,
+    STRICTEST,
+    ModelEntry,
+    OutputEntry,
+    Schedule,
+    StreamEntry,
+    Workload,
+    in_order,
+    names_function,
+    streams_of,
+)
+from framefit.errors import InputError
+
+__all__ = ["Shared", "shared"]
+
+
+# What has to be equal for two models to be one.
+_SAME = ("inputs", "shapes", "state", "constants", "frames", "frames_axis", "aggregate", "preprocess", "postprocess")
+_NEAR = 1e-9  # rates this close are one
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Workloads as one.
+
+    Attributes:
+        workload: of all.
+        names: of each application, model -> its name in ``workload``.
+    """
+
+    workload: Workload
+    names: tuple[dict[str, str], ...]
+
+
+@dataclass
+class _Merging:
+    """What was put together so far."""
+
+    streams: dict[str, StreamEntry] = field(default_factory=dict)
+    models: dict[str, ModelEntry] = field(default_factory=dict)
+    outputs: list[OutputEntry] = field(default_factory=list)
+
+
+def shared(apps: Sequence[tuple[Path, Workload]]) -> Shared:
+    """Put workloads together.
+
+    Streams of one name are one; models of the same file that read the same are one, which
+    runs once a frame. Where applications ask for different things, the stricter one holds: the
+    faster rate of a stream, the higher priority, the earlier deadline, the shallower queue, the rule that
+    loses less. What cannot be put together is refused.
+
+    Args:
+        apps: files, and workloads with absolute paths; the first one's folder is where functions are
+            looked for.
+
+    Raises:
+        InputError: targets, tables, schedules, rates, streams or models that contradict each other.
+    """
+    first_path, first = apps[0]
+    if len(apps) == 1:
+        return Shared(first, ({name: name for name in first.model_names},))
+    for path, workload in apps[1:]:
+        for key in ("target", "cores", "providers", "table", "table_fallback"):
+            _need_equal(getattr(first, key), getattr(workload, key), f"$.{key}", first_path, path)
+        if path.resolve().parent != first_path.resolve().parent and (spec := _function(workload)):
+            raise InputError(
+                f"{spec!r} is looked for beside the first application, {first_path}",
+                where=path,
+                remedy="put the applications of one runner into one folder",
+            )
+    rates_hz: dict[str, float] = {}
+    for _, workload in apps:
+        for name, rate_hz in _rates_hz(workload).items():
+            rates_hz[name] = max(rate_hz, rates_hz.get(name, rate_hz))
+    merging, names = _Merging(), []
+    for path, workload in apps:
+        names.append(_add(merging, path, _at_rates(path, workload, rates_hz)))
+    merged = {
+        "rate_hz": max((workload.given_hz for _, workload in apps if workload.given_hz is not None), default=None),
+        "window_ms": None,
+        "schedule": functools.reduce(_schedule, ((path, workload.schedule) for path, workload in apps))[1],
+        "streams": tuple(merging.streams.values()),
+        "models": tuple(merging.models.values()),
+        "outputs": tuple(merging.outputs),
+    }
+    try:  # what a workload checks when it is made
+        return Shared(msgspec.convert(msgspec.to_builtins(first) | msgspec.to_builtins(merged), Workload), tuple(names))
+    except msgspec.ValidationError as error:
+        where = ", ".join(str(path) for path, _ in apps)
+        raise InputError(f"together: {error}", where=where, remedy="change one of the applications") from error
+
+
+def _rates_hz(workload: Workload) -> dict[str, float]:
+    """Of each stream, the one that nobody named included."""
+    return workload.rates_hz or {IMPLICIT_STREAM: workload.beat_hz}
+
+
+def _at_rates(path: Path, workload: Workload, rates_hz: Mapping[str, float]) -> Workload:
+    """With each stream and input named, and streams that may come faster than it asks for."""
+    slower = {name: _times_slower(path, name, own, rates_hz[name]) for name, own in _rates_hz(workload).items()}
+    streams = tuple(msgspec.structs.replace(one, rate_hz=rates_hz[one.name]) for one in streams_of(workload))
+    models = []
+    for model in workload.models:
+        inputs = dict(model.inputs)
+        if len(streams) == 1:  # beside other streams it has to be said
+            free = [n for n in declared_inputs(model.path) if n not in model.state and n not in model.constants]
+            inputs = dict.fromkeys(free, streams[0].name) | inputs
+        read = {slower[source] for source in inputs.values() if source in slower}
+        if max(slower.values()) > 1 and not slower.keys() >= set(inputs.values()):
+            raise InputError(
+                f"model {model.name!r} reads another one, and the other application's frames come faster",
+                where=path,
+                remedy="give its streams one rate in all applications",
+            )
+        models.append(msgspec.structs.replace(model, inputs=inputs, every=model.every * max(read, default=1)))
+    return msgspec.structs.replace(workload, streams=streams, models=tuple(models))
+
+
+def _times_slower(path: Path, stream: str, own_hz: float, rate_hz: float) -> int:
+    """Frames of a stream between those that an application asks for."""
+    ratio = rate_hz / own_hz
+    if abs(ratio / round(ratio) - 1) > _NEAR:
+        raise InputError(
+            f"stream {stream!r} has {own_hz:g} Hz, which is no whole part of the other application's {rate_hz:g} Hz",
+            where=path,
+            remedy="choose rates that are multiples of each other, or another name",
+        )
+    return round(ratio)
+
+
+def _add(merging: _Merging, path: Path, workload: Workload) -> dict[str, str]:
+    """Put one application's streams, models and outputs to the others; what its models are called there."""
+    for stream in workload.streams:
+        known = merging.streams.get(stream.name)
+        merging.streams[stream.name] = stream if known is None else _stream(known, stream, path)
+    names: dict[str, str] = {}
+    for own in in_order(workload, path):
+        model = msgspec.structs.replace(own, inputs=_read(own, workload, names))
+        same = next((one for one in merging.models.values() if _is_same(one, model)), None)
+        if same is None and model.name in merging.models:
+            raise InputError(
+                f"model {model.name!r} is another one in the application before: its file or what it reads differs",
+                where=path,
+                remedy="rename one of them, or make them equal",
+            )
+        merging.models[model.name if same is None else same.name] = model if same is None else _model(same, model)
+        names[model.name] = model.name if same is None else same.name
+    merging.outputs += [msgspec.structs.replace(one, model=names[one.model]) for one in workload.outputs]
+    return names
+
+
+def _read(model: ModelEntry, workload: Workload, names: Mapping[str, str]) -> dict[str, str]:
+    """Its inputs' sources, models among them by what they are called together."""
+    found = {}
+    for name, source in model.inputs.items():
+        producer = None if source in workload.stream_names else workload.producer(source)
+        found[name] = source if producer is None else names[producer] + source.removeprefix(producer)
+    return found
+
+
+def _stream(known: StreamEntry, stream: StreamEntry, path: Path) -> StreamEntry:
+    """One stream for two."""
+    for key in ("source", "shape", "array"):
+        _need_equal(getattr(known, key), getattr(stream, key), f"stream {stream.name!r}: {key}", "before", path)
+    rule = next(rule for rule in STRICTEST if rule in (known.when_full, stream.when_full))
+    return msgspec.structs.replace(known, queue=min(known.queue, stream.queue), when_full=rule)
+
+
+def _is_same(one: ModelEntry, other: ModelEntry) -> bool:
+    """Whether two entries are one model that does the same."""
+    if any(getattr(one, key) != getattr(other, key) for key in (*_SAME, "units")):
+        return False
+    return Path(one.path).resolve() == Path(other.path).resolve() or filecmp.cmp(one.path, other.path, shallow=False)
+
+
+def _model(one: ModelEntry, other: ModelEntry) -> ModelEntry:
+    """One model for two, with what is stricter of both."""
+    deadlines = [entry.deadline_ms for entry in (one, other) if entry.deadline_ms is not None]
+    felt = [entry.latency_sensitive for entry in (one, other) if entry.latency_sensitive is not None]
+    return msgspec.structs.replace(
+        one,
+        priority=max(one.priority, other.priority, key=_strictness),
+        deadline_ms=min(deadlines, default=None),
+        latency_sensitive=max(felt, default=None),
+        task=one.task or other.task,
+        every=math.gcd(one.every, other.every),
+        always_split=one.always_split or other.always_split,
+        on_error=next((rule for rule in ("stop", "retry", "skip") if rule in (one.on_error, other.on_error)), None),
+        on_nan=next(rule for rule in ("drop", "flag", "ignore") if rule in (one.on_nan, other.on_nan)),
+    )
+
+
+def _strictness(priority: int | str) -> float:
+    """Of a priority; "auto" says nothing, so whatever is said beside it holds."""
+    levels: Mapping[int | str, float] = {"every-window": 11, "background": 0, "auto": -1}
+    return levels[priority] if isinstance(priority, str) else min(max(priority, 0), 10)
+
+
+def _schedule(one: tuple[Path, Schedule], other: tuple[Path, Schedule]) -> tuple[Path, Schedule]:
+    """Keys that both say differently are refused; a default says nothing."""
+    plain, said = Schedule(), {}
+    for name in Schedule.__struct_fields__:
+        a, b, default = (getattr(schedule, name) for schedule in (one[1], other[1], plain))
+        if default not in (a, b):
+            _need_equal(a, b, f"$.schedule.{name}", one[0], other[0])
+        said[name] = b if a == default else a
+    try:
+        return one[0], Schedule(**said)
+    except ValueError as error:
+        raise InputError(f"$.schedule, together: {error}", where=other[0], remedy="change one of them") from error
+
+
+def _need_equal(a: object, b: object, key: str, first: Path | str, path: Path) -> None:
+    if a != b:
+        raise InputError(f"{key} is {b!r}, and {a!r} in {first}", where=path, remedy="make them equal")
+
+
+def _function(workload: Workload) -> str | None:
+    """A function that it names, if there is one."""
+    named: list[Any] = [stream.source for stream in workload.streams]
+    named += [model.postprocess for model in workload.models] + [output.sink for output in workload.outputs]
+    return next((one for one in named if one is not None and names_function(one)), None)

@@ -1,0 +1,1 @@
+"""A model bound to a device: wired to its streams, compiled, with its buffers, state, pre- and postprocessing."""

@@ -1,0 +1,554 @@
+"""One model, cut or whole, ready to be launched segment by segment.
+
+How far two results of the same model differ.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from framefit.core.functions import told
+from framefit.core.model import Model, TensorInfo
+from framefit.core.program import Operation
+from framefit.devices.device import Array, Binding, Completion, Device, Handle, Tensors, allocate, random_inputs
+from framefit.devices.faulty import FaultyDevice
+from framefit.errors import FramefitError, InputError
+from framefit.execution.buffers import Feedback, check_state, frame_sets, runs_of, unit_bytes
+from framefit.execution.prepare import Preparation, one_frame, place_of
+
+__all__ = ["Execution", "Launchable", "Postprocess", "Prepare", "greatest_difference"]
+
+
+class Launchable(Protocol):
+    """What a job launches: :class:`framefit.execution.execution.Execution`, or bare durations."""
+
+    @property
+    def frame_inputs(self) -> tuple[TensorInfo, ...]:
+        """What one frame consists of."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Kinds of its segments in the trace."""
+
+    def load(self, frame: Tensors | Sequence[Tensors]) -> None:
+        """Take a frame, or as many as the model consumes at once."""
+
+    @property
+    def steps(self) -> Sequence[Callable[[], Completion]]:
+        """What runs each segment of the frame in flight."""
+
+    def output(self, name: str) -> Array:
+        """An output of the frame in flight; valid until the next frame's launches."""
+
+    def results(self, names: Sequence[str] | None = None) -> dict[str, Array]:
+        """Copies of the outputs of the frame in flight."""
+
+    def finish(self) -> bool:
+        """The frame is done; whether the next one may have its state, if there is any."""
+
+    def abandon(self) -> None:
+        """The frame is given up: the next one takes its place, and finds the state of before."""
+
+    def pass_over(self) -> None:
+        """The same, where an earlier stage has worked on the frame: its place stays empty."""
+
+    def follow(self, other: Launchable) -> None:
+        """Go on with what another cut of the same model, which shares its tensors, has come to."""
+
+
+def greatest_difference(joined: Tensors, whole: Tensors) -> float:
+    """Greatest max|a - b| / max|b| over outputs; infinite where shapes, NaNs or infinities differ."""
+    worst = 0.0
+    for name, reference in whole.items():
+        if reference.shape != joined[name].shape:
+            return float("inf")
+        a, b = joined[name].astype(np.float64), reference.astype(np.float64)
+        finite = np.isfinite(b)
+        if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
+            return float("inf")
+        if finite.any():
+            scale = max(float(np.abs(b[finite]).max()), float(np.finfo(np.float32).tiny))
+            worst = max(worst, float(np.abs(a[finite] - b[finite]).max()) / scale)
+    return worst
+
+
+Prepare = Callable[[Array], Array]  # a raw frame -> one frame of an input
+Postprocess = Callable[[dict[str, Array]], dict[str, Array]]  # all outputs -> what replaces them
+
+
+class Execution:
+    """Compiled segments, the memory between them, and the recurrent state.
+
+    One frame is in flight at a time: :meth:`load` it, :meth:`launch` the segments in
+    order, take the :meth:`results`, and :meth:`finish` it. State that a frame hands on
+    is in place for the next one without a copy: sets of bindings take turns. A model
+    that consumes several frames at once is loaded with all of them.
+
+    Where segments run on several units, each of its :meth:`stages` has a frame in flight.
+    What they hand on exists once for each of ``slots`` frames, in bindings made ahead.
+
+    Args:
+        model: canonical.
+        segments: first and last layer of each, in order, without gaps.
+        device: where it runs.
+        unit: name of the unit, or of each segment's.
+        state: graph input -> output that is fed back to it; zeros at first.
+        name: prefix of the labels in the trace; default: the model's.
+        frames: frames consumed at once, stacked along ``frames_axis`` of each input that
+            is no state.
+        frames_axis: may count from the end.
+        prepare: graph input -> what makes one frame of it out of a raw one; timed, in the
+            first launch. :class:`Preparation` writes into the input's place.
+        postprocess: called with the model's outputs, which it must not keep; timed, in the
+            last launch.
+        slots: frames that may be in flight in its stages. There is one where a frame needs state that
+            a later stage gives.
+        together: first and last of segments that :meth:`recut` may join: the tensors of such launches are
+            kept apart in memory, too.
+
+    Raises:
+        InputError: ``state`` or ``prepare`` names no input or output, shapes differ, or
+            ``frames`` do not divide an input.
+        DeviceError: a segment cannot be compiled.
+    """
+
+    bounds: tuple[tuple[int, int], ...]
+    parts: tuple[Model, ...]
+    labels: tuple[str, ...]
+    operations: tuple[tuple[Operation, ...], ...]
+    _bindings: list[list[Binding]]
+    _last: int
+
+    def __init__(
+        self,
+        model: Model,
+        segments: Sequence[tuple[int, int]],
+        device: Device,
+        unit: str | Sequence[str],
+        *,
+        state: Mapping[str, str] | None = None,
+        name: str | None = None,
+        frames: int = 1,
+        frames_axis: int = 0,
+        prepare: Mapping[str, Prepare] | None = None,
+        postprocess: Postprocess | None = None,
+        slots: int = 1,
+        together: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self.name = name or model.name
+        self.model = model
+        self.state = dict(state or {})
+        self._device = device
+        self.frames = frames
+        self._postprocess = postprocess
+        check_state(model, self.state, self.name)
+        self._one = {t.name: one_frame(t, frames, frames_axis, f"model {self.name!r}") for t in self.inputs}
+        self._shapes = {name: _accepted(tensor) for name, tensor in self._one.items()}
+        self._prepare = self._check_prepare(prepare or {})
+        self._compiled: dict[tuple[int, int], tuple[str, Handle]] = {}
+        self.units = (unit,) * len(segments) if isinstance(unit, str) else tuple(unit)
+        self._compile(segments, self.name)
+        self.slots = 1 if self._waits_for_state() else slots
+        self._tensors = frame_sets(model, self.parts, self.units, self.state, self.slots, together)
+        apart = bool(device.target.links)
+        self.unit_bytes = unit_bytes(
+            model, self.bounds, self.units, self.state, slots=self.slots, separate=apart, together=together
+        )
+        self.memory_bytes = sum(self.unit_bytes.values())
+        self._output_names = tuple(tensor.name for tensor in model.outputs)
+        self._turn = 0  # of the sets
+        self._bind()
+        self._places = [
+            [
+                {t.name: place_of(tensors[t.name], self._one[t.name], number, frames_axis) for t in self.inputs}
+                for number in range(frames)
+            ]
+            for tensors in self._tensors
+        ]
+        self._guarded = False
+        self._waiting: Sequence[Tensors] = ()
+        self._results: dict[str, Array] | None = None
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """Graph inputs that are no state, as the model takes them."""
+        return tuple(tensor for tensor in self.model.inputs if tensor.name not in self.state)
+
+    @property
+    def frame_inputs(self) -> tuple[TensorInfo, ...]:
+        """What streams are asked for: the same inputs for one frame, raw where it is prepared.
+
+        One without a shape takes what the stream has.
+        """
+        return tuple(self._raw(tensor) for tensor in self._one.values())
+
+    def example(self, random: np.random.Generator) -> list[dict[str, Array]]:
+        """Random frames to load, as many as the model consumes at once; raw images of a typical size."""
+        return [{name: self._example(tensor, random) for name, tensor in self._one.items()} for _ in range(self.frames)]
+
+    def load(self, frame: Tensors | Sequence[Tensors]) -> None:
+        """Take a frame, or a list of as many as the model consumes at once.
+
+        They are prepared and copied to their place as part of the first launch.
+
+        Args:
+            frame: what :attr:`frame_inputs` asks for; arrays may leave out a leading 1.
+
+        Raises:
+            InputError: too few or too many frames, an input is missing, or an array has
+                another shape.
+        """
+        waiting: Sequence[Tensors] = (frame,) if isinstance(frame, dict | Mapping) else frame
+        if len(waiting) != self.frames:
+            raise InputError(
+                f"{len(waiting)} frames are given, {self.frames} are consumed at once",
+                where=f"model {self.name!r}",
+                remedy="load as many as frames says",
+            )
+        for one in waiting:
+            if one.keys() != self._one.keys():
+                self._refuse(one)
+            for name, array in one.items():
+                if array.shape not in self._shapes[name] and name not in self._prepare:
+                    shape = self._one[name].shape
+                    raise InputError(
+                        f"a frame is {list(array.shape)}, input {name!r} takes {list(shape or ())}",
+                        where=f"model {self.name!r}",
+                        remedy="give frames of the input's shape",
+                    )
+        self._waiting = waiting
+
+    def launch(self, index: int) -> Completion:
+        """Run segment ``index``.
+
+        The time of the first includes preparing the frame and handing it over, that of the
+        last ``postprocess``.
+
+        Raises:
+            DeviceError: the launch failed.
+            FramefitError: ``postprocess`` failed.
+        """
+        binding = self._bindings[self._turn][index]
+        hands_over = not index and bool(self._waiting)
+        postprocess = self._postprocess if index == self._last else None
+        if not hands_over and postprocess is None:
+            return self._device.submit(binding)
+        clock = self._device.clock
+        started = clock.now_ns()
+        if hands_over:
+            self._hand_over()
+        done = self._device.submit(binding)
+        finished = done.finished_ns
+        if postprocess is not None:
+            self._results = self._postprocessed(postprocess)
+            finished = clock.now_ns()
+        return Completion(started if hands_over else done.started_ns, finished)
+
+    @property
+    def steps(self) -> Sequence[Callable[[], Completion]]:
+        """:meth:`launch` of each segment for the frame in flight, with nothing left to decide between two of them."""
+        return self._steps[self._turn]
+
+    def expected_ns(self, index: int) -> int:
+        """What the device says that segment ``index`` takes; 0 where it does not know."""
+        return sum(operation.expected_ns for operation in self.operations[index])
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        """Of the segments, as the first frame finds them: for launches without frames."""
+        return tuple(self._bindings[0])
+
+    def disarm(self) -> None:
+        """Have no effect any more, but go the same way: small frames to places of their own, and no device.
+
+        For a copy (``copy.copy``) that rehearses what the original does.
+        """
+        self._one = {name: msgspec.structs.replace(tensor, shape=(1,)) for name, tensor in self._one.items()}
+        self._shapes = {name: _accepted(tensor) for name, tensor in self._one.items()}
+        small = [{name: allocate(tensor) for name, tensor in self._one.items()} for _ in range(self.frames)]
+        self._places = [small] * len(self._places)
+        self._prepare, self._postprocess = {}, None
+        self._device = _NoDevice(self._device)
+        self._line_up()
+
+    def output(self, name: str) -> Array:
+        """An output of the frame in flight; valid until the next frame's launches."""
+        return self._outputs[self._turn][name](name)
+
+    def results(self, names: Sequence[str] | None = None) -> dict[str, Array]:
+        """Copies of what the frame in flight gave: the outputs, or what ``postprocess`` made of them.
+
+        Args:
+            names: which; default: all.
+
+        Raises:
+            InputError: there is none of that name.
+        """
+        found = self._results
+        if found is None and names is None:
+            return {name: output(name).copy() for name, output in self._outputs[self._turn].items()}
+        if found is None:
+            outputs = self._outputs[self._turn]
+            found = {name: outputs[name](name) for name in names or self._output_names if name in outputs}
+        for name in names or ():
+            if name not in found:
+                known = ", ".join(found if self._results is not None else self._output_names)
+                raise InputError(
+                    f"model {self.name!r} has no output {name!r}; outputs: {known}",
+                    where="$.outputs",
+                    remedy="correct the name",
+                )
+        return {name: np.array(found[name]) for name in (found if names is None else names)}
+
+    def finish(self) -> bool:
+        """The frame is done: its state becomes the next one's; false where that is not finite: it keeps its own."""
+        self._results = None
+        fit = not self._guarded or self._feedback.settle(self._tensors[self._turn])
+        self._turn = (self._turn + 1) % len(self._bindings)
+        return fit
+
+    def abandon(self) -> None:
+        """The frame is given up: the next one takes its place, and finds the state that this one found."""
+        self._waiting, self._results = (), None
+
+    def pass_over(self) -> None:
+        """The same, where an earlier stage has worked on the frame: its place stays empty."""
+        self._results = None
+        self._feedback.keep(self._tensors[self._turn])
+        self._turn = (self._turn + 1) % len(self._bindings)
+
+    def guard_state(self, guarded: bool) -> None:
+        """Whether to look at the state that each frame leaves: numbers that are none would never go away again."""
+        self._guarded = guarded and bool(self.state)
+
+    def replace(self, other: Execution) -> None:
+        """Go on instead of another execution of the model, on another unit: with its state, through its device."""
+        tensors, before = self._tensors[self._turn], other._tensors[other._turn]
+        for name in self.state:
+            np.copyto(tensors[name], before[name])
+        self.guard_state(other._guarded)
+        self.through(other._device)
+
+    def through(self, device: Device) -> None:
+        """Submit launches by way of another device from here on: its own, or that one with faults."""
+        self._device = device
+        self._line_up()
+        if not isinstance(device, FaultyDevice):
+            return
+        for bindings in self._bindings:
+            for binding, label, unit, part in zip(bindings, self.labels, self.units, self.parts, strict=True):
+                device.know(binding, label, unit, [tensor.name for tensor in part.outputs])
+
+    def stages(self) -> tuple[Execution, ...]:
+        """What runs on one unit each, in order: executions of a part of the segments, with a frame in flight each.
+
+        The first one takes frames, the last one has results; each of them is finished with each frame. They
+        share their tensors with this one, which is not to be used meanwhile. Itself where there is one unit.
+        """
+        runs = runs_of(self.units)
+        if len(runs) == 1:
+            return (self,)
+        stages = tuple(copy.copy(self) for _ in runs)
+        for stage, (first, last) in zip(stages, runs, strict=True):
+            stage.keep(first, last)
+        return stages
+
+    def keep(self, first: int, last: int) -> None:
+        """Be a stage from here on: of these segments."""
+        if first:
+            self._one, self._shapes, self._prepare = {}, {}, {}
+        if last < self._last:
+            self._postprocess = None
+        mine = slice(first, last + 1)
+        self.labels, self.units, self.operations = self.labels[mine], self.units[mine], self.operations[mine]
+        self.parts, self.bounds = self.parts[mine], self.bounds[mine]
+        self._bindings = [bindings[mine] for bindings in self._bindings]
+        self._feedback = Feedback(self.state, self.parts)
+        self._last, self._turn, self._waiting, self._results = last - first, 0, (), None
+        self._line_up()
+
+    def recut(self, segments: Sequence[tuple[int, int]], name: str) -> Execution:
+        """The model cut in another way over the same tensors: a frame may go on from one in another.
+
+        Args:
+            segments: first and last layer of each: some of this one's joined, as ``together`` said.
+            name: prefix of the labels of segments that no other cut has.
+
+        Raises:
+            DeviceError: a segment cannot be compiled.
+        """
+        other = copy.copy(self)
+        other.cut(segments, name)
+        return other
+
+    def cut(self, segments: Sequence[tuple[int, int]], name: str) -> None:
+        """Be cut like this from here on; see :meth:`recut`."""
+        unit_at = {first: unit for (first, _), unit in zip(self.bounds, self.units, strict=True)}
+        self.name, self.units = name, tuple(unit_at[first] for first, _ in segments)
+        self._compile(segments, name)
+        self._bind()
+
+    @property
+    def flight(self) -> tuple[int, Sequence[Tensors], dict[str, Array] | None]:
+        """What is in flight: the number of its set of tensors, frames not handed over yet, and results."""
+        return self._turn, self._waiting, self._results
+
+    def follow(self, other: Launchable) -> None:
+        """Go on with the frame that another cut of the same model, over the same tensors, has in flight."""
+        assert isinstance(other, Execution)
+        self._turn, self._waiting, self._results = other.flight
+
+    def reset(self) -> None:
+        """Zero the state."""
+        for tensors in self._tensors:
+            for name in self.state:
+                tensors[name].fill(0)
+
+    def run(self, frame: Tensors | Sequence[Tensors]) -> dict[str, Array]:
+        """All segments for one frame; copies of the model's outputs, before any ``postprocess``."""
+        self.load(frame)
+        for index in range(len(self.parts)):
+            self.launch(index)
+        outputs = {tensor.name: self.output(tensor.name).copy() for tensor in self.model.outputs}
+        self.finish()
+        return outputs
+
+    def _compile(self, segments: Sequence[tuple[int, int]], name: str) -> None:
+        """Be cut into these segments; one that was compiled for another cut is not compiled again."""
+        whole = len(segments) == 1
+        model, device, compiled = self.model, self._device, self._compiled
+        self.bounds = tuple(segments)
+        self.parts = tuple(model if whole else model.segment(first, last) for first, last in segments)
+        for index, (bounds, part, unit) in enumerate(zip(self.bounds, self.parts, self.units, strict=True)):
+            if bounds not in compiled:
+                label = name if whole else f"{name}.{index}"
+                compiled[bounds] = label, device.compile(part, unit, label)
+        self.labels = tuple(compiled[bounds][0] for bounds in self.bounds)
+        self.operations = tuple(compiled[bounds][1].operations for bounds in self.bounds)
+
+    def _bind(self) -> None:
+        """Attach the segments to their tensors."""
+        handles = [self._compiled[bounds][1] for bounds in self.bounds]
+        self._bindings = [[handle.bind(tensors) for handle in handles] for tensors in self._tensors]
+        self._last = len(handles) - 1
+        producer = {tensor.name: index for index, part in enumerate(self.parts) for tensor in part.outputs}
+        self._outputs = [
+            {name: bindings[producer[name]].output for name in self._output_names if name in producer}
+            for bindings in self._bindings
+        ]
+        self._feedback = Feedback(self.state, self.parts)
+        self._line_up()
+
+    def _line_up(self) -> None:
+        """Decide what launches each segment; between two of them there is no time for that."""
+        submit, launch = self._device.submit, self.launch
+        last = self._last if self._postprocess is not None else -1
+        self._steps = [
+            [
+                functools.partial(launch, index)
+                if index == last or (not index and self._one)
+                else functools.partial(submit, binding)
+                for index, binding in enumerate(bindings)
+            ]
+            for bindings in self._bindings
+        ]
+
+    def _raw(self, tensor: TensorInfo) -> TensorInfo:
+        """What a stream is asked for."""
+        prepare = self._prepare.get(tensor.name)
+        if prepare is None:
+            return tensor
+        return (
+            prepare.raw if isinstance(prepare, Preparation) else msgspec.structs.replace(tensor, dtype="", shape=None)
+        )
+
+    def _example(self, tensor: TensorInfo, random: np.random.Generator) -> Array:
+        prepare = self._prepare.get(tensor.name)
+        if isinstance(prepare, Preparation):
+            return random.integers(0, 256, prepare.example, np.uint8)
+        return random_inputs([tensor], random)[tensor.name]
+
+    def _hand_over(self) -> None:
+        """Frames to their places."""
+        prepares = self._prepare
+        for frame, places in zip(self._waiting, self._places[self._turn], strict=True):
+            for name, array in frame.items():
+                prepare = prepares.get(name) if prepares else None
+                if prepare is None:
+                    np.copyto(places[name], array, casting="same_kind")
+                elif isinstance(prepare, Preparation):
+                    prepare(array, places[name])
+                else:
+                    np.copyto(places[name], prepare(array), casting="same_kind")
+
+    def _postprocessed(self, postprocess: Postprocess) -> dict[str, Array]:
+        where = f"model {self.name!r}, postprocess"
+        try:
+            results = postprocess({name: self.output(name) for name in self._output_names})
+        except Exception as error:  # whatever the user's code raises
+            raise FramefitError(f"the function raised {told(error)}", where=where, remedy="correct it") from error
+        if not isinstance(results, Mapping) or not all(isinstance(name, str) for name in results):
+            raise FramefitError(
+                f"the function returned {type(results).__name__}",
+                where=where,
+                remedy="return a dict of arrays by name",
+            )
+        return {name: np.asarray(array) for name, array in results.items()}
+
+    def _refuse(self, frame: Tensors) -> None:
+        """Say which input a frame lacks, or has too much."""
+        missing = [name for name in self._one if name not in frame]
+        what = (
+            f"a frame lacks input {missing[0]!r}"
+            if missing
+            else f"a frame holds {next(name for name in frame if name not in self._one)!r}, which is no input"
+        )
+        raise InputError(
+            what, where=f"model {self.name!r}", remedy=f"give exactly: {', '.join(self._one) or 'nothing'}"
+        )
+
+    def _check_prepare(self, prepare: Mapping[str, Prepare]) -> dict[str, Prepare]:
+        for name in prepare:
+            if name not in self._one:
+                raise InputError(
+                    f"no input {name!r}; inputs: {', '.join(self._one)}",
+                    where=f"model {self.name!r}, preprocess",
+                    remedy="correct it",
+                )
+        return dict(prepare)
+
+    def _waits_for_state(self) -> bool:
+        """Whether a stage reads state that a later one gives."""
+        stage_of = [number for number, (first, last) in enumerate(runs_of(self.units)) for _ in range(first, last + 1)]
+        reads: dict[str, int] = {}
+        gives: dict[str, int] = {}
+        for index, part in enumerate(self.parts):
+            for tensor in part.inputs:
+                reads.setdefault(tensor.name, stage_of[index])
+            gives |= {tensor.name: stage_of[index] for tensor in part.outputs}
+        return any(gives.get(sink, 0) > reads.get(source, stage_of[-1]) for source, sink in self.state.items())
+
+
+class _NoDevice:
+    """Stands in for a device: submits nothing."""
+
+    def __init__(self, device: Device) -> None:
+        self.target, self.clock = device.target, device.clock
+        self.compile, self.fusions, self.events = device.compile, device.fusions, device.events
+        self.arrival_ns, self.terminate = device.arrival_ns, device.terminate
+
+    def submit(self, binding: Binding) -> Completion:  # noqa: ARG002 - the protocol's form
+        now_ns = self.clock.now_ns()
+        return Completion(now_ns, now_ns)
+
+
+def _accepted(tensor: TensorInfo) -> tuple[tuple[int, ...] | None, ...]:
+    """Shapes that fit an input: its own, also without a leading 1."""
+    shape = tensor.shape
+    return (shape, shape[1:]) if shape and shape[0] == 1 else (shape,)

@@ -1,0 +1,146 @@
+"""The device that a workload names, and which of its units models may use, and can."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from framefit.core.functions import load_function
+from framefit.core.model import Model
+from framefit.core.target import Target, resolve_target, target_file
+from framefit.core.workload import Workload
+from framefit.devices.clock import VirtualClock
+from framefit.devices.device import Device
+from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.costs import layer_times
+from framefit.errors import InputError, UnsupportedError
+from framefit.execution.wiring import WiredModel
+
+__all__ = ["check_support", "home_unit", "open_device", "supporting", "usable_units"]
+
+
+def open_device(workload: Workload, folder: Path) -> tuple[Device, int]:
+    """The workload's device, and the core of this host that works for it, or for its first unit.
+
+    Args:
+        workload: names the target, and the providers that compute.
+        folder: of the app: where the path of a ``target.toml`` begins.
+
+    Raises:
+        InputError: no such target, core or provider.
+        UnsupportedError: a described unit that can be interrupted.
+    """
+    from framefit.devices.trees.device import TreesDevice
+
+    target = resolve_target(workload.target, folder)
+    cores = workload.cores
+    if cores is not None and len(set(cores)) < len(cores):
+        raise InputError(f"cores = {list(cores)} names a core twice", where="$.cores", remedy="name each core once")
+    if target.kind == "ort":
+        own = None if workload.target == "cpu" else target.units[0].core
+        host = TreesDevice(cores or own, providers=workload.providers)
+        return host, host.core
+    host = TreesDevice(cores[0] if cores else None, providers=workload.providers)
+    for index, unit in enumerate(target.units):
+        if unit.preemptive:
+            raise UnsupportedError(
+                f"$.units[{index}].preemptive = true is not supported yet: a described unit runs a segment to its end",
+                where=target_file(workload.target, folder),
+                remedy="leave the key out",
+            )
+    function = None
+    if target.cost.function is not None:
+        where = target_file(workload.target, folder)
+        function = load_function(target.cost.function, where.parent, f"{where}: $.cost.function")
+    return NpuDevice(target, VirtualClock(), layer_times(target, function), computer=host), host.core
+
+
+def usable_units(workload: Workload, device: Device, app: Path) -> list[str]:
+    """Names of the units that some model may use, in the device's order.
+
+    Args:
+        workload: whose models may name units.
+        device: that has them.
+        app: the workload's file, for messages.
+
+    Raises:
+        InputError: a model names a unit that is not there, or none.
+    """
+    names = [unit.name for unit in device.target.units]
+    for index, model in enumerate(workload.models):
+        where = f"{app}: $.models[{index}].units"
+        if model.units is not None and not model.units:
+            raise InputError("names no unit", where=where, remedy=f"choose from {', '.join(names)}, or leave it out")
+        for name in model.units or ():
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                raise InputError(
+                    f"no unit {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                    where=where,
+                    remedy=f"choose from {', '.join(names)}",
+                )
+    used = {name for model in workload.models for name in (names if model.units is None else model.units)}
+    return [name for name in names if name in used]
+
+
+def supporting(target: Target, units: Sequence[str], model: Model, first: int, last: int) -> list[str]:
+    """Units that support all operators of layers ``first`` to ``last``.
+
+    Args:
+        target: the device.
+        units: names of those that are asked.
+        model: whose layers they are.
+        first: layer.
+        last: layer.
+    """
+    ops = {op for layer in model.layers[first : last + 1] for op in layer.op.split("+")}
+    return [name for name in units if all(map(target.unit(name).supports, ops))]
+
+
+def home_unit(target: Target, units: Sequence[str], wired: WiredModel) -> str:
+    """The first unit that a model may use and that supports all of it; empty where none does.
+
+    Args:
+        target: the device.
+        units: names of those that models may use.
+        wired: the model.
+    """
+    own = [name for name in units if wired.entry.units is None or name in wired.entry.units]
+    return next(iter(supporting(target, own, wired.model, 0, len(wired.model.layers) - 1)), "")
+
+
+def check_support(target: Target, units: Sequence[str], wired: WiredModel) -> None:
+    """Every layer has a unit that can run it, together with those that it cannot be cut from.
+
+    Args:
+        target: the device.
+        units: names of those that models may use.
+        wired: the model.
+
+    Raises:
+        InputError: a layer has none.
+    """
+    if home_unit(target, units, wired):
+        return
+    model = wired.model
+    own = [name for name in units if wired.entry.units is None or name in wired.entry.units]
+    edges = [0, *sorted(cut.position for cut in model.legal_cuts), len(model.layers)]
+    for first, end in itertools.pairwise(edges):
+        if supporting(target, own, model, first, end - 1):
+            continue
+        lacks = {}
+        for name in own:
+            lacks[name] = next(
+                (layer.name, op)
+                for layer in model.layers[first:end]
+                for op in layer.op.split("+")
+                if not target.unit(name).supports(op)
+            )
+        told = ", ".join(f"unit {name!r} lacks {op}" for name, (_, op) in lacks.items())
+        raise InputError(
+            f"no unit of target {target.name!r} supports all operators: {told}",
+            where=f"model {wired.entry.name!r}, layer {lacks[own[-1]][0]!r}",
+            remedy="choose another target, or replace the layer",
+        )

@@ -1,0 +1,448 @@
+"""Which stream feeds which input of which model, and how its frames become that input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from framefit.core.files import toml_key
+from framefit.core.functions import load_function
+from framefit.core.model import Model, TensorInfo
+from framefit.core.model.loading import declared_inputs
+from framefit.core.workload import (
+    STRICTEST,
+    ModelEntry,
+    Preprocess,
+    StreamEntry,
+    WhenFull,
+    Workload,
+    in_order,
+    streams_of,
+)
+from framefit.devices.device import Device
+from framefit.errors import InputError
+from framefit.execution.buffers import check_state
+from framefit.execution.execution import Execution, Postprocess
+from framefit.execution.prepare import Preparation, image_axes, one_frame
+from framefit.execution.streams import check_sink, check_stream, frame_shape
+
+__all__ = ["WiredModel", "check_sinks", "wire"]
+
+
+_READ_QUEUE = 2  # results that may wait for a model that reads others: as many as frames of a stream
+_Sizes = tuple[int | None, ...] | None  # of an input as declared; None: dynamic
+
+
+@dataclass(frozen=True)
+class WiredModel:
+    """A model of the workload with its inputs connected.
+
+    Attributes:
+        entry: its part of ``app.toml``.
+        model: loaded, shapes fixed; inputs hold all frames that are consumed at once.
+        sources: graph input -> name of the stream that feeds it.
+        reads: graph input -> the model that feeds it, and which of its outputs, before any ``postprocess``.
+        prepare: graph input -> what makes a frame of it out of a raw one.
+        postprocess: what becomes of the outputs.
+        depth: frames that may wait for it; where its streams differ, as the strictest says.
+        when_full: what a new frame does then; "block" goes before "drop-newest", that before "drop-oldest".
+        in_step: the streams that stay in step with those that it reads, themselves included.
+        waits: whether these wait, for this model or for another one that reads them.
+    """
+
+    entry: ModelEntry
+    model: Model
+    sources: dict[str, str]
+    prepare: Mapping[str, Preparation] = field(default_factory=dict)
+    postprocess: Postprocess | None = None
+    depth: int = 1
+    when_full: WhenFull = "drop-oldest"
+    in_step: frozenset[str] = frozenset()
+    waits: bool = False
+    reads: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """Models that it reads, each once."""
+        return tuple(dict.fromkeys(model for model, _ in self.reads.values()))
+
+    @property
+    def behind(self) -> int:
+        """How many frames of a stream may have come since the oldest that waits for it."""
+        return (self.depth + self.entry.frames) * self.entry.every
+
+    @property
+    def frame_inputs(self) -> dict[str, TensorInfo]:
+        """Graph input -> what its stream is asked for: one frame, raw where it is prepared."""
+        where = f"model {self.entry.name!r}"
+        read = [tensor for tensor in self.model.inputs if tensor.name in self.sources]
+        return {
+            t.name: self.prepare[t.name].raw
+            if t.name in self.prepare
+            else one_frame(t, self.entry.frames, self.entry.frames_axis, where)
+            for t in read
+        }
+
+    def execution(
+        self,
+        segments: Sequence[tuple[int, int]],
+        device: Device,
+        unit: str | Sequence[str],
+        slots: int = 1,
+        *,
+        together: Sequence[tuple[int, int]] = (),
+    ) -> Execution:
+        """The model in these segments, with all that its entry says about frames.
+
+        Args:
+            segments: first and last layer of each.
+            device: where it runs, on
+            unit: of it, or on one for each segment.
+            slots: frames that may be in flight.
+            together: first and last of segments that another cut of it joins; see :meth:`Execution.recut`.
+
+        Raises:
+            InputError: state or frames do not fit.
+            DeviceError: a segment cannot be compiled.
+        """
+        return Execution(
+            self.model,
+            segments,
+            device,
+            unit,
+            state=self.entry.state,
+            name=self.entry.name,
+            frames=self.entry.frames,
+            frames_axis=self.entry.frames_axis,
+            prepare=self.prepare,
+            postprocess=self.postprocess,
+            slots=slots,
+            together=together,
+        )
+
+
+def check_sinks(workload: Workload, app: Path, *, force: bool) -> None:
+    """Find out before a run what opening its sinks would refuse; nothing is opened.
+
+    Args:
+        workload: with absolute paths.
+        app: its file; functions are looked for in its folder.
+        force: files may exist.
+
+    Raises:
+        InputError: a file that exists or cannot be written, or no such function.
+        UnsupportedError: no such kind of sink.
+    """
+    for output in workload.outputs:
+        check_sink(output.sink, force=force, folder=app.resolve().parent)
+
+
+def wire(workload: Workload, app: Path) -> list[WiredModel]:
+    """Load all models; inputs that are not mentioned read the only stream.
+
+    All that a run would refuse later is refused here, without opening sinks or asking a
+    function for frames.
+
+    Args:
+        workload: with absolute paths.
+        app: its file, for messages, and its folder for functions.
+
+    Returns:
+        Priority models first, else in the order of the file.
+
+    Raises:
+        InputError: an input without a source, a model, stream, function or output that does not fit.
+        UnsupportedError: a kind of sink or source that is not built.
+    """
+    check_sinks(workload, app, force=True)
+    there: dict[str, WiredModel] = {}
+    for entry in in_order(workload, app):
+        there[entry.name] = _wire(entry, workload, app, there)
+    entries = sorted(workload.models, key=lambda entry: entry.priority != "every-window")
+    wired = [there[entry.name] for entry in entries]
+    for stream in streams_of(workload):
+        readers = [
+            (tensor, model.prepare.get(name))
+            for model in wired
+            for name, tensor in model.frame_inputs.items()
+            if model.sources[name] == stream.name
+        ]
+        check_stream(stream, readers, folder=app.resolve().parent)
+    return _in_step(wired)
+
+
+def _in_step(models: Sequence[WiredModel]) -> list[WiredModel]:
+    """Streams that one model reads together stay in step, and so do those that others read together with them.
+
+    A model that reads others reads the streams that these read.
+    """
+    together: dict[str, frozenset[str]] = {}
+    by_name = {model.entry.name: model for model in models}
+    for model in models:
+        joined = frozenset(n for source in _streams_behind(model, by_name) for n in together.get(source, {source}))
+        together |= dict.fromkeys(joined, joined)
+    steps = [together[next(iter(model.sources.values()))] if model.sources else frozenset() for model in models]
+    waiting = {step for step, model in zip(steps, models, strict=True) if model.when_full == "block"}
+    return [replace(m, in_step=step, waits=step in waiting) for m, step in zip(models, steps, strict=True)]
+
+
+def _streams_behind(model: WiredModel, by_name: Mapping[str, WiredModel]) -> set[str]:
+    """That it reads, and those of the models that it reads."""
+    return set(model.sources.values()).union(*(_streams_behind(by_name[name], by_name) for name in model.after))
+
+
+def _wire(entry: ModelEntry, workload: Workload, app: Path, there: Mapping[str, WiredModel]) -> WiredModel:
+    """``there``: the models that it reads, at least."""
+    streams = {stream.name: stream for stream in streams_of(workload)}
+    where = f"{app}: model {entry.name!r}"
+    declared = declared_inputs(entry.path)
+    for key in ("inputs", "shapes", "state", "constants"):
+        for name in getattr(entry, key):
+            if name not in declared:
+                raise InputError(
+                    f"{key} names no input {name!r}; inputs: {', '.join(declared)}", where=where, remedy="correct it"
+                )
+    sources, reads = _sources(entry, list(declared), workload, there, where)
+    images = _images(entry, declared, sources, where)
+    shapes = dict(entry.shapes)
+    frames = {source: frame_shape(streams[source]) for source in dict.fromkeys(sources.values())}
+    raw = {name: _raw_shape(streams[sources[name]], frames[sources[name]], where) for name in images}
+    for name, source in sources.items():
+        frame = frames[source]
+        if name in images:
+            shape = _image_shape(entry, declared[name], raw[name], f"{where}, input {name!r}")
+        else:
+            shape = None if frame is None else _stacked(entry, frame, declared[name])
+        if shape is None:
+            continue
+        if name not in images and Path(streams[source].source).is_dir() and not _fits(declared[name], shape):
+            raise InputError(
+                f"input {name!r} does not take images as they are read, {list(shape)}",
+                where=where,
+                remedy="say how they become its input: preprocess = { layout = ..., mean = ..., scale = ... }",
+            )
+        shapes.setdefault(name, shape)
+    given = {name: _given(there[producer], output, name, where) for name, (producer, output) in reads.items()}
+    for name, tensor in given.items():
+        shapes.setdefault(name, _stacked(entry, tensor.shape or (), declared[name]))
+    model = Model.load(entry.path, shapes=shapes, constants=entry.constants, name=entry.name)
+    for tensor in model.inputs:
+        if not tensor.dtype:
+            raise InputError(
+                f"input {tensor.name!r} is no tensor of numbers",
+                where=where,
+                remedy="take off the part that makes numbers of it, and do that in a stream of your own",
+            )
+    check_state(model, entry.state, entry.name)
+    _check_reads(entry, model, given, reads, where)
+    prepare = {}
+    for tensor in model.inputs:
+        if tensor.name in sources:
+            one = one_frame(tensor, entry.frames, entry.frames_axis, where)
+            if entry.preprocess is not None and tensor.name in images:
+                synthetic = streams[sources[tensor.name]].source == "synthetic"
+                prepare[tensor.name] = _preparation(
+                    entry.preprocess, one, raw[tensor.name], where, as_example=synthetic
+                )
+    postprocess = None
+    if entry.postprocess is not None:
+        postprocess = load_function(entry.postprocess, app.parent, f"{where}, postprocess")
+    asked = {name for output in workload.outputs if output.model == entry.name for name in output.tensors or ()}
+    outputs = [tensor.name for tensor in model.outputs]
+    if postprocess is None and not asked.issubset(outputs):
+        raise InputError(
+            f"model {entry.name!r} has no output {min(asked - set(outputs))!r}; outputs: {', '.join(outputs)}",
+            where="$.outputs",
+            remedy="correct the name",
+        )
+    read = [streams[source] for source in sources.values()]
+    rules = {stream.when_full for stream in read}
+    return WiredModel(
+        entry,
+        model,
+        sources,
+        prepare,
+        postprocess,
+        depth=max(min((stream.queue for stream in read), default=_READ_QUEUE if reads else 1), entry.frames),
+        when_full=next((rule for rule in STRICTEST if rule in rules), "drop-oldest"),
+        reads=reads,
+    )
+
+
+def _sources(
+    entry: ModelEntry,
+    names: Sequence[str],
+    workload: Workload,
+    there: Mapping[str, WiredModel],
+    where: str,
+) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+    """Graph input -> stream, and graph input -> model and output of it."""
+    streams = [stream.name for stream in streams_of(workload)]
+    sources: dict[str, str] = {}
+    reads: dict[str, tuple[str, str]] = {}
+    for name in names:
+        if name in entry.state or name in entry.constants:
+            continue
+        source = entry.inputs.get(name) or (streams[0] if len(streams) == 1 else None)
+        if source is None:
+            raise InputError(
+                f"input {name!r} has no source", where=where, remedy=f'inputs = {{ {toml_key(name)} = "a stream" }}'
+            )
+        if source in streams:
+            sources[name] = source
+        else:
+            producer = workload.producer(source)
+            assert producer is not None  # or the workload would have been refused
+            reads[name] = _output(there[producer], source, where)
+    return sources, reads
+
+
+def _output(model: WiredModel, source: str, where: str) -> tuple[str, str]:
+    """Model and output that ``"model.output"`` names, or ``"model"`` where there is one."""
+    name = model.entry.name
+    output = source.removeprefix(name).removeprefix(".")
+    outputs = [tensor.name for tensor in model.model.outputs]
+    if not output and len(outputs) == 1:
+        return name, outputs[0]
+    if output not in outputs:
+        raise InputError(
+            f"{source!r} names no output of {name!r}; outputs: {', '.join(outputs)}",
+            where=where,
+            remedy=f'write "{name}.{outputs[0]}"',
+        )
+    return name, output
+
+
+def _given(producer: WiredModel, output: str, name: str, where: str) -> TensorInfo:
+    """What a model gives to input ``name``."""
+    tensor = next(one for one in producer.model.outputs if one.name == output)
+    if not tensor.fixed:
+        raise InputError(
+            f"input {name!r} reads {output!r} of {producer.entry.name!r}, which has no fixed shape",
+            where=where,
+            remedy="give that model fixed shapes, or an output of a fixed size",
+        )
+    return tensor
+
+
+def _check_reads(
+    entry: ModelEntry,
+    model: Model,
+    given: Mapping[str, TensorInfo],
+    reads: Mapping[str, tuple[str, str]],
+    where: str,
+) -> None:
+    """What other models give is what the inputs take, frame by frame."""
+    for tensor in model.inputs:
+        if tensor.name not in given:
+            continue
+        taken, one = one_frame(tensor, entry.frames, entry.frames_axis, where), given[tensor.name]
+        if (taken.dtype, taken.shape) != (one.dtype, one.shape):
+            raise InputError(
+                f"input {tensor.name!r} takes {taken.dtype} {list(taken.shape or ())}, "
+                f"{'.'.join(reads[tensor.name])} is {one.dtype} {list(one.shape or ())}",
+                where=where,
+                remedy="read another output, or give the input's size in shapes",
+            )
+
+
+def _images(entry: ModelEntry, declared: Mapping[str, _Sizes], sources: Mapping[str, str], where: str) -> set[str]:
+    """Inputs that ``preprocess`` is about: the only one that reads a stream, else those that look like images."""
+    if entry.preprocess is None or not sources:
+        if entry.preprocess is not None:
+            raise InputError("preprocess, but no input reads a stream", where=where, remedy="leave preprocess out")
+        return set()
+    if len(sources) == 1:
+        return set(sources)
+    found = set()
+    for name in sources:
+        sizes = declared[name] or entry.shapes.get(name)
+        axes = None if sizes is None else image_axes(entry.preprocess.layout, len(sizes), entry.frames_axis)
+        if sizes is None or axes is None:
+            continue
+        channels = (1 if entry.preprocess.channels == "GRAY" else 3) * _times(entry, axes, axes.index("C"))
+        if sizes[axes.index("C")] in (None, channels):
+            found.add(name)
+    if not found:
+        raise InputError(
+            f"preprocess, but none of the inputs {', '.join(sources)} takes images of its layout and channels",
+            where=where,
+            remedy="correct layout and channels, or leave preprocess out",
+        )
+    return found
+
+
+def _image_shape(
+    entry: ModelEntry, declared: _Sizes, frame: tuple[int, ...] | None, where: str
+) -> tuple[int, ...] | None:
+    """Shape of a prepared input: as declared, open sizes from ``preprocess``, else from the raw frames."""
+    assert entry.preprocess is not None
+    sizes: Sequence[int | None] = declared or (None,) * 4
+    axes = image_axes(entry.preprocess.layout, len(sizes), entry.frames_axis)
+    if axes is None:
+        raise InputError(
+            f"takes {len(sizes)} axes, no {entry.preprocess.layout} image",
+            where=where,
+            remedy="leave preprocess out, or do it in a stream of your own",
+        )
+    height, width = entry.preprocess.size or (frame[:2] if frame is not None and len(frame) > 1 else (None, None))
+    one = {"N": 1, "F": 1, "C": 1 if entry.preprocess.channels == "GRAY" else 3, "H": height, "W": width}
+    shape = []
+    for index, (size, axis) in enumerate(zip(sizes, axes, strict=True)):
+        each = one[axis]
+        shape.append(size if size is not None else each and each * _times(entry, axes, index))
+    if any(size is None for size in shape):
+        return None  # given in shapes, or named as dynamic when the model is loaded
+    return tuple(size for size in shape if size is not None)
+
+
+def _times(entry: ModelEntry, axes: Sequence[object], index: int) -> int:
+    """How often a frame's size along an axis counts."""
+    return entry.frames if index == entry.frames_axis % len(axes) else 1
+
+
+def _stacked(entry: ModelEntry, frame: tuple[int, ...], declared: _Sizes) -> tuple[int, ...]:
+    """Shape of all frames that are consumed at once."""
+    if entry.frames == 1:
+        return frame
+    if declared is not None and len(declared) == len(frame) + 1:
+        frame = (1, *frame)
+    if not -len(frame) <= entry.frames_axis < len(frame):
+        return frame  # told when the model is loaded
+    return tuple(size * _times(entry, frame, index) for index, size in enumerate(frame))
+
+
+def _raw_shape(stream: StreamEntry, shape: tuple[int, ...] | None, where: str) -> tuple[int, ...] | None:
+    """Shape of a stream's raw images, where it is known; a synthetic stream's may be given as N x C x H x W."""
+    if shape is None or len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3)):
+        return shape
+    if stream.source == "synthetic" and shape[:-3] in ((), (1,)) and shape[-3:][:1] in ((1,), (3,)) and len(shape) > 2:
+        return (*shape[-2:], shape[-3])
+    raise InputError(
+        f"preprocess takes images, frames of stream {stream.name!r} are {list(shape)}",
+        where=where,
+        remedy="give height x width x 3 (RGB) or height x width (gray), or leave preprocess out",
+    )
+
+
+def _preparation(
+    preprocess: Preprocess, one: TensorInfo, shape: tuple[int, ...] | None, where: str, *, as_example: bool
+) -> Preparation:
+    """What makes a model's input out of raw frames; ``as_example``: the stream makes them up."""
+    found = Preparation(preprocess, one, example=shape, where=where)
+    if not as_example:
+        return found
+    raw = TensorInfo(name=one.name, dtype="uint8", shape=found.example)
+    return Preparation(preprocess, one, raw=raw, example=raw.shape, where=where)
+
+
+def _fits(declared: _Sizes, shape: Sequence[int]) -> bool:
+    """Whether a shape, with or without a leading 1, is what an input declares."""
+    if declared is None:
+        return True
+    return any(
+        len(declared) == len(given)
+        and all(size in (None, number) for size, number in zip(declared, given, strict=True))
+        for given in (tuple(shape), (1, *shape))
+    )

@@ -1,0 +1,203 @@
+"""Labelled data of a workload's models, and how accurate what became of a model is on them."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from framefit.core.fit_results import FinalAccuracy, FitSettings, FittedModel
+from framefit.core.model import Model
+from framefit.core.model.loading import declared_inputs
+from framefit.core.workload import ModelEntry, Preprocess, Workload
+from framefit.devices.ort import predictor
+from framefit.errors import InputError
+from framefit.execution.wiring import wire
+
+if TYPE_CHECKING:
+    from framefit.training.data import Dataset, Examples
+    from framefit.training.evaluate import Accuracy
+
+__all__ = ["Labelled", "opened", "sized"]
+
+
+def opened(entry: ModelEntry, path: str | Path | None = None) -> Model:
+    """A workload's model with its shapes fixed.
+
+    Args:
+        entry: its part of the workload, with an absolute path.
+        path: of what became of it, which holds what never changes already; default: the entry's.
+    """
+    constants = entry.constants if path is None or str(path) == entry.path else {}
+    return Model.load(path or entry.path, shapes=entry.shapes, constants=constants, name=entry.name)
+
+
+def sized(workload: Workload, app: Path) -> Workload:
+    """A workload whose models have their shapes without its streams: what files leave open, these tell.
+
+    Args:
+        workload: with absolute paths.
+        app: its file, for messages and functions.
+
+    Raises:
+        InputError: a model or stream that cannot be used.
+    """
+    left_open = {entry.name: _left_open(entry) for entry in workload.models}
+    if not any(left_open.values()):
+        return workload
+    shapes = {
+        wired.entry.name: {
+            tensor.name: tensor.shape
+            for tensor in wired.model.inputs
+            if tensor.name in left_open[wired.entry.name] and tensor.shape is not None
+        }
+        for wired in wire(workload, app)
+    }
+    models = tuple(msgspec.structs.replace(one, shapes=one.shapes | shapes[one.name]) for one in workload.models)
+    return msgspec.structs.replace(workload, models=models)
+
+
+def _left_open(entry: ModelEntry) -> set[str]:
+    """Inputs without a shape, or with open sizes behind the batch, of which the workload's file says nothing."""
+    return {
+        name
+        for name, sizes in declared_inputs(entry.path).items()
+        if (sizes is None or None in sizes[1:]) and name not in entry.shapes and name not in entry.constants
+    }
+
+
+class Labelled:
+    """What is known about the accuracy of a workload's models.
+
+    Args:
+        settings: which data belong to which model.
+        workload: the user's, with absolute paths.
+
+    Raises:
+        InputError: data of a model that is not there or does not fit them, or data that fit no model or several.
+    """
+
+    def __init__(self, settings: FitSettings, workload: Workload) -> None:
+        self._seed = settings.seed
+        self._entries = {entry.name: entry for entry in workload.models}
+        self._sources = {name: source for name, source in settings.data.items() if name}
+        self._data: dict[str, Dataset] = {}
+        self._references: dict[str, tuple[float, float]] = {}
+        self.trains = importlib.util.find_spec("torch") is not None
+        for name in self._sources:
+            if name not in self._entries:
+                near = difflib.get_close_matches(name, self._entries, n=1)
+                raise InputError(
+                    f"no model {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                    where="--data",
+                    remedy=f"choose from {', '.join(self._entries)}",
+                )
+        if self.trains:
+            self._check(settings.data)
+
+    def lacks(self, name: str) -> str | None:
+        """What is missing to change a model and judge it, with the remedy; ``None``: nothing."""
+        if not self.trains:
+            return "needs pip install 'framefit[train]'"
+        return None if name in self._sources else f"needs labelled data: --data {name}=DATA"
+
+    def data(self, name: str) -> Dataset:
+        """A model's data, split with the seed."""
+        return self._data[name]
+
+    def original(self, name: str) -> Model:
+        """The user's own."""
+        return opened(self._entries[name])
+
+    def top1(self, name: str, model: Model) -> float:
+        """What became of a model, on the validation data of the original."""
+        return self._judged(model, self._data[name].validation).top1
+
+    def reference(self, name: str, *, trained: bool) -> float:
+        """What a model's accuracy on validation data is to be compared with.
+
+        A network that was trained on the validation data too is more accurate there than on new data, and loses that
+        when it is trained again without them. So of what was trained again no more is asked than the original
+        reaches on the test data. Those are touched by the user's own model here, not by anything that is chosen.
+
+        Args:
+            name: of the model.
+            trained: whether what is compared was trained again.
+        """
+        if name not in self._references:
+            model, data = opened(self._entries[name]), self._data[name]
+            self._references[name] = self._judged(model, data.validation).top1, self._judged(model, data.test).top1
+        seen, new = self._references[name]
+        return min(seen, new) if trained else seen
+
+    def final(self, fitted: FittedModel, path: Path) -> FinalAccuracy:
+        """What became of a model, on its test data."""
+        entry, test = self._entries[fitted.name], self._data[fitted.name].test
+        before, after = self._judged(opened(entry), test), self._judged(opened(entry, path), test)
+        return FinalAccuracy(top1=(before.top1, after.top1), interval=after.top1_interval, images=after.images)
+
+    @staticmethod
+    def _judged(model: Model, examples: Examples) -> Accuracy:
+        from framefit.training.evaluate import evaluate
+
+        return evaluate(predictor(model), examples)
+
+    def _check(self, given: Mapping[str, str]) -> None:
+        """Read the data, and find the model of those that no model is named for."""
+        if "" in given:
+            found = {name: self._fitting(name, given[""]) for name in self._entries if name not in self._sources}
+            fitting = [name for name, data in found.items() if data is not None]
+            if len(fitting) != 1:
+                which = f"fit {' and '.join(map(repr, fitting))}" if fitting else "fit no model of the workload"
+                raise InputError(
+                    f"the data {which}", where=given[""], remedy="say whose they are: --data MODEL=DATA, for each model"
+                )
+            self._sources[fitting[0]] = given[""]
+        from framefit.training.data import check_fits
+
+        for name, source in self._sources.items():
+            self._data[name] = self._read(name, source)
+            check_fits(self._data[name], opened(self._entries[name]))
+
+    def _fitting(self, name: str, source: str) -> Dataset | None:
+        """The data as a model reads them; ``None``: they do not fit it."""
+        from framefit.training.data import check_fits
+
+        model = opened(self._entries[name])
+        found = self._read(name, source)
+        try:
+            check_fits(found, model)
+        except InputError:
+            return None
+        return found
+
+    def _read(self, name: str, source: str) -> Dataset:
+        from framefit.training.classifiers import open_data
+
+        entry = self._entries[name]
+        shape = opened(entry).inputs[0].shape or ()
+        preprocess = entry.preprocess if Path(source).is_dir() else None
+        mean, std = (None, None) if preprocess is None else _normalising(preprocess, source)
+        return open_data(source, tuple(shape[1:]), seed=self._seed, mean=mean, std=std)
+
+
+def _normalising(preprocess: Preprocess, source: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """What the workload does to images, as means and deviations of values between 0 and 1.
+
+    Raises:
+        InputError: a folder's images cannot be had like that.
+    """
+    if preprocess.channels == "BGR" or preprocess.scale < 0:
+        raise InputError(
+            "a folder's images are RGB, and divided by a positive deviation",
+            where=source,
+            remedy="give the data as the network takes them, in an .npz",
+        )
+    count = 1 if preprocess.channels == "GRAY" else 3
+    means = preprocess.mean or (0.0,)
+    means = means * count if len(means) == 1 else means
+    return tuple(mean / 255 for mean in means), (1 / (255 * preprocess.scale),) * count

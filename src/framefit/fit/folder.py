@@ -1,0 +1,186 @@
+"""The folder of a fit: a workload that runs from there, and the record of how it came about."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from framefit.core.files import check_folder, read_record, to_toml, write_record, write_whole
+from framefit.core.fit_results import FitResult, FittedModel
+from framefit.core.target import BUILTIN_TARGETS, target_file
+from framefit.core.workload import Workload, load_workload, names_function
+from framefit.errors import InputError
+
+__all__ = ["FitFolder", "located", "slug"]
+
+
+_MARK, _WHAT = "fit.json", "a folder of framefit fit"
+_APP = "app.toml"
+
+
+class FitFolder:
+    """Where everything new goes: ``app.toml``, ``models/``, ``steps/``, ``measured.table.json`` and ``fit.json``.
+
+    Args:
+        path: of the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+
+    @property
+    def steps(self) -> Path:
+        """A folder for each step."""
+        return self.path / "steps"
+
+    @property
+    def table(self) -> Path:
+        """What layers took in the verifications."""
+        return self.path / "measured.table.json"
+
+    def check(self, *, force: bool) -> None:
+        """Refuse to overwrite what is there, without ``force`` or of another kind.
+
+        Raises:
+            InputError: it may not be replaced.
+        """
+        check_folder(self.path, _MARK, _WHAT, force=force)
+
+    def begin(self) -> None:
+        """Make it anew.
+
+        Raises:
+            InputError: it cannot be made.
+        """
+        shutil.rmtree(self.path, ignore_errors=True)
+        try:
+            self.path.mkdir(parents=True)
+        except OSError as error:
+            raise InputError(f"cannot be made: {error.strerror}", where=self.path, remedy="choose another") from error
+
+    def step(self, number: int, key: str) -> Path:
+        """The folder of a step; of one that was interrupted it is there already.
+
+        Raises:
+            InputError: it cannot be made.
+        """
+        folder = self.steps / f"{number:02d}-{slug(key)}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot be made: {error.strerror}", where=folder, remedy="check the folder") from error
+        return folder
+
+    def earlier(self) -> tuple[FitResult, Workload]:
+        """Of a fit that is to go on: its record with absolute paths, and the workload as it left that.
+
+        Raises:
+            InputError: it is no such folder.
+        """
+        if not (self.path / _MARK).is_file():
+            raise InputError(f"is not {_WHAT}", where=self.path, remedy="give the folder that framefit fit wrote")
+        result = read_record(self.path / _MARK, FitResult)
+        models = tuple(self._moved(model, lambda path: str(self.path / path)) for model in result.models)
+        return msgspec.structs.replace(result, models=models), load_workload(self.path / _APP)
+
+    def adopt(self, fitted: FittedModel) -> FittedModel:
+        """A new version of a model, put where the workload finds it."""
+        kept = self.path / "models" / f"{quote(fitted.name, safe=' ')}.onnx"  # a name may hold what no file's may
+        kept.parent.mkdir(exist_ok=True)
+        with write_whole(kept, force=True) as file:
+            file.write(Path(fitted.path).read_bytes())
+        return msgspec.structs.replace(fitted, path=str(kept))
+
+    def write(self, result: FitResult, workload: Workload, app: Path) -> FitResult:
+        """The workload as it stands, and the record; both whole.
+
+        Args:
+            result: with absolute paths.
+            workload: likewise.
+            app: the user's file: functions beside it are copied.
+
+        Returns:
+            The record as it was written.
+        """
+        for module in _modules(workload, app.resolve().parent):
+            if module.is_dir():
+                shutil.copytree(module, self.path / module.name, dirs_exist_ok=True)
+            else:
+                shutil.copyfile(module, self.path / module.name)
+        with write_whole(self.path / _APP, force=True) as file:
+            file.write(to_toml(self._relative(workload)).encode())
+        models = tuple(self._moved(model, self.name_of) for model in result.models)
+        written = msgspec.structs.replace(result, models=models)
+        write_record(self.path / _MARK, written, force=True)
+        return written
+
+    def name_of(self, path: str | Path) -> str:
+        """A path as files of the folder name it: relative where it lies in it."""
+        path = Path(path)
+        return path.relative_to(self.path).as_posix() if path.is_relative_to(self.path) else str(path)
+
+    @staticmethod
+    def _moved(model: FittedModel, to: Callable[[str], str]) -> FittedModel:
+        return msgspec.structs.replace(
+            model, original=to(model.original), float_path=to(model.float_path), path=to(model.path)
+        )
+
+    def _relative(self, workload: Workload) -> Workload:
+        """With paths relative to the folder: it may move together with what it names."""
+
+        def near(path: str) -> str:
+            return Path(os.path.relpath(path, self.path)).as_posix()
+
+        models = tuple(msgspec.structs.replace(m, path=near(m.path)) for m in workload.models)
+        streams = tuple(
+            s
+            if s.source == "synthetic" or names_function(s.source)
+            else msgspec.structs.replace(s, source=near(s.source))
+            for s in workload.streams
+        )
+        outputs = tuple(
+            o if names_function(o.sink) else msgspec.structs.replace(o, sink=near(o.sink)) for o in workload.outputs
+        )
+        return msgspec.structs.replace(
+            workload,
+            target=workload.target if workload.target in BUILTIN_TARGETS else near(workload.target),
+            table=None if workload.table is None else near(workload.table),
+            models=models,
+            streams=streams,
+            outputs=outputs,
+        )
+
+
+def slug(text: str) -> str:
+    """Text as the name of a folder."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:60]
+
+
+def located(workload: Workload, folder: Path) -> Workload:
+    """A workload whose target is a built-in name or an absolute path.
+
+    Args:
+        workload: with absolute paths but for the target.
+        folder: what that is relative to.
+
+    Raises:
+        InputError: no such target.
+    """
+    if workload.target in BUILTIN_TARGETS:
+        return workload
+    return msgspec.structs.replace(workload, target=str(target_file(workload.target, folder).resolve()))
+
+
+def _modules(workload: Workload, folder: Path) -> list[Path]:
+    """Files and packages beside the app that its functions are in."""
+    specs = [stream.source for stream in workload.streams] + [output.sink for output in workload.outputs]
+    specs += [model.postprocess for model in workload.models if model.postprocess is not None]
+    roots = dict.fromkeys(spec.partition(":")[0].partition(".")[0] for spec in specs if names_function(spec))
+    places = [place for root in roots for place in (folder / f"{root}.py", folder / root)]
+    return [place for place in places if place.is_file() or (place / "__init__.py").is_file()]

@@ -1,0 +1,501 @@
+"""The loop: plan, take the cheapest step that may help, plan again, until it fits and a run shows it.
+
+``framefit fit``: make a workload fit, by the cheapest steps that do, and prove it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from framefit.core.files import from_data
+from framefit.core.fit_results import (
+    FitResult,
+    FitSettings,
+    FitStep,
+    FittedModel,
+    ProposedStep,
+    Standing,
+    StepCost,
+    StepOutcome,
+)
+from framefit.core.target import BUILTIN_TARGETS, target_file
+from framefit.core.workload import Workload, load_workload
+from framefit.errors import FramefitError, InputError
+from framefit.fit.accuracy import Labelled, sized
+from framefit.fit.folder import FitFolder, located
+from framefit.fit.proof import proven
+from framefit.fit.situation import COSTS, Change, Measure, Offer, Situation, is_better, ranked
+from framefit.fit.steps.arranging import Cuts, Rate, Units
+from framefit.fit.steps.int8 import Int8
+from framefit.fit.steps.sparsify import Sparsify
+from framefit.fit.steps.treeify import Treeify
+from framefit.fit.versions import Bench, entry_of, with_entry
+from framefit.planning.plan import Notify, Plan, silent
+
+__all__ = ["Course", "Fitted", "fit"]
+
+
+_MOST_MARGIN = 2.0  # beyond it the machine is not what was planned for
+_ROUNDING = 1e-9
+
+
+class Course:
+    """One fit, from how the user's workload stands to the record.
+
+    Args:
+        settings: what was asked for.
+        original: the user's workload, located.
+        labelled: data of its models.
+        folder: where everything new goes; ``None``: nothing is written, and no step taken.
+        notify: receives what is being done.
+        begun: the record of a fit that is gone on with, and the workload as it left that.
+    """
+
+    def __init__(
+        self,
+        settings: FitSettings,
+        original: Workload,
+        labelled: Labelled,
+        folder: FitFolder | None,
+        notify: Notify,
+        begun: tuple[FitResult, Workload] | None = None,
+    ) -> None:
+        self.settings, self.labelled, self.folder, self.notify = settings, labelled, folder, notify
+        self._app, self._original, self._started = Path(settings.app), original, time.monotonic()
+        self._bench = Bench(self._app, settings, labelled, self._seconds_left, notify)
+        self._steps: list[FitStep] = []
+        self._tried: set[str] = set()
+        self._nothing_free: Situation | None = None
+        self._verified: Literal["simulated", "run"] | None = None
+        self._before: Standing | None = None
+        self._notes: list[str] = []
+        self._spent, margin, workload = 0.0, 1.0, original
+        if begun is not None:
+            earlier, workload = begun
+            self._steps, self._before, margin = list(earlier.steps), earlier.before, earlier.margin_ratio
+            self._spent = earlier.seconds
+            self._bench.books = {model.name: model for model in earlier.models}
+            alike = msgspec.structs.replace(earlier.settings, max_seconds=settings.max_seconds) == settings
+            for step in earlier.steps:
+                if alike or step.outcome in ("kept", "no gain"):  # what failed may do with other settings
+                    self._remember(step)
+        self._situation = Situation.of(self._app, workload, margin, notify)
+        self._before = self._before or self._situation.standing
+        steps = Path() if folder is None else folder.steps
+        measures: dict[StepCost, dict[str, Measure]] = {
+            "none": {"cuts": Cuts(notify), "units": Units(self._app, notify)},
+            "accuracy": {
+                "int8": Int8(self._bench),
+                "sparsify": Sparsify(self._bench, steps),
+                "trees": Treeify(self._bench),
+            },
+            "rate": {"rate": Rate(notify)},
+        }
+        self._measures = {
+            cost: [measure for name, measure in named.items() if name not in settings.without]
+            for cost, named in measures.items()
+        }
+
+    def run(self, *, apply: bool) -> tuple[FitResult, Plan]:
+        """The fit; what was done so far, where the user interrupts it."""
+        interrupted = fits = False
+        offers: Sequence[Offer] = ()
+        try:
+            if apply:
+                self._written(self._so_far())  # a folder that can be gone on with, whatever ends the first step
+                self._fit()
+            fits = self._situation.standing.fits and (not apply or (self._verified is not None and self._accurate()))
+            if not self._situation.standing.fits:
+                offers = self._offers(*COSTS)
+        except KeyboardInterrupt:
+            interrupted = True
+        result = self._record(fits=fits, applied=apply, offers=offers, interrupted=interrupted)
+        return self._written(result), self._situation.planned
+
+    def _fit(self) -> None:
+        while self._verified is None:
+            if self._situation.standing.fits:
+                self._restore()
+                if not self._prove():
+                    return
+                continue
+            if self._seconds_left() <= 0:
+                self._notes.append(f"no step began after {self.settings.max_seconds:g} s; --resume goes on")
+                return
+            lacking: list[Offer] = []
+            taken = self._next(lacking)
+            if taken is None:
+                return
+            self._take(taken)
+            self._note(lacking)
+
+    def _next(self, lacking: list[Offer]) -> Offer | None:
+        """The cheapest step that may be taken; steps that cost more are not even looked for.
+
+        Args:
+            lacking: gets the steps that would be as cheap or cheaper, and need something.
+        """
+        for cost in COSTS:
+            if cost == "none" and self._nothing_free is self._situation:
+                continue  # asked before, and nothing has changed since
+            offers = self._offers(cost)
+            if cost == "none" and not offers:
+                self._nothing_free = self._situation
+            lacking += [offer for offer in offers if offer.step.needs is not None]
+            if offers and offers[0].step.needs is None:  # those that need something come last
+                return offers[0]
+        return None
+
+    def _note(self, lacking: Sequence[Offer]) -> None:
+        """Where frames were given up: what might have been done instead."""
+        last = self._steps[-1]
+        told = [f"{offer.step.what} {offer.step.needs}" for offer in lacking]
+        if last.measure == "rate" and last.outcome == "kept" and told:
+            self._notes.append(f"before fewer frames would come: {'; '.join(told)}")
+
+    def _offers(self, *costs: StepCost) -> list[Offer]:
+        """What may be done next at these costs and was not, the cheapest first."""
+        measures = [measure for cost in costs for measure in self._measures[cost]]
+        found = [offer for measure in measures for offer in measure.propose(self._situation)]
+        return [offer for offer in ranked(found) if offer.step.key not in self._tried]
+
+    def _take(self, offer: Offer) -> None:
+        """Make a change, plan again, and keep it where that is better and accurate enough."""
+        step, before, started = offer.step, self._situation, time.monotonic()
+        assert self.folder is not None
+        folder = self.folder.step(len(self._steps) + 1, step.key)
+        self.notify(step.what)
+        after: Situation | None = None
+        change: Change | None = None
+        outcome: StepOutcome = "failed"
+        try:
+            change = offer.take(folder)
+            outcome, detail = self._inaccurate(change)
+            if outcome == "kept":
+                after = Situation.of(self._app, change.workload, before.margin_ratio, self.notify)
+                if not is_better(before.standing, after.standing):
+                    outcome, detail = "no gain", "planned again, it is no better"
+        except FramefitError as error:
+            outcome, detail = "failed", error.what + (f" ({error.remedy})" if error.remedy else "")
+        except Exception as error:  # noqa: BLE001 - whatever a tool on the way raises ends the step, not the fit
+            outcome, detail = "failed", f"{type(error).__name__}: {error}"
+        if change is not None and change.detail:
+            detail = f"{detail}; {change.detail}".lstrip("; ")
+        if outcome == "kept" and after is not None and change is not None:
+            self._keep(after, change.fitted)
+        shown = None if after is None else after.standing
+        self._add(step, folder, before.standing, shown, change, outcome, detail, time.monotonic() - started)
+
+    def _inaccurate(self, change: Change) -> tuple[StepOutcome, str]:
+        """Whether a change costs more accuracy than is allowed."""
+        fitted = change.fitted
+        if fitted is None or fitted.drop <= self.settings.max_drop + _ROUNDING:
+            return "kept", ""
+        return "too inaccurate", f"{100 * fitted.drop:.2f} points lost on validation data"
+
+    def _keep(self, after: Situation, fitted: FittedModel | None) -> None:
+        """Go on from there; a new version of a model moves to where the workload finds it."""
+        if fitted is not None and self.folder is not None:
+            fitted = self.folder.adopt(fitted)
+            self._bench.books[fitted.name] = fitted
+            entry = msgspec.structs.replace(entry_of(after.workload, fitted.name), path=fitted.path)
+            planned = dataclasses.replace(after.planned, workload=with_entry(after.workload, entry))
+            after = dataclasses.replace(after, planned=planned)
+        self._situation = after
+
+    def _restore(self) -> None:
+        """Models that were changed, and need not have been: what came later is enough without."""
+        for name in list(self._bench.books):
+            before, started = self._situation, time.monotonic()
+            own = entry_of(self._original, name)
+            entry = msgspec.structs.replace(entry_of(before.workload, name), path=own.path, constants=own.constants)
+            workload = with_entry(before.workload, entry)
+            if not before.what_if(workload=workload, notify=self.notify).fits:
+                continue
+            self._situation = Situation.of(self._app, workload, before.margin_ratio, self.notify)
+            del self._bench.books[name]
+            self._append(
+                FitStep(
+                    number=len(self._steps) + 1,
+                    key=f"restore: {name} {len(self._steps) + 1}",
+                    measure="restore",
+                    model=name,
+                    what=f"give {name!r} its own weights back",
+                    load_ratio=(before.standing.load_ratio, self._situation.standing.load_ratio),
+                    share_ratio=(before.standing.least_share_ratio, self._situation.standing.least_share_ratio),
+                    outcome="kept",
+                    detail="it fits without",
+                    seconds=time.monotonic() - started,
+                )
+            )
+
+    def _prove(self) -> bool:
+        """Simulate or run the plan; where it does not hold, plan with a greater margin.
+
+        Returns:
+            Whether to go on.
+        """
+        assert self.folder is not None
+        situation, started = self._situation, time.monotonic()
+        number = sum(step.measure == "verify" for step in self._steps) + 1
+        folder = self.folder.step(len(self._steps) + 1, "verify")
+        planned = situation.standing.least_share_ratio
+        share: float | None = None
+        outcome: StepOutcome = "failed"
+        going_on = False
+        try:
+            proof = proven(situation, self.settings, folder / "run", self.folder.table, self.notify)
+            share, detail, outcome = proof.share_ratio, proof.detail, "verified" if proof.holds else "missed"
+            self._verified = proof.how if proof.holds else None
+            margin = situation.margin_ratio * proof.more_ratio
+            going_on = proof.holds or (margin <= _MOST_MARGIN and self._seconds_left() > 0)
+            if going_on and not proof.holds:
+                detail += f"; planned again with launches that take {margin:.2f} times as long"
+                self._situation = Situation.of(self._app, situation.workload, margin, self.notify)
+        except FramefitError as error:
+            detail = error.what
+        load = situation.standing.load_ratio
+        self._append(
+            FitStep(
+                number=len(self._steps) + 1,
+                key=f"verify {number}",
+                measure="verify",
+                what="simulate the plan" if situation.described else "run the plan",
+                folder=self.folder.name_of(folder),
+                load_ratio=(load, load),
+                share_ratio=(planned, share),
+                outcome=outcome,
+                detail=detail,
+                seconds=time.monotonic() - started,
+            )
+        )
+        return going_on
+
+    def _add(
+        self,
+        step: ProposedStep,
+        folder: Path,
+        before: Standing,
+        after: Standing | None,
+        change: Change | None,
+        outcome: StepOutcome,
+        detail: str,
+        seconds: float,
+    ) -> None:
+        assert self.folder is not None
+        files = any(folder.iterdir())
+        if not files:
+            folder.rmdir()
+        self._append(
+            FitStep(
+                number=len(self._steps) + 1,
+                key=step.key,
+                measure=step.measure,
+                model=step.model,
+                what=step.what,
+                folder=self.folder.name_of(folder) if files else None,
+                predicted_load_ratio=step.predicted_load_ratio,
+                cycles_ratio=step.cycles_ratio,
+                load_ratio=(before.load_ratio, None if after is None else after.load_ratio),
+                share_ratio=(before.least_share_ratio, None if after is None else after.least_share_ratio),
+                top1=None if change is None else change.top1,
+                outcome=outcome,
+                detail=detail,
+                seconds=seconds,
+            )
+        )
+
+    def _append(self, step: FitStep) -> None:
+        """Take down a step; what is not written yet is all that an interruption costs."""
+        self._steps.append(step)
+        self._remember(step)
+        self._written(self._so_far())
+
+    def _remember(self, step: FitStep) -> None:
+        """No step is taken twice, and what was too sparse is not tried sparser."""
+        self._tried.add(step.key)
+        if step.cycles_ratio is not None and step.outcome == "too inaccurate" and step.model is not None:
+            self._bench.rejected.setdefault(step.model, []).append(step.cycles_ratio)
+
+    def _accurate(self) -> bool:
+        """The models that were changed, on test data: whether each is within what may be lost."""
+        within = True
+        for name, fitted in self._bench.books.items():
+            self.notify(f"final accuracy of {name}")
+            test = self.labelled.final(fitted, Path(fitted.path))
+            self._bench.books[name] = msgspec.structs.replace(fitted, test=test)
+            if test.drop > self.settings.max_drop + _ROUNDING:
+                within = False
+                low, high = test.interval
+                self._notes.append(
+                    f"{name!r} lost {100 * test.drop:.2f} points on its {test.images:,} test images, "
+                    f"{100 * self.settings.max_drop:g} are allowed (90 %: {100 * low:.1f} to {100 * high:.1f} % right)"
+                )
+        return within
+
+    def _so_far(self) -> FitResult:
+        """What stays where the fit ends at once."""
+        return self._record(fits=False, applied=True, offers=(), interrupted=True)
+
+    def _record(self, *, fits: bool, applied: bool, offers: Sequence[Offer], interrupted: bool) -> FitResult:
+        assert self._before is not None
+        table = self.folder is not None and self.folder.table.is_file()
+        return FitResult(
+            settings=self.settings,
+            target=self._situation.planned.device.target.name,
+            fits=fits,
+            applied=applied,
+            before=self._before,
+            after=self._situation.standing,
+            verified=self._verified,
+            margin_ratio=self._situation.margin_ratio,
+            steps=tuple(self._steps),
+            proposals=tuple(offer.step for offer in offers),
+            models=tuple(self._bench.books.values()),
+            table=self.folder.table.name if table and self.folder is not None else None,
+            interrupted=interrupted,
+            notes=(*self._notes, *self._situation.planned.timetable.reasons),
+            seconds=self._spent + time.monotonic() - self._started,
+        )
+
+    def _written(self, result: FitResult) -> FitResult:
+        if self.folder is None:
+            return result
+        return self.folder.write(result, self._situation.workload, self._app)
+
+    def _seconds_left(self) -> float:
+        return self.settings.max_seconds - (time.monotonic() - self._started)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit left behind.
+
+    Attributes:
+        result: the record.
+        plan: of the workload as it stands now.
+        folder: with ``app.toml`` and ``fit.json``; ``None``: nothing was written.
+    """
+
+    result: FitResult
+    plan: Plan
+    folder: Path | None
+
+
+def fit(
+    app: str | Path | None = None,
+    *,
+    data: str | Path | Mapping[str, str | Path] | None = None,
+    apply: bool = False,
+    target: str | None = None,
+    max_drop: float | None = None,
+    without: Collection[str] = (),
+    max_miss_ratio: float | None = None,
+    max_seconds: float | None = None,
+    verify_seconds: float | None = None,
+    finetune_epochs: float | None = None,
+    seed: int | None = None,
+    resume: str | Path | None = None,
+    output: str | Path | None = None,
+    force: bool = False,
+    notify: Notify = silent,
+) -> Fitted:
+    """Plan a workload; where it does not fit, propose what would help, or do it until it fits and a run shows it.
+
+    A workload fits where its plan is feasible and no model gets fewer launches than its frames ask for
+    (docs/fit.md). The user's files stay as they are.
+
+    What is not given is as :class:`~framefit.core.fit_results.FitSettings` says, or as in the fit that is resumed.
+
+    Args:
+        app: an ``app.toml``.
+        data: labelled data of the models: an image folder or an ``.npz``, or model -> such; alone it is the data of the
+            one model that it fits. Without data no model is changed.
+        apply: take the steps; else they are proposed.
+        target: instead of the workload's: a built-in name, or the path of a ``target.toml``.
+        max_drop: of each model's top-1 that is allowed, 0 to 1.
+        without: measures that are not to be taken: "cuts", "units", "int8", "sparsify", "trees", "rate".
+        max_miss_ratio: of the frames of each model that a verification may show late or dropped, 0 to 1.
+        max_seconds: after which no further step begins.
+        verify_seconds: length of each verification, of the device's time.
+        finetune_epochs: of a model that lost weights or layers.
+        seed: of everything that is drawn.
+        resume: a folder of an earlier fit to go on with; its steps are applied.
+        output: the folder; default: the app's name and "-fit". Without ``apply`` and ``output`` nothing is written.
+        force: overwrite it.
+        notify: receives what is being done.
+
+    Returns:
+        The record, the plan and the folder; where the user interrupted it, what was done so far.
+
+    Raises:
+        InputError: app, data, folder or settings that cannot be used; see :func:`framefit.plan`.
+        DeviceError: a model does not run.
+
+    Example:
+        >>> framefit.fit("app.toml", data={"tags": "tags.npz"}, apply=True).result.fits  # doctest: +SKIP
+        True
+    """
+    given = {
+        "app": None if app is None else str(Path(app).resolve()),
+        "target": target if target is None or target in BUILTIN_TARGETS else str(target_file(target).resolve()),
+        "data": _named(data),
+        "max_drop": max_drop,
+        "without": tuple(without) or None,
+        "max_miss_ratio": max_miss_ratio,
+        "max_seconds": max_seconds,
+        "verify_seconds": verify_seconds,
+        "finetune_epochs": finetune_epochs,
+        "seed": seed,
+    }
+    asked = {name: value for name, value in given.items() if value is not None}
+    if resume is not None:
+        return _gone_on(FitFolder(Path(resume)), asked, notify)
+    if app is None:
+        raise InputError("APP.toml missing", remedy="give it, or --resume DIR")
+    settings = from_data(msgspec.to_builtins(asked), FitSettings, "options")
+    folder = FitFolder(Path(output or f"{Path(app).stem}-fit")) if apply or output is not None else None
+    if folder is not None:
+        folder.check(force=force)
+    original = _original(settings)
+    course = Course(settings, original, Labelled(settings, original), folder, notify)
+    if folder is not None:  # last: whatever is refused before leaves what is there
+        folder.begin()
+    result, planned = course.run(apply=apply)
+    return Fitted(result, planned, None if folder is None else folder.path)
+
+
+def _gone_on(folder: FitFolder, asked: Mapping[str, object], notify: Notify) -> Fitted:
+    """A fit that ended, or was interrupted, with other settings where they are given."""
+    if {"app", "target"} & asked.keys():
+        raise InputError("a fit that goes on keeps its workload", remedy="give --resume DIR without APP.toml, --target")
+    earlier, workload = folder.earlier()
+    settings = from_data(msgspec.to_builtins(earlier.settings) | msgspec.to_builtins(asked), FitSettings, "options")
+    original = _original(settings)
+    begun = earlier, located(workload, folder.path)
+    course = Course(settings, original, Labelled(settings, original), folder, notify, begun)
+    result, planned = course.run(apply=True)
+    return Fitted(result, planned, folder.path)
+
+
+def _original(settings: FitSettings) -> Workload:
+    """The user's workload, on the target that is asked for, with all shapes."""
+    workload = load_workload(settings.app)
+    if settings.target is not None:
+        workload = msgspec.structs.replace(workload, target=settings.target)
+    return sized(located(workload, Path(settings.app).parent), Path(settings.app))
+
+
+def _named(data: str | Path | Mapping[str, str | Path] | None) -> dict[str, str] | None:
+    """Model -> absolute path of its data; "" for data of whichever model they fit."""
+    if data is None:
+        return None
+    named = data if isinstance(data, Mapping) else {"": data}
+    return {name: str(Path(path).resolve()) for name, path in named.items()}

@@ -1,0 +1,269 @@
+"""How a workload stands: its plan, what each model asks for and gets, and what would be if models were cheaper.
+
+What a measure is: something that offers steps, each with what it costs and is predicted to gain.
+
+What a described device says of a launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from framefit.core.fit_results import FittedModel, MeasureName, ProposedStep, ServedModel, Standing, StepCost
+from framefit.core.model import Model, epilogue_groups
+from framefit.core.timetable import Timetable
+from framefit.core.workload import Workload
+from framefit.devices.npu import NpuDevice
+from framefit.execution.opening import usable_units
+from framefit.planning.beat import Beat
+from framefit.planning.plan import Notify, Plan
+from framefit.planning.task import demands_of
+from framefit.workflows.plan import again, plan
+
+__all__ = [
+    "COSTS",
+    "MEASURES",
+    "SERVED",
+    "Change",
+    "Measure",
+    "Offer",
+    "Situation",
+    "fixed_ns",
+    "is_better",
+    "layers_ratio",
+    "ranked",
+    "standing_of",
+]
+
+
+SERVED = 0.98
+"""Part of the launches that frames ask for which counts as all: a timetable of at most 64 windows begins with idle
+units and ends with frames in flight, which costs up to 1/64 of what a run, that goes on, serves."""
+_GAIN = 0.01  # of the load, or of what the least-served model gets: less is no gain
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A workload, its plan and where that leaves it.
+
+    Attributes:
+        planned: at present; its workload has absolute paths.
+        margin_ratio: times what they take that launches are planned to take.
+        standing: of the plan.
+        notes: of planning.
+    """
+
+    planned: Plan
+    margin_ratio: float
+    standing: Standing
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, app: Path, workload: Workload, margin_ratio: float, notify: Notify) -> Situation:
+        """Plan a workload.
+
+        Args:
+            app: its file, for functions and messages.
+            workload: with absolute paths.
+            margin_ratio: times what they take that launches are planned to take.
+            notify: receives what is being done.
+
+        Raises:
+            InputError: see :func:`framefit.plan`.
+            DeviceError: likewise.
+        """
+        planned = plan(
+            app, workload=workload, priority_ratio=margin_ratio, background_ratio=margin_ratio, notify=notify
+        )
+        return cls(planned, margin_ratio, standing_of(planned))
+
+    @property
+    def workload(self) -> Workload:
+        """That it is about."""
+        return self.planned.workload
+
+    @property
+    def described(self) -> bool:
+        """Whether the target is a described device; else it is this machine."""
+        return isinstance(self.planned.device, NpuDevice)
+
+    def share_of_load(self, model: str) -> float:
+        """Part of all units' time that a model asks for."""
+        served = next(one for one in self.standing.models if one.name == model)
+        total = sum(one.duration_ns * one.asked_hz for one in self.standing.models)
+        return self.standing.load_ratio * served.duration_ns * served.asked_hz / total if total else 0.0
+
+    def if_model_took(self, model: str, ratio: float) -> float:
+        """The load if launches of a model took so many times as long."""
+        return self.standing.load_ratio - (1 - ratio) * self.share_of_load(model)
+
+    def what_if(
+        self, ratios: Mapping[str, float] | None = None, workload: Workload | None = None, *, notify: Notify
+    ) -> Standing:
+        """Where other durations, or another workload of the same models on the same device, would leave it.
+
+        Args:
+            ratios: model -> times what it takes now.
+            workload: with absolute paths; default: the present one.
+            notify: receives what is being done.
+        """
+        found = again(
+            self.planned,
+            workload=workload or self.workload,
+            priority_ratio=self.margin_ratio,
+            background_ratio=self.margin_ratio,
+            ratios=ratios,
+            explained=False,
+            notify=notify,
+        )
+        return standing_of(found)
+
+
+def is_better(before: Standing, after: Standing) -> bool:
+    """Whether a step brings anything.
+
+    Args:
+        before: how the workload stands.
+        after: how it would, or does then.
+    """
+    if after.fits or after.feasible != before.feasible:
+        return after.feasible
+    served = after.least_share_ratio - before.least_share_ratio
+    return served >= _GAIN or (served > -_GAIN and after.load_ratio <= (1 - _GAIN) * before.load_ratio)
+
+
+def standing_of(planned: Plan) -> Standing:
+    """What a plan's models ask for and get, and whether that is all of it.
+
+    A model asks for a launch for each frame of its stream, less those that ``every`` leaves out and as many at once
+    as ``frames`` says. Priority models have all of theirs where the plan is feasible.
+
+    Args:
+        planned: feasible or not.
+    """
+    timetable, workload = planned.timetable, planned.workload
+    demands = demands_of(planned.tasks, workload, planned.app)
+    beat = Beat(timetable.window_ns, 0, demands=demands, lengths_ns=timetable.lengths_ns)
+    models = tuple(
+        ServedModel(
+            name=model.name,
+            role=model.role,
+            duration_ns=model.duration_ns,
+            asked_hz=(asked := beat.arriving(model, timetable.models) * workload.beat_hz),
+            planned_hz=_planned_hz(timetable, model.name, workload.beat_hz, asked),
+        )
+        for model in timetable.models
+    )
+    units = usable_units(workload, planned.device, planned.app)
+    load = sum(model.duration_ns * model.asked_hz for model in models) / (1e9 * len(units))
+    short = [model for model in models if model.share_ratio < SERVED]
+    binding = timetable.binding_constraint
+    if timetable.feasible and short:
+        binding = "; ".join(
+            f"{model.name!r} gets {model.planned_hz:.4g} of {model.asked_hz:.4g} frames a second" for model in short
+        )
+    return Standing(
+        fits=timetable.feasible and not short,
+        feasible=timetable.feasible,
+        load_ratio=load,
+        worst_slack_ns=timetable.worst_slack_ns,
+        models=models,
+        binding=binding,
+    )
+
+
+def _planned_hz(timetable: Timetable, model: str, windows_hz: float, asked_hz: float) -> float:
+    if not timetable.feasible:
+        return 0.0
+    if timetable.model(model).role == "priority":
+        return asked_hz
+    return timetable.launches_of(model) / timetable.hyperperiod_windows * windows_hz
+
+
+def fixed_ns(device: NpuDevice, model: Model) -> int:
+    """What a launch costs beside its layers, however cheap these get: the host's part and the transfers."""
+    return sum(device.link_ns(model))
+
+
+def layers_ratio(device: NpuDevice, model: Model, unit: str, ratio: float) -> float:
+    """What part of their time its layers may take, so that a launch takes so many times as long as it does.
+
+    Args:
+        device: described.
+        model: that is launched, on
+        unit: of the device.
+        ratio: of the launch's time, 0 to 1.
+
+    Returns:
+        0 or less: the layers cannot make up for it.
+    """
+    fixed = fixed_ns(device, model)
+    layers = sum(device.layers_ns(model.grouped(epilogue_groups(model)), unit))
+    return (ratio * (fixed + layers) - fixed) / max(layers, 1)
+
+
+COSTS: tuple[StepCost, ...] = ("none", "accuracy", "rate")
+"""What steps cost, the cheapest first."""
+MEASURES: tuple[MeasureName, ...] = ("cuts", "units", "int8", "sparsify", "trees", "rate")
+"""In the order in which steps of one cost are taken: what leaves a network most as it is comes first."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a step made.
+
+    Attributes:
+        workload: with it, absolute paths.
+        fitted: the model that it changed; ``None``: none.
+        top1: of that model on validation data, (before, after).
+        detail: as a sentence.
+    """
+
+    workload: Workload
+    fitted: FittedModel | None = None
+    top1: tuple[float, float] | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A step that may be taken.
+
+    Attributes:
+        step: what it is.
+        take: makes the change; its files go to the folder that it is handed.
+    """
+
+    step: ProposedStep
+    take: Callable[[Path], Change]
+
+
+class Measure(Protocol):
+    """A kind of step."""
+
+    def propose(self, situation: Situation) -> Sequence[Offer]:
+        """Steps that may help, by cheap means: nothing is trained, and nothing is kept."""
+        ...
+
+
+def ranked(offers: Sequence[Offer]) -> list[Offer]:
+    """The cheapest first: what lacks nothing; what costs nothing, then accuracy, then frames; what is enough alone.
+
+    Of those alike, in the order of the measures, and then the one that is predicted to gain most.
+    """
+
+    def place(offer: Offer) -> tuple[bool, int, bool, int, float]:
+        step = offer.step
+        predicted = float("inf") if step.predicted_load_ratio is None else step.predicted_load_ratio
+        return (
+            step.needs is not None,
+            COSTS.index(step.cost),
+            not step.enough,
+            MEASURES.index(step.measure),
+            predicted,
+        )
+
+    return sorted(offers, key=place)

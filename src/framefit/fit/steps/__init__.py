@@ -1,0 +1,1 @@
+"""The changes that ``framefit fit`` may make, one file each."""

@@ -1,0 +1,128 @@
+"""Eight bits, where the target's units gain from them."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from framefit.core.fit_results import FittedModel, ProposedStep
+from framefit.core.model import Model, epilogue_groups
+from framefit.core.workload import ModelEntry
+from framefit.devices.device import random_inputs
+from framefit.devices.measure import medians_ns
+from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.cycles import CycleModel
+from framefit.devices.ort import quantised, weight_nodes
+from framefit.errors import FramefitError
+from framefit.fit.accuracy import opened
+from framefit.fit.situation import Change, Offer, Situation, fixed_ns
+from framefit.fit.versions import Bench
+
+__all__ = ["Int8"]
+
+
+_WORTH = 0.95  # of its latency: less of a gain is not worth accuracy
+_KINDS: tuple[Literal["all", "ends"], ...] = ("all", "ends")  # of nodes: all, or all but the ends
+_DRAFTED = 4  # examples that a draft is calibrated on: only its latency counts
+
+
+class Int8:
+    """Static int8 by ONNX Runtime's own tool; its first and last layer stay as they are where that is more accurate.
+
+    Args:
+        bench: where models are changed.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._ratios: dict[str, float | None] = {}
+
+    def propose(self, situation: Situation) -> list[Offer]:
+        """Models that eight bits make faster: on a described target as its cycles say, here by a draft of them."""
+        offers = []
+        for entry in self._bench.candidates(situation):
+            book = self._bench.book(entry)
+            if book.int8 != "no" or book.trees:
+                continue
+            if entry.path not in self._ratios:
+                self._ratios[entry.path] = self._ratio(situation, entry)
+            ratio = self._ratios[entry.path]
+            if ratio is None or ratio > _WORTH:
+                continue
+            needed = self._bench.cost_that_fits(situation, entry.name)
+            step = ProposedStep(
+                key=f"int8: {entry.name}",
+                measure="int8",
+                model=entry.name,
+                what=f"quantise {entry.name!r} to int8",
+                cost="accuracy",
+                predicted_load_ratio=situation.if_model_took(entry.name, ratio),
+                enough=needed is not None and ratio <= needed,
+                needs=self._bench.labelled.lacks(entry.name),
+            )
+            offers.append(Offer(step, functools.partial(self._take, situation, entry)))
+        return offers
+
+    def _take(self, situation: Situation, entry: ModelEntry, folder: Path) -> Change:
+        """All of it in int8, or all but its ends where that costs too much."""
+        bench, book = self._bench, self._bench.book(entry)
+        model = opened(entry, book.float_path)
+        whole = bench.labelled.top1(entry.name, model)
+        versions: list[tuple[FittedModel, float]] = []
+        for kind in _KINDS:
+            bench.notify(f"quantising {entry.name}" + (", its ends in floating point" if kind == "ends" else ""))
+            path = bench.in_int8(entry, model, folder, ends=kind == "ends")
+            top1 = bench.labelled.top1(entry.name, opened(entry, path))
+            drop = book.float_drop + whole - top1
+            versions.append((msgspec.structs.replace(book, path=str(path), int8=kind, drop=drop), top1))
+            if drop <= bench.settings.max_drop:
+                break
+        made, top1 = min(versions, key=lambda version: version[0].drop)
+        detail = "but its first and last layer with weights" if made.int8 == "ends" else ""
+        return bench.change(situation, entry, made, top1, whole, detail)
+
+    def _ratio(self, situation: Situation, entry: ModelEntry) -> float | None:
+        """Latency in int8 over the present one; ``None``: it cannot be told, or nothing is gained."""
+        try:
+            model = opened(entry)
+            if len(model.inputs) != 1 or model.inputs[0].dtype != "float32" or not weight_nodes(model):
+                return None
+            device = situation.planned.device
+            if isinstance(device, NpuDevice):
+                return _described_ratio(device, situation, model)
+            self._bench.notify(f"a draft of {entry.name} in int8")
+            return _measured_ratio(model)
+        except FramefitError:
+            return None  # the tool or the device cannot use it: no step
+
+
+def _described_ratio(device: NpuDevice, situation: Situation, model: Model) -> float | None:
+    """As the target's cycles say, were everything stored in eight bits; ``None``: it is already."""
+    target = device.target
+    processor = target.processor
+    if processor is None or target.cost.source != "cycles":
+        return None
+    if (processor.activation_bits or 32) <= 8 and (processor.weight_bits or 32) <= 8:
+        return None
+    narrow = msgspec.structs.replace(processor, activation_bits=8, weight_bits=8)
+    unit = situation.planned.timetable.model(model.name).segments[0].unit
+    grouped = model.grouped(epilogue_groups(model))
+    now, then = (
+        sum(layer.latency_ns for layer in CycleModel(one, unit).layers(grouped))
+        for one in (target, msgspec.structs.replace(target, processor=narrow))
+    )
+    fixed = fixed_ns(device, model)
+    return (fixed + then) / (fixed + now)
+
+
+def _measured_ratio(model: Model) -> float:
+    """As a draft takes here, in turn with the model: latencies do not depend on how it is calibrated."""
+    (tensor,) = model.inputs
+    random = np.random.default_rng(0)
+    examples = np.concatenate([random_inputs(model.inputs, random)[tensor.name] for _ in range(_DRAFTED)])
+    fast, slow = medians_ns([quantised(model, examples), model])
+    return fast / max(slow, 1)

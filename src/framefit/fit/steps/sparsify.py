@@ -1,0 +1,188 @@
+"""Sparsity: as many of a model's cycles as are missing."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import shutil
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from framefit.core.fit_results import FittedModel, ProposedStep
+from framefit.core.model import Model
+from framefit.core.sparsity import SparsifySettings
+from framefit.core.workload import ModelEntry
+from framefit.devices.npu import NpuDevice
+from framefit.devices.ort import weight_nodes
+from framefit.fit.accuracy import opened
+from framefit.fit.folder import slug
+from framefit.fit.situation import Change, Offer, Situation, layers_ratio
+from framefit.fit.versions import Bench, entry_of
+
+__all__ = ["Sparsify"]
+
+
+_SAFE = 0.97  # of the cycles that are asked for: a launch's quantile and its cuts move, too
+_LEAST, _MOST = 0.2, 0.95  # of the original's cycles: sparser networks are others; denser ones gain nothing
+_ALIKE = 0.05  # of the cycles: no new attempt
+_ATTEMPTS = 3  # that cost too much accuracy
+_PARTIAL = 0.5  # of what it takes now, where no sparsity alone is enough
+_LEVELS = 101  # of equal sparsity
+_KEPT = ("sparsify.json", "database.npz")  # of an earlier search of the same network: they serve any cycles
+
+
+class Sparsify:
+    """``framefit sparsify`` of the models whose cycles are missing, from the user's own network each time.
+
+    Zeros of the pattern that the target rewards; on this machine, which multiplies zeros, whole channels. What costs
+    too much accuracy is tried again half as far.
+
+    Args:
+        bench: where models are changed.
+        steps: the folder of all steps.
+    """
+
+    def __init__(self, bench: Bench, steps: Path) -> None:
+        self._bench, self._steps = bench, steps
+
+    def propose(self, situation: Situation) -> list[Offer]:
+        """A model at the part of its cycles at which everything would fit; else at half of what it takes."""
+        offers = []
+        for entry in self._bench.candidates(situation):
+            book = self._bench.book(entry)
+            model = opened(entry, book.float_path)
+            if book.trees or len(model.inputs) != 1 or not weight_nodes(model):
+                continue
+            if isinstance(situation.planned.device, NpuDevice) and situation.planned.device.target.processor is None:
+                continue  # nobody knows what zeros are worth there
+            needed = self._bench.cost_that_fits(situation, entry.name)
+            asked = book.cycles_ratio * self._layers(situation, entry, model, _PARTIAL if needed is None else needed)
+            cycles = self._untried(entry.name, book, asked)
+            if cycles is None:
+                continue
+            ratio = cycles / book.cycles_ratio
+            lacks = self._bench.labelled.lacks(entry.name)
+            step = ProposedStep(
+                key=f"sparsify: {entry.name} {cycles:g}",
+                measure="sparsify",
+                model=entry.name,
+                what=f"sparsify {entry.name!r} to {cycles:g} of its cycles",
+                cost="accuracy",
+                predicted_load_ratio=situation.if_model_took(entry.name, ratio),
+                enough=needed is not None and cycles <= asked,
+                cycles_ratio=cycles,
+                needs=lacks,
+            )
+            offers.append(Offer(step, functools.partial(self._take, situation, entry.name, cycles)))
+        return offers
+
+    @staticmethod
+    def _layers(situation: Situation, entry: ModelEntry, model: Model, ratio: float) -> float:
+        """What part of its cycles that part of its launch's time is."""
+        device = situation.planned.device
+        if not isinstance(device, NpuDevice):
+            return _SAFE * ratio
+        unit = situation.planned.timetable.model(entry.name).segments[0].unit
+        return _SAFE * layers_ratio(device, model, unit, ratio)
+
+    def _untried(self, name: str, book: FittedModel, asked: float) -> float | None:
+        """These cycles, or half as far where so few cost too much accuracy before; ``None``: all was tried."""
+        rejected = self._bench.rejected.get(name, [])
+        worst = max(rejected, default=_LEAST - _ALIKE)
+        cycles = max(asked, _LEAST)
+        if cycles < worst + _ALIKE:
+            cycles = (worst + book.cycles_ratio) / 2
+        cycles = math.floor(100 * cycles) / 100
+        new = worst + _ALIKE / 2 <= cycles <= min(book.cycles_ratio - _ALIKE, _MOST)
+        return cycles if new and len(rejected) < _ATTEMPTS else None
+
+    def _take(self, situation: Situation, name: str, cycles: float, folder: Path) -> Change:
+        from framefit.workflows.sparsify import sparsify
+
+        bench, entry = self._bench, entry_of(situation.workload, name)
+        book = bench.book(entry)
+        model = bench.labelled.original(name)
+        search = folder / "search"
+        self._prepare(search, name)
+        going_on = (search / "sparsify.json").is_file()
+        settings = SparsifySettings(
+            model="",
+            data="",
+            target=situation.workload.target,
+            unit=situation.planned.timetable.model(name).segments[0].unit if situation.described else None,
+            cycles_ratio=cycles,
+            seed=bench.settings.seed,
+        )
+        done = sparsify(
+            model,
+            bench.labelled.data(name),
+            settings.target,
+            unit=settings.unit,
+            cycles=self._own_cycles(settings, model, name),
+            accuracy_drop=bench.settings.max_drop,
+            finetune_epochs=bench.settings.finetune_epochs,
+            max_seconds=max(bench.seconds_left() / 3, 1.0),
+            seed=bench.settings.seed,
+            compare=False,
+            resume=search if going_on else None,
+            output=None if going_on else search,
+            notify=bench.notify,
+        )
+        if done.result.interrupted:
+            raise KeyboardInterrupt
+        made = opened(entry, search / "model.onnx")
+        reference, top1 = bench.labelled.reference(name, trained=True), bench.labelled.top1(name, made)
+        float_path = str(search / "model.onnx")
+        book = msgspec.structs.replace(
+            book, float_path=float_path, path=float_path, cycles_ratio=cycles, float_drop=reference - top1
+        )
+        book = msgspec.structs.replace(book, drop=book.float_drop)
+        detail = ""
+        if book.int8 != "no":
+            path = bench.in_int8(entry, made, folder, ends=book.int8 == "ends")
+            narrow = bench.labelled.top1(name, opened(entry, path))
+            book = msgspec.structs.replace(book, path=str(path), drop=book.float_drop + top1 - narrow)
+            top1, detail = narrow, "and quantised again"
+        seen = bench.labelled.reference(name, trained=False)
+        return bench.change(situation, entry, book, top1, seen, detail)
+
+    def _own_cycles(self, settings: SparsifySettings, model: Model, name: str) -> float:
+        """The cycles that a search is to be asked for, so that a plan has the part that it needs.
+
+        A plan knows the zeros in weights. Where the target skips zeros in activations as well, the search counts
+        these, too, and the same weights are another part of the cycles: that of equally sparse layers tells which.
+        """
+        from framefit.sparsity.solver import Ledger
+        from framefit.sparsity.subject import open_subject
+
+        assert settings.cycles_ratio is not None
+        subject = open_subject(settings, Ledger(), model, self._bench.labelled.data(name))
+        if subject.pattern != "unstructured":
+            return settings.cycles_ratio
+        levels = np.linspace(0, 1, _LEVELS)
+        table = np.tile(levels, (len(subject.layers), 1))
+        planned, counted = (
+            cycles.sum(axis=0) + rest
+            for zeros in ({}, subject.zeros)
+            for cycles, rest in [subject.prices.of_zeros(table, zeros)]
+        )
+        fewest = np.minimum.accumulate(planned) / planned[0]  # a little sparsity may cost more than none
+        place = int(np.argmax(fewest <= settings.cycles_ratio)) if fewest[-1] <= settings.cycles_ratio else -1
+        return min(float(counted[place] / counted[0]), 1.0)
+
+    def _prepare(self, search: Path, name: str) -> None:
+        """Nothing but the layer database of an earlier search, or of one that was interrupted in this place."""
+        own = re.compile(rf"\d+-{re.escape(slug(f'sparsify {name}'))}-0-\d+")  # with the cycles that were asked for
+        earlier_steps = sorted(path for path in self._steps.glob("*") if own.fullmatch(path.name))
+        for earlier in (search, *(step / "search" for step in earlier_steps)):
+            if all((earlier / file).is_file() for file in _KEPT):
+                known = {file: (earlier / file).read_bytes() for file in _KEPT}
+                shutil.rmtree(search, ignore_errors=True)
+                search.mkdir(parents=True)
+                for file, content in known.items():
+                    (search / file).write_bytes(content)
+                return
+        shutil.rmtree(search, ignore_errors=True)

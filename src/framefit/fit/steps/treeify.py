@@ -1,0 +1,133 @@
+"""Decision trees in place of layers, where the device runs them faster than these."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import msgspec
+
+from framefit.core.files import read_record
+from framefit.core.fit_results import ProposedStep
+from framefit.core.model import Model
+from framefit.core.tree_results import TreeifyResult, TreeifySettings
+from framefit.core.trees import TREES
+from framefit.core.workload import ModelEntry
+from framefit.devices.npu import NpuDevice
+from framefit.errors import InfeasibleError
+from framefit.fit.accuracy import opened
+from framefit.fit.situation import Change, Offer, Situation
+from framefit.fit.versions import Bench, entry_of
+from framefit.trees.groups import boundaries
+
+__all__ = ["Treeify"]
+
+
+_LEAST_LAYERS = 3  # with weights: a group, and something on either side of it
+_SETTINGS = "treeify.json"
+
+
+class Treeify:
+    """``framefit treeify`` of a group of layers of one model.
+
+    What that gains only planning the hybrid tells, and what it costs only fitting: it comes after what can be told.
+
+    Args:
+        bench: where models are changed.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def propose(self, situation: Situation) -> list[Offer]:
+        """Each model that has groups to replace, where a unit that it may use runs trees."""
+        offers = []
+        for entry in self._bench.candidates(situation):
+            book = self._bench.book(entry)
+            if book.trees or not _tree_units(situation, entry):
+                continue
+            if len(boundaries(opened(entry, book.float_path))) < _LEAST_LAYERS:
+                continue
+            step = ProposedStep(
+                key=f"trees: {entry.name}",
+                measure="trees",
+                model=entry.name,
+                what=f"trees for a group of layers of {entry.name!r}",
+                cost="accuracy",
+                needs=self._bench.labelled.lacks(entry.name),
+            )
+            offers.append(Offer(step, functools.partial(self._take, situation, entry.name)))
+        return offers
+
+    def _take(self, situation: Situation, name: str, folder: Path) -> Change:
+        from framefit.workflows.treeify import treeify
+
+        bench, entry = self._bench, entry_of(situation.workload, name)
+        book = bench.book(entry)
+        model = opened(entry, book.float_path)
+        reference = bench.labelled.reference(name, trained=True)
+        search = folder / "search"
+        begun = (search / _SETTINGS).is_file()  # a step that was interrupted
+        search_seconds, finetune_seconds = self._seconds(search)
+        done = treeify(
+            model,
+            bench.labelled.data(name),
+            objective="speed",
+            target=situation.workload.target,
+            unit=self._unit(situation, entry),
+            max_drop=self._left(name, model, reference),
+            finetune_epochs=bench.settings.finetune_epochs,
+            max_seconds=search_seconds,
+            finetune_seconds=finetune_seconds,
+            seed=bench.settings.seed,
+            resume=search if begun else None,
+            output=search,
+            notify=bench.notify,
+        )
+        if done.result.chosen is None:
+            raise InfeasibleError(f"no group is worth replacing: {_why(done.result)}", where=name)
+        path = str(search / "model.onnx")
+        top1 = bench.labelled.top1(name, opened(entry, path))
+        drop = reference - top1
+        made = msgspec.structs.replace(
+            book, float_path=path, path=path, trees=True, int8="no", float_drop=drop, drop=drop
+        )
+        return bench.change(situation, entry, made, top1, bench.labelled.reference(name, trained=False))
+
+    def _left(self, name: str, model: Model, reference: float) -> float:
+        """What earlier steps left of the accuracy that may be lost, 0 to 1."""
+        return max(self._bench.settings.max_drop + self._bench.labelled.top1(name, model) - reference, 0.0)
+
+    def _seconds(self, search: Path) -> tuple[float | None, float | None]:
+        """Of search and fine-tuning at most; as before a break, for a search with other settings begins anew."""
+        if (search / _SETTINGS).is_file():
+            stored = read_record(search / _SETTINGS, TreeifySettings)
+            return stored.max_seconds, stored.finetune_seconds
+        third = max(self._bench.seconds_left() / 3, 1.0)
+        return third, third
+
+    @staticmethod
+    def _unit(situation: Situation, entry: ModelEntry) -> str | None:
+        """Whose times decide: that which runs the model, where it runs trees, too."""
+        if not situation.described:
+            return None
+        home = situation.planned.timetable.model(entry.name).segments[0].unit
+        return home if home in _tree_units(situation, entry) else None
+
+
+def _why(result: TreeifyResult) -> str:
+    """What is against the groups that were tried."""
+    times = [(one.latency_ns, one.layers_latency_ns) for one in result.candidates if one.top1 is not None]
+    faster = [trees for trees, layers in times if trees is not None and layers is not None and trees < layers]
+    return "those that save time lose too much accuracy" if faster else "trees save no time"
+
+
+def _tree_units(situation: Situation, entry: ModelEntry) -> list[str]:
+    """Units that a model may use and that run trees; none where what they take there is not known."""
+    device = situation.planned.device
+    names = [unit.name for unit in device.target.units if entry.units is None or unit.name in entry.units]
+    if not isinstance(device, NpuDevice):
+        return names
+    if device.target.cost.source == "table":
+        return []
+    return [name for name in names if device.target.unit(name).supports(TREES)]

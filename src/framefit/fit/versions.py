@@ -1,0 +1,128 @@
+"""What measures that change a model share: the versions of each model, how accurate they are, how cheap one must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from framefit.core.fit_results import FitSettings, FittedModel
+from framefit.core.model import Model
+from framefit.core.workload import ModelEntry, Workload
+from framefit.devices.ort import quantised, weight_nodes
+from framefit.fit.accuracy import Labelled
+from framefit.fit.situation import Change, Situation
+from framefit.planning.plan import Notify
+
+__all__ = ["Bench", "entry_of", "with_entry"]
+
+
+_COSTS = tuple(step / 100 for step in range(20, 99, 2))  # of what a model takes now
+_LEAST_LOAD = 0.03  # of the units' time: less cannot be what is missing
+_CALIBRATION = 256  # examples that ranges of activations are found on
+
+
+@dataclass
+class Bench:
+    """Where models are made cheaper.
+
+    Attributes:
+        app: the user's file.
+        settings: what was asked for.
+        labelled: data and accuracy of the models.
+        seconds_left: until no further step begins.
+        notify: receives what is being done.
+        books: model -> what became of it so far; those that were changed.
+        rejected: model -> parts of the original's cycles at which sparsity was tried and cost too much accuracy.
+    """
+
+    app: Path
+    settings: FitSettings
+    labelled: Labelled
+    seconds_left: Callable[[], float]
+    notify: Notify
+    books: dict[str, FittedModel] = field(default_factory=dict)
+    rejected: dict[str, list[float]] = field(default_factory=dict)
+    _needs: tuple[Situation, dict[str, float | None]] | None = field(default=None, repr=False)
+
+    def book(self, entry: ModelEntry) -> FittedModel:
+        """What became of a model so far."""
+        fresh = FittedModel(name=entry.name, original=entry.path, float_path=entry.path, path=entry.path)
+        return self.books.get(entry.name, fresh)
+
+    def candidates(self, situation: Situation) -> list[ModelEntry]:
+        """Models that it may pay to change: of one frame at once, and of some weight in the load."""
+        return [
+            entry
+            for entry in situation.workload.models
+            if entry.frames == 1 and situation.share_of_load(entry.name) >= _LEAST_LOAD
+        ]
+
+    def cost_that_fits(self, situation: Situation, name: str) -> float | None:
+        """The greatest part of what a model takes now at which everything fits, 0 to 1; ``None``: there is none."""
+        if self._needs is None or self._needs[0] is not situation:
+            self._needs = situation, {}
+        known = self._needs[1]
+        if name not in known:
+            known[name] = self._search(situation, name)
+        return known[name]
+
+    def _search(self, situation: Situation, name: str) -> float | None:
+        if situation.if_model_took(name, _COSTS[0]) > 1:
+            return None  # nothing has to be planned to see that
+        self.notify(f"how much cheaper {name} would have to be")
+        low, high = -1, len(_COSTS)  # it fits at the first, not at the second
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = situation.what_if({name: _COSTS[middle]}, notify=self.notify).fits
+            low, high = (middle, high) if fits else (low, middle)
+        return _COSTS[low] if low >= 0 else None
+
+    def in_int8(self, entry: ModelEntry, model: Model, folder: Path, *, ends: bool) -> Path:
+        """A version in floating point as int8, calibrated on the model's data.
+
+        Args:
+            entry: of the model.
+            model: the version.
+            folder: gets the file.
+            ends: leave the first and the last layer with weights as they are.
+        """
+        nodes = weight_nodes(model)
+        inputs = self.labelled.data(entry.name).calibration.sample(_CALIBRATION, self.settings.seed).inputs()
+        path = folder / ("int8-inner.onnx" if ends else "int8.onnx")
+        quantised(model, inputs, but={nodes[0], nodes[-1]} if ends else ()).save(path, force=True)
+        return path
+
+    def change(
+        self, situation: Situation, entry: ModelEntry, made: FittedModel, top1: float, before: float, detail: str = ""
+    ) -> Change:
+        """The workload with a new version of a model.
+
+        Args:
+            situation: before.
+            entry: of the model, before.
+            made: what became of it.
+            top1: of the new version, on validation data.
+            before: of the version before, or the original, on the same data.
+            detail: as a sentence.
+        """
+        # Values that never change are in the new file already.
+        changed = msgspec.structs.replace(entry, path=made.path, constants={})
+        workload = with_entry(situation.workload, changed)
+        workload = msgspec.structs.replace(workload, table=None, table_fallback=False)
+        if situation.workload.table is not None:
+            detail = f"{detail}; planned without the latency table, which knows none of its new layers".lstrip("; ")
+        return Change(workload, made, (before, top1), detail)
+
+
+def entry_of(workload: Workload, name: str) -> ModelEntry:
+    """A model's part of a workload."""
+    return next(entry for entry in workload.models if entry.name == name)
+
+
+def with_entry(workload: Workload, entry: ModelEntry) -> Workload:
+    """A workload with another part for the model of this name."""
+    models = tuple(entry if one.name == entry.name else one for one in workload.models)
+    return msgspec.structs.replace(workload, models=models)

@@ -1,0 +1,1 @@
+"""Whether and how models fit into every window: cuts, placements, timetables, and an independent check of them."""

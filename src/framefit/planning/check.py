@@ -1,0 +1,328 @@
+"""An independent check of a timetable: it shares no code with what built it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+from framefit.core.timetable import PlannedModel, Slot, Timetable, Window
+
+__all__ = ["check_timetable"]
+
+
+Launches = Mapping[tuple[str, int], Sequence[tuple[int, Slot]]]  # model and frame -> absolute begin, slot
+
+
+def check_timetable(
+    timetable: Timetable,
+    *,
+    deadlines_ns: Mapping[str, int] | None = None,
+    every: Mapping[str, int] | None = None,
+    releases: Mapping[str, Collection[int]] | None = None,
+    lengths_ns: Sequence[int] = (),
+    supported: Mapping[str, Sequence[Collection[str]]] | None = None,
+    memory_limit_bytes: Mapping[str, int] | None = None,
+    stored_ratio: float = 1.0,
+) -> list[str]:
+    """Everything that is wrong with a timetable that says it is feasible.
+
+    Args:
+        timetable: the plan.
+        deadlines_ns: model -> deadline after release; default: the window's length for
+            priority models, none for background models.
+        every: priority model -> releases between its frames; default: 1.
+        releases: model -> windows of the pattern in which its stream releases a frame; default: all.
+        lengths_ns: of the pattern's windows; default: all as the timetable's window.
+        supported: model -> units that can run each segment; default: any.
+        memory_limit_bytes: unit -> bytes that it has.
+        stored_ratio: bytes of a tensor there over those that segments hand on.
+
+    Returns:
+        One sentence for each violation: overlap on a unit, a slot outside its window or
+        inside a priority period, a guard that is broken, segments out of order, left
+        out or repeated, a wrong duration, a missed deadline, tensors that are used before they
+        are there, more frames in flight than slots, a unit that does not support a segment, memory above the limit.
+    """
+    wrong: list[str] = []
+    models = {model.name: model for model in timetable.models}
+    launches: dict[tuple[str, int], list[tuple[int, Slot]]] = defaultdict(list)
+    lengths = lengths_ns or (timetable.window_ns,)
+    begin = 0
+    for window in timetable.windows:
+        here = f"window {window.index}"
+        if window.length_ns < timetable.window_ns:
+            wrong.append(f"{here}: shorter than the timetable's window")
+        if window.length_ns != lengths[window.index % len(lengths)]:
+            wrong.append(f"{here}: {window.length_ns} ns, releases are {lengths[window.index % len(lengths)]} ns apart")
+        wrong += _in_window(timetable, window, models, deadlines_ns or {})
+        for slot in window.slots:
+            model = models.get(slot.model)
+            if model is not None and 0 <= slot.segment < len(model.segments):
+                launches[slot.model, slot.frame].append((begin + slot.start_ns, slot))
+        for model in timetable.models:
+            here_slots = [slot for slot in window.slots if slot.model == model.name]
+            due = _due(model, models, window.index, every or {}, releases or {}, len(lengths)) is not None
+            if model.role == "priority" and len(here_slots) != (len(model.segments) if due else 0):
+                wrong.append(f"{here}: priority model {model.name} runs {len(here_slots)} segments, due is {due}")
+        begin += window.length_ns
+    if len(timetable.windows) != timetable.hyperperiod_windows:
+        wrong.append(f"{len(timetable.windows)} windows, hyperperiod of {timetable.hyperperiod_windows}")
+    for entries in launches.values():
+        entries.sort(key=lambda entry: entry[0])
+    wrong += _in_order(timetable, models, launches)
+    wrong += _handed_on(timetable, models, launches)
+    wrong += _read(timetable, models, launches, every or {})
+    for name, model in models.items():
+        deadline = (deadlines_ns or {}).get(name)
+        if model.role == "background" and deadline is not None:
+            windows = model.result_age_windows
+            if windows is None or (windows - 1) * timetable.window_ns >= deadline:
+                wrong.append(
+                    f"{name}: results may be ready {windows} windows after release, its deadline is {deadline}"
+                )
+        for segment, units in zip(model.segments, (supported or {}).get(name, ()), strict=False):
+            if segment.unit not in units:
+                wrong.append(f"{name}[{segment.index}]: unit {segment.unit!r} does not support it")
+    wrong += _across(timetable, models)
+    wrong += _reserved(timetable)
+    wrong += _memory(timetable, memory_limit_bytes or {}, stored_ratio)
+    return wrong
+
+
+def _in_window(
+    timetable: Timetable, window: Window, models: Mapping[str, PlannedModel], deadlines_ns: Mapping[str, int]
+) -> list[str]:
+    """Each slot of a window by itself, and overlaps on units."""
+    wrong: list[str] = []
+    here = f"window {window.index}"
+    reserved = [(period.start_ns, period.end_ns, period) for period in window.priority]
+    busy: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    for slot in window.slots:
+        name = f"{slot.model}[{slot.segment}]"
+        model = models.get(slot.model)
+        if model is None or not 0 <= slot.segment < len(model.segments):
+            wrong.append(f"{here}: {name} is no segment of the plan")
+            continue
+        segment = model.segments[slot.segment]
+        if slot.unit != segment.unit or slot.unit not in timetable.units:
+            wrong.append(f"{here}: {name} on unit {slot.unit!r}, compiled for {segment.unit!r}")
+        if slot.duration_ns < segment.duration_ns and not (timetable.preemptive and model.role == "background"):
+            wrong.append(f"{here}: {name} is given {slot.duration_ns} ns and takes {segment.duration_ns}")
+        end = slot.start_ns + slot.duration_ns
+        goes_on = model.role == "priority" and bool(timetable.lengths_ns)  # see _across
+        if slot.start_ns < 0 or (end > window.length_ns and not goes_on):
+            wrong.append(f"{here}: {name} leaves the window")
+        if model.role == "background":
+            if end + timetable.guard_ns > window.length_ns:
+                wrong.append(f"{here}: {name} ends within the guard")
+            for start, stop, period in reserved:
+                if period.unit != slot.unit or slot.start_ns >= stop:
+                    continue
+                if end > start:
+                    wrong.append(f"{here}: {name} inside the priority period of {period.model}")
+                elif end + timetable.guard_ns > start:
+                    wrong.append(f"{here}: {name} ends within the guard before {period.model}")
+        else:
+            limit = deadlines_ns.get(slot.model, window.length_ns)
+            if end > limit:
+                wrong.append(f"{here}: {name} ends {end - limit} ns after its deadline")
+            own = [(s, e) for s, e, period in reserved if (period.model, period.unit) == (slot.model, slot.unit)]
+            if not any(s <= slot.start_ns and end <= e for s, e in own):
+                wrong.append(f"{here}: {name} outside its priority period")
+        busy[slot.unit].append((slot.start_ns, end, name))
+    for unit, spans in busy.items():
+        spans.sort()
+        for (_, end, first), (start, _, second) in itertools.pairwise(spans):
+            if start < end:
+                wrong.append(f"{here}: {first} and {second} overlap on {unit}")
+    periods: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    for start, end, period in reserved:
+        periods[period.unit].append((start, end, period.model))
+    for unit, spans in periods.items():
+        spans.sort()
+        for (_, end, first), (start, _, second) in itertools.pairwise(spans):
+            if start < end:
+                wrong.append(f"{here}: the priority periods of {first} and {second} overlap on {unit}")
+    return wrong
+
+
+def _across(timetable: Timetable, models: Mapping[str, PlannedModel]) -> list[str]:
+    """Priority periods that go on beyond their window take nobody's time in those that follow."""
+    wrong = []
+    busy: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    begin = 0
+    for window in timetable.windows:
+        for period in window.priority:
+            busy[period.unit].append((begin + period.start_ns, begin + period.end_ns, period.model))
+        for slot in window.slots:
+            if slot.model in models and models[slot.model].role == "background":
+                start = begin + slot.start_ns
+                busy[slot.unit].append((start, start + slot.duration_ns, f"{slot.model}[{slot.segment}]"))
+        begin += window.length_ns
+    for unit, spans in busy.items():
+        spans.sort()
+        first = (spans[0][0] + begin, *spans[0][1:])  # of the next repetition
+        for (_, end, one), (start, _, other) in itertools.pairwise([*spans, first]):
+            if start < end:
+                wrong.append(f"{one} goes on until {end} ns on {unit}, {other} begins at {start} ns")
+    return wrong
+
+
+def _due(
+    model: PlannedModel,
+    models: Mapping[str, PlannedModel],
+    window: int,
+    every: Mapping[str, int],
+    releases: Mapping[str, Collection[int]],
+    pattern: int,
+) -> int | None:
+    """Number of the frame that a model's stream, or the models that it reads, have for it in a window."""
+    if model.after:
+        frames = [
+            _due(models[name], models, window, every, releases, pattern) for name in model.after if name in models
+        ]
+        if None in frames or not frames:
+            return None
+        number = frames[0] or 0
+    else:
+        here = sorted(releases.get(model.name, range(pattern)))
+        if window % pattern not in here:
+            return None
+        number = window // pattern * len(here) + here.index(window % pattern)
+    step = every.get(model.name, 1)
+    return None if number % step else number // step
+
+
+def _in_order(timetable: Timetable, models: Mapping[str, PlannedModel], launches: Launches) -> list[str]:
+    """Each frame's segments one after the other, each once, and in full."""
+    wrong = []
+    for (name, frame), entries in launches.items():
+        order = [slot.segment for _, slot in entries]
+        if timetable.preemptive:
+            order = [segment for segment, _ in itertools.groupby(order)]
+            spent = sum(slot.duration_ns for _, slot in entries)
+            planned = sum(segment.duration_ns for segment in models[name].segments)
+            if spent < planned:
+                wrong.append(f"{name} frame {frame}: is given {spent} ns and takes {planned}")
+        if order != list(range(len(models[name].segments))):
+            wrong.append(f"{name} frame {frame}: segments run as {order}")
+    for name, model in models.items():
+        if not any(key[0] == name for key in launches):
+            wrong.append(f"{name} never runs")
+        for left, right in itertools.pairwise(model.segments):
+            if right.index != left.index + 1:
+                wrong.append(f"{name}: segment {right.index} follows {left.index}")
+    return wrong
+
+
+def _crossing_ns(timetable: Timetable, source: str, target: str, size_bytes: int) -> int:
+    """What an idle link takes for so many bytes."""
+    if source == target:
+        return 0
+    for link in timetable.links:
+        if set(link.between) == {source, target}:
+            carried = size_bytes / link.bandwidth_gbps if link.bandwidth_gbps else 0
+            return math.ceil(link.latency_ns) + math.ceil(carried)
+    return 0
+
+
+def _handed_on(timetable: Timetable, models: Mapping[str, PlannedModel], launches: Launches) -> list[str]:
+    """No segment begins before the tensors of the one before are there; no more frames are in flight than slots."""
+    wrong = []
+    for (name, frame), entries in launches.items():
+        for (start, before), (begin, after) in itertools.pairwise(entries):
+            if after.segment != before.segment + 1:
+                continue
+            size = models[name].segments[before.segment].boundary_bytes
+            there = start + before.duration_ns + _crossing_ns(timetable, before.unit, after.unit, size)
+            if begin < there:
+                wrong.append(
+                    f"{name} frame {frame}: segment {after.segment} begins {there - begin} ns before its tensors are "
+                    f"on {after.unit}"
+                )
+    for name, model in models.items():
+        spans = sorted(
+            (entries[0][0], entries[-1][0] + entries[-1][1].duration_ns)
+            for (owner, _), entries in launches.items()
+            if owner == name
+        )
+        for number, (start, _) in enumerate(spans):
+            flying = 1 + sum(end > start for _, end in spans[:number])
+            if flying > model.slots:
+                wrong.append(f"{name}: {flying} frames in flight at {start} ns, it has slots for {model.slots}")
+                break
+        order = [
+            frame for (owner, frame), _ in sorted(launches.items(), key=lambda item: item[1][0][0]) if owner == name
+        ]
+        if order != sorted(order):
+            wrong.append(f"{name}: frames are started as {order}")
+    return wrong
+
+
+def _read(
+    timetable: Timetable, models: Mapping[str, PlannedModel], launches: Launches, every: Mapping[str, int]
+) -> list[str]:
+    """A model that reads others starts no frame before theirs are done: of as many as it starts, as many are there."""
+    wrong = []
+    for name, model in models.items():
+        if not model.after:
+            continue
+        starts = sorted(entries[0] for (owner, _), entries in launches.items() if owner == name)
+        for source in model.after:
+            if source not in models:
+                wrong.append(f"{name}: reads {source!r}, which is not planned")
+                continue
+            last = models[source].segments[-1]
+            done = sorted(
+                entries[-1][0] + entries[-1][1].duration_ns
+                for (owner, _), entries in launches.items()
+                if owner == source
+            )
+            for number, (start, slot) in enumerate(starts):
+                needed = number * every.get(name, 1)
+                link = _crossing_ns(timetable, last.unit, slot.unit, last.boundary_bytes)
+                if needed >= len(done) or done[needed] + link > start:
+                    wrong.append(f"{name}: frame {number} begins at {start} ns, before {source} has given it its input")
+                    break
+    return wrong
+
+
+def _reserved(timetable: Timetable) -> list[str]:
+    """The plan's figures are the worst of its windows and units."""
+    wrong = []
+    for unit in timetable.units:
+        under_way: list[tuple[int, int]] = []  # relative to the window
+        for window in (*timetable.windows, *timetable.windows):  # the last one's may go on in the first
+            under_way += [(period.start_ns, period.end_ns) for period in window.priority if period.unit == unit]
+            taken = sum(
+                min(end, window.length_ns) - max(start, 0) for start, end in under_way if start < window.length_ns
+            )
+            if taken > timetable.priority_ns or window.length_ns - taken < timetable.residual_ns:
+                wrong.append(f"window {window.index}: {taken} ns reserved, the plan says {timetable.priority_ns}")
+            moved = [(start - window.length_ns, end - window.length_ns) for start, end in under_way]
+            under_way = [(start, end) for start, end in moved if end > 0]
+    return list(dict.fromkeys(wrong))
+
+
+def _memory(timetable: Timetable, limits: Mapping[str, int], stored_ratio: float) -> list[str]:
+    """What is planned fits, and is no less than what crosses units needs: on both where these share no memory."""
+    wrong = []
+    for unit, limit in limits.items():
+        if timetable.memory_bytes.get(unit, 0) > limit:
+            wrong.append(f"{unit}: {timetable.memory_bytes[unit]} bytes planned, it has {limit}")
+    crossing: dict[str, int] = defaultdict(int)
+    for model in timetable.models:
+        for before, after in itertools.pairwise(model.segments):
+            if before.unit != after.unit:
+                apart = any(set(link.between) == {before.unit, after.unit} for link in timetable.links)
+                for unit in (before.unit, after.unit)[: 2 if apart else 1]:
+                    crossing[unit] += before.boundary_bytes * model.slots
+    for unit, total in crossing.items():
+        needed = math.floor(total * stored_ratio)
+        if timetable.memory_bytes.get(unit, 0) < needed:
+            wrong.append(
+                f"{unit}: {timetable.memory_bytes.get(unit, 0)} bytes planned, tensors that cross units take {needed}"
+            )
+    return wrong

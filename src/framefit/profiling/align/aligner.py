@@ -1,0 +1,874 @@
+"""Rebuilding a run from a lossy trace by alignment: the default method.
+
+**How the trace is aligned.** Each core's packets are aligned to that core's own events: a semi-Markov
+chain with gaps over the cyclic program, or over the launch list (:mod:`framefit.profiling.align.viterbi`). A unit
+runs one operation at a time in program order, so the order of a core's events is certain, whatever
+overlaps on other cores; in the merged order of all cores neighbours change places with every variation of
+a duration, and one chain over it would have to undo that. What chains for themselves do not know, which
+launch it is after a long silence, the core with the most events tells the others.
+
+**What it is judged by** is learned from a bounded sample of the stream (:mod:`framefit.profiling.align.aligner`).
+Then the stream is aligned in one pass.
+
+**Times of lost edges** come from the graph of operations, over all cores at once
+(:mod:`framefit.profiling.edge_inference`), their intervals from hiding received packets in the way in which
+others were lost (:mod:`framefit.profiling.calibration`).
+
+See ``docs/decisions/0009-alignment.md`` for why.
+
+One core's search through its packets, chunk after chunk, in bounded memory.
+
+One look at packets of all cores, and what is learned of them.
+
+The core with the most events looks first and tells the others when launches began. What alignment is judged by
+is learned in two rounds of expectation maximisation on a sample: align with the program's table, take median
+and deviation of every transition, align again (:mod:`framefit.profiling.align.estimates`).
+
+The speed of each launch: a random walk, seen through what its operations took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from framefit.core.events import Trace, TraceMeta
+from framefit.core.profile import OperationLog
+from framefit.profiling.align.estimates import (
+    Match,
+    Model,
+    first_model,
+    hides_launches,
+    learned_times,
+    learned_tracks,
+    operations_of,
+)
+from framefit.profiling.align.tracks import EMPTY, Intake, Queue, Tie, Track, earliest, joined
+from framefit.profiling.align.viterbi import BEAM, Costs, Room, advance, agreed, compacted, matches_of, path_of
+from framefit.profiling.calibration import Bands, calibrated_bands
+from framefit.profiling.edge_inference import Precedence, Times, Window, fill, tempo_ratios
+from framefit.profiling.event_log import empty_log, enter, filled_launches, joined_logs, lay_out, log_of
+from framefit.profiling.sequence import Fate, Rebuilt, Sequence
+
+__all__ = [
+    "LAUNCH",
+    "Aligner",
+    "Follower",
+    "Learned",
+    "Position",
+    "Search",
+    "Settled",
+    "rebuild",
+    "rows_of",
+    "steadied",
+    "tempo_step_of",
+    "window_tempo",
+]
+
+
+Ints = npt.NDArray[np.int64]
+_NODES = 1 << 17  # matches kept in assignments that are still possible: some 30,000 packets
+_WIDE = 4096
+_SCORE, _NUMBER, _LAUNCH, _PLACE, _SPEED, _NODE = 0, 4, 5, 6, 7, 10  # columns of an assignment
+
+
+class Follower:
+    """Keeps the assignments that are still possible, and hands out what all of them agree on.
+
+    Args:
+        track: of the core.
+        room: to work in; may be shared by searches that take turns.
+
+    Attributes:
+        worth: logarithm of the likelihood of the best assignment so far.
+    """
+
+    def __init__(self, track: Track, room: Room) -> None:
+        self.track, self.worth, self._room = track, 0.0, room
+        self._beam = np.zeros((_WIDE, BEAM))
+        self._beam[0, _NUMBER] = self._beam[0, _LAUNCH] = self._beam[0, _NODE] = -1
+        self._size, self._used, self._idle, self._born = 1, 0, 0, 0
+        self._nodes = np.empty((_NODES, 4), np.int64)
+        self._token = 0  # of the first packet in ``_open``
+        self._open = EMPTY
+
+    @property
+    def open(self) -> int:
+        """Packets of which it is not settled what they are."""
+        return len(self._open)
+
+    @property
+    def waiting(self) -> Queue:
+        """These packets."""
+        return self._open
+
+    @property
+    def speed(self) -> float:
+        """How slow the core is by its best assignment, over what its track says."""
+        return float(self._beam[self._best(), _SPEED]) or 1.0
+
+    def copy(self) -> Follower:
+        """The same search, to be carried on elsewhere."""
+        other = Follower(self.track, self._room)
+        other._beam[: self._size] = self._beam[: self._size]
+        other._size, other._used, other._idle, other._born = self._size, self._used, self._idle, self._born
+        other._nodes[: self._used] = self._nodes[: self._used]
+        other._token, other._open = self._token, self._open
+        return other
+
+    def follow(self, queue: Queue, tie: Tie, costs: Costs) -> None:
+        """Look at packets; what they settle is handed out by :meth:`settle`."""
+        done = len(self._open)
+        packets = self._open = joined(self._open, queue)
+        while done < len(packets):
+            self._room.slots[:] = -1
+            done, self._size, self._used, self._idle, self._born, worth = advance(
+                packets.time, packets.symbol, packets.marked, done, self._token + done, self.track, tie, costs,
+                self._room, self._beam, self._size, self._nodes, self._used, self._idle, self._born,
+            )  # fmt: skip
+            self.worth += worth
+            if done < len(packets):
+                self._make_room()
+
+    def _make_room(self) -> None:
+        self._used = compacted(self._beam, self._size, self._nodes, self._used)
+        if self._used > _NODES // 2:  # nothing agreed on for tens of thousands of packets: the best one decides
+            self._beam[0] = self._beam[self._best()]
+            self._size = 1
+            self._used = compacted(self._beam, self._size, self._nodes, self._used)
+        if self._used > _NODES // 2:
+            self._nodes = np.concatenate([self._nodes[: self._used], np.empty((_NODES, 4), np.int64)])
+
+    def _best(self) -> int:
+        return int(np.argmax(self._beam[: self._size, _SCORE]))
+
+    def settle(self, *, all_of_it: bool = False) -> tuple[Queue, Match]:
+        """Packets that it is now known of what they are, and the matches among them.
+
+        Args:
+            all_of_it: no more packets come: the best assignment is taken for the last ones.
+        """
+        node = int(self._beam[self._best(), _NODE]) if all_of_it else int(agreed(self._beam, self._size, self._nodes))
+        if all_of_it:
+            upto = len(self._open)
+        elif node < 0:
+            return EMPTY, self._match(np.zeros(0, np.int64), 0)
+        else:
+            upto = int(self._nodes[node, 0]) - self._token + 1
+        match = self._match(path_of(self._nodes, node), upto)
+        queue, self._open = self._open[:upto], self._open[upto:]
+        rest = self._nodes[node + 1 : self._used].copy()
+        rest[:, 3] = np.maximum(rest[:, 3] - (node + 1), -1)
+        self._nodes[: len(rest)] = rest
+        self._used = len(rest)
+        ends = self._beam[: self._size, _NODE]
+        self._beam[: self._size, _NODE] = np.where(ends > node, ends - (node + 1), -1)
+        self._token += upto
+        return queue, match
+
+    def likely(self) -> Match:
+        """Matches of the best assignment among the packets that are not settled."""
+        return self._match(path_of(self._nodes, int(self._beam[self._best(), _NODE])), len(self._open))
+
+    def _match(self, path: Ints, packets: int) -> Match:
+        track, waiting = self.track, self._open
+        packet, launch, event, time, marked = matches_of(
+            self._nodes, path, self._token, track.first, track.launch_program, waiting.time, waiting.marked
+        )
+        return Match(packet, launch, event, time, marked, packets)
+
+    def belief(self) -> tuple[Match, npt.NDArray[np.float64]]:
+        """The latest match of each possible assignment, and its probability."""
+        beam = self._beam[: self._size]
+        beam = beam[beam[:, _LAUNCH] >= 0]
+        launch, place = beam[:, _LAUNCH].astype(np.int64), beam[:, _PLACE].astype(np.int64)
+        track = self.track
+        program = track.launch_program[launch] if len(track.launch_program) else np.zeros(len(beam), np.int64)
+        weight = np.exp(beam[:, _SCORE] - beam[:, _SCORE].max(initial=0.0))
+        match = Match(
+            packet=np.zeros(len(beam), np.int64),
+            launch=launch,
+            event=track.first[program] + place,
+            time=beam[:, 1],
+            marked=np.zeros(len(beam), np.bool_),
+            packets=0,
+        )
+        return match, weight / max(float(weight.sum()), 1e-300)
+
+
+Floats = npt.NDArray[np.float64]
+_MAD = 1.4826  # of the median absolute deviation to the standard deviation of a normal variable
+_FAR = 3.0  # standard deviations: an error beyond it counts as one of it
+_FEWEST = 4  # pairs of neighbours that tell something: of fewer no step is estimated
+_UNSEEN = 1e-6  # step where none is estimated
+_VAGUE = 1e4  # variance of the first launch's speed over that of what a launch says
+_STEPS = 10.0 ** np.arange(-5.0, 3.1, 0.25)  # that are tried, over the median of the variances
+
+
+@njit(cache=True, nogil=True)
+def _walk(ratio: Any, var: Any, step: Any, before: Any, before_var: Any) -> Any:
+    count = len(ratio)
+    mean, spread = np.empty(count), np.empty(count)
+    m, v = before, before_var
+    for at in range(count):
+        v += step
+        gain = v / (v + var[at]) if np.isfinite(var[at]) else 0.0
+        m, v = m + gain * (ratio[at] - m), v * (1 - gain)
+        mean[at], spread[at] = m, v
+    smooth = mean.copy()
+    for at in range(count - 2, -1, -1):
+        smooth[at] += spread[at] / (spread[at] + step) * (smooth[at + 1] - mean[at])
+    return smooth, spread
+
+
+def steadied(
+    ratio: Floats, var: Floats, step: float, before: float = 1.0, before_var: float = 1e-2
+) -> tuple[Floats, Floats]:
+    """Speeds of launches, smoothed as a random walk (Rauch, Tung and Striebel, 1965).
+
+    Args:
+        ratio: what each launch says.
+        var: variance of that; inf: nothing.
+        step: variance of the walk's steps.
+        before: the speed before the first launch.
+        before_var: its variance.
+
+    Returns:
+        Smoothed speeds; and filtered variances, the last of which starts the next window.
+    """
+    smooth, spread = _walk(ratio, var, step, before, before_var)
+    return smooth, spread
+
+
+@njit(cache=True, nogil=True)
+def _missed(ratio: Any, var: Any, step: Any, before: Any, before_var: Any) -> Any:
+    """By how much each launch is missed by the speed that the others tell for it, squared, over its variance."""
+    smooth, spread = _walk(ratio, var, step, before, before_var)
+    missed = np.empty(len(ratio))
+    count, told = 0, 0.0
+    for at in range(len(ratio) - 1, -1, -1):
+        if at == len(ratio) - 1:
+            told = spread[at]
+        else:
+            gain = spread[at] / (spread[at] + step)
+            told = spread[at] + gain * gain * (told - spread[at] - step)
+        if np.isfinite(var[at]):
+            left = max(1 - told / var[at], 1e-9)  # how little of its own it tells by itself
+            missed[count] = ((ratio[at] - smooth[at]) / left) ** 2 / var[at]
+            count += 1
+    return missed[:count]
+
+
+def tempo_step_of(ratio: Floats, var: Floats) -> float:
+    """Variance of the speed's change from launch to launch, on the scale of the variances that are given.
+
+    The step with which the other launches tell best what each one says (cross-validation by leaving one out, Stone,
+    1974, "Cross-Validatory Choice and Assessment of Statistical Predictions"). So how much the variances claim does
+    not matter, only how they compare: they may be too large (while operations were judged at one speed, theirs
+    contain its change) or too small (launches of few operations, whose own variation passes for a speed). As the
+    smoothing depends on nothing but the step over the variances, a step on their scale is the one that is needed.
+
+    Args:
+        ratio: what each launch says.
+        var: variance of that, up to a common factor; inf: nothing.
+    """
+    sure = np.isfinite(var)
+    if (sure[1:] & sure[:-1]).sum() < _FEWEST:
+        return _UNSEEN
+    around, usual = float(np.median(ratio[sure])), float(np.median(var[sure]))
+
+    def worth(step: float) -> float:
+        missed = _missed(ratio, var, step, around, _VAGUE * usual)
+        most = (_FAR * _MAD) ** 2 * float(np.median(missed))  # a launch that stalled is no speed
+        return float(np.minimum(missed, most).mean())
+
+    return max(min(map(float, usual * _STEPS), key=worth), 1e-8)
+
+
+def window_tempo(
+    window: Window, precedence: Precedence, times: Times, step: float | None, before: float, before_var: float
+) -> tuple[Floats, float, float]:
+    """Speed of each launch of a window.
+
+    Returns:
+        Speeds; the step's variance (estimated where ``step`` is ``None``); the last speed's variance.
+    """
+    ratio, var = tempo_ratios(window, precedence, times)
+    if step is None:
+        step = tempo_step_of(ratio, var)
+        sure = np.isfinite(var)
+        before = float(np.median(ratio[sure])) if sure.any() else 1.0
+    smooth, spread = steadied(ratio, var, step, before, before_var)
+    return smooth, step, float(spread[-1]) if len(spread) else before_var
+
+
+_FIRST_SAMPLE = 8192  # of them, for the first round: as long as little is known, the search is slow
+_ROUNDS = 2
+_UNHIDDEN = -12.0  # added to the logarithm of the probability that a gap hides a launch, to rule it out
+_RARE = 7.0  # by how much more likely it has to be that launches lie in gaps: a thousandth of traces have such ones
+_ENDLESS = 1 << 40  # launches of a program that repeats until its trace ends
+_STARTS = 3000  # places that a trace's first packet is tried at
+_HUGE = 1 << 60
+LAUNCH = 1
+"""Column of a settled match that holds its launch, see :func:`framefit.profiling.event_log.lay_out`."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Estimates from a sample.
+
+    Attributes:
+        model: what was learned.
+        window: the sample; ``None``: no packet fitted.
+        worth: logarithm of the sample's likelihood.
+        hidden: whether launches are taken to lie between two packets of a core.
+        begins: the first launch with a packet.
+    """
+
+    model: Model
+    window: Window | None
+    worth: float
+    hidden: bool
+    begins: int
+
+
+class Search:
+    """Looks at packets, in whatever state the followers of the cores are.
+
+    Args:
+        sequence: of the program.
+        kinds: event ids of the trace.
+        meta: of the trace.
+
+    Attributes:
+        precedence: of the sequence.
+        circles: entries of ``after`` that contradict the order on the units.
+        sizes: int64, operations of each program.
+        recorded: bool, operations of the sequence that send packets: kinds that were not selected do not.
+        first: what the program's table says.
+    """
+
+    def __init__(self, sequence: Sequence, kinds: int, meta: TraceMeta) -> None:
+        self._sequence, self._meta = sequence, meta
+        self.precedence, self.circles = Precedence.of(sequence)
+        self.sizes = np.diff(sequence.first)
+        self.recorded = sequence.recorded(meta.selected_kinds)
+        self.first = first_model(sequence, self.precedence, kinds, meta.resolution_ns, self.recorded)
+        self._packets = np.sum([np.diff(track.first) for track in self.first.tracks], axis=0)
+        self._room = Room.make()
+        self._from_first = False
+        self._submit = np.zeros(0)
+        if sequence.submit_ns is not None and len(sequence.submit_ns) and np.ptp(sequence.submit_ns) > 0:
+            self._submit = (sequence.submit_ns - sequence.submit_ns[0]).astype(np.float64)
+        tracks = self.first.tracks
+        events = [track.count_before[-1] if len(track.launch_program) else track.events for track in tracks]
+        self._turns = [int(core) for core in np.argsort([-count for count in events], kind="stable")]
+
+    def followers(self, model: Model) -> list[Follower]:
+        """Searches that begin, one a core; they share their room to work in."""
+        return [Follower(track, self._room) for track in model.tracks]
+
+    def look(
+        self, followers: list[Follower], queues: list[Queue], model: Model, *, all_of_it: bool
+    ) -> list[tuple[Queue, Match]]:
+        """Let every core look at its packets, the leading one first; by core, what that settles."""
+        settled: dict[int, tuple[Queue, Match]] = {}
+        begin, first = np.zeros(0), 0
+        for turn, core in enumerate(self._turns):
+            follower = followers[core]
+            follower.follow(queues[core], self._tie(model, begin, first, core), model.costs)
+            settled[core] = follower.settle(all_of_it=all_of_it)
+            if turn == 0 and len(self._turns) > 1:
+                likely = () if all_of_it else (follower.likely(),)
+                begin, first = _begins(follower, (settled[core][1], *likely))
+        return [settled[core] for core in range(len(followers))]
+
+    def _tie(self, model: Model, begin: Floats, first: int, core: int) -> Tie:
+        track, programs, overwritten = model.tracks[core], self._sequence.launch_program, self._meta.overwritten_events
+        if programs is None:
+            end = _ENDLESS if self._sequence.repeats is None else self._sequence.repeats
+            low = max(min(overwritten // max(int(self._packets[0]), 1), end - 1), 0)
+            high = min(low + 1, end)
+        else:
+            end = len(programs)
+            reach = max(_STARTS // max(track.events, 1), 1)
+            low = int(np.searchsorted(np.cumsum(self._packets[programs]), overwritten, "right")) if overwritten else 0
+            low, high = max(low - reach, 0), min(1 if self._from_first else low + reach, end)
+        return Tie(
+            low=low,
+            high=high,
+            end=end,
+            first_launch=first,
+            begin_ns=begin,
+            tolerance_ns=0.45 * track.period_ns + model.astray_ns,
+            submit_ns=self._submit,
+            offset_ns=np.nan if model.offset_ns is None else model.offset_ns,
+            submit_var=model.submit_var,
+        )
+
+    def learned(self, queues: list[Queue]) -> Learned:
+        """Two rounds of alignment and estimates.
+
+        A launch that is late and one that was lost look much alike, and estimates are drawn to what was taken
+        for true. So where whole launches are taken to lie between two packets, the rounds are repeated with that
+        all but ruled out, and the likelier estimates stay. Likewise where the trace is taken to begin in the middle
+        of the launches: those of a timetable repeat, and so do the times between them.
+        """
+        self._from_first = False
+        found = self._rounds(queues, 0.0)
+        if found.hidden:
+            other = self._rounds(queues, _UNHIDDEN)
+            if other.worth > found.worth - _RARE:
+                found = other
+        if found.begins > 0 and self._meta.overwritten_events == 0 and self._sequence.launch_program is not None:
+            self._from_first = True
+            other = self._rounds(queues, 0.0)
+            if other.worth > found.worth - _RARE:
+                found = other
+            else:
+                self._from_first = False
+        return found
+
+    def _rounds(self, queues: list[Queue], hidden_cost: float) -> Learned:
+        """Estimates; ``hidden_cost`` is added to the logarithm of the probability that a gap hides a launch."""
+
+        def judged(model: Model) -> Model:
+            lengths = model.costs.lengths
+            launch = min((track.events for track in model.tracks if len(track.operation)), default=1)
+            lengths = lengths + hidden_cost * (np.arange(len(lengths)) // launch)
+            return replace(model, costs=model.costs._replace(lengths=lengths))
+
+        model = judged(self.first)
+        window: Window | None = None
+        worth, hidden = 0.0, False
+        for turn in range(_ROUNDS + 1):
+            followers = self.followers(model)
+            part = queues if turn else earliest(queues, _FIRST_SAMPLE)
+            pieces = self.look(followers, part, model, all_of_it=True)
+            worth = sum(follower.worth for follower in followers)
+            rows = rows_of(followers, pieces)
+            if not len(rows):
+                return Learned(model, None, worth, hidden, 0)
+            hidden = hides_launches(model.tracks, [match for _, match in pieces])
+            launches, _ = filled_launches(rows[:, LAUNCH])
+            window, _ = self.window(launches, rows, model, np.full(len(model.tracks), -_HUGE, np.int64))
+            if turn:
+                tempo, step, _ = window_tempo(window, self.precedence, model.times, None, 1.0, 1.0)
+                window, model = window._replace(tempo=tempo), replace(model, tempo_step=step)
+            if turn < _ROUNDS:
+                model = judged(learned_tracks(model, [m for _, m in pieces], self._sequence, window.tempo, launches))
+                window = window._replace(released=self._released(launches, model))
+            model = learned_times(model, window, self.precedence, self._sequence)
+        return Learned(model, window, worth, hidden, int(launches[0]))
+
+    def window(self, launches: Ints, rows: Ints, model: Model, carried: Ints) -> tuple[Window, Ints]:
+        """Launches with what was received of them, and which packets that was."""
+        programs = self._sequence.launch_program
+        program = np.zeros(len(launches), np.int64) if programs is None else programs[launches].astype(np.int64)
+        window = Window.of(program, self.sizes, self.precedence.last, carried, self._released(launches, model))
+        arrival = np.full(window.seen.shape, -1, np.int64)
+        lay_out(window, launches, rows, self._sequence.first, arrival)
+        return window, arrival
+
+    def _released(self, launches: Ints, model: Model) -> Floats:
+        if model.offset_ns is None or not len(self._submit):
+            return np.full(len(launches), -float(_HUGE))
+        return np.asarray(self._submit[launches] + model.offset_ns)
+
+
+def rows_of(
+    followers: list[Follower], pieces: list[tuple[Queue, Match]], before: Ints | None = None, least: int = -_HUGE
+) -> Ints:
+    """Matches with all that is needed to place them in a window.
+
+    Args:
+        followers: of the cores.
+        pieces: packets and matches of each.
+        before: rows to which they are added.
+        least: matches of launches before it are left out.
+    """
+    at = 0 if before is None else len(before)
+    rows = np.empty((at + sum(len(match.packet) for _, match in pieces), 5), np.int64)
+    if before is not None:
+        rows[:at] = before
+    for follower, (queue, match) in zip(followers, pieces, strict=True):
+        at = enter(
+            rows, at, queue.arrival, match.packet, match.launch, match.event, match.time, follower.track.operation,
+            follower.track.type, least,
+        )  # fmt: skip
+    return rows[:at]
+
+
+def _begins(follower: Follower, matches: tuple[Match, ...]) -> tuple[Floats, int]:
+    """When launches began by the leading core's matches (NaN: none), and the launch that this starts with."""
+    launch = np.concatenate([match.launch for match in matches])
+    if not len(launch) or launch[-1] - launch[0] > 4 * len(launch) + 1000:
+        return np.zeros(0), 0
+    since = np.concatenate([follower.track.since_begin[match.event] for match in matches]) * follower.speed
+    at = launch - launch[0]
+    count = np.bincount(at)
+    total = np.bincount(at, np.concatenate([match.time for match in matches]) - since)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan), int(launch[0])
+
+
+Bools = npt.NDArray[np.bool_]
+_SAMPLE = 32_768  # packets to learn from: 100 and more of each transition of a program of 150 operations
+_CHUNK = 65_536  # packets of a core looked at together
+_SILENT = 8  # launches: a core that has sent nothing for so long no longer holds up what the others settle
+_THIN_RATIO = 0.01  # part of the intervals that may lack evidence
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What has become certain.
+
+    Attributes:
+        log: operations of whole launches, the next ones in order.
+        arrival: int64, positions in the stream of packets of which it is now known what they are,
+        fate: uint8, :class:`~framefit.profiling.sequence.Fate`, and what.
+    """
+
+    log: OperationLog
+    arrival: Ints
+    fate: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the device is.
+
+    Attributes:
+        inference: launch.
+        group: of the operation, in its program.
+        operation: index within its program; the latest one that sent a packet.
+        confidence: probability of all of this.
+    """
+
+    inference: int
+    group: int
+    operation: int
+    confidence: float
+
+
+class Aligner:
+    """Aligns a stream, packet after packet; what it keeps does not grow with the stream.
+
+    Args:
+        sequence: of the program that was executed.
+        kinds: how many event ids the trace has: the first ones of ``sequence.kinds``.
+        meta: of the trace.
+        confidence: of the intervals.
+        seed: of the draws with which they are calibrated.
+
+    Attributes:
+        out_of_order: bool, of the packets that were fed last: those that arrived after one that
+            happened later on the same core.
+    """
+
+    def __init__(
+        self, sequence: Sequence, kinds: int, meta: TraceMeta, *, confidence: float = 0.9, seed: int = 0
+    ) -> None:
+        self._sequence, self._meta, self._confidence, self._seed = sequence, meta, confidence, seed
+        self._search = Search(sequence, kinds, meta)
+        self._precedence, self._model = self._search.precedence, self._search.first
+        recorded, resolution_ns = self._search.recorded, meta.resolution_ns
+        coinciding = np.stack([sequence.coinciding(int(core), recorded, resolution_ns) for core in sequence.cores])
+        self._intake = Intake(sequence.cores, self._model.tracks, kinds, meta, coinciding)
+        cores = len(sequence.cores)
+        self._buffer = [EMPTY] * cores
+        self._followers: list[Follower] = []
+        self._bands: Bands | None = None
+        self._rows = np.zeros((0, 5), np.int64)
+        self._latest = np.full(cores, -1, np.int64)  # launch of each core's last settled match
+        self._carried = np.full(cores, -_HUGE, np.int64)
+        self._next = -1  # the first launch that has not been handed out
+        self._tempo = 1.0, 1e-2
+        self._longest = 2
+        self._rough: tuple[int, Model] | None = None
+        self._uncertain = self._inferred = self._skipped = 0
+        self.out_of_order: Bools = np.zeros(0, np.bool_)
+
+    def feed(self, packets: Trace) -> Settled:
+        """Take in the next packets of the stream.
+
+        Args:
+            packets: any number; their ``loss_after`` counts from the first of them.
+
+        Returns:
+            What has become certain: often nothing, then much at once.
+        """
+        queues, self.out_of_order = self._intake.add(packets)
+        self._buffer = [joined(old, new) for old, new in zip(self._buffer, queues, strict=True)]
+        waiting = sum(len(queue) for queue in self._buffer)
+        settled = [self._outside()]
+        if waiting >= _SAMPLE:
+            settled.append(self._work(close=False))
+        return _together(settled)
+
+    def close(self) -> Settled:
+        """Everything that is left: no more packets come."""
+        self._buffer = [joined(old, new) for old, new in zip(self._buffer, self._intake.close(), strict=True)]
+        return self._work(close=True)
+
+    def position(self) -> Position | None:
+        """Where the device is by the packets so far; ``None`` as long as none fitted."""
+        queues = [joined(queue, held) for queue, held in zip(self._buffer, self._intake.held(), strict=True)]
+        model, followers = self._model, [follower.copy() for follower in self._followers]
+        if not followers:
+            count = sum(len(queue) for queue in queues)
+            if self._rough is None or count > 2 * self._rough[0]:
+                self._rough = count, self._search.learned(queues).model
+            model = self._rough[1]
+            followers = self._search.followers(model)
+        self._search.look(followers, queues, model, all_of_it=False)
+        best: tuple[float, Position] | None = None
+        for follower in followers:
+            match, chance = follower.belief()
+            if not len(chance):
+                continue
+            operation = follower.track.operation[match.event]
+            leader = int(np.argmax(chance))
+            same = (match.launch == match.launch[leader]) & (operation == operation[leader])
+            at = int(operation[leader])
+            program = int(np.searchsorted(self._sequence.first, at, "right")) - 1
+            here = Position(
+                inference=int(match.launch[leader]),
+                group=int(self._sequence.group[at]),
+                operation=at - int(self._sequence.first[program]),
+                confidence=min(float(chance[same].sum()), 1.0),
+            )
+            if best is None or match.time[leader] > best[0]:
+                best = float(match.time[leader]), here
+        return None if best is None else best[1]
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether (nearly) all intervals so far rest on enough hidden packets."""
+        return self._uncertain <= _THIN_RATIO * self._inferred
+
+    def warnings(self) -> tuple[str, ...]:
+        """What to know of all that was handed out so far, as sentences."""
+        found = []
+        if self._search.circles:
+            found.append(
+                f"{self._search.circles} entries of `after` contradict the order on the units and were ignored."
+            )
+        if self._uncertain:
+            found.append(
+                f"{self._uncertain} of {self._inferred} intervals of inferred edges are uncalibrated: "
+                "too few packets were received around losses like theirs."
+            )
+        if self._skipped:
+            found.append(f"{self._skipped} launches in long silences left no packet and are not filled in.")
+        return tuple(found)
+
+    def _outside(self) -> Settled:
+        """Packets that no core could have sent, and ones that came twice."""
+        foreign, again = self._intake.foreign, self._intake.duplicated
+        fate = np.repeat(np.array([Fate.SPURIOUS, Fate.DUPLICATED], np.uint8), [len(foreign), len(again)])
+        return Settled(empty_log(self._sequence.kinds), np.concatenate([foreign, again]), fate)
+
+    def _work(self, *, close: bool) -> Settled:
+        """Look at the packets that wait, in portions of bounded size."""
+        if not self._followers:
+            self._learn()
+        settled = []
+        while True:
+            cuts = _cuts(self._buffer)
+            portion = [queue[:cut] for queue, cut in zip(self._buffer, cuts, strict=True)]
+            self._buffer = [queue[cut:] for queue, cut in zip(self._buffer, cuts, strict=True)]
+            last = not any(len(queue) for queue in self._buffer)
+            pieces = self._search.look(self._followers, portion, self._model, all_of_it=last and close)
+            settled += [self._enter(pieces), self._hand_out(close=last and close)]
+            if last:
+                return _together(settled)
+
+    def _learn(self) -> None:
+        """Estimates from the first packets, and a calibration of the intervals on the same."""
+        learned = self._search.learned(earliest(self._buffer, _SAMPLE))
+        self._model, window = learned.model, learned.window
+        self._followers = self._search.followers(self._model)
+        if window is None:
+            return
+        found = fill(window, self._precedence, self._model.times)
+        operation = operations_of(window, self._precedence)
+        recorded = self._search.recorded[operation]
+        told = found.known & recorded
+        order = np.argsort(window.time[told].ravel(), kind="stable")
+        seen = window.seen[told].ravel()[order]
+        inside = np.flatnonzero(seen)  # what is before and after them was perhaps not recorded
+        seen = seen[inside[0] : inside[-1] + 1] if len(inside) else seen
+        turns = np.flatnonzero(seen[1:] != seen[:-1])
+        self._longest = max(2, int(np.max(turns[1::2] - turns[::2], initial=0)))
+        self._bands = calibrated_bands(
+            window,
+            self._precedence,
+            self._model.times,
+            self._sequence.kind[operation].astype(np.int64),
+            recorded,
+            len(self._sequence.kinds),
+            self._confidence,
+            np.random.default_rng(self._seed),
+        )
+
+    # -- handing out -----------------------------------------------------------------------------------------
+
+    def _enter(self, pieces: list[tuple[Queue, Match]]) -> Settled:
+        """Keep matches until their launch is complete; tell which packets are none."""
+        arrivals = []
+        for core, (queue, match) in enumerate(pieces):
+            strange = np.ones(len(queue), np.bool_)
+            timely = match.launch >= self._next  # others are of launches that were handed out long ago
+            strange[match.packet[timely]] = False
+            arrivals.append(queue.arrival[strange])
+            if len(match.launch):
+                self._latest[core] = match.launch[-1]
+        self._rows = rows_of(self._followers, pieces, self._rows, self._next)
+        told = np.concatenate(arrivals)
+        return Settled(empty_log(self._sequence.kinds), told, np.full(len(told), Fate.SPURIOUS, np.uint8))
+
+    def _complete(self) -> int:
+        """The first launch of which a packet may still come."""
+        active = [core for core, follower in enumerate(self._followers) if len(follower.track.operation)]
+        top = int(self._latest[active].max(initial=-1))
+        quiet = {core for core in active if not self._followers[core].open}
+        return min(
+            (max(int(self._latest[core]), (top - _SILENT) if core in quiet else -1) for core in active), default=0
+        )
+
+    def _hand_out(self, *, close: bool) -> Settled:
+        """Operations of the launches of which nothing more can come."""
+        none = Settled(empty_log(self._sequence.kinds), np.zeros(0, np.int64), np.zeros(0, np.uint8))
+        rows = self._rows
+        if not len(rows):
+            return none
+        until = int(rows[:, LAUNCH].max()) + 1 if close else self._complete()
+        if until <= max(self._next, int(rows[:, LAUNCH].min())):
+            return none
+        if not close:  # what the last complete launches are followed by, as far as it is known
+            ahead = [(one.waiting, one.likely()) for one in self._followers]
+            rows = rows_of(self._followers, ahead, rows, self._next)
+        launches, skipped = filled_launches(rows[:, LAUNCH], self._next)
+        window, arrival = self._search.window(launches, rows, self._model, self._carried)
+        tempo, _, _ = window_tempo(window, self._precedence, self._model.times, self._model.tempo_step, *self._tempo)
+        window = window._replace(tempo=tempo)
+        found = fill(window, self._precedence, self._model.times)
+        covered = self._covered(window, begins=self._next < 0, ends=close)
+        count = int(np.searchsorted(launches, until))
+        log, inferred, uncertain = log_of(
+            window, found, self._bands, covered, arrival, launches, count, self._sequence, self._search.recorded,
+            self._confidence, self._intake.origin_ns,
+        )  # fmt: skip
+        self._inferred += inferred
+        self._uncertain += uncertain
+        self._skipped += skipped
+        if count < len(launches):
+            ends = window.before[count]
+            self._carried = np.where(ends >= 0, window.time[ends, 1], self._carried)
+        self._tempo = float(tempo[count - 1]), self._tempo[1]
+        self._next = until
+        done = self._rows[:, LAUNCH] < until
+        told, self._rows = self._rows[done, 0], self._rows[~done]
+        fate = np.where(_among(told, arrival), Fate.MATCHED, Fate.SPURIOUS).astype(np.uint8)
+        return Settled(log, told, fate)
+
+    def _covered(self, window: Window, *, begins: bool, ends: bool) -> Bools:
+        """Operations that the trace tells of; empty: all.
+
+        Of those before its first packet or after its last one: as many as are lost in a row elsewhere
+        were lost; more were not recorded.
+        """
+        if not begins and not ends:
+            return np.zeros(0, np.bool_)
+        recorded = self._search.recorded[operations_of(window, self._precedence)]
+        received = window.time[window.seen]
+        unseen: Bools = np.asarray(~window.seen.any(axis=1) & recorded)
+        covered = np.ones(len(unseen), np.bool_)
+        before, after = unseen & (window.time[:, 1] <= received.min()), unseen & (window.time[:, 0] >= received.max())
+        if begins and (self._meta.overwritten_events or 2 * np.count_nonzero(before) > self._longest):
+            covered &= ~before
+        if ends and 2 * np.count_nonzero(after) > self._longest:
+            covered &= ~after
+        return covered
+
+
+def _among(positions: Ints, kept: Ints) -> Bools:
+    """Which of some packets are among those that stayed where they were matched: a search that begins anew can
+    find another packet for an edge that has one.
+    """
+    if not len(positions):
+        return np.zeros(0, np.bool_)
+    low, high = positions.min(), positions.max()
+    there = np.zeros(int(high - low) + 1, np.bool_)
+    there[kept[(kept >= low) & (kept <= high)] - low] = True
+    return np.asarray(there[positions - low])
+
+
+def _cuts(queues: list[Queue]) -> list[int]:
+    """How much of each queue to look at next: up to one moment, at most a chunk of any."""
+    if max(len(queue) for queue in queues) <= _CHUNK:
+        return [len(queue) for queue in queues]
+    until = min(float(queue.time[_CHUNK]) for queue in queues if len(queue) > _CHUNK)
+    cuts = [min(int(np.searchsorted(queue.time, until)), _CHUNK) for queue in queues]
+    return cuts if any(cuts) else [min(len(queue), _CHUNK) for queue in queues]
+
+
+def _together(parts: Many[Settled]) -> Settled:
+    return Settled(
+        joined_logs([part.log for part in parts]),
+        np.concatenate([part.arrival for part in parts]),
+        np.concatenate([part.fate for part in parts]),
+    )
+
+
+def rebuild(trace: Trace, sequence: Sequence, *, confidence: float = 0.9, seed: int = 0) -> Rebuilt:
+    """Hold a trace against its program.
+
+    Args:
+        trace: packets, in order of arrival; anything may be lost, doubled, swapped or made up.
+        sequence: of the program that was executed, made with the trace's kinds.
+        confidence: part of the inferred edges whose interval holds the true time.
+        seed: of the draws with which intervals are calibrated.
+
+    Returns:
+        All operations that the trace covers. Whatever the trace is like, there is an answer; what is
+        wrong with it is said in ``warnings``.
+    """
+    aligner = Aligner(sequence, len(trace.kinds), trace.meta, confidence=confidence, seed=seed)
+    fate = np.full(len(trace), Fate.SPURIOUS, np.uint8)
+    out_of_order = np.zeros(len(trace), np.bool_)
+    logs = []
+    losses = np.sort(np.asarray(trace.loss_after, np.int64))
+    for begin in range(0, len(trace) + 1, _CHUNK):
+        part = slice(begin, begin + _CHUNK)
+        here = losses[(losses >= begin) & (losses < begin + _CHUNK)] - begin
+        piece = replace(
+            trace,
+            time_ns=trace.time_ns[part],
+            id=trace.id[part],
+            type=trace.type[part],
+            core=trace.core[part],
+            operation=trace.operation[part],
+            loss_after=here,
+        )
+        settled = aligner.feed(piece)
+        out_of_order[part] = aligner.out_of_order
+        fate[settled.arrival] = settled.fate
+        logs.append(settled.log)
+    settled = aligner.close()
+    fate[settled.arrival] = settled.fate
+    log = joined_logs([*logs, settled.log])
+    warnings = list(aligner.warnings())
+    matched = int(np.count_nonzero(fate == Fate.MATCHED))
+    if not len(trace):
+        warnings.append("The trace is empty.")
+    elif 2 * matched < len(trace):
+        warnings.append(
+            f"Only {matched} of {len(trace)} packets fit the program: check that this is the trace's program."
+        )
+    return Rebuilt(log, fate, out_of_order, aligner.calibrated, tuple(warnings))

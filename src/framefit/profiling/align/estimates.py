@@ -1,0 +1,547 @@
+"""What transitions, operations and losses are like: from the program's table at first, then from the trace.
+
+What losses, delays and packets of nobody cost: how frequent each of them is in this trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.profiling.align.tracks import Track, retimed, track_of
+from framefit.profiling.align.viterbi import Costs
+from framefit.profiling.edge_inference import Precedence, Times, Window, find_gaps, nominal_times
+from framefit.profiling.sequence import Sequence
+
+__all__ = [
+    "LATE_SPREAD",
+    "Match",
+    "Model",
+    "Tally",
+    "first_model",
+    "gap_lengths",
+    "hides_launches",
+    "learned_costs",
+    "learned_times",
+    "learned_tracks",
+    "medians_by",
+]
+
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+_LONG = 64  # events lost in a row: from here on the length says little
+_LENGTHS = 1024  # of gaps, that are told apart
+_PRIOR_GAPS = 5  # that what was thought of their lengths before counts as
+_EXTENDED = 0.7  # probability that a gap goes on, before one was seen
+_LONG_RATIO = 1e-2  # least part of gaps that are long
+_SYMBOLS = 4  # that a stranger may well be, of those that a core sends at any one time
+_PRIOR_STRANGERS = 2e-5  # packets that nobody sent: devices lose packets often, and make them up hardly ever
+_FEW = 8  # delays: as many count as much as what was thought before
+_LATE_LEAST = 0.5
+LATE_SPREAD = 4.0
+"""Scale of a delay's logarithm, before any was seen."""
+
+
+@dataclass
+class Tally:
+    """Transitions that took as long as they should, and not: within a launch, and from launch to launch."""
+
+    usual: int = 0
+    late: int = 0
+    early: int = 0
+    opened: int = 0
+    paused: int = 0
+    released: int = 0
+
+    delays: list[Floats] = field(default_factory=list)
+
+    def add(self, excess: Floats, deviation: Floats, opens: npt.NDArray[np.bool_]) -> None:
+        """Count transitions by how far they are from what they should take; ``opens``: into another launch."""
+        z = excess / deviation
+        self.delays.append(excess[z > 6])
+        self.usual += int(np.count_nonzero(~opens))
+        self.opened += int(np.count_nonzero(opens))
+        self.late += int(np.count_nonzero((z > 6) & ~opens))
+        self.paused += int(np.count_nonzero((z > 6) & opens))
+        self.early += int(np.count_nonzero(z < -6))
+
+    def lateness(self, costs: Costs) -> tuple[float, float]:
+        """Median and scale of the logarithm of delays, against what was thought before."""
+        delay = np.log(np.concatenate(self.delays) + costs.stall_ns)
+        if not len(delay):
+            return costs.late_log, costs.late_spread
+        weight = len(delay) / (len(delay) + _FEW)
+        middle = costs.late_log + weight * (float(np.median(delay)) - costs.late_log)
+        scale = float(np.median(np.abs(delay - np.median(delay))))  # Cauchy's: half of its values are nearer
+        return middle, max(weight * scale + (1 - weight) * LATE_SPREAD, _LATE_LEAST)
+
+
+def gap_lengths(seen: Ints) -> Floats:
+    """Logarithm of the probability that a gap is so long, by length.
+
+    Devices lose packets in their own ways: single ones, as many as a buffer holds, as many as a flush takes. So
+    each length has the frequency with which it was seen; before that (a Dirichlet prior of few gaps), a geometric
+    distribution for short ones, and for long ones one that is even in the logarithm of the length.
+
+    Args:
+        seen: int64, lengths of gaps.
+    """
+    short = seen[seen < _LONG]
+    further = (float(np.sum(short - 1)) + _PRIOR_GAPS * _EXTENDED / (1 - _EXTENDED)) / (len(short) + _PRIOR_GAPS)
+    stay = further / (1 + further)
+    long = max((len(seen) - len(short)) / (len(seen) + _PRIOR_GAPS), _LONG_RATIO)
+    length = np.maximum(np.arange(_LENGTHS), 1)
+    before = np.maximum((1 - stay) * stay ** (length - 1), np.where(length >= 8, long / 12 / length, 0.0))
+    count = np.bincount(seen[seen < _LENGTHS], minlength=_LENGTHS)
+    others = np.maximum(count - 1, 0)  # what a gap was taken for is no evidence for taking it for that
+    return np.asarray(np.log((others + _PRIOR_GAPS * before) / (max(len(seen) - 1, 0) + _PRIOR_GAPS)))
+
+
+def learned_costs(
+    costs: Costs,
+    lost: Ints,
+    marked: npt.NDArray[np.bool_],
+    tally: Tally,
+    *,
+    received: int,
+    matched: int,
+    elapsed_ns: float,
+) -> Costs:
+    """How often and how many events are lost, how often a packet is spurious or late.
+
+    Args:
+        costs: what was thought before.
+        lost: int64, events lost in each transition.
+        marked: bool, whether the device reported a loss there.
+        tally: of transitions that took as long as they should, and not.
+        received: packets,
+        matched: and those that found their event.
+        elapsed_ns: time that all cores together were seen for.
+    """
+    if not len(lost):
+        return costs
+
+    def gaps(part: Ints, opened: float) -> float:
+        # A beta prior of 20 transitions keeps thin evidence near what was thought before.
+        return (int(np.count_nonzero(part)) + 20 * opened) / (len(part) + 20)
+
+    some, marked_some = gaps(lost[~marked], 0.1), gaps(lost[marked], 0.6)
+    others = max(received - matched - 1, 0)
+    spurious = min(max((others + _PRIOR_STRANGERS * 1000) / (received + 1000), 1e-5), 0.1)
+    late_log, late_spread = tally.lateness(costs)
+    pace = max(elapsed_ns / max(matched, 1), 1.0)
+    return costs._replace(
+        kept=np.log1p(-some),
+        opened=np.log(some),
+        marked_kept=np.log1p(-marked_some),
+        marked_opened=np.log(marked_some),
+        lengths=gap_lengths(lost[lost > 0]),
+        spurious=np.log(spurious / pace / _SYMBOLS),
+        stalled=min(tally.late / (tally.usual + 1000) + 1e-5, 0.1),
+        paused=min((tally.paused + 1) / (tally.opened + tally.released + 20), 0.3),
+        late_log=late_log,
+        late_spread=late_spread,
+        early=np.log(min((tally.early + 1) / (tally.usual + tally.opened + 1000), 0.1)),
+    )
+
+
+_TABLE_SPREAD = 0.3  # what a table may be off by, each operation for itself: 25 % are usual before calibration
+_PLAYED = 512  # launches that the program's table is played through
+_MAD = 1.4826  # of the median absolute deviation to the standard deviation of a normal variable
+_MEDIAN_VAR = 1.5708  # variance of a median over that of a mean
+_LEAST_RATIO = 0.005  # of a transition: spread that is never gone below, for what no sample shows
+_FAR = 3.0  # standard deviations: a few samples that are off by more are not believed
+_HUGE = float(1 << 60)
+
+
+@dataclass(frozen=True)
+class Match:
+    """Packets of one core that were matched, in order.
+
+    Attributes:
+        packet: int64, position among the core's packets.
+        launch: int64.
+        event: int64, in the core's track.
+        time: float64.
+        marked: bool, whether the device reported a loss before it.
+        packets: how many the core had, matched or not.
+    """
+
+    packet: Ints
+    launch: Ints
+    event: Ints
+    time: Floats
+    marked: npt.NDArray[np.bool_]
+    packets: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """All that an alignment is judged by.
+
+    Attributes:
+        tracks: of each core, by position.
+        costs: of losses and the like.
+        times: of operations.
+        offset_ns: from the host's clock to the device's; ``None``: not known.
+        submit_var: of the time from a submit to the launch's begin.
+        tempo_step: variance of the change of speed from launch to launch.
+        astray_ns: how far launches usually are from their nominal time on one core by that on another.
+    """
+
+    tracks: tuple[Track, ...]
+    costs: Costs
+    times: Times
+    offset_ns: float | None = None
+    submit_var: float = 0.0
+    tempo_step: float = 1e-6
+    astray_ns: float = 0.0
+
+
+def first_model(
+    sequence: Sequence,
+    precedence: Precedence,
+    kinds: int,
+    resolution_ns: float,
+    recorded: npt.NDArray[np.bool_] | None = None,
+) -> Model:
+    """What the program's table says, doubted as tables deserve.
+
+    Args:
+        sequence: of the program.
+        precedence: of the sequence.
+        kinds: event ids of the trace.
+        resolution_ns: of its time stamps.
+        recorded: bool, operations that send packets at all; ``None``: all do.
+    """
+    programs = len(sequence.first) - 1
+    if sequence.launch_program is None:
+        launches = np.concatenate([np.zeros(4, np.int64), np.arange(1, programs)])
+        ready = np.zeros(len(launches))
+    else:
+        head = sequence.launch_program[:_PLAYED].astype(np.int64)
+        launches = np.concatenate([head, np.arange(programs)])
+        ready = np.zeros(len(launches))
+        if sequence.submit_ns is not None and len(head):
+            ready[: len(head)] = sequence.submit_ns[: len(head)] - sequence.submit_ns[0]
+            ready[len(head) :] = ready[len(head) - 1]
+    duration = sequence.expected_ns
+    start, end = nominal_times(precedence, launches, ready, duration, np.zeros(len(duration)))
+    typical = float(np.median(duration))
+    base = np.cumsum([0, *np.diff(sequence.first)[launches]])
+    begin = np.minimum.reduceat(start, base[:-1])
+    spans = np.array([np.median((np.maximum.reduceat(end, base[:-1]) - begin)[launches == p]) for p in range(programs)])
+    least = _floor(resolution_ns)
+    tracks = []
+    for core in sequence.cores:
+        track = track_of(sequence, int(core), kinds, recorded)
+        local = track.operation - np.repeat(sequence.first[:-1], np.diff(track.first))
+        events = np.concatenate([np.arange(track.first[p], track.first[p + 1]) for p in launches])
+        at = np.concatenate([base[n] + local[track.first[p] : track.first[p + 1]] for n, p in enumerate(launches)])
+        time = np.where(track.type[events] == 1, end[at], start[at])
+        mean, _, _ = medians_by(events[1:], np.diff(time), len(track.operation))
+        if len(launches) > programs and ready.any():  # how long it waits for the next submit, the submits tell
+            mean[track.first[:-1][np.diff(track.first) > 0]] = 0.0
+        owner = np.repeat(np.arange(len(launches)), np.diff(track.first)[launches])
+        since, _, _ = medians_by(events, time - begin[owner], len(track.operation))
+        mean, since = np.maximum(np.nan_to_num(mean), 0.0), np.maximum(np.nan_to_num(since), 0.0)
+        own = np.hypot(_TABLE_SPREAD, sequence.sigma_ratio[track.operation]) * mean
+        waits = track.type == 0
+        own[waits] = np.hypot(_TABLE_SPREAD * mean[waits], np.where(mean[waits] > 0, 0.5, 0.15) * typical)
+        opens = track.first[:-1][np.diff(track.first) > 0]
+        program = np.searchsorted(track.first, opens, "right") - 1
+        own[opens] = np.hypot(own[opens], 0.1 * spans[program])
+        tracks.append(retimed(track, mean, own**2, since, spans, least))
+    period = max(float(spans[0] if sequence.launch_program is None else spans.mean()), 1.0)
+    costs = Costs(
+        kept=np.log(0.9),
+        opened=np.log(0.1),
+        marked_kept=np.log(0.4),
+        marked_opened=np.log(0.6),
+        lengths=gap_lengths(np.zeros(0, np.int64)),
+        spurious=np.log(1e-3 / typical / max(2 * kinds, 1)),
+        stalled=0.1,
+        paused=0.1 if sequence.launch_program is None else 0.3,
+        late_log=np.log(typical),
+        late_spread=LATE_SPREAD,
+        early=np.log(1e-2),
+        stall_ns=0.2 * typical,
+        beam=25.0,
+        cap=64,
+        restart=-15.0,
+        patience=12,
+        astray=-12.0,
+        floor_ns2=least,
+        inertia_ns=period,
+    )
+    times = Times(
+        duration,
+        (_TABLE_SPREAD * duration) ** 2,
+        np.zeros(len(duration)),
+        np.full(len(duration), (0.01 * typical) ** 2),
+    )
+    return Model(tuple(tracks), costs, times, submit_var=(0.5 * typical) ** 2)
+
+
+def _floor(resolution_ns: float) -> float:
+    """Variance that rounding two time stamps down adds to the time between them, and 1 ns for good measure."""
+    return resolution_ns**2 / 6 + 1.0
+
+
+def learned_tracks(model: Model, matches: Many[Match], sequence: Sequence, tempo: Floats, launches: Ints) -> Model:
+    """Medians and deviations of each transition, and what losses were like, from an alignment.
+
+    Args:
+        model: what the alignment was made with: what it says of transitions that were not seen stays.
+        matches: of each core.
+        sequence: of the program.
+        tempo: float64, speed of each of
+        launches: int64, ascending, all that were matched.
+    """
+    tracks = []
+    counts: list[Ints] = []
+    marks: list[npt.NDArray[np.bool_]] = []
+    tally = Tally()
+    off = [np.zeros(1)]
+    begin = launch_begins(model, matches, launches)
+    offset, submit_var = _offset(begin, launches, sequence, model)
+    spans = np.array([np.nanmax([_span(track, p) for track in model.tracks]) for p in range(len(sequence.first) - 1)])
+    for track, match in zip(model.tracks, matches, strict=True):
+        if len(match.packet) < 2:
+            tracks.append(track)
+            continue
+        lost = _lost_before(track, match)[1:]
+        at = np.searchsorted(launches, match.launch)
+        speed = tempo[at]
+        step = np.diff(match.time) / speed[1:]
+        counts.append(lost)
+        marks.append(match.marked[1:])
+        opens = np.diff(match.launch) > 0
+        # What waited for its submit says nothing of how long a core takes from launch to launch.
+        released = opens & _released(track, match, speed, sequence, offset, submit_var)[1:]
+        mean, var = _transitions(track, match.event[1:], np.where(released, -1, lost), step)
+        since, _, _ = medians_by(match.event, (match.time - begin[at]) / speed, len(mean))
+        since = np.where(np.isfinite(since), since, track.since_begin)
+        off.append(np.abs(match.time - begin[at] - since[match.event] * speed))
+        direct = (lost == 0) & ~released
+        event = match.event[1:][direct]
+        tally.add(step[direct] - mean[event], np.sqrt(var[event]), opens[direct])
+        tally.released += int(np.count_nonzero(released))
+        tracks.append(retimed(track, mean, var, since, spans, model.costs.floor_ns2))
+    received, matched = sum(match.packets for match in matches), sum(len(match.packet) for match in matches)
+    costs = learned_costs(
+        model.costs,
+        np.concatenate([np.zeros(0, np.int64), *counts]),
+        np.concatenate([np.zeros(0, np.bool_), *marks]),
+        tally,
+        received=received,
+        matched=matched,
+        elapsed_ns=sum(float(match.time[-1] - match.time[0]) for match in matches if len(match.time) > 1),
+    )
+    return replace(
+        model,
+        tracks=tuple(tracks),
+        costs=costs,
+        offset_ns=offset,
+        submit_var=submit_var,
+        astray_ns=8 * float(np.median(np.concatenate(off))),
+    )
+
+
+def _span(track: Track, program: int) -> float:
+    here = slice(track.first[program], track.first[program + 1])
+    return float(track.since_begin[here].max()) if here.stop > here.start else 0.0
+
+
+def _lost_before(track: Track, match: Match) -> Ints:
+    """How many events were lost before each match, since the one before it; of the first one, -1."""
+    if len(track.launch_program):
+        program = track.launch_program[match.launch]
+        number = track.count_before[match.launch] + match.event - track.first[program]
+    else:
+        number = match.launch * track.events + match.event
+    return np.diff(number, prepend=number[:1]) - 1
+
+
+def hides_launches(tracks: Many[Track], matches: Many[Match]) -> bool:
+    """Whether as many events as a launch has are taken for lost between two matches of a core."""
+    return any(
+        bool(np.any(_lost_before(track, match)[1:] >= track.events))
+        for track, match in zip(tracks, matches, strict=True)
+    )
+
+
+def _transitions(track: Track, event: Ints, lost: Ints, step: Floats) -> tuple[Floats, Floats]:
+    """Mean and variance of the transition into each event: its samples against what was thought before."""
+    size = len(track.operation)
+    direct = lost == 0
+    seen_at = event[direct], step[direct], size
+    median, deviation, count = medians_by(*seen_at)
+    seen, starts = count > 0, track.type == 0
+    deviation = np.where(starts, medians_by(*seen_at, wide=True)[1], deviation)  # of durations, stalls are the tail
+    # What single transitions were not seen of: the time over several of them, shared out as before.
+    mean, var = track.mean_ns.copy(), track.var_ns2.copy()
+    place = event - track.first[np.searchsorted(track.first, event, "right") - 1]
+    short = (lost > 0) & (lost <= np.minimum(place, 6)) & np.isfinite(step)
+    covered = np.concatenate([event[short] - back for back in range(7)])
+    spread = np.concatenate([np.where(back <= lost[short], 1, 0) for back in range(7)])
+    expected = np.zeros(int(short.sum()))
+    for back in range(7):
+        at = np.maximum(event[short] - back, 0)
+        expected += np.where((back <= lost[short]) & (event[short] - back >= 0), track.mean_ns[at], 0.0)
+    ratio = np.tile(step[short] / np.maximum(expected, 1.0), 7)
+    use = (spread > 0) & (covered >= 0)
+    shared, _, shares = medians_by(covered[use], ratio[use], size)
+    apart = ~seen & (shares >= 3)
+    mean[apart] *= np.clip(shared[apart], 0.3, 3.0)
+    var[apart] = np.maximum((0.1 * mean[apart]) ** 2, 0.1 * var[apart])
+    enough = seen & (count >= 5)
+    for kind in (starts, ~starts):
+        pool = enough & kind
+        typical = float(np.median(deviation[pool] / np.maximum(median[pool], 1.0))) if pool.any() else 0.1
+        here = seen & kind
+        guess = np.maximum(typical * median[here], 1.0)
+        own = (count[here] * deviation[here] ** 2 + 4 * guess**2) / (count[here] + 4)
+        own = np.maximum(own, (_LEAST_RATIO * median[here]) ** 2)
+        far = np.abs(median[here] - mean[here]) - _FAR * np.sqrt(track.var_ns2[here])
+        doubt = (_MEDIAN_VAR * own + np.maximum(far, 0.0) ** 2) / count[here]
+        weight = track.var_ns2[here] / (track.var_ns2[here] + doubt)
+        mean[here] += weight * (median[here] - mean[here])
+        var[here] = own + (1 - weight) * track.var_ns2[here]
+    return np.maximum(mean, 0.0), var
+
+
+def launch_begins(model: Model, matches: Many[Match], launches: Ints) -> Floats:
+    """When launches began by their matched packets: each one's time less the nominal time since; NaN: unknown."""
+    estimates, owners = [], []
+    for track, match in zip(model.tracks, matches, strict=True):
+        if len(match.packet):
+            estimates.append(match.time - track.since_begin[match.event])
+            owners.append(np.searchsorted(launches, match.launch))
+    if not owners:
+        return np.full(len(launches), np.nan)
+    begin, _, _ = medians_by(np.concatenate(owners), np.concatenate(estimates), len(launches))
+    return begin
+
+
+def _offset(begin: Floats, launches: Ints, sequence: Sequence, model: Model) -> tuple[float | None, float]:
+    """The host's clock against the device's: launches that did not have to wait begin soon after their submit.
+
+    How soon is what many have in common: the middle of the shortest interval that holds a fifth of the
+    delays, which a few launches taken for others do not move. The spread is that of earlier ones: later ones
+    had to wait.
+    """
+    known = np.flatnonzero(np.isfinite(begin))
+    if sequence.submit_ns is None or len(known) < 8 or np.ptp(sequence.submit_ns) == 0:
+        return model.offset_ns, model.submit_var
+    delay = np.sort(begin[known] - (sequence.submit_ns[launches[known]] - sequence.submit_ns[0]))
+    part = max(len(delay) // 5, 2)
+    width = delay[part:] - delay[:-part]
+    at = int(np.argmin(width))
+    soon = float(delay[at] + delay[at + part]) / 2
+    sooner = _MAD * float(np.median(soon - delay[delay <= soon]))
+    least = _LEAST_RATIO * float(np.median(sequence.expected_ns))
+    return soon, float(max((2 * width[at]) ** 2, sooner**2, least**2, model.costs.floor_ns2))
+
+
+def _released(
+    track: Track, match: Match, speed: Floats, sequence: Sequence, offset: float | None, submit_var: float
+) -> npt.NDArray[np.bool_]:
+    """Which matches are of launches that began when they were submitted, and did not wait for anything else."""
+    if offset is None or sequence.submit_ns is None:
+        return np.zeros(len(match.launch), np.bool_)
+    submit = (sequence.submit_ns[match.launch] - sequence.submit_ns[0]).astype(np.float64)
+    delay = match.time - track.since_begin[match.event] * speed - submit
+    return np.asarray(delay < offset + 4 * np.sqrt(submit_var + track.since_var[match.event]))
+
+
+def learned_times(model: Model, window: Window, precedence: Precedence, sequence: Sequence) -> Model:
+    """Durations of operations and what they wait, and how fast the speed changes, from what was received.
+
+    Args:
+        model: with what was thought before.
+        window: launches of the sample, with what was received and their tempo.
+        precedence: of the sequence.
+        sequence: of the program.
+    """
+    size = len(sequence.kind)
+    operation = operations_of(window, precedence)
+    speed = np.repeat(window.tempo, np.diff(window.base))
+    whole = window.seen.all(axis=1)
+    took = (window.time[:, 1] - window.time[:, 0]) / speed
+    duration, duration_var = _judged(operation[whole], took[whole], size, *_told(model, 1))
+    gaps = find_gaps(window, precedence) / speed
+    there = np.isfinite(gaps)
+    # Gaps of operations that were never seen whole: as those of all others.
+    usual = float(np.median(gaps[there])) if there.any() else 0.0
+    rest = (_MAD * float(np.median(np.abs(gaps[there] - usual))) if there.any() else 0.0) + 0.05 * usual
+    floor = model.costs.floor_ns2
+    gap, gap_var = _judged(
+        operation[there], gaps[there], size, np.full(size, usual), np.full(size, max(4 * rest**2, floor))
+    )
+    times = Times(duration, np.maximum(duration_var, floor), np.maximum(gap, 0.0), np.maximum(gap_var, floor))
+    return replace(model, times=times)
+
+
+def _told(model: Model, type_: int) -> tuple[Floats, Floats]:
+    """Mean and variance of the transition into each operation's START or END, as the tracks have it."""
+    mean, var = model.times.duration_ns.copy(), model.times.duration_var.copy()
+    for track in model.tracks:
+        here = track.type == type_
+        mean[track.operation[here]], var[track.operation[here]] = track.mean_ns[here], track.var_ns2[here]
+    return mean, var
+
+
+def _judged(key: Ints, value: Floats, size: int, before: Floats, before_var: Floats) -> tuple[Floats, Floats]:
+    """Median and variance of each key's values, against what was thought before where they are few."""
+    median, deviation, count = medians_by(key, value, size)
+    seen = count > 0
+    own = np.where(seen, deviation**2, 0.0)
+    enough = count >= 5
+    if enough.any():
+        ratio = float(np.median(deviation[enough] / np.maximum(np.abs(median[enough]), 1.0)))
+        own = np.where(seen, (count * own + 4 * (ratio * np.nan_to_num(median)) ** 2) / (count + 4), own)
+    own = np.maximum(own, (_LEAST_RATIO * np.nan_to_num(median)) ** 2 + 1e-3)
+    doubt = _MEDIAN_VAR * own / np.maximum(count, 1)
+    weight = np.where(seen, before_var / (before_var + doubt), 0.0)
+    mean = before + weight * (np.nan_to_num(median) - before)
+    return mean, np.where(seen, own, 0.0) + (1 - weight) * before_var
+
+
+def operations_of(window: Window, precedence: Precedence) -> Ints:
+    """The operation of the sequence at each place of a window."""
+    sizes = np.diff(window.base)
+    local = np.arange(len(window.seen)) - np.repeat(window.base[:-1], sizes)
+    return np.asarray(local + np.repeat(precedence.first[window.program], sizes))
+
+
+def medians_by(key: Ints, value: Floats, size: int, *, wide: bool = False) -> tuple[Floats, Floats, Ints]:
+    """Median, deviation (scaled median absolute deviation) and count of the values of each key; NaN without values.
+
+    Args:
+        key: int64, below ``size``.
+        value: float64, as many.
+        size: of the results.
+        wide: raise the deviation to what holds 19 of 20 values, as two of them do of a normal variable:
+            waits that depend on who comes first have tails that their middle does not show.
+    """
+    count = np.bincount(key, minlength=size)
+    first = np.cumsum(count) - count
+    median, deviation = np.full(size, np.nan), np.full(size, np.nan)
+    there = count > 0
+    for out, values in ((median, value), (deviation, None)):
+        here = np.abs(value - median[key]) if values is None else values
+        order = np.argsort(here)
+        ordered = here[order[np.argsort(key[order].astype(np.min_scalar_type(size)), kind="stable")]]
+        if there.any():
+            low, high = first[there] + (count[there] - 1) // 2, first[there] + count[there] // 2
+            out[there] = (ordered[low] + ordered[high]) / 2
+            if wide and values is None:
+                tail = first[there] + (count[there] * 19) // 20 - (count[there] % 20 == 0)
+                tail = np.where(count[there] < _FEW, low, tail)
+                out[there] = np.maximum(out[there], ordered[tail] / (1.96 * _MAD))
+    return median, _MAD * deviation, count

@@ -1,0 +1,565 @@
+"""The best assignment of one core's packets to the events that its program makes it send, compiled.
+
+A semi-Markov chain with gaps, after the alignment of sequences with affine gap costs (Gotoh, "An
+improved algorithm for matching biological sequences", 1982) and explicit-duration hidden Markov models
+(Yu, "Hidden semi-Markov models", 2010, section 2): the state is the latest event that was matched, a
+packet is matched to one of the events after it (those between were lost) or is spurious, and the time
+since is judged by the sum of the transitions' times. Searched with a beam; what all surviving
+assignments agree on is settled.
+
+What the assignments that are still possible have in common: their matches lead back to earlier ones.
+
+Each row of ``nodes`` is a match: the packet's token, launch, place, and the row of the match before (-1:
+none, or settled long ago). Assignments end with a row, and share all rows before the one where they part.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+__all__ = ["BEAM", "Costs", "Room", "advance", "agreed", "compacted", "matches_of", "path_of"]
+
+
+Floats = npt.NDArray[np.float64]
+
+
+# Columns of an assignment: its score, the time, nominal time, nominal variance and number of the
+# latest event, the launch and place of that event, the speed, the nominal time that the core waited,
+# the offset from the host's clock to the device's (NaN: not known yet), and the node that it ends with.
+_SCORE, _TIME, _MEAN, _VAR, _NUMBER, _LAUNCH, _PLACE, _SPEED, _IDLE, _OFFSET, _NODE = range(11)
+BEAM = 11
+"""Numbers that make up an assignment."""
+_BITS = 12
+_WIDEST = 1 << _BITS  # assignments that one packet may give rise to, before they are thinned out
+_SLOTS = 4 * _WIDEST
+_BORN_NARROW = 64  # packets after a fresh start that are searched with the widest beam
+_HELD = 512  # packets after which a start has led somewhere
+_REACH = 8.0  # standard deviations before an event's time beyond which nothing is tried
+_HOPELESS = 200.0  # variances: so far behind its time an event was delayed, whatever that costs (less than 60 nats)
+_WAY = 16.0  # launches before the end of such a gap from which on it is searched
+_LAUNCHES = 64  # that one packet is tried in,
+_PASSED = 4096  # and launches of other programs that are passed over on the way
+_DELAYED = 0.5  # standard deviations by which a delay may move the speed at most
+_STEADY = 0.1  # relative deviation of a time that tells as much of the speed as of itself
+_BACKLOG = 16  # launches that may wait in the device's queue when a search starts afresh
+_FOLLOW = 0.1  # how fast the offset follows launches that begin when they are due,
+_RISE = 0.02  # and ones that begin later
+_SKIP = 4.0  # launches: a gap longer than this is searched by time, not event by event
+
+
+class Costs(NamedTuple):
+    """Logarithms of probabilities, and what else judges an assignment.
+
+    Attributes:
+        kept: no event was lost.
+        opened: some were.
+        marked_kept, marked_opened: the same where the device reported a loss.
+        lengths: float64, of the number that were lost, if some were; the last entry's density goes on.
+        spurious: a packet that no event sent, with its density in time.
+        stalled: probability (no logarithm) of a transition that takes longer than it should,
+        paused: and of a launch that begins later than it could.
+        late_log, late_spread: by how much: median and scale of its logarithm.
+        early: a core that waits less than usual, by anything.
+        stall_ns: least scale of such a delay.
+        beam: assignments that are this much worse than the best are given up.
+        cap: assignments kept.
+        restart: of a fresh start; made when ``patience`` packets in a row fitted nothing.
+        astray: of a launch that was elsewhere in time by the other cores' packets.
+        floor_ns2: variance of what the time stamps' resolution rounds away.
+        inertia_ns: time in which the speed adapts.
+    """
+
+    kept: float
+    opened: float
+    marked_kept: float
+    marked_opened: float
+    lengths: Floats
+    spurious: float
+    stalled: float
+    paused: float
+    late_log: float
+    late_spread: float
+    early: float
+    stall_ns: float
+    beam: float
+    cap: int
+    restart: float
+    patience: int
+    astray: float
+    floor_ns2: float
+    inertia_ns: float
+
+
+class Room(NamedTuple):
+    """Memory that the search works in; nothing in it outlives a call.
+
+    Attributes:
+        fresh: float64, the assignments after a packet.
+        slots: int64, where an assignment with an event's number is in ``fresh``, behind the packet that this
+            holds for.
+    """
+
+    fresh: Floats
+    slots: npt.NDArray[np.int64]
+
+    @classmethod
+    def make(cls) -> Room:
+        """Room for one search at a time."""
+        return cls(np.empty((_WIDEST, BEAM)), np.full(_SLOTS, -1, np.int64))
+
+
+# Arguments that are many arrays are taken apart in the compiled functions that are called for each packet: to
+# hand them on costs more than what is done with them.
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _push(
+    fresh: Any, slots: Any, size: Any, token: Any, score: Any, time: Any, mean: Any, var: Any, number: Any,
+    launch: Any, place: Any, speed: Any, idle: Any, offset: Any, node: Any,
+) -> Any:  # fmt: skip
+    """Enter an assignment unless a better one ends with the same match; the new size."""
+    at = number & (_SLOTS - 1)
+    row = size
+    while slots[at] >> _BITS == token:
+        there = slots[at] & (_WIDEST - 1)
+        if fresh[there, _NUMBER] == number and fresh[there, _TIME] == time:
+            if fresh[there, _SCORE] >= score:
+                return size
+            row = there
+            break
+        at = (at + 1) & (_SLOTS - 1)
+    if row == size:
+        if size >= _WIDEST:
+            return size
+        slots[at] = token << _BITS | row
+        size += 1
+    fresh[row, _SCORE] = score
+    fresh[row, _TIME] = time
+    fresh[row, _MEAN] = mean
+    fresh[row, _VAR] = var
+    fresh[row, _NUMBER] = number
+    fresh[row, _LAUNCH] = launch
+    fresh[row, _PLACE] = place
+    fresh[row, _SPEED] = speed
+    fresh[row, _IDLE] = idle
+    fresh[row, _OFFSET] = offset
+    fresh[row, _NODE] = node
+    return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _lost(kept: Any, opened: Any, lengths: Any, count: Any) -> Any:
+    """Logarithm of the probability that ``count`` events in a row were lost."""
+    if count == 0:
+        return kept
+    last = len(lengths) - 1
+    if count <= last:
+        return opened + lengths[count]
+    return opened + lengths[last] - math.log(count / last)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _late(count: Any, excess: Any, middle: Any, spread: Any) -> Any:
+    """Logarithm of the density of ``count`` delays: their logarithm has Cauchy's distribution."""
+    z = (math.log(excess) - middle) / spread
+    return math.log(count / (3.141592653589793 * spread * (1.0 + z * z) * excess))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _first_after(occurs: Any, low: Any, high: Any, place: Any) -> Any:
+    """Where in a list of occurrences the first one after ``place`` is."""
+    while low < high:
+        middle = (low + high) >> 1
+        if occurs[middle] > place:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _launch_near(track: Any, mean: Any, launch: Any) -> Any:
+    """The last launch that nominally begins before ``mean``, not before ``launch``."""
+    if len(track.launch_program) == 0:
+        return max(launch, np.int64(mean / track.period_ns))
+    return max(launch, _before(track.mean_before, mean))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _before(ascending: Any, value: Any) -> Any:
+    """Position of the last entry that is below ``value``; -1: none is."""
+    low, high = 0, len(ascending)
+    while low < high:
+        middle = (low + high) // 2
+        if ascending[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _score_of_rank(fresh: Any, count: Any, cap: Any, low: Any, high: Any) -> Any:
+    """A score that about ``cap`` of the assignments between ``low`` and ``high`` reach, not many more."""
+    for _ in range(16):
+        middle = 0.5 * (low + high)
+        reached = 0
+        for row in range(count):
+            reached += fresh[row, _SCORE] >= middle
+        if reached > cap:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _seed(
+    room: Any, size: Any, token: Any, costs: Any, track: Any, tie: Any,
+    symbol: Any, time: Any, low: Any, high: Any, score: Any, speed: Any, offset: Any,
+    node: Any,
+) -> Any:  # fmt: skip
+    """Enter an assignment for every event of ``symbol`` in the launches from ``low`` to below ``high``."""
+    cyclic = len(track.launch_program) == 0
+    for launch in range(low, high):
+        program = 0 if cyclic else track.launch_program[launch]
+        kind = program * track.symbols + symbol
+        number = launch * track.events if cyclic else track.count_before[launch]
+        mean = launch * track.period_ns if cyclic else track.mean_before[launch]
+        var = launch * track.period_var if cyclic else track.var_before[launch]
+        idle = launch * track.period_idle if cyclic else track.idle_before[launch]
+        for at in range(track.occurs_first[kind], track.occurs_first[kind + 1]):
+            place = track.occurs[at]
+            event = track.first[program] + place
+            here = score
+            if node == -2.0:  # most traces begin where the program does
+                lost = _lost(costs.kept, costs.opened, costs.lengths, number + place)
+                here += max(lost, -6.0 - math.log(track.events))
+            begin = time - track.since_begin[event] * speed
+            here += _astray(costs.astray, tie.begin_ns, tie.first_launch, tie.tolerance_ns, launch, begin)
+            since = offset
+            if len(tie.submit_ns) > 0:
+                since = begin - tie.submit_ns[launch]
+                usual = 2.0 * np.sqrt(track.since_var[event] * speed * speed + tie.submit_var)
+                if since < offset - usual:  # nothing begins before it is submitted
+                    if node == -2.0:
+                        continue
+                    here += costs.astray
+                since = offset if since > offset else since
+            size = _push(
+                room.fresh, room.slots, size, token, here, time, mean + track.local_mean[event],
+                var + track.local_var[event], number + place, launch, place, speed,
+                idle + track.local_idle[event], since, node,
+            )  # fmt: skip
+    return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _astray(astray: Any, begin_ns: Any, first_launch: Any, tolerance_ns: Any, launch: Any, begin: Any) -> Any:
+    """What it costs that by the other cores ``launch`` did not begin at ``begin``."""
+    at = launch - first_launch
+    if at < 0 or at >= len(begin_ns) or not np.isfinite(begin_ns[at]):
+        return 0.0
+    return astray if abs(begin - begin_ns[at]) > tolerance_ns else 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _offset_by(offset: Any, since: Any, var: Any, submit_var: Any, released: Any) -> Any:
+    """The offset between the clocks, after a launch that began ``since`` after its submit."""
+    off, usual = since - offset, 2.0 * math.sqrt(var + submit_var)
+    if off < -usual:  # it was never more than this; all before had waited
+        return since + usual
+    if off < usual:  # by what this launch says of it, over what the nominal time since its begin may be off
+        return offset + _FOLLOW * off * submit_var / (var + submit_var)
+    return offset + min(_RISE * off, usual) if released else offset
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def advance(
+    times: Any, symbols: Any, marks: Any, begin: Any, token: Any, track: Any, tie: Any, costs: Any, room: Any,
+    beam: Any, size: Any, nodes: Any, used: Any, idle: Any, born: Any,
+) -> Any:  # fmt: skip
+    """Assign packets one after the other.
+
+    Args:
+        times: float64, of one core's packets, ascending; ns since the trace's first packet.
+        symbols: int32, what each packet says; -1: nothing that this core sends.
+        marks: bool, whether the device reported a loss just before it.
+        begin: the first packet to look at.
+        token: int64, of that packet; different for each packet of a core.
+        track: what the core sends, :class:`framefit.profiling.align.tracks.Track`.
+        tie: when launches began, :class:`framefit.profiling.align.tracks.Tie`.
+        costs: what judges.
+        room: to work in.
+        beam: float64, the assignments so far, ``size`` of them; overwritten.
+        size: 1 with a launch of -1 at the beginning.
+        nodes: int64, a row for each match of an assignment that survived: packet's token, launch,
+            place, and the row of the match before (-1: none, or settled long ago). Appended to.
+        used: rows of ``nodes`` so far.
+        idle: packets since the best assignment matched one.
+        born: packets since the latest fresh start.
+
+    Returns:
+        The packet to go on with (their number: all are assigned; else ``nodes`` is full), then
+        ``size``, ``used``, ``idle`` and ``born``, and what the packets added to the best assignment's score.
+    """
+    programs, occurs_first, occurs, first = track.launch_program, track.occurs_first, track.occurs, track.first
+    local_mean, local_var, local_idle = track.local_mean, track.local_var, track.local_idle
+    count_before, mean_before, var_before = track.count_before, track.mean_before, track.var_before
+    idle_before, since_begin, since_var = track.idle_before, track.since_begin, track.since_var
+    symbols_each, events, period_ns = track.symbols, track.events, track.period_ns
+    period_var, period_idle = track.period_var, track.period_idle
+    submit_ns, begin_ns, lengths = tie.submit_ns, tie.begin_ns, costs.lengths
+    fresh, slots, floor_ns2, stall_ns = room.fresh, room.slots, costs.floor_ns2, costs.stall_ns
+    cyclic, submits = len(programs) == 0, len(submit_ns) > 0
+    width = min(_WIDEST, beam.shape[0])
+    index, worth = begin, 0.0
+    while index < len(times) and used + width <= len(nodes):
+        time, symbol, count = times[index], symbols[index], np.int64(0)
+        kept, opened = (costs.marked_kept, costs.marked_opened) if marks[index] else (costs.kept, costs.opened)
+        lead, top = 0, -np.inf
+        for row in range(size):
+            if beam[row, _SCORE] > top:
+                lead, top = row, beam[row, _SCORE]
+        best = top
+        top += costs.spurious  # at least this is reached: nothing much below it has to be kept
+        for row in range(size):
+            score0, time0, mean00, speed = beam[row, _SCORE], beam[row, _TIME], beam[row, _MEAN], beam[row, _SPEED]
+            var00, idle00, offset0, node0 = beam[row, _VAR], beam[row, _IDLE], beam[row, _OFFSET], beam[row, _NODE]
+            number0, launch0, place = (
+                np.int64(beam[row, _NUMBER]), np.int64(beam[row, _LAUNCH]), np.int64(beam[row, _PLACE]),
+            )  # fmt: skip
+            expected = False
+            since, launch = time - time0, launch0
+            if symbol < 0:
+                launch = tie.end
+            elif launch0 < 0:
+                count = _seed(
+                    room, count, token, costs, track, tie, symbol, time, tie.low, tie.high, score0, 1.0, tie.offset_ns,
+                    -2.0,
+                )  # fmt: skip
+                born = 0
+                launch = tie.end
+            jumped = since < _SKIP * period_ns * speed
+            tried = passed = 0
+            while launch < tie.end and tried < _LAUNCHES and passed < _PASSED:
+                passed += 1
+                program = 0 if cyclic else programs[launch]
+                kind = program * symbols_each + symbol
+                at, until = occurs_first[kind], occurs_first[kind + 1]
+                if at < until:
+                    tried += 1
+                    if cyclic:
+                        number, mean0, var0, idle0 = (
+                            launch * events, launch * period_ns, launch * period_var, launch * period_idle,
+                        )  # fmt: skip
+                    else:
+                        number, mean0, var0, idle0 = (
+                            count_before[launch], mean_before[launch], var_before[launch], idle_before[launch],
+                        )  # fmt: skip
+                    at = _first_after(occurs, at, until, place)
+                    beyond = False
+                    while at < until:
+                        spot = occurs[at]
+                        event = first[program] + spot
+                        mean, var = mean0 + local_mean[event], var0 + local_var[event]
+                        mu = (mean - mean00) * speed
+                        var_here = (var - var00) * speed * speed + floor_ns2
+                        soonest, soonest_var, offset = mu, var_here, offset0
+                        if submits and launch > launch0:
+                            begin_at = since_begin[event] * speed + submit_ns[launch]
+                            since_v = since_var[event] * speed * speed
+                            if begin_at + offset - time0 > mu:
+                                mu, var_here = begin_at + offset - time0, since_v + tie.submit_var
+                            offset = _offset_by(offset, time - begin_at, since_v, tie.submit_var, mu > soonest)
+                        excess, less = since - mu, 0.0
+                        waits = idle0 + local_idle[event]
+                        if excess < 0.0:  # the core need not have waited
+                            less = min(waits - idle00, period_ns) * speed + mu - soonest
+                            must = excess + less
+                            if must < 0.0 and must * must > _REACH * _REACH * soonest_var:
+                                beyond = True
+                                break
+                        lost = number + spot - number0 - 1
+                        chance, trust = -np.inf, 2.0
+                        if excess <= 0.0 or excess * excess <= _HOPELESS * var_here:
+                            chance = -0.5 * excess * excess / var_here - 0.5 * math.log(6.283185307179586 * var_here)
+                        if excess * excess <= 4.0 * var_here:
+                            expected |= lost == 0 and chance + kept > costs.spurious + 0.5 * costs.beam
+                        else:
+                            usual = chance
+                            if excess > 0.0:
+                                late = costs.stalled * (lost + 1)  # any of the transitions may have
+                                if launch > launch0:
+                                    late += costs.paused
+                                chance = max(chance, _late(late, excess + stall_ns, costs.late_log, costs.late_spread))
+                            elif excess + less > 0.0:
+                                chance = max(chance, costs.early - math.log(less))
+                            if chance > usual:  # a delay says little of the speed
+                                trust = _DELAYED
+                        score = score0 + chance + _lost(kept, opened, lengths, lost)
+                        if lost > 0 and launch > launch0 and score > top - costs.beam:  # else the core knows better
+                            score += _astray(
+                                costs.astray, begin_ns, tie.first_launch, tie.tolerance_ns, launch,
+                                time - since_begin[event] * speed,
+                            )  # fmt: skip
+                        if score > top - costs.beam:
+                            change = 0.0
+                            if mu <= soonest:  # what varies much by itself says little of the speed
+                                usual = trust * math.sqrt(var_here)
+                                change = min(max(excess, -usual), usual) / (mu + costs.inertia_ns)
+                                change *= mu * mu / (mu * mu + var_here / (_STEADY * _STEADY))
+                                change = min(max(change, -0.2), 0.2)
+                            count = _push(
+                                fresh, slots, count, token, score, time, mean, var, number + spot, launch, spot,
+                                speed * (1.0 + change), waits, offset, -3.0 - node0,
+                            )  # fmt: skip
+                            top = max(top, score)
+                        at += 1
+                    if beyond:
+                        break
+                launch += 1
+                place = np.int64(-1)
+                if not jumped and launch > launch0 + 1:
+                    jumped = True
+                    least = max(0.75 * since, since - _WAY * period_ns * speed)
+                    if submits:
+                        launch = max(launch, _before(submit_ns, time0 + least - offset0))
+                    else:
+                        launch = _launch_near(track, mean00 + least / speed, launch)
+            if not expected and score0 + costs.spurious >= top - costs.beam:  # it may be spurious
+                count = _push(
+                    fresh, slots, count, token, score0 + costs.spurious, time0, mean00, var00, number0, launch0,
+                    np.int64(beam[row, _PLACE]), speed, idle00, offset0, node0,
+                )  # fmt: skip
+        # a fresh start: nothing has fitted for long
+        idle += 1
+        if symbol >= 0 and idle > costs.patience and beam[lead, _LAUNCH] >= 0:
+            low = max(np.int64(beam[lead, _LAUNCH]), tie.low)
+            waited = (time - beam[lead, _TIME]) / beam[lead, _SPEED]
+            near = _launch_near(track, beam[lead, _MEAN] + waited, low)
+            if submits:
+                near = max(low, _before(submit_ns, time - beam[lead, _OFFSET]))
+            low = max(low, near - (_BACKLOG if submits else 2))
+            count = _seed(
+                room, count, token, costs, track, tie, symbol, time, low, min(near + 2, tie.end),
+                best + costs.restart, beam[lead, _SPEED], beam[lead, _OFFSET], -3.0 - beam[lead, _NODE],
+            )  # fmt: skip
+            # one that soon led nowhere is followed by narrow ones: of another program's trace they all do
+            idle, born = 0, np.int64(0) if born >= _HELD else np.int64(_BORN_NARROW)
+        # thin out
+        top = fresh[0, _SCORE]
+        for row in range(1, count):
+            top = max(top, fresh[row, _SCORE])
+        least = top - costs.beam
+        cap = width if born < _BORN_NARROW else min(costs.cap, width)
+        born += 1
+        if count > cap:
+            least = _score_of_rank(fresh, count, cap, least, top)
+        size = 0
+        for row in range(count):
+            if fresh[row, _SCORE] < least or size >= cap:
+                continue
+            node = fresh[row, _NODE]
+            if node <= -2.0:  # matched: -3 - parent, or -2 for none before
+                if fresh[row, _SCORE] == top:
+                    idle = 0
+                nodes[used, 0] = token
+                nodes[used, 1] = np.int64(fresh[row, _LAUNCH])
+                nodes[used, 2] = np.int64(fresh[row, _PLACE])
+                nodes[used, 3] = np.int64(-3.0 - node)
+                node = used
+                used += 1
+            for column in range(_NODE):
+                beam[size, column] = fresh[row, column]
+            beam[size, _NODE] = node
+            beam[size, _SCORE] -= top  # differences are all that matters; sums stay small
+            size += 1
+        worth += top
+        token += 1
+        index += 1
+    return index, size, used, idle, born, worth
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def agreed(beam: Any, size: Any, nodes: Any) -> Any:
+    """The latest match that all assignments have in common; -1: none."""
+    live = np.empty(size, np.int64)
+    for row in range(size):
+        live[row] = np.int64(beam[row, _NODE])
+    while True:
+        low, high = live.min(), live.max()
+        if low == high or low < 0:
+            return max(low, -1) if low == high else -1
+        for row in range(size):
+            if live[row] == high:
+                live[row] = nodes[high, 3]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def path_of(nodes: Any, node: Any) -> Any:
+    """Rows of ``nodes`` from the first match to ``node``."""
+    path = np.empty(node + 1, np.int64)  # matches come after those that they follow
+    begin = node + 1
+    while node >= 0:
+        begin -= 1
+        path[begin] = node
+        node = nodes[node, 3]
+    return path[begin:]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def matches_of(nodes: Any, path: Any, token: Any, first: Any, programs: Any, times: Any, marks: Any) -> Any:
+    """What :class:`framefit.profiling.align.estimates.Match` says of each match.
+
+    Args:
+        nodes: all matches.
+        path: rows of them.
+        token: of the first packet in
+        times: float64,
+        marks: bool, of the packets.
+        first: int64, where each program's events begin.
+        programs: int64, of the launches; empty: the first one repeats.
+
+    Returns:
+        int64 packets, launches and events, float64 times, bool marks.
+    """
+    count = len(path)
+    packet, launch, event = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    time, marked = np.empty(count), np.empty(count, np.bool_)
+    for at in range(count):
+        row = path[at]
+        packet[at], launch[at] = nodes[row, 0] - token, nodes[row, 1]
+        event[at] = nodes[row, 2] + (first[programs[launch[at]]] if len(programs) > 0 else first[0])
+        time[at], marked[at] = times[packet[at]], marks[packet[at]]
+    return packet, launch, event, time, marked
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def compacted(beam: Any, size: Any, nodes: Any, used: Any) -> Any:
+    """Drop the matches that no assignment contains; how many rows are left."""
+    kept = np.zeros(used, np.bool_)
+    for row in range(size):
+        at = np.int64(beam[row, _NODE])
+        while at >= 0 and not kept[at]:
+            kept[at] = True
+            at = nodes[at, 3]
+    rank = np.empty(used, np.int64)
+    count = 0
+    for old in range(used):
+        rank[old] = count
+        if kept[old]:
+            for column in range(4):
+                nodes[count, column] = nodes[old, column]
+            if nodes[count, 3] >= 0:
+                nodes[count, 3] = rank[nodes[count, 3]]
+            count += 1
+    for row in range(size):
+        if beam[row, _NODE] >= 0:
+            beam[row, _NODE] = rank[np.int64(beam[row, _NODE])]
+    return count

@@ -1,0 +1,597 @@
+"""Times of edges whose packets were lost, from those around them, compiled.
+
+Along a chain of events p < j < q of which p and q were received the time of j is
+t_p + C_pj + (Q_pj / Q_pq) (T - C_pq) with variance Q_pj (Q_pq - Q_pj) / Q_pq, C and Q being sums of the
+transitions' means and variances: what is known from p, forwards, and from q, backwards, weighted by
+precision. Here chains run through the graph of operations, not along a core: an operation starts a
+little after the latest end that it has to wait for (forwards, the maximum of normal variables after
+Clark, "The greatest of a finite set of random variables", 1961), and an operation that another one
+must have waited for, because nothing else explains its start, ends a little before it (backwards).
+What was received bounds everything else hard: nothing starts before what it waits for has ended.
+
+What must have ended before what starts, within a launch and across launches.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from framefit.profiling.sequence import Sequence
+
+__all__ = ["Found", "Precedence", "Times", "Window", "fill", "find_gaps", "nominal_times", "tempo_ratios"]
+
+
+Ints = npt.NDArray[np.int64]
+NOT_BOUND = -2
+"""No operation of this core has to have ended."""
+EARLIER = -1
+"""The core's latest operation of an earlier launch has to have ended."""
+
+
+class Precedence(NamedTuple):
+    """Who waits for whom. Operations are counted within their program, cores by position.
+
+    Attributes:
+        first: int64, where each program begins in the arrays of one entry an operation.
+        order: int64, operations of each program such that each comes after what it waits for.
+        core: int64, of each operation.
+        before: int64, operations x cores: the latest operation of the core that has to have ended
+            because it runs on the same unit or on one that excludes it; ``EARLIER``, ``NOT_BOUND``.
+        last: int64, programs x cores: the core's last operation in the program, -1 for none.
+        needs_first, needs: int64, the operations of the same program that are named by ``after``.
+    """
+
+    first: Ints
+    order: Ints
+    core: Ints
+    before: Ints
+    last: Ints
+    needs_first: Ints
+    needs: Ints
+
+    @classmethod
+    def of(cls, sequence: Sequence) -> tuple[Precedence, int]:
+        """From ``after``, the units' own order, and what excludes what: program order decides who goes first.
+
+        Returns:
+            The precedence, and how many entries of ``after`` contradict the units' order and were left out.
+        """
+        total, cores = len(sequence.kind), len(sequence.cores)
+        core = np.searchsorted(sequence.cores, sequence.core).astype(np.int64)
+        before = np.full((total, cores), NOT_BOUND, np.int64)
+        last = np.full((len(sequence.first) - 1, cores), -1, np.int64)
+        order = np.empty(total, np.int64)
+        needs: list[list[int]] = []
+        dropped = 0
+        for program, (low, high) in enumerate(zip(sequence.first[:-1], sequence.first[1:], strict=True)):
+            latest = np.full(cores, EARLIER, np.int64)
+            for op in range(low, high):
+                bound = sequence.exclusive[core[op]]
+                before[op, bound] = latest[bound]
+                latest[core[op]] = op - low
+            last[program] = latest
+            wants = [
+                {int(one) - int(low) for one in sequence.after[sequence.after_first[op] : sequence.after_first[op + 1]]}
+                for op in range(low, high)
+            ]
+            placed, left_out = _ordered(before[low:high], wants)
+            order[low:high] = placed
+            _reduce(before[low:high], wants, placed, core[low:high])
+            dropped += left_out
+            needs.extend(sorted(want) for want in wants)
+        counts = [len(want) for want in needs]
+        flat = np.array([one for want in needs for one in want], np.int64)
+        found = cls(
+            first=sequence.first.astype(np.int64),
+            order=order,
+            core=core,
+            before=before,
+            last=last,
+            needs_first=np.cumsum([0, *counts], dtype=np.int64),
+            needs=flat,
+        )
+        return found, dropped
+
+
+def _ordered(before: Ints, wants: list[set[int]]) -> tuple[list[int], int]:
+    """Operations so that each comes after what it waits for; wishes in a circle are taken out of ``wants``."""
+    count, dropped = len(before), 0
+    waits = [{int(one) for one in before[op] if one >= 0} | wants[op] for op in range(count)]
+    heirs: list[list[int]] = [[] for _ in range(count)]
+    for op, ones in enumerate(waits):
+        for one in ones:
+            heirs[one].append(op)
+    left = [len(ones) for ones in waits]
+    free = [op for op in range(count) if not left[op]]
+    heapq.heapify(free)
+    placed: list[int] = []
+    stuck = set(range(count))
+    while stuck:
+        if not free:  # a circle: the first operation no longer waits for later ones
+            op = min(stuck)
+            later = {one for one in wants[op] if one in stuck}
+            dropped += len(later)
+            wants[op] -= later
+            for one in later:
+                heirs[one].remove(op)
+            free.append(op)
+        op = heapq.heappop(free)
+        stuck.discard(op)
+        placed.append(op)
+        for heir in heirs[op]:
+            left[heir] -= 1
+            if not left[heir] and heir in stuck:
+                heapq.heappush(free, heir)
+    return placed, dropped
+
+
+def _reduce(before: Ints, wants: list[set[int]], placed: list[int], core: Ints) -> None:
+    """Take out, in place, what another predecessor has waited for: it says nothing more.
+
+    Nor may it be asked twice: the maximum of two variables that are one would lie 0.56 deviations above it, for
+    normal variables are taken as independent.
+
+    Args:
+        before: of one program's operations; see :class:`Precedence`.
+        wants: what each waits for beside that.
+        placed: an order in which each comes after what it waits for.
+        core: of each operation; those of one core wait for each other, so the latest one stands for all.
+    """
+    reached = np.full(before.shape, NOT_BOUND, np.int64)  # of each core, the latest that has ended before it starts
+    for op in placed:
+        bound = before[op]
+        named = {int(one) for one in bound if one >= 0} | wants[op]
+        behind = reached[sorted(named)].max(axis=0, initial=NOT_BOUND)
+        wants[op] = {one for one in wants[op] if one > behind[core[one]] and one != bound[core[one]]}
+        reached[op] = np.maximum(behind, bound)
+        for one in wants[op]:
+            reached[op, core[one]] = max(reached[op, core[one]], one)
+        bound[bound <= behind] = NOT_BOUND
+
+
+@njit(cache=True, nogil=True)
+def nominal_times(precedence: Any, launches: Any, ready_ns: Any, duration_ns: Any, gap_ns: Any) -> Any:
+    """When operations would start and end if each took what is expected.
+
+    Args:
+        precedence: of the program.
+        launches: int64, the program of each launch.
+        ready_ns: float64, when the host submitted each launch.
+        duration_ns: float64, of each operation of the programs.
+        gap_ns: float64, what each waits after all that it waits for has ended.
+
+    Returns:
+        float64: starts, ends, launch by launch in program order.
+    """
+    total = 0
+    for program in launches:
+        total += precedence.first[program + 1] - precedence.first[program]
+    start, end = np.zeros(total), np.zeros(total)
+    free = np.zeros(precedence.before.shape[1])
+    base = 0
+    for launch in range(len(launches)):
+        program = launches[launch]
+        first, beyond = precedence.first[program], precedence.first[program + 1]
+        for at in range(first, beyond):
+            op = first + precedence.order[at]
+            time = ready_ns[launch]
+            for core in range(len(free)):
+                if precedence.before[op, core] == -1:
+                    time = max(time, free[core])
+                elif precedence.before[op, core] >= 0:
+                    time = max(time, end[base + precedence.before[op, core]])
+            for one in range(precedence.needs_first[op], precedence.needs_first[op + 1]):
+                time = max(time, end[base + precedence.needs[one]])
+            here = base + op - first
+            start[here] = time + gap_ns[op]
+            end[here] = start[here] + duration_ns[op]
+        for core in range(len(free)):
+            if precedence.last[program, core] >= 0:
+                free[core] = end[base + precedence.last[program, core]]
+        base += beyond - first
+    return start, end
+
+
+Floats = npt.NDArray[np.float64]
+_CLEAR = 4.0  # standard deviations beyond which a maximum is not in doubt
+_HUGE = 1 << 60
+_NOBODY = -_HUGE
+_UNKNOWN = -float(1 << 59)  # means below this come from nothing that is known
+
+
+class Times(NamedTuple):
+    """How long things take; float64, one entry an operation of the sequence, at speed 1.
+
+    Attributes:
+        duration_ns, duration_var: from START to END.
+        gap_ns, gap_var: from the latest end that it waits for to START.
+    """
+
+    duration_ns: Floats
+    duration_var: Floats
+    gap_ns: Floats
+    gap_var: Floats
+
+
+class Window(NamedTuple):
+    """Consecutive launches, laid out operation after operation in program order.
+
+    Attributes:
+        program: int64, of each launch.
+        base: int64, one more: where each launch begins below.
+        seen: bool, operations x 2: whether START and END were received,
+        time: int64, and when; of what was not received, nothing of meaning.
+        before: int64, launches x cores: the core's latest operation of earlier launches; -1: it is
+            not in the window.
+        carried: int64, of each core the end of that operation; -2**60: there is none.
+        released: float64, when the host let each launch begin; -2**60: not known.
+        tempo: float64, of each launch, what all times are multiplied with.
+    """
+
+    program: Ints
+    base: Ints
+    seen: npt.NDArray[np.bool_]
+    time: Ints
+    before: Ints
+    carried: Ints
+    released: Floats
+    tempo: Floats
+
+    @classmethod
+    def of(cls, program: Ints, sizes: Ints, last: Ints, carried: Ints, released: Floats) -> Window:
+        """An empty one.
+
+        Args:
+            program: of each launch.
+            sizes: operations of each program.
+            last: see :class:`framefit.profiling.edge_inference.Precedence`.
+            carried: see above.
+            released: see above.
+        """
+        base = np.cumsum([0, *sizes[program]], dtype=np.int64)
+        there = np.where(last[program] >= 0, base[:-1, None] + last[program], -1)
+        latest = np.maximum.accumulate(there, axis=0) if len(program) else there
+        before = np.concatenate([np.full((1, last.shape[1]), -1, np.int64), latest[:-1]])[: len(program)]
+        return cls(
+            program=program,
+            base=base,
+            seen=np.zeros((int(base[-1]), 2), np.bool_),
+            time=np.zeros((int(base[-1]), 2), np.int64),
+            before=before.astype(np.int64),
+            carried=carried,
+            released=released,
+            tempo=np.ones(len(program)),
+        )
+
+
+class Found(NamedTuple):
+    """Of the edges of a window; arrays of operations x 2.
+
+    Attributes:
+        deviation: float64, standard deviation of the time; 0 where it was received.
+        low, high: int64, least and greatest time by what was received; -2**60, 2**60: no bound.
+        run: int64, edges lost in a row on the core.
+        before, after: bool, whether something is known from before, and from after.
+    """
+
+    deviation: Floats
+    low: Ints
+    high: Ints
+    run: Ints
+    before: npt.NDArray[np.bool_]
+    after: npt.NDArray[np.bool_]
+
+    @property
+    def known(self) -> npt.NDArray[np.bool_]:
+        """Operations of which both times are known."""
+        some = self.before | self.after
+        return np.asarray(some[:, 0] & some[:, 1])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _place(before: Any, earlier: Any, launch: Any, base: Any, op: Any, core: Any) -> Any:
+    """Where the operation of ``core`` is that ``op`` waits for: -1 before the window, -2 nowhere."""
+    one = before[op, core]
+    if one >= 0:
+        return base + one
+    if one == NOT_BOUND:
+        return NOT_BOUND
+    return earlier[launch, core]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _greater(m1: Any, v1: Any, m2: Any, v2: Any) -> Any:
+    """Mean and variance of the greater one of two normal variables."""
+    if (m1 - m2) * (m1 - m2) >= _CLEAR * _CLEAR * (v1 + v2):
+        return (m1, v1) if m1 >= m2 else (m2, v2)
+    spread = math.sqrt(v1 + v2)
+    a = (m1 - m2) / spread
+    density = math.exp(-0.5 * a * a) / 2.5066282746310002
+    below = 0.5 * math.erfc(-a / 1.4142135623730951)
+    mean = m1 * below + m2 * (1 - below) + spread * density
+    square = (m1 * m1 + v1) * below + (m2 * m2 + v2) * (1 - below) + (m1 + m2) * spread * density
+    return mean, max(square - mean * mean, min(v1, v2) * 0.25)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def find_gaps(window: Any, precedence: Any) -> Any:
+    """What each operation waited after the latest end before it, where all of these are known.
+
+    Returns:
+        float64, one an operation of the window; NaN where something is not known.
+    """
+    before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
+    earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
+    gaps = np.full(len(seen), np.nan)
+    for launch in range(len(window.program)):
+        program, base = window.program[launch], window.base[launch]
+        first = precedence.first[program]
+        for at in range(first, precedence.first[program + 1]):
+            op = first + order[at]
+            here = base + op - first
+            if not seen[here, 0]:
+                continue
+            latest, known = -float(_HUGE), True
+            for core in range(earlier.shape[1]):
+                place = _place(before, earlier, launch, base, op, core)
+                if place >= 0:
+                    known &= seen[place, 1]
+                    latest = max(latest, float(time[place, 1]))
+                elif place == -1 and carried[core] > -_HUGE:
+                    latest = max(latest, float(carried[core]))
+            for one in range(needs_first[op], needs_first[op + 1]):
+                place = base + needs[one]
+                known &= seen[place, 1]
+                latest = max(latest, float(time[place, 1]))
+            latest = max(latest, window.released[launch])
+            if known and latest > _UNKNOWN:
+                gaps[here] = time[here, 0] - latest
+    return gaps
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def tempo_ratios(window: Any, precedence: Any, times: Any) -> Any:
+    """How long each launch's received operations took over what they usually take.
+
+    Returns:
+        float64, launches: the ratio (1 where nothing was received), and its variance (inf there).
+    """
+    count = len(window.program)
+    ratio, var = np.ones(count), np.full(count, np.inf)
+    long = np.maximum(times.duration_ns, 1.0)
+    spreads = times.duration_var / (long * long)
+    deviations = np.sqrt(spreads)
+    values, ops = np.empty(len(long)), np.empty(len(long), np.int64)
+    seen, time = window.seen, window.time
+    for launch in range(count):
+        program, base = window.program[launch], window.base[launch]
+        first = precedence.first[program]
+        count_seen = 0
+        for here in range(base, window.base[launch + 1]):
+            op = first + here - base
+            if seen[here, 0] and seen[here, 1] and long[op] > 1.0:
+                values[count_seen], ops[count_seen] = (time[here, 1] - time[here, 0]) / long[op], op
+                count_seen += 1
+        # Weighted by precision relative to the duration: long and steady operations tell most.
+        around = 1.0
+        for turn in range(2):
+            total, weight_sum = 0.0, 0.0
+            for at in range(count_seen):
+                op = ops[at]
+                limit = 2.5 * deviations[op] if turn else 4.0 * deviations[op] + 0.1
+                value = min(max(values[at], around - limit), around + limit)
+                total += value / spreads[op]
+                weight_sum += 1.0 / spreads[op]
+            if weight_sum > 0.0:
+                around = total / weight_sum
+                ratio[launch], var[launch] = around, 1.0 / weight_sum
+    return ratio, var
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _forwards(
+    window: Any, precedence: Any, times: Any, mean: Any, var: Any, late: Any, spread: Any, low: Any, high: Any,
+    run: Any, since: Any,
+) -> None:  # fmt: skip
+    """What is known from before: mean, variance and least time of each edge, and edges lost in a row so far."""
+    before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
+    earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
+    for launch in range(len(window.program)):
+        program, base, speed = window.program[launch], window.base[launch], window.tempo[launch]
+        first = precedence.first[program]
+        for at in range(first, precedence.first[program + 1]):
+            op = first + order[at]
+            here, mine = base + op - first, precedence.core[op]
+            for edge in range(2):  # nothing is known from after yet
+                var[here, edge], run[here, edge] = 0.0, 0
+                late[here, edge], spread[here, edge], high[here, edge] = 0.0, np.inf, _HUGE
+            if seen[here, 0] and seen[here, 1]:
+                mean[here, 0], mean[here, 1] = time[here, 0], time[here, 1]
+                low[here, 0], low[here, 1] = time[here, 0], time[here, 1]
+                since[mine] = 0
+                continue
+            if seen[here, 0]:
+                mean[here, 0] = low[here, 0] = time[here, 0]
+                since[mine] = 0
+            else:
+                since[mine] += 1
+                run[here, 0] = since[mine]
+                m, v, bound = window.released[launch], 0.0, -_HUGE
+                for core in range(earlier.shape[1]):
+                    place = _place(before, earlier, launch, base, op, core)
+                    if place >= 0:
+                        bound = max(bound, low[place, 1])
+                        m, v = _greater(mean[place, 1], var[place, 1], m, v)
+                    elif place == -1 and carried[core] > -_HUGE:
+                        bound = max(bound, carried[core])
+                        m, v = _greater(float(carried[core]), 0.0, m, v)
+                for one in range(needs_first[op], needs_first[op + 1]):
+                    place = base + needs[one]
+                    bound = max(bound, low[place, 1])
+                    m, v = _greater(mean[place, 1], var[place, 1], m, v)
+                mean[here, 0] = m + times.gap_ns[op] * speed
+                var[here, 0] = v + times.gap_var[op] * speed * speed
+                low[here, 0] = bound
+            if seen[here, 1]:
+                mean[here, 1] = low[here, 1] = time[here, 1]
+                since[mine] = 0
+            else:
+                since[mine] += 1
+                run[here, 1] = since[mine]
+                mean[here, 1] = mean[here, 0] + times.duration_ns[op] * speed
+                var[here, 1] = var[here, 0] + times.duration_var[op] * speed * speed
+                low[here, 1] = low[here, 0]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _backwards(
+    window: Any, precedence: Any, times: Any, mean: Any, var: Any, late: Any, spread: Any, high: Any, run: Any,
+    since: Any,
+) -> None:  # fmt: skip
+    """What is known from after: ``late`` and its variance ``spread`` (inf: nothing), the greatest times, ``run``."""
+    before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
+    earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
+    cores = earlier.shape[1]
+    places = np.empty(cores + len(needs), np.int64)  # of what one operation waits for; -1 - core: before the window
+    for launch in range(len(window.program) - 1, -1, -1):
+        program, base, speed = window.program[launch], window.base[launch], window.tempo[launch]
+        first = precedence.first[program]
+        for at in range(precedence.first[program + 1] - 1, first - 1, -1):
+            op = first + order[at]
+            here, mine = base + op - first, precedence.core[op]
+            if seen[here, 1]:
+                late[here, 1], spread[here, 1], high[here, 1] = time[here, 1], 0.0, time[here, 1]
+                since[mine] = 0
+            else:
+                run[here, 1] += since[mine]
+                since[mine] += 1
+            if seen[here, 0]:
+                late[here, 0], spread[here, 0], high[here, 0] = time[here, 0], 0.0, time[here, 0]
+                since[mine] = 0
+            else:
+                run[here, 0] += since[mine]
+                since[mine] += 1
+                late[here, 0] = late[here, 1] - times.duration_ns[op] * speed
+                spread[here, 0] = spread[here, 1] + times.duration_var[op] * speed * speed
+                high[here, 0] = high[here, 1]
+            # Tell those that it waited for; first who of them probably ended last, and who next to last.
+            count, open_ = 0, False
+            for core in range(cores):
+                place = _place(before, earlier, launch, base, op, core)
+                if place >= 0:
+                    open_ |= not seen[place, 1]
+                elif place == -1 and carried[core] > -_HUGE:
+                    place = -1 - core
+                else:
+                    continue
+                places[count] = place
+                count += 1
+            for one in range(needs_first[op], needs_first[op + 1]):
+                places[count] = base + needs[one]
+                open_ |= not seen[places[count], 1]
+                count += 1
+            if not open_:
+                continue
+            gap_var = times.gap_var[op] * speed * speed
+            target, target_var = late[here, 0] - times.gap_ns[op] * speed, spread[here, 0] + gap_var
+            latest, second, who = window.released[launch], -float(_HUGE), _NOBODY
+            latest_var, second_var = 0.0, 0.0
+            for one in range(count):
+                place = places[one]
+                value, value_var = (mean[place, 1], var[place, 1]) if place >= 0 else (float(carried[-1 - place]), 0.0)
+                if value > latest:
+                    if place != who:
+                        second, second_var = latest, latest_var
+                    latest, latest_var, who = value, value_var, place
+                elif place >= 0 and place != who and value > second:
+                    second, second_var = value, value_var
+            for one in range(count):
+                place = places[one]
+                if place < 0 or seen[place, 1]:
+                    continue
+                high[place, 1] = min(high[place, 1], high[here, 0])
+                waited = place == who
+                if seen[here, 0]:  # did it wait for this one, or for the latest other one and a little longer?
+                    others, others_var = (second, second_var) if place == who else (latest, latest_var)
+                    longer, later = max(target - others, 0.0), target - mean[place, 1]
+                    waited = longer * longer * (target_var + var[place, 1]) > later * later * (gap_var + others_var)
+                if waited and target_var < spread[place, 1]:
+                    late[place, 1], spread[place, 1] = target, target_var
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _settle(
+    window: Any, precedence: Any, mean: Any, var: Any, late: Any, spread: Any, low: Any, high: Any, known: Any,
+    followed: Any, deviation: Any,
+) -> None:  # fmt: skip
+    """Weigh what is known from before against what is known from after, within what is possible."""
+    before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
+    earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
+    cores = earlier.shape[1]
+    for launch in range(len(window.program)):
+        program, base = window.program[launch], window.base[launch]
+        first = precedence.first[program]
+        for at in range(first, precedence.first[program + 1]):
+            op = first + order[at]
+            here = base + op - first
+            for edge in range(2):
+                if seen[here, edge]:
+                    known[here, edge] = followed[here, edge] = True
+                    deviation[here, edge] = 0.0
+                    continue
+                known[here, edge] = mean[here, edge] > _UNKNOWN
+                followed[here, edge] = high[here, edge] < _HUGE
+                if known[here, edge] and spread[here, edge] < np.inf:
+                    part = var[here, edge] / (var[here, edge] + spread[here, edge])
+                    value = mean[here, edge] + part * (late[here, edge] - mean[here, edge])
+                    deviation[here, edge] = math.sqrt(part * spread[here, edge])
+                elif spread[here, edge] < np.inf:
+                    value, deviation[here, edge] = late[here, edge], math.sqrt(spread[here, edge])
+                elif known[here, edge]:
+                    value, deviation[here, edge] = mean[here, edge], math.sqrt(var[here, edge])
+                else:
+                    followed[here, edge], deviation[here, edge] = False, 0.0
+                    continue
+                least = low[here, edge]
+                if edge:
+                    least = max(least, time[here, 0]) if known[here, 0] or followed[here, 0] else least
+                else:
+                    for core in range(cores):
+                        place = _place(before, earlier, launch, base, op, core)
+                        if place >= 0:
+                            if known[place, 1] or followed[place, 1]:
+                                least = max(least, time[place, 1])
+                        elif place == -1:
+                            least = max(least, carried[core])
+                    for one in range(needs_first[op], needs_first[op + 1]):
+                        place = base + needs[one]
+                        if known[place, 1] or followed[place, 1]:
+                            least = max(least, time[place, 1])
+                time[here, edge] = min(max(np.int64(round(value)), least), high[here, edge])
+                # whatever contradicts itself among what was received
+                if edge and (known[here, 0] or followed[here, 0]):
+                    time[here, 1] = max(time[here, 1], time[here, 0])
+
+
+def fill(window: Window, precedence: Precedence, times: Times) -> Found:
+    """Times of the edges that were not received.
+
+    Args:
+        window: with what was received; ``time`` of all other edges is written.
+        precedence: :class:`framefit.profiling.edge_inference.Precedence`.
+        times: :class:`Times`.
+    """
+    shape, cores = window.seen.shape, window.before.shape[1]
+    mean, var, late, spread, deviation = np.empty((5, *shape))
+    low, high, run = np.empty((3, *shape), np.int64)
+    known, followed = np.empty((2, *shape), np.bool_)
+    _forwards(window, precedence, times, mean, var, late, spread, low, high, run, np.zeros(cores, np.int64))
+    _backwards(window, precedence, times, mean, var, late, spread, high, run, np.zeros(cores, np.int64))
+    _settle(window, precedence, mean, var, late, spread, low, high, known, followed, deviation)
+    return Found(deviation, low, high, run, known, followed)

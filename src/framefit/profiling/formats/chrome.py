@@ -1,0 +1,285 @@
+"""Events of a Chrome trace, from JSON that may be cut off: Chrome's own files, and ONNX Runtime's profiles.
+
+The form is that of "Trace Event Format" (Google, 2016): an array of events, which needs no end, or
+an object with such an array under ``traceEvents``. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from framefit.core.events import EventType, Trace, TraceMeta
+from framefit.errors import InputError
+
+__all__ = ["EventTable", "JsonEvent", "duration_ns", "parse_events", "time_ns", "trace_of"]
+
+
+_MOST_OBJECTS = 12_000_000
+"""Objects in a file, a limit to the memory: ONNX Runtime writes 1,000,000 events with seven objects each at most."""
+_MOST_US = float(1 << 51)  # 71 years; from here on nanoseconds overflow, and a double has no more half microseconds
+_MOST_CORES = 1 << 15
+
+
+class JsonEvent(msgspec.Struct, gc=False):
+    """One event; see the format for the fields."""
+
+    name: str | None = None
+    cat: str | None = None
+    ph: str | None = None
+    ts: int | float | None = None
+    dur: int | float | None = None
+    pid: int | str | None = None
+    tid: int | str | None = None
+    args: msgspec.Raw | None = None
+
+
+class _Object(msgspec.Struct):
+    traceEvents: list[JsonEvent]  # noqa: N815 - the format's name
+
+
+def parse_events(raw: bytes, where: str) -> tuple[list[JsonEvent], tuple[str, ...]]:
+    """Read the events, up to where the file is cut off.
+
+    Returns:
+        Events in the order of the file, and sentences on what is odd about it.
+
+    Raises:
+        InputError: not such a file, or one with absurdly many objects.
+    """
+    if (count := raw.count(b"{")) > _MOST_OBJECTS:
+        raise InputError(
+            f"{count} objects; at most {_MOST_OBJECTS} are read at once", where=where, remedy="record a shorter time"
+        )
+    raw = raw.removeprefix(b"\xef\xbb\xbf").strip()
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        if raw.startswith(b"["):
+            return msgspec.json.decode(raw, type=list[JsonEvent]), ()
+        return msgspec.json.decode(raw, type=_Object).traceEvents, ()
+    return _one_by_one(raw, where)  # cut off, or with an event that is odd
+
+
+def _one_by_one(raw: bytes, where: str) -> tuple[list[JsonEvent], tuple[str, ...]]:
+    """Events of a file that is not well-formed, as far as it goes."""
+    text = raw.decode("utf-8", "replace")
+    begin = 0
+    if not text.startswith("["):
+        found = re.search(r'"traceEvents"\s*:\s*\[', text)
+        if not text.startswith("{") or found is None:
+            raise InputError(
+                "no array of events, and no object with traceEvents",
+                where=where,
+                remedy="give a Chrome trace, or a profile that ONNX Runtime wrote",
+            )
+        begin = found.end() - 1
+    events, odd = [], 0
+    ended = False
+    for data in _elements(text, begin + 1):
+        if data is _END:
+            ended = True
+        elif (event := _event(data)) is not None:
+            events.append(event)
+        else:
+            odd += 1
+    warnings = []
+    if not ended:
+        warnings.append(f"the file is cut off or damaged after {len(events) + odd} events; the rest was lost")
+    if odd:
+        warnings.append(f"{odd} entries are no events and were left out")
+    return events, tuple(warnings)
+
+
+_END = object()
+_SPACE = re.compile(r"[\s,]*")
+
+
+def _elements(text: str, at: int) -> Iterator[Any]:
+    """Elements of an array one after the other, and :data:`_END` where it ends; nothing more where it is damaged."""
+    decoder = json.JSONDecoder()
+    while True:
+        space = _SPACE.match(text, at)
+        at = space.end() if space else at
+        if text.startswith("]", at):
+            yield _END
+            return
+        try:
+            data, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return
+        yield data
+
+
+def _event(data: Any) -> JsonEvent | None:
+    """An object as an event; fields of other types are taken as absent."""
+    if not isinstance(data, dict):
+        return None
+
+    def field(name: str, *types: type) -> Any:
+        value = data.get(name)
+        if isinstance(value, str):
+            value = value.encode("utf-8", "replace").decode()  # half a character, which no file could hold
+        return value if isinstance(value, types) and not isinstance(value, bool) else None
+
+    arguments = data.get("args")
+    return JsonEvent(
+        name=field("name", str),
+        cat=field("cat", str),
+        ph=field("ph", str),
+        ts=field("ts", int, float),
+        dur=field("dur", int, float),
+        pid=field("pid", int, str),
+        tid=field("tid", int, str),
+        args=msgspec.Raw(json.dumps(arguments).encode()) if isinstance(arguments, dict) else None,
+    )
+
+
+class EventTable:
+    """Packets as they are collected; :meth:`trace` puts them in order.
+
+    Args:
+        where: the file's name, for messages.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._rows: list[tuple[int, int, int, int, int]] = []  # time, kind, type, core, operation
+        self._kinds: dict[str, int] = {}
+        self._cores: dict[tuple[int | str | None, int | str | None], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def core(self, event: JsonEvent) -> int:
+        """A core's number: threads as they come."""
+        core = self._cores.setdefault((event.pid, event.tid), len(self._cores))
+        if core >= _MOST_CORES:
+            raise InputError(
+                f"more than {_MOST_CORES} threads", where=self._where, remedy="record the threads that matter"
+            )
+        return core
+
+    @property
+    def cores(self) -> int:
+        """Threads that sent something."""
+        return len(self._cores)
+
+    def add(self, time_ns: int, kind: str, type_: EventType, core: int, operation: int = -1) -> None:
+        """Note a packet."""
+        self._rows.append((time_ns, self._kinds.setdefault(kind, len(self._kinds)), int(type_), core, operation))
+
+    def trace(self, *, by_time: bool, meta: TraceMeta) -> Trace:
+        """All packets.
+
+        Args:
+            by_time: in order of time; else as they were noted. Where times are equal, as they were noted.
+            meta: of the trace.
+        """
+        rows = np.array(self._rows, np.int64).reshape(-1, 5)
+        if by_time:
+            rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        return Trace(
+            time_ns=rows[:, 0].copy(),
+            id=rows[:, 1].astype(np.int32),
+            type=rows[:, 2].astype(np.uint8),
+            core=rows[:, 3].astype(np.int16),
+            operation=rows[:, 4].copy(),
+            kinds=tuple(self._kinds),
+            meta=meta,
+        )
+
+
+def time_ns(event: JsonEvent) -> int | None:
+    """When an event happened; ``None``: it does not say, or nothing that can be."""
+    return _nanoseconds(event.ts)
+
+
+def duration_ns(event: JsonEvent) -> int | None:
+    """How long an event took; ``None``: it does not say, or nothing that can be."""
+    duration = _nanoseconds(event.dur)
+    return None if duration is None or duration < 0 else duration
+
+
+def _nanoseconds(microseconds: int | float | None) -> int | None:
+    if microseconds is None or not -_MOST_US < microseconds < _MOST_US:  # also what is no number
+        return None
+    return 1000 * microseconds if isinstance(microseconds, int) else round(1000 * microseconds)
+
+
+def trace_of(events: list[JsonEvent], where: str) -> tuple[Trace, tuple[str, ...]]:
+    """A Chrome trace's B, E and X events as packets: names are kinds, threads are cores.
+
+    Packets come in the order of the file where it has only B and E; X events are written when they
+    end, so with them it is the order of time.
+
+    Raises:
+        InputError: it has none of them, or more threads than cores can be numbered.
+    """
+    table = EventTable(where)
+    open_: dict[int, list[str]] = {}
+    odd = negative = nameless = whole = 0
+    ordered = sorted(range(len(events)), key=lambda at: _when(events[at])) if _has_whole(events) else range(len(events))
+    for at in ordered:
+        event = events[at]
+        if event.ph not in ("B", "E", "X"):
+            continue
+        begin = time_ns(event)
+        if begin is None:
+            odd += 1
+            continue
+        core = table.core(event)
+        if event.ph == "X":
+            length = duration_ns(event)
+            if length is None or event.name is None:
+                negative += length is None
+                nameless += length is not None
+                continue
+            whole += 1
+            table.add(begin, event.name, EventType.START, core)
+            table.add(begin + length, event.name, EventType.END, core)
+        elif event.ph == "B":
+            open_.setdefault(core, []).append(event.name or "")
+            if event.name is None:
+                nameless += 1
+                continue
+            table.add(begin, event.name, EventType.START, core)
+        else:
+            stack = open_.setdefault(core, [])
+            name = event.name or (stack[-1] if stack else None)
+            if name in stack:
+                del stack[len(stack) - 1 - stack[::-1].index(name) :]
+            if not name:
+                nameless += 1
+                continue
+            table.add(begin, name, EventType.END, core)
+    warnings = [
+        f"{count} events {what} and were left out"
+        for count, what in (
+            (odd, "have no time, or one that cannot be,"),
+            (negative, "have no duration, or a negative one,"),
+            (nameless, "have no name"),
+        )
+        if count
+    ]
+    if not len(table):
+        raise InputError(
+            f"none of {len(events)} events is a B, E or X with a name and a time",
+            where=where,
+            remedy="record durations: Chrome's phases B and E, or X",
+        )
+    return table.trace(by_time=whole > 0, meta=TraceMeta()), tuple(warnings)
+
+
+def _has_whole(events: list[JsonEvent]) -> bool:
+    return any(event.ph == "X" for event in events)
+
+
+def _when(event: JsonEvent) -> tuple[float, bool, float]:
+    """Order of events: those of no length, then those that contain others."""
+    begin, length = time_ns(event), duration_ns(event)
+    return (float(begin or 0), bool(length), -float(length or 0))

@@ -1,0 +1,117 @@
+"""Packets as a raw stream, from a file that grows or a pipe: a JSON header line, then records of 16 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from framefit.core.events import Trace, TraceMeta
+from framefit.core.files import Record, from_data
+from framefit.errors import InputError
+
+__all__ = ["ByteSource", "StreamHeader", "chunks", "packed", "read_header"]
+
+
+_RECORD = np.dtype([("time_ns", "<i8"), ("id", "<i4"), ("core", "<i2"), ("type", "u1"), ("pad", "u1")])
+_MOST_HEADER = 1 << 20
+_MOST_READ = _RECORD.itemsize << 14  # at once: bounds the memory, and how late a packet is looked at
+
+
+class StreamHeader(Record, kw_only=True):
+    """First line of a stream: what its records' numbers mean, as in ``trace.npz``.
+
+    Attributes:
+        kinds: event ids by name.
+    """
+
+    schema_version: int = 1
+    kinds: tuple[str, ...]
+    meta: TraceMeta = TraceMeta()
+
+
+class ByteSource(Protocol):
+    """What a stream is read from: an unbuffered or buffered binary file."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """Up to so many bytes; none at the (present) end."""
+        ...
+
+
+def packed(trace: Trace) -> bytes:
+    """A trace as such a stream; numbers of operations and reported losses have no place in it."""
+    records = np.zeros(len(trace), _RECORD)
+    for name in ("time_ns", "id", "core", "type"):
+        records[name] = getattr(trace, name)
+    header = StreamHeader(kinds=trace.kinds, meta=trace.meta)
+    return msgspec.json.encode(header) + b"\n" + records.tobytes()
+
+
+def read_header(source: ByteSource, wait: Callable[[], bool], where: str) -> StreamHeader | None:
+    """The header line.
+
+    Args:
+        source: at its beginning.
+        wait: called where there is nothing to read at present; whether to go on.
+        where: the stream's name, for messages.
+
+    Returns:
+        ``None``: the stream ended before there was one byte.
+
+    Raises:
+        InputError: not a header.
+    """
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        one = source.read(1)
+        if not one:
+            if wait():
+                continue
+            if not line.strip():
+                return None
+            break
+        line += one
+        if len(line) > _MOST_HEADER or (len(line) == 1 and one not in b"{ \t\r\n"):
+            raise _no_header("does not begin with a JSON header line", where)
+    try:
+        data = msgspec.json.decode(bytes(line))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _no_header(f"its first line is not JSON: {error}", where) from error
+    return from_data(data, StreamHeader, f"{where}, first line")
+
+
+def _no_header(what: str, where: str) -> InputError:
+    return InputError(what, where=where, remedy='write {"kinds": ["conv", ...], "meta": {}} and a line feed first')
+
+
+def chunks(source: ByteSource, header: StreamHeader, wait: Callable[[], bool]) -> Iterator[Trace]:
+    """Packets as they come; a record that is cut off by the end of the stream is left out.
+
+    Args:
+        source: behind its header.
+        header: of the stream.
+        wait: called where there is nothing to read at present; whether to go on.
+    """
+    rest = b""
+    while True:
+        found = source.read(_MOST_READ)
+        if not found:
+            if wait():
+                continue
+            return
+        rest += found
+        whole = len(rest) - len(rest) % _RECORD.itemsize
+        if not whole:
+            continue
+        records, rest = np.frombuffer(rest[:whole], _RECORD), rest[whole:]
+        yield Trace(
+            time_ns=records["time_ns"].astype(np.int64),
+            id=records["id"].astype(np.int32),
+            type=records["type"].copy(),
+            core=records["core"].astype(np.int16),
+            operation=np.full(len(records), -1, np.int64),
+            kinds=header.kinds,
+            meta=header.meta,
+        )

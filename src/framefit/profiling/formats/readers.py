@@ -1,0 +1,159 @@
+"""Traces of other people's making: what a file is, its first bytes say, not its name.
+
+Read are Framefit's own ``.npz`` and raw stream, STPv2 system traces, ONNX Runtime's profiles, and
+Chrome traces. A file that is damaged or cut off is read as far as it goes, with a sentence that
+says so; one that is nothing of these is refused with one error.
+"""
+
+from __future__ import annotations
+
+import io
+import stat
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.arrays import ArrayFile
+from framefit.core.events import Trace
+from framefit.core.files import read_bytes
+from framefit.core.program import Program
+from framefit.errors import InputError
+from framefit.profiling.formats.raw import chunks, read_header
+from framefit.profiling.formats.stp import StpMapping, is_stp, read_stp
+
+__all__ = ["ReadTrace", "read_trace"]
+
+
+_RECORD = "<qihBx"
+"""A packet of a raw stream: time_ns, id, core, type and a byte of nothing."""
+_MOST_BYTES = 1 << 31
+"""Of a file that is read at once: 100 million packets of a raw stream; longer ones can be followed."""
+
+
+class ReadTrace(NamedTuple):
+    """What a file tells.
+
+    Attributes:
+        trace: its packets.
+        program: what was executed, where the format tells it.
+        warnings: sentences on what is odd about the file.
+    """
+
+    trace: Trace
+    program: Program | None
+    warnings: tuple[str, ...]
+
+
+def read_trace(path: str | Path, mapping: StpMapping | None = None) -> ReadTrace:
+    """Read a trace, whatever its format.
+
+    Args:
+        path: the file.
+        mapping: what the fields of an STPv2 stream mean; default: see :class:`StpMapping`.
+
+    Raises:
+        InputError: missing, empty, too large, or of no known format.
+    """
+    path, where = Path(path), str(path)
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise InputError("no such file", where=path, remedy="check the path") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {error}", where=path, remedy="check the file") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError("is no file", where=path, remedy="name a file; streams can be read with --follow")
+    if status.st_size > _MOST_BYTES:
+        raise InputError(
+            f"has {status.st_size} bytes; at most {_MOST_BYTES} are read at once",
+            where=path,
+            remedy="follow a raw stream with --follow, or record a shorter time",
+        )
+    with _opened(path) as file:
+        if file.read(4) == b"PK\x03\x04":
+            return _own(path)
+    return _of_bytes(read_bytes(path), where, path.stem, mapping)
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=path, remedy="check the file") from error
+
+
+def _own(path: Path) -> ReadTrace:
+    """``trace.npz``, where it is not too large."""
+    claimed = ArrayFile(path).bytes
+    if claimed > _MOST_BYTES:
+        raise InputError(
+            f"claims to hold {claimed} bytes; at most {_MOST_BYTES} are read", where=path, remedy="check the file"
+        )
+    return ReadTrace(Trace.read(path), None, ())
+
+
+def _of_bytes(raw: bytes, where: str, name: str, mapping: StpMapping | None) -> ReadTrace:
+    """A file that is no archive."""
+    if not raw.strip():
+        raise InputError("is empty", where=where, remedy="record a trace first")
+    text = raw.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text.startswith((b"[", b"{")):
+        end = raw.find(b"\n")
+        if raw.startswith(b"{") and _is_header(raw[: end if end >= 0 else len(raw)]):
+            return _stream(raw, where)
+        return _json(raw, where, name)
+    if is_stp(raw):
+        trace, warnings = read_stp(raw, where, mapping)
+        return ReadTrace(trace, None, warnings)
+    raise InputError(
+        f"begins with {raw[:8]!r}: no trace of a known format",
+        where=where,
+        remedy="give a trace.npz, a raw stream with its JSON header, an STPv2 stream, or a Chrome or ONNX Runtime JSON",
+    )
+
+
+def _is_header(line: bytes) -> bool:
+    """Whether a line is the header of a raw stream rather than the beginning of a Chrome trace."""
+    return b'"kinds"' in line and b'"traceEvents"' not in line
+
+
+def _stream(raw: bytes, where: str) -> ReadTrace:
+    """A raw stream, which may end in the middle of a record."""
+    source = io.BytesIO(raw)
+    header = read_header(source, lambda: False, where)
+    assert header is not None  # there is a line with a key in it
+    cut_off = (len(raw) - source.tell()) % struct.calcsize(_RECORD)
+    parts = list(chunks(source, header, lambda: False))
+
+    def joined(name: str) -> npt.NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    if not parts:
+        raise InputError("has a header, but no whole record", where=where, remedy="record a trace first")
+    trace = Trace(
+        time_ns=joined("time_ns"),
+        id=joined("id"),
+        type=joined("type"),
+        core=joined("core"),
+        operation=joined("operation"),
+        kinds=header.kinds,
+        meta=header.meta,
+    )
+    warnings = (f"the last record is cut off: {cut_off} bytes at the end were left out",) if cut_off else ()
+    return ReadTrace(trace, None, warnings)
+
+
+def _json(raw: bytes, where: str, name: str) -> ReadTrace:
+    """A profile of ONNX Runtime, or a Chrome trace."""
+    from framefit.profiling.formats.chrome import parse_events, trace_of
+    from framefit.profiling.formats.ort import is_ort_profile, profile_of
+
+    events, odd = parse_events(raw, where)
+    if is_ort_profile(events):
+        trace, program, more = profile_of(events, where, name)
+        return ReadTrace(trace, program, (*odd, *more))
+    trace, more = trace_of(events, where)
+    return ReadTrace(trace, None, (*odd, *more))

@@ -1,0 +1,263 @@
+"""A trace on its way to a profile: read with its program, rebuilt, summed up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from framefit.core.events import Trace
+from framefit.core.files import read_record
+from framefit.core.latency_table import LatencyTable
+from framefit.core.profile import OperationLog, Profile
+from framefit.core.program import Launches, Program, read_program
+from framefit.core.timetable import Timetable
+from framefit.errors import InputError
+from framefit.profiling import rule
+from framefit.profiling.certificate import certify
+from framefit.profiling.diagnosis import diagnose
+from framefit.profiling.expectation import expecting
+from framefit.profiling.formats.readers import ReadTrace, read_trace
+from framefit.profiling.pairing import executions
+from framefit.profiling.sequence import Fate, Rebuilt, Sequence
+from framefit.profiling.summary import summarise
+from framefit.profiling.validation import covered, doubts, is_complete, readable
+
+__all__ = ["Method", "Profiled", "Source", "expecting_table", "opened", "profiled", "silent"]
+
+
+Method = Literal["align", "rule"]
+Notify = Callable[[str], None]
+_WORSE = 0.02  # of the packets: beyond it durations are not as the program expects at all
+
+
+def silent(message: str) -> None:
+    """Report no progress."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A trace with all that is known of its run.
+
+    Attributes:
+        trace: as it came.
+        program: what was executed.
+        launches: in order; ``None``: the first program repeats.
+        timetable: the plan, where there was one.
+        where: name for messages.
+        warnings: of reading.
+    """
+
+    trace: Trace
+    program: Program
+    launches: Launches | None
+    timetable: Timetable | None
+    where: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """A profile, and what it was made of.
+
+    Attributes:
+        profile: the figures.
+        log: every operation.
+        source: the trace and its program; expectations are the table's where one was given.
+        sequence: the same, flattened.
+        folder: where it was written; ``None``: nowhere.
+    """
+
+    profile: Profile
+    log: OperationLog
+    source: Source
+    sequence: Sequence
+    folder: Path | None = None
+
+
+def profiled(
+    source: Source,
+    *,
+    method: Method = "align",
+    confidence: float = 0.9,
+    audit: bool = False,
+    seed: int = 0,
+    notify: Notify = silent,
+) -> Profiled:
+    """The profile of a trace that has been read; see :func:`profile`.
+
+    Raises:
+        InputError: program and launches do not belong together; no event of the trace is the program's.
+    """
+    trace, launches, first = source.trace, source.launches, 0
+    if launches is not None and trace.meta.overwritten_events:
+        first, before = covered(trace, source.program, launches)
+        launches = _from(launches, first)
+        trace = dataclasses.replace(trace, meta=msgspec.structs.replace(trace.meta, overwritten_events=before))
+    sequence = Sequence.of(source.program, launches, trace.kinds)
+    trace, notes = readable(trace, sequence)
+    notify(f"holding {len(trace)} events against the program")
+
+    def rebuild(one: Trace) -> Rebuilt:
+        return rebuilt_by(method, one, sequence, source.program, launches, confidence)
+
+    rebuilt = rebuild(trace)
+    notes += doubts(rebuilt, trace, source.program, source.where)
+    certificate = None
+    if audit:
+        notify("masking events to see what the repair is worth")
+        certificate = certify(trace, rebuilt, rebuild, seed)
+        if certificate is None:
+            notes.append("too few events for an audit")
+    if first:
+        log = dataclasses.replace(rebuilt.log, inference=rebuilt.log.inference + first)
+        rebuilt = dataclasses.replace(rebuilt, log=log)
+    notify("adding up")
+    as_told = dataclasses.replace(trace, meta=source.trace.meta)
+    summary = summarise(
+        rebuilt,
+        sequence,
+        source.program,
+        method=method,
+        confidence=confidence,
+        launches=source.launches,
+        timetable=source.timetable,
+        diagnosis=diagnose(as_told, sequence, rebuilt),
+        warnings=(*source.warnings, *notes),
+        resolution_ns=trace.meta.resolution_ns,
+    )
+    summary = msgspec.structs.replace(summary, certificate=certificate)
+    return Profiled(summary, rebuilt.log, dataclasses.replace(source, trace=as_told), sequence)
+
+
+def opened(
+    trace: str | Path | Trace,
+    program: str | Path | Program | None = None,
+    launches: Launches | None = None,
+    *,
+    needs_program: bool = True,
+) -> Source:
+    """A trace, with the program that it is held against.
+
+    Args:
+        trace: see :func:`profile`.
+        program: likewise; ``None``: as beside the trace, or as its format tells.
+        launches: likewise.
+        needs_program: whether it is an error that nothing tells it; else it is empty.
+
+    Raises:
+        InputError: a file that cannot be used, or nothing tells what was executed.
+    """
+    folder: Path | None = None
+    read = ReadTrace(trace, None, ()) if isinstance(trace, Trace) else None
+    if not isinstance(trace, Trace):
+        path = Path(trace)
+        if path.is_dir():
+            folder, path = path, path / "trace.npz"
+            if not path.is_file():
+                raise InputError("has no trace.npz: it is no run folder", where=trace, remedy="name a trace, or a run")
+        read = read_trace(path)
+        beside = path.with_name("program.json")
+        if program is None and read.program is None and beside.is_file():
+            program, folder = beside, path.parent
+    assert read is not None
+    where = "trace" if isinstance(trace, Trace) else str(trace)
+    if isinstance(program, str | Path):
+        folder = folder or Path(program).parent
+        program, launches = read_program(program)
+    if program is None:
+        program, launches = read.program, None
+    if program is None:
+        if needs_program:
+            raise InputError(
+                "nothing tells what was executed",
+                where=where,
+                remedy="name the program: --program program.json (docs/profiling.md says what is in it)",
+            )
+        program = Program(window_ns=0, units=(), programs=())
+    if program.launches is not None and launches is None:
+        raise InputError(
+            f"the program's launches are in {program.launches!r}, which was not given",
+            where=where,
+            remedy="give the launches beside the program, or the path of program.json",
+        )
+    timetable = None
+    if folder is not None and (folder / "timetable.json").is_file():
+        timetable = read_record(folder / "timetable.json", Timetable)
+    return Source(read.trace, program, launches, timetable, where, read.warnings)
+
+
+def rebuilt_by(
+    method: Method,
+    trace: Trace,
+    sequence: Sequence,
+    program: Program,
+    launches: Launches | None,
+    confidence: float,
+) -> Rebuilt:
+    """The operations of a trace.
+
+    A trace that lost nothing needs no repair: where all packets pair, or each one is the very next one
+    that the program expects, that is how it was, and nothing is aligned.
+    """
+    if launches is not None and (paired := _paired(trace, program, launches)) is not None:
+        return paired
+    spurious: int | None = None
+    if method == "rule" or not (trace.meta.lost_events or len(trace.loss_after)):
+        by_rule = rule.rebuild(trace, sequence, program.rule_offsets_ns)
+        spurious, complete = by_rule.counts.spurious, is_complete(by_rule, trace, sequence)
+        if method == "rule" or complete:
+            return dataclasses.replace(by_rule, calibrated=complete)
+    from framefit.profiling.align import aligner as align  # compiled loops: only where they are needed
+
+    aligned = align.rebuild(trace, sequence, confidence=confidence)
+    if spurious is not None and aligned.counts.spurious > spurious + _WORSE * len(trace):
+        note = (
+            f"{aligned.counts.spurious} packets found no place by their times, in order alone only {spurious}: "
+            "compare with --method rule"
+        )
+        aligned = dataclasses.replace(aligned, warnings=(*aligned.warnings, note))
+    return aligned
+
+
+def _paired(trace: Trace, program: Program, launches: Launches) -> Rebuilt | None:
+    """All operations of all launches, measured; ``None``: something is missing. Units may preempt."""
+    log = executions(trace, program, launches)
+    if 2 * len(log) != len(trace) or not len(log) or (log.inference < 0).any():
+        return None
+    order = np.lexsort((log.operation, log.inference))
+    columns = {field.name: getattr(log, field.name) for field in dataclasses.fields(log) if field.name != "kinds"}
+    return Rebuilt(
+        log=OperationLog(**{name: column[order] for name, column in columns.items()}, kinds=log.kinds),
+        fate=np.full(len(trace), Fate.MATCHED, np.uint8),
+        out_of_order=np.zeros(len(trace), bool),
+        calibrated=True,
+    )
+
+
+def expecting_table(source: Source, table: LatencyTable) -> Source:
+    """With the table's expectations, and a word on what it lacks."""
+    program, found, lacking = expecting(source.program, table)
+    notes = list(source.warnings)
+    if not found:
+        notes.append("the table has no entry for any operation: expected are the program's own durations")
+    elif lacking:
+        notes.append(
+            f"the table has no entry for {lacking} of {found + lacking} operations: expected as the program says"
+        )
+    return dataclasses.replace(source, program=program, warnings=tuple(notes))
+
+
+def _from(launches: Launches, first: int) -> Launches:
+    """The later launches."""
+    return Launches(
+        program=launches.program[first:],
+        window=launches.window[first:],
+        frame=launches.frame[first:],
+        submit_ns=launches.submit_ns[first:],
+    )

@@ -1,0 +1,314 @@
+"""A profile that grows with a stream, in bounded memory.
+
+``framefit profile --follow``: where a device is, from the packets that it sends just now.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import Record
+from framefit.core.profile import EventCounts, OperationLog, Profile, Totals
+from framefit.core.program import Launches, Program, read_program
+from framefit.errors import InputError
+from framefit.profiling.align.aligner import Aligner, Position
+from framefit.profiling.event_log import empty_log, joined_logs
+from framefit.profiling.formats.raw import chunks, read_header
+from framefit.profiling.sequence import Fate, Rebuilt, Sequence
+from framefit.profiling.summary import summarise
+
+__all__ = ["RunningProfile", "Whereabouts", "follow"]
+
+
+_BLOCK = 100_000  # operations that are kept: some 15 MB
+
+
+class RunningProfile:
+    """Adds up blocks of operations as they become certain.
+
+    Sums are of the whole stream; their intervals are added as if all blocks were wrong in the same
+    direction, which errs on the side of caution. Violations and gaps are those of the latest block.
+
+    Args:
+        sequence: what the stream is held against.
+        program: the same, with names.
+        confidence: of the intervals.
+        resolution_ns: of the stream's clock.
+    """
+
+    def __init__(self, sequence: Sequence, program: Program, confidence: float, resolution_ns: int) -> None:
+        self._sequence, self._program = sequence, program
+        self._confidence, self._resolution_ns = confidence, resolution_ns
+        self._logs: list[OperationLog] = []
+        self._before: Profile | None = None
+        self._fates = np.zeros(len(Fate), np.int64)
+        self._late = 0
+        self._first_ns: int | None = None
+        self._last_ns = 0
+
+    def add(self, log: OperationLog, fate: npt.NDArray[np.uint8], late: npt.NDArray[np.bool_]) -> None:
+        """Take in operations, the next ones in order, and what became of packets.
+
+        Args:
+            log: of operations that have not been added before.
+            fate: uint8, :class:`Fate` of packets that have not been added before.
+            late: bool, of packets: which of them were out of order.
+        """
+        self._fates += np.bincount(fate, minlength=len(Fate))
+        self._late += int(np.count_nonzero(late))
+        if not len(log):
+            return
+        first, last = int(log.start_ns.min()), int(log.end_ns.max())
+        self._first_ns = first if self._first_ns is None else min(self._first_ns, first)
+        self._last_ns = max(self._last_ns, last)
+        self._logs.append(log)
+        if sum(map(len, self._logs)) >= _BLOCK:
+            self._before = self._joined(self._block(calibrated=True, warnings=()))
+            self._logs = []
+
+    def counts(self) -> EventCounts:
+        """Packets so far against what the program expects."""
+        matched = int(self._fates[Fate.MATCHED])
+        expected = 2 * sum(map(len, self._logs)) + (0 if self._before is None else self._before.events.expected)
+        return EventCounts(
+            received=int(self._fates.sum()),
+            expected=expected,
+            lost=max(expected - matched, 0),
+            spurious=int(self._fates[Fate.SPURIOUS]),
+            duplicated=int(self._fates[Fate.DUPLICATED]),
+            out_of_order=self._late,
+        )
+
+    def profile(self, *, calibrated: bool, warnings: tuple[str, ...] = ()) -> Profile:
+        """Everything so far.
+
+        Args:
+            calibrated: whether the intervals were.
+            warnings: of the method.
+        """
+        whole = self._before
+        if self._logs or whole is None:
+            whole = self._joined(self._block(calibrated=calibrated, warnings=warnings))
+        elif warnings:
+            whole = msgspec.structs.replace(whole, warnings=tuple(dict.fromkeys((*whole.warnings, *warnings))))
+        covered = 0 if self._first_ns is None else self._last_ns - self._first_ns
+        return msgspec.structs.replace(
+            whole,
+            events=self.counts(),
+            calibrated=calibrated,
+            covered_ns=covered,
+            utilisation_by_unit={
+                name: whole.totals_by_unit[name].duration_ns / covered
+                if name in whole.totals_by_unit and covered
+                else 0.0
+                for name in whole.utilisation_by_unit
+            },
+        )
+
+    def _block(self, *, calibrated: bool, warnings: tuple[str, ...]) -> Profile:
+        log = joined_logs(self._logs) if self._logs else empty_log(self._sequence.kinds)
+        nothing = np.zeros(0, np.uint8)
+        rebuilt = Rebuilt(log, nothing, nothing.astype(np.bool_), calibrated, warnings)
+        return summarise(
+            rebuilt,
+            self._sequence,
+            self._program,
+            method="align",
+            confidence=self._confidence,
+            resolution_ns=self._resolution_ns,
+        )
+
+    def _joined(self, block: Profile) -> Profile:
+        before = self._before
+        if before is None:
+            return block
+        return msgspec.structs.replace(
+            block,
+            events=self.counts(),
+            inferences=before.inferences + block.inferences,
+            totals_by_kind=_added(before.totals_by_kind, block.totals_by_kind),
+            totals_by_layer=_added(before.totals_by_layer, block.totals_by_layer),
+            totals_by_group=_added(before.totals_by_group, block.totals_by_group),
+            totals_by_unit=_added(before.totals_by_unit, block.totals_by_unit),
+            warnings=tuple(dict.fromkeys((*before.warnings, *block.warnings))),
+        )
+
+
+def _added(before: dict[str, Totals], block: dict[str, Totals]) -> dict[str, Totals]:
+    found = dict(before)
+    for name, new in block.items():
+        old = found.get(name)
+        if old is None:
+            found[name] = new
+            continue
+        count = old.count + new.count
+        found[name] = Totals(
+            count=count,
+            duration_ns=old.duration_ns + new.duration_ns,
+            interval_ns=(old.interval_ns[0] + new.interval_ns[0], old.interval_ns[1] + new.interval_ns[1]),
+            inferred_ratio=(old.inferred_ratio * old.count + new.inferred_ratio * new.count) / count,
+        )
+    return found
+
+
+_POLL_S = 0.05
+_EVERY_S = 0.1  # between two reports: a screen's pace
+
+
+class Whereabouts(Record, kw_only=True):
+    """Where the device is, and what came so far.
+
+    Attributes:
+        inference: ordinal of the launch; -1: nothing is known yet, as with the next two.
+        group: in the segment's program.
+        operation: index within its program; the latest one that sent a packet.
+        name: of the operation, behind its segment's.
+        confidence: that all of this is so, 0 to 1.
+        received: packets so far.
+        settled: those of which it is known what they are.
+        lost: events so far that did not come.
+    """
+
+    inference: int
+    group: int
+    operation: int
+    name: str
+    confidence: float
+    received: int
+    settled: int
+    lost: int
+
+
+def follow(
+    source: str | Path,
+    program: str | Path | Program,
+    *,
+    launches: Launches | None = None,
+    confidence: float = 0.9,
+    seed: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+    on_position: Callable[[Whereabouts], None] | None = None,
+) -> Profile:
+    """Follow a raw stream, until it ends or ``stop`` says so.
+
+    Memory does not grow with the stream.
+
+    Args:
+        source: a pipe, which ends with its writer; a file, which may grow, until ``stop``; "-": standard input.
+        program: what is being executed.
+        launches: of a ``program`` that is given as an object.
+        confidence: of all intervals.
+        seed: of the draws with which they are calibrated.
+        stop: asked while nothing comes, and between packets.
+        on_position: told some ten times a second where the device is, and at the end.
+
+    Returns:
+        The profile of what came.
+
+    Raises:
+        InputError: no such file, no stream, or a program that cannot be used.
+    """
+    if isinstance(program, str | Path):
+        program, launches = read_program(program)
+    where = "standard input" if str(source) == "-" else str(source)
+    try:
+        descriptor = os.dup(sys.stdin.fileno()) if str(source) == "-" else os.open(source, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=where, remedy="check the path") from error
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        return _followed(_Source(file.fileno(), stop), where, program, launches, confidence, seed, on_position)
+
+
+class _Source:
+    """Bytes as they come; a pipe's end is its end, a file's may still grow."""
+
+    def __init__(self, descriptor: int, stop: Callable[[], bool]) -> None:
+        self._descriptor, self._stop = descriptor, stop
+        self._grows = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        self._ended = False
+
+    def read(self, size: int, /) -> bytes:
+        """Up to so many bytes; none: there are none at present."""
+        if self._stop():
+            self._ended = True
+            return b""
+        ready, _, _ = select.select([self._descriptor], [], [], _POLL_S)
+        if not ready:
+            return b""
+        found = os.read(self._descriptor, size)
+        self._ended = not found and not self._grows
+        return found
+
+    def wait(self) -> bool:
+        """Whether more may come."""
+        if self._ended or self._stop():
+            return False
+        if self._grows:
+            time.sleep(_POLL_S)
+        return True
+
+
+def _followed(
+    source: _Source,
+    where: str,
+    program: Program,
+    launches: Launches | None,
+    confidence: float,
+    seed: int,
+    on_position: Callable[[Whereabouts], None] | None,
+) -> Profile:
+    header = read_header(source, source.wait, where)
+    if header is None:
+        sequence = Sequence.of(program, launches, ())
+        return RunningProfile(sequence, program, confidence, 1).profile(
+            calibrated=False, warnings=("the stream held no events",)
+        )
+    sequence = Sequence.of(program, launches, header.kinds)
+    aligner = Aligner(sequence, len(header.kinds), header.meta, confidence=confidence, seed=seed)
+    running = RunningProfile(sequence, program, confidence, header.meta.resolution_ns)
+    received, told_s = 0, 0.0
+
+    def tell() -> None:
+        if on_position is None:
+            return
+        at, counts = aligner.position() or Position(-1, -1, -1, 0.0), running.counts()
+        name = ""
+        if at.inference >= 0:
+            which = 0 if launches is None else int(launches.program[at.inference])
+            one = program.programs[which]
+            operations = [operation for group in one.groups for operation in group.operations]
+            name = f"{one.name}/{operations[at.operation].name}"
+        on_position(
+            Whereabouts(
+                inference=at.inference,
+                group=at.group,
+                operation=at.operation,
+                name=name,
+                confidence=at.confidence,
+                received=received,
+                settled=counts.received,
+                lost=counts.lost,
+            )
+        )
+
+    for packets in chunks(source, header, source.wait):
+        received += len(packets)
+        settled = aligner.feed(packets)
+        running.add(settled.log, settled.fate, aligner.out_of_order)
+        if time.monotonic() - told_s >= _EVERY_S:
+            tell()
+            told_s = time.monotonic()
+    tell()
+    settled = aligner.close()
+    running.add(settled.log, settled.fate, aligner.out_of_order[:0])
+    return running.profile(calibrated=aligner.calibrated, warnings=aligner.warnings())

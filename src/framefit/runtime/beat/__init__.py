@@ -1,1 +1,0 @@
-"""The loops that keep the beat, on one unit and over several."""

@@ -1,1 +1,0 @@
-"""Figures of a run, and why frames were missed."""

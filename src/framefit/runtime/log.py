@@ -1,0 +1,499 @@
+"""What a run leaves behind: every launch and the fate of every frame.
+
+What a long run lays aside, so that its memory does not grow with it.
+
+Fates of frames in words.
+
+Traces of a run in one piece.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+import weakref
+from array import array
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from enum import IntEnum
+from typing import Any, BinaryIO, NamedTuple, Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.events import Trace
+from framefit.core.program import Launches
+from framefit.core.run_record import Fated
+
+__all__ = [
+    "FATED",
+    "FAULTY",
+    "FLAGGED",
+    "Aside",
+    "Fate",
+    "Fates",
+    "FaultCause",
+    "FaultLog",
+    "FrameLog",
+    "LaunchLog",
+    "Packets",
+    "ToldFrameLog",
+    "fated",
+    "in_time_order",
+    "joined",
+]
+
+
+class Aside:
+    """A file without a name in the folder for temporary files; it goes with this object.
+
+    One thread puts bytes there, any thread may read what was put there. It is made with the first ones.
+    """
+
+    def __init__(self) -> None:
+        self._file: BinaryIO | None = None
+        self._full = False
+
+    def put(self, data: bytes, at: int) -> bool:
+        """Lay bytes aside; false where there is no room for them.
+
+        Args:
+            data: any number of bytes.
+            at: where they begin in the file.
+        """
+        if self._full:
+            return False
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open as long as this object lives
+                weakref.finalize(self, self._file.close)
+            view = memoryview(data)
+            while len(view):
+                written = os.pwrite(self._file.fileno(), view, at)
+                view, at = view[written:], at + written
+        except OSError:
+            self._full = True  # a run goes on; what it cannot lay aside, it keeps
+        return not self._full
+
+    def read(self, size: int, at: int = 0) -> bytes:
+        """``size`` bytes that were put there, from ``at`` on."""
+        parts: list[bytes] = []
+        while self._file is not None and size > 0:
+            parts.append(os.pread(self._file.fileno(), size, at))
+            at, size = at + len(parts[-1]), size - len(parts[-1])
+        return b"".join(parts)
+
+
+_MOST_CELLS = 1 << 13  # of a log that stay in memory: writing so many takes some 30 us
+_MOST_TEXTS = 256  # of faults; a model that fails in every window says much the same
+
+
+class Fate(IntEnum):
+    """What became of a frame, and why."""
+
+    DONE = 0
+    LATE = 1
+    QUEUE_FULL = 2
+    RUN_ENDED = 3
+    SKIPPED = 4
+    REFUSED = 5
+    FAILED = 6
+    HUNG = 7
+    UNREADABLE = 8
+    DEGRADED = 9
+    NOT_FINITE = 10
+    NOT_GIVEN = 11
+
+
+class FaultCause(IntEnum):
+    """What went wrong with a frame."""
+
+    ERROR = 0
+    HANG = 1
+    INPUT = 2
+    NOT_FINITE = 3
+    STATE = 4
+
+
+class _Table:
+    """Rows of int64, appended cheaply, and laid aside in a file while they become many."""
+
+    columns: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self._aside = Aside()
+        # Cells that were laid aside, and those that came after them: one name, so that threads see both or neither.
+        self._settled: tuple[int, array[int]] = (0, array("q"))
+        self._fresh: list[int] = []  # the fastest to append to just after a launch, when the caches are cold
+
+    @classmethod
+    def of(cls, rows: npt.NDArray[np.int64]) -> Self:
+        """A log of these rows."""
+        log = cls()
+        log._replace(rows)
+        return log
+
+    def __len__(self) -> int:
+        count, cells = self._settled
+        return (count + len(cells) + len(self._fresh)) // len(self.columns)
+
+    def settle(self) -> list[int]:
+        """Move what was appended lately to where it takes little room; these rows, one after the other."""
+        fresh, self._fresh = self._fresh, []  # set aside first: another thread may append
+        count, cells = self._settled
+        cells.fromlist(fresh)
+        if len(cells) >= _MOST_CELLS and self._aside.put(cells.tobytes(), count * cells.itemsize):
+            self._settled = count + len(cells), array("q")
+        return fresh
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._settled, self._fresh = (0, array("q")), []
+
+    def rows(self) -> npt.NDArray[np.int64]:
+        """All rows, one a line, columns as named."""
+        self.settle()
+        return self.snapshot()
+
+    def snapshot(self) -> npt.NDArray[np.int64]:
+        """All rows, while another thread appends: what was appended last may be missing.
+
+        Nothing is settled, and no memory shared, which would keep the other thread from growing it.
+        """
+        while True:
+            settled = count, cells = self._settled
+            copied = cells.tobytes()
+            fresh = list(self._fresh)
+            if self._settled is settled and len(cells) * cells.itemsize == len(copied):
+                break  # else they were settled in between
+        parts = self._aside.read(count * cells.itemsize), copied
+        rows = np.concatenate([*(np.frombuffer(part, np.int64) for part in parts), np.asarray(fresh, np.int64)])
+        return rows.reshape(-1, len(self.columns))
+
+    def _replace(self, rows: npt.NDArray[np.int64]) -> None:
+        self._settled = 0, array("q", rows.astype(np.int64).tobytes())
+
+
+class LaunchLog(_Table):
+    """Launches in the order of their ends.
+
+    Columns: the program's number, the window and newest frame; when it began and ended
+    (-1: it failed); since when it could have begun, and whether the unit was busy until
+    then (1); time on the processor, or -1 where the device does not run on the calling thread.
+    """
+
+    columns = ("program", "window", "frame", "started_ns", "finished_ns", "ready_ns", "followed", "cpu_ns")
+    PROGRAM, WINDOW, FRAME, STARTED, FINISHED, READY, FOLLOWED, CPU = range(8)
+
+    def add(
+        self,
+        program: int,
+        window: int,
+        frame: int,
+        started_ns: int,
+        finished_ns: int,
+        ready_ns: int,
+        followed: bool,
+        cpu_ns: int,
+    ) -> None:
+        """Append a launch, in one step: two threads do so where one interrupts the other."""
+        self._fresh.extend((program, window, frame, started_ns, finished_ns, ready_ns, followed, cpu_ns))
+
+    def reorder(self, order: npt.NDArray[np.intp]) -> None:
+        """Put the launches into another order; numbers of rows."""
+        self._replace(self.rows()[order])
+
+    def finished(self) -> npt.NDArray[np.int64]:
+        """Rows of the launches that ended."""
+        rows = self.rows()
+        ended = rows[:, self.FINISHED] >= 0
+        return rows if ended.all() else rows[ended]  # no second copy of a long run
+
+    def launches(self) -> Launches:
+        """In the form of the program's file."""
+        rows = self.finished()
+        return Launches(
+            program=rows[:, self.PROGRAM].astype(np.int32),
+            window=rows[:, self.WINDOW].copy(),  # the other columns are not kept alive
+            frame=rows[:, self.FRAME].copy(),
+            submit_ns=rows[:, self.STARTED].copy(),
+        )
+
+
+class FrameLog(_Table):
+    """Frames in the order in which their fate was decided; times are -1 where there are none.
+
+    ``window`` is the one with whose release a frame came: its number, unless its stream had to wait.
+    """
+
+    columns = ("model", "frame", "fate", "released_ns", "started_ns", "finished_ns", "window")
+    MODEL, FRAME, FATE, RELEASED, STARTED, FINISHED, WINDOW = range(7)
+
+    def add(
+        self,
+        model: int,
+        frame: int,
+        fate: Fate,
+        window: int,
+        released_ns: int,
+        started_ns: int = -1,
+        finished_ns: int = -1,
+    ) -> None:
+        """Append a frame."""
+        self._fresh.extend((model, frame, fate, released_ns, started_ns, finished_ns, window))
+
+    def refuse(self, model: int, frames: Collection[int], fate: Fate) -> None:
+        """Frames of a model that were thought done have another fate after all."""
+        rows = self.rows()
+        found = (rows[:, self.MODEL] == model) & np.isin(rows[:, self.FRAME], list(frames))
+        rows[found & (rows[:, self.FATE] <= Fate.LATE), self.FATE] = fate
+        self._replace(rows)
+
+    def forget(self, model: int, first: int) -> None:
+        """Strike the frames of a model from number ``first`` on: its stream did not have them."""
+        rows = self.rows()
+        beyond = (rows[:, self.MODEL] == model) & (rows[:, self.FRAME] >= first)
+        self._replace(rows[~beyond])
+
+
+class FaultLog(_Table):
+    """What went wrong, in order: launches that failed, frames that could not be read, numbers that are none.
+
+    Columns: the model's number, the newest frame, the window (-1: not known), :class:`FaultCause`, and which text.
+    """
+
+    columns = ("model", "frame", "window", "fault", "text")
+    MODEL, FRAME, WINDOW, FAULT, TEXT = range(5)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        """Of errors, each once."""
+        self.degraded: set[int] = set()
+        """Models that rest: they have failed again and again, and nothing of them has succeeded since."""
+        self.refused: dict[int, list[int]] = {}
+        """Frames of models whose outputs were not handed on."""
+
+    def add(self, model: int, frame: int, window: int, fault: FaultCause, text: str = "") -> None:
+        """Append a fault."""
+        if text not in self.texts and len(self.texts) < _MOST_TEXTS:
+            self.texts.append(text)
+        self._fresh.extend((model, frame, window, fault, self.texts.index(text) if text in self.texts else -1))
+
+    def refuse(self, model: int, frame: int) -> None:
+        """The outputs of a frame are not handed on."""
+        self.refused.setdefault(model, []).append(frame)
+
+    def counts(self, model: int) -> dict[FaultCause, int]:
+        """How often a model had each; those that it never had are missing."""
+        rows = self.snapshot()
+        faults, counts = np.unique(rows[rows[:, self.MODEL] == model, self.FAULT], return_counts=True)
+        return {FaultCause(fault): int(count) for fault, count in zip(faults.tolist(), counts.tolist(), strict=True)}
+
+    def not_finite(self) -> dict[int, list[int]]:
+        """Model -> frames with outputs that are not finite."""
+        rows, found = self.snapshot(), dict[int, list[int]]()
+        for model, frame in rows[rows[:, self.FAULT] == FaultCause.NOT_FINITE][:, :2].tolist():
+            found.setdefault(model, []).append(frame)
+        return found
+
+    def hung(self) -> set[tuple[int, int]]:
+        """Models and frames of which a launch hung."""
+        rows = self.snapshot()
+        return {(model, frame) for model, frame in rows[rows[:, self.FAULT] == FaultCause.HANG][:, :2].tolist()}
+
+    def told(self) -> dict[tuple[int, int], str]:
+        """Model and frame -> the text of what went wrong last."""
+        rows = self.snapshot().tolist()
+        return {(row[self.MODEL], row[self.FRAME]): self.texts[row[self.TEXT]] for row in rows if row[self.TEXT] >= 0}
+
+
+class Fates:
+    """What became of each frame, as soon as it is decided; any thread may ask.
+
+    Args:
+        models: how many there are.
+    """
+
+    _NONE = 255
+
+    def __init__(self, models: int) -> None:
+        self._fates = [bytearray() for _ in range(models)]
+
+    def decide(self, model: int, frame: int, fate: Fate) -> None:
+        """Note it; its times are logged when there is time for it."""
+        fates = self._fates[model]
+        if frame >= len(fates):
+            fates.extend(bytes((self._NONE,)) * (frame + 1 - len(fates)))
+        fates[frame] = fate
+
+    def of(self, model: int, frame: int) -> Fate | None:
+        """What became of a frame; ``None``: that is not known yet."""
+        fates = self._fates[model]
+        found = fates[frame] if frame < len(fates) else self._NONE
+        return None if found == self._NONE else Fate(found)
+
+
+class ToldFrameLog(FrameLog):
+    """A log that notes fates where they can be asked for while the run goes on.
+
+    Args:
+        fates: where; other logs may note theirs there, too.
+    """
+
+    def __init__(self, fates: Fates) -> None:
+        super().__init__()
+        self._told = fates
+
+    def add(
+        self,
+        model: int,
+        frame: int,
+        fate: Fate,
+        window: int,
+        released_ns: int,
+        started_ns: int = -1,
+        finished_ns: int = -1,
+    ) -> None:
+        """See :meth:`FrameLog.add`."""
+        super().add(model, frame, fate, window, released_ns, started_ns, finished_ns)
+        self._told.decide(model, frame, fate)
+
+
+_MOST_PACKETS = 1 << 22  # that are kept, 23 bytes each
+_MOST_IN_MEMORY = 1 << 12
+_COLUMNS = ("time_ns", "id", "type", "core", "operation")
+
+
+class Packets:
+    """What a device's trace unit has recorded; of a long run the last part is kept, most of it in a file.
+
+    Args:
+        events: gives what came since it was last asked.
+    """
+
+    def __init__(self, events: Callable[[], Trace]) -> None:
+        self._events = events
+        self._aside, self._at = Aside(), 0
+        self._parts: deque[_Part] = deque()
+        self._latest: list[Trace] = []
+        self._overwritten = 0
+
+    def collect(self) -> None:
+        """Take what there is."""
+        self._latest.append(self._events())
+        if sum(map(len, self._latest)) < _MOST_IN_MEMORY:
+            return
+        self._parts.append(self._laid_aside(joined(self._latest, 0)))
+        self._latest = []
+        while sum(part.packets for part in self._parts) > _MOST_PACKETS:
+            self._overwritten += self._parts.popleft().packets
+
+    def trace(self) -> Trace:
+        """All that is kept, losses marked where they were noticed."""
+        return joined([*map(self._read, self._parts), *self._latest], self._overwritten)
+
+    def _laid_aside(self, trace: Trace) -> _Part:
+        columns = [getattr(trace, name) for name in _COLUMNS]
+        data = b"".join(column.tobytes() for column in columns)
+        # What is kept fills half of that: where the file begins anew, its first part is not needed any more.
+        at = self._at if self._at < 2 * _MOST_PACKETS * len(data) // max(len(trace), 1) else 0
+        if not self._aside.put(data, at):
+            return _Part(len(trace), trace)
+        self._at = at + len(data)
+        return _Part(len(trace), _with(trace, [column[:0].copy() for column in columns]), at)
+
+    def _read(self, part: _Part) -> Trace:
+        if part.at is None:
+            return part.trace
+        found, at = list[npt.NDArray[Any]](), part.at
+        for name in _COLUMNS:
+            kind = getattr(part.trace, name).dtype
+            found.append(np.frombuffer(self._aside.read(part.packets * kind.itemsize, at), kind))
+            at += found[-1].nbytes
+        return _with(part.trace, found)
+
+
+class _Part(NamedTuple):
+    """Some packets; a trace without any where they were laid aside."""
+
+    packets: int
+    trace: Trace
+    at: int | None = None
+
+
+def _with(trace: Trace, columns: Sequence[npt.NDArray[Any]]) -> Trace:
+    """The trace with other packets."""
+    time_ns, kind, type_, core, operation = columns
+    return dataclasses.replace(trace, time_ns=time_ns, id=kind, type=type_, core=core, operation=operation)
+
+
+def joined(traces: Sequence[Trace], overwritten: int) -> Trace:
+    """Traces one after the other, and what was given up before; the last one knows all kinds.
+
+    Args:
+        traces: at least one, as they were read from a device.
+        overwritten: packets that were given up.
+    """
+    counts = np.cumsum([0, *(len(trace) for trace in traces)])
+    last = traces[-1]
+    lost = [trace.meta.lost_events for trace in traces if trace.meta.lost_events is not None]
+    overwritten += sum(trace.meta.overwritten_events for trace in traces)
+    return Trace(
+        time_ns=np.concatenate([trace.time_ns for trace in traces]),
+        id=np.concatenate([trace.id for trace in traces]),
+        type=np.concatenate([trace.type for trace in traces]),
+        core=np.concatenate([trace.core for trace in traces]),
+        operation=np.concatenate([trace.operation for trace in traces]),
+        kinds=last.kinds,
+        loss_after=np.concatenate([t.loss_after + c for t, c in zip(traces, counts[:-1], strict=True)]),
+        meta=msgspec.structs.replace(
+            last.meta, lost_events=sum(lost) if lost else None, overwritten_events=overwritten
+        ),
+    )
+
+
+def in_time_order(trace: Trace) -> Trace:
+    """Packets of several units by their times, which must not wrap around.
+
+    A loss stays behind as many packets as before: the device did not say which unit's were lost.
+    """
+    order = np.argsort(trace.time_ns, kind="stable")
+    return Trace(
+        time_ns=trace.time_ns[order],
+        id=trace.id[order],
+        type=trace.type[order],
+        core=trace.core[order],
+        operation=trace.operation[order],
+        kinds=trace.kinds,
+        loss_after=trace.loss_after,
+        meta=trace.meta,
+    )
+
+
+FATED: dict[Fate, Fated] = {
+    Fate.DONE: ("done", ""),
+    Fate.LATE: ("late", "finished after its deadline"),
+    Fate.QUEUE_FULL: ("dropped", "a newer frame took its place in the queue"),
+    Fate.REFUSED: ("dropped", "the queue was full"),
+    Fate.RUN_ENDED: ("dropped", "the run ended"),
+    Fate.SKIPPED: ("skipped", "every"),
+    Fate.FAILED: ("dropped", "fault: a launch failed"),
+    Fate.HUNG: ("dropped", "fault: a launch hung"),
+    Fate.UNREADABLE: ("dropped", "fault: it could not be read, or had another shape"),
+    Fate.DEGRADED: ("dropped", "fault: the model rested after failures"),
+    Fate.NOT_FINITE: ("dropped", "fault: outputs not finite"),
+    Fate.NOT_GIVEN: ("dropped", "a model that it reads did not give it"),
+}
+FLAGGED: tuple[Fated, Fated] = (
+    ("done", "outputs not finite"),
+    ("late", "finished after its deadline; outputs not finite"),
+)
+FAULTY = (Fate.FAILED, Fate.HUNG, Fate.UNREADABLE, Fate.DEGRADED, Fate.NOT_FINITE)
+
+
+def fated(fate: Fate) -> Fated:
+    """A fate in words, and its reason."""
+    return FATED[fate]

@@ -1,0 +1,575 @@
+"""The loop that keeps the beat: priority models at their instants, segments in the residuals.
+
+Whose background segment runs next, as a dispatcher asks it.
+
+A loop that nothing of Python's own interrupts.
+
+When a timetable's priority models are due.
+
+A job without effect: what a dispatcher goes through just before the real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import heapq
+import sys
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from framefit.core.events import Trace
+from framefit.core.grid import Grid
+from framefit.core.model import TensorInfo
+from framefit.core.timetable import Timetable
+from framefit.devices.clock import Clock, RealClock
+from framefit.devices.device import Array, Completion, Device
+from framefit.errors import InputError
+from framefit.execution.execution import Execution
+from framefit.execution.streams import EndOfStream
+from framefit.runtime.channel import Desk, GuestJob, Handed, StageJob
+from framefit.runtime.job import Job
+from framefit.runtime.log import Fate, FaultCause, LaunchLog, Packets
+from framefit.runtime.recovery import Recovery
+from framefit.runtime.sinks import Sink
+from framefit.runtime.streams import Arrival, Queue
+from framefit.runtime.windows import Windows
+
+__all__ = ["LEAD_NS", "REHEARSAL_NS", "Dispatcher", "Service", "instants", "stand_in", "steady"]
+
+
+REHEARSAL_NS = 60_000
+"""A rehearsal takes 30 to 60 us with cold caches."""
+
+
+class Service(Protocol):
+    """The planner's own policy."""
+
+    def choose(self, needed_ns: Sequence[int | None], room_ns: int) -> int | None:
+        """Number of the background model, or None: nothing fits into ``room_ns``."""
+
+    def finished(self, model: int) -> None:
+        """A frame of that background model is done."""
+
+    def join(self) -> None:
+        """There is one background model more."""
+
+    def rearrange(self, turns: Sequence[int]) -> None:
+        """So many turns of each background model in a round from here on; those that joined keep theirs."""
+
+
+_SWITCH_INTERVAL_S = 1e-4  # other Python threads get the lock this often at most
+
+
+@contextlib.contextmanager
+def steady() -> Iterator[None]:
+    """Keep Python's own housekeeping out of the loop: collector, lock, timers."""
+    interval = sys.getswitchinterval()
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    RealClock.sharpen()
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        gc.unfreeze()
+
+
+def instants(
+    timetable: Timetable, numbers: Mapping[str, int | Sequence[int]], unit: str | None = None
+) -> list[list[tuple[int, int]]]:
+    """When priority models are due in each window; what follows another at once is due with it.
+
+    Args:
+        timetable: its windows repeat.
+        numbers: model -> number of its job, or of the jobs of all its stages on the unit, in order.
+        unit: whose instants; default: the only one's.
+
+    Returns:
+        For each window pairs of time after the release and number of the job.
+    """
+    pattern = []
+    for window in timetable.windows:
+        due: list[tuple[int, int]] = []
+        begin = end = -1
+        seen: defaultdict[str, int] = defaultdict(int)
+        for period in window.priority:
+            if unit is not None and period.unit != unit:
+                continue
+            jobs = numbers[period.model]
+            begin = begin if period.start_ns == end else period.start_ns
+            due.append((begin, jobs if isinstance(jobs, int) else jobs[seen[period.model]]))
+            seen[period.model] += 1
+            end = period.end_ns
+        pattern.append(due)
+    return pattern
+
+
+class _Still:
+    """A stream for rehearsals: one array of each type."""
+
+    length = None
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Array] = {}
+
+    def has(self, frame: int) -> bool:  # noqa: ARG002 - the protocol's form
+        return True
+
+    def read(self, frame: int, tensor: TensorInfo) -> Array:  # noqa: ARG002 - the protocol's form
+        if tensor.dtype not in self._arrays:
+            self._arrays[tensor.dtype] = np.zeros(1, tensor.dtype)
+        return self._arrays[tensor.dtype]
+
+
+def stand_in(job: Job) -> Job | None:
+    """A job that goes the same way as this one with small frames and no device; ``None``: it has no tensors."""
+    if not isinstance(job.execution, Execution):
+        return None
+    execution = copy.copy(job.execution)
+    execution.disarm()
+    return Job(
+        execution=execution,
+        first_program=0,
+        priority=True,
+        estimates_ns=(0, 0),  # two segments: no frame is completed
+        deadline_ns=None,
+        sources=dict.fromkeys(job.sources, _Still()),
+        queue=Queue(job.frames),
+        frames=job.frames,
+    )
+
+
+_IDLE_NS = 1_000_000  # sinks and progress get a turn only when this much of a window is left
+_PENDING_OUTPUTS = 64  # outputs that may wait for such a turn
+_PENDING_FRAMES = 1024  # whose fate may
+_DRAIN_WINDOWS = 256  # between two looks into the event buffer of a device on this host
+_SETTLE_NS = 200_000  # the logs get a turn when this much is left
+LEAD_NS = 20_000_000
+"""Between the call and the first release."""
+_NEVER = 1 << 62
+
+
+class Dispatcher(Windows):
+    """One cooperative thread on one unit.
+
+    In every window the priority models run at their reserved instants, in order.
+    Between, background segments run as ``service`` chooses; a segment starts only when
+    its planned quantile and the guard fit before the next reserved instant. Otherwise
+    the thread waits. Just before it goes on it rehearses: what a launch needs has left the
+    caches, and fetching it takes longer (30 to 60 us) than what it is needed for.
+
+    Args:
+        device: executes.
+        clock: the run's time; the device's own.
+        jobs: priority models first, then background models in order of service.
+        grid: when windows begin, and what they bring.
+        guard_ns: kept free before each reserved instant.
+        service: policy among background models.
+        reserved: for each window of a repeating pattern, when priority jobs are due: pairs
+            of time after the release and number of the job. Default: all at the release.
+        stalls: reads how long the host kept this machine from running (ns, ever growing).
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        clock: Clock,
+        jobs: Sequence[Job],
+        grid: Grid,
+        guard_ns: int,
+        *,
+        service: Service,
+        reserved: Sequence[Sequence[tuple[int, int]]] | None = None,
+        stalls: Callable[[], int] | None = None,
+    ) -> None:
+        super().__init__(jobs, grid, guard_ns, reserved)
+        self._device = device
+        self._clock = clock
+        self._service = service
+        self._stalls = stalls
+        self._stalled_ns = 0
+        self._on_host = device.target.kind == "ort"  # else the device itself decides what it keeps
+        self._on_thread = isinstance(clock, RealClock) and self._on_host
+        self.desk = Desk()
+        self._coming: list[Handed] = []  # a heap: what cannot be used yet
+        self._agenda: deque[tuple[int, int]] = deque()  # when which priority job is due
+        self._awaited: list[int] = []  # priority jobs that were due before their frames were here
+        self._outputs: deque[tuple[Sink, int, dict[str, Array]]] = deque()
+        self._completed: deque[tuple[int, list[Arrival], int, int]] = deque()  # job, frames, start, finish
+        self.collects = True
+        """Whether it reads the device's events; of several units' dispatchers one does."""
+        self._packets = Packets(device.events)
+        self._drained = 0
+        self._last_finish = -1
+        self._read_ns = 0, 0  # time, and this thread's on the processor
+        self.ended = False
+        self._thread = 0
+        self.launches = LaunchLog()
+        self._recovery = Recovery(self)
+        self.stalled: dict[int, int] = {}
+
+    def run(
+        self,
+        windows: int,
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        on_idle: Callable[[int], None] | None = None,
+    ) -> None:
+        """Run ``windows`` windows; what happened is in ``launches``, ``frames`` and :meth:`trace`.
+
+        Args:
+            windows: how many; fewer where a stream ends.
+            stop: true ends the run, nothing gets lost; asked in every window, and before each launch but
+                those of segments that follow one another.
+            on_idle: called with the number of windows begun when there is time for it.
+
+        Raises:
+            DeviceError: the device failed; what happened so far is kept.
+        """
+        self.begin(self._clock.now_ns() + LEAD_NS)
+        try:
+            self.keep_beat(windows, stop=stop, on_idle=on_idle)
+        finally:
+            self.end()
+
+    def begin(self, start_ns: int) -> None:
+        """See :meth:`Windows.begin`."""
+        super().begin(start_ns)
+        if self._stalls is not None:
+            self._stalled_ns = self._stalls()
+
+    def keep_beat(
+        self, windows: int, *, stop: Callable[[], bool], on_idle: Callable[[int], None] | None = None
+    ) -> None:
+        """The loop of :meth:`run`, between :meth:`begin` and :meth:`end`."""
+        clock, understudy, self._thread = self._clock, self._understudy(), threading.get_ident()
+        agenda, awaited, coming, handed, bell = self._agenda, self._awaited, self._coming, *self.desk.parts
+        clock.sleep_until_ns(self.start_ns)
+        self._most_windows = windows
+        while not self.ended and not stop():
+            now = clock.now_ns()
+            while now >= (next_release := self._next_release) and self.windows < windows:
+                if self._dried_up():
+                    self.ended = True
+                    break
+                if self.course.unsettled:
+                    self._turn_over(begins=True)
+                if self._ahead != self.windows:
+                    self._look_ahead()
+                self._deliver(self.windows, next_release)
+                agenda.extend(self._next_due)
+                self.windows += 1
+                self._next_release, self._upcoming = self._second
+            if handed or coming:
+                self._receive(now)
+            if agenda and agenda[0][0] <= now:
+                index = agenda[0][1]
+                job = self._jobs[index]
+                if job.ready:
+                    self._launch(index, now)
+                elif job.owed:
+                    awaited.append(index)
+                if not job.busy:  # one frame an instant: the next one has its own
+                    agenda.popleft()
+                continue
+            if now >= next_release:
+                break
+            if awaited:  # nothing else starts until they have run, or cannot come any more
+                awaited[:] = [index for index in awaited if self._jobs[index].owed]
+            if not awaited and self._serve(now, agenda[0][0] if agenda else self._upcoming):
+                continue
+            wake = min(agenda[0][0], next_release) if agenda else next_release
+            if coming:
+                wake = min(wake, coming[0].ready_ns)
+            self._use_idle(wake, on_idle)
+            if bell is not None:
+                bell.wait_until_ns(wake, None if understudy is None else understudy.rehearse)
+                continue
+            clock.doze_until_ns(wake)
+            if understudy is not None and wake - clock.now_ns() >= REHEARSAL_NS:
+                understudy.rehearse()
+                if stop():  # rehearsed, too
+                    break
+            clock.sleep_until_ns(wake)
+
+    def _enforce(self) -> None:
+        super()._enforce()
+        if self._share.turns:
+            self._service.rearrange(self._share.turns)
+
+    def _receive(self, now: int) -> None:
+        """Take what other units have handed over, as far as it can be used by now."""
+        coming, handed = self._coming, self.desk.handed
+        while handed:
+            heapq.heappush(coming, handed.popleft())
+        while coming and coming[0].ready_ns <= now:
+            self._accept(heapq.heappop(coming), now)
+
+    def _accept(self, one: Handed, now: int) -> None:
+        """A frame for a job, or the news that its next one may begin."""
+        if one.guest is not None:
+            self._receive_guest(one.guest, now)
+            return
+        index, job, agenda = one.job, self._jobs[one.job], self._agenda
+        if one.source >= 0:
+            self._read(index, job, one)
+        elif one.arrivals:
+            assert isinstance(job, StageJob)
+            job.hand(one.arrivals, one.started_ns)
+        elif one.lost:
+            assert isinstance(job, StageJob)
+            job.lose(now)
+        if not job.priority:
+            self._needed[self._turns[index]] = job.next_ns
+            return
+        due = sum(job_due == index for _, job_due in agenda) - job.busy
+        if index in self._awaited and job.ready:
+            self._awaited.remove(index)
+        elif job.waiting <= due:
+            return  # it has an instant of its own
+        # Behind what has begun, before whatever else is due.
+        agenda.insert(1 if agenda and self._jobs[agenda[0][1]].busy else 0, (now, index))
+
+    def _receive_guest(self, job: GuestJob, now: int) -> None:
+        """A frame has come for a job of a unit that failed; the first time the job itself comes, too."""
+        if job.number < 0:
+            job.number = self.take_in(job)
+            if not job.priority:
+                self._service.join()
+        if not job.priority:
+            self._needed[self._turns[job.number]] = job.next_ns
+            return
+        behind = sum(due_ns <= now for due_ns, _ in self._agenda)  # its own models come first
+        known = sum(due_job == job.number for _, due_job in self._agenda) - job.busy
+        for _ in range(known, job.waiting):
+            self._agenda.insert(behind, (now, job.number))
+
+    def _read(self, index: int, job: Job, one: Handed) -> None:
+        """A result of a model that the job reads."""
+        assert job.reading is not None
+        for arrival, wanted in job.reading.add(one.source, one.arrivals[-1]):
+            released_ns = self.release(arrival.window)
+            if wanted:
+                self.admit([(index, job)], arrival, released_ns)
+            else:
+                self.frames.add(self._models[index], arrival.frame, Fate.SKIPPED, arrival.window, released_ns)
+
+    def at_work(self) -> bool:
+        """Whether frames that were handed over still wait or are worked on."""
+        return any(
+            len(feed.intake) > 0 or any(self._has_work(job) for _, job in members)
+            for feed, members in self._feeds
+            if feed.intake is not None
+        )
+
+    def signs(self) -> dict[int, object]:
+        """Threads that keep the beat -> what changes as long as they do; any thread may ask."""
+        return {self._thread: (self.windows, len(self.launches))}
+
+    def trace(self) -> Trace:
+        """All packets of the run, losses marked where they were noticed."""
+        return self._packets.trace()
+
+    def _understudy(self) -> Dispatcher | None:
+        """A dispatcher of this kind whose only job has no effect; none where time is not real."""
+        job = next((job for job in self._jobs if job.priority), self._jobs[0])
+        stand = stand_in(job) if isinstance(self._clock, RealClock) else None
+        if stand is None:
+            return None
+        return type(self)(self._device, self._clock, [stand], self._stretch.rung.grid, 0, service=self._service)
+
+    def rehearse(self) -> None:
+        """Go through a release and a launch of the first job, and forget it; for an understudy."""
+        job = self._jobs[0]
+        self._dried_up()
+        for window in range(job.frames + 1):  # one too many: what a full queue does is rehearsed, too
+            self._deliver(window, self.release(window))
+        if job.ready:
+            self._launch(0, self.release(1))
+        job.clear()
+        self.launches.clear()
+        self.frames.clear()
+
+    def _serve(self, now: int, reserved: int) -> bool:
+        """Launch the background segment that is due and fits, if there is one, and what follows it."""
+        if not self._background:
+            return False
+        latest = reserved - self._guard_ns
+        chosen = self._service.choose(self._needed, latest - now)
+        if chosen is None:
+            return False
+        index, job = self._background[chosen]
+        self._launch(index, now, latest)
+        self._needed[chosen] = job.next_ns
+        return True
+
+    def _launch(self, index: int, ready_ns: int, latest_ns: int = 0) -> None:
+        """Launch a job's next segment, and the following ones of the frame while they end by ``latest_ns``.
+
+        Until a frame arrives, the policy would choose the same: room only shrinks, so what did
+        not fit before this model's segment does not fit after it. Not to ask again saves half of the time
+        between two segments, for all of it runs with cold caches.
+        """
+        job = self._jobs[index]
+        if not job.busy:
+            self._take(job)
+            try:
+                job.load()
+            except EndOfStream:
+                self.ended = True
+                return
+            except InputError as error:
+                self._stumble(index, job, error)
+                return
+        window, frame, add = self.windows - 1, job.in_flight[-1].frame, self.launches.add
+        segment, last, estimates = job.next_segment, len(job.estimates_ns) - 1, job.estimates_ns
+        steps = job.execution.steps
+        followed = self._one_thread and self._last_finish >= 0
+        read_ns = self._read_ns  # a local: two threads may be here
+        if followed:
+            ready_ns = self._last_finish
+        elif self._on_thread:
+            self._read_ns = read_ns = self._clock.now_ns(), time.thread_time_ns()
+        while True:
+            program, until_ns = job.first_program + segment, -1
+            if latest_ns and segment < last:
+                until_ns = min(latest_ns - estimates[segment + 1], self._next_release)
+            try:
+                done = steps[segment]()
+            except BaseException as error:  # noqa: BLE001 - raised again, if it is no fault that a run survives
+                add(program, window, frame, self._clock.now_ns(), -1, ready_ns, followed, -1)
+                job.next_segment = segment
+                self._stumble(index, job, error)
+                return
+            if segment == 0 and job.started_ns < 0:  # else an earlier stage has begun the frame
+                job.started_ns = done.started_ns
+            finished = done.finished_ns
+            if finished > until_ns:
+                break
+            add(program, window, frame, done.started_ns, finished, ready_ns, followed, -1)
+            segment, ready_ns, followed = segment + 1, finished, True
+        job.next_segment = segment + 1 if segment < last else 0  # another thread may look at it
+        spent = -1
+        if self._on_thread and (finished - done.started_ns > estimates[segment] or not self._one_thread):
+            spent = self._spent(done, *read_ns)
+        self._last_finish = finished
+        add(program, window, frame, done.started_ns, finished, ready_ns, followed, spent)
+        if segment == last:
+            self._complete(index, job, finished)
+
+    def _stumble(self, index: int, job: Job, error: BaseException) -> None:
+        """A launch failed, or a frame could not be read."""
+        self._last_finish = -1
+        if self._recovery.gives_up(index, job, error, self._clock.now_ns()) and not job.priority:
+            self._service.finished(self._turns[index])
+
+    def _spent(self, done: Completion, read_at_ns: int, read_ns: int) -> int:
+        """Time on the processor of the launch just done: without what this thread was off it since a reading.
+
+        A reading is a call of the system, 15 us with cold caches: one after idle time, and one where a launch
+        took longer than planned, which has to be explained.
+        """
+        self._read_ns = done.finished_ns, time.thread_time_ns()
+        off = self._read_ns[0] - read_at_ns - (self._read_ns[1] - read_ns)
+        return max(done.duration_ns - max(off, 0), 0)
+
+    def _complete(self, index: int, job: Job, finished_ns: int) -> None:
+        """A frame is done; its account is drawn up where there is time for it."""
+        if job.onward is not None:
+            job.onward(finished_ns)  # first of all: another unit waits for it
+        else:
+            self._completed.append((index, job.in_flight, job.started_ns, finished_ns))
+            for tell in job.told:
+                tell(job.in_flight, job.started_ns, finished_ns)
+            for sink, names in job.sinks:
+                self._outputs.append((sink, job.in_flight[-1].frame, job.execution.results(names)))
+        if not job.execution.finish():
+            self.faults.add(self._models[index], job.in_flight[-1].frame, self.windows - 1, FaultCause.STATE)
+        if job.freed is not None:
+            job.freed(finished_ns)
+        job.in_flight, job.next_segment, job.started_ns = [], 0, -1
+        if job.following is not None:
+            job.take_up(job.following)
+        if not job.priority:
+            self._service.finished(self._turns[index])
+        self._relieve()
+
+    def _account(self) -> None:
+        """The fates of the frames that were completed."""
+        for _ in range(len(self._completed)):
+            index, arrivals, started_ns, finished_ns = self._completed.popleft()
+            # Frames that are consumed together are as late as the newest of them.
+            newest = arrivals[-1].window
+            parts, released_ns = self.stretch(newest).rung.shares[self._place].parts, self.release(newest)
+            deadline_ns = (parts[index] if index < len(parts) else self._jobs[index]).deadline_ns
+            late = deadline_ns is not None and finished_ns - released_ns > deadline_ns
+            fate = Fate.LATE if late else Fate.DONE
+            for frame, window in arrivals:
+                at = released_ns if window == newest else self.release(window)
+                self.frames.add(self._models[index], frame, fate, window, at, started_ns, finished_ns)
+
+    def _relieve(self) -> None:
+        """Hand outputs out, and account for frames, where there never was time to."""
+        if len(self._completed) > _PENDING_FRAMES:
+            self._account()
+        if len(self._outputs) > _PENDING_OUTPUTS:
+            self._hand_out()
+
+    def _use_idle(self, wake: int, on_idle: Callable[[int], None] | None) -> None:
+        """Housekeeping that fits before the next instant."""
+        self._last_finish = -1
+        left_ns = wake - self._clock.now_ns()
+        if left_ns >= _SETTLE_NS:
+            self._account()
+            fresh = self.launches.settle()
+            self.frames.settle()
+            if self.watch is not None:
+                self.watch(fresh)
+            if wake == self._next_release and self.course.is_other(self._stretch):
+                self._turn_over(begins=False)
+            if self._ahead != self.windows:
+                self._look_ahead()
+        if left_ns < _IDLE_NS:
+            return
+        while self._outputs and wake - self._clock.now_ns() >= _IDLE_NS:
+            sink, frame, outputs = self._outputs.popleft()
+            sink.put(frame, outputs)
+        if self._stalls is not None:
+            stalled = self._stalls()
+            if stalled > self._stalled_ns:
+                self.stalled[self.windows - 1] = stalled - self._stalled_ns
+                self._stalled_ns = stalled
+        if on_idle is not None and wake - self._clock.now_ns() >= _IDLE_NS:
+            on_idle(self.windows)
+        if self._on_host and self.collects and self.windows - self._drained >= _DRAIN_WINDOWS:
+            self._packets.collect()
+            self._drained = self.windows
+
+    def _hand_out(self) -> None:
+        while self._outputs:
+            sink, frame, outputs = self._outputs.popleft()
+            sink.put(frame, outputs)
+
+    def end(self) -> None:
+        """Account for what is unfinished; outputs and events are not lost."""
+        self._receive(_NEVER)
+        self._account()
+        for index, job in enumerate(self._jobs):
+            for frame, window in job.clear():
+                self.frames.add(self._models[index], frame, Fate.RUN_ENDED, window, self.release(window))
+            known = [source.length for source in job.sources.values() if source.length is not None]
+            if known and min(known) < job.feed.delivered:  # a stream may turn out to be shorter than what was released
+                self.frames.forget(self._models[index], min(known))
+        if self.collects:
+            self._packets.collect()
+        self._hand_out()
+        for model, frames in self.faults.refused.items():
+            self.frames.refuse(model, frames, Fate.NOT_FINITE)

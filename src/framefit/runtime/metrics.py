@@ -1,0 +1,357 @@
+"""From a run's log to its figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.run_record import FrameTable, Metrics, ModelMetrics, Percentiles, StreamMetrics, Switch, UnitMetrics
+from framefit.core.timetable import PlannedModel, Timetable, Window
+from framefit.runtime.log import FATED, FLAGGED, Fate, FaultCause, FrameLog, LaunchLog
+from framefit.runtime.loop import Dispatcher
+from framefit.runtime.misses import misses
+from framefit.runtime.units import Crew
+
+__all__ = [
+    "RunFigures",
+    "figures",
+    "frame_records",
+    "miss_ratio_upper",
+    "model_metrics",
+    "priority_ns",
+    "run_metrics",
+    "stream_metrics",
+    "unit_figures",
+]
+
+
+_FAULTS = {
+    FaultCause.ERROR: "error",
+    FaultCause.HANG: "hang",
+    FaultCause.INPUT: "input",
+    FaultCause.NOT_FINITE: "not finite",
+    FaultCause.STATE: "state",
+}
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """How the residual was used, and how good the estimates were."""
+
+    residual_utilisation_ratio: float
+    guard_loss_ratio: float
+    packing_loss_ratio: float
+    estimate_exceeded_ratio: float
+    dispatch_ns: Percentiles
+
+
+def miss_ratio_upper(missed: int, releases: int) -> float:
+    """95 % upper bound on the miss ratio: 3/N for none, else Wilson's (1927) one-sided bound."""
+    if releases == 0:
+        return 1.0
+    if missed == 0:
+        return min(3 / releases, 1.0)
+    z, ratio = 1.645, missed / releases
+    centre = ratio + z * z / (2 * releases)
+    spread = z * math.sqrt(ratio * (1 - ratio) / releases + z * z / (4 * releases**2))
+    return min((centre + spread) / (1 + z * z / releases), 1.0)
+
+
+def model_metrics(
+    index: int,
+    planned: PlannedModel,
+    frames: FrameLog,
+    *,
+    windows: int,
+    rate_hz: float,
+    shortest_hz: float | None = None,
+    bounds_hz: tuple[float, float] | None,
+    overhead_ratio: float,
+) -> ModelMetrics:
+    """One model's figures.
+
+    Args:
+        index: the model's number in the log.
+        planned: its part in the plan.
+        frames: fates of all frames.
+        windows: begun in the run.
+        rate_hz: windows a second.
+        shortest_hz: the same, were all as long as the shortest: ages are counted in these; default: they are.
+        bounds_hz: fluid and packing bound; background models only.
+        overhead_ratio: of its segmentation, as measured around the run.
+    """
+    rows = frames.rows()
+    rows = rows[(rows[:, FrameLog.MODEL] == index) & (rows[:, FrameLog.FATE] != Fate.SKIPPED)]
+    finished = rows[np.isin(rows[:, FrameLog.FATE], (Fate.DONE, Fate.LATE))]
+    late = int((rows[:, FrameLog.FATE] == Fate.LATE).sum())
+    unfinished = len(rows) - len(finished)
+    missed = late + unfinished if planned.role == "priority" else late
+    seconds = windows / rate_hz
+    # Of frames that are consumed together, the newest one's times are the result's.
+    newest = np.ones(len(finished), bool)
+    newest[:-1] = np.diff(finished[:, FrameLog.FINISHED]) != 0
+    results = finished[newest]
+    age = results[:, FrameLog.FINISHED] - results[:, FrameLog.RELEASED]
+    fluid, packing = bounds_hz or (None, None)
+    return ModelMetrics(
+        name=planned.name,
+        role=planned.role,
+        releases=len(rows),
+        completed=len(finished),
+        missed=missed,
+        dropped=unfinished,
+        throughput_hz=len(finished) / seconds if seconds else 0.0,
+        fluid_bound_hz=fluid,
+        packing_bound_hz=packing,
+        release_to_start_ns=Percentiles.of(results[:, FrameLog.STARTED] - results[:, FrameLog.RELEASED]),
+        release_to_finish_ns=Percentiles.of(age),
+        miss_ratio_upper=miss_ratio_upper(missed, len(rows)),
+        # Releases are rounded to whole nanoseconds: a window may be one longer than 1 / rate.
+        result_age_windows_max=int(np.ceil((age.max() - 1) * (shortest_hz or rate_hz) / 1e9)) if len(age) else 0,
+        segmentation_overhead_ratio=overhead_ratio,
+        max_relative_difference=planned.max_relative_difference,
+    )
+
+
+def unit_figures(timetable: Timetable, launches: LaunchLog, *, windows: int, rate_hz: float) -> dict[str, RunFigures]:
+    """Use of each unit's residual, and how good the estimates of its launches were; see :func:`figures`."""
+    return {unit: figures(timetable, launches, windows=windows, rate_hz=rate_hz, unit=unit) for unit in timetable.units}
+
+
+def figures(
+    timetable: Timetable, launches: LaunchLog, *, windows: int, rate_hz: float, unit: str | None = None
+) -> RunFigures:
+    """Use of the residual over the whole run, of all units or of one.
+
+    The residual offered is what the windows had left beside the priority models. Of what
+    was not used, the guard lost its length in every window; the rest went to packing: no
+    segment that was due would have fitted. Where launches are interrupted, their time on
+    the processor counts.
+    """
+    rows = launches.finished()
+    models = timetable.models
+    program_unit = timetable.program_units
+    if unit is not None:
+        rows = rows[program_unit[rows[:, LaunchLog.PROGRAM]] == unit]
+    if not len(rows) or not windows:
+        return RunFigures(0, 0, 0, 0, Percentiles.of([]))
+    program = rows[:, LaunchLog.PROGRAM]
+    program_model = np.repeat(np.arange(len(models)), [len(model.segments) for model in models])
+    quantiles = np.asarray([segment.duration_ns for model in models for segment in model.segments])
+    background = np.asarray([model.role == "background" for model in models], bool)
+    is_background = background[program_model[program]]
+    duration = rows[:, LaunchLog.FINISHED] - rows[:, LaunchLog.STARTED]
+    if timetable.preemptive:
+        duration = np.where(is_background, rows[:, LaunchLog.CPU], duration)
+    served = background[program_model] if unit is None else background[program_model] & (program_unit == unit)
+    units = len(set(program_unit.tolist())) if unit is None else 1
+    offered = units * windows * 1e9 / rate_hz - float(duration[~is_background].sum())
+    used = float(duration[is_background].sum())
+    utilisation = min(used / offered, 1.0) if offered > 0 else 0.0
+    left = 1 - utilisation if served.any() else 0.0
+    guard = min(timetable.guard_ns * units * windows / offered, left) if offered > 0 else 0.0
+    followed = rows[:, LaunchLog.FOLLOWED] == 1
+    return RunFigures(
+        residual_utilisation_ratio=utilisation,
+        guard_loss_ratio=guard,
+        packing_loss_ratio=left - guard,
+        estimate_exceeded_ratio=float((duration > quantiles[program]).mean()),
+        dispatch_ns=Percentiles.of((rows[:, LaunchLog.STARTED] - rows[:, LaunchLog.READY])[followed]),
+    )
+
+
+def priority_ns(timetable: Timetable, run: Dispatcher | Crew, unit: str | None = None) -> float:
+    """Time of a window that went to priority models: medians of their launches, by how often they ran.
+
+    Args:
+        timetable: the plan.
+        run: afterwards.
+        unit: whose; default: of all together.
+    """
+    rows = run.launches.finished()
+    lasted = rows[:, LaunchLog.FINISHED] - rows[:, LaunchLog.STARTED]
+    total, program = 0.0, 0
+    for model in timetable.models:
+        for segment in model.segments:
+            mine = lasted[rows[:, LaunchLog.PROGRAM] == program]
+            if model.role == "priority" and unit in (None, segment.unit) and len(mine):
+                total += float(np.median(mine)) * len(mine)
+            program += 1
+    return total / max(run.windows, 1)
+
+
+def run_metrics(
+    timetable: Timetable,
+    run: Dispatcher | Crew,
+    *,
+    launched: Timetable,
+    rungs: Sequence[Timetable],
+    segment_ns: Sequence[int],
+    whole_ns: Sequence[int],
+    floor_ns: npt.NDArray[np.int64],
+    bounds_hz: Mapping[str, tuple[float, float]],
+    peak_bytes: Mapping[str, int],
+    streams: Sequence[StreamMetrics],
+) -> Metrics:
+    """All figures of a run.
+
+    Args:
+        timetable: the plan.
+        run: the dispatcher, or the crew, afterwards.
+        launched: the plan with models once for each of their cuts: launches are numbered through them.
+        rungs: timetables that were in force, by their numbers; the plan's own is the first.
+        segment_ns: medians of all segments in the plan's order, measured around the run.
+        whole_ns: medians of the uncut models, measured in turn with them.
+        floor_ns: how late the idle machine woke up.
+        bounds_hz: background model -> fluid and packing bound, in frames a second.
+        peak_bytes: unit -> of all tensors, as often as they existed at once.
+        streams: their figures.
+    """
+    grids = [stretch.rung.grid for stretch in run.stretches]
+    rate_hz = grids[0].windows_hz
+    if any(grid != grids[0] for grid in grids):
+        rate_hz = run.windows * 1e9 / max(run.release(run.windows) - run.start_ns, 1)
+    models, first = [], 0
+    for index, (model, whole) in enumerate(zip(timetable.models, whole_ns, strict=True)):
+        cut = sum(segment_ns[first : first + len(model.segments)])
+        first += len(model.segments)
+        own = model_metrics(
+            index,
+            model,
+            run.frames,
+            windows=run.windows,
+            rate_hz=rate_hz,
+            shortest_hz=max(grid.shortest_hz for grid in grids),
+            bounds_hz=bounds_hz.get(model.name),
+            overhead_ratio=cut / max(whole, 1) - 1 if len(model.segments) > 1 else 0.0,
+        )
+        faults = {_FAULTS[cause]: count for cause, count in run.faults.counts(index).items()}
+        models.append(msgspec.structs.replace(own, degraded=index in run.faults.degraded, faults=faults))
+    use = figures(launched, run.launches, windows=run.windows, rate_hz=rate_hz)
+    floor = Percentiles.of(floor_ns)
+    return Metrics(
+        windows=run.windows,
+        models=tuple(models),
+        residual_utilisation_ratio=use.residual_utilisation_ratio,
+        guard_loss_ratio=use.guard_loss_ratio,
+        packing_loss_ratio=use.packing_loss_ratio,
+        floor_release_to_start_ns=floor,
+        estimate_exceeded_ratio=use.estimate_exceeded_ratio,
+        dispatch_ns=use.dispatch_ns,
+        peak_memory_bytes=sum(peak_bytes.values()),
+        rung_switches=len(run.stretches) - 1,
+        switches=tuple(Switch(window=one.window, rung=one.rung.name, why=one.why) for one in run.stretches[1:]),
+        streams=tuple(streams),
+        misses=tuple(
+            misses(
+                launched,
+                run.launches,
+                run.frames,
+                floor_p99_ns=floor.p99,
+                stalled=run.stalled,
+                faults=run.faults.told(),
+                hung=run.faults.hung(),
+                planned_in=lambda window: _planned_in(rungs, run, window),
+            )
+        ),
+        units=_units(launched, run, peak_bytes, rate_hz),
+    )
+
+
+def _planned_in(rungs: Sequence[Timetable], run: Dispatcher | Crew, window: int) -> Window:
+    """What the timetable that was in force planned for a window."""
+    stretch = run.stretch(window)
+    windows = rungs[stretch.rung.number].windows
+    return windows[(window - stretch.origin) % len(windows)]
+
+
+def _units(
+    timetable: Timetable, run: Dispatcher | Crew, peak_bytes: Mapping[str, int], rate_hz: float
+) -> tuple[UnitMetrics, ...]:
+    rows = run.launches.finished()
+    launched = timetable.program_units[rows[:, LaunchLog.PROGRAM]]
+    return tuple(
+        UnitMetrics(
+            name=unit,
+            launches=int((launched == unit).sum()),
+            residual_utilisation_ratio=use.residual_utilisation_ratio,
+            guard_loss_ratio=use.guard_loss_ratio,
+            packing_loss_ratio=use.packing_loss_ratio,
+            estimate_exceeded_ratio=use.estimate_exceeded_ratio,
+            dispatch_ns=use.dispatch_ns,
+            planned_memory_bytes=timetable.memory_bytes.get(unit, 0),
+            peak_memory_bytes=peak_bytes.get(unit, 0),
+        )
+        for unit, use in unit_figures(timetable, run.launches, windows=run.windows, rate_hz=rate_hz).items()
+    )
+
+
+def stream_metrics(
+    frames: FrameTable,
+    readers: Mapping[str, Collection[str]],
+    received: Mapping[str, tuple[int, int]],
+    empty: Mapping[str, int] | None = None,
+) -> list[StreamMetrics]:
+    """Figures of each stream.
+
+    Args:
+        frames: the fate of every frame.
+        readers: model -> streams that it reads.
+        received: stream -> frames that came, and windows in which it waited.
+        empty: stream -> windows in which none had come.
+    """
+    dropped = np.asarray([fate == "dropped" for fate, _ in frames.fates], bool)[frames.fate]
+    model, frame = frames.model[dropped], frames.frame[dropped]
+    found = []
+    for name, (came, waited) in received.items():
+        reads = np.asarray([name in readers[model] for model in frames.models], bool)
+        count = len(np.unique(frame[reads[model]]))
+        found.append(
+            StreamMetrics(
+                name=name,
+                received=came,
+                dropped=count,
+                waited_windows=waited,
+                empty_windows=(empty or {}).get(name, 0),
+            )
+        )
+    return found
+
+
+def frame_records(
+    frames: FrameLog,
+    models: Sequence[str],
+    streams: Mapping[str, str],
+    start_ns: int,
+    flagged: Mapping[int, Collection[int]] | None = None,
+) -> FrameTable:
+    """The fate of every frame, in order of release; times relative to the first release.
+
+    Args:
+        frames: the log.
+        models: names by number.
+        streams: model -> name of the stream that its frames are counted by; "-" for others.
+        start_ns: first release on the run's clock.
+        flagged: number of a model -> frames whose outputs are not finite.
+    """
+    rows = frames.rows()
+    for model, bad in (flagged or {}).items():
+        marked = (rows[:, FrameLog.MODEL] == model) & np.isin(rows[:, FrameLog.FRAME], list(bad))
+        rows[marked & (rows[:, FrameLog.FATE] <= Fate.LATE), FrameLog.FATE] += len(Fate)
+    released, finished = rows[:, FrameLog.RELEASED], rows[:, FrameLog.FINISHED]
+    order = np.lexsort((rows[:, FrameLog.MODEL], rows[:, FrameLog.FRAME], released))
+    return FrameTable(
+        models=tuple(models),
+        streams=tuple(streams.get(model, "-") for model in models),
+        fates=(*(FATED[fate] for fate in Fate), *FLAGGED),
+        model=rows[order, FrameLog.MODEL],
+        frame=rows[order, FrameLog.FRAME],
+        fate=rows[order, FrameLog.FATE],
+        released_ns=released[order] - start_ns,
+        finished_ns=np.where(finished >= 0, finished - start_ns, -1)[order],
+    )

@@ -1,1 +1,0 @@
-"""A program's own loop: frames handed over, results asked for."""

@@ -1,0 +1,249 @@
+"""Models that read others: what one is done with becomes a frame of the next."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.model import TensorInfo
+from framefit.core.workload import WhenFull
+from framefit.devices.device import Array, allocate
+from framefit.runtime.log import Fate, FrameLog
+from framefit.runtime.streams import Arrival, Queue
+
+__all__ = ["Giver", "ReadQueue", "Reading", "Supply", "with_unread"]
+
+
+class Giver(Protocol):
+    """The first job of a model that another one reads."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether the model has a frame, or gets one that has come already."""
+
+    def gives_none(self, failing: Collection[int]) -> bool:
+        """Whether there will be no results of it while these models fail."""
+
+
+class Supply:
+    """Outputs of one model for another one that reads them: a stream of its inputs.
+
+    They are copied when the model is done with a frame, for the next frame is written over them. There are
+    as many copies as were made ahead: a frame that finds none is not given.
+
+    Args:
+        inputs: input of the reading model -> output that it reads, and what it is.
+        output: an output of the frame that the giving model is done with.
+        copies: how many may be kept.
+    """
+
+    length = None
+
+    def __init__(
+        self, inputs: Mapping[str, tuple[str, TensorInfo]], output: Callable[[str], Array], copies: int
+    ) -> None:
+        self._outputs = {name: read for name, (read, _) in inputs.items()}
+        self._output = output
+        self.copies = copies
+        self.frame_bytes = sum(tensor.bytes for _, tensor in inputs.values())
+        self._free = deque({name: allocate(tensor) for name, (_, tensor) in inputs.items()} for _ in range(copies))
+        self._kept: dict[int, dict[str, Array]] = {}
+        self._ready: dict[int, dict[str, Array]] = {}
+        self.most = 0
+        """Copies that were in use at once at most."""
+
+    def keep(self, frame: int) -> bool:
+        """Copy the outputs of a frame; whether there was room. The giving model's thread calls it."""
+        try:
+            arrays = self._free.popleft()
+        except IndexError:
+            return False
+        for name, output in self._outputs.items():
+            np.copyto(arrays[name], self._output(output))
+        self._kept[frame] = arrays
+        self.most = max(self.most, self.copies - len(self._free))
+        return True
+
+    def offer(self, frame: int, as_frame: int) -> None:
+        """Let the reading model have a frame, by its own number for it."""
+        self._ready[as_frame] = self._kept.pop(frame)
+
+    def pass_over(self, frame: int) -> None:
+        """A kept frame will not be read."""
+        self._free.append(self._kept.pop(frame))
+
+    def let_go(self, frame: int) -> None:
+        """The reading model is done with what it was offered."""
+        self._free.append(self._ready.pop(frame))
+
+    def has(self, frame: int) -> bool:
+        """Whether it was offered."""
+        return frame in self._ready
+
+    def read(self, frame: int, tensor: TensorInfo) -> Array:
+        """What an input gets; valid until the frame is let go."""
+        return self._ready[frame][tensor.name]
+
+
+class ReadQueue(Queue):
+    """A queue of frames that other models gave; what is dropped, and what was read, is let go.
+
+    Args:
+        depth: how many may wait.
+        when_full: which frame goes when another arrives.
+        supplies: that hold their tensors.
+        frames: taken at once: they are being read until as many others are taken.
+    """
+
+    def __init__(self, depth: int, when_full: WhenFull, supplies: Sequence[Supply], frames: int) -> None:
+        super().__init__(depth, when_full)
+        self._supplies, self._most = supplies, frames
+        self._in_use: deque[int] = deque()
+
+    def put(self, frame: Arrival) -> Arrival | None:
+        """Add a frame; the one that is dropped for it, or None."""
+        dropped = super().put(frame)
+        if dropped is not None:
+            self._let_go(dropped.frame)
+        return dropped
+
+    def take(self) -> Arrival:
+        """The one that waited longest."""
+        frame = super().take()
+        self._in_use.append(frame.frame)
+        if len(self._in_use) > self._most:
+            self._let_go(self._in_use.popleft())
+        return frame
+
+    def clear(self) -> Sequence[Arrival]:
+        """All that wait, and none any more."""
+        frames = super().clear()
+        for frame in frames:
+            self._let_go(frame.frame)
+        return frames
+
+    def _let_go(self, frame: int) -> None:
+        for supply in self._supplies:
+            supply.let_go(frame)
+
+
+@dataclass
+class Reading:
+    """How a model gets its frames of those that it reads: when all of them are done with the same release.
+
+    Attributes:
+        givers: first jobs of these models, in the order of its inputs.
+        models: numbers of these models.
+        supplies: what each gives.
+        every: results of theirs between its own frames.
+        step: releases between results of theirs, where its frames are due by their numbers; 0: results are counted,
+            so that a model that drops every second one is read all the same.
+        given: results that each has handed over.
+        received: those that were dealt with.
+    """
+
+    givers: Sequence[Giver]
+    models: Sequence[int]
+    supplies: Sequence[Supply]
+    every: int = 1
+    step: int = 0
+    given: list[int] = field(init=False)
+    received: int = field(default=0, init=False)
+    _there: list[deque[Arrival]] = field(init=False)
+    _count: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.given = [0] * len(self.givers)
+        self._there = [deque() for _ in self.givers]
+
+    @property
+    def owed(self) -> bool:
+        """Whether a frame is on its way."""
+        return sum(self.given) > self.received or any(giver.pending for giver in self.givers)
+
+    def add(self, source: int, arrival: Arrival) -> Iterator[tuple[Arrival, bool]]:
+        """A result has come; the frames that are complete with it, and whether the model takes them.
+
+        Results of releases that another model has dropped are passed over.
+
+        Args:
+            source: number of the model among those that it reads.
+            arrival: the newest frame in the result.
+        """
+        there = self._there
+        there[source].append(arrival)
+        while all(there):
+            newest = max(waiting[0].window for waiting in there)
+            behind = [number for number, waiting in enumerate(there) if waiting[0].window < newest]
+            for number in behind:
+                self.supplies[number].pass_over(there[number].popleft().frame)
+            if behind:
+                continue
+            heads = [waiting.popleft() for waiting in there]
+            wanted = self._wanted(heads[0].frame)
+            for supply, head in zip(self.supplies, heads, strict=True):
+                if wanted:
+                    supply.offer(head.frame, heads[0].frame)
+                else:
+                    supply.pass_over(head.frame)
+            yield heads[0], wanted
+        self.received += 1
+
+    @property
+    def on_the_way(self) -> int:
+        """Results that were handed over and are in no queue yet."""
+        return sum(self.given) - self.received + sum(map(len, self._there))
+
+    def _wanted(self, frame: int) -> bool:
+        number = frame // self.step if self.step else self._count
+        self._count += 1
+        return number % self.every == 0
+
+
+_Rows = npt.NDArray[np.int64]
+
+
+def with_unread(rows: _Rows, readers: Mapping[int, Sequence[int]], *, ended: bool) -> _Rows:
+    """Fates of frames, with those that never came to a model because one that it reads did not give them.
+
+    Args:
+        rows: of the log of frames.
+        readers: model -> those that it reads, each after those that it reads itself.
+        ended: whether the run has: what a model has given and the other has not noted lies between them.
+    """
+    for reader, givers in readers.items():
+        known = rows[rows[:, FrameLog.MODEL] == reader, FrameLog.FRAME]
+        first = rows[rows[:, FrameLog.MODEL] == givers[0]]
+        missing = ~np.isin(first[:, FrameLog.FRAME], known)
+        added = first[missing]
+        windows = added[:, FrameLog.WINDOW]
+        fates = np.full(len(added), Fate.RUN_ENDED)
+        for giver in givers:
+            given = rows[rows[:, FrameLog.MODEL] == giver]
+            dropped = given[np.isin(given[:, FrameLog.FATE], _DROPPED), FrameLog.WINDOW]
+            skipped = given[given[:, FrameLog.FATE] == Fate.SKIPPED, FrameLog.WINDOW]
+            fates[np.isin(windows, dropped)] = Fate.NOT_GIVEN
+            fates[np.isin(windows, skipped)] = Fate.SKIPPED
+        fates[_older(first)[missing]] = Fate.SKIPPED
+        added[:, FrameLog.MODEL], added[:, FrameLog.FATE] = reader, fates
+        added[:, (FrameLog.STARTED, FrameLog.FINISHED)] = -1
+        rows = np.concatenate([rows, added if ended else added[fates != Fate.RUN_ENDED]])
+    return rows
+
+
+_DROPPED = [fate for fate in Fate if fate not in (Fate.DONE, Fate.LATE, Fate.SKIPPED, Fate.RUN_ENDED)]
+
+
+def _older(rows: _Rows) -> npt.NDArray[np.bool_]:
+    """Frames that went into one result with a newer one: that is the one which was given."""
+    finished, frame = rows[:, FrameLog.FINISHED], rows[:, FrameLog.FRAME]
+    results, of = np.unique(finished, return_inverse=True)
+    newest = np.full(len(results), -1, np.int64)
+    np.maximum.at(newest, of, frame)
+    older: npt.NDArray[np.bool_] = (finished >= 0) & (frame < newest[of])
+    return older

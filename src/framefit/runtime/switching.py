@@ -1,0 +1,256 @@
+"""Which timetable is in force from which window on, the same for all units of a run.
+
+The timetable in force: what a run follows, and how it changes at a window boundary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from framefit.core.grid import Grid
+from framefit.runtime.job import Job, Part
+from framefit.runtime.streams import Feed
+
+__all__ = ["Course", "Rung", "Served", "Share", "Stretch", "Turn", "bringing", "served"]
+
+
+Served = list[tuple[Feed, list[tuple[int, Job]]]]  # feeds with the jobs that they serve, and their numbers
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one unit does under a timetable.
+
+    Attributes:
+        reserved: for each window of a repeating pattern, when priority jobs are due: pairs of time after the
+            release and number of the job. As long as the grid's pattern, or several of them.
+        guard_ns: kept free before each reserved instant.
+        parts: of the unit's jobs, in their order.
+        turns: of its background jobs in a round; none: as before.
+    """
+
+    reserved: Sequence[Sequence[tuple[int, int]]]
+    guard_ns: int
+    parts: Sequence[Part]
+    turns: Sequence[int] = ()
+
+    @property
+    def first_reserved_ns(self) -> list[int]:
+        """From each window's release to the first reserved instant; without one the release counts."""
+        return [due[0][0] if due else 0 for due in self.reserved]
+
+
+@dataclass(frozen=True, eq=False)
+class Rung:
+    """A timetable that can be in force, on all units at once.
+
+    Attributes:
+        grid: when windows begin.
+        shares: of each unit.
+        covers: how much longer than planned launches may take under it, of priority and of background models.
+        name: for people.
+        number: among those of the plan.
+    """
+
+    grid: Grid
+    shares: Sequence[Share]
+    covers: tuple[float, float] = (1.0, 1.0)
+    name: str = "planned"
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        if len({len(share.reserved) for share in self.shares}) != 1:
+            raise ValueError("all units repeat what they reserve after the same number of windows")
+
+    @property
+    def repeats(self) -> int:
+        """Windows after which its reserved instants are the same again."""
+        return len(self.shares[0].reserved)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Windows in a row under one timetable.
+
+    Attributes:
+        window: the first of them.
+        origin: the window that its grid counts from, which begins at
+        begins_ns: absolute.
+        rung: what is in force.
+        why: what it came for; "" for the first one.
+    """
+
+    window: int
+    origin: int
+    begins_ns: int
+    rung: Rung
+    why: str = ""
+
+    def release_ns(self, window: int) -> int:
+        """Absolute time at which a window begins."""
+        return self.begins_ns + self.rung.grid.release_ns(window - self.origin)
+
+    def followed_by(self, rung: Rung, window: int, why: str) -> Stretch:
+        """The next one: on the same grid releases are counted on, else they begin anew with its first window."""
+        if rung.grid == self.rung.grid:
+            return Stretch(window, self.origin, self.begins_ns, rung, why)
+        return Stretch(window, window, self.release_ns(window), rung, why)
+
+    def may_end(self, rung: Rung, window: int) -> bool:
+        """Whether another timetable may begin with a window.
+
+        On another grid all streams and models begin anew, so it has to be one in which they all would have
+        had their turn: the first of a repetition.
+        """
+        return rung.grid == self.rung.grid or (window - self.origin) % self.rung.repeats == 0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """That another timetable is to be in force.
+
+    Attributes:
+        window: from which on, at the earliest.
+        to: what then follows the one in force; that one itself: nothing changes.
+        why: what for.
+    """
+
+    window: int
+    to: Callable[[Rung], Rung]
+    why: str
+
+
+def served(jobs: Sequence[Job]) -> Served:
+    """Each feed with the jobs that it serves."""
+    found: dict[int, tuple[Feed, list[tuple[int, Job]]]] = {}
+    for index, job in enumerate(jobs):
+        if job.reads_streams:
+            found.setdefault(id(job.feed), (job.feed, []))[1].append((index, job))
+    return list(found.values())
+
+
+def bringing(feeds: Served, grid: Grid) -> list[Served]:
+    """For each window of the grid's pattern the feeds of which it brings a frame."""
+    return [
+        [entry for entry in feeds if not entry[0].streams or place in grid.places(min(entry[0].streams))]
+        for place in range(len(grid.offsets_ns))
+    ]
+
+
+class Course:
+    """The timetables of a run, one after the other.
+
+    Units come to their windows at times of their own: one may still be in a window when another begins the next.
+    Whichever first comes to a window decides for all whether another timetable is in force from it on; what any
+    of them has begun stays as it is.
+
+    Args:
+        rung: in force at first, with a share for each unit.
+    """
+
+    def __init__(self, rung: Rung) -> None:
+        self.stretches = [Stretch(0, 0, 0, rung)]
+        """What was in force from which window on."""
+        self._shared = len(rung.shares) > 1
+        self.unsettled = self._shared
+        """Whether a unit has to ask what is in force when it comes to a window."""
+        self.earliest_ns = _latest(rung)
+        """By unit: so long after a window's release background segments may last at most, whatever is in force then."""
+        self._turning: list[Turn] = []  # in the order of their windows
+        self._begun = 0  # windows that some unit has begun
+        self._lock = threading.Lock()
+
+    def begin(self, start_ns: int) -> None:
+        """The first window begins then."""
+        if self.stretches[0].begins_ns != start_ns:  # else another unit has said so
+            self.stretches = [dataclasses.replace(self.stretches[0], begins_ns=start_ns)]
+
+    def start_under(self, rung: Rung) -> None:
+        """Have this timetable in force from the first window on; before the run."""
+        self.stretches = [dataclasses.replace(self.stretches[0], rung=rung)]
+        self.earliest_ns = _latest(rung)
+
+    def expect(self, rungs: Sequence[Rung]) -> bool:
+        """Have no background segment last into what timetables reserve first that may come into force.
+
+        Args:
+            rungs: all of them.
+
+        Returns:
+            Whether that is earlier than before: units look two windows ahead, so that what is new must not be in
+            force sooner.
+        """
+        before = self.earliest_ns
+        self.earliest_ns = [
+            min(least, *(min(share.first_reserved_ns) for share in shares))
+            for least, *shares in zip(before, *(rung.shares for rung in rungs), strict=True)
+        ]
+        return self.earliest_ns != before
+
+    def turn(self, to: Callable[[Rung], Rung], window: int = 0, why: str = "") -> None:
+        """Let another timetable be in force from the first window on in which it may, not before ``window``.
+
+        Frames in flight go on; see :meth:`Job.take_up`. Any thread may ask.
+
+        Args:
+            to: what follows the one that is in force by then.
+            window: 0: as soon as it may be.
+            why: for people.
+        """
+        with self._lock:
+            self._turning.append(Turn(window, to, why))
+            self._turning.sort(key=lambda turn: turn.window)
+            self.unsettled = True
+
+    def come_to(self, window: int, *, begins: bool) -> Stretch:
+        """What is in force in a window that a unit comes to next.
+
+        Args:
+            window: its number.
+            begins: it does so now; else the unit gets ready for it, and is to ask again.
+        """
+        with self._lock:
+            if window < self._begun:
+                return self.stretch(window)
+            if self._turning:
+                self._turn_over(window)
+            if begins:
+                self._begun = window + 1
+            return self.stretches[-1]
+
+    def is_other(self, stretch: Stretch) -> bool:
+        """Whether a unit under this one may have to change before it begins its next window."""
+        return bool(self._turning) or self.stretches[-1] is not stretch
+
+    def stretch(self, window: int) -> Stretch:
+        """What is in force in a window."""
+        for stretch in reversed(self.stretches):
+            if stretch.window <= window:
+                return stretch
+        return self.stretches[0]
+
+    def release(self, window: int) -> int:
+        """Absolute time at which a window begins."""
+        return self.stretch(window).release_ns(window)
+
+    def _turn_over(self, window: int) -> None:
+        """Let what was asked for by then be in force from this window on, if it may."""
+        due = [turn for turn in self._turning if turn.window <= window]
+        stretch = self.stretches[-1]
+        rung = stretch.rung
+        for turn in due:
+            rung = turn.to(rung)
+        if not due or not stretch.may_end(rung, window):
+            return
+        del self._turning[: len(due)]
+        self.unsettled = self._shared or bool(self._turning)
+        if rung is not stretch.rung:
+            self.stretches.append(stretch.followed_by(rung, window, due[-1].why))
+
+
+def _latest(rung: Rung) -> list[int]:
+    """By unit, when a timetable's first reserved instant comes at the latest: then only these themselves count."""
+    return [max(share.first_reserved_ns) for share in rung.shares]

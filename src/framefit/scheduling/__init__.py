@@ -1,1 +1,0 @@
-"""From measured costs to a timetable, its bounds, and an independent check of it."""

@@ -1,0 +1,491 @@
+"""Search, fine-tune, judge; and again with other thresholds where these are dynamic.
+
+New labelled data from the deployed model: retraining where its accuracy there is too low.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import read_record, write_record, write_whole
+from framefit.core.model import Model
+from framefit.core.model.builtin import load_model
+from framefit.core.sparsity import Configuration, DenseModel, SearchPoint, SparsifySettings, SparsityResult, Threshold
+from framefit.errors import InputError
+from framefit.sparsity.allocation import tightened
+from framefit.sparsity.evaluation import quick
+from framefit.sparsity.finish import Tuning, configuration, dense_model, deployment, joined, learnt_before, tuned
+from framefit.sparsity.gates import Verdict, derived_ratio, derived_top1, given_top1, judge, moved_cycles, moved_top1
+from framefit.sparsity.problem import Assignment
+from framefit.sparsity.search import (
+    Arm,
+    Searched,
+    TrialBook,
+    check_reachable,
+    make_problem,
+    own_cycles,
+    own_zeros,
+    search_arms,
+    sparse_network,
+)
+from framefit.sparsity.solver import Found, Ledger
+from framefit.sparsity.subject import Subject, make_database
+from framefit.training.classifiers import open_data
+from framefit.training.data import check_fits
+from framefit.training.evaluate import Accuracy, evaluate, reestimate
+from framefit.training.network import Network, load_state, state, to_model, to_torch
+
+__all__ = ["Override", "Rounds", "fed_back", "overridden"]
+
+
+Override = Literal["deploy", "retrain"]
+_MOST_ROUNDS = 8  # of each dynamic threshold: a search and a fine-tuning, or a fine-tuning
+_TUNINGS = 3  # of one assignment, each with more taken away
+_FITS = 4  # steps of an assignment towards cycles that its own activations meet
+_SEEN = (
+    "the model is no worse on the validation data than on the training data: it may have been trained on both, so it "
+    "was fine-tuned on both, and accuracies on the validation data may be too high"
+)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """One search with its best model, or more training of an earlier round's.
+
+    Attributes:
+        threshold: that it was made for.
+        searched: all arms.
+        assignment: of the network: the main arm's, or what had to be taken away beside it.
+        network: fine-tuned.
+        before: its arrays before that.
+        epochs: of fine-tuning.
+        accuracy: on the validation data.
+        interrupted: whether the user ended it.
+        reasons: what is said of the fine-tuning, as sentences.
+    """
+
+    threshold: Threshold
+    searched: Searched
+    assignment: Assignment
+    network: Network
+    before: Mapping[str, npt.NDArray[Any]]
+    epochs: float
+    accuracy: Accuracy
+    interrupted: bool
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def met(self) -> bool:
+        """Whether the accuracy is what its threshold asks for."""
+        return self.accuracy.top1 >= self.threshold.top1
+
+    @property
+    def arm(self) -> Arm:
+        """Whose model is taken."""
+        return self.searched.arms[self.searched.main]
+
+
+class Rounds:
+    """A search in its folder.
+
+    Args:
+        subject: what is pruned.
+        settings: what was asked for.
+        folder: gets everything.
+        ledger: of all that it costs.
+        say: told what is being done.
+        compare: also run the rules, and the same search without the hardware.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        settings: SparsifySettings,
+        folder: Path,
+        ledger: Ledger,
+        say: Callable[[str], None],
+        *,
+        compare: bool,
+    ) -> None:
+        self.subject, self.settings, self.folder, self.ledger, self.say = subject, settings, folder, ledger, say
+        self._compare = compare
+        self._dense_cycles = subject.prices.total(subject.model, subject.zeros)
+        if settings.cycles_ratio is not None:
+            check_reachable(subject, settings.cycles_ratio)
+        self._database = make_database(subject, folder / "database.npz", ledger, settings.seed, say)
+        self._problem = make_problem(subject, self._database, ledger)
+        self._learnt, self._noted = subject.data.train, _notes(subject)
+        self._book = TrialBook(folder / "trials.json", TrialBook.key_of(subject, settings), ledger)
+
+    def finish(self, targets: Sequence[str], override: Override | None) -> SparsityResult:
+        """Everything, up to the files.
+
+        Args:
+            targets: that a model that passes its gates is compiled for.
+            override: of the gates.
+
+        Raises:
+            KeyboardInterrupt: nothing was found yet; what was evaluated is kept.
+        """
+        validated = self._validated(self.subject.network())
+        self.ledger.forwarded(validated.images)
+        if learnt_before(self.subject, validated, self.ledger):
+            self._learnt = joined(self._learnt, self.subject.data.validation)
+            self._noted = (*self._noted, _SEEN)
+        rounds = self._rounds(validated, override)
+        self.say("final figures on the test data")
+        dense, dense_layers = dense_model(self.subject)
+        rows = [self._row(arm, self._sparse(arm.found.assignment), 0.0, None, dense) for arm in self._others(rounds[0])]
+        rows += [self._row(one.arm, one.network, one.epochs, one.before, dense) for one in rounds]
+        best = _best(rounds)
+        chosen = len(rows) - len(rounds) + best
+        thresholds = tuple(self._threshold(one.threshold, rounds[0].threshold, dense) for one in rounds)
+        row = rows[chosen]
+        verdict = judge(row.top1, row.top1_interval, dense.images, row.cycles_ratio, thresholds[best])
+        searched = rounds[best].searched
+        result = SparsityResult(
+            model=self.settings.model or self.subject.model.name,
+            target=self.subject.target.name,
+            unit=self.subject.unit,
+            pattern=self.subject.pattern,
+            target_cycles_ratio=thresholds[best].cycles_ratio,
+            seed=self.settings.seed,
+            dense=dense,
+            dense_layers=dense_layers,
+            configurations=tuple(rows),
+            chosen=chosen,
+            decision=verdict.decision,
+            deployed=verdict.decision == "deploy" or override == "deploy",
+            reasons=(*verdict.reasons, *overridden(verdict, override), *rounds[best].reasons),
+            additive_bound=searched.additive_bound,
+            additive_error=searched.additive_error,
+            thresholds=thresholds,
+            judged_by=best,
+            curve=tuple(_curve(rounds)),
+            ledger=self.ledger.spent(),
+            interrupted=any(one.interrupted for one in rounds),
+            notes=(*self._noted, *self.subject.notes),
+        )
+        network = rounds[best].network
+        self.write(result, to_model(network), own_zeros(self.subject, network, self.ledger), targets)
+        return result
+
+    def write(self, result: SparsityResult, model: Model, zeros: Mapping[str, float], targets: Sequence[str]) -> None:
+        """The files of the folder: model, result, tables, pictures, and the deployment where there is one."""
+        path = self.folder / "model.onnx"
+        with write_whole(path, force=True) as file:
+            file.write(self.subject.file_of(model))
+        (self.folder / "deploy.json").unlink(missing_ok=True)
+        if result.deployed:
+            self.say("compiling for its targets")
+            registered = deployment(self.subject, result, path, zeros, targets)
+            write_record(self.folder / "deploy.json", registered, force=True)
+        write_record(self.folder / "result.json", result, force=True)
+
+    def _rounds(self, dense: Accuracy, override: Override | None) -> list[_Round]:
+        """One, or as many as the thresholds move, first that on cycles, then that on accuracy.
+
+        Args:
+            dense: accuracy of the dense model on the validation data, which tell what is met.
+            override: of the gates.
+        """
+        ratio, reason = self.settings.cycles_ratio, "as given"
+        if ratio is None:
+            ratio, reason = derived_ratio(self._problem, self._dense_cycles)
+        source: Literal["given", "derived"] = "given" if self.settings.cycles_ratio is not None else "derived"
+        top1 = self._asked_top1(dense.top1, dense.top1_interval, ratio).top1
+        rounds = [
+            self._round(Threshold(round=0, top1=top1, cycles_ratio=ratio, source=source, reason=reason), override)
+        ]
+        least = self._problem.least_cycles / max(self._dense_cycles, 1)
+        for _ in range(1, _MOST_ROUNDS if self.settings.dynamic else 1):
+            tried = [one.threshold for one in rounds]
+            following = moved_cycles(tried, met=rounds[-1].met, least_ratio=least)
+            if following is None or self._ended(rounds):
+                break
+            rounds.append(self._round(following, override))
+        last = rounds[_best(rounds)]
+        for _ in range(1, _MOST_ROUNDS if self.settings.dynamic_accuracy else 1):
+            low, dense_low = (one.top1_interval[0] for one in (last.accuracy, dense))
+            following = moved_top1(last.threshold, met=last.met, low=low, dense_low=dense_low)
+            if following is None or self._ended(rounds):
+                break
+            last = self._trained_on(last, msgspec.structs.replace(following, round=len(rounds)))
+            rounds.append(last)
+        return rounds
+
+    def _ended(self, rounds: Sequence[_Round]) -> bool:
+        """By the user, or as the time is up."""
+        return rounds[-1].interrupted or self.ledger.seconds > (self.settings.max_seconds or np.inf)
+
+    def _round(self, threshold: Threshold, override: Override | None) -> _Round:
+        """A search, and its best model fine-tuned."""
+        searched = search_arms(
+            self.subject,
+            self._database,
+            self._problem,
+            self.settings,
+            threshold.cycles_ratio,
+            self.ledger,
+            self._book,
+            compare=self._compare and not threshold.round,
+            say=self.say,
+        )
+        if searched is None:
+            raise KeyboardInterrupt
+        return self._tuned(searched, threshold, 1 + (override == "retrain"))
+
+    def _tuned(self, searched: Searched, threshold: Threshold, turns: int) -> _Round:
+        """The network of the main arm's assignment, fine-tuned as often.
+
+        Fine-tuning moves the activations, too. Where that brings the cycles above the target, more is taken
+        away: a few zeros from the tuned network; of other patterns, whose steps are long, before it is tuned anew.
+        """
+        assignment, interrupted = searched.arms[searched.main].found.assignment, searched.interrupted
+        target = goal = int(threshold.cycles_ratio * self._dense_cycles)
+        for _ in range(_TUNINGS):
+            network, taken = self._fitted(self._sparse, assignment, goal)
+            before, epochs = state(network), 0.0
+            reasons: tuple[str, ...] = ()
+            try:
+                for _ in range(0 if interrupted else turns):
+                    network, taken, tuning = self._trained(network, taken, target)
+                    epochs += tuning.epochs
+                    reasons += tuning.reasons
+            except KeyboardInterrupt:
+                load_state(network, before)
+                epochs, interrupted, reasons = 0.0, True, ()
+                break
+            real = own_cycles(self.subject, network, self.ledger)
+            if real <= target:
+                break
+            goal = int(goal * target / real) - 1
+        accuracy = self._validated(network)
+        return _Round(threshold, searched, taken, network, before, epochs, accuracy, interrupted, reasons)
+
+    def _trained_on(self, earlier: _Round, threshold: Threshold) -> _Round:
+        """A round's network, fine-tuned once more; as it was where that is no gain, or costs too many cycles."""
+        found = replace(earlier.arm.found, curve=())  # nothing is searched for
+        searched = replace(earlier.searched, arms=(replace(earlier.arm, found=found),), main=0)
+        kept = replace(earlier, threshold=threshold, searched=searched)
+        target = int(threshold.cycles_ratio * self._dense_cycles)
+        try:
+            copied = to_torch(to_model(earlier.network))
+            network, assignment, tuning = self._trained(copied, earlier.assignment, target)
+        except KeyboardInterrupt:
+            return replace(kept, interrupted=True)
+        accuracy = self._validated(network)
+        if accuracy.top1 < earlier.accuracy.top1 or own_cycles(self.subject, network, self.ledger) > target:
+            return kept
+        epochs, reasons = earlier.epochs + tuning.epochs, (*earlier.reasons, *tuning.reasons)
+        kept = replace(kept, assignment=assignment, network=network, epochs=epochs, accuracy=accuracy)
+        return replace(kept, reasons=tuple(dict.fromkeys(reasons)))
+
+    def _trained(self, network: Network, assignment: Assignment, target: int) -> tuple[Network, Assignment, Tuning]:
+        """A network after fine-tuning, thinned to the target where zeros may be anywhere; and how that went."""
+        tuning = tuned(self.subject, network, self.settings, self.ledger, self.folder, self.say, self._learnt)
+        if tuning.epochs and self.subject.pattern == "unstructured":
+            network, assignment = self._fitted(functools.partial(self._thinned, network), assignment, target)
+        return network, assignment, tuning
+
+    def _validated(self, network: Network) -> Accuracy:
+        with quick():
+            return evaluate(network, self.subject.data.validation)
+
+    def _threshold(self, threshold: Threshold, first: Threshold, dense: DenseModel) -> Threshold:
+        """The same on the test data: what was asked for at first, moved as far as on the validation data."""
+        asked = self._asked_top1(dense.top1, dense.top1_interval, threshold.cycles_ratio)
+        moved = threshold.top1 - first.top1
+        reason = f"top-1: {asked.reason}; cycles: {threshold.reason}"
+        if moved:
+            reason = f"top-1: {threshold.reason}, by {100 * abs(moved):.2f} points in all; cycles: held"
+        return msgspec.structs.replace(threshold, top1=asked.top1 + moved, reason=reason)
+
+    def _asked_top1(self, top1: float, interval: tuple[float, float], ratio: float) -> Threshold:
+        drop = self.settings.accuracy_drop
+        return derived_top1(top1, interval, ratio) if drop is None else given_top1(top1, drop, ratio)
+
+    def _fitted(
+        self, made: Callable[[Assignment], Network], assignment: Assignment, target: int
+    ) -> tuple[Network, Assignment]:
+        """A network of an assignment, or of one that takes as little more away as brings its own cycles to the target.
+
+        Args:
+            made: the network of an assignment.
+            assignment: to begin with.
+            target: cycles.
+        """
+        budget = self._problem.total(assignment)
+        for _ in range(_FITS):
+            network = made(assignment)
+            real = own_cycles(self.subject, network, self.ledger)
+            if real <= target:
+                break
+            budget = max(int(budget * target / real), self._problem.least_cycles)
+            assignment = tightened(self._problem, assignment, budget)
+        return network, assignment
+
+    def _sparse(self, assignment: Assignment) -> Network:
+        return sparse_network(self.subject, self._database, assignment, self.ledger)
+
+    def _thinned(self, network: Network, assignment: Assignment) -> Network:
+        """A tuned network with zeros where an assignment has them, too; in place."""
+        arrays, masks = state(network), self._database.masks(assignment)
+        if all((arrays[name][~mask] == 0).all() for name, mask in masks.items()):
+            return network
+        load_state(network, {name: arrays[name] * mask for name, mask in masks.items()})
+        if network.norms:
+            reestimate(network, self.subject.inputs)
+            self.ledger.forwarded(len(self.subject.inputs))
+        return network
+
+    def _others(self, first: _Round) -> list[Arm]:
+        """Arms of the first round beside the main one."""
+        return [arm for arm in first.searched.arms if arm is not first.arm]
+
+    def _row(
+        self,
+        arm: Arm,
+        network: Network,
+        epochs: float,
+        before: Mapping[str, npt.NDArray[Any]] | None,
+        dense: DenseModel,
+    ) -> Configuration:
+        """The figures of a network on the test data, and those from before it was fine-tuned."""
+        found = evaluate(network, self.subject.data.test)
+        first = found.top1
+        if epochs and before is not None:
+            now = state(network)
+            load_state(network, before)
+            first = evaluate(network, self.subject.data.test).top1
+            load_state(network, now)
+        zeros = own_zeros(self.subject, network, self.ledger)
+        return configuration(self.subject, arm, to_model(network), zeros, first, found, epochs, dense)
+
+
+def _curve(rounds: Sequence[_Round]) -> Iterator[SearchPoint]:
+    """Of all searches, named as their configurations are: each has its own budget, or its own view of it."""
+    for one in rounds:
+        for arm in one.searched.arms:
+            name = arm.found.solver + ("" if arm.hardware else ", blind")
+            name += f", round {one.threshold.round}" if one.threshold.round else ""
+            yield from (msgspec.structs.replace(point, solver=name) for point in arm.found.curve)
+
+
+def _best(rounds: Sequence[_Round]) -> int:
+    """Of those that met their threshold: fewest cycles, then the most that was asked of the accuracy. Else the last."""
+    met = [index for index, one in enumerate(rounds) if one.met]
+
+    def asked(index: int) -> tuple[float, float]:
+        threshold = rounds[index].threshold
+        return threshold.cycles_ratio, -threshold.top1
+
+    return min(met, key=asked, default=len(rounds) - 1)
+
+
+def _notes(subject: Subject) -> tuple[str, ...]:
+    """What the figures do not promise."""
+    if subject.pattern == "channel":
+        less = "modelled cycles; the channels are taken out of the file, so any runtime has less to do"
+        return (f"{less}: deploy.json says what was measured" if subject.target.name == "cpu" else less,)
+    return (
+        f"modelled cycles: the gain is that of {subject.target.name}, which skips zeros",
+        "no gain in ONNX Runtime: it multiplies zeros, too",
+    )
+
+
+def overridden(verdict: Verdict, override: Override | None) -> tuple[str, ...]:
+    """What a result says of the user's override of its gates."""
+    if override == "deploy" and verdict.decision != "deploy":
+        return (f"deployed by the user's override; the gates say {verdict.decision}",)
+    return ("fine-tuned once more by the user's override",) if override == "retrain" else ()
+
+
+def fed_back(
+    rounds: Rounds, source: str | Path | Iterable[Any], targets: Sequence[str], override: Override | None
+) -> SparsityResult:
+    """Judge the folder's model on new data, and train it again where it is not good enough there.
+
+    The new data are split as any data are: their test part judges before and after, their training part
+    joins the old training data.
+
+    Args:
+        rounds: of the folder.
+        source: the new data.
+        targets: that a model that passes its gates is compiled for.
+        override: "retrain": also where the accuracy is good enough; "deploy": whatever the gates say.
+
+    Raises:
+        InputError: the folder holds no model, or the data do not fit it.
+    """
+    subject, settings, folder = rounds.subject, rounds.settings, rounds.folder
+    stored = folder / "result.json"
+    result = read_record(stored, SparsityResult) if stored.is_file() else None
+    if result is None or result.chosen is None:
+        raise InputError("holds no finished model", where=folder, remedy="let the search end: --resume alone")
+    row = result.configurations[result.chosen]
+    model = load_model(folder / "model.onnx", None, None)
+    shape = subject.data.input_shape
+    new = open_data(source, shape, seed=settings.seed, mean=settings.mean, std=settings.std)
+    check_fits(new, model)
+    network = to_torch(model)
+    found = evaluate(network, new.test)
+    rounds.ledger.forwarded(found.images)
+    threshold = result.threshold.top1
+    low, high = found.top1_interval
+    interval = f"{100 * low:.2f} to {100 * high:.2f} %"
+    said = f"feedback: top-1 {100 * found.top1:.2f} % ({interval}) on {found.images:,} new images"
+    if found.top1 >= threshold and override != "retrain":
+        note = f"{said}, at least the threshold {100 * threshold:.2f} %: not trained again"
+        result = msgspec.structs.replace(result, notes=(*result.notes, note))
+        rounds.write(result, model, own_zeros(subject, network, rounds.ledger), targets)
+        return result
+    rounds.say("training again on old and new data")
+    examples = joined(subject.data.train, new.train)
+    alone = msgspec.structs.replace(settings, distill_ratio=0.0)  # the dense model may be wrong on the new data, too
+    tuning = tuned(subject, network, alone, rounds.ledger, folder, rounds.say, examples, new.validation)
+    after = evaluate(network, new.test)
+    arm = Arm(Found(row.solver, np.zeros(0, np.int64), row.validation_top1, 0, ()), hardware=row.hardware)
+    zeros = own_zeros(subject, network, rounds.ledger)
+    model = to_model(network)
+    now = configuration(
+        subject, arm, model, zeros, found.top1, after, row.finetune_epochs + tuning.epochs, result.dense
+    )
+    note = f"{said}, below the threshold {100 * threshold:.2f} %: trained again, now {100 * after.top1:.2f} %"
+    result = _rejudged(result, now, after.images, override, tuning.reasons)
+    result = msgspec.structs.replace(result, notes=(*result.notes, note), ledger=rounds.ledger.spent())
+    rounds.write(result, model, zeros, targets)
+    return result
+
+
+def _rejudged(
+    result: SparsityResult, row: Configuration, images: int, override: Override | None, reasons: tuple[str, ...]
+) -> SparsityResult:
+    """A result whose chosen model was trained again.
+
+    Args:
+        result: from before.
+        row: of the model now.
+        images: that its accuracy rests on.
+        override: of the gates.
+        reasons: what is said of the training beside them.
+    """
+    assert result.chosen is not None
+    verdict = judge(row.top1, row.top1_interval, images, row.cycles_ratio, result.threshold)
+    rows = list(result.configurations)
+    rows[result.chosen] = row
+    return msgspec.structs.replace(
+        result,
+        configurations=tuple(rows),
+        decision=verdict.decision,
+        deployed=verdict.decision == "deploy" or override == "deploy",
+        reasons=(*verdict.reasons, *overridden(verdict, override), *reasons),
+    )

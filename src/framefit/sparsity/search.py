@@ -1,0 +1,338 @@
+"""The arms of a search: rules, the exact allocation, the chosen solver, and the same without the hardware."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from framefit.core.files import read_record, write_record
+from framefit.core.sparsity import SparsifySettings, Spent, Trial, Trials
+from framefit.errors import InputError
+from framefit.sparsity.allocation import allocate, blind_budget, bound
+from framefit.sparsity.database import Database, sparsity_levels
+from framefit.sparsity.evaluation import Evaluator
+from framefit.sparsity.problem import Assignment, Problem, reward
+from framefit.sparsity.solver import Found, Ledger, Limits, search
+from framefit.sparsity.solvers import ONCE, make_solver
+from framefit.sparsity.statistics import activation_zeros
+from framefit.sparsity.subject import Subject
+from framefit.training.evaluate import reestimate
+from framefit.training.network import Network, to_model, to_torch
+
+__all__ = [
+    "Arm",
+    "Searched",
+    "TrialBook",
+    "check_reachable",
+    "make_problem",
+    "own_cycles",
+    "own_zeros",
+    "search_arms",
+    "sparse_network",
+]
+
+
+_WRITE_S = 5.0  # between two writings of the trials
+_PASSES = 2  # of fitting the budget to what the pruned network's own activations cost
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The best of one solver.
+
+    Attributes:
+        found: by it.
+        hardware: whether it knew the target's cycles.
+    """
+
+    found: Found
+    hardware: bool
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What all arms found.
+
+    Attributes:
+        arms: in the order in which they ran.
+        main: index of the one whose model is taken.
+        additive_error, additive_bound: of the exact allocation, and of any within the budget.
+        interrupted: whether the user ended it.
+    """
+
+    arms: tuple[Arm, ...]
+    main: int
+    additive_error: float
+    additive_bound: float
+    interrupted: bool
+
+
+class TrialBook:
+    """Evaluations of a search, kept in its folder: none is made twice.
+
+    Args:
+        path: of ``trials.json``.
+        key: digest of what they depend on.
+        ledger: of the search; a trial that is looked up brings it to where it stood then, so that a search whose
+            time is limited ends where it ended.
+
+    Raises:
+        InputError: the file is of another search.
+    """
+
+    def __init__(self, path: Path, key: str, ledger: Ledger) -> None:
+        self._path, self._key, self._ledger = path, key, ledger
+        self._trials: list[Trial] = []
+        self._known: dict[tuple[int, ...], int] = {}
+        self._written_s = 0.0
+        self.arm = ""
+        if path.exists():
+            stored = read_record(path, Trials)
+            if stored.key != key:
+                raise InputError(
+                    "evaluations of another model, other data or another pattern",
+                    where=path,
+                    remedy="give what the search began with, or start it again in another folder",
+                )
+            self._trials = list(stored.trials)
+            self._known = {trial.levels: place for place, trial in enumerate(self._trials)}
+
+    def evaluated(self, evaluate: Callable[[Assignment], float]) -> Callable[[Assignment], float]:
+        """The same, but what is known is looked up."""
+
+        def look(assignment: Assignment) -> float:
+            levels = tuple(int(level) for level in assignment)
+            if levels in self._known:
+                self._catch_up(self._known[levels])
+            else:
+                self._catch_up(len(self._trials) - 1)
+                top1 = evaluate(assignment)
+                self._known[levels] = len(self._trials)
+                spent = self._ledger.spent()
+                images, seconds = spent.images_forwarded, spent.seconds
+                self._trials.append(
+                    Trial(arm=self.arm, levels=levels, top1=top1, images_forwarded=images, seconds=seconds)
+                )
+                if time.monotonic() - self._written_s > _WRITE_S:
+                    self.write()
+            return self._trials[self._known[levels]].top1
+
+        return look
+
+    def _catch_up(self, place: int) -> None:
+        """Of the ledger, with a trial and those before it."""
+        for trial in self._trials[place : place + 1]:
+            known = Spent(images_forwarded=trial.images_forwarded, seconds=trial.seconds, evaluations=place + 1)
+            self._ledger.catch_up(known)
+
+    def write(self) -> None:
+        """Store them; the ledger has what all of them cost."""
+        self._catch_up(len(self._trials) - 1)
+        self._written_s = time.monotonic()
+        write_record(self._path, Trials(key=self._key, trials=tuple(self._trials)), force=True)
+
+    @staticmethod
+    def key_of(subject: Subject, settings: SparsifySettings) -> str:
+        """Digest of what evaluations depend on."""
+        parts = (subject.model.digest, subject.pattern, subject.of_m, settings.images, settings.seed)
+        digest = hashlib.sha256(repr(parts).encode())
+        digest.update(subject.examples.labels.tobytes())
+        return digest.hexdigest()
+
+
+def make_problem(subject: Subject, database: Database, ledger: Ledger) -> Problem:
+    """The problem that a database poses on the subject's target."""
+    cycles, fixed = subject.prices.table(database, subject.zeros)
+    return Problem(
+        layers=[entry.facts for entry in database.entries],
+        levels=database.levels,
+        cycles=cycles,
+        errors=database.errors,
+        fixed_cycles=fixed,
+        evaluate=Evaluator(subject.network(), database, subject.examples, subject.inputs, ledger),
+    )
+
+
+def check_reachable(subject: Subject, ratio: float) -> None:
+    """Refuse cycles that no zeros reach, before a database is built; of channels only the database tells.
+
+    Raises:
+        InfeasibleError: it names what is reachable.
+    """
+    if subject.pattern == "channel":
+        return
+    weights = sum(layer.facts.parameters for layer in subject.layers)
+    levels = np.asarray([0, 1 - subject.of_m[0] / subject.of_m[1]]) if subject.of_m else sparsity_levels(weights)
+    table = np.tile(levels, (len(subject.layers), 1))
+    cycles, fixed = subject.prices.of_zeros(table, subject.zeros)
+    facts = [layer.facts for layer in subject.layers]
+    bare = Problem(facts, table, cycles, table, fixed, evaluate=lambda _: 0.0)
+    bare.check_budget(int(ratio * bare.dense_cycles))
+
+
+def sparse_network(subject: Subject, database: Database, assignment: Assignment, ledger: Ledger) -> Network:
+    """The network that an assignment makes, its batch norm's statistics anew."""
+    network = to_torch(subject.prices.shrunk(database, assignment))
+    if network.norms:
+        reestimate(network, subject.inputs)
+        ledger.forwarded(len(subject.inputs))
+    return network
+
+
+def own_zeros(subject: Subject, network: Network, ledger: Ledger) -> dict[str, float]:
+    """Weight layer -> part of what it reads that is zero."""
+    return activation_zeros(network, [layer.name for layer in subject.layers], subject.inputs, ledger)
+
+
+def own_cycles(subject: Subject, network: Network, ledger: Ledger) -> int:
+    """What a network costs with the zeros in its own weights and activations."""
+    return subject.prices.total(to_model(network), own_zeros(subject, network, ledger))
+
+
+def search_arms(
+    subject: Subject,
+    database: Database,
+    problem: Problem,
+    settings: SparsifySettings,
+    ratio: float,
+    ledger: Ledger,
+    book: TrialBook,
+    *,
+    compare: bool,
+    say: Callable[[str], None],
+) -> Searched | None:
+    """Run the solvers within a part of the dense model's cycles.
+
+    Args:
+        subject: what is pruned.
+        database: of its layers.
+        problem: made of both.
+        settings: solver, evaluations, time.
+        ratio: of the dense model's cycles.
+        ledger: of everything.
+        book: knows what was evaluated before.
+        compare: also run the rules, and the same solver without the hardware.
+        say: told of progress.
+
+    Returns:
+        ``None``: interrupted before anything was found.
+
+    Raises:
+        InfeasibleError: the cycles are out of reach.
+    """
+    target = int(ratio * subject.prices.total(subject.model, subject.zeros))
+    budget = _fitted_budget(subject, database, problem, target, ledger)
+    looked = book.evaluated(problem.evaluate)
+    aware = replace(problem, evaluate=looked)
+    blind = aware.blind()
+    plans = [(settings.solver, True)]
+    if compare:
+        rules = [name for name in ONCE if name != settings.solver and (name != "lamp" or subject.pattern != "channel")]
+        plans = [*((name, True) for name in rules), (settings.solver, True), (settings.solver, False)]
+    weights = [subject.written.arrays[layer.weight] for layer in subject.layers]
+    arms: list[Arm] = []
+    interrupted = False
+    try:
+        for name, hardware in plans:
+            posed, room = (aware, budget) if hardware else (blind, blind_budget(problem, budget))
+            label = name if hardware else f"{name}, blind"
+            book.arm = f"{label} at {ratio:.4f}"
+            solver = make_solver(
+                name,
+                posed,
+                room,
+                settings.seed,
+                evaluations=settings.evaluations,
+                weights=weights,
+                kind=settings.reward,
+                agreement=settings.agreement,
+            )
+            found = search(
+                posed,
+                solver,
+                Limits(settings.evaluations, _until(settings, ledger, name, compare=compare, hardware=hardware)),
+                ledger,
+                kind=settings.reward,
+                cycles=problem.total,
+                most_cycles=budget,
+                progress=functools.partial(_tell, say, label, problem),
+            )
+            if found is None:
+                continue
+            if problem.total(found.assignment) <= budget:
+                arms.append(Arm(found, hardware))
+            if found.interrupted:
+                interrupted = True
+                break
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        book.write()
+    if not arms:
+        return None
+    return Searched(
+        arms=tuple(arms),
+        main=_best(arms, problem, settings),
+        additive_error=problem.error(allocate(problem, budget)),
+        additive_bound=bound(problem, budget),
+        interrupted=interrupted,
+    )
+
+
+def _best(arms: Sequence[Arm], problem: Problem, settings: SparsifySettings) -> int:
+    """The arm of the best reward that knew the hardware; of equal ones the chosen solver's."""
+
+    def worth(index: int) -> tuple[bool, float, bool]:
+        arm = arms[index]
+        value = reward(settings.reward, arm.found.accuracy, problem.total(arm.found.assignment))
+        return arm.hardware, value, arm.found.solver == settings.solver
+
+    return max(range(len(arms)), key=worth)
+
+
+def _fitted_budget(subject: Subject, database: Database, problem: Problem, target: int, ledger: Ledger) -> int:
+    """What the tables may add up to, so that the pruned network ends at its target.
+
+    Pruning changes the activations, and with them the cycles; channels of several groups multiply. The exact
+    allocation tells by how much.
+    """
+    problem.check_budget(target)
+    aim = target
+    for _ in range(_PASSES):
+        budget = _budget_for(subject, database, problem, aim)
+        network = sparse_network(subject, database, allocate(problem, budget), ledger)
+        real = own_cycles(subject, network, ledger)
+        aim = max(min(int(aim * target / max(real, 1)), problem.dense_cycles), problem.least_cycles)
+    return _budget_for(subject, database, problem, aim)
+
+
+def _budget_for(subject: Subject, database: Database, problem: Problem, aim: int) -> int:
+    """The greatest sum of the tables whose exact allocation costs at most so much; zeros in weights do add up."""
+    if database.pattern != "channel":
+        return aim
+    low, high = aim, problem.dense_cycles
+    while high - low > problem.dense_cycles // 500:
+        middle = (low + high) // 2
+        real = subject.prices.total(subject.prices.shrunk(database, allocate(problem, middle)), subject.zeros)
+        low, high = (middle, high) if real <= aim else (low, middle)
+    return low
+
+
+def _until(settings: SparsifySettings, ledger: Ledger, name: str, *, compare: bool, hardware: bool) -> float | None:
+    """When an arm has to end: the main one gets half of the time that is left if the blind one follows."""
+    if settings.max_seconds is None or name in ONCE:
+        return None
+    left = max(settings.max_seconds - ledger.seconds, 0.0)
+    return ledger.seconds + (left / 2 if compare and hardware else left)
+
+
+def _tell(say: Callable[[str], None], label: str, problem: Problem, found: Found) -> None:
+    ratio = problem.total(found.assignment) / max(problem.dense_cycles, 1)
+    best = f"best top-1 {100 * found.accuracy:.2f} % at {ratio:.3f} of the cycles"
+    say(f"search ({label}): {found.evaluations} evaluated, {best}")

@@ -1,0 +1,156 @@
+"""A network of which some groups of layers are trees: what flows through it, and how often it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.model import Model, listing, with_weights
+from framefit.core.trees import Ensemble
+from framefit.devices.trees.kernels import kernel_of
+from framefit.training.data import Examples
+from framefit.training.network import Network, observe, to_torch
+from framefit.trees.levelling import Quantiser
+from framefit.trees.quantising import LevelMap
+from framefit.trees.selection import Span
+
+__all__ = ["Course", "Levelled", "lost", "run"]
+
+
+Array = npt.NDArray[Any]
+_BATCH = 250  # examples at once, as training.evaluate takes them
+
+
+@dataclass(frozen=True)
+class Levelled:
+    """What is quantised of the layers that stay.
+
+    Attributes:
+        weights: levels of their weights; ``None``: they are float.
+        spare: initializers that keep their precision.
+        quantisers: of tensors.
+    """
+
+    weights: Literal["8bit", "4bit", "ternary", "binary"] | None = None
+    spare: frozenset[str] = frozenset()
+    quantisers: tuple[Quantiser, ...] = ()
+
+
+class Course:
+    """A model with groups replaced one after the other.
+
+    Attributes:
+        model: with the weights that it has now.
+        levels: of what else is quantised.
+        chosen: groups and their trees, in order.
+        end: layers of the model.
+    """
+
+    def __init__(self, model: Model, levels: Levelled | None = None) -> None:
+        self.model, self.levels = model, levels or Levelled()
+        self.chosen: list[tuple[Span, Ensemble]] = []
+        self._networks: dict[tuple[int, int], Network] = {}
+        self.end = len(model.layers)
+
+    def free(self, span: Span) -> bool:
+        """Whether none of a group's layers is replaced already."""
+        return all(
+            span.end.position <= other.start.position or other.end.position <= span.start.position
+            for other, _ in self.chosen
+        )
+
+    def replace(self, span: Span, ensemble: Ensemble) -> None:
+        """Put trees in, in the place of those that stand for the same group already."""
+        self.chosen = [pair for pair in self.chosen if pair[0] != span]
+        self.chosen.append((span, ensemble))
+        self.chosen.sort(key=lambda pair: pair[0].start.position)
+
+    def learnt(self, weights: Mapping[str, Array]) -> None:
+        """Give layers other weights."""
+        self.model = with_weights(self.model, weights)
+        self._networks.clear()
+
+    def copy(self) -> Course:
+        """The same, to be changed apart."""
+        other = Course(self.model, self.levels)
+        other.chosen, other._networks = list(self.chosen), dict(self._networks)
+        return other
+
+    def through(self, x: Array, first: int, last: int) -> Array:
+        """What layers ``first`` .. ``last`` - 1 make of examples, trees for groups among them."""
+        return np.concatenate([self._one(x[at : at + _BATCH], first, last) for at in range(0, len(x), _BATCH)])
+
+    def predict(self, x: npt.NDArray[np.float32]) -> Array:
+        """Logits of a batch."""
+        return self.through(x, 0, self.end)
+
+    def pair(self, span: Span, x: Array) -> tuple[Array, Array]:
+        """What a group reads, behind trees in front of it, and what its layers make of that."""
+        read = self.through(x, 0, span.start.position)
+        return read, self._layers(read, span.start.position, span.end.position)
+
+    def right(self, examples: Examples) -> npt.NDArray[np.bool_]:
+        """Of each example, whether its class is the likeliest."""
+        return _right(self.predict(examples.inputs()), examples.labels)
+
+    def right_with(self, span: Span, group: Callable[[Array], Array], examples: Examples) -> npt.NDArray[np.bool_]:
+        """The same with one more group replaced."""
+        made = group(self.through(examples.inputs(), 0, span.start.position))
+        return _right(self.through(made, span.end.position, self.end), examples.labels)
+
+    def part(self, first: int, last: int) -> Model:
+        """Layers ``first`` .. ``last`` - 1, as they were given or have learnt."""
+        return self.model if (first, last) == (0, self.end) else self.model.segment(first, last - 1)
+
+    def quantisers(self, first: int) -> Iterator[tuple[Quantiser, LevelMap]]:
+        """Those in layers from ``first`` on that no trees stand for, and what they do."""
+        if not self.levels.quantisers:
+            return
+        places = {output.name: at for at, nodes in enumerate(self.model.nodes) for n in nodes for output in n.outputs}
+        arrays = listing(self.model).arrays
+        for one in self.levels.quantisers:
+            at = places[one.made]
+            inside = any(span.start.position <= at < span.end.position for span, _ in self.chosen)
+            if at >= first and not inside:
+                yield one, one.levels(arrays)
+
+    def _one(self, x: Array, first: int, last: int) -> Array:
+        for span, ensemble in self.chosen:
+            if first <= span.start.position and span.end.position <= last:
+                x = run(ensemble, self._layers(x, first, span.start.position))
+                first = span.end.position
+        return self._layers(x, first, last)
+
+    def _layers(self, x: Array, first: int, last: int) -> Array:
+        if first == last:
+            return x
+        if (first, last) not in self._networks:
+            self._networks[first, last] = to_torch(self.part(first, last))
+        network = self._networks[first, last]
+        output = network.model.outputs[0].name
+        node = next(n.name for nodes in network.model.nodes for n in nodes if n.outputs[0].name == output)
+        made: list[Array] = []
+        observe(network, x, lambda _name, _inputs, found: made.append(found.numpy().copy()), [node])
+        return np.concatenate(made)
+
+
+def run(ensemble: Ensemble, x: Array) -> Array:
+    """What trees make of examples, by their kernel."""
+    y = np.empty((len(x), *ensemble.output_shape), np.float32)
+    kernel_of(ensemble, len(x))(np.ascontiguousarray(x, np.float32), y)
+    return y
+
+
+def lost(before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_]) -> float:
+    """By how much accuracy fell for certain: the mean difference of the same examples, less its standard error."""
+    difference = before.astype(np.float64) - after
+    return float(difference.mean() - difference.std() / np.sqrt(len(difference)))
+
+
+def _right(logits: Array, labels: Array) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = logits.reshape(len(logits), -1).argmax(axis=1) == labels
+    return found

@@ -1,0 +1,303 @@
+"""Before trees are looked for: the network with quantised weights, outputs or inputs, and trained to bear that.
+
+Group after group: search, replace, fine-tune, judge; then the files.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import write_record
+from framefit.core.model import Model
+from framefit.core.tree_results import Candidate, ChosenGroup, Original, TreeifiedModel, TreeifyResult, TreeifySettings
+from framefit.core.trees import Forest
+from framefit.errors import DivergedError, InfeasibleError
+from framefit.stats import wilson
+from framefit.training.classifiers import batch_left_open, open_classifier
+from framefit.training.data import Examples
+from framefit.training.evaluate import evaluate
+from framefit.training.network import observe, to_torch
+from framefit.trees.exported import export
+from framefit.trees.exporting import lut6_of, with_trees
+from framefit.trees.groups import WEIGHTED
+from framefit.trees.hybrid import Course, Levelled, lost
+from framefit.trees.levelling import inserted, places
+from framefit.trees.quantising import LevelMap, fit_level_map
+from framefit.trees.search import Search, latencies
+from framefit.trees.selection import Trial, pareto, preferred
+from framefit.trees.tuning import Tuning, as_used, trained, tuned
+
+__all__ = ["Rounds", "asked", "levelled"]
+
+
+Array = npt.NDArray[Any]
+_EXAMPLES = 512  # that tell thresholds and values: of each 64 values a threshold and more
+
+
+def asked(settings: TreeifySettings) -> bool:
+    """Whether anything but groups is to be quantised."""
+    return settings.weights != "float" or settings.scope == "all" or settings.quantise_data
+
+
+def levelled(
+    original: Course,
+    examples: Examples,
+    held: Examples,
+    settings: TreeifySettings,
+    checkpoint: Path,
+    say: Callable[[str], None],
+) -> Tuning:
+    """The network with everything quantised that was asked for, fine-tuned: float weights behind quantised ones.
+
+    Args:
+        original: the network, which teaches.
+        examples: of the training data.
+        held: of the validation data.
+        settings: what is quantised; how it is fine-tuned.
+        checkpoint: where the training is kept, so that it goes on.
+        say: told how it goes.
+    """
+    say("quantising the network")
+    model, quantisers = original.model, []
+    x = examples.sample(_EXAMPLES, settings.seed).inputs()
+    found = places(model, data=settings.quantise_data, outputs=settings.scope == "all")
+    for tensor, levels in _levels(model, found, x, settings).items():
+        model, quantiser = inserted(model, tensor, levels)
+        quantisers.append(quantiser)
+    weights = None if settings.weights == "float" else settings.weights
+    course = as_used(Course(model, Levelled(weights, _ends(model), tuple(quantisers))))
+    if settings.train == "hybrid":
+        return Tuning(course, float(course.right(held).mean()), 0.0, "it learns with the trees")
+    return tuned(course, original, examples, held, settings, checkpoint, say)
+
+
+def _levels(model: Model, tensors: tuple[str, ...], x: Array, settings: TreeifySettings) -> dict[str, LevelMap]:
+    """Thresholds and values of tensors, by what examples make there."""
+    makers = {node.outputs[0].name: node.name for nodes in model.nodes for node in nodes}
+    seen: dict[str, list[Array]] = {makers[tensor]: [] for tensor in tensors if tensor in makers}
+    observe(to_torch(model), x, lambda name, _, made: seen[name].append(made.numpy()), list(seen))
+    count = 3 if settings.quantise == "ternary" else 2
+    found = {}
+    for tensor in tensors:
+        made = np.concatenate(seen[makers[tensor]]) if tensor in makers else x
+        rows = np.moveaxis(made, 1, -1).reshape(-1, made.shape[1])
+        rows = rows[:: max(1, len(rows) // (_EXAMPLES * 16))]
+        found[tensor] = fit_level_map(rows, 3 if count == 3 else 2, settings.threshold)
+    return found
+
+
+def _ends(model: Model) -> frozenset[str]:
+    """Weights of the first and of the last layer."""
+    weighted = [node for nodes in model.nodes for node in nodes if node.op in WEIGHTED]
+    names = [operand.name for node in (weighted[0], weighted[-1]) for operand in node.inputs[1:] if operand]
+    return frozenset(names)
+
+
+_JUDGED = 5000  # training examples that tell whether the validation data were among them
+_FIGURES = "candidates' top1 is of the validation data before fine-tuning; latencies are of"
+_UNTRAINED = "the hybrid was trained end to end: the accuracy of the network before is that of its first weights"
+_SEEN = (
+    "the network is no worse on the validation data than on its training data: it was trained on both, most likely; "
+    "it was fine-tuned on both, and accuracies on the validation data are too high"
+)
+
+
+class Rounds:
+    """A search in its folder.
+
+    Args:
+        settings: what was asked for.
+        model: a model, or a ``torch.nn.Module``, instead of what ``settings`` names.
+        data: a data set, or an iterable of (x, y), likewise.
+        folder: gets everything.
+        say: told what is being done.
+
+    Raises:
+        InputError: model or data that cannot be used.
+    """
+
+    def __init__(
+        self, settings: TreeifySettings, model: Any, data: Any, folder: Path, say: Callable[[str], None]
+    ) -> None:
+        self.settings, self.folder, self.say = settings, folder, say
+        self._latencies = latencies(settings.target, settings.unit)
+        source = settings.model if model is None else model
+        opened, self.data = open_classifier(
+            source,
+            settings.data if data is None else data,
+            seed=settings.seed,
+            mean=settings.mean,
+            std=settings.std,
+        )
+        self._original, self._learnt = Course(opened), self.data.train
+        self._right: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
+        self._work = folder / "work"
+        self._batch_open, closed = batch_left_open(source, opened)
+        self._notes: list[str] = [*closed]
+        self._seconds = self._top1 = 0.0
+
+    def finish(self) -> tuple[TreeifyResult, Model | None, Forest | None]:
+        """Everything, up to the files."""
+        start = self._prepared()
+        search = Search(self.settings, self.data.train, self.data.validation, self._work, self._latencies, self.say)
+        course = plain = start
+        trials: list[Trial] = []
+        chosen: list[Trial] = []
+        for number in range(self.settings.groups):
+            found = search.trials(course, number, self._least)
+            trials += found
+            replaced = self._replaced(course, start, found, number)
+            if replaced is None:
+                break
+            best, plain, course = replaced
+            chosen.append(best)
+        if not trials:
+            raise InfeasibleError(
+                "no group of layers can be replaced",
+                where=self._original.model.name,
+                remedy="give a network of layers in sequence",
+            )
+        self._notes += search.notes
+        return self._written(course, plain, trials, chosen)
+
+    def _prepared(self) -> Course:
+        """The network that groups are looked for in: trained and quantised, where that was asked for."""
+        held = self.data.validation
+        if self.settings.train_epochs and self.settings.train == "network":
+            training = self._trained(self._original, self._work / "training.npz")
+            self._original = training.course
+            self._notes.append(f"the network {training.note}")
+        self._right = self._original.right(held)
+        seen = self._original.right(self._learnt.sample(_JUDGED, self.settings.seed))
+        if self._right.mean() >= wilson(int(seen.sum()), len(seen))[0] and not self.settings.train_epochs:
+            self._notes.append(_SEEN)
+            self._learnt = _joined(self._learnt, held)
+        if not asked(self.settings):
+            return self._original
+        checkpoint = self._work / "levels.npz"
+        tuning = levelled(self._original, self._learnt, held, self.settings, checkpoint, self.say)
+        self._notes.append(f"the network quantised: {tuning.note}")
+        self._seconds += tuning.seconds
+        return tuning.course
+
+    def _trained(self, course: Course, checkpoint: Path) -> Tuning:
+        return trained(course, self._learnt, self.data.validation, self.settings, checkpoint, self.say)
+
+    @property
+    def _least(self) -> float:
+        return float(self._right.mean()) - self.settings.max_drop
+
+    def _replaced(
+        self, course: Course, start: Course, trials: list[Trial], number: int
+    ) -> tuple[Trial, Course, Course] | None:
+        """The best group that loses no more than is allowed, and the network with it, as fitted and fine-tuned."""
+        left = list(trials)
+        while (best := preferred(left, self.settings.objective, self._least)) is not None:
+            assert best.fit is not None
+            before = course.copy()
+            before.replace(best.span, best.fit.ensemble)
+            checkpoint = self._work / f"{number}-{best.span.first}-{best.span.last}-tuning.npz"
+            if self.settings.train == "hybrid":
+                try:
+                    tuning = self._trained(before, checkpoint)
+                except DivergedError as error:
+                    top1 = float(before.right(self.data.validation).mean())
+                    tuning = Tuning(before, top1, 0.0, f"not trained: that diverged ({error.what})")
+                self._notes.append(_UNTRAINED)
+            else:
+                held = self.data.validation
+                tuning = tuned(before, start, self._learnt, held, self.settings, checkpoint, self.say)
+            if lost(self._right, tuning.course.right(self.data.validation)) <= self.settings.max_drop:
+                self._notes.append(f"{best.span}: {tuning.note}")
+                self._seconds += tuning.seconds
+                self._top1 = tuning.top1
+                return best, before, tuning.course
+            points, most = 100 * (self._right.mean() - tuning.top1), 100 * self.settings.max_drop
+            self._notes.append(
+                f"{best.span} by trees: {points:.2f} points of validation accuracy are lost, more than {most:g}"
+            )
+            left.remove(best)
+        return None
+
+    def _written(
+        self, course: Course, plain: Course, trials: list[Trial], groups: list[Trial]
+    ) -> tuple[TreeifyResult, Model | None, Forest | None]:
+        """The result, in the folder."""
+        test, name = self.data.test, self._original.model.name
+        forest = Forest(model=name, ensembles=tuple(ensemble for _, ensemble in course.chosen))
+        hybrid = with_trees(course.model, forest) if groups else None
+        self.say("timing")
+        times_ns = self._latencies([self._original.model, *([] if hybrid is None else [hybrid])])
+        chosen = None
+        if hybrid is not None:
+            chosen = TreeifiedModel(
+                groups=tuple(_told(trial, course) for trial in sorted(groups, key=lambda one: one.span.first)),
+                top1=evaluate(course.predict, test).top1,
+                top1_before_finetune=evaluate(plain.predict, test).top1,
+                validation_top1=self._top1,
+                latency_ns=times_ns[1],
+                lut6=sum(map(lut6_of, forest.ensembles)),
+                bytes=sum(ensemble.bytes for ensemble in forest.ensembles),
+                finetune_seconds=self._seconds,
+                exports=(export(hybrid, forest, "core", self.folder, batch_open=self._batch_open),),
+            )
+            write_record(self.folder / "trees.json", forest, force=True)
+        result = TreeifyResult(
+            model=name,
+            seed=self.settings.seed,
+            original=Original(
+                top1=evaluate(self._original.predict, test).top1,
+                validation_top1=float(self._right.mean()),
+                latency_ns=times_ns[0],
+            ),
+            candidates=tuple(_candidate(*pair) for pair in zip(trials, pareto(trials), strict=True)),
+            chosen=chosen,
+            notes=(*self._notes, f"{_FIGURES} {_whose(self.settings.target)}"),
+        )
+        write_record(self.folder / "result.json", result, force=True)
+        shutil.rmtree(self._work, ignore_errors=True)
+        return result, hybrid, None if hybrid is None else forest
+
+
+def _whose(target: str) -> str:
+    return "this machine" if target == "cpu" else f"target {target}"
+
+
+def _joined(one: Examples, other: Examples) -> Examples:
+    """Both parts of the same data."""
+    stored, labels = (np.concatenate(pair) for pair in ((one.stored, other.stored), (one.labels, other.labels)))
+    return Examples(stored, labels, one.scaling)
+
+
+def _candidate(trial: Trial, best: bool) -> Candidate:
+    fit = trial.fit
+    return Candidate(
+        first_layer=trial.span.first,
+        last_layer=trial.span.last,
+        bound_top1=trial.bound,
+        top1=None if fit is None else fit.top1,
+        latency_ns=None if fit is None else fit.latency_ns,
+        layers_latency_ns=None if fit is None else fit.layers_ns,
+        lut6=None if fit is None else fit.lut6,
+        pareto=best,
+    )
+
+
+def _told(trial: Trial, course: Course) -> ChosenGroup:
+    ensemble = next(ensemble for span, ensemble in course.chosen if span == trial.span)
+    assert trial.fit is not None
+    return ChosenGroup(
+        first_layer=trial.span.first,
+        last_layer=trial.span.last,
+        depth=trial.fit.depth,
+        trees=len(ensemble.members),
+        kind=ensemble.kind,
+        accumulator_bits=ensemble.accumulator_bits,
+        fit_seconds=trial.fit.seconds,
+    )

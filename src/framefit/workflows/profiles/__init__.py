@@ -1,1 +1,0 @@
-"""What profiling shares: a trace read and rebuilt, its folder, the latency table that it updates."""

@@ -1,1 +1,0 @@
-"""What ``run``, ``simulate`` and a ``Runner`` share: a plan's jobs, faults, ladder and folder."""

@@ -1,1 +1,0 @@
-"""What ``framefit treeify`` consists of: the network with trees in it, the search, the fine-tuning, the files."""

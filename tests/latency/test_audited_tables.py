@@ -1,0 +1,168 @@
+"""``framefit.measure`` with an audit: which networks, what it makes of the table, and when it is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import framefit
+from framefit.core.latency_table import LatencyTable, read_table
+from framefit.core.model import Model
+from framefit.core.target import Variation, resolve_target
+from framefit.devices.clock import VirtualClock
+from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.costs import layer_times
+from framefit.errors import InputError
+from framefit.latency import audited
+from framefit.latency import verbs as measuring
+from framefit.latency.campaign import GridSpec, LayerGrid
+from framefit.latency.verbs import measure
+from networks import NETWORKS
+
+NAMES = ("plain", "residual", "inverted_residual", "unet", "dense_block")
+GRID = GridSpec(layers=(LayerGrid(op="Relu", shapes=tuple((1, 8, side, side) for side in range(8, 40, 2))),))
+
+
+def board(*, overlapping: bool = False) -> NpuDevice:
+    """A VPU without noise; overlapping: networks take 0.7 of the sum of their layers, which no layer shows."""
+    target = msgspec.structs.replace(resolve_target("vpu"), variation=Variation())
+    exact = layer_times(target)
+
+    def times(model: Model, unit: str) -> list[int]:
+        found = exact(model, unit)
+        return [round(0.7 * ns) for ns in found] if overlapping and len(found) > 4 else list(found)
+
+    return NpuDevice(target, VirtualClock(), times)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[Model, ...]]:
+    """Small networks stand for the built-in ones."""
+
+    def networks(seed: int = 0) -> tuple[Model, ...]:
+        return tuple(NETWORKS[name]() for name in NAMES)
+
+    monkeypatch.setattr(measuring, "audit_networks", networks)
+    return networks
+
+
+def test_a_model_is_audited_unless_told_otherwise(few: object, tmp_path: Path) -> None:
+    """The correction and the networks are in the table and its file; every one of their layers has an entry."""
+    path = tmp_path / "t.table.json"
+    table = measure(NETWORKS["attention"](), target=board(), repeats=5, output=path)
+    assert table.audit is not None
+    assert table.correction == table.audit.correction
+    assert [one.name for one in table.audit.networks] == list(NAMES)
+    assert read_table(path) == table
+    for name in NAMES:
+        assert framefit.estimate(NETWORKS[name](), table, any_fingerprint=True).coverage_ratio == 1.0
+    without = measure(NETWORKS["attention"](), target=board(), audit="none", repeats=5)
+    assert (without.audit, without.correction) == (None, None)
+    assert len(without.entries) < len(table.entries)
+
+
+def test_what_is_additive_is_not_corrected(few: object) -> None:
+    """On a described device the sum is exact: plain sum and estimate agree."""
+    table = measure(NETWORKS["attention"](), target=board(), repeats=5)
+    assert table.audit is not None
+    assert table.audit.terms == ()
+    assert table.audit.plain_error_ratio < 0.01
+
+
+def test_what_is_not_additive_is_corrected_for_other_networks(few: object) -> None:
+    """A network that was not audited is told within 2 %; its plain sum would be 40 % off."""
+    device = board(overlapping=True)
+    model = NETWORKS["attention"]()
+    table = measure(model, target=device, repeats=5)
+    assert table.correction is not None
+    assert table.correction.scale == pytest.approx(0.7, abs=0.03)
+    found = framefit.estimate(model, table, any_fingerprint=True)
+    truth = sum(device.layers_ns(model.grouped(device.fusions(model)), "vpu0"))
+    assert found.total_ns - found.overhead_ns == pytest.approx(truth, rel=0.02)
+    assert found.plain_sum_ns > 1.3 * truth
+
+
+def test_a_model_is_not_audited_by_itself(few: object) -> None:
+    """Nor by one of equal layers; named by the user it is, and a warning says so."""
+    own = NETWORKS["unet"]()
+    table = measure(own, target=board(), repeats=5)
+    assert table.audit is not None
+    assert "unet" not in [one.name for one in table.audit.networks]
+    named = [own, *(NETWORKS[name]() for name in ("plain", "residual"))]
+    table = measure(own, target=board(), audit=named, repeats=5)
+    assert table.audit is not None
+    assert len(table.audit.networks) == 3
+    assert any("unet is audited and measured" in warning for warning in table.warnings)
+
+
+def test_no_time_for_an_audit_is_said(few: object) -> None:
+    """The layers are measured all the same."""
+    table = measure(NETWORKS["plain"](), target=board(), repeats=100, max_seconds=0.3)
+    assert table.entries
+    assert table.audit is None
+    assert any(warning.startswith("not audited: with 4 whole networks") for warning in table.warnings)
+    longer = measure(NETWORKS["plain"](), target=board(), repeats=20, max_seconds=60)
+    assert longer.audit is not None
+
+
+def test_networks_that_cannot_be_told_are_named() -> None:
+    """With fewer than 3 left there is no correction, and the warning says which layer is missing."""
+    table = measure(NETWORKS["plain"](), target=board(), audit="none", repeats=5)
+    measured = [(NETWORKS[name]().grouped(()), 200_000.0) for name in ("unet", "lstm")]
+    found = audited.with_audit(table, measured, "vpu0")
+    assert found.correction is None
+    (warning,) = found.warnings
+    assert "unet: layer " in warning
+    assert "lstm: layer " in warning
+
+
+@pytest.mark.parametrize(
+    ("audit", "message"),
+    [
+        (["detector"], "needs 3 networks at least, 1 are named"),
+        (["none", "detector"], "'none' stands beside"),
+        (["absent.onnx"], "absent.onnx"),
+    ],
+)
+def test_an_audit_that_cannot_be_is_refused(audit: list[str], message: str) -> None:
+    """Before anything is measured."""
+    with pytest.raises(InputError, match=message):
+        measure(NETWORKS["plain"](), target="vpu", audit=audit)
+
+
+def test_of_a_grid_so_many_shapes_as_asked() -> None:
+    """A grid alone is not audited; without a limit all of it is measured."""
+    table = measure(grid=GRID, max_shapes=9, target=board(), repeats=5)
+    assert (len(table.entries), table.audit) == (9, None)
+    assert len(measure(grid=GRID, target=board(), repeats=5).entries) == 16
+    assert len(measure(grid=GRID, max_shapes=100, target=board(), repeats=5).entries) == 16
+    some = measure(grid=GRID, target=board(), repeats=100, max_seconds=0.8)
+    assert 6 <= len(some.entries) < 16
+    with pytest.raises(InputError, match="max_shapes chooses from a grid"):
+        measure(NETWORKS["plain"](), target=board(), max_shapes=3)
+
+
+def test_repeats_are_as_many_as_asked_or_as_needed() -> None:
+    """A number is kept; without one layers that are known stop at 100, the others go on."""
+    asked = measure(NETWORKS["plain"](), target="vpu", repeats=20, audit="none")
+    assert {len(entry.samples_ns) for entry in asked.entries} == {20}
+    assert asked.settings["repeats"] == 20
+    found: LatencyTable = measure(NETWORKS["plain"](), target="vpu", audit="none", max_seconds=4)
+    counts = {len(entry.samples_ns) for entry in found.entries}
+    assert min(counts) >= 100
+    assert max(counts) > 100
+    assert found.settings["repeats"] == "auto"
+    assert any("known neither to 3 %" in warning for warning in found.warnings)
+
+
+def test_the_built_in_networks_differ() -> None:
+    """Eight, of few distinct layers, from 5 to 60 of them."""
+    models = audited.audit_networks()
+    device = board()
+    counts = [len(model.grouped(device.fusions(model)).layers) for model in models]
+    assert len({model.name for model in models}) == len(models) == 8
+    assert min(counts) < 8
+    assert max(counts) > 40
