@@ -13,6 +13,8 @@ Names load when they are first used, so importing the package costs nothing.
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -132,3 +134,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Package(ModuleType):
+    """Keeps ``framefit.fit`` the function, though importing the room of that name would bind the room."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name == "fit" and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -15,6 +15,7 @@ from framefit.core.model import TensorInfo
 from framefit.core.workload import StreamEntry, WhenFull
 from framefit.devices.device import Array
 from framefit.errors import FramefitError, InputError
+from framefit.execution import streams
 from framefit.execution.streams import (
     ArrayStream,
     EndOfStream,
@@ -25,7 +26,6 @@ from framefit.execution.streams import (
     frame_shape,
     open_stream,
 )
-from framefit.runtime import streams
 from framefit.runtime.streams import Arrival, Queue
 
 RAW = TensorInfo(name="image", dtype="", shape=None)

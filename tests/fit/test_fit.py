@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def test_what_costs_too_much_is_tried_half_as_far_and_then_left(place: Path, mon
 @pytest.mark.usefixtures("quick")
 def test_steps_that_later_ones_make_needless_are_taken_back(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that was made sparse in vain gets its own weights back once fewer frames are enough."""
-    monkeypatch.setattr("framefit.fit.steps.sparsify._LEAST", 0.7)
+    monkeypatch.setattr(import_module("framefit.fit.steps.sparsify"), "_LEAST", 0.7)
     done = fitted(write_fit_app(place), data=place / "data.npz", without=["int8", "trees"], max_drop=0.5)
     assert [one for one in outcomes(done) if one[1] == "kept"] == [
         ("sparsify", "kept"),
@@ -230,7 +231,7 @@ def test_a_step_that_fails_is_recorded_and_the_next_one_taken(place: Path, monke
     def broken(*_: object, **__: object) -> None:
         raise DeviceError("no such instruction")
 
-    monkeypatch.setattr("framefit.fit.versions.quantised", broken)
+    monkeypatch.setattr(import_module("framefit.fit.versions"), "quantised", broken)
     done = fitted(write_fit_app(place, macs="fp32 = 64, int8 = 256"), data=place / "data.npz")
     assert outcomes(done)[0] == ("int8", "failed")
     assert "no such instruction" in done.result.steps[0].detail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_a_model_without_data_gets_fewer_frames(place: Path) -> None:
 @pytest.mark.usefixtures("quick")
 def test_what_several_steps_cost_counts_together(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that was quantised and is not fast enough is made sparse, quantised again, and judged as it will run."""
-    monkeypatch.setattr("framefit.fit.steps.sparsify._LEAST", 0.65)
+    monkeypatch.setattr(import_module("framefit.fit.steps.sparsify"), "_LEAST", 0.65)
     app = write_fit_app(place, macs="fp32 = 64, int8 = 80")
     done = fitted(app, data=place / "data.npz", max_drop=0.5, without=["trees"])
     assert done.result.fits
