@@ -22,7 +22,7 @@ from stored import interval, store
 
 from framefit.core.profile import How, OperationLog
 from framefit.core.program import Group, Launches, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.report.files.perfetto import write_perfetto
+from framefit.report.perfetto import write_perfetto
 
 OPERATIONS = 120
 KINDS = ("conv", "pad_pool", "reformat", "eltwise")

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.report.files.charts import Series, chart
+from framefit.report.drawing import ChartSeries, svg_chart
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -26,10 +26,10 @@ def mean(rows: Rows, key: str, **where: object) -> np.ndarray:
     return np.asarray(np.mean(chosen, axis=0))
 
 
-def series(name: str, x: npt.ArrayLike, y: npt.ArrayLike, kind: Literal["line", "dashed"] = "line") -> Series:
+def series(name: str, x: npt.ArrayLike, y: npt.ArrayLike, kind: Literal["line", "dashed"] = "line") -> ChartSeries:
     """A line of a chart, ratios as percent."""
     across, up = np.asarray(x, np.float64), 100 * np.asarray(y, np.float64)
-    return Series(name=name, x=tuple(across.tolist()), y=tuple(up.tolist()), kind=kind)
+    return ChartSeries(name=name, x=tuple(across.tolist()), y=tuple(up.tolist()), kind=kind)
 
 
 def accuracy(rows: Rows) -> str:
@@ -44,7 +44,9 @@ def accuracy(rows: Rows) -> str:
         )
         for arm, name in names.items()
     ]
-    return chart("Exact allocation, not fine-tuned: accuracy", "cycles, % of the dense model", "test top-1, %", lines)
+    return svg_chart(
+        "Exact allocation, not fine-tuned: accuracy", "cycles, % of the dense model", "test top-1, %", lines
+    )
 
 
 def search(rows: Rows) -> str:
@@ -62,7 +64,7 @@ def search(rows: Rows) -> str:
         changes = np.flatnonzero(np.diff(best))
         corners = np.unique([0, *changes, *(changes + 1), most - 1])
         lines.append(series(name, steps[corners], best[corners]))
-    return chart("Best so far at equal budget", "evaluations", "validation top-1, %", lines)
+    return svg_chart("Best so far at equal budget", "evaluations", "validation top-1, %", lines)
 
 
 def best_at(curve: list[list[float]], step: int) -> float:
@@ -77,7 +79,7 @@ def layers(rows: Rows) -> str:
     lines = [series(label, index, mean(rows, "weight_sparsity_ratio", target=name)) for name, label in names.items()]
     activations = mean(rows, "activation_sparsity_ratio", target=rows[0]["target"])
     lines.append(series("zeros in activations", index, activations, "dashed"))
-    return chart("Zeros in weights, at a part of each target's cycles", "layer", "zeros, %", lines)
+    return svg_chart("Zeros in weights, at a part of each target's cycles", "layer", "zeros, %", lines)
 
 
 PICTURES: dict[str, tuple[str, Callable[[Rows], str]]] = {

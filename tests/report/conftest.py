@@ -13,7 +13,7 @@ import pytest
 from framefit.core.events import EventType, Trace
 from framefit.core.profile import EventCounts, How, OperationLog, Profile, Totals, Violation
 from framefit.core.program import Group, Launches, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.report.pages.timeline import LossRegion, TimelineWindows
+from framefit.report.timeline import LossRegion, TimelineWindows
 
 WINDOW_NS = 33_333_333
 FACE_NS = 6_000_000

@@ -18,7 +18,7 @@ from framefit.core.sparsity import (
     Threshold,
 )
 from framefit.core.tree_results import Candidate, ChosenGroup, Original, TreeifiedModel, TreeifyResult
-from framefit.report.pages.run_charts import RunContent
+from framefit.report.sections.run import RunContent
 
 __all__ = ["ODD", "fit", "model_metrics", "run", "sparsity", "table", "trees"]
 

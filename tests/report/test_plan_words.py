@@ -7,14 +7,14 @@ from explained_plans import interrupted_plan, late_plan, plan_of_three, two_unit
 from msgspec.structs import replace
 
 from framefit.core.workload import Schedule
-from framefit.report.explained import accounts
-from framefit.report.plan_words import percentile_name, sentences, slack_sentence
+from framefit.planning.explain import model_schedules
+from framefit.report.sections.plan import percentile_name, sentences, slack_sentence
 
 
 def told(plan, model, schedule=None, **changed):
     """A model's sentences by their label."""
     workload = workload_of(plan, schedule, **changed)
-    account = next(account for account in accounts(plan, workload) if account.model.name.startswith(model))
+    account = next(account for account in model_schedules(plan, workload) if account.model.name.startswith(model))
     found = sentences(account, plan, workload)
     assert len({label for label, _ in found}) == len(found)
     return dict(found)
@@ -102,7 +102,7 @@ def test_an_infeasible_plan_promises_nothing():
 def test_words_are_ascii(plan):
     """Whatever reads them, a log or an old terminal, can show them."""
     workload = workload_of(plan)
-    for account in accounts(plan, workload):
+    for account in model_schedules(plan, workload):
         assert all(text.isascii() for _, text in sentences(account, plan, workload))
 
 

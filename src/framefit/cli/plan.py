@@ -61,7 +61,7 @@ def plan(
         progress.end()
     timetable = planned.timetable
     if page is not None:
-        from framefit.report.pages.plan import write_plan_page
+        from framefit.report.sections.plan import write_plan_page
 
         write_plan_page(page, timetable, planned.workload, title=app.name, force=force)
     if json:

@@ -103,7 +103,7 @@ def profile(
     if json:
         show_json(found.profile)
         return
-    from framefit.report.profile_notes import audit_notes
+    from framefit.report.sections.profile import audit_notes
     from framefit.report.terminal.profile_tables import profile_view
 
     assert found.folder is not None

@@ -123,9 +123,8 @@ def play(workflow: Callable[..., RunResult], max_miss_ratio: float, *, json: boo
 
 def show_run(result: RunResult) -> None:
     """Figures, a picture, and where the files lie."""
-    from framefit.report.pictures.cells import terminal_picture
-    from framefit.report.pictures.rows import run_rows
-    from framefit.report.profile_notes import run_notes
+    from framefit.report.drawing import run_rows, terminal_picture
+    from framefit.report.sections.profile import run_notes
     from framefit.report.terminal.run_view import metrics_view
 
     notes = [] if result.profile is None else run_notes(result.profile, result.metrics.windows)

@@ -27,11 +27,11 @@ from framefit.errors import InputError
 from framefit.profiling.expectation import expecting, profiled_entries, window_releases
 from framefit.profiling.rebuild import Method, Notify, Profiled, expecting_table, opened, profiled, silent
 from framefit.profiling.totals import long_losses
-from framefit.report.files.chrome import write_chrome
-from framefit.report.files.event_logs import write_events, write_lost
-from framefit.report.files.perfetto import write_perfetto
-from framefit.report.pages.profile import write_timeline_page
-from framefit.report.pages.timeline import Happened, LossRegion, TimelineWindows
+from framefit.report.chrome import write_chrome
+from framefit.report.csv_files import write_events, write_lost
+from framefit.report.perfetto import write_perfetto
+from framefit.report.sections.profile import write_timeline_page
+from framefit.report.timeline import Happened, LossRegion, TimelineWindows
 
 __all__ = [
     "check_profile_folder",

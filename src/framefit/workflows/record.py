@@ -38,10 +38,9 @@ from framefit.planning.task import PlannedTask
 from framefit.planning.timetable import instructions
 from framefit.profiling.pairing import executions
 from framefit.profiling.rebuild import Notify, Source, profiled, silent
-from framefit.report.files.frames import write_frames
-from framefit.report.files.perfetto import write_perfetto
-from framefit.report.pictures.rows import run_rows
-from framefit.report.pictures.svg import run_picture
+from framefit.report.csv_files import write_frames
+from framefit.report.drawing import run_picture, run_rows
+from framefit.report.perfetto import write_perfetto
 from framefit.runtime.log import Fate, FrameLog
 from framefit.runtime.metrics import priority_ns
 from framefit.runtime.timed import timed_crew

@@ -20,14 +20,13 @@ from framefit.core.tree_results import TreeifyResult
 from framefit.core.workload import Workload
 from framefit.errors import InputError
 from framefit.profiling.rebuild import Notify, opened, profiled, silent
-from framefit.report.files.event_logs import read_events
-from framefit.report.files.frames import read_frames
-from framefit.report.pages.parts import Subject
-from framefit.report.pages.plan import PlanContent
-from framefit.report.pages.profile import ProfileContent
-from framefit.report.pages.report import Content, write_report_page
-from framefit.report.pages.run_charts import RunContent
-from framefit.report.pages.timeline import Happened
+from framefit.report.csv_files import read_events, read_frames
+from framefit.report.description import Subject
+from framefit.report.html import Content, write_report_page
+from framefit.report.sections.plan import PlanContent
+from framefit.report.sections.profile import ProfileContent
+from framefit.report.sections.run import RunContent
+from framefit.report.timeline import Happened
 from framefit.workflows.profile import happened
 
 __all__ = ["report_place", "write_report"]

@@ -14,7 +14,7 @@ from framefit.core.files import check_folder, from_data, read_record, write_reco
 from framefit.core.model import Model
 from framefit.core.sparsity import Pattern, RewardKind, SparsifySettings, SparsityResult
 from framefit.errors import InputError
-from framefit.report.files.sparsity_files import write_report
+from framefit.report.sections.sparsity import write_sparsity_files
 from framefit.sparsity.finish import check_targets
 from framefit.sparsity.rounds import Rounds, fed_back
 from framefit.sparsity.solver import Ledger
@@ -161,7 +161,7 @@ def sparsify(
     rounds = Rounds(subject, settings, folder, ledger, say, compare=compare)
     targets = deploy_to or (settings.target,)
     result = rounds.finish(targets, override) if feedback is None else fed_back(rounds, feedback, targets, override)
-    write_report(folder, result)
+    write_sparsity_files(folder, result)
     return Sparsified(folder, result)
 
 

@@ -16,7 +16,7 @@ from framefit.core.model import Model
 from framefit.core.tree_results import TreeifyResult, TreeifySettings
 from framefit.core.trees import Forest, read_forest
 from framefit.errors import InputError
-from framefit.report.files.treeify_files import write_report
+from framefit.report.sections.trees import write_tree_files
 
 __all__ = ["TreeifyOutcome", "treeify"]
 
@@ -101,7 +101,7 @@ def treeify(
         shutil.rmtree(folder, ignore_errors=True)
         write_record(folder / _MARK, settings)
     result, hybrid, forest = rounds.finish()
-    write_report(folder, result)
+    write_tree_files(folder, result)
     return _exported(TreeifyOutcome(result, hybrid, forest, folder), export)
 
 

@@ -18,8 +18,8 @@ from framefit.core.sparsity import (
     Spent,
     Threshold,
 )
-from framefit.report.files.charts import Series, chart
-from framefit.report.files.sparsity_files import write_report
+from framefit.report.drawing import ChartSeries, svg_chart
+from framefit.report.sections.sparsity import write_sparsity_files
 from framefit.report.terminal.sparsity_view import sparsity_view
 
 
@@ -106,7 +106,7 @@ def test_the_view_says_verdict_table_layers_and_what_not_to_expect(result: Spars
 
 def test_the_files_hold_the_published_columns(result: SparsityResult, tmp_path: Path) -> None:
     """One row a configuration and one a layer, the dense model first; pictures are well-formed."""
-    write_report(tmp_path, result)
+    write_sparsity_files(tmp_path, result)
     with (tmp_path / "configurations.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [one["configuration"] for one in rows] == ["dense", "dp", "dp, blind"]
@@ -123,5 +123,5 @@ def test_the_files_hold_the_published_columns(result: SparsityResult, tmp_path: 
 
 def test_a_chart_without_points_and_with_a_single_one_is_drawn() -> None:
     """Axes need no more."""
-    for series in ([], [Series(name="one <&>", x=(1.0,), y=(2.0,))], [Series(name="none", x=(), y=())]):
-        ET.fromstring(chart("title", "x", "y", series))
+    for series in ([], [ChartSeries(name="one <&>", x=(1.0,), y=(2.0,))], [ChartSeries(name="none", x=(), y=())]):
+        ET.fromstring(svg_chart("title", "x", "y", series))

@@ -11,13 +11,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from framefit.core.timetable import PlannedModel, Slot, Timetable, Window
+from framefit.core.timetable import PlannedModel, Slot, Timetable, Window, within_windows
 from framefit.core.workload import Workload
-from framefit.report.explained import Account, Free, accounts, free_times, loss_of
+from framefit.planning.explain import FreeTime, ModelSchedule, free_times, loss_of, model_schedules
+from framefit.report.drawing import OVERRUN_LOOK, Look, axis_line, block_of, looks_of
 from framefit.report.formats import format_bytes, format_duration
-from framefit.report.looks import OVERRUN_LOOK, Look, axis_line, block_of, looks_of
-from framefit.report.plan_words import common_prefix, percentile_name, sentences, slack_sentence
-from framefit.report.spanning import within_windows
+from framefit.report.sections.plan import common_prefix, percentile_name, sentences, slack_sentence
 from framefit.report.terminal.plan_tables import plan_facts, plan_headline, plan_help
 from framefit.report.terminal.tables import add_row, bullets, headed, name_text, plain_table, share_bar, spaced
 
@@ -49,7 +48,7 @@ def explained_view(timetable: Timetable, workload: Workload) -> RenderableType:
     ]
     if timetable.windows:
         blocks += [_UnitPicture(timetable, unit) for unit in timetable.units]
-    told = accounts(timetable, workload)
+    told = model_schedules(timetable, workload)
     blocks += [_story(account, timetable, workload) for account in told]
     shares = loss_of(timetable, told).shares
     if shares and timetable.feasible and any(model.role == "background" for model in timetable.models):
@@ -61,7 +60,7 @@ def explained_view(timetable: Timetable, workload: Workload) -> RenderableType:
     return spaced(blocks)
 
 
-def _story(account: Account, timetable: Timetable, workload: Workload) -> RenderableType:
+def _story(account: ModelSchedule, timetable: Timetable, workload: Workload) -> RenderableType:
     """A model's sentences, and its segments where it is cut."""
     model = account.model
     grid = Table.grid(padding=(0, 2))
@@ -177,7 +176,7 @@ class _UnitPicture:
             line.append(wall + text.center(max(width, 0), rule))
         return line.append("|" if ascii_only else "┤")
 
-    def _free(self, window: Window) -> list[Free]:
+    def _free(self, window: Window) -> list[FreeTime]:
         return free_times(self._timetable, window, self._unit)
 
     def _row(self, window: Window, cells: int, block: Callable[[Look], str], *, ascii_only: bool) -> Text:

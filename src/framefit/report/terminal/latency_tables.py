@@ -21,7 +21,7 @@ from framefit.core.latency_table import (
 )
 from framefit.core.run_record import LatencyEstimate
 from framefit.report.formats import format_duration, format_ratio
-from framefit.report.latency_words import correction_kept, correction_sentence, format_configuration, format_value
+from framefit.report.sections.latency import correction_kept, correction_sentence, format_configuration, format_value
 
 __all__ = ["audit_view", "comparison_view", "estimate_view", "table_view"]
 

@@ -9,10 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from framefit.core.timetable import PlannedModel, Timetable
+from framefit.core.timetable import PlannedModel, Timetable, reserved_share
 from framefit.report.formats import format_bytes, format_difference, format_duration, format_ratio
-from framefit.report.plan_words import common_prefix, format_beat
-from framefit.report.spanning import reserved_share
+from framefit.report.sections.plan import common_prefix, format_beat
 from framefit.report.terminal.tables import add_row, bullets, facts_grid, headed, name_text, plain_table, spaced
 
 __all__ = ["plan_facts", "plan_headline", "plan_help", "plan_view"]

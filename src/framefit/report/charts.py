@@ -1,0 +1,189 @@
+"""Charts as data: what a page's script draws with Apache ECharts, and the sentence that says the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import Record
+from framefit.report.markup import Markup, script_json
+
+__all__ = [
+    "Axis",
+    "Chart",
+    "Datum",
+    "Line",
+    "colour",
+    "decades",
+    "figure",
+    "histogram",
+    "percent_axis",
+    "row_height_px",
+    "steps",
+]
+
+
+Datum = tuple[float | None, ...]
+_LEAST_BINS, _MOST_BINS = 12, 60
+_MOST_POINTS = 400
+_HEIGHT_PX, _ROW_PX, _FRAME_PX = 300, 24, 74
+_TALL_PX = 360  # a chart that is higher stands alone
+_COLOURS = 8  # of the page's palette
+
+
+class Axis(Record, kw_only=True):
+    """What an axis shows.
+
+    Attributes:
+        unit: behind its numbers; "" for none.
+        categories: names in place of numbers.
+        low, high: its ends; ``None``: as the data are.
+        whole: its numbers are whole.
+    """
+
+    name: str
+    unit: str = ""
+    scale: Literal["linear", "log", "category"] = "linear"
+    categories: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    whole: bool = False
+
+
+class Line(Record, kw_only=True):
+    """One series of a chart.
+
+    Attributes:
+        kind: "line", "points", "boxes" (bars between two values of x), "bars" (of categories, with an interval),
+            "band" (between two values of y), "across" and "upright" (a straight line at one value).
+        data: (x, y); boxes: (x, x, y); bars: (category, value, low, high); band: (x, low, high); points may have an
+            interval (x, y, low, high); across and upright: (value,).
+        labels: of its data, one each; or none.
+        colour: place in the page's palette; -1: as inconspicuous as the axes.
+    """
+
+    name: str
+    kind: Literal["line", "points", "boxes", "bars", "band", "across", "upright"]
+    data: tuple[Datum, ...]
+    labels: tuple[str, ...] = ()
+    colour: int = 0
+    dashed: bool = False
+
+
+class Chart(Record, kw_only=True):
+    """A chart.
+
+    Attributes:
+        title: above.
+        summary: what it shows, as sentences with figures: for those who do not see it, and for everybody else.
+        lines: its series.
+        height_px: as high as it is.
+    """
+
+    title: str
+    summary: str
+    x: Axis
+    y: Axis
+    lines: tuple[Line, ...]
+    height_px: int = _HEIGHT_PX
+
+
+def figure(chart: Chart) -> Markup:
+    """The chart's place in a page, with its data."""
+    return Markup(
+        f'<figure class="panel chart{" tall" * (chart.height_px > _TALL_PX)}"><h3>{escape(chart.title)}</h3>'
+        f'<div class="plot" role="img" aria-label="{escape(chart.title)}" style="height:{chart.height_px}px"></div>'
+        f"<figcaption>{escape(chart.summary)}</figcaption>"
+        f'<script type="application/json">{script_json(chart)}</script></figure>'
+    )
+
+
+def row_height_px(rows: int) -> int:
+    """Height of a chart of so many horizontal bars."""
+    return _FRAME_PX + _ROW_PX * rows
+
+
+def colour(place: int) -> int:
+    """The colour of the series at a place."""
+    return place % _COLOURS
+
+
+def histogram(
+    named: Sequence[tuple[str, npt.NDArray[np.float64]]], *, log: bool = False
+) -> tuple[tuple[Line, ...], float]:
+    """How samples are distributed, of several in the same bins.
+
+    Args:
+        named: name and samples of each; in the unit of the axis.
+        log: bins of equal ratios; all samples are positive.
+
+    Returns:
+        Boxes with shares in percent, and where a logarithmic axis of these begins: below that of one sample.
+    """
+    filled = [samples for _, samples in named if len(samples)]
+    if not filled:
+        return (), 1.0
+    both = np.concatenate(filled)
+    bins = int(np.clip(1.5 * np.sqrt(max(map(len, filled))), _LEAST_BINS, _MOST_BINS))
+    low, high = float(both.min()), float(both.max())
+    if log:
+        edges = np.geomspace(low, max(high, 1.01 * low), bins + 1)
+    else:
+        room = 0.5 if high == low else 0.0
+        edges = np.linspace(low - room, high + room, bins + 1)
+    lines, least = [], 100.0
+    for place, (name, samples) in enumerate(named):
+        if not len(samples):
+            continue
+        counts, _ = np.histogram(np.clip(samples, edges[0], edges[-1]), edges)
+        share = 100 * counts / len(samples)
+        least = min(least, 100 / len(samples))
+        at = np.flatnonzero(counts)
+        data = tuple(zip(edges[at].tolist(), edges[at + 1].tolist(), share[at].tolist(), strict=True))
+        lines.append(Line(name=name, kind="boxes", data=data, colour=colour(place)))
+    return tuple(lines), decades([least / 2, 100.0])[0]
+
+
+def percent_axis(name: str, percents: Iterable[float]) -> Axis:
+    """An axis as wide as some percentages need it, with room around them.
+
+    Args:
+        name: of the axis.
+        percents: what it has to show; 0 to 100.
+    """
+    shown = list(percents)
+    room = max(0.12 * (max(shown) - min(shown)), 0.4)
+    low, high = max(min(shown) - room, 0.0), min(max(shown) + room, 100.0)
+    return Axis(name=name, unit="%", low=math.floor(5 * low) / 5, high=math.ceil(5 * high) / 5)
+
+
+def decades(values: Sequence[float]) -> tuple[float, float]:
+    """Powers of ten around positive values: the ends of a logarithmic axis."""
+    low = 10.0 ** math.floor(math.log10(min(values)))
+    high = 10.0 ** math.ceil(math.log10(max(values)))
+    low, high = low / 10 if low > min(values) else low, high * 10 if high < max(values) else high
+    return low, max(high, 10 * low)
+
+
+def steps(values: npt.NDArray[np.float64], first: int = 0) -> tuple[tuple[Datum, ...], tuple[Datum, ...], int]:
+    """A long row of values as a line and a band: median, least and greatest of as many values as share a point.
+
+    Args:
+        values: float64, in order.
+        first: place of the first one.
+
+    Returns:
+        (place, median) and (place, least, greatest) of each point, and how many values share one.
+    """
+    if not len(values):
+        return (), (), 1
+    size = -(-len(values) // _MOST_POINTS)
+    padded = np.append(values, np.full(-len(values) % size, np.nan)).reshape(-1, size)
+    at = (first + np.arange(len(padded)) * size).tolist()
+    middle, low, high = (column.tolist() for column in np.nanquantile(padded, (0.5, 0.0, 1.0), axis=1))
+    return tuple(zip(at, middle, strict=True)), tuple(zip(at, low, high, strict=True)), size

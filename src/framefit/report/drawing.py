@@ -1,0 +1,668 @@
+"""Windows of a run or a plan as pictures (SVG, or cells of a terminal), and points and lines as SVG."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+from xml.sax.saxutils import escape
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from framefit.core.events import Trace
+from framefit.core.files import Record
+from framefit.core.program import Launches, Program
+from framefit.errors import InputError
+from framefit.profiling.pairing import executions
+
+__all__ = [
+    "OVERRUN_LOOK",
+    "UNKNOWN_LOOK",
+    "Bar",
+    "ChartSeries",
+    "Look",
+    "Row",
+    "RunRows",
+    "axis_line",
+    "block_of",
+    "looks_of",
+    "run_picture",
+    "run_rows",
+    "step_ms",
+    "svg_chart",
+    "terminal_picture",
+]
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a model's bars look: plain, in every other frame, and without colour."""
+
+    fill: str
+    alternate: str
+    ink: str
+    block: str
+    ascii_block: str
+
+
+# Chosen so that neighbours differ also for colour-blind readers (blue against yellow to
+# orange) and in grey, on white and on dark ground; red is left for overruns.
+_PRIORITY_LOOKS = (
+    Look("#2563eb", "#2563eb", "#ffffff", "█", "#"),
+    Look("#0891b2", "#0891b2", "#ffffff", "▉", "%"),
+)
+_BACKGROUND_LOOKS = (
+    Look("#f5b041", "#fad7a0", "#3d2a05", "▒", "="),
+    Look("#45b39d", "#a2d9ce", "#04302a", "░", "-"),
+    Look("#af7ac5", "#d7bde2", "#2c1038", "▓", "+"),
+    Look("#ec7fa9", "#f7c5da", "#420c23", "▞", "*"),
+    Look("#9bb53c", "#d3e09a", "#262e08", "▙", "o"),
+    Look("#aab7b8", "#d5dbdb", "#1c2526", "▌", "~"),
+)
+UNKNOWN_LOOK = Look("#8a94a6", "#8a94a6", "#ffffff", "▘", "?")
+OVERRUN_LOOK = Look("#e5383b", "#e5383b", "#ffffff", "▚", "!")
+
+
+def looks_of(models: Iterable[str], priority_models: Collection[str]) -> dict[str, Look]:
+    """The look of each model, in the given order, priority models first.
+
+    Args:
+        models: their names.
+        priority_models: names of those that have a period of their own.
+    """
+    names = list(dict.fromkeys(models))
+    looks = {}
+    for choice, wanted in ((_PRIORITY_LOOKS, True), (_BACKGROUND_LOOKS, False)):
+        named = [model for model in names if (model in priority_models) is wanted]
+        looks.update({model: choice[place % len(choice)] for place, model in enumerate(named)})
+    return looks
+
+
+def block_of(*, coloured: bool, ascii_only: bool) -> Callable[[Look], str]:
+    """The character that fills a model's bar on a terminal.
+
+    Args:
+        coloured: the terminal shows colours: one block serves all models.
+        ascii_only: it shows no other characters than ASCII's.
+    """
+    if ascii_only:
+        return lambda look: look.ascii_block
+    return (lambda _: "█") if coloured else (lambda look: look.block)
+
+
+def step_ms(span_ms: float, most: int) -> float:
+    """A round distance of ticks.
+
+    Args:
+        span_ms: what they divide.
+        most: ticks at most.
+    """
+    raw = span_ms / most
+    magnitude = 10.0 ** np.floor(np.log10(raw))
+    return float(next(magnitude * factor for factor in (1, 2, 5, 10) if magnitude * factor >= raw * 0.999))
+
+
+def axis_line(cells: int, span_ms: float) -> str:
+    """Times below a row that is ``cells`` wide and stands between two walls.
+
+    Args:
+        cells: of the row, without the walls.
+        span_ms: that it shows; it stands at the end.
+    """
+    line = [" "] * (cells + 3)
+    step = step_ms(span_ms, max(cells // 10, 1))
+    end = f"{span_ms:.4g} ms"
+    at_end = len(line) - len(end)
+    for tick in range(int(span_ms / step) + 1):
+        at, label = 1 + round(tick * step * cells / span_ms), f"{tick * step:g}"
+        if at + len(label) < at_end:
+            line[at : at + len(label)] = label
+    line[at_end:] = end
+    return "".join(line)
+
+
+_CHART_WIDTH, _CHART_HEIGHT = 900, 420
+_CHART_LEFT, _CHART_RIGHT, _CHART_TOP, _CHART_BOTTOM = 70, 220, 56, 52
+_CHART_COLOURS = ("#2563eb", "#e8590c", "#2f9e44", "#9c36b5", "#0c8599", "#e03131", "#b08900", "#5b6675")
+_CHART_STYLE = (
+    "text{font-family:system-ui,sans-serif;fill:#1c2430;font-size:13px}.title{font-weight:700;font-size:15px}"
+    ".tick{fill:#5b6675;font-size:12px}.grid{stroke:#e8ecf1}.card{fill:#fff;stroke:#e2e6ec}"
+    "@media(prefers-color-scheme:dark){text{fill:#e6eaf0}.tick{fill:#9aa5b4}.card{fill:#151a21;stroke:#2a323d}"
+    ".grid{stroke:#2a323d}}"
+)
+
+
+class ChartSeries(Record, kw_only=True):
+    """One line of a chart.
+
+    Attributes:
+        name: in the legend.
+        x, y: of its points.
+        kind: "line" with points, "points" alone, or "dashed".
+    """
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    kind: Literal["line", "points", "dashed"] = "line"
+
+
+def svg_chart(title: str, x_name: str, y_name: str, series: Sequence[ChartSeries]) -> str:
+    """Draw series into one pair of axes.
+
+    Args:
+        title: above.
+        x_name: of the horizontal axis, with its unit.
+        y_name: of the vertical axis, with its unit.
+        series: at most one colour each; without points they are left out.
+
+    Returns:
+        The SVG's text.
+    """
+    shown = [one for one in series if one.x]
+    xs, ys = _chart_range([x for one in shown for x in one.x]), _chart_range([y for one in shown for y in one.y])
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x - xs[0]) / (xs[1] - xs[0]) * (_CHART_WIDTH - _CHART_LEFT - _CHART_RIGHT)
+        up = (y - ys[0]) / (ys[1] - ys[0]) * (_CHART_HEIGHT - _CHART_TOP - _CHART_BOTTOM)
+        return round(_CHART_LEFT + across, 1), round(_CHART_HEIGHT - _CHART_BOTTOM - up, 1)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_CHART_WIDTH} {_CHART_HEIGHT}" role="img">',
+        f"<title>{escape(title)}</title><style>{_CHART_STYLE}</style>",
+        f'<rect x="0.5" y="0.5" width="{_CHART_WIDTH - 1}" height="{_CHART_HEIGHT - 1}" rx="12" class="card"/>',
+        f'<text x="20" y="34" class="title">{escape(title)}</text>',
+        (
+            f'<text x="{(_CHART_WIDTH - _CHART_RIGHT + _CHART_LEFT) / 2}" y="{_CHART_HEIGHT - 12}" '
+            f'text-anchor="middle">{escape(x_name)}</text>'
+        ),
+        f'<text x="20" y="{_CHART_TOP - 6}" class="tick">{escape(y_name)}</text>',
+    ]
+    for value in _chart_ticks(*ys):
+        _, y = place(xs[0], value)
+        parts.append(f'<line x1="{_CHART_LEFT}" x2="{_CHART_WIDTH - _CHART_RIGHT}" y1="{y}" y2="{y}" class="grid"/>')
+        parts.append(f'<text x="{_CHART_LEFT - 8}" y="{y + 4}" text-anchor="end" class="tick">{value:g}</text>')
+    for value in _chart_ticks(*xs):
+        x, y = place(value, ys[0])
+        parts.append(f'<text x="{x}" y="{y + 18}" text-anchor="middle" class="tick">{value:g}</text>')
+    for index, one in enumerate(shown):
+        colour = _CHART_COLOURS[index % len(_CHART_COLOURS)]
+        parts += _chart_series(one, colour, [place(*point) for point in zip(one.x, one.y, strict=True)])
+        y = _CHART_TOP + 12 + 22 * index
+        across = (20,) if one.kind == "points" else (10, 30)
+        parts += _chart_series(one, colour, [(_CHART_WIDTH - _CHART_RIGHT + x, y) for x in across])
+        parts.append(f'<text x="{_CHART_WIDTH - _CHART_RIGHT + 36}" y="{y + 4}">{escape(one.name)}</text>')
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _chart_series(one: ChartSeries, colour: str, points: list[tuple[float, float]]) -> list[str]:
+    parts = []
+    if one.kind != "points" and len(points) > 1:
+        dashes = ' stroke-dasharray="6 4"' if one.kind == "dashed" else ""
+        path = " ".join(f"{x},{y}" for x, y in points)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
+    return [*parts, *(f'<circle cx="{x}" cy="{y}" r="4" fill="{colour}"/>' for x, y in points)]
+
+
+def _chart_range(values: Sequence[float]) -> tuple[float, float]:
+    """Least and greatest, with some room; never empty."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    room = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
+    return low - room, high + room
+
+
+def _chart_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between, about six."""
+    rough = (high - low) / 6
+    size = 10 ** math.floor(math.log10(rough))
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
+    first = math.ceil(low / step)
+    return [round(step * (first + index), 10) for index in range(int((high - first * step) / step + 1e-9) + 1)]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A part of an executed segment within one window; start and end are from that window's release.
+
+    Attributes:
+        lane: the unit's place in ``Program.units``.
+        program: index into ``Program.programs``, -1 where it is unknown.
+        frame: -1 where it is unknown.
+        odd: whether an odd number of frames of this model was executed before.
+        whole_ns: duration of the whole segment.
+        overrun: the segment started in an earlier window.
+        runs_over: it goes on in the next window.
+    """
+
+    lane: int
+    program: int
+    frame: int
+    odd: bool
+    start_ns: int
+    end_ns: int
+    whole_ns: int
+    overrun: bool
+    runs_over: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """One window, with what was executed in it."""
+
+    window: int
+    length_ns: int
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True)
+class RunRows:
+    """Some windows of a run.
+
+    Attributes:
+        program: names units, models and segments.
+        rows: the windows, in order.
+        windows: how many the run has.
+        looks: of each model, in the order of the program, priority models first.
+    """
+
+    program: Program
+    rows: tuple[Row, ...]
+    windows: int
+    looks: dict[str, Look]
+
+    def label(self, bar: Bar) -> str:
+        """What stands in a bar: the segment's number, or the model's name where it is not cut."""
+        if bar.program < 0:
+            return "?"
+        segment = self.program.programs[bar.program]
+        cut = sum(other.model == segment.model for other in self.program.programs) > 1
+        return str(segment.segment) if cut else segment.model
+
+    def look(self, bar: Bar) -> Look:
+        """How a bar looks."""
+        if bar.overrun:
+            return OVERRUN_LOOK
+        return UNKNOWN_LOOK if bar.program < 0 else self.looks[self.program.programs[bar.program].model]
+
+    def legend(self, unknown: str, over: str) -> list[tuple[str, Look]]:
+        """Names and looks of the models, and of what else appears.
+
+        Args:
+            unknown: name of bars of which events were lost.
+            over: name of bars that are beyond their window's end.
+        """
+        bars = [bar for row in self.rows for bar in row.bars]
+        entries = list(self.looks.items())
+        if any(bar.program < 0 for bar in bars):
+            entries.append((unknown, UNKNOWN_LOOK))
+        if any(bar.overrun or bar.runs_over for bar in bars):
+            entries.append((over, OVERRUN_LOOK))
+        return entries
+
+    @property
+    def rate(self) -> str:
+        """Of the windows."""
+        return f"{1e9 / self.program.window_ns:.4g} Hz"
+
+    @property
+    def units(self) -> str:
+        """Names of the units."""
+        return ", ".join(unit.name for unit in self.program.units)
+
+
+def run_rows(
+    trace: Trace,
+    program: Program,
+    launches: Launches,
+    releases_ns: npt.NDArray[np.int64],
+    priority_models: Collection[str],
+    *,
+    reserved_ns: Mapping[str, Sequence[int]] | None = None,
+    overhang_ns: Mapping[str, Sequence[int]] | None = None,
+    first_window: int = 0,
+    windows: int = 12,
+) -> RunRows:
+    """The asked windows with what was executed in each; a segment is cut at the ends of windows.
+
+    Args:
+        trace: events of the run.
+        program: its units, models and segments.
+        launches: in the order of submission.
+        releases_ns: int64, one release a window, ascending, on the trace's clock.
+        priority_models: their names.
+        reserved_ns: unit -> for each window of a pattern that repeats, the time from its release to
+            its first reserved instant there: until then other segments may run on into it. Default: none.
+        overhang_ns: unit -> for each of these windows, how far into the next one its priority models may last.
+        first_window: the first row.
+        windows: rows at most.
+
+    Raises:
+        InputError: the run has no such window.
+    """
+    rooms_ns = (reserved_ns or {}, overhang_ns or {})
+    releases = np.asarray(releases_ns, np.int64)
+    if windows < 1 or not 0 <= first_window < len(releases):
+        raise InputError(
+            f"windows {first_window} to {first_window + windows - 1} of a run that has {len(releases)}",
+            remedy=f"ask for windows from 0 to {len(releases) - 1}",
+        )
+    ends = np.append(releases[1:], releases[-1] + program.window_ns)
+    last = min(first_window + windows, len(releases))
+    bars: list[list[Bar]] = [[] for _ in range(len(releases))]
+    span = (int(releases[first_window]), int(ends[min(last, len(ends) - 1)]))  # and what interrupts the last window's
+    segments = sorted(_segments(trace, program, launches, span), key=lambda segment: segment[4])
+    starts = [np.asarray([s[4] for s in segments if s[0] == lane]) for lane in range(len(program.units))]
+    for lane, which, frame, odd, start, end in segments:
+        # What another segment interrupted may go on in the next window: nobody waited for it.
+        interrupted = np.searchsorted(starts[lane], end) > np.searchsorted(starts[lane], start, "right")
+        begun = max(int(np.searchsorted(releases, start, "right")) - 1, 0)
+        priority = which >= 0 and program.programs[which].model in priority_models
+        rooms = rooms_ns[priority].get(program.units[lane].name) or (0,)
+        room = rooms[(begun + (not priority)) % len(rooms)]
+        in_time = bool(interrupted) or end <= int(ends[begun]) + room
+        for window in range(begun, last):
+            release, window_end = int(releases[window]), int(ends[window])
+            if window > begun and end <= release:
+                break
+            from_ns, to_ns = max(start, release) - release, min(end, window_end) - release
+            over = end > window_end and window + 1 < len(releases) and not in_time
+            bars[window].append(
+                Bar(lane, which, frame, odd, from_ns, to_ns, end - start, window > begun and not in_time, over)
+            )
+    return RunRows(
+        program=program,
+        rows=tuple(
+            Row(window, int(ends[window] - releases[window]), tuple(bars[window]))
+            for window in range(first_window, last)
+        ),
+        windows=len(releases),
+        looks=looks_of((segment.model for segment in program.programs), priority_models),
+    )
+
+
+def _segments(
+    trace: Trace, program: Program, launches: Launches, span: tuple[int, int]
+) -> Iterator[tuple[int, int, int, bool, int, int]]:
+    """Lane, program, frame, its parity, start and end of what was executed within ``span``.
+
+    The operations of one launch on one unit become one bar. Where launches are unknown, an
+    operation's kind still names its segment when only one segment has operations of that kind.
+    """
+    executed = executions(trace, program, launches)
+    lanes = {unit.core: lane for lane, unit in enumerate(program.units)}
+    of_kind: dict[str, set[int]] = {}
+    for index, segment in enumerate(program.programs):
+        for group in segment.groups:
+            for operation in group.operations:
+                of_kind.setdefault(operation.kind, set()).add(index)
+    merged: dict[tuple[int, int], list[int]] = {}
+    for at in np.flatnonzero((executed.end_ns > span[0]) & (executed.start_ns < span[1])):
+        lane, launch = lanes.get(int(executed.core[at])), int(executed.inference[at])
+        if lane is None:  # not a unit of the program
+            continue
+        start, end = int(executed.start_ns[at]), int(executed.end_ns[at])
+        if launch < 0:
+            found = of_kind.get(trace.kinds[executed.kind[at]], set())
+            yield lane, next(iter(found)) if len(found) == 1 else -1, -1, False, start, end
+        elif (lane, launch) in merged:
+            whole = merged[lane, launch]
+            whole[0], whole[1] = min(whole[0], start), max(whole[1], end)
+        else:
+            merged[lane, launch] = [start, end]
+    model_of = np.asarray([segment.model for segment in program.programs])[launches.program]
+    frames = {model: np.unique(launches.frame[model_of == model]) for model in np.unique(model_of)}
+    for (lane, launch), (start, end) in merged.items():
+        frame = int(launches.frame[launch])
+        odd = bool(np.searchsorted(frames[model_of[launch]], frame) % 2)
+        yield lane, int(launches.program[launch]), frame, odd, start, end
+
+
+def run_picture(shown: RunRows) -> str:
+    """Draw windows of a run.
+
+    Args:
+        shown: the windows.
+
+    Returns:
+        The SVG's text.
+    """
+    return _SvgPicture(shown).svg()
+
+
+_PICTURE_STYLE = """
+  .card { fill: #ffffff; stroke: #d8dee6 } .row { fill: #f1f4f8 } .grid { stroke: #ffffff; stroke-width: 1.5 }
+  .title { fill: #1b2430 } .text { fill: #5b6675 } .end { stroke: #1b2430; stroke-width: 2 }
+  text { font-family: ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, Helvetica, Arial, sans-serif }
+  .title { font-size: 17px; font-weight: 650 } .text { font-size: 12px } .in { font-size: 11.5px; font-weight: 600 }
+  .num { font-variant-numeric: tabular-nums } .over { fill: #e5383b }
+  @media (prefers-color-scheme: dark) {
+    .card { fill: #0f151d; stroke: #2b3644 } .row { fill: #1a222d } .grid { stroke: #0f151d }
+    .title { fill: #eef2f7 } .text { fill: #9aa7b8 } .end { stroke: #eef2f7 }
+  }
+"""
+
+
+class _SvgPicture:
+    """The SVG, laid out in pixels of a 960 wide view box."""
+
+    _WIDTH, _LEFT, _RIGHT = 960.0, 84.0, 54.0
+    _LEGEND, _LEGEND_LINE, _LANE, _GAP = 82.0, 20.0, 24.0, 6.0
+
+    def __init__(self, shown: RunRows) -> None:
+        self._shown, self._rows = shown, shown.rows
+        self._lanes = max(len(shown.program.units), 1)
+        self._longest_ns = max(row.length_ns for row in shown.rows)
+        self._row_height = self._lanes * self._LANE
+        self._legend, legend_bottom = self._make_legend()
+        self._top = legend_bottom + 24
+        self._bottom = self._top + len(shown.rows) * (self._row_height + self._GAP)
+
+    def svg(self) -> str:
+        height = self._bottom + 54
+        title = self._title()
+        frame = f'viewBox="0 0 {self._WIDTH:g} {height:g}" role="img" aria-label="{_quoted(title)}"'
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {frame}>',
+            f"<style>{_PICTURE_STYLE}</style>",
+            f'<rect class="card" x="0.5" y="0.5" width="{self._WIDTH - 1:g}" height="{height - 1:g}" rx="14"/>',
+            _text(24, 36, title, "title"),
+            _text(24, 57, self._subtitle(), "text"),
+            *self._legend,
+        ]
+        for place, row in enumerate(self._rows):
+            parts += self._row(row, self._top + place * (self._row_height + self._GAP))
+        parts += [*self._axis(), "</svg>"]
+        return "\n".join(parts) + "\n"
+
+    def _x(self, ns: float) -> float:
+        return self._LEFT + (self._WIDTH - self._LEFT - self._RIGHT) * ns / self._longest_ns
+
+    def _title(self) -> str:
+        return f"{' + '.join(self._shown.looks)} at {self._shown.rate}"
+
+    def _subtitle(self) -> str:
+        first, last = self._rows[0].window, self._rows[-1].window
+        which = f"window {first}" if first == last else f"windows {first} to {last}"
+        text = f"{which} of {self._shown.windows}; each row is one window, from its frame's release to the next"
+        return text + (f"; units, from the top: {self._shown.units}" if self._lanes > 1 else "")
+
+    def _make_legend(self) -> tuple[list[str], float]:
+        """Its elements, in as many lines as it needs, and the last line's y."""
+        entries = self._shown.legend("unknown: events were lost", "over the window's end")
+        parts, x, y = [], 24.0, self._LEGEND
+        for name, look in entries:
+            shades = dict.fromkeys((look.fill, look.alternate))
+            width = 17 * len(shades) + 4 + _text_width(name, 12)
+            if x > 24 and x + width > self._WIDTH - 24:
+                x, y = 24.0, y + self._LEGEND_LINE
+            for place, shade in enumerate(shades):
+                box = f'x="{x + 17 * place:g}" y="{y - 10:g}" width="14" height="12" rx="3.5"'
+                parts.append(f'<rect {box} fill="{shade}"/>')
+            parts.append(_text(x + 17 * len(shades) + 4, y, name, "text"))
+            x += width + 22
+        return parts, y
+
+    def _row(self, row: Row, y: float) -> Iterator[str]:
+        end = self._x(row.length_ns)
+        height = self._row_height
+        size = f'width="{end - self._LEFT:.1f}" height="{height:g}"'
+        yield f'<rect class="row" x="{self._LEFT:g}" y="{y:.1f}" {size} rx="5"/>'
+        for tick in self._ticks():
+            if tick and self._x(tick * 1e6) < end - 2:
+                yield _upright("grid", self._x(tick * 1e6), y, y + height)
+        yield _text(self._LEFT - 12, y + height / 2 + 4, str(row.window), "text num", anchor="end")
+        for bar in sorted(row.bars, key=lambda bar: bar.start_ns):
+            yield from self._bar(bar, y + bar.lane * self._LANE)
+        yield _upright("end", end, y - 1, y + height + 1)
+        for bar in row.bars:
+            if bar.runs_over:
+                middle = y + (bar.lane + 0.5) * self._LANE
+                yield (
+                    f'<path class="over" d="M{end + 3:.1f} {middle - 6:.1f}l8 6l-8 6z">'
+                    f"<title>runs over the window's end</title></path>"
+                )
+
+    def _bar(self, bar: Bar, y: float) -> Iterator[str]:
+        look = self._shown.look(bar)
+        left, right = self._x(bar.start_ns), self._x(bar.end_ns)
+        gap = min(1.2, (right - left) / 4)  # neighbours stay apart, and short ones visible
+        width = max(right - left - gap, 0.8)
+        fill = look.alternate if bar.odd else look.fill
+        top, height = y + 2, self._LANE - 4
+        label = self._shown.label(bar)
+        yield f"<g><title>{escape(self._tooltip(bar))}</title>"
+        yield (
+            f'<rect x="{left:.2f}" y="{top:.1f}" width="{width:.2f}" height="{height:g}" '
+            f'rx="{min(4.5, width / 2):.2f}" fill="{fill}"/>'
+        )
+        if _text_width(label, 11.5) + 6 <= width:
+            x, base = left + width / 2, top + height / 2 + 4
+            yield (
+                f'<text class="in num" x="{x:.1f}" y="{base:.1f}" text-anchor="middle" fill="{look.ink}">'
+                f"{escape(label)}</text>"
+            )
+        yield "</g>"
+
+    def _tooltip(self, bar: Bar) -> str:
+        times = f"{bar.start_ns / 1e6:.2f} to {bar.end_ns / 1e6:.2f} ms, takes {bar.whole_ns / 1e6:.2f} ms"
+        if bar.program < 0:
+            return f"unknown, {times}"
+        segment = self._shown.program.programs[bar.program]
+        frame = f", frame {bar.frame}" if bar.frame >= 0 else ""
+        over = ", over the end of its window" if bar.overrun or bar.runs_over else ""
+        return f"{segment.model}, segment {segment.segment}{frame}: {times}{over}"
+
+    def _ticks(self) -> list[float]:
+        span_ms = self._longest_ns / 1e6
+        step = step_ms(span_ms, 8)
+        return [step * number for number in range(int(span_ms / step) + 1)]
+
+    def _axis(self) -> Iterator[str]:
+        y = self._bottom + 14
+        end_ms = self._longest_ns / 1e6
+        end = self._x(self._longest_ns)
+        for tick in self._ticks():
+            x = self._x(tick * 1e6)
+            if end - x > 34:  # leaves room for the label of the end
+                yield _text(x, y, f"{tick:g}", "text num", anchor="middle")
+        yield _text(end, y, f"{end_ms:.4g} ms", "title num", anchor="middle", size=12)
+        yield _text(self._LEFT - 12, y, "window", "text", anchor="end")
+        yield _text(self._LEFT, y + 22, "ms after the release; upright line: the next release", "text")
+        if any(look.fill != look.alternate for look in self._shown.looks.values()):
+            yield _text(end, y + 22, "number: segment; shade: changes with the frame", "text", anchor="end")
+
+
+def _quoted(text: str) -> str:
+    return escape(text, {'"': "&quot;"})
+
+
+def _text_width(text: str, size: float) -> float:
+    """Width in pixels, on the safe side: sans-serif letters are about 0.56 of their size wide."""
+    return 0.58 * size * len(text)
+
+
+def _upright(style: str, x: float, top: float, bottom: float) -> str:
+    return f'<line class="{style}" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"/>'
+
+
+def _text(x: float, y: float, text: str, style: str, *, anchor: str = "start", size: float | None = None) -> str:
+    inline = "" if size is None else f' style="font-size:{size:g}px"'
+    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{inline}>{escape(text)}</text>'
+
+
+def terminal_picture(shown: RunRows) -> RenderableType:
+    """Draw windows of a run with block characters, as wide as the console; readable without colour.
+
+    Args:
+        shown: the windows.
+    """
+    return _TerminalPicture(shown)
+
+
+class _TerminalPicture:
+    """The same rows in cells; each cell shows what ran in its middle."""
+
+    def __init__(self, shown: RunRows) -> None:
+        self._shown, self._rows = shown, shown.rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        coloured = console.color_system is not None and not console.no_color
+        block = block_of(coloured=coloured, ascii_only=options.ascii_only)
+        margin = max(len("window"), len(str(self._rows[-1].window)))
+        cells = max(options.max_width - margin - 4, 8)
+        longest_ns = max(row.length_ns for row in self._rows)
+        lines = [self._legend(block), Text()]
+        for row in self._rows:
+            for lane in range(max(len(self._shown.program.units), 1)):
+                name = f"{row.window if lane == 0 else '':>{margin}} "
+                width = cells * row.length_ns // longest_ns
+                lines.append(Text(name).append_text(self._lane(row, lane, width, block)))
+        lines.append(self._axis(margin, cells, longest_ns / 1e6))
+        for line in lines[1:]:
+            line.no_wrap, line.overflow = True, "crop"
+        yield Group(*lines)
+
+    def _legend(self, block: Callable[[Look], str]) -> Text:
+        entries = self._shown.legend("unknown", "over the end")
+        legend = Text(f"{self._shown.rate}")
+        for name, look in entries:
+            legend.append_text(Text.assemble("   ", (block(look) * 2, look.fill), f" {name}"))
+        if len(self._shown.program.units) > 1:
+            legend.append(f"   units: {self._shown.units}")
+        return legend
+
+    def _lane(self, row: Row, lane: int, cells: int, block: Callable[[Look], str]) -> Text:
+        ascii_only = block(OVERRUN_LOOK).isascii()
+        wall = "|" if ascii_only else "│"
+        shown: list[tuple[str, str]] = [(" ", "")] * cells
+        over = False
+        for bar in sorted(row.bars, key=lambda bar: bar.start_ns):
+            if bar.lane != lane:
+                continue
+            over = over or bar.runs_over
+            look = self._shown.look(bar)
+            first = min(round(bar.start_ns * cells / row.length_ns), cells - 1)
+            after = max(round(bar.end_ns * cells / row.length_ns), first + 1)
+            colour = look.alternate if bar.odd else look.fill
+            text = block(look) * (after - first)
+            label = self._shown.label(bar)
+            inked = len(label) < after - first
+            if inked:
+                text = label + text[len(label) :]
+            for place, mark in enumerate(text[: cells - first]):
+                lettered = inked and place < len(label)
+                shown[first + place] = (mark, f"bold {look.ink} on {colour}" if lettered else colour)
+        drawn = Text(wall)
+        for style, run in groupby(shown, key=operator.itemgetter(1)):
+            drawn.append("".join(mark for mark, _ in run), style=style)
+        mark = (">" if ascii_only else "▶") if over else " "
+        return Text.assemble(drawn, wall, (mark, f"bold {OVERRUN_LOOK.fill}"))
+
+    def _axis(self, margin: int, cells: int, span_ms: float) -> Text:
+        return Text(f"{'window':>{margin}} " + axis_line(cells, span_ms), style="dim")

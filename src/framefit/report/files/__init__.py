@@ -1,1 +1,0 @@
-"""Traces, logs and tables in the forms that other programs read."""

@@ -1,1 +1,0 @@
-"""Pages of one file, for any browser: plans, timelines and reports."""

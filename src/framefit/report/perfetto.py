@@ -1,0 +1,372 @@
+"""Operations as a Perfetto trace (``trace.pftrace``), to be opened at ui.perfetto.dev.
+
+The file is a stream of ``TracePacket`` messages; field numbers are those of
+``protos/perfetto/trace/perfetto_trace.proto`` (github.com/google/perfetto).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from framefit.core.files import write_whole
+from framefit.core.profile import How, OperationLog
+from framefit.core.program import Launches, Program
+from framefit.report.operations import HOW_WORDS, NamedOperations, UnitTrack, unit_tracks
+from framefit.report.protobuf import Form, Given, Part, PerRow, fixed, integer, message, text, width_of
+
+__all__ = ["write_perfetto"]
+
+
+# TracePacket and what it holds
+_PACKET, _TIMESTAMP, _SEQUENCE_ID, _TRACK_EVENT, _INTERNED_DATA, _SEQUENCE_FLAGS, _TRACK_DESCRIPTOR = (
+    1, 8, 10, 11, 12, 13, 60,
+)  # fmt: skip
+_STATE_CLEARED, _NEEDS_STATE = 1, 2
+
+
+# TrackEvent
+_CATEGORY_IIDS, _ANNOTATIONS, _TYPE, _NAME_IID, _TRACK_UUID = 3, 4, 9, 10, 11
+_SLICE_BEGIN, _SLICE_END = 1, 2
+
+
+# TrackDescriptor, ProcessDescriptor
+_UUID, _TRACK_NAME, _PROCESS, _PARENT_UUID, _CHILD_ORDERING, _RANK = 1, 2, 3, 5, 11, 12
+_PID, _PROCESS_NAME = 1, 6
+_EXPLICIT_ORDER = 3
+
+
+# InternedData, and DebugAnnotation
+_CATEGORIES, _EVENT_NAMES, _ANNOTATION_NAMES, _ANNOTATION_STRINGS = 1, 2, 3, 29
+_ANNOTATION_NAME_IID, _INT_VALUE, _STRING_IID = 1, 4, 17
+_PROCESS_UUID = 1
+_CHUNK = 1 << 13  # slices encoded at once: the matrix stays in the second cache
+_STATES = ("measured", "inferred")
+_MARGINS = ("start_earlier_ns", "start_later_ns", "end_earlier_ns", "end_later_ns")
+_Times = npt.NDArray[np.int64]
+
+
+class _Interned:
+    """Texts by number, from 1, in one of the packet's tables."""
+
+    def __init__(self, field: int) -> None:
+        self.field = field
+        self._iids: dict[str, int] = {}
+
+    def __getitem__(self, name: str) -> int:
+        return self._iids.setdefault(name, len(self._iids) + 1)
+
+    def parts(self) -> list[Part]:
+        return [
+            part for name, iid in self._iids.items() for part in message(self.field, [*integer(1, iid), *text(2, name)])
+        ]
+
+
+class _Names:
+    """Everything that slices only name by number."""
+
+    def __init__(self) -> None:
+        self.categories = _Interned(_CATEGORIES)
+        self.events = _Interned(_EVENT_NAMES)
+        self.annotations = _Interned(_ANNOTATION_NAMES)
+        self.strings = _Interned(_ANNOTATION_STRINGS)
+
+    def number(self, name: str, value: PerRow | Given) -> list[Part]:
+        return self._annotation(name, integer(_INT_VALUE, value))
+
+    def string(self, name: str, iid: PerRow | Given) -> list[Part]:
+        return self._annotation(name, integer(_STRING_IID, iid))
+
+    def _annotation(self, name: str, value: list[Part]) -> list[Part]:
+        return message(_ANNOTATIONS, [*integer(_ANNOTATION_NAME_IID, self.annotations[name]), *value])
+
+    def packet(self) -> bytes:
+        tables = (self.categories, self.events, self.annotations, self.strings)
+        return fixed(_packet(message(_INTERNED_DATA, [part for one in tables for part in one.parts()]), _STATE_CLEARED))
+
+
+def write_perfetto(
+    path: str | Path,
+    log: OperationLog,
+    program: Program,
+    launches: Launches | None,
+    releases_ns: npt.NDArray[np.int64] | None = None,
+    priority_models: Collection[str] = (),
+    *,
+    in_force: Sequence[tuple[int, str]] = (),
+    force: bool = False,
+) -> None:
+    """Write a track of windows, a track a unit with its operations, and one with what is known of them.
+
+    Where several timetables were in force, a track says which.
+
+    Slices say model, segment, layer, kind, operation, inference, window and frame where these
+    are known, and how each edge is; where some are inferred, also by how much an edge may be earlier or
+    later (90 % unless asked otherwise), and a track beside the unit's shows which operations are
+    measured. Slices of one unit do not overlap, unless one is measured to have interrupted another:
+    an operation ends at the latest where the next one starts.
+
+    Args:
+        path: usually ``trace.pftrace``.
+        log: operations, for example of :func:`~framefit.profiling.pairing.executions`.
+        program: names the units; its operations belong to models and segments.
+        launches: windows and frames of the inferences; ``None``: not known.
+        releases_ns: int64, one release a window, ascending, on the log's clock.
+        priority_models: their slices have the category "priority", others "background"; empty: no category.
+        in_force: from when on which timetable was in force, ascending, on the log's clock.
+        force: overwrite.
+
+    Raises:
+        InputError: the file exists and ``force`` is not set, or it cannot be written.
+    """
+    releases_ns = np.asarray([] if releases_ns is None else releases_ns, np.int64)
+    # The format has no times before 0: all are moved, and the trace's name says so.
+    shift_ns = -min(0, int(log.start_ns.min(initial=0)), int(releases_ns.min(initial=0)))
+    units = unit_tracks(log, program)
+    inferred = log.inferred
+    names = _Names()
+    last_ns = int(max(log.end_ns.max(initial=0), releases_ns.max(initial=0) + program.window_ns)) + shift_ns
+    tracks = ["windows"] if len(releases_ns) else []
+    slices: list[Iterator[memoryview]] = []
+    if len(releases_ns):
+        slices.append(_windows(names, releases_ns + shift_ns, program.window_ns))
+    if len(in_force) > 1:
+        tracks.append("timetable")
+        begins_ns = np.maximum(np.asarray([at for at, _ in in_force], np.int64) + shift_ns, 0)
+        slices.append(_in_force(names, begins_ns, [name for _, name in in_force], last_ns, _PROCESS_UUID + len(tracks)))
+    operations = _Operations(names, log, program, launches, priority_models, last_ns)
+    for unit in units:
+        start_ns, end_ns = _apart(log, unit, inferred)
+        start_ns, end_ns = start_ns + shift_ns, end_ns + shift_ns
+        tracks.append(unit.name)
+        slices.append(operations.slices(unit, start_ns, end_ns, _PROCESS_UUID + len(tracks)))
+        if inferred.any():
+            tracks.append(f"{unit.name}: known how")
+            slices.append(
+                _states(names, inferred[unit.entries], start_ns, end_ns, last_ns, _PROCESS_UUID + len(tracks))
+            )
+    process = f"framefit, all times + {shift_ns} ns" if shift_ns else "framefit"
+    with write_whole(path, force=force) as file:
+        file.write(names.packet())
+        file.write(_descriptors(process, tracks))
+        for part in slices:
+            file.writelines(part)
+
+
+def _packet(parts: Sequence[Part], flags: int) -> list[Part]:
+    return message(_PACKET, [*integer(_SEQUENCE_ID, 1), *integer(_SEQUENCE_FLAGS, flags), *parts])
+
+
+def _slice(last_ns: int, event: Sequence[Part], track: int | Given) -> list[Part]:
+    """Begin and end; the end stands before the next begin, so equal times nest rightly."""
+    width = width_of(np.array([last_ns]))
+    begin = [*integer(_TYPE, _SLICE_BEGIN), *integer(_TRACK_UUID, track), *event]
+    end = [*integer(_TYPE, _SLICE_END), *integer(_TRACK_UUID, track)]
+    return [
+        *_packet([*integer(_TIMESTAMP, Given("start", width)), *message(_TRACK_EVENT, begin)], _NEEDS_STATE),
+        *_packet([*integer(_TIMESTAMP, Given("end", width)), *message(_TRACK_EVENT, end)], _NEEDS_STATE),
+    ]
+
+
+def _chunks(count: int) -> list[slice]:
+    return [slice(first, first + _CHUNK) for first in range(0, count, _CHUNK)]
+
+
+def _windows(names: _Names, releases_ns: _Times, window_ns: int) -> Iterator[memoryview]:
+    ends_ns = np.append(releases_ns[1:], releases_ns[-1:] + window_ns)
+    index = np.arange(len(releases_ns))
+    event = [
+        *integer(_NAME_IID, names.events["window"]),
+        *integer(_CATEGORY_IIDS, names.categories["window"]),
+        *names.number("window", Given("window", width_of(index))),
+    ]
+    form = Form(_slice(int(ends_ns[-1]), event, _PROCESS_UUID + 1), 1)
+    return (
+        form.filled(
+            np.zeros_like(index[part]), {"start": releases_ns[part], "end": ends_ns[part], "window": index[part]}
+        )
+        for part in _chunks(len(index))
+    )
+
+
+def _in_force(
+    names: _Names, begins_ns: _Times, timetables: Sequence[str], last_ns: int, track: int
+) -> Iterator[memoryview]:
+    """Which timetable was in force when."""
+    event = [
+        *integer(_NAME_IID, PerRow(tuple(names.events[name] for name in timetables))),
+        *integer(_CATEGORY_IIDS, names.categories["timetable"]),
+    ]
+    form = Form(_slice(last_ns, event, track), len(timetables))
+    return iter(
+        [form.filled(np.arange(len(timetables)), {"start": begins_ns, "end": np.append(begins_ns[1:], last_ns)})]
+    )
+
+
+def _states(
+    names: _Names, inferred: npt.NDArray[np.bool_], start_ns: _Times, end_ns: _Times, last_ns: int, track: int
+) -> Iterator[memoryview]:
+    """Operations in a row that are known in the same way, as one slice."""
+    if not len(inferred):
+        return iter(())
+    first = np.flatnonzero(np.diff(inferred, prepend=~inferred[:1]))
+    last = np.append(first[1:], len(inferred)) - 1
+    count = last - first + 1
+    iids = tuple(names.events[state] for state in _STATES)
+    event = [*integer(_NAME_IID, PerRow(iids)), *names.number("operations", Given("operations", width_of(count)))]
+    form = Form(_slice(last_ns, event, track), len(iids))
+    latest = np.maximum.accumulate(end_ns)  # where one operation interrupted another
+    until = np.minimum(latest[last], np.append(start_ns[first[1:]], last_ns)[: len(last)])
+    return (
+        form.filled(
+            inferred[first[part]].astype(np.int64),
+            {"start": start_ns[first[part]], "end": until[part], "operations": count[part]},
+        )
+        for part in _chunks(len(first))
+    )
+
+
+@dataclass(frozen=True)
+class _Slices:
+    """Forms of an operation's slice: all of its edges measured, or not."""
+
+    measured: Form
+    inferred: Form
+
+
+class _Operations:
+    """Slices of operations, whose names are found once for each operation of the program."""
+
+    def __init__(
+        self,
+        names: _Names,
+        log: OperationLog,
+        program: Program,
+        launches: Launches | None,
+        priority_models: Collection[str],
+        last_ns: int,
+    ) -> None:
+        self._log = log
+        self._named = NamedOperations.of(log, program)
+        self._launches = launches
+        self._inferred = log.inferred
+        self._hows = np.array([names.strings[HOW_WORDS[how]] for how in How])
+        named = self._named.named
+        known = bool((log.program >= 0).any())
+        event = integer(_NAME_IID, PerRow(tuple(names.events[op.name] for op in named)))
+        if known and priority_models:
+            role = ("background", "priority")
+            iids = tuple(names.categories[role[op.model in priority_models]] for op in named)
+            event += integer(_CATEGORY_IIDS, PerRow(iids))
+        texts = {"kind": [op.kind for op in named]}
+        if known:
+            texts |= {"model": [op.model for op in named], "layer": [op.layer for op in named]}
+        for name, values in texts.items():
+            event += names.string(name, PerRow(tuple(names.strings[value or "unknown"] for value in values)))
+        if known:
+            event += names.number("segment", PerRow(tuple(op.segment for op in named)))
+            event += names.number("operation", PerRow(tuple(op.index for op in named)))
+            event += names.number("inference", Given("inference", width_of(log.inference)))
+        self._has_launches = (
+            launches is not None
+            and known
+            and 0 <= int(log.inference.min(initial=0)) <= int(log.inference.max(initial=0)) < len(launches)
+        )
+        if launches is not None and self._has_launches:
+            event += names.number("window", Given("window", width_of(launches.window)))
+            event += names.number("frame", Given("frame", width_of(launches.frame)))
+        how = width_of(self._hows)
+        measured = PerRow((int(self._hows[How.MEASURED]),) * len(named))
+        plain = [*names.string("start_how", measured), *names.string("end_how", measured)]
+        event_and_how = [
+            *event,
+            *names.string("start_how", Given("start_how", how)),
+            *names.string("end_how", Given("end_how", how)),
+        ]
+        margins = [width_of(np.array(bounds)) for bounds in self._greatest_margins()]
+        intervals = [
+            part
+            for name, width in zip(_MARGINS, margins, strict=True)
+            for part in names.number(name, Given(name, width))
+        ]
+        track = Given("track", 2)
+        self._forms = _Slices(
+            Form(_slice(last_ns, [*event, *plain], track), len(named)),
+            Form(_slice(last_ns, [*event_and_how, *intervals], track), len(named)),
+        )
+
+    def _margins(self, at: npt.NDArray[np.int64] | slice) -> list[_Times]:
+        log = self._log
+        return [
+            log.start_ns[at] - log.start_low_ns[at],
+            log.start_high_ns[at] - log.start_ns[at],
+            log.end_ns[at] - log.end_low_ns[at],
+            log.end_high_ns[at] - log.end_ns[at],
+        ]
+
+    def _greatest_margins(self) -> list[tuple[int, int]]:
+        """Least and greatest of each, a chunk at a time: what is small stays in the cache."""
+        bounds = [[(int(one.min()), int(one.max())) for one in self._margins(part)] for part in _chunks(len(self._log))]
+        found = [(min(low for low, _ in one), max(high for _, high in one)) for one in zip(*bounds, strict=True)]
+        return found or [(0, 0)] * len(_MARGINS)
+
+    def slices(self, unit: UnitTrack, start_ns: _Times, end_ns: _Times, track: int) -> Iterator[memoryview]:
+        log = self._log
+        for part in _chunks(len(unit.entries)):
+            at = unit.entries[part]
+            inference = log.inference[at]
+            given: dict[str, npt.NDArray[np.integer] | int] = {
+                "start": start_ns[part],
+                "end": end_ns[part],
+                "track": track,
+                "inference": inference,
+            }
+            if self._launches is not None and self._has_launches:
+                given |= {"window": self._launches.window[inference], "frame": self._launches.frame[inference]}
+            form = self._forms.measured
+            inferred = np.flatnonzero(self._inferred[at])
+            if len(inferred):
+                form = self._forms.inferred
+                given |= {"start_how": self._hows[log.start_how[at]], "end_how": self._hows[log.end_how[at]]}
+                for name, found in zip(_MARGINS, self._margins(at[inferred]), strict=True):
+                    given[name] = margin = np.zeros(len(at), np.int64)
+                    margin[inferred] = found
+            yield form.filled(self._named.row[at], given)
+
+
+def _apart(log: OperationLog, unit: UnitTrack, inferred: npt.NDArray[np.bool_]) -> tuple[_Times, _Times]:
+    """Start and end of a unit's operations such that none overlap, save measured ones inside one another."""
+    at = unit.entries
+    start_ns, end_ns = log.start_ns[at], log.end_ns[at]
+    overlaps = start_ns[1:] < end_ns[:-1]
+    if not overlaps.any():
+        return start_ns, end_ns
+    measured = ~inferred[at]
+    inside = overlaps & (end_ns[1:] <= end_ns[:-1]) & measured[1:] & measured[:-1]
+    if not inside.any():
+        return start_ns, np.append(np.minimum(end_ns[:-1], start_ns[1:]), end_ns[-1:])
+    end_ns = end_ns.copy()
+    running: list[int] = []  # operations that the current one may be inside of, the innermost last
+    for place, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
+        while running and end_ns[running[-1]] <= start:
+            running.pop()
+        while running and not (measured[place] and measured[running[-1]] and end <= end_ns[running[-1]]):
+            end_ns[running.pop()] = start
+        running.append(place)
+    return start_ns, end_ns
+
+
+def _descriptors(process: str, tracks: Sequence[str]) -> bytes:
+    """The process, and its tracks in order."""
+    named = message(_PROCESS, [*integer(_PID, 1), *text(_PROCESS_NAME, process)])
+    root = [*integer(_UUID, _PROCESS_UUID), *named, *integer(_CHILD_ORDERING, _EXPLICIT_ORDER)]
+    packets = _packet(message(_TRACK_DESCRIPTOR, root), _NEEDS_STATE)
+    for rank, name in enumerate(tracks):
+        track = [*integer(_UUID, _PROCESS_UUID + 1 + rank), *text(_TRACK_NAME, name)]
+        track += [*integer(_PARENT_UUID, _PROCESS_UUID), *integer(_RANK, rank)]
+        packets += _packet(message(_TRACK_DESCRIPTOR, track), _NEEDS_STATE)
+    return fixed(packets)

@@ -1,1 +1,0 @@
-"""Runs as pictures, one row a window: SVG, and characters for a terminal."""
