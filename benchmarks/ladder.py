@@ -28,8 +28,8 @@ from framefit.core.model import GraphBuilder, Model
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu import NpuDevice
 from framefit.planning.plan import Plan, silent
-from framefit.runtime.log import Fate, FrameLog
-from framefit.runtime.units import Crew
+from framefit.runtime.log import FrameLog, FrameOutcome
+from framefit.runtime.units import UnitGroup
 from framefit.workflows.ladder import with_ladder
 from framefit.workflows.plan import again
 from framefit.workflows.session import Session
@@ -94,7 +94,7 @@ def write(
     return app
 
 
-def played(plan: Plan, windows: int, slow: str | None) -> Crew:
+def played(plan: Plan, windows: int, slow: str | None) -> UnitGroup:
     """The run, its unit or model slower from the middle on."""
     faults = [] if slow is None else [read_fault(f"slow:{slow}*{RATIO}@{windows // 2}w", plan.workload.grid.release_ns)]
     device = plan.device
@@ -104,19 +104,19 @@ def played(plan: Plan, windows: int, slow: str | None) -> Crew:
     session = Session(plan, seed=1, frames=False, inject=faults)
     failure = session.play(windows, stop=lambda: False, on_idle=None)
     assert failure is None
-    return session.crew
+    return session.group
 
 
-def figures(plan: Plan, run: Crew, models: dict[str, Layers]) -> dict[str, object]:
+def figures(plan: Plan, run: UnitGroup, models: dict[str, Layers]) -> dict[str, object]:
     """Misses, and useful background time from the middle on, in seconds of what it took before."""
     rows, middle = run.frames.rows(), run.release(run.windows // 2)
-    done = np.isin(rows[:, FrameLog.FATE], (Fate.DONE, Fate.LATE))
+    done = np.isin(rows[:, FrameLog.OUTCOME], (FrameOutcome.DONE, FrameOutcome.LATE))
     after = done & (rows[:, FrameLog.FINISHED] >= middle)
     missed, useful = 0, 0.0
     for number, task in enumerate(plan.tasks):
         mine = rows[:, FrameLog.MODEL] == number
         if task.priority:
-            missed += int((mine & (rows[:, FrameLog.FATE] != Fate.DONE)).sum())
+            missed += int((mine & (rows[:, FrameLog.OUTCOME] != FrameOutcome.DONE)).sum())
         else:
             useful += float((mine & after).sum()) * models[task.name][0] / 1e3
     return {

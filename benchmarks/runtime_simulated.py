@@ -35,7 +35,7 @@ from framefit.planning.bounds import Work, fluid_bounds_hz
 from framefit.planning.check import check_timetable
 from framefit.planning.cutting import Candidate, arrange
 from framefit.planning.partition import Pieces
-from framefit.runtime.log import Fate, FrameLog, LaunchLog
+from framefit.runtime.log import FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher, steady
 from framefit.runtime.timed import timed_dispatcher
 
@@ -143,7 +143,7 @@ def figures(timetable: Timetable, run: Dispatcher, rate_hz: float, candidates: l
     launches = run.launches.finished()
     names = [model.name for model in timetable.models]
     whole = {c.model.name: c.model.segments[0].median_ns for c in candidates}
-    done = rows[np.isin(rows[:, FrameLog.FATE], (Fate.DONE, Fate.LATE))]
+    done = rows[np.isin(rows[:, FrameLog.OUTCOME], (FrameOutcome.DONE, FrameOutcome.LATE))]
     count = {name: int((done[:, FrameLog.MODEL] == index).sum()) for index, name in enumerate(names)}
     priority = timetable.models[0]
     first = rows[rows[:, FrameLog.MODEL] == 0]
@@ -154,7 +154,7 @@ def figures(timetable: Timetable, run: Dispatcher, rate_hz: float, candidates: l
     took = launches[:, LaunchLog.FINISHED] - launches[:, LaunchLog.STARTED]
     result: dict[str, object] = {
         "windows": run.windows,
-        "missed": int((first[:, FrameLog.FATE] != Fate.DONE).sum()),
+        "missed": int((first[:, FrameLog.OUTCOME] != FrameOutcome.DONE).sum()),
         "background_hz": {model.name: round(count[model.name] * rate_hz / run.windows, 3) for model in background},
         "fluid_ratio": useful / (run.windows * (timetable.window_ns - reserved)),
         "age_windows": {},
@@ -274,7 +274,9 @@ def real(windows: int) -> dict[str, object]:
             run = dispatched(plan, rate_hz, clock, count, seed)
         rows = run.frames.rows()
         first, rest = rows[rows[:, FrameLog.MODEL] == 0], rows[rows[:, FrameLog.MODEL] > 0]
-        return int((first[:, FrameLog.FATE] != Fate.DONE).sum()), int((rest[:, FrameLog.FATE] == Fate.DONE).sum())
+        return int((first[:, FrameLog.OUTCOME] != FrameOutcome.DONE).sum()), int(
+            (rest[:, FrameLog.OUTCOME] == FrameOutcome.DONE).sum()
+        )
 
     def hand(kind: str, count: int, seed: int) -> tuple[int, int]:
         device = NpuDevice(TARGET, clock, seed=seed)

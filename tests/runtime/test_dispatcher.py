@@ -29,7 +29,7 @@ from framefit.execution.streams import EndOfStream
 from framefit.planning.beat import Beat, Demand
 from framefit.planning.timetable import build_timetable
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate, FrameLog, LaunchLog
+from framefit.runtime.log import FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher, instants, steady
 from framefit.runtime.streams import Arrival, Feed, Queue
 
@@ -113,11 +113,11 @@ def dispatcher(
     return kind(device, device.clock, jobs, grid, guard_ns, service=service, reserved=reserved, stalls=stalls)
 
 
-def fates(run: Dispatcher, model: int) -> dict[int, Fate]:
+def fates(run: Dispatcher, model: int) -> dict[int, FrameOutcome]:
     """What became of each frame of a model; each may have one fate only."""
     rows = [row for row in run.frames.rows().tolist() if row[0] == model]
     assert len({row[1] for row in rows}) == len(rows)
-    return {row[1]: Fate(row[2]) for row in rows}
+    return {row[1]: FrameOutcome(row[2]) for row in rows}
 
 
 def launched(device: FakeDevice, run: Dispatcher) -> list[tuple[str, float]]:
@@ -139,7 +139,7 @@ def test_priority_starts_exactly_on_the_grid() -> None:
     starts = [started for _, started, _ in device.launches]
     assert starts == [run.start_ns + round(k * 1e9 / 30) for k in range(1000)]
     assert run.windows == 1000
-    assert set(fates(run, 0).values()) == {Fate.DONE}
+    assert set(fates(run, 0).values()) == {FrameOutcome.DONE}
     assert device.clock.now_ns() == run.release(1000)
 
 
@@ -156,7 +156,7 @@ def test_segments_fill_the_residual() -> None:
     rows = run.frames.rows()
     finished = [(row[1], (row[5] - run.start_ns) / MS) for row in rows.tolist() if row[0] == 1 and row[5] >= 0]
     assert finished == [(0, 15.0), (1, 28.0)]
-    assert fates(run, 1) == {0: Fate.DONE, 1: Fate.DONE, 2: Fate.RUN_ENDED}
+    assert fates(run, 1) == {0: FrameOutcome.DONE, 1: FrameOutcome.DONE, 2: FrameOutcome.RUN_ENDED}
     log = run.launches.launches()
     assert log.program.tolist() == [0, 1, 2, 0, 3, 1, 0, 2, 3]
     assert log.window.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
@@ -187,7 +187,7 @@ def test_the_last_window_keeps_the_guard_too() -> None:
     run = dispatcher(device, Entry("big", [6 * MS] * 2))
     run.run(1)
     assert launched(device, run) == [("big.0", 0.0)]
-    assert fates(run, 0) == {0: Fate.RUN_ENDED}
+    assert fates(run, 0) == {0: FrameOutcome.RUN_ENDED}
 
 
 estimates = st.integers(MS // 20, 12 * MS)
@@ -217,7 +217,7 @@ def test_never_late_while_estimates_hold(
     device = FakeDevice(lambda label, _: int(random.integers(1, limit[label] + 1)))
     run = dispatcher(device, *entries, guard_ns=guard_ns)
     run.run(40)
-    assert fates(run, 0) == dict.fromkeys(range(40), Fate.DONE)
+    assert fates(run, 0) == dict.fromkeys(range(40), FrameOutcome.DONE)
     run_ended(run, 40, len(entries))
     starts = [started for label, started, _ in device.launches if label in ("face", "face.0")]
     assert starts == [run.release(window) for window in range(40)]
@@ -225,7 +225,7 @@ def test_never_late_while_estimates_hold(
         program, window, _, started = row[:4]
         assert program < len(face) or started + limit[label] + guard_ns <= run.release(window + 1)
     for index, entry in enumerate(entries):
-        done = [frame for frame, fate in fates(run, index).items() if fate == Fate.DONE]
+        done = [frame for frame, fate in fates(run, index).items() if fate == FrameOutcome.DONE]
         assert [frame for frame, _ in entry.sink.taken] == sorted(done)
         assert all(outputs["number"] == [frame] for frame, outputs in entry.sink.taken)
 
@@ -246,13 +246,13 @@ def test_every_frame_is_accounted_for_even_if_estimates_fail(seed: int, queue: i
     assert run.windows == 30
     run_ended(run, 30, 3)
     for index, entry in enumerate(entries):
-        finished = [f for f, fate in fates(run, index).items() if fate in (Fate.DONE, Fate.LATE)]
+        finished = [f for f, fate in fates(run, index).items() if fate in (FrameOutcome.DONE, FrameOutcome.LATE)]
         assert [frame for frame, _ in entry.sink.taken] == sorted(finished)
     for model, frame, fate, released, started, finished, _ in run.frames.rows().tolist():
         assert released == run.release(frame)
-        if fate in (Fate.DONE, Fate.LATE):
+        if fate in (FrameOutcome.DONE, FrameOutcome.LATE):
             assert released <= started < finished
-            assert (fate == Fate.LATE) == (model < 2 and finished - released > WINDOW_NS)
+            assert (fate == FrameOutcome.LATE) == (model < 2 and finished - released > WINDOW_NS)
         else:
             assert (started, finished) == (-1, -1)
 
@@ -267,15 +267,20 @@ def test_an_overrun_delays_the_next_frame_and_is_recorded() -> None:
         *(("face", 21.0), ("big", 23.0)),
         *(("face", 30.0), ("big", 32.0)),
     ]
-    assert fates(run, 0) == {0: Fate.DONE, 1: Fate.LATE, 2: Fate.DONE, 3: Fate.DONE}
-    assert fates(run, 1) == {0: Fate.DONE, 1: Fate.QUEUE_FULL, 2: Fate.DONE, 3: Fate.DONE}
+    assert fates(run, 0) == {0: FrameOutcome.DONE, 1: FrameOutcome.LATE, 2: FrameOutcome.DONE, 3: FrameOutcome.DONE}
+    assert fates(run, 1) == {
+        0: FrameOutcome.DONE,
+        1: FrameOutcome.QUEUE_FULL,
+        2: FrameOutcome.DONE,
+        3: FrameOutcome.DONE,
+    }
     rows = run.launches.rows()
     assert rows[2].tolist()[1:5] == [1, 1, run.start_ns + 19 * MS, run.start_ns + 21 * MS]
 
 
 def test_the_deadline_decides_what_is_late() -> None:
     """A frame that ends at its deadline is done; a nanosecond later it is late."""
-    for duration, fate in ((3 * MS, Fate.DONE), (3 * MS + 1, Fate.LATE)):
+    for duration, fate in ((3 * MS, FrameOutcome.DONE), (3 * MS + 1, FrameOutcome.LATE)):
         run = dispatcher(FakeDevice({"face": duration}), Entry("face", [3 * MS], priority=True, deadline_ns=3 * MS))
         run.run(2)
         assert fates(run, 0) == {0: fate, 1: fate}
@@ -299,7 +304,7 @@ def test_background_models_take_turns() -> None:
     run.run(20)
     order = [label for label, _, _ in device.launches]
     assert order[:12] == ["a.0", "a.1", "b", "c"] * 3
-    completed = Counter(row[0] for row in run.frames.rows().tolist() if row[2] == Fate.DONE)
+    completed = Counter(row[0] for row in run.frames.rows().tolist() if row[2] == FrameOutcome.DONE)
     assert max(completed.values()) - min(completed.values()) <= 1
 
 
@@ -324,7 +329,7 @@ def test_stop_ends_at_once_and_accounts_for_all(after_ns: int) -> None:
     assert device.clock.now_ns() < until + WINDOW_NS
     assert run.windows == {0: 0, 3 * MS: 1, 35 * MS: 4, 36 * MS: 4}[after_ns]
     run_ended(run, run.windows, 2)
-    done = [frame for frame, fate in fates(run, 1).items() if fate == Fate.DONE]
+    done = [frame for frame, fate in fates(run, 1).items() if fate == FrameOutcome.DONE]
     assert [frame for frame, _ in entries[1].sink.taken] == done
     assert len(run.trace()) == 2 * len(device.launches)
 
@@ -343,9 +348,9 @@ def test_device_failure_keeps_what_happened(fail_at: int) -> None:
     assert run.windows == fail_at // 3 + 1
     run_ended(run, run.windows, 2)
     for index, entry in enumerate(entries):
-        done = [frame for frame, fate in fates(run, index).items() if fate == Fate.DONE]
+        done = [frame for frame, fate in fates(run, index).items() if fate == FrameOutcome.DONE]
         assert [frame for frame, _ in entry.sink.taken] == done
-    unfinished = [fate for model in (0, 1) for fate in fates(run, model).values() if fate == Fate.RUN_ENDED]
+    unfinished = [fate for model in (0, 1) for fate in fates(run, model).values() if fate == FrameOutcome.RUN_ENDED]
     assert unfinished
     assert run.trace().time_ns.tolist() == [t for _, *times in device.launches for t in times]
 
@@ -431,15 +436,15 @@ def test_late_wake_ups_do_not_add_up() -> None:
     assert lateness.min() == 40_000
 
 
-class Rehearsing(Dispatcher):
-    """Counts rehearsals."""
+class CountedWarmUps(Dispatcher):
+    """Counts how often the caches are warmed."""
 
-    rehearsals = 0
+    warm_ups = 0
 
-    def rehearse(self) -> None:
+    def warm_caches(self) -> None:
         """One more."""
-        Rehearsing.rehearsals += 1
-        super().rehearse()
+        CountedWarmUps.warm_ups += 1
+        super().warm_caches()
 
 
 class Wakeful(RealClock):
@@ -449,14 +454,14 @@ class Wakeful(RealClock):
         """Not at all."""
 
 
-def test_rehearsals_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before releases the dispatcher rehearses where there is time; what it does and logs is what was asked for."""
-    monkeypatch.setattr(Rehearsing, "rehearsals", 0)
+def test_warm_ups_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before releases the dispatcher warms its caches where there is time, and this leaves nothing in its logs."""
+    monkeypatch.setattr(CountedWarmUps, "warm_ups", 0)
     device = FakeDevice({"face.0": MS, "face.1": MS, "big": MS}, clock=Wakeful())
     entries = Entry("face", [MS, MS], priority=True), Entry("big", [MS], frames=2, queue=2)
-    run = dispatcher(device, *entries, kind=Rehearsing)
+    run = dispatcher(device, *entries, kind=CountedWarmUps)
     run.run(20)
-    assert Rehearsing.rehearsals  # how often depends on how busy the machine is
+    assert CountedWarmUps.warm_ups  # how often depends on how busy the machine is
     assert len(run.launches) == len(device.launches)
     assert len(run.trace()) == 2 * len(device.launches)
     labels = [label for label, _, _ in device.launches]
@@ -493,7 +498,7 @@ def test_many_windows_take_seconds() -> None:
     run.run(20_000)
     took = time.process_time() - before
     rows = run.frames.rows()
-    assert (rows[rows[:, 0] == 0][:, 2] == Fate.DONE).all()
+    assert (rows[rows[:, 0] == 0][:, 2] == FrameOutcome.DONE).all()
     assert np.bincount(rows[:, 0]).tolist() == [20_000] * 3
     assert len(run.launches) > 60_000
     assert took < 20
@@ -526,7 +531,7 @@ def test_a_reserved_instant_in_the_middle() -> None:
     run.run(3)
     window = [("big.0", 0.0), ("face", 4.0), ("big.1", 6.0)]
     assert launched(device, run) == [(label, 10.0 * k + at) for k in range(3) for label, at in window]
-    assert fates(run, 0) == fates(run, 1) == dict.fromkeys(range(3), Fate.DONE)
+    assert fates(run, 0) == fates(run, 1) == dict.fromkeys(range(3), FrameOutcome.DONE)
 
 
 @pytest.mark.parametrize(("excess_ns", "starts"), [(0, True), (1, False)])
@@ -562,8 +567,13 @@ def test_a_segment_may_cross_a_release_that_is_no_instant() -> None:
         *(("face", 26.0), ("big.1", 28.0)),
         ("face", 36.0),
     ]
-    assert fates(run, 0) == dict.fromkeys(range(4), Fate.DONE)
-    assert fates(run, 1) == {0: Fate.DONE, 1: Fate.DONE, 2: Fate.QUEUE_FULL, 3: Fate.RUN_ENDED}
+    assert fates(run, 0) == dict.fromkeys(range(4), FrameOutcome.DONE)
+    assert fates(run, 1) == {
+        0: FrameOutcome.DONE,
+        1: FrameOutcome.DONE,
+        2: FrameOutcome.QUEUE_FULL,
+        3: FrameOutcome.RUN_ENDED,
+    }
     starts = {row[1]: row[4] for row in run.frames.rows().tolist() if row[0] == 0}
     assert starts == {k: run.release(k) + 6 * MS for k in range(4)}
 
@@ -580,7 +590,12 @@ def test_instants_that_differ_from_window_to_window() -> None:
     run.run(4)
     pair = [("face", 0.0), ("voice", 2.0), ("face", 10.0), ("big", 12.0)]
     assert launched(device, run) == [*pair, *((label, 20 + at) for label, at in pair)]
-    assert fates(run, 1) == {0: Fate.DONE, 1: Fate.SKIPPED, 2: Fate.DONE, 3: Fate.SKIPPED}
+    assert fates(run, 1) == {
+        0: FrameOutcome.DONE,
+        1: FrameOutcome.SKIPPED,
+        2: FrameOutcome.DONE,
+        3: FrameOutcome.SKIPPED,
+    }
 
 
 def test_two_instants_in_a_window() -> None:
@@ -599,9 +614,9 @@ def test_every_third_frame() -> None:
     entries = Entry("face", [2 * MS], priority=True), Entry("big", [3 * MS], every=3)
     run = dispatcher(device, *entries)
     run.run(8)
-    assert fates(run, 1) == {frame: Fate.SKIPPED if frame % 3 else Fate.DONE for frame in range(8)}
+    assert fates(run, 1) == {frame: FrameOutcome.SKIPPED if frame % 3 else FrameOutcome.DONE for frame in range(8)}
     assert [frame for frame, _ in entries[1].sink.taken] == [0, 3, 6]
-    skipped = [row for row in run.frames.rows().tolist() if row[2] == Fate.SKIPPED]
+    skipped = [row for row in run.frames.rows().tolist() if row[2] == FrameOutcome.SKIPPED]
     assert all(row[3:] == [run.release(row[1]), -1, -1, row[1]] for row in skipped)
     run_ended(run, 8, 2)
 
@@ -618,12 +633,12 @@ def test_several_frames_at_once() -> None:
         ("clip.0", 52.0),
         ("clip.1", 55.0),
     ]
-    assert fates(run, 1) == {frame: Fate.DONE if frame < 6 else Fate.RUN_ENDED for frame in range(8)}
+    assert fates(run, 1) == {frame: FrameOutcome.DONE if frame < 6 else FrameOutcome.RUN_ENDED for frame in range(8)}
     assert [(frame, outputs["number"].tolist()) for frame, outputs in entries[1].sink.taken] == [
         (2, [0, 1, 2]),
         (5, [3, 4, 5]),
     ]
-    mine = [row for row in run.frames.rows().tolist() if row[0] == 1 and row[2] == Fate.DONE]
+    mine = [row for row in run.frames.rows().tolist() if row[0] == 1 and row[2] == FrameOutcome.DONE]
     assert [row[3] for row in mine] == [run.release(frame) for frame in range(6)]
     assert run.launches.launches().frame[run.launches.launches().program == 1].tolist() == [2, 5]
 
@@ -633,11 +648,11 @@ def test_frames_consumed_together_are_as_late_as_the_newest() -> None:
     device = FakeDevice({"clip": 2 * MS})
     run = dispatcher(device, Entry("clip", [2 * MS], priority=True, frames=2, deadline_ns=2 * MS))
     run.run(6)
-    assert fates(run, 0) == dict.fromkeys(range(6), Fate.DONE)
+    assert fates(run, 0) == dict.fromkeys(range(6), FrameOutcome.DONE)
     device = FakeDevice({"clip": 2 * MS + 1})
     run = dispatcher(device, Entry("clip", [2 * MS], priority=True, frames=2, deadline_ns=2 * MS))
     run.run(6)
-    assert fates(run, 0) == dict.fromkeys(range(6), Fate.LATE)
+    assert fates(run, 0) == dict.fromkeys(range(6), FrameOutcome.LATE)
 
 
 def test_a_full_queue_may_refuse_the_new_frame() -> None:
@@ -645,11 +660,13 @@ def test_a_full_queue_may_refuse_the_new_frame() -> None:
     device = FakeDevice({"big.0": 9 * MS, "big.1": 9 * MS, "big.2": 9 * MS})
     oldest = dispatcher(device, Entry("big", [9 * MS] * 3, queue=1))
     oldest.run(7)
-    full, refused, ended = Fate.QUEUE_FULL, Fate.REFUSED, Fate.RUN_ENDED
-    assert fates(oldest, 0) == dict(enumerate([Fate.DONE, full, full, Fate.DONE, full, full, ended]))
+    full, refused, ended = FrameOutcome.QUEUE_FULL, FrameOutcome.REFUSED, FrameOutcome.RUN_ENDED
+    assert fates(oldest, 0) == dict(enumerate([FrameOutcome.DONE, full, full, FrameOutcome.DONE, full, full, ended]))
     newest = dispatcher(FakeDevice(9 * MS), Entry("big", [9 * MS] * 3, queue=1, when_full="drop-newest"))
     newest.run(7)
-    assert fates(newest, 0) == dict(enumerate([Fate.DONE, Fate.DONE, refused, refused, ended, refused, refused]))
+    assert fates(newest, 0) == dict(
+        enumerate([FrameOutcome.DONE, FrameOutcome.DONE, refused, refused, ended, refused, refused])
+    )
 
 
 def test_a_backlog_of_priority_frames_is_worked_off_in_order() -> None:
@@ -659,8 +676,10 @@ def test_a_backlog_of_priority_frames_is_worked_off_in_order() -> None:
     run = dispatcher(device, *entries)
     run.run(6)
     assert launched(device, run)[:5] == [("face", 0.0), ("big", 2.0), ("face", 37.0), ("face", 39.0), ("face", 41.0)]
-    late = Fate.LATE
-    assert fates(run, 0) == dict(enumerate([Fate.DONE, Fate.QUEUE_FULL, late, late, Fate.DONE, Fate.DONE]))
+    late = FrameOutcome.LATE
+    assert fates(run, 0) == dict(
+        enumerate([FrameOutcome.DONE, FrameOutcome.QUEUE_FULL, late, late, FrameOutcome.DONE, FrameOutcome.DONE])
+    )
     assert [frame for frame, _ in entries[0].sink.taken] == [0, 2, 3, 4, 5]
 
 
@@ -675,7 +694,7 @@ def test_a_frame_that_waited_for_its_own_instant_is_not_run_early() -> None:
         *(("face", 14.0), ("voice", 16.0)),
         *(("face", 24.0), ("voice", 26.0)),
     ]
-    assert fates(run, 0) == {0: Fate.LATE, 1: Fate.DONE, 2: Fate.DONE}
+    assert fates(run, 0) == {0: FrameOutcome.LATE, 1: FrameOutcome.DONE, 2: FrameOutcome.DONE}
 
 
 def test_gaps_are_used_out_of_turn_without_delaying_the_turn() -> None:
@@ -744,7 +763,7 @@ def test_the_end_of_a_stream_ends_the_run() -> None:
     run.run(100)
     assert run.windows == 4
     for model in (0, 1):
-        assert fates(run, model) == {0: Fate.DONE, 1: Fate.DONE, 2: Fate.DONE}
+        assert fates(run, model) == {0: FrameOutcome.DONE, 1: FrameOutcome.DONE, 2: FrameOutcome.DONE}
     assert [label for label, _, _ in device.launches] == ["face", "big"] * 3
 
 
@@ -772,7 +791,7 @@ def test_a_full_queue_makes_the_stream_wait() -> None:
     run = dispatcher(device, *entries)
     run.run(100)
     assert windows_of(run, 0) == windows_of(run, 1) == [0, 1, 3, 5]
-    assert fates(run, 0) == fates(run, 1) == dict.fromkeys(range(4), Fate.DONE)
+    assert fates(run, 0) == fates(run, 1) == dict.fromkeys(range(4), FrameOutcome.DONE)
     assert [frame for frame, _ in entries[1].sink.taken] == [0, 1, 2, 3]
     assert [label for label, _ in launched(device, run)].count("face") == 4
     assert (run.ended, run.windows, feed.delivered, feed.waited) == (True, 8, 4, 2)
@@ -784,7 +803,7 @@ def test_the_end_of_a_function_that_can_wait() -> None:
     run = dispatcher(FakeDevice({"big.0": 8 * MS, "big.1": 8 * MS, "other": MS}), *entries)
     run._jobs[0].sources = {"x": EndingStream(5), "number": EndingStream(5)}
     run.run(100)
-    assert fates(run, 0) == dict.fromkeys(range(5), Fate.DONE)
+    assert fates(run, 0) == dict.fromkeys(range(5), FrameOutcome.DONE)
     assert sorted(fates(run, 1)) == list(range(run.windows))  # another stream, which never waits
 
 
@@ -799,8 +818,8 @@ def test_a_priority_model_of_every_second_window_stays_on_time() -> None:
     run = dispatcher(device, *entries, reserved=[[(0, 0)], []])
     run.run(60)
     found = fates(run, 0)
-    assert {fate for frame, fate in found.items() if frame % 2 == 0 and frame < max(found)} == {Fate.DONE}
-    assert {fate for frame, fate in found.items() if frame % 2} == {Fate.SKIPPED}
+    assert {fate for frame, fate in found.items() if frame % 2 == 0 and frame < max(found)} == {FrameOutcome.DONE}
+    assert {fate for frame, fate in found.items() if frame % 2} == {FrameOutcome.SKIPPED}
     assert all(window % 2 == 0 for window in windows_of(run, 0)[::2])
     assert feed.waited > 20
 
@@ -869,14 +888,14 @@ def test_no_frame_is_lost_where_the_stream_waits(
         assert sorted(found) == list(range(feed.delivered))
         assert windows == sorted(set(windows))
         assert queue.most <= entry.queue
-        assert {f for f, fate in found.items() if fate == Fate.SKIPPED} == {f for f in found if f % entry.every}
+        assert {f for f, fate in found.items() if fate == FrameOutcome.SKIPPED} == {f for f in found if f % entry.every}
         if entry.priority:
             assert all(window % entry.every == 0 for window in windows[:: entry.every])
-        done = sorted(f for f, fate in found.items() if fate in (Fate.DONE, Fate.LATE))
+        done = sorted(f for f, fate in found.items() if fate in (FrameOutcome.DONE, FrameOutcome.LATE))
         assert [frame for frame, _ in entry.sink.taken] == done[entry.frames - 1 :: entry.frames]
         assert all(outputs["number"].tolist()[-1] == frame for frame, outputs in entry.sink.taken)
         if entry.when_full == "block":
-            assert not {Fate.QUEUE_FULL, Fate.REFUSED} & set(found.values())
+            assert not {FrameOutcome.QUEUE_FULL, FrameOutcome.REFUSED} & set(found.values())
             wanted = [f for f in range(feed.delivered) if f % entry.every == 0]
             assert done == wanted[: len(done)]
             if run.ended:
@@ -940,4 +959,7 @@ def test_the_planned_ages_hold_where_the_stream_waits(entries: list[Entry], seed
                 done[:, FrameLog.FINISHED] - done[:, FrameLog.RELEASED]
             ).max() <= model.result_age_windows * WINDOW_NS
         if entry.priority:
-            assert not set(rows[rows[:, FrameLog.MODEL] == number][:, FrameLog.FATE]) & {Fate.LATE, Fate.QUEUE_FULL}
+            assert not set(rows[rows[:, FrameLog.MODEL] == number][:, FrameLog.OUTCOME]) & {
+                FrameOutcome.LATE,
+                FrameOutcome.QUEUE_FULL,
+            }

@@ -9,23 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crews import MS, Entry, fates, made
 from fakes import FakeDevice, NumberStream
 from framefit.core.faults import Fault
 from framefit.core.model import TensorInfo
 from framefit.errors import InputError
 from framefit.runtime.injection import FaultyStream, disturb_feeds, disturbed
-from framefit.runtime.log import Fate
+from framefit.runtime.log import FrameOutcome
 from framefit.runtime.streams import Feed
-from framefit.runtime.units import Crew
+from framefit.runtime.units import UnitGroup
+from unit_groups import MS, Entry, fates, made
 
 X = TensorInfo(name="x", dtype="float32", shape=(1, 4))
 
 
-def run(faults: list[Fault], windows: int, *, units: int = 1, queue: int = 2, waits: bool = False) -> tuple[Crew, Feed]:
+def run(
+    faults: list[Fault], windows: int, *, units: int = 1, queue: int = 2, waits: bool = False
+) -> tuple[UnitGroup, Feed]:
     """A priority model and a background model that read one stream, on one unit or two."""
     feed = Feed(waits=waits)
-    found: list[Crew] = []
+    found: list[UnitGroup] = []
     disturb_feeds(
         {"camera": feed},
         faults,
@@ -36,24 +38,24 @@ def run(faults: list[Fault], windows: int, *, units: int = 1, queue: int = 2, wa
         Entry("face", [(0, [2 * MS])], priority=True, feed=feed, queue=queue),
         Entry("big", [(units - 1, [3 * MS])], feed=feed, queue=queue, when_full="block" if waits else "drop-oldest"),
     ]
-    crew, _ = made(FakeDevice({"face": 2 * MS, "big": 3 * MS}, units=units), *entries)
-    found.append(crew)
-    crew.run(windows)
+    group, _ = made(FakeDevice({"face": 2 * MS, "big": 3 * MS}, units=units), *entries)
+    found.append(group)
+    group.run(windows)
     for entry in entries:
         done = [frame for frame, _ in entry.sink.taken]
         assert all(outputs["number"].tolist() == [frame] for frame, outputs in entry.sink.taken)
         assert done == sorted(done)
-    return crew, feed
+    return group, feed
 
 
 @pytest.mark.parametrize("units", [1, 2])
 def test_a_stream_that_stalls(units: int) -> None:
     """Its windows are empty: no release, so no miss; then the next frames come as if nothing had been."""
-    crew, feed = run([Fault(kind="stall", name="camera", begin_ns=30 * MS, end_ns=80 * MS)], 20, units=units)
-    assert (crew.windows, feed.delivered, feed.missing) == (20, 15, 5)
+    group, feed = run([Fault(kind="stall", name="camera", begin_ns=30 * MS, end_ns=80 * MS)], 20, units=units)
+    assert (group.windows, feed.delivered, feed.missing) == (20, 15, 5)
     for model in range(2):
-        assert fates(crew, model) == dict.fromkeys(range(15), Fate.DONE)
-    released = [(row[3] - crew.start_ns) // (10 * MS) for row in crew.frames.rows().tolist() if row[0] == 0]
+        assert fates(group, model) == dict.fromkeys(range(15), FrameOutcome.DONE)
+    released = [(row[3] - group.start_ns) // (10 * MS) for row in group.frames.rows().tolist() if row[0] == 0]
     assert released == [0, 1, 2, *range(8, 20)]
 
 
@@ -61,15 +63,17 @@ def test_a_stream_that_stalls(units: int) -> None:
 @pytest.mark.parametrize(("queue", "kept"), [(1, [9]), (2, [8, 9]), (5, [5, 6, 7, 8, 9])])
 def test_a_burst(units: int, queue: int, kept: list[int]) -> None:
     """Five frames come at once: as many as may wait are kept, the oldest of them go."""
-    crew, feed = run(
+    group, feed = run(
         [Fault(kind="burst", name="camera", begin_ns=50 * MS, times=1, amount=5)], 20, units=units, queue=queue
     )
     assert feed.delivered == 24
     for model in range(2):
-        found = fates(crew, model)
+        found = fates(group, model)
         assert sorted(found) == list(range(24))
-        assert [frame for frame in range(5, 10) if found[frame] != Fate.QUEUE_FULL][-len(kept) :] == kept[-queue:]
-    assert [frame for frame, fate in fates(crew, 1).items() if fate == Fate.QUEUE_FULL] == [
+        assert [frame for frame in range(5, 10) if found[frame] != FrameOutcome.QUEUE_FULL][-len(kept) :] == kept[
+            -queue:
+        ]
+    assert [frame for frame, fate in fates(group, 1).items() if fate == FrameOutcome.QUEUE_FULL] == [
         frame for frame in range(5, 10) if frame not in kept
     ]
 
@@ -78,14 +82,14 @@ def test_a_burst(units: int, queue: int, kept: list[int]) -> None:
 @pytest.mark.parametrize("units", [1, 2])
 def test_a_stream_that_ends(units: int, waits: bool) -> None:
     """The run ends; where the stream waits, when the frames that came are done."""
-    crew, feed = run([Fault(kind="end", name="camera", begin_ns=70 * MS)], 200, units=units, waits=waits)
-    assert crew.ended
+    group, feed = run([Fault(kind="end", name="camera", begin_ns=70 * MS)], 200, units=units, waits=waits)
+    assert group.ended
     assert feed.delivered == 7
-    assert crew.windows <= 12
+    assert group.windows <= 12
     for model in range(2):
-        assert sorted(fates(crew, model)) == list(range(7))
+        assert sorted(fates(group, model)) == list(range(7))
         if waits:
-            assert set(fates(crew, model).values()) == {Fate.DONE}
+            assert set(fates(group, model).values()) == {FrameOutcome.DONE}
 
 
 @settings(deadline=None, max_examples=40)
@@ -107,14 +111,14 @@ def test_a_stream_that_ends(units: int, waits: bool) -> None:
 )
 def test_no_frame_is_lost(faults: list[Fault], units: int, queue: int) -> None:
     """Every frame that came has one fate at each model, and every window brought some or is counted."""
-    crew, feed = run(faults, 40, units=units, queue=queue)
+    group, feed = run(faults, 40, units=units, queue=queue)
     for model in range(2):
-        assert sorted(fates(crew, model)) == list(range(feed.delivered))
+        assert sorted(fates(group, model)) == list(range(feed.delivered))
     stalled = sum(
         any(fault.kind == "stall" and fault.due(window * 10 * MS) for fault in faults) for window in range(40)
     )
     assert feed.missing == stalled
-    assert Counter(fates(crew, 0).values())[Fate.DONE] > 0 or feed.delivered == 0
+    assert Counter(fates(group, 0).values())[FrameOutcome.DONE] > 0 or feed.delivered == 0
 
 
 def test_a_frame_of_another_shape() -> None:

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from framefit.runtime.log import Fate, Fates, FrameLog, LaunchLog, ToldFrameLog
+from framefit.runtime.log import FrameLog, FrameOutcome, FrameOutcomes, LaunchLog, ObservableFrameLog
 
 
 def test_launches_that_failed_are_left_out() -> None:
@@ -34,12 +34,12 @@ def test_settling_changes_nothing_and_clearing_forgets_all() -> None:
     """Rows are the same wherever they are kept, in the order in which they came."""
     log = FrameLog()
     for frame in range(4):
-        log.add(0, frame, Fate.DONE, frame, 10 * frame)
+        log.add(0, frame, FrameOutcome.DONE, frame, 10 * frame)
         if frame % 2:
             log.settle()
         assert len(log) == frame + 1
     assert log.rows()[:, FrameLog.FRAME].tolist() == list(range(4))
-    log.add(0, 4, Fate.DONE, 4, 40)
+    log.add(0, 4, FrameOutcome.DONE, 4, 40)
     log.clear()
     assert len(log) == 0
     assert log.rows().shape == (0, len(FrameLog.columns))
@@ -55,27 +55,27 @@ def test_empty_tables() -> None:
 def test_frames_keep_the_order_of_their_fates() -> None:
     """One row a frame; times that are not given are -1."""
     log = FrameLog()
-    log.add(1, 5, Fate.DONE, 6, 10, 11, 12)
-    log.add(0, 4, Fate.REFUSED, 4, 9)
-    assert log.rows().tolist() == [[1, 5, Fate.DONE, 10, 11, 12, 6], [0, 4, Fate.REFUSED, 9, -1, -1, 4]]
+    log.add(1, 5, FrameOutcome.DONE, 6, 10, 11, 12)
+    log.add(0, 4, FrameOutcome.REFUSED, 4, 9)
+    assert log.rows().tolist() == [[1, 5, FrameOutcome.DONE, 10, 11, 12, 6], [0, 4, FrameOutcome.REFUSED, 9, -1, -1, 4]]
 
 
 def test_frames_that_a_stream_did_not_have_are_forgotten() -> None:
     """Those of one model from a number on; the others stay, and more can be added."""
     log = FrameLog()
     for model, frame in ((0, 0), (1, 0), (0, 2), (1, 2), (0, 1)):
-        log.add(model, frame, Fate.RUN_ENDED, frame, 10 * frame)
+        log.add(model, frame, FrameOutcome.RUN_ENDED, frame, 10 * frame)
     log.forget(0, 1)
-    log.add(0, 7, Fate.DONE, 7, 70, 71, 72)
+    log.add(0, 7, FrameOutcome.DONE, 7, 70, 71, 72)
     assert log.rows()[:, :2].tolist() == [[0, 0], [1, 0], [1, 2], [0, 7]]
 
 
 def test_rows_are_a_copy() -> None:
     """A table that was read can grow on, and what was read stays."""
     log = FrameLog()
-    log.add(0, 0, Fate.DONE, 0, 0, 1, 2)
+    log.add(0, 0, FrameOutcome.DONE, 0, 0, 1, 2)
     before = log.rows()
-    log.add(0, 1, Fate.DONE, 1, 10, 11, 12)
+    log.add(0, 1, FrameOutcome.DONE, 1, 10, 11, 12)
     assert len(before) == 1
     assert len(log) == 2
 
@@ -114,11 +114,11 @@ def test_no_launch_is_lost_between_threads() -> None:
 def test_a_snapshot_stays_as_it_is() -> None:
     """It holds what was logged until then, settled or not, and lets the log grow."""
     log = FrameLog()
-    log.add(0, 0, Fate.DONE, 0, 5, 6, 7)
+    log.add(0, 0, FrameOutcome.DONE, 0, 5, 6, 7)
     log.settle()
-    log.add(0, 1, Fate.LATE, 1, 8, 9, 10)
+    log.add(0, 1, FrameOutcome.LATE, 1, 8, 9, 10)
     copied = log.snapshot()
-    log.add(0, 2, Fate.DONE, 2, 11, 12, 13)
+    log.add(0, 2, FrameOutcome.DONE, 2, 11, 12, 13)
     log.settle()
     assert copied[:, FrameLog.FRAME].tolist() == [0, 1]
     assert log.rows()[:, FrameLog.FRAME].tolist() == [0, 1, 2]
@@ -131,7 +131,7 @@ def test_snapshots_while_another_thread_logs() -> None:
 
     def fill() -> None:
         for frame in range(20_000):
-            log.add(frame % 3, frame, Fate.DONE, frame, frame, frame, frame)
+            log.add(frame % 3, frame, FrameOutcome.DONE, frame, frame, frame, frame)
             if frame % 7 == 0:
                 log.settle()
         done.set()
@@ -154,12 +154,12 @@ def test_snapshots_while_another_thread_logs() -> None:
 
 def test_fates_can_be_asked_for() -> None:
     """One is known as soon as it is decided or logged; before that, and beyond, nothing is."""
-    fates = Fates(2)
-    log = ToldFrameLog(fates)
-    log.add(1, 3, Fate.SKIPPED, 3, 0)
-    fates.decide(0, 1, Fate.LATE)
-    assert [fates.of(0, frame) for frame in range(3)] == [None, Fate.LATE, None]
-    assert [fates.of(1, frame) for frame in (2, 3, 4)] == [None, Fate.SKIPPED, None]
+    fates = FrameOutcomes(2)
+    log = ObservableFrameLog(fates)
+    log.add(1, 3, FrameOutcome.SKIPPED, 3, 0)
+    fates.decide(0, 1, FrameOutcome.LATE)
+    assert [fates.of(0, frame) for frame in range(3)] == [None, FrameOutcome.LATE, None]
+    assert [fates.of(1, frame) for frame in (2, 3, 4)] == [None, FrameOutcome.SKIPPED, None]
     assert len(log) == 1
 
 
@@ -188,7 +188,7 @@ def test_without_room_for_files_logs_stay_in_memory(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("os.pwrite", full)
     log = FrameLog()
     for frame in range(5000):
-        log.add(0, frame, Fate.DONE, frame, frame)
+        log.add(0, frame, FrameOutcome.DONE, frame, frame)
         if frame % 100 == 99:
             log.settle()
     assert log.rows()[:, FrameLog.FRAME].tolist() == list(range(5000))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, Timetable, Window
-from framefit.runtime.log import Fate, FrameLog, LaunchLog
+from framefit.runtime.log import FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.metrics import (
     figures,
@@ -71,7 +71,7 @@ TIMETABLE = Timetable(
 )
 
 
-def frame_log(*rows: tuple[int, int, Fate, float | None, float | None], lag: int = 0) -> FrameLog:
+def frame_log(*rows: tuple[int, int, FrameOutcome, float | None, float | None], lag: int = 0) -> FrameLog:
     """(model, frame, fate, start, end); times in ms after the first release; frames came ``lag`` windows late."""
     log = FrameLog()
     for model, frame, fate, started, finished in rows:
@@ -117,11 +117,11 @@ def test_upper_bound_lies_above_what_was_seen(releases: int, data: st.DataObject
 def test_figures_of_a_model() -> None:
     """Late, dropped and unfinished frames are misses of a priority model; times count from the release."""
     log = frame_log(
-        (0, 0, Fate.DONE, 0.5, 2),
-        (1, 0, Fate.DONE, 2, 25),
-        (0, 1, Fate.LATE, 15, 21),
-        (0, 2, Fate.QUEUE_FULL, None, None),
-        (0, 3, Fate.RUN_ENDED, None, None),
+        (0, 0, FrameOutcome.DONE, 0.5, 2),
+        (1, 0, FrameOutcome.DONE, 2, 25),
+        (0, 1, FrameOutcome.LATE, 15, 21),
+        (0, 2, FrameOutcome.QUEUE_FULL, None, None),
+        (0, 3, FrameOutcome.RUN_ENDED, None, None),
     )
     found = model_metrics(0, TIMETABLE.models[0], log, windows=4, rate_hz=100, bounds_hz=None, overhead_ratio=0.0)
     assert (found.releases, found.completed, found.missed, found.dropped) == (4, 2, 3, 2)
@@ -136,7 +136,9 @@ def test_figures_of_a_model() -> None:
 
 def test_figures_of_a_background_model() -> None:
     """Dropped frames are no misses of a background model; its bounds are handed through."""
-    log = frame_log((0, 0, Fate.DONE, 0, 2), (1, 0, Fate.DONE, 2, 25), (1, 1, Fate.QUEUE_FULL, None, None))
+    log = frame_log(
+        (0, 0, FrameOutcome.DONE, 0, 2), (1, 0, FrameOutcome.DONE, 2, 25), (1, 1, FrameOutcome.QUEUE_FULL, None, None)
+    )
     found = model_metrics(
         1, TIMETABLE.models[1], log, windows=2, rate_hz=100, bounds_hz=(90.0, 80.0), overhead_ratio=0.02
     )
@@ -177,11 +179,11 @@ def test_use_of_nothing() -> None:
 def test_records_of_frames() -> None:
     """Every frame in order of release, with fate, reason, and times after the first release."""
     log = frame_log(
-        (1, 0, Fate.DONE, 2, 8),
-        (0, 0, Fate.DONE, 0, 2),
-        (0, 2, Fate.RUN_ENDED, None, None),
-        (0, 1, Fate.LATE, 10, 21),
-        (1, 1, Fate.QUEUE_FULL, None, None),
+        (1, 0, FrameOutcome.DONE, 2, 8),
+        (0, 0, FrameOutcome.DONE, 0, 2),
+        (0, 2, FrameOutcome.RUN_ENDED, None, None),
+        (0, 1, FrameOutcome.LATE, 10, 21),
+        (1, 1, FrameOutcome.QUEUE_FULL, None, None),
     )
     records = frame_records(log, ["face", "big"], {"face": "camera", "big": "sound"}, START_NS)
     assert [(record.model, record.stream, record.frame, record.fate) for record in records] == [
@@ -207,7 +209,7 @@ def causes(frames: FrameLog, launches: LaunchLog) -> list[tuple[int, str]]:
 def test_overrun() -> None:
     """A segment that ran into the window is named with what it took, what was planned, and how far it came."""
     launches = launch_log((0, 0, 0, 2), (2, 0, 3, 18.5), (0, 1, 18.5, 20.5))
-    frames = frame_log((0, 0, Fate.DONE, 0, 2), (0, 1, Fate.LATE, 18.5, 20.5))
+    frames = frame_log((0, 0, FrameOutcome.DONE, 0, 2), (0, 1, FrameOutcome.LATE, 18.5, 20.5))
     assert causes(frames, launches) == [(1, "overrun")]
     (miss,) = misses(TIMETABLE, launches, frames, floor_p99_ns=50_000)
     assert miss.detail == "big[1] took 15.50 ms, planned 4.00 ms, and ended 8.50 ms after the instant"
@@ -216,13 +218,13 @@ def test_overrun() -> None:
 def test_late_wake_up() -> None:
     """A late start with nothing running before is a late wake-up."""
     launches = launch_log((0, 0, 0, 2), (1, 0, 3, 6), (0, 1, 19, 21))
-    assert causes(frame_log((0, 1, Fate.LATE, 19, 21)), launches) == [(1, "late wake-up")]
+    assert causes(frame_log((0, 1, FrameOutcome.LATE, 19, 21)), launches) == [(1, "late wake-up")]
 
 
 def test_own_duration() -> None:
     """A frame that started in time took too long itself."""
     launches = launch_log((0, 0, 0, 2), (1, 0, 3, 6), (0, 1, 10.04, 21))
-    frames = frame_log((0, 1, Fate.LATE, 10.04, 21))
+    frames = frame_log((0, 1, FrameOutcome.LATE, 10.04, 21))
     assert causes(frames, launches) == [(1, "own duration")]
     (miss,) = misses(TIMETABLE, launches, frames, floor_p99_ns=50_000)
     assert miss.detail == "took 10.96 ms, planned 2.00 ms"
@@ -231,22 +233,22 @@ def test_own_duration() -> None:
 def test_backlog() -> None:
     """A frame that was dropped from the queue, or waited a window for earlier ones, was caught in a backlog."""
     launches = launch_log((0, 0, 0, 9), (0, 0, 10.5, 19.5), (0, 0, 20.5, 22.5))
-    frames = frame_log((0, 1, Fate.LATE, 20.5, 22.5), (0, 3, Fate.QUEUE_FULL, None, None))
+    frames = frame_log((0, 1, FrameOutcome.LATE, 20.5, 22.5), (0, 3, FrameOutcome.QUEUE_FULL, None, None))
     assert causes(frames, launches) == [(1, "backlog"), (3, "backlog")]
 
 
 def test_run_ended() -> None:
     """A frame that was unfinished when the run ended says so."""
-    assert causes(frame_log((0, 1, Fate.RUN_ENDED, None, None)), launch_log()) == [(1, "run ended")]
+    assert causes(frame_log((0, 1, FrameOutcome.RUN_ENDED, None, None)), launch_log()) == [(1, "run ended")]
 
 
 def test_only_priority_models_miss() -> None:
     """Frames in time, and whatever becomes of background frames, are no misses."""
     frames = frame_log(
-        (0, 0, Fate.DONE, 0, 2),
-        (1, 0, Fate.LATE, 2, 50),
-        (1, 1, Fate.QUEUE_FULL, None, None),
-        (1, 2, Fate.RUN_ENDED, None, None),
+        (0, 0, FrameOutcome.DONE, 0, 2),
+        (1, 0, FrameOutcome.LATE, 2, 50),
+        (1, 1, FrameOutcome.QUEUE_FULL, None, None),
+        (1, 2, FrameOutcome.RUN_ENDED, None, None),
     )
     assert causes(frames, launch_log((0, 0, 0, 2))) == []
 
@@ -265,7 +267,7 @@ def detail(frames: FrameLog, launches: LaunchLog, stalled: Mapping[int, int] | N
     return miss.detail
 
 
-LATE_1 = (0, 1, Fate.LATE)  # frame 1 of the priority model
+LATE_1 = (0, 1, FrameOutcome.LATE)  # frame 1 of the priority model
 
 
 def test_contention_of_the_model_itself() -> None:
@@ -302,16 +304,16 @@ def test_a_small_lateness_decides_where_nothing_else_is_wrong() -> None:
 def test_waiting_for_frames_that_started_late_themselves() -> None:
     """Time after the instant that earlier priority frames took is a backlog; the first one is explained by itself."""
     launches = launch_log((0, 0, 0, 2), (0, 1, 17, 24), (0, 2, 24, 31))
-    frames = frame_log((*LATE_1, 17, 24), (0, 2, Fate.LATE, 24, 31))
+    frames = frame_log((*LATE_1, 17, 24), (0, 2, FrameOutcome.LATE, 24, 31))
     assert causes(frames, launches) == [(1, "late wake-up"), (2, "own duration")]
-    frames = frame_log((*LATE_1, 17, 29), (0, 2, Fate.LATE, 29, 31))
+    frames = frame_log((*LATE_1, 17, 29), (0, 2, FrameOutcome.LATE, 29, 31))
     launches = launch_log((0, 1, 17, 29), (0, 2, 29, 31))
     assert causes(frames, launches) == [(1, "own duration"), (2, "backlog")]
 
 
 def test_a_miss_is_told_by_its_window() -> None:
     """Frame 1 of a stream that waited twice came in window 3: that is where its miss is looked for."""
-    frames = frame_log((0, 0, Fate.DONE, 20, 22), (0, 1, Fate.LATE, 30, 42), lag=2)
+    frames = frame_log((0, 0, FrameOutcome.DONE, 20, 22), (0, 1, FrameOutcome.LATE, 30, 42), lag=2)
     launches = launch_log((0, 0, 20, 22), (0, 1, 30, 42))
     assert causes(frames, launches) == [(3, "own duration")]
     assert frame_records(frames, ["face", "big"], {"face": "camera"}, START_NS)[1].released_ns == 3 * WINDOW_NS
@@ -319,12 +321,12 @@ def test_a_miss_is_told_by_its_window() -> None:
 
 def test_refused_frames_are_a_backlog() -> None:
     """A priority frame that found the queue full, whichever frame was dropped for it."""
-    assert causes(frame_log((0, 3, Fate.REFUSED, None, None)), launch_log()) == [(3, "backlog")]
+    assert causes(frame_log((0, 3, FrameOutcome.REFUSED, None, None)), launch_log()) == [(3, "backlog")]
 
 
 def test_skipped_frames_are_no_misses() -> None:
     """A frame that nobody wanted is not missed."""
-    assert causes(frame_log((0, 3, Fate.SKIPPED, None, None)), launch_log()) == []
+    assert causes(frame_log((0, 3, FrameOutcome.SKIPPED, None, None)), launch_log()) == []
 
 
 def elsewhere(*starts_ms: float | None) -> Timetable:
@@ -349,10 +351,10 @@ def elsewhere(*starts_ms: float | None) -> Timetable:
 def test_lateness_counts_from_the_reserved_instant() -> None:
     """A model that is due late in its window started in time there; each window has its own instants."""
     launches = launch_log((0, 0, 5, 11), (0, 1, 18, 21))
-    frames = frame_log((0, 0, Fate.LATE, 5, 11), (*LATE_1, 18, 21))
+    frames = frame_log((0, 0, FrameOutcome.LATE, 5, 11), (*LATE_1, 18, 21))
     assert explained(elsewhere(5, 8), frames, launches) == [(0, "face", "own duration"), (1, "face", "own duration")]
     assert explained(elsewhere(0, 0), frames, launches) == [(0, "face", "late wake-up"), (1, "face", "late wake-up")]
-    frames = frame_log((0, 2, Fate.LATE, 28, 31))  # the pattern repeats
+    frames = frame_log((0, 2, FrameOutcome.LATE, 28, 31))  # the pattern repeats
     assert explained(elsewhere(8, None), frames, launch_log((0, 2, 28, 31))) == [(2, "face", "own duration")]
 
 
@@ -378,15 +380,17 @@ def test_interrupted_background_work_is_never_to_blame() -> None:
 
 def test_frames_consumed_together_have_one_cause() -> None:
     """The older ones had to wait for the newest: that is no lateness."""
-    frames = frame_log((0, 0, Fate.LATE, 10.0, 21), (*LATE_1, 10.0, 21))
+    frames = frame_log((0, 0, FrameOutcome.LATE, 10.0, 21), (*LATE_1, 10.0, 21))
     launches = launch_log((0, 1, 10, 21))
     assert explained(TIMETABLE, frames, launches) == [(0, "face", "own duration"), (1, "face", "own duration")]
 
 
 def test_figures_of_frames_consumed_together() -> None:
     """All of them are completed; times and age are those of the newest, whose result it is."""
-    log = frame_log((1, 0, Fate.DONE, 12, 18), (1, 1, Fate.DONE, 12, 18), (1, 2, Fate.DONE, 31, 33))
-    log.add(1, 3, Fate.DONE, 3, START_NS + 3 * WINDOW_NS, START_NS + 31 * MS, START_NS + 33 * MS)
+    log = frame_log(
+        (1, 0, FrameOutcome.DONE, 12, 18), (1, 1, FrameOutcome.DONE, 12, 18), (1, 2, FrameOutcome.DONE, 31, 33)
+    )
+    log.add(1, 3, FrameOutcome.DONE, 3, START_NS + 3 * WINDOW_NS, START_NS + 31 * MS, START_NS + 33 * MS)
     found = model_metrics(1, TIMETABLE.models[1], log, windows=4, rate_hz=100, bounds_hz=None, overhead_ratio=0.0)
     assert (found.completed, found.releases) == (4, 4)
     assert (found.release_to_finish_ns.count, found.release_to_finish_ns.max) == (2, 8 * MS)
@@ -396,7 +400,11 @@ def test_figures_of_frames_consumed_together() -> None:
 
 def test_skipped_frames_count_nowhere() -> None:
     """Releases, misses and drops are of the frames that the model was to have."""
-    log = frame_log((0, 0, Fate.DONE, 0, 2), (0, 1, Fate.SKIPPED, None, None), (0, 2, Fate.REFUSED, None, None))
+    log = frame_log(
+        (0, 0, FrameOutcome.DONE, 0, 2),
+        (0, 1, FrameOutcome.SKIPPED, None, None),
+        (0, 2, FrameOutcome.REFUSED, None, None),
+    )
     found = model_metrics(0, TIMETABLE.models[0], log, windows=3, rate_hz=100, bounds_hz=None, overhead_ratio=0.0)
     assert (found.releases, found.completed, found.dropped, found.missed) == (2, 1, 1, 1)
 
@@ -436,11 +444,11 @@ def test_priority_time_of_a_window() -> None:
 def test_streams_count_frames_that_any_reader_dropped() -> None:
     """A frame dropped by two models is one dropped frame; skipped ones are none."""
     log = frame_log(
-        (0, 0, Fate.QUEUE_FULL, None, None),
-        (1, 0, Fate.REFUSED, None, None),
-        (1, 1, Fate.RUN_ENDED, None, None),
-        (0, 2, Fate.SKIPPED, None, None),
-        (0, 3, Fate.DONE, 30, 32),
+        (0, 0, FrameOutcome.QUEUE_FULL, None, None),
+        (1, 0, FrameOutcome.REFUSED, None, None),
+        (1, 1, FrameOutcome.RUN_ENDED, None, None),
+        (0, 2, FrameOutcome.SKIPPED, None, None),
+        (0, 3, FrameOutcome.DONE, 30, 32),
     )
     records = frame_records(log, ["face", "big"], {"face": "camera", "big": "camera"}, START_NS)
     assert [(r.frame, r.model, r.fate, r.reason) for r in records] == [

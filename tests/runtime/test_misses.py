@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from crews import MS, WINDOW_NS, Entry, made
 from fakes import FakeDevice
 from framefit.core.faults import Fault
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, Timetable, Window
 from framefit.devices.faulty import FaultyDevice
 from framefit.runtime.loop import LEAD_NS
 from framefit.runtime.misses import misses
+from unit_groups import MS, WINDOW_NS, Entry, made
 
 
 def planned(entry: Entry) -> PlannedModel:
@@ -48,12 +48,12 @@ def explained(
     """
     faults = [Fault(kind="hang", name=hangs, begin_ns=12 * MS, times=1)] if hangs else []
     faulty = FaultyDevice(device, faults)
-    crew, jobs = made(faulty, *entries)  # type: ignore[arg-type]
+    group, jobs = made(faulty, *entries)  # type: ignore[arg-type]
     for job in (job for stages in jobs.values() for job in stages):
         job.on_error = "skip"
     faulty.patience_ns = 25 * MS
     faulty.arm(LEAD_NS + faulty.clock.now_ns())
-    crew.run(windows)
+    group.run(windows)
     periods = tuple(
         PriorityPeriod(unit=f"fake{unit}", start_ns=unit * MS, end_ns=(unit + 1) * MS, model="face") for unit in (0, 1)
     )
@@ -70,8 +70,8 @@ def explained(
         models=tuple(planned(entry) for entry in entries),
         memory_bytes={},
     )
-    hung = crew.faults.hung()
-    found = misses(timetable, crew.launches, crew.frames, floor_p99_ns=0, faults=crew.faults.told(), hung=hung)
+    hung = group.faults.hung()
+    found = misses(timetable, group.launches, group.frames, floor_p99_ns=0, faults=group.faults.told(), hung=hung)
     return [(miss.window, miss.cause, miss.detail) for miss in found]
 
 

@@ -29,7 +29,7 @@ from framefit.errors import DeviceError
 from framefit.execution.execution import Execution
 from framefit.execution.streams import EndOfStream
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate, LaunchLog
+from framefit.runtime.log import FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.preemptive import PreemptiveDispatcher
 from framefit.runtime.streams import Arrival, Feed, Queue
@@ -121,11 +121,11 @@ def slow(**durations_ms: float) -> FakeDevice:
     return FakeDevice({label: round(ms * MS) for label, ms in durations_ms.items()}, clock=RealClock(spin_ns=0))
 
 
-def fates(run: Dispatcher, model: int) -> dict[int, Fate]:
+def fates(run: Dispatcher, model: int) -> dict[int, FrameOutcome]:
     """What became of each frame of a model; each has one fate only."""
     rows = [row for row in run.frames.rows().tolist() if row[0] == model]
     assert len({row[1] for row in rows}) == len(rows)
-    return {row[1]: Fate(row[2]) for row in rows}
+    return {row[1]: FrameOutcome(row[2]) for row in rows}
 
 
 def test_priority_is_not_delayed_by_a_long_background_launch(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_priority_is_not_delayed_by_a_long_background_launch(tmp_path: Path) -> 
     assert np.median(lasted) > 30 * MS
     assert inside.sum() > 15
     mine = run.frames.rows()
-    mine = mine[(mine[:, 0] == 0) & (mine[:, 2] != Fate.RUN_ENDED)]
+    mine = mine[(mine[:, 0] == 0) & (mine[:, 2] != FrameOutcome.RUN_ENDED)]
     waited = (mine[:, 4] - mine[:, 3])[inside[mine[:, 1]]]
     assert np.median(waited) < 3 * MS  # it would be half of a launch
     used = long[:, LaunchLog.CPU]
@@ -176,10 +176,10 @@ def test_every_frame_is_accounted_for() -> None:
     for number, entry in enumerate(entries):
         found = fates(run, number)
         assert sorted(found) == list(range(40))
-        assert sorted(f for f, fate in found.items() if fate == Fate.SKIPPED) == [
+        assert sorted(f for f, fate in found.items() if fate == FrameOutcome.SKIPPED) == [
             frame for frame in range(40) if frame % entry.every
         ]
-        done = sorted(frame for frame, fate in found.items() if fate in (Fate.DONE, Fate.LATE))
+        done = sorted(frame for frame, fate in found.items() if fate in (FrameOutcome.DONE, FrameOutcome.LATE))
         assert done
         assert [frame for frame, _ in entry.sink.taken] == done[entry.frames - 1 :: entry.frames]
     assert len(run.launches.finished()) == len(run.launches) == len(device.launches)
@@ -197,7 +197,7 @@ def test_rehearsals_leave_no_trace() -> None:
     for number, entry in enumerate(entries):
         found = fates(run, number)
         assert sorted(found) == list(range(20))
-        done = sorted(frame for frame, fate in found.items() if fate in (Fate.DONE, Fate.LATE))
+        done = sorted(frame for frame, fate in found.items() if fate in (FrameOutcome.DONE, FrameOutcome.LATE))
         assert [frame for frame, _ in entry.sink.taken] == done
     assert len(entries[0].sink.taken) == 20
 
@@ -245,7 +245,7 @@ def test_a_failure_in_either_thread_is_raised(label: str) -> None:
     for model, entry in enumerate(entries):
         found = fates(run, model)
         assert sorted(found) == list(range(run.windows))
-        done = [frame for frame, fate in found.items() if fate in (Fate.DONE, Fate.LATE)]
+        done = [frame for frame, fate in found.items() if fate in (FrameOutcome.DONE, FrameOutcome.LATE)]
         assert [frame for frame, _ in entry.sink.taken] == sorted(done)
     assert len(run.launches.finished()) == len(run.launches) - 1
 
@@ -304,7 +304,7 @@ def test_the_end_of_a_stream_ends_the_run(who: str) -> None:
     assert run.windows < 100
     ended = 0 if who == "face" else 1
     assert [frame for frame, _ in entries[ended].sink.taken] == [0, 1, 2]
-    assert fates(run, ended)[3] == Fate.RUN_ENDED
+    assert fates(run, ended)[3] == FrameOutcome.RUN_ENDED
     for model in (0, 1):
         assert sorted(fates(run, model)) == list(range(run.windows))
 
@@ -373,7 +373,9 @@ def test_a_stream_that_waits_loses_nothing_between_the_threads() -> None:
     assert run.ended
     for number, entry in enumerate((face, big)):
         assert sorted(fates(run, number)) == list(range(15))
-        assert not {Fate.QUEUE_FULL, Fate.REFUSED, Fate.RUN_ENDED} & set(fates(run, number).values())
+        assert not {FrameOutcome.QUEUE_FULL, FrameOutcome.REFUSED, FrameOutcome.RUN_ENDED} & set(
+            fates(run, number).values()
+        )
         assert [frame for frame, _ in entry.sink.taken] == list(range(15))
     assert feed.waited >= 5
 

@@ -18,7 +18,7 @@ from framefit.core.run_record import FrameTable
 from framefit.core.workload import Preprocess, WhenFull
 from framefit.errors import FramefitError, InputError
 from framefit.execution.prepare import Preparation
-from framefit.runtime.program import Inbox, NumberedSink, PushedStream, Reader, TimeUpError, with_submitted
+from framefit.runtime.program import NumberedSink, PushedStream, Reader, SubmissionQueue, TimeUpError, with_submitted
 
 IMAGE = TensorInfo(name="image", dtype="float32", shape=(1, 3, 4))
 WHOLE = TensorInfo(name="whole", dtype="int64", shape=(3, 4))
@@ -30,12 +30,12 @@ def stream(*readers: Reader, keep: int = 4, name: str = "camera") -> PushedStrea
     return PushedStream(name, readers or [(IMAGE, None)], keep=keep)
 
 
-def inbox(depth: int = 2, when_full: WhenFull = "drop-oldest") -> Inbox:
+def submissions(depth: int = 2, when_full: WhenFull = "drop-oldest") -> SubmissionQueue:
     """For one stream, on a clock that ticks with every look at it."""
-    return Inbox([stream()], depth, when_full, itertools.count(100).__next__)
+    return SubmissionQueue([stream()], depth, when_full, itertools.count(100).__next__)
 
 
-def put(box: Inbox, value: float = 0.0, **options: Any) -> int:
+def put(box: SubmissionQueue, value: float = 0.0, **options: Any) -> int:
     """Hand a frame over that is full of a number."""
     frame = np.full((3, 4), value, np.float32)
     return box.put({name: one.forms(frame, copy=True) for name, one in box.streams.items()}, **options)
@@ -43,7 +43,7 @@ def put(box: Inbox, value: float = 0.0, **options: Any) -> int:
 
 def test_windows_take_frames_in_order() -> None:
     """One at a time, in the order of their numbers; none where none waits."""
-    box = inbox(3)
+    box = submissions(3)
     assert not box.take()
     assert [put(box, value) for value in (7, 8)] == [0, 1]
     assert [box.take(), box.take(), box.take()] == [True, True, False]
@@ -61,7 +61,7 @@ def test_windows_take_frames_in_order() -> None:
 )
 def test_when_too_many_wait(rule: WhenFull, taken: list[int], reason: str) -> None:
     """One gives way, and is told why; numbers go on."""
-    box = inbox(2, rule)
+    box = submissions(2, rule)
     assert [put(box) for _ in range(4)] == [0, 1, 2, 3]
     while box.take():
         pass
@@ -74,7 +74,7 @@ def test_when_too_many_wait(rule: WhenFull, taken: list[int], reason: str) -> No
 
 def test_a_frame_waits_for_room() -> None:
     """Until a window takes one, or its time is up: then it has no number."""
-    box = inbox(1, "block")
+    box = submissions(1, "block")
     put(box)
     with pytest.raises(TimeUpError, match="1 frames wait already") as error:
         put(box, timeout_s=0.01)
@@ -93,7 +93,7 @@ def test_a_frame_waits_for_room() -> None:
 
 def test_nothing_is_taken_after_the_end() -> None:
     """Whoever hands a frame over then, or waits for room, gets the reason; what waits is accounted for."""
-    box = inbox(1, "block")
+    box = submissions(1, "block")
     put(box)
     found = list[str]()
 
@@ -125,7 +125,7 @@ def test_nothing_is_taken_after_the_end() -> None:
 )
 def test_every_frame_is_taken_or_accounted_for(depth: int, rule: WhenFull, puts: list[bool]) -> None:
     """Exactly one of the two, in order, and never too many wait."""
-    box = inbox(depth, rule)
+    box = submissions(depth, rule)
     for one in puts:
         if one:
             put(box)
@@ -141,7 +141,7 @@ def test_every_frame_is_taken_or_accounted_for(depth: int, rule: WhenFull, puts:
 @pytest.mark.parametrize("rule", ["drop-oldest", "drop-newest", "block"])
 def test_threads_hand_frames_over_at_once(rule: WhenFull) -> None:
     """Numbers are unique, none is lost, and each frame arrives under its own number."""
-    box, numbers, done = inbox(2, rule), dict[int, float](), threading.Event()
+    box, numbers, done = submissions(2, rule), dict[int, float](), threading.Event()
 
     def submit(first: int) -> None:
         for value in range(first, first + 100):
@@ -178,7 +178,7 @@ def test_threads_hand_frames_over_at_once(rule: WhenFull) -> None:
 def test_frames_are_made_ready_when_they_are_handed_over() -> None:
     """Each input gets its own type, with or without the leading 1; the caller may change what was copied."""
     one = stream((IMAGE, None), (WHOLE, None))
-    Inbox([one], 1, "block", lambda: 0)
+    SubmissionQueue([one], 1, "block", lambda: 0)
     frame = np.arange(12).reshape(3, 4)
     for index, copies in enumerate((True, False)):
         given = frame.copy()
@@ -217,7 +217,7 @@ def test_images_that_cannot_be_prepared() -> None:
 
 def test_frames_are_let_go() -> None:
     """As many are kept as a model may be behind, and a few; one that is gone is told."""
-    box = Inbox([stream(keep=2)], 1, "block", lambda: 0)
+    box = SubmissionQueue([stream(keep=2)], 1, "block", lambda: 0)
     for value in range(30):
         put(box, value)
         box.take()
@@ -229,7 +229,7 @@ def test_frames_are_let_go() -> None:
 
 def test_sinks_get_the_numbers_that_were_given() -> None:
     """The second frame that a window took may be the fifth that was submitted."""
-    box, sink = inbox(1), ListSink()
+    box, sink = submissions(1), ListSink()
     numbered = NumberedSink(sink, box)
     for count in (1, 4):
         for _ in range(count):
@@ -242,7 +242,7 @@ def test_sinks_get_the_numbers_that_were_given() -> None:
 
 def test_the_table_of_frames_has_those_that_no_window_took() -> None:
     """Under the numbers of submission, with the reason, ordered by time; other models' rows stay."""
-    box = inbox(1)
+    box = submissions(1)
     for count in (1, 3):
         for _ in range(count):
             put(box)

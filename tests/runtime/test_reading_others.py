@@ -10,30 +10,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crews import MS, WINDOW_NS, Entry, assert_sound, fates, launched, made, planned
 from fakes import FakeDevice, ListSink
 from framefit.core.model import TensorInfo
 from framefit.devices.clock import RealClock
 from framefit.devices.host import realtime_priority_permitted
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate
-from framefit.runtime.reading import Reading, ReadQueue, Supply, with_unread
+from framefit.runtime.log import FrameOutcome
+from framefit.runtime.reading import ReadQueue, ResultJoin, ResultStream, with_unread
 from framefit.runtime.streams import Arrival, Feed
-from framefit.runtime.units import Crew
+from framefit.runtime.units import UnitGroup
+from unit_groups import MS, WINDOW_NS, Entry, assert_sound, fates, launched, made, planned
 
 NUMBER = TensorInfo(name="number", dtype="int64", shape=(1,))
 
 
-def supply(copies: int, output: int = 7) -> Supply:
+def supply(copies: int, output: int = 7) -> ResultStream:
     """Of one tensor that is always the same."""
-    return Supply({"number": ("out", NUMBER)}, lambda _: np.full(1, output), copies)
+    return ResultStream({"number": ("out", NUMBER)}, lambda _: np.full(1, output), copies)
 
 
 def test_copies_are_bounded_and_come_back() -> None:
     """A frame that finds no copy is not given; one that is passed over, dropped or read makes room for another."""
     one = supply(2)
     assert [one.keep(0), one.keep(1), one.keep(2)] == [True, True, False]
-    one.pass_over(0)
+    one.skip(0)
     assert one.keep(3)
     one.offer(1, 5)
     assert one.has(5)
@@ -73,11 +73,11 @@ class Idle:
 def test_results_of_one_release_are_read_together() -> None:
     """Of a release that one model dropped the other one's result is passed over; numbers are the first one's."""
     both = [supply(4), supply(4)]
-    reading = Reading([Idle(), Idle()], [0, 1], both)
+    join = ResultJoin([Idle(), Idle()], [0, 1], both)
 
     def add(source: int, frame: int, window: int) -> list[int]:
         assert both[source].keep(frame)
-        return [arrival.frame for arrival, wanted in reading.add(source, Arrival(frame, window)) if wanted]
+        return [arrival.frame for arrival, wanted in join.add(source, Arrival(frame, window)) if wanted]
 
     assert add(0, 10, 1) == []
     assert add(0, 11, 2) == []
@@ -92,11 +92,11 @@ def test_results_of_one_release_are_read_together() -> None:
 def test_every_counts_results_or_releases(step: int, taken: list[int]) -> None:
     """Every second result; where frames are due by their numbers, every second number, whatever was dropped."""
     one = supply(4)
-    reading = Reading([Idle()], [0], [one], every=2, step=step)
+    join = ResultJoin([Idle()], [0], [one], every=2, step=step)
     found = []
     for frame in (0, 4, 6, 8):
         assert one.keep(frame)
-        for arrival, wanted in reading.add(0, Arrival(frame, frame)):
+        for arrival, wanted in join.add(0, Arrival(frame, frame)):
             if wanted:
                 found.append(arrival.frame)
                 one.let_go(arrival.frame)
@@ -107,21 +107,33 @@ def test_what_a_model_does_not_get_has_a_fate() -> None:
     """Dropped there: never given; skipped there: skipped; done there and never seen: the run ended."""
     rows = np.array(
         [
-            [0, 0, Fate.DONE, 0, 1, 2, 0],
-            [0, 1, Fate.QUEUE_FULL, 10, -1, -1, 1],
-            [0, 2, Fate.SKIPPED, 20, -1, -1, 2],
-            [0, 3, Fate.DONE, 30, 31, 45, 3],
-            [0, 4, Fate.LATE, 40, 31, 45, 4],
-            [1, 0, Fate.DONE, 0, 3, 4, 0],
+            [0, 0, FrameOutcome.DONE, 0, 1, 2, 0],
+            [0, 1, FrameOutcome.QUEUE_FULL, 10, -1, -1, 1],
+            [0, 2, FrameOutcome.SKIPPED, 20, -1, -1, 2],
+            [0, 3, FrameOutcome.DONE, 30, 31, 45, 3],
+            [0, 4, FrameOutcome.LATE, 40, 31, 45, 4],
+            [1, 0, FrameOutcome.DONE, 0, 3, 4, 0],
         ]
     )
     found = with_unread(rows, {1: [0], 2: [1]}, ended=True)
-    of = {(row[0], row[1]): Fate(row[2]) for row in found.tolist()}
+    of = {(row[0], row[1]): FrameOutcome(row[2]) for row in found.tolist()}
     assert [of[1, frame] for frame in range(5)] == [
-        *(Fate.DONE, Fate.NOT_GIVEN, Fate.SKIPPED, Fate.SKIPPED, Fate.RUN_ENDED),
+        *(
+            FrameOutcome.DONE,
+            FrameOutcome.NOT_GIVEN,
+            FrameOutcome.SKIPPED,
+            FrameOutcome.SKIPPED,
+            FrameOutcome.RUN_ENDED,
+        ),
     ]
     assert [of[2, frame] for frame in range(5)] == [
-        *(Fate.RUN_ENDED, Fate.NOT_GIVEN, Fate.SKIPPED, Fate.SKIPPED, Fate.RUN_ENDED),
+        *(
+            FrameOutcome.RUN_ENDED,
+            FrameOutcome.NOT_GIVEN,
+            FrameOutcome.SKIPPED,
+            FrameOutcome.SKIPPED,
+            FrameOutcome.RUN_ENDED,
+        ),
     ]
     assert (1, 4) not in {(row[0], row[1]) for row in with_unread(rows, {1: [0]}, ended=False).tolist()}
 
@@ -130,14 +142,14 @@ def test_a_reader_starts_when_the_other_is_done() -> None:
     """On the same unit at once, on another one when the link has carried the result."""
     device = FakeDevice({"a": MS, "near": MS, "far": MS}, units=2, link_ns=2 * MS)
     entries = [Entry("a", [(0, [MS])]), Entry("near", [(0, [MS])], reads=["a"]), Entry("far", [(1, [MS])], reads=["a"])]
-    crew, jobs = made(device, *entries, link_ns=2 * MS)
-    crew.run(2)
-    assert launched(crew, entries) == [
+    group, jobs = made(device, *entries, link_ns=2 * MS)
+    group.run(2)
+    assert launched(group, entries) == [
         *(("a", 0, 0.0, 1.0), ("near", 0, 1.0, 2.0), ("far", 0, 3.0, 4.0)),
         *(("a", 1, 10.0, 11.0), ("near", 1, 11.0, 12.0), ("far", 1, 13.0, 14.0)),
     ]
-    assert device.handed[0] == ("fake0", "fake1", 24, crew.start_ns + MS)
-    assert_sound(crew, jobs, entries, 2, 0)
+    assert device.handed[0] == ("fake0", "fake1", 24, group.start_ns + MS)
+    assert_sound(group, jobs, entries, 2, 0)
 
 
 def test_a_priority_reader_waits_for_a_late_result() -> None:
@@ -149,14 +161,14 @@ def test_a_priority_reader_waits_for_a_late_result() -> None:
         Entry("id", [(1, [MS])], priority=True, reads=["a"]),
         Entry("b", [(1, [MS])], queue=4),
     ]
-    crew, jobs = made(device, *entries)
-    crew.run(3)
-    assert [(label, begin) for label, _, begin, _ in launched(crew, entries) if label != "a"] == [
+    group, jobs = made(device, *entries)
+    group.run(3)
+    assert [(label, begin) for label, _, begin, _ in launched(group, entries) if label != "a"] == [
         *(("b", 0.0), ("id", 5.0)),
         *(("b", 10.0), ("id", 11.0)),
         *(("b", 20.0), ("id", 21.0)),
     ]
-    assert_sound(crew, jobs, entries, 3, 0)
+    assert_sound(group, jobs, entries, 3, 0)
 
 
 @st.composite
@@ -187,18 +199,18 @@ def chains(draw: st.DrawFn) -> tuple[int, int, list[Entry]]:
     return units, link_ns, entries
 
 
-def assert_read(crew: Crew, jobs: dict[str, list[Job]], entries: Sequence[Entry], link_ns: int) -> None:
+def assert_read(group: UnitGroup, jobs: dict[str, list[Job]], entries: Sequence[Entry], link_ns: int) -> None:
     """Nobody begins before what it reads is there; copies were enough, and all came back but those in use."""
-    times = {(label, frame): (begin, end) for label, frame, begin, end in launched(crew, entries)}
+    times = {(label, frame): (begin, end) for label, frame, begin, end in launched(group, entries)}
     by_name = {entry.name: entry for entry in entries}
     for entry in entries:
         if not entry.reads:
             continue
-        found = jobs[entry.name][0].reading
+        found = jobs[entry.name][0].join
         assert found is not None
         assert all(one.most <= one.copies for one in found.supplies)
-        for frame, fate in fates(crew, entries.index(entry)).items():
-            if fate not in (Fate.DONE, Fate.LATE):
+        for frame, fate in fates(group, entries.index(entry)).items():
+            if fate not in (FrameOutcome.DONE, FrameOutcome.LATE):
                 continue
             for name in entry.reads:
                 giver = by_name[name]
@@ -220,10 +232,10 @@ def test_nothing_is_lost_or_mixed_up(workload: tuple[int, int, list[Entry]], see
     )
     for entry in entries:
         entry.sink = ListSink()
-    crew, jobs = made(device, *entries, link_ns=link_ns)
-    crew.run(40)
-    assert_sound(crew, jobs, entries, 40, link_ns)
-    assert_read(crew, jobs, entries, link_ns)
+    group, jobs = made(device, *entries, link_ns=link_ns)
+    group.run(40)
+    assert_sound(group, jobs, entries, 40, link_ns)
+    assert_read(group, jobs, entries, link_ns)
 
 
 @settings(deadline=None, max_examples=40)
@@ -240,12 +252,12 @@ def test_priority_readers_are_in_time_while_estimates_hold(workload: tuple[int, 
     )
     for entry in entries:
         entry.sink = ListSink()
-    crew, jobs = made(device, *entries, link_ns=link_ns)
-    crew.run(30)
-    assert_sound(crew, jobs, entries, 30, link_ns)
+    group, jobs = made(device, *entries, link_ns=link_ns)
+    group.run(30)
+    assert_sound(group, jobs, entries, 30, link_ns)
     for number, entry in enumerate(entries):
         if entry.priority:
-            assert fates(crew, number) == dict.fromkeys(range(30), Fate.DONE)
+            assert fates(group, number) == dict.fromkeys(range(30), FrameOutcome.DONE)
 
 
 @pytest.mark.skipif(not realtime_priority_permitted(), reason="SCHED_FIFO is not permitted here")
@@ -253,10 +265,10 @@ def test_a_reader_in_the_background_of_an_interrupted_unit() -> None:
     """The thread that keeps the beat is woken up by the one whose model is done: it does not wait for a window."""
     device = FakeDevice(MS, clock=RealClock(), units=1)
     entries = [Entry("big", [(0, [MS])], queue=1), Entry("reader", [(0, [MS])], queue=2, reads=["big"])]
-    crew, jobs = made(device, *entries, preemptive=["fake0"], rate_hz=10)
-    crew.run(4)
-    assert_sound(crew, jobs, entries, 4, 0)
-    begun = {(label, frame): begin for label, frame, begin, _ in launched(crew, entries)}
+    group, jobs = made(device, *entries, preemptive=["fake0"], rate_hz=10)
+    group.run(4)
+    assert_sound(group, jobs, entries, 4, 0)
+    begun = {(label, frame): begin for label, frame, begin, _ in launched(group, entries)}
     waits = [begun["reader", frame] - begun["big", frame] for frame in range(4) if ("reader", frame) in begun]
     assert len(waits) >= 3
     assert min(waits) < 50  # half of a window
@@ -294,10 +306,10 @@ def test_a_stream_that_waits_waits_for_readers_too(units: int, models: list[list
         for label, ns in zip(entry.labels(), own, strict=True)
     }
     device = FakeDevice(lambda label, _: int(takes[label] * random.uniform(0.3, 1.5)) + 1, units=units)
-    crew, _ = made(device, *entries)
-    crew.run(60)
+    group, _ = made(device, *entries)
+    group.run(60)
     for number in range(len(entries)):
-        found = fates(crew, number)
+        found = fates(group, number)
         assert sorted(found) == list(range(feed.delivered))
-        assert set(found.values()) <= {Fate.DONE, Fate.RUN_ENDED}
-    assert sum(fate == Fate.DONE for fate in fates(crew, len(entries) - 1).values()) >= 1
+        assert set(found.values()) <= {FrameOutcome.DONE, FrameOutcome.RUN_ENDED}
+    assert sum(fate == FrameOutcome.DONE for fate in fates(group, len(entries) - 1).values()) >= 1

@@ -12,21 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crews import MS, WINDOW_NS, Entry, fates, made, planned
 from fakes import FakeDevice, ListSink
 from framefit.core.faults import Fault, FaultKind
 from framefit.devices.faulty import FaultyDevice
 from framefit.errors import DeviceError, HangError, InputError, LostUnitError
 from framefit.runtime.channel import StageJob
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate, FaultCause, LaunchLog
+from framefit.runtime.log import FaultCause, FrameOutcome, LaunchLog
 from framefit.runtime.loop import LEAD_NS
 from framefit.runtime.recovery import RestingQueue
 from framefit.runtime.streams import Arrival, Feed, Queue
-from framefit.runtime.units import Crew
+from framefit.runtime.units import UnitGroup
+from unit_groups import MS, WINDOW_NS, Entry, fates, made, planned
 
 PATIENCE_NS = 15 * MS
-FAULTY = (Fate.FAILED, Fate.HUNG, Fate.UNREADABLE, Fate.DEGRADED)
+FAULTY = (FrameOutcome.FAILED, FrameOutcome.HUNG, FrameOutcome.UNREADABLE, FrameOutcome.DEGRADED)
 
 
 def faulty_run(
@@ -38,27 +38,27 @@ def faulty_run(
     link_ns: int = 0,
     took: Any = None,
     policy: str = "retry",
-) -> tuple[Crew, dict[str, list[Job]], FaultyDevice]:
+) -> tuple[UnitGroup, dict[str, list[Job]], FaultyDevice]:
     """A run of launches that take their estimates, or what ``took`` says; priority models skip a frame that fails."""
     estimates = {label: ns for entry in entries for label, ns in zip(entry.labels(), entry.estimates_ns, strict=True)}
     device = FaultyDevice(FakeDevice(took or (lambda label, _: estimates[label]), units=units, link_ns=link_ns), faults)
     device.patience_ns = PATIENCE_NS
-    crew, jobs = made(device, *entries, link_ns=link_ns)  # type: ignore[arg-type]  # a device like any other
+    group, jobs = made(device, *entries, link_ns=link_ns)  # type: ignore[arg-type]  # a device like any other
     for entry in entries:
         for job in jobs[entry.name]:
             job.on_error = "skip" if entry.priority else policy
     device.arm(device.clock.now_ns() + LEAD_NS)
-    crew.run(windows)
-    return crew, jobs, device
+    group.run(windows)
+    return group, jobs, device
 
 
-def assert_accounted(crew: Crew, jobs: dict[str, list[Job]], entries: Sequence[Entry], windows: int) -> None:
+def assert_accounted(group: UnitGroup, jobs: dict[str, list[Job]], entries: Sequence[Entry], windows: int) -> None:
     """Every frame has one fate, sinks have just what was done, segments are in order, and no slot is lost."""
-    rows, first = crew.launches.rows(), 0
+    rows, first = group.launches.rows(), 0
     for number, entry in enumerate(entries):
-        found = fates(crew, number)
+        found = fates(group, number)
         assert sorted(found) == list(range(windows))
-        done = sorted(frame for frame, fate in found.items() if fate in (Fate.DONE, Fate.LATE))
+        done = sorted(frame for frame, fate in found.items() if fate in (FrameOutcome.DONE, FrameOutcome.LATE))
         assert [frame for frame, _ in entry.sink.taken] == done
         assert all(outputs["number"].tolist() == [frame] for frame, outputs in entry.sink.taken)
         count = len(entry.units)
@@ -71,9 +71,11 @@ def assert_accounted(crew: Crew, jobs: dict[str, list[Job]], entries: Sequence[E
             assert segments == list(range(len(segments)))
             assert (len(segments) == count) == (frame in done)
         failed = Counter(mine[mine[:, LaunchLog.FINISHED] < 0, LaunchLog.FRAME].tolist())
-        faults = crew.faults.rows()
+        faults = group.faults.rows()
         assert failed == Counter(faults[faults[:, 0] == number, 1].tolist())
-        assert {frame for frame, fate in found.items() if fate in (Fate.FAILED, Fate.HUNG)} <= failed.keys()
+        assert {
+            frame for frame, fate in found.items() if fate in (FrameOutcome.FAILED, FrameOutcome.HUNG)
+        } <= failed.keys()
         assert all(times <= 1 + len(entry.stages) for times in failed.values())
         for job in jobs[entry.name]:
             assert len(job.queue) == 0
@@ -108,31 +110,31 @@ def test_each_fault_at_each_moment(kind: FaultKind, moment: int, name: str, time
         Entry("small", [(0, [MS])]),
     ]
     fault = Fault(kind=kind, name=name, begin_ns=moment, times=times, amount=1.5 if kind == "slow" else 0)
-    crew, jobs, device = faulty_run(entries, [fault], 40)
-    assert_accounted(crew, jobs, entries, 40)
-    assert device.clock.now_ns() <= crew.release(40) + PATIENCE_NS
-    face = fates(crew, 0)
+    group, jobs, device = faulty_run(entries, [fault], 40)
+    assert_accounted(group, jobs, entries, 40)
+    assert device.clock.now_ns() <= group.release(40) + PATIENCE_NS
+    face = fates(group, 0)
     if kind == "raise" and name not in ("face", "fake0"):
-        assert face == dict.fromkeys(range(40), Fate.DONE)
-    befallen = Counter(fate for model in range(3) for fate in fates(crew, model).values())
+        assert face == dict.fromkeys(range(40), FrameOutcome.DONE)
+    outcomes = Counter(fate for model in range(3) for fate in fates(group, model).values())
     if kind != "slow" and moment < 390 * MS:
-        assert befallen[Fate.FAILED] + befallen[Fate.HUNG] + len(crew.faults) > 0
+        assert outcomes[FrameOutcome.FAILED] + outcomes[FrameOutcome.HUNG] + len(group.faults) > 0
     if times == 1 and kind == "raise" and name != "fake0":  # tried again, or one frame of the priority model's
-        assert sum(befallen[fate] for fate in FAULTY) == (name == "face" and moment < 390 * MS + 1)
-        assert crew.faults.degraded == set()
+        assert sum(outcomes[fate] for fate in FAULTY) == (name == "face" and moment < 390 * MS + 1)
+        assert group.faults.degraded == set()
 
 
 def test_a_background_launch_is_tried_again_where_it_failed() -> None:
     """The segments before it are not run again, and the frame is done."""
     entries = [Entry("big", [(0, [3 * MS, 3 * MS])])]
-    crew, jobs, _ = faulty_run(entries, [Fault(kind="raise", name="big.1", times=1)], 3)
-    assert_accounted(crew, jobs, entries, 3)
-    rows = crew.launches.rows()[:, [LaunchLog.PROGRAM, LaunchLog.FRAME, LaunchLog.FINISHED]]
+    group, jobs, _ = faulty_run(entries, [Fault(kind="raise", name="big.1", times=1)], 3)
+    assert_accounted(group, jobs, entries, 3)
+    rows = group.launches.rows()[:, [LaunchLog.PROGRAM, LaunchLog.FRAME, LaunchLog.FINISHED]]
     assert [(program, frame, end >= 0) for program, frame, end in rows.tolist()][:4] == [
         *((0, 0, True), (1, 0, False), (1, 0, True), (0, 1, True))
     ]
-    assert set(fates(crew, 0).values()) == {Fate.DONE}
-    assert crew.faults.counts(0) == {FaultCause.ERROR: 1}
+    assert set(fates(group, 0).values()) == {FrameOutcome.DONE}
+    assert group.faults.counts(0) == {FaultCause.ERROR: 1}
 
 
 @pytest.mark.parametrize(("policy", "launches"), [("retry", 2), ("skip", 1)])
@@ -140,37 +142,37 @@ def test_a_frame_that_fails_is_dropped(policy: str, launches: int) -> None:
     """After one more attempt, or none; the next one is done, and the model is not degraded."""
     entries = [Entry("big", [(0, [3 * MS])])]
     fault = Fault(kind="raise", name="big", begin_ns=20 * MS, end_ns=21 * MS)
-    crew, jobs, _ = faulty_run(entries, [fault], 6, policy=policy)
-    assert_accounted(crew, jobs, entries, 6)
-    assert fates(crew, 0) == dict.fromkeys(range(6), Fate.DONE) | {2: Fate.FAILED}
-    assert crew.faults.counts(0) == {FaultCause.ERROR: launches}
-    assert crew.faults.told() == {(0, 2): "big: the launch failed, as told to"}
-    assert crew.faults.degraded == set()
+    group, jobs, _ = faulty_run(entries, [fault], 6, policy=policy)
+    assert_accounted(group, jobs, entries, 6)
+    assert fates(group, 0) == dict.fromkeys(range(6), FrameOutcome.DONE) | {2: FrameOutcome.FAILED}
+    assert group.faults.counts(0) == {FaultCause.ERROR: launches}
+    assert group.faults.told() == {(0, 2): "big: the launch failed, as told to"}
+    assert group.faults.degraded == set()
 
 
 def test_a_model_that_goes_on_failing_rests_ever_longer() -> None:
     """Three frames in a row, then one after 8, 16, ... 512 windows; the others have its time, and it is degraded."""
     entries = [Entry("big", [(0, [3 * MS])]), Entry("small", [(0, [MS])])]
-    crew, jobs, _ = faulty_run(entries, [Fault(kind="raise", name="big")], 2200)
-    assert_accounted(crew, jobs, entries, 2200)
-    found = fates(crew, 0)
-    failed = [frame for frame, fate in found.items() if fate == Fate.FAILED]
-    assert set(found.values()) == {Fate.FAILED, Fate.DEGRADED}
+    group, jobs, _ = faulty_run(entries, [Fault(kind="raise", name="big")], 2200)
+    assert_accounted(group, jobs, entries, 2200)
+    found = fates(group, 0)
+    failed = [frame for frame, fate in found.items() if fate == FrameOutcome.FAILED]
+    assert set(found.values()) == {FrameOutcome.FAILED, FrameOutcome.DEGRADED}
     assert np.diff(failed).tolist() == [1, 1, 9, 17, 33, 65, 129, 257, 513, 513, 513]
-    assert crew.faults.degraded == {0}
-    assert set(fates(crew, 1).values()) == {Fate.DONE}
+    assert group.faults.degraded == {0}
+    assert set(fates(group, 1).values()) == {FrameOutcome.DONE}
 
 
 def test_a_model_that_recovers_is_as_it_was() -> None:
     """The first frame that is done after a rest ends it; later failures begin to count anew."""
     entries = [Entry("big", [(0, [3 * MS])])]
     again = Fault(kind="raise", name="big", begin_ns=400 * MS, end_ns=402 * MS)
-    crew, jobs, _ = faulty_run(entries, [Fault(kind="raise", name="big", end_ns=60 * MS), again], 60)
-    assert_accounted(crew, jobs, entries, 60)
-    found = fates(crew, 0)
-    assert [frame for frame, fate in found.items() if fate == Fate.FAILED] == [0, 1, 2, 40]
-    assert [frame for frame, fate in found.items() if fate == Fate.DEGRADED] == list(range(3, 11))
-    assert crew.faults.degraded == set()
+    group, jobs, _ = faulty_run(entries, [Fault(kind="raise", name="big", end_ns=60 * MS), again], 60)
+    assert_accounted(group, jobs, entries, 60)
+    found = fates(group, 0)
+    assert [frame for frame, fate in found.items() if fate == FrameOutcome.FAILED] == [0, 1, 2, 40]
+    assert [frame for frame, fate in found.items() if fate == FrameOutcome.DEGRADED] == list(range(3, 11))
+    assert group.faults.degraded == set()
     assert not isinstance(jobs["big"][0].queue, RestingQueue)
 
 
@@ -178,26 +180,28 @@ def test_a_priority_model_is_tried_in_every_window() -> None:
     """Its time is reserved: each window that could succeed does, though the model counts as degraded meanwhile."""
     entries = [Entry("face", [(0, [2 * MS])], priority=True), Entry("big", [(0, [3 * MS])])]
     fault = Fault(kind="raise", name="face", begin_ns=100 * MS, end_ns=200 * MS)
-    crew, jobs, _ = faulty_run(entries, [fault], 30)
-    assert_accounted(crew, jobs, entries, 30)
-    assert fates(crew, 0) == {frame: Fate.FAILED if 10 <= frame < 20 else Fate.DONE for frame in range(30)}
-    assert crew.faults.degraded == set()
-    crew, _, _ = faulty_run(entries, [Fault(kind="raise", name="face", begin_ns=280 * MS)], 30)
-    assert crew.faults.degraded == set()
-    crew, _, _ = faulty_run(entries, [Fault(kind="raise", name="face", begin_ns=270 * MS)], 30)
-    assert crew.faults.degraded == {0}
+    group, jobs, _ = faulty_run(entries, [fault], 30)
+    assert_accounted(group, jobs, entries, 30)
+    assert fates(group, 0) == {
+        frame: FrameOutcome.FAILED if 10 <= frame < 20 else FrameOutcome.DONE for frame in range(30)
+    }
+    assert group.faults.degraded == set()
+    group, _, _ = faulty_run(entries, [Fault(kind="raise", name="face", begin_ns=280 * MS)], 30)
+    assert group.faults.degraded == set()
+    group, _, _ = faulty_run(entries, [Fault(kind="raise", name="face", begin_ns=270 * MS)], 30)
+    assert group.faults.degraded == {0}
 
 
 def test_a_priority_model_that_hangs_rests() -> None:
     """Each attempt would take time from everybody: after three the others have their windows back."""
     entries = [Entry("face", [(0, [2 * MS])], priority=True, queue=1), Entry("eyes", [(0, [2 * MS])], priority=True)]
-    crew, jobs, _ = faulty_run(entries, [Fault(kind="hang", name="face")], 60)
-    assert_accounted(crew, jobs, entries, 60)
-    counts = Counter(fates(crew, 0).values())
-    assert counts[Fate.HUNG] == 5
-    assert counts[Fate.DEGRADED] > 45
-    assert sum(fate == Fate.DONE for fate in fates(crew, 1).values()) >= 45
-    assert crew.faults.degraded == {0}
+    group, jobs, _ = faulty_run(entries, [Fault(kind="hang", name="face")], 60)
+    assert_accounted(group, jobs, entries, 60)
+    counts = Counter(fates(group, 0).values())
+    assert counts[FrameOutcome.HUNG] == 5
+    assert counts[FrameOutcome.DEGRADED] > 45
+    assert sum(fate == FrameOutcome.DONE for fate in fates(group, 1).values()) >= 45
+    assert group.faults.degraded == {0}
 
 
 @pytest.mark.parametrize("kind", ["raise", "hang"])
@@ -224,10 +228,10 @@ def test_streams_that_wait_are_not_held_up_by_a_model_that_rests() -> None:
         Entry("big", [(0, [3 * MS])], when_full="block", feed=feed, length=25, queue=1),
         Entry("small", [(0, [2 * MS])], when_full="block", feed=feed, length=25, queue=1),
     ]
-    crew, jobs, _ = faulty_run(entries, [Fault(kind="raise", name="big")], 100)
-    assert_accounted(crew, jobs, entries, 25)
-    assert set(fates(crew, 1).values()) == {Fate.DONE}
-    assert crew.windows < 40
+    group, jobs, _ = faulty_run(entries, [Fault(kind="raise", name="big")], 100)
+    assert_accounted(group, jobs, entries, 25)
+    assert set(fates(group, 1).values()) == {FrameOutcome.DONE}
+    assert group.windows < 40
 
 
 @pytest.mark.parametrize("begin", range(0, 40 * MS, 7 * MS))
@@ -240,9 +244,9 @@ def test_faults_while_the_last_frames_are_done(begin: int, name: str, kind: Faul
         Entry("big", [(0, [6 * MS, 6 * MS])], when_full="block", feed=feed, length=4, queue=3),
         Entry("small", [(0, [2 * MS])], when_full="block", feed=feed, length=4, queue=3),
     ]
-    crew, jobs, _ = faulty_run(entries, [Fault(kind=kind, name=name, begin_ns=20 * MS + begin)], 400)
-    assert_accounted(crew, jobs, entries, 4)
-    assert crew.windows < 40
+    group, jobs, _ = faulty_run(entries, [Fault(kind=kind, name=name, begin_ns=20 * MS + begin)], 400)
+    assert_accounted(group, jobs, entries, 4)
+    assert group.windows < 40
 
 
 # Several units -----------------------------------------------------------------------------------
@@ -254,12 +258,12 @@ def test_a_stage_that_fails(slots: int, stage: int) -> None:
     """Its frame goes, its slot is free again, and the outputs of all others are their own."""
     entries = [Entry("big", [(0, [4 * MS]), (1, [4 * MS]), (2, [4 * MS])], slots=slots, queue=2)]
     faults = [Fault(kind="raise", name=f"big.{stage}", begin_ns=50 * MS, times=1)]
-    crew, jobs, _ = faulty_run(entries, faults, 40, units=3, policy="skip")
-    assert_accounted(crew, jobs, entries, 40)
-    counts = Counter(fates(crew, 0).values())
-    assert counts[Fate.FAILED] == 1
+    group, jobs, _ = faulty_run(entries, faults, 40, units=3, policy="skip")
+    assert_accounted(group, jobs, entries, 40)
+    counts = Counter(fates(group, 0).values())
+    assert counts[FrameOutcome.FAILED] == 1
     if slots > 1:
-        assert counts[Fate.DONE] >= 36
+        assert counts[FrameOutcome.DONE] >= 36
 
 
 def test_later_stages_of_priority_models_do_not_wait_for_what_was_given_up() -> None:
@@ -268,10 +272,12 @@ def test_later_stages_of_priority_models_do_not_wait_for_what_was_given_up() -> 
         Entry("face", [(0, [2 * MS]), (1, [2 * MS])], priority=True),
         Entry("big", [(1, [3 * MS])]),
     ]
-    crew, jobs, _ = faulty_run(entries, [Fault(kind="raise", name="face.0", begin_ns=100 * MS, times=5)], 30, units=2)
-    assert_accounted(crew, jobs, entries, 30)
-    assert fates(crew, 0) == {frame: Fate.FAILED if 10 <= frame < 15 else Fate.DONE for frame in range(30)}
-    assert set(fates(crew, 1).values()) == {Fate.DONE}
+    group, jobs, _ = faulty_run(entries, [Fault(kind="raise", name="face.0", begin_ns=100 * MS, times=5)], 30, units=2)
+    assert_accounted(group, jobs, entries, 30)
+    assert fates(group, 0) == {
+        frame: FrameOutcome.FAILED if 10 <= frame < 15 else FrameOutcome.DONE for frame in range(30)
+    }
+    assert set(fates(group, 1).values()) == {FrameOutcome.DONE}
 
 
 def test_a_unit_that_fails_leaves_the_others_alone() -> None:
@@ -281,10 +287,10 @@ def test_a_unit_that_fails_leaves_the_others_alone() -> None:
         Entry("a", [(0, [3 * MS])]),
         Entry("b", [(1, [3 * MS])]),
     ]
-    crew, jobs, _ = faulty_run(entries, [Fault(kind="raise", name="fake1", begin_ns=50 * MS)], 40, units=2)
-    assert_accounted(crew, jobs, entries, 40)
-    assert set(fates(crew, 0).values()) == set(fates(crew, 1).values()) == {Fate.DONE}
-    assert crew.faults.degraded == {2}
+    group, jobs, _ = faulty_run(entries, [Fault(kind="raise", name="fake1", begin_ns=50 * MS)], 40, units=2)
+    assert_accounted(group, jobs, entries, 40)
+    assert set(fates(group, 0).values()) == set(fates(group, 1).values()) == {FrameOutcome.DONE}
+    assert group.faults.degraded == {2}
 
 
 @st.composite
@@ -334,10 +340,10 @@ def test_whatever_goes_wrong(workload: tuple[int, int, list[Entry], list[Fault]]
     for _ in range(2):
         for entry in entries:
             entry.sink = ListSink()
-        crew, jobs, device = faulty_run(entries, faults, 40, units=units, link_ns=link_ns, policy=policy)
-        assert_accounted(crew, jobs, entries, 40)
-        assert device.clock.now_ns() <= crew.release(40) + 256 * (PATIENCE_NS + 5 * MS)
-        logs.append((crew.launches.rows().tolist(), crew.frames.rows().tolist(), crew.faults.rows().tolist()))
+        group, jobs, device = faulty_run(entries, faults, 40, units=units, link_ns=link_ns, policy=policy)
+        assert_accounted(group, jobs, entries, 40)
+        assert device.clock.now_ns() <= group.release(40) + 256 * (PATIENCE_NS + 5 * MS)
+        logs.append((group.launches.rows().tolist(), group.frames.rows().tolist(), group.faults.rows().tolist()))
     assert logs[0] == logs[1]
 
 
@@ -353,11 +359,11 @@ def test_priority_goes_on_whatever_fails_in_the_background(
     for entry in entries:
         entry.sink = ListSink()
     mine = [fault for fault in faults if fault.kind == "raise" and fault.name.startswith("big")]
-    crew, jobs, _ = faulty_run(entries, mine, 40, units=units, link_ns=link_ns, policy=policy)
-    assert_accounted(crew, jobs, entries, 40)
+    group, jobs, _ = faulty_run(entries, mine, 40, units=units, link_ns=link_ns, policy=policy)
+    assert_accounted(group, jobs, entries, 40)
     for number, entry in enumerate(entries):
         if entry.priority:
-            assert fates(crew, number) == dict.fromkeys(range(40), Fate.DONE)
+            assert fates(group, number) == dict.fromkeys(range(40), FrameOutcome.DONE)
 
 
 # Its parts ---------------------------------------------------------------------------------------
@@ -406,12 +412,14 @@ def test_a_frame_that_does_not_fit_is_dropped_and_the_run_goes_on() -> None:
 
     entries = [Entry("big", [(0, [3 * MS])])]
     device = FakeDevice(3 * MS)
-    crew, jobs = made(device, *entries)
+    group, jobs = made(device, *entries)
     (job,) = jobs["big"]
     job.on_error, job.sources = "retry", dict.fromkeys(("x", "number"), Stream())
     seen: list[set[int]] = []
-    crew.run(20, on_idle=lambda _: seen.append(set(crew.faults.degraded)))
-    assert fates(crew, 0) == {frame: Fate.UNREADABLE if frame in bad else Fate.DONE for frame in range(20)}
-    assert crew.faults.counts(0) == {FaultCause.INPUT: 4}
+    group.run(20, on_idle=lambda _: seen.append(set(group.faults.degraded)))
+    assert fates(group, 0) == {
+        frame: FrameOutcome.UNREADABLE if frame in bad else FrameOutcome.DONE for frame in range(20)
+    }
+    assert group.faults.counts(0) == {FaultCause.INPUT: 4}
     assert {0} in seen
-    assert crew.faults.degraded == set()
+    assert group.faults.degraded == set()

@@ -24,7 +24,7 @@ from framefit.planning.beat import Beat, Demand
 from framefit.planning.bounds import Work, fluid_bounds_hz, packing_bounds_hz
 from framefit.planning.partition import Pieces, partition
 from framefit.planning.timetable import build_timetable
-from framefit.runtime.log import Fate, LaunchLog
+from framefit.runtime.log import FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.metrics import figures
 from framefit.runtime.timed import timed_dispatcher
@@ -114,9 +114,9 @@ def assert_complete(run: Dispatcher, timetable: Timetable, beat: Beat, windows: 
         mine = rows[rows[:, 0] == number]
         assert sorted(mine[:, 1].tolist()) == list(range(windows))
         assert (mine[:, 3] == [run.release(frame) for frame in mine[:, 1]]).all()
-        skipped = mine[mine[:, 2] == Fate.SKIPPED][:, 1]
+        skipped = mine[mine[:, 2] == FrameOutcome.SKIPPED][:, 1]
         assert sorted(skipped.tolist()) == [k for k in range(windows) if k % beat.of(model.name).every]
-        done = mine[np.isin(mine[:, 2], (Fate.DONE, Fate.LATE))]
+        done = mine[np.isin(mine[:, 2], (FrameOutcome.DONE, FrameOutcome.LATE))]
         assert (np.diff(done[:, 1]) > 0).all()
         assert (np.diff(done[:, 5]) >= 0).all()
         count = len(model.segments)
@@ -138,8 +138,8 @@ def assert_never_late(run: Dispatcher, timetable: Timetable) -> None:
     for number, model in enumerate(timetable.models):
         if model.role != "priority":
             continue
-        mine = rows[(rows[:, 0] == number) & (rows[:, 2] != Fate.SKIPPED)]
-        assert (mine[:, 2] == Fate.DONE).all()
+        mine = rows[(rows[:, 0] == number) & (rows[:, 2] != FrameOutcome.SKIPPED)]
+        assert (mine[:, 2] == FrameOutcome.DONE).all()
         for _, frame, _, released, started, finished, _ in mine.tolist():
             periods = pattern[frame % len(pattern)].priority
             assert started >= released + periods[0].start_ns
@@ -161,7 +161,7 @@ def test_feasible_means_never_late(workload: tuple[Beat, list[PlannedModel]], se
     assert_never_late(run, timetable)
     rows = run.frames.rows()
     for number, model in enumerate(timetable.models):
-        done = rows[(rows[:, 0] == number) & (rows[:, 2] == Fate.DONE)]
+        done = rows[(rows[:, 0] == number) & (rows[:, 2] == FrameOutcome.DONE)]
         newest = done[beat.of(model.name).frames - 1 :: beat.of(model.name).frames]
         assert model.result_age_windows is not None
         if len(newest):
@@ -242,9 +242,9 @@ def test_cut_models_never_miss_where_whole_ones_do(windows: int) -> None:
     run = dispatcher(timetable, variation, beat)
     run.run(windows)
     rows = run.frames.rows()
-    assert (rows[rows[:, 0] == 0][:, 2] == Fate.DONE).all()
+    assert (rows[rows[:, 0] == 0][:, 2] == FrameOutcome.DONE).all()
     assert np.bincount(rows[:, 0]).tolist() == [windows] * 4
-    done = [int(((rows[:, 0] == number) & (rows[:, 2] == Fate.DONE)).sum()) for number in (1, 2, 3)]
+    done = [int(((rows[:, 0] == number) & (rows[:, 2] == FrameOutcome.DONE)).sum()) for number in (1, 2, 3)]
     assert max(done) - min(done) <= 1  # served in turn
     rate_hz = 1e9 / WINDOW_NS
     work = [
@@ -261,7 +261,7 @@ def test_cut_models_never_miss_where_whole_ones_do(windows: int) -> None:
     run = dispatcher(timetable, variation, beat)
     run.run(windows)
     rows = run.frames.rows()
-    missed = (rows[rows[:, 0] == 0][:, 2] != Fate.DONE).mean()
+    missed = (rows[rows[:, 0] == 0][:, 2] != FrameOutcome.DONE).mean()
     assert missed > 0.1
 
 
@@ -288,7 +288,7 @@ def test_deadlines_can_be_given() -> None:
         run = timed_dispatcher(timetable, device, Grid(1e9 / WINDOW_NS), Rotation(3), deadlines_ns=deadlines)
         run.run(30)
         rows = run.frames.rows()
-        late[name] = [int(((rows[:, 0] == number) & (rows[:, 2] == Fate.LATE)).sum()) for number in range(4)]
+        late[name] = [int(((rows[:, 0] == number) & (rows[:, 2] == FrameOutcome.LATE)).sum()) for number in range(4)]
     assert late["none"] == [0, 0, 0, 0]
     assert late["given"][0] == 30
     assert late["given"][1] > 0
@@ -319,7 +319,7 @@ def test_in_real_time_the_same_code_keeps_the_beat() -> None:
     rows = run.launches.rows()
     assert (rows[:, LaunchLog.CPU] == -1).all()
     frames = run.frames.rows()
-    face = frames[(frames[:, 0] == 0) & np.isin(frames[:, 2], (Fate.DONE, Fate.LATE))]
+    face = frames[(frames[:, 0] == 0) & np.isin(frames[:, 2], (FrameOutcome.DONE, FrameOutcome.LATE))]
     assert (face[:, 4] >= face[:, 3]).all()
     assert np.median(face[:, 4] - face[:, 3]) < MS
     assert (rows[:, LaunchLog.FINISHED] - rows[:, LaunchLog.STARTED] >= MS).all()

@@ -15,7 +15,7 @@ from framefit.core.model import GraphBuilder, Model
 from framefit.core.policy import Rotation
 from framefit.execution.execution import Execution
 from framefit.runtime.job import Job, Part
-from framefit.runtime.log import Fate, LaunchLog
+from framefit.runtime.log import FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.streams import Feed, Queue
 from framefit.runtime.switching import Rung, Share
@@ -67,11 +67,11 @@ def job(
     )
 
 
-def fates(run: Dispatcher, model: int) -> dict[int, Fate]:
+def fates(run: Dispatcher, model: int) -> dict[int, FrameOutcome]:
     """What became of each frame of a model; each has one fate only."""
     rows = [row for row in run.frames.rows().tolist() if row[0] == model]
     assert len({row[1] for row in rows}) == len(rows)
-    return {row[1]: Fate(row[2]) for row in rows}
+    return {row[1]: FrameOutcome(row[2]) for row in rows}
 
 
 # Windows of differing length
@@ -95,7 +95,7 @@ def test_each_stream_brings_its_frames_at_its_own_rate(rates: list[int], windows
         released = sorted(row[3] - run.start_ns for row in rows)
         expected = [round(k * 1e9 / rate) for k in range(200) if round(k * 1e9 / rate) < end - 1]
         assert all(abs(at - other) <= 1 for at, other in zip(released, expected, strict=True))
-        assert set(fates(run, number).values()) == {Fate.DONE}
+        assert set(fates(run, number).values()) == {FrameOutcome.DONE}
 
 
 def test_a_miss_is_one_of_a_release_of_its_own_stream() -> None:
@@ -111,8 +111,8 @@ def test_a_miss_is_one_of_a_release_of_its_own_stream() -> None:
     ]
     run = Dispatcher(device, device.clock, [vad, face], grid, 0, service=Rotation(0), reserved=due)
     run.run(24)  # the second image comes 3.3 ms after a block, the next block while its model runs
-    assert fates(run, 0) == dict.fromkeys(range(20), Fate.DONE)
-    assert fates(run, 1) == dict.fromkeys(range(6), Fate.DONE)
+    assert fates(run, 0) == dict.fromkeys(range(20), FrameOutcome.DONE)
+    assert fates(run, 1) == dict.fromkeys(range(6), FrameOutcome.DONE)
     starts = [(started - run.start_ns) / MS for label, started, _ in device.launches if label == "face"]
     assert [round(start, 2) for start in starts[:3]] == [1.0, 33.33, 66.67]
     slow = FakeDevice({"vad": MS, "face": 34 * MS})
@@ -122,8 +122,8 @@ def test_a_miss_is_one_of_a_release_of_its_own_stream() -> None:
     )
     run = Dispatcher(slow, slow.clock, [vad, face], grid, 0, service=Rotation(0), reserved=due)
     run.run(12)
-    assert fates(run, 1)[0] == Fate.LATE
-    assert sum(fate != Fate.DONE for fate in fates(run, 1).values()) <= 3
+    assert fates(run, 1)[0] == FrameOutcome.LATE
+    assert sum(fate != FrameOutcome.DONE for fate in fates(run, 1).values()) <= 3
 
 
 # Timetables that change
@@ -194,10 +194,10 @@ def rungs(
 @settings(max_examples=80)
 @given(courses(), st.integers(0, 2**32 - 1))
 def test_nothing_is_lost_or_late_over_changes(
-    course: tuple[list[int], list[tuple[Bounds, int]], list[tuple[int, int]]], seed: int
+    switcher: tuple[list[int], list[tuple[Bounds, int]], list[tuple[int, int]]], seed: int
 ) -> None:
     """Whatever changes when: each frame has one fate, outputs come in order, each release finds its unit free."""
-    layers, timetables, asked = course
+    layers, timetables, asked = switcher
     random = np.random.default_rng(seed)
     longest: dict[str, int] = {"face": 2 * MS}
     device = FakeDevice(lambda label, _: int(random.integers(1, longest[label] + 1)))
@@ -205,11 +205,11 @@ def test_nothing_is_lost_or_late_over_changes(
     big, ladder, quantiles = rungs(device, face, layers, timetables)
     longest |= quantiles
     run = Dispatcher(device, device.clock, [face, big], Grid(float(timetables[0][1])), GUARD_NS, service=Rotation(1))
-    run.course.start_under(ladder[0])
+    run.switcher.start_under(ladder[0])
     for window, number in asked:
-        run.course.turn(lambda _, rung=ladder[number]: rung, window)  # type: ignore[misc]
+        run.switcher.turn(lambda _, rung=ladder[number]: rung, window)  # type: ignore[misc]
     run.run(60)
-    assert fates(run, 0) == dict.fromkeys(range(60), Fate.DONE)
+    assert fates(run, 0) == dict.fromkeys(range(60), FrameOutcome.DONE)
     assert sorted(fates(run, 1)) == list(range(60))
     starts = [started for label, started, _ in device.launches if label == "face"]
     assert starts == [run.release(window) for window in range(60)]
@@ -219,7 +219,7 @@ def test_nothing_is_lost_or_late_over_changes(
         assert label == "face" or started + longest[label] + GUARD_NS <= upcoming
     sink = big.sinks[0][0]
     assert isinstance(sink, ListSink)
-    done = [frame for frame, fate in fates(run, 1).items() if fate == Fate.DONE]
+    done = [frame for frame, fate in fates(run, 1).items() if fate == FrameOutcome.DONE]
     assert [frame for frame, _ in sink.taken] == sorted(done)
     assert all(outputs["number"] == [frame] for frame, outputs in sink.taken)
     in_force = [timetables[stretch.rung.number][1] for window in range(60) for stretch in [run.stretch(window)]]
@@ -232,10 +232,10 @@ def test_nothing_is_lost_or_late_over_changes(
 @settings(max_examples=40)
 @given(courses(), st.integers(0, 2**32 - 1))
 def test_every_layer_of_every_frame_runs_once(
-    course: tuple[list[int], list[tuple[Bounds, int]], list[tuple[int, int]]], seed: int
+    switcher: tuple[list[int], list[tuple[Bounds, int]], list[tuple[int, int]]], seed: int
 ) -> None:
     """A frame in flight goes on where it is: the segments that it went through are the model, without gaps."""
-    layers, timetables, asked = course
+    layers, timetables, asked = switcher
     random = np.random.default_rng(seed)
     longest: dict[str, int] = {"face": 2 * MS}
     device = FakeDevice(lambda label, _: int(random.integers(1, longest[label] + 1)))
@@ -243,9 +243,9 @@ def test_every_layer_of_every_frame_runs_once(
     big, ladder, quantiles = rungs(device, face, layers, timetables)
     longest |= quantiles
     run = Dispatcher(device, device.clock, [face, big], Grid(float(timetables[0][1])), GUARD_NS, service=Rotation(1))
-    run.course.start_under(ladder[0])
+    run.switcher.start_under(ladder[0])
     for window, number in asked:
-        run.course.turn(lambda _, rung=ladder[number]: rung, window)  # type: ignore[misc]
+        run.switcher.turn(lambda _, rung=ladder[number]: rung, window)  # type: ignore[misc]
     run.run(60)
     parts = [part for rung in ladder for part in (rung.shares[0].parts[1], rung.shares[0].parts[1].finest)]
     bounds = {
@@ -259,7 +259,7 @@ def test_every_layer_of_every_frame_runs_once(
         if row[LaunchLog.PROGRAM]:
             walked.setdefault(row[LaunchLog.FRAME], []).append(bounds[row[LaunchLog.PROGRAM]])
     for frame, fate in fates(run, 1).items():
-        if fate == Fate.DONE:
+        if fate == FrameOutcome.DONE:
             edges = [0, *(last + 1 for _, last in walked[frame])]
             assert [first for first, _ in walked[frame]] == edges[:-1]
             assert edges[-1] == LAYERS
@@ -271,12 +271,12 @@ def test_other_rates_begin_where_every_model_would_have_had_its_turn() -> None:
     face = job(device, "face", [MS], priority=True, every=2, deadline_ns=10 * MS)
     run = Dispatcher(device, device.clock, [face], Grid(100.0), 0, service=Rotation(0), reserved=[[(0, 0)], []])
     now = run.stretches[0].rung
-    run.course.turn(lambda _: Rung(Grid(50.0), now.shares), 3)
+    run.switcher.turn(lambda _: Rung(Grid(50.0), now.shares), 3)
     run.run(10)
     assert [stretch.window for stretch in run.stretches] == [0, 4]
     starts = [(started - run.start_ns) / MS for _, started, _ in device.launches]
     assert starts == [0, 20, 40, 80, 120]
-    done = [frame for frame, fate in fates(run, 0).items() if fate == Fate.DONE]
+    done = [frame for frame, fate in fates(run, 0).items() if fate == FrameOutcome.DONE]
     assert done == [0, 2, 4, 6, 8]
 
 
@@ -287,9 +287,9 @@ def test_a_frame_keeps_the_deadline_of_its_own_release() -> None:
     run = Dispatcher(device, device.clock, [face], Grid(50.0), 0, service=Rotation(0))
     now = run.stretches[0].rung
     faster = Part(face.execution, 0, face.estimates_ns, 10 * MS, face.begins)
-    run.course.turn(lambda _: Rung(Grid(100.0), [Share(now.shares[0].reserved, 0, [faster])]), 2)
+    run.switcher.turn(lambda _: Rung(Grid(100.0), [Share(now.shares[0].reserved, 0, [faster])]), 2)
     run.run(5)
-    assert set(fates(run, 0).values()) == {Fate.DONE}
+    assert set(fates(run, 0).values()) == {FrameOutcome.DONE}
 
 
 def test_what_is_in_force_already_changes_nothing() -> None:
@@ -297,6 +297,6 @@ def test_what_is_in_force_already_changes_nothing() -> None:
     device = FakeDevice({"face": MS})
     face = job(device, "face", [MS], priority=True)
     run = Dispatcher(device, device.clock, [face], Grid(100.0), 0, service=Rotation(0))
-    run.course.turn(lambda now: now, 2)
+    run.switcher.turn(lambda now: now, 2)
     run.run(5)
     assert len(run.stretches) == 1

@@ -9,7 +9,6 @@ from collections import Counter
 import msgspec
 import pytest
 
-from crews import MS, Entry, fates, made
 from fakes import FakeDevice
 from framefit.core.faults import Fault
 from framefit.core.timetable import PlannedModel, Segment, Timetable, Window
@@ -17,46 +16,47 @@ from framefit.devices.clock import RealClock, VirtualClock
 from framefit.devices.faulty import FaultyDevice
 from framefit.devices.host import realtime_priority_permitted
 from framefit.errors import DeviceError, LostUnitError
-from framefit.runtime.log import Fate, FaultCause
-from framefit.runtime.units import Crew
+from framefit.runtime.log import FaultCause, FrameOutcome
+from framefit.runtime.units import UnitGroup
 from framefit.runtime.watchdog import patience_ns, watched
+from unit_groups import MS, Entry, fates, made
 
 PATIENCE = {"fake0": 60 * MS, "fake1": 60 * MS}
 
 
-def made_crew(
+def made_group(
     faults: list[Fault], *, units: int = 1, preemptive: bool = False
-) -> tuple[Crew, FaultyDevice, list[Entry]]:
+) -> tuple[UnitGroup, FaultyDevice, list[Entry]]:
     """A priority model and a background model, on one unit or one each."""
     fake = FakeDevice({"face": MS, "big": 2 * MS}, clock=RealClock(), units=units)
     fake.target = msgspec.structs.replace(fake.target, kind="npu")  # its units are no cores of this machine
     device = FaultyDevice(fake, faults)
     entries = [Entry("face", [(0, [MS])], priority=True, queue=3), Entry("big", [(units - 1, [2 * MS])])]
-    crew, jobs = made(device, *entries, preemptive=["fake0"] if preemptive else [])  # type: ignore[arg-type]
+    group, jobs = made(device, *entries, preemptive=["fake0"] if preemptive else [])  # type: ignore[arg-type]
     jobs["face"][0].on_error, jobs["big"][0].on_error = "skip", "retry"
-    return crew, device, entries
+    return group, device, entries
 
 
-def watch(crew: Crew, device: FaultyDevice, windows: int) -> None:
+def watch(group: UnitGroup, device: FaultyDevice, windows: int) -> None:
     """Run it, with faults counting from about the first release."""
     device.arm(device.clock.now_ns())
-    watched(crew, device, PATIENCE, lambda leave: crew.run(windows, stop=leave))
+    watched(group, device, PATIENCE, lambda leave: group.run(windows, stop=leave))
 
 
 @pytest.mark.parametrize("units", [1, 2])
 @pytest.mark.parametrize("name", ["face", "big"])
 def test_what_hangs_is_terminated(name: str, units: int) -> None:
     """One frame is given up, and the run goes on to its end."""
-    crew, device, entries = made_crew([Fault(kind="hang", name=name, begin_ns=60 * MS, times=1)], units=units)
-    watch(crew, device, 40)
+    group, device, entries = made_group([Fault(kind="hang", name=name, begin_ns=60 * MS, times=1)], units=units)
+    watch(group, device, 40)
     model = ["face", "big"].index(name)
-    assert crew.windows == 40
-    assert crew.faults.counts(model) == {FaultCause.HANG: 1}
+    assert group.windows == 40
+    assert group.faults.counts(model) == {FaultCause.HANG: 1}
     for number, entry in enumerate(entries):
-        found = fates(crew, number)
+        found = fates(group, number)
         assert sorted(found) == list(range(40))
-        assert sum(fate == Fate.HUNG for fate in found.values()) == (number == model)
-        done = [frame for frame, fate in found.items() if fate in (Fate.DONE, Fate.LATE)]
+        assert sum(fate == FrameOutcome.HUNG for fate in found.values()) == (number == model)
+        done = [frame for frame, fate in found.items() if fate in (FrameOutcome.DONE, FrameOutcome.LATE)]
         assert [frame for frame, _ in entry.sink.taken] == sorted(done)
         assert max(done) > 20
 
@@ -64,26 +64,26 @@ def test_what_hangs_is_terminated(name: str, units: int) -> None:
 @pytest.mark.parametrize("units", [1, 2])
 def test_a_unit_that_cannot_be_freed_ends_the_run(units: int) -> None:
     """The caller gets its thread back with an error, and every frame is accounted for."""
-    crew, device, entries = made_crew([Fault(kind="stick", name="big", begin_ns=60 * MS)], units=units)
+    group, device, entries = made_group([Fault(kind="stick", name="big", begin_ns=60 * MS)], units=units)
     with pytest.raises(LostUnitError, match=f"fake{units - 1}"):
-        watch(crew, device, 1000)
-    assert crew.windows < 1000
+        watch(group, device, 1000)
+    assert group.windows < 1000
     for number, entry in enumerate(entries):
-        found = fates(crew, number)
+        found = fates(group, number)
         assert sorted(found) == list(range(len(found)))
-        assert Counter(found.values())[Fate.RUN_ENDED] >= (entry.name == "big")
-        done = [frame for frame, fate in found.items() if fate in (Fate.DONE, Fate.LATE)]
+        assert Counter(found.values())[FrameOutcome.RUN_ENDED] >= (entry.name == "big")
+        done = [frame for frame, fate in found.items() if fate in (FrameOutcome.DONE, FrameOutcome.LATE)]
         assert [frame for frame, _ in entry.sink.taken] == sorted(done)
 
 
 @pytest.mark.skipif(not realtime_priority_permitted(), reason="needs permission for real-time priority")
 def test_what_hangs_behind_priority_models_is_terminated() -> None:
     """The priority model is done in every window meanwhile: it interrupts what hangs."""
-    crew, device, _ = made_crew([Fault(kind="hang", name="big", begin_ns=60 * MS, times=1)], preemptive=True)
-    watch(crew, device, 40)
-    assert set(fates(crew, 0).values()) <= {Fate.DONE, Fate.LATE}
-    assert crew.faults.counts(1) == {FaultCause.HANG: 1}
-    assert sum(fate in (Fate.DONE, Fate.LATE) for fate in fates(crew, 1).values()) > 10
+    group, device, _ = made_group([Fault(kind="hang", name="big", begin_ns=60 * MS, times=1)], preemptive=True)
+    watch(group, device, 40)
+    assert set(fates(group, 0).values()) <= {FrameOutcome.DONE, FrameOutcome.LATE}
+    assert group.faults.counts(1) == {FaultCause.HANG: 1}
+    assert sum(fate in (FrameOutcome.DONE, FrameOutcome.LATE) for fate in fates(group, 1).values()) > 10
 
 
 def test_what_other_programs_keep_from_computing_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,36 +91,36 @@ def test_what_other_programs_keep_from_computing_does_not_hang(monkeypatch: pyte
     begun = time.monotonic()
     worked = lambda: 1000 * MS * (time.monotonic() - begun > 0.6)  # noqa: E731
     monkeypatch.setattr("framefit.runtime.watchdog.thread_state", lambda _: (True, worked()))
-    crew, device, _ = made_crew([Fault(kind="hang", name="big", begin_ns=60 * MS, times=1)])
-    watch(crew, device, 40)
+    group, device, _ = made_group([Fault(kind="hang", name="big", begin_ns=60 * MS, times=1)])
+    watch(group, device, 40)
     assert time.monotonic() - begun > 0.6  # patience is 60 ms
-    assert crew.faults.counts(1) == {FaultCause.HANG: 1}
+    assert group.faults.counts(1) == {FaultCause.HANG: 1}
 
 
 def test_what_is_slow_outside_of_launches_is_let_be() -> None:
     """A stream or sink of the user's that takes long is no launch that hangs."""
-    crew, device, entries = made_crew([])
+    group, device, entries = made_group([])
     put = entries[0].sink.put
     entries[0].sink.put = lambda frame, outputs: (time.sleep(0.3 * (frame == 3)), put(frame, outputs))  # type: ignore[method-assign, assignment]
-    watch(crew, device, 12)
-    assert len(crew.faults) == 0
+    watch(group, device, 12)
+    assert len(group.faults) == 0
     assert [frame for frame, _ in entries[0].sink.taken]
 
 
 def test_errors_and_interrupts_come_through() -> None:
     """What the run raises is raised; where the watching thread is interrupted, the run ends first."""
     threads = threading.active_count()  # those of units that were lost are left to themselves
-    crew, device, _ = made_crew([Fault(kind="raise", name="big", begin_ns=30 * MS)])
-    for dispatcher in crew.dispatchers.values():
+    group, device, _ = made_group([Fault(kind="raise", name="big", begin_ns=30 * MS)])
+    for dispatcher in group.dispatchers.values():
         dispatcher._jobs[1].on_error = "stop"
     with pytest.raises(DeviceError, match="as told"):
-        watch(crew, device, 1000)
-    crew, device, _ = made_crew([])
+        watch(group, device, 1000)
+    group, device, _ = made_group([])
     begun = threading.Event()
 
     def play(leave: object) -> None:
         begun.set()
-        crew.run(10_000, stop=leave)  # type: ignore[arg-type]
+        group.run(10_000, stop=leave)  # type: ignore[arg-type]
 
     class Interrupted(RealClock):
         def now_ns(self) -> int:  # type: ignore[override]
@@ -130,8 +130,8 @@ def test_errors_and_interrupts_come_through() -> None:
 
     device._device.clock = Interrupted()  # type: ignore[misc]
     with pytest.raises(KeyboardInterrupt):
-        watched(crew, device, PATIENCE, play)
-    assert crew.windows < 10_000
+        watched(group, device, PATIENCE, play)
+    assert group.windows < 10_000
     assert threading.active_count() == threads
 
 
@@ -139,8 +139,8 @@ def test_virtual_time_needs_no_thread() -> None:
     """The run is played by whoever asks."""
     played = []
     device = FakeDevice(clock=VirtualClock())
-    crew, _ = made(device, Entry("big", [(0, [MS])]))
-    watched(crew, device, PATIENCE, lambda leave: played.append((threading.current_thread(), leave())))
+    group, _ = made(device, Entry("big", [(0, [MS])]))
+    watched(group, device, PATIENCE, lambda leave: played.append((threading.current_thread(), leave())))
     assert played == [(threading.current_thread(), False)]
 
 

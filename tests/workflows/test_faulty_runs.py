@@ -188,7 +188,7 @@ def test_a_frame_of_another_shape(folder: Path, tmp_path: Path) -> None:
     assert told["small"] == 3
     assert told["chain"] >= 1
     assert [miss.cause for miss in result.metrics.misses] == ["fault"] * 3
-    assert "as told to" in result.metrics.misses[0].detail
+    assert "injected" in result.metrics.misses[0].detail
 
 
 @pytest.mark.parametrize(

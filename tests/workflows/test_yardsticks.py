@@ -26,11 +26,11 @@ def test_one_unit_is_a_case_of_several(tmp_path: Path) -> None:
     planned.device.clock = VirtualClock()
     planned.device.restart(0)
     session = Session(planned, seed=0, frames=False)
-    session.crew.run(200)
+    session.group.run(200)
     medians = [one.median_ns for one in session.measure()]
     count = len(planned.tasks)
-    one = bounds_hz(planned, session.crew, medians[:-count], medians[-count:])
-    several = _of_units(planned, session.crew, medians[:-count])
+    one = bounds_hz(planned, session.group, medians[:-count], medians[-count:])
+    several = _of_units(planned, session.group, medians[:-count])
     assert set(one) == set(several) == set(background)
     for name in background:
         assert several[name] == pytest.approx(one[name], rel=0.03)

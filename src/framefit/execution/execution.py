@@ -55,7 +55,7 @@ class Launchable(Protocol):
     def abandon(self) -> None:
         """The frame is given up: the next one takes its place, and finds the state of before."""
 
-    def pass_over(self) -> None:
+    def skip(self) -> None:
         """The same, where an earlier stage has worked on the frame: its place stays empty."""
 
     def follow(self, other: Launchable) -> None:
@@ -267,7 +267,7 @@ class Execution:
     def disarm(self) -> None:
         """Have no effect any more, but go the same way: small frames to places of their own, and no device.
 
-        For a copy (``copy.copy``) that rehearses what the original does.
+        For a copy (``copy.copy``) that goes through what the original does.
         """
         self._one = {name: msgspec.structs.replace(tensor, shape=(1,)) for name, tensor in self._one.items()}
         self._shapes = {name: _accepted(tensor) for name, tensor in self._one.items()}
@@ -317,7 +317,7 @@ class Execution:
         """The frame is given up: the next one takes its place, and finds the state that this one found."""
         self._waiting, self._results = (), None
 
-    def pass_over(self) -> None:
+    def skip(self) -> None:
         """The same, where an earlier stage has worked on the frame: its place stays empty."""
         self._results = None
         self._feedback.keep(self._tensors[self._turn])

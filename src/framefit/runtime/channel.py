@@ -20,36 +20,36 @@ from framefit.execution.buffers import copies_of
 from framefit.execution.execution import Launchable
 from framefit.execution.streams import Stream
 from framefit.runtime.job import Job, Part
-from framefit.runtime.reading import Reading, ReadQueue, Supply
+from framefit.runtime.reading import ReadQueue, ResultJoin, ResultStream
 from framefit.runtime.streams import Arrival, Queue
 
 __all__ = [
-    "Bell",
-    "Desk",
-    "Given",
-    "GuestJob",
-    "Handed",
+    "Mailbox",
+    "Message",
+    "MigratedJob",
+    "ReadModel",
     "Relay",
     "SharedQueue",
     "SharedStream",
     "StageJob",
-    "read_others",
+    "WakeupEvent",
+    "connect_reader",
     "share_streams",
     "stage_jobs",
 ]
 
 
-class Bell(Protocol):
+class WakeupEvent(Protocol):
     """Wakes a unit that waits."""
 
-    def ring(self, time_ns: int) -> None:
-        """Have it look at its desk at ``time_ns`` at the latest."""
+    def set(self, time_ns: int) -> None:
+        """Have it look at its mailbox at ``time_ns`` at the latest."""
 
     def wait_until_ns(self, time_ns: int, get_ready: Callable[[], None] | None) -> None:
         """Wait until then, or until somebody rings; just before the end ``get_ready``, if there is time for it."""
 
 
-class Handed(NamedTuple):
+class Message(NamedTuple):
     """What one unit hands another: a frame for one of its jobs, or the news that a slot is free."""
 
     ready_ns: int
@@ -59,30 +59,30 @@ class Handed(NamedTuple):
     started_ns: int = -1  # the model's first launch for it
     source: int = -1  # a result, of so manyeth model that the job reads
     lost: bool = False  # a frame that was given up: it comes by, and takes no time
-    guest: GuestJob | None = None  # of another unit: a frame has come for it, or it comes itself
+    migrated: MigratedJob | None = None  # of another unit: a frame has come for it, or it comes itself
 
 
-class Desk:
+class Mailbox:
     """Where a unit finds what others have handed it."""
 
     def __init__(self) -> None:
-        self.handed: deque[Handed] = deque()
-        self.bell: Bell | None = None
+        self.handed: deque[Message] = deque()
+        self.wakeup: WakeupEvent | None = None
 
     @property
-    def parts(self) -> tuple[deque[Handed], Bell | None]:
-        """What has been handed over, and the bell."""
-        return self.handed, self.bell
+    def parts(self) -> tuple[deque[Message], WakeupEvent | None]:
+        """What has been handed over, and the wake-up event."""
+        return self.handed, self.wakeup
 
-    def put(self, handed: Handed) -> None:
+    def put(self, handed: Message) -> None:
         """Hand something over; any thread may."""
         self.handed.append(handed)
-        if self.bell is not None:
-            self.bell.ring(handed.ready_ns)
+        if self.wakeup is not None:
+            self.wakeup.set(handed.ready_ns)
 
 
 @dataclass
-class GuestJob(Job):
+class MigratedJob(Job):
     """A model's job on a unit to which it has moved: its frames come to the unit that it ran on before."""
 
     number: int = field(default=-1, kw_only=True)  # there; -1: it has not come yet
@@ -186,7 +186,7 @@ class StageJob(Job):
     passed: int = field(default=0, kw_only=True)
     sent_ns: int = field(default=0, kw_only=True)
     lost: int = field(default=0, kw_only=True)
-    let_by: Callable[[int], None] | None = field(default=None, kw_only=True)
+    skip_downstream: Callable[[int], None] | None = field(default=None, kw_only=True)
     onward_bytes: int = field(default=0, kw_only=True)
 
     @property
@@ -203,7 +203,7 @@ class StageJob(Job):
     @property
     def reads_streams(self) -> bool:
         """Whether it is the first stage of a model that reads streams."""
-        return not self.position and self.reading is None
+        return not self.position and self.join is None
 
     @property
     def ready(self) -> bool:
@@ -263,15 +263,15 @@ class StageJob(Job):
         """The last stage."""
         return self.relay.last or self
 
-    def give_up(self, now_ns: int) -> list[Arrival]:
+    def abort_frame(self, now_ns: int) -> list[Arrival]:
         """Let the frame in flight go. Where other stages have worked on it, the later ones let it by."""
         if not self.position:
-            left = super().give_up(now_ns)
+            left = super().abort_frame(now_ns)
             self.relay.take_back()
             return left
         left, self.in_flight, self.next_segment, self.started_ns = self.in_flight, [], 0, -1
         lost, self.lost = self.lost, 0
-        self._let_by(1 + lost, now_ns)
+        self._skip_downstream(1 + lost, now_ns)
         if self.following is not None:
             self.take_up(self.following)
         return left
@@ -288,7 +288,7 @@ class StageJob(Job):
         elif self.in_flight:
             self._follow_with(1)
         else:
-            self._let_by(1, now_ns)
+            self._skip_downstream(1, now_ns)
 
     def _follow_with(self, lost: int) -> None:
         """Let frames by when the one in flight is done."""
@@ -302,15 +302,15 @@ class StageJob(Job):
             if freed is not None:
                 freed(finished_ns)
             lost, self.lost = self.lost, 0
-            self._let_by(lost, finished_ns)
+            self._skip_downstream(lost, finished_ns)
 
         self.freed = told
 
-    def _let_by(self, frames: int, now_ns: int) -> None:
+    def _skip_downstream(self, frames: int, now_ns: int) -> None:
         for _ in range(frames):
-            self.execution.pass_over()
-            if self.let_by is not None:
-                self.let_by(now_ns)
+            self.execution.skip()
+            if self.skip_downstream is not None:
+                self.skip_downstream(now_ns)
 
     def clear(self) -> list[Arrival]:
         """Forget all frames; those in flight here and those that wait."""
@@ -354,7 +354,7 @@ def stage_jobs(job: Job, stages: Sequence[Launchable], slots: int, onward_bytes:
                 feed=job.feed,
                 told=job.told if last else [],
                 model=job.model,
-                reading=job.reading if first else None,
+                join=job.join if first else None,
                 relay=relay,
                 position=position,
                 onward_bytes=onward_bytes[position],
@@ -367,7 +367,7 @@ def stage_jobs(job: Job, stages: Sequence[Launchable], slots: int, onward_bytes:
 
 
 @dataclass(frozen=True)
-class Given:
+class ReadModel:
     """What a model is given by another one.
 
     Attributes:
@@ -389,7 +389,7 @@ class Given:
         return (last.moved_to or last).execution.output(name)
 
 
-def read_others(first: Job, given: Sequence[Given]) -> None:
+def connect_reader(first: Job, given: Sequence[ReadModel]) -> None:
     """Have a model get its frames of others instead of a feed; of a stream it reads the frames of the same numbers.
 
     Args:
@@ -397,8 +397,8 @@ def read_others(first: Job, given: Sequence[Given]) -> None:
         given: what it reads, in the order of its inputs.
     """
     copies = copies_of(first.queue.depth, first.frames, [one.model for one in given])
-    supplies = [Supply(one.inputs, one.output, copies) for one in given]
-    first.reading = Reading(
+    supplies = [ResultStream(one.inputs, one.output, copies) for one in given]
+    first.join = ResultJoin(
         givers=[one.jobs[0] for one in given],
         models=[_number(one.jobs[0]) for one in given],
         supplies=supplies,

@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 from framefit.devices.clock import Clock, VirtualClock
 from framefit.execution.execution import Launchable
-from framefit.runtime.channel import GuestJob, Handed, SharedQueue, StageJob
+from framefit.runtime.channel import Message, MigratedJob, SharedQueue, StageJob
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate
+from framefit.runtime.log import FrameOutcome
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.recovery import RestingQueue
 from framefit.runtime.streams import Arrival, Queue
 
-__all__ = ["Lodging", "Moved", "Mover", "Spare"]
+__all__ = ["Failover", "FailoverTarget", "FindTarget", "Migration"]
 
 
-class Lodging(NamedTuple):
+class FailoverTarget(NamedTuple):
     """Where a model may go on.
 
     Attributes:
@@ -35,7 +35,7 @@ class Lodging(NamedTuple):
     first_program: int
 
 
-class Moved(NamedTuple):
+class Migration(NamedTuple):
     """A model that has moved, when, and where from and to."""
 
     model: int
@@ -44,23 +44,25 @@ class Moved(NamedTuple):
     to: str
 
 
-Spare = Callable[[int, Sequence[str]], Lodging | None]  # number of a model, units that work -> where it may go on
+FindTarget = Callable[
+    [int, Sequence[str]], FailoverTarget | None
+]  # number of a model, units that work -> where it may go on
 
 
-class _Detour(Queue):
+class _ForwardingQueue(Queue):
     """Frames come to a unit that cannot serve them any more, and are taken on another one.
 
     Args:
-        guest: takes them.
+        migrated: takes them.
         told: that one has come.
     """
 
-    def __init__(self, guest: GuestJob, told: Callable[[], None]) -> None:
-        super().__init__(guest.queue.depth, guest.queue.when_full)
-        self._guest, self._told = guest, told
+    def __init__(self, migrated: MigratedJob, told: Callable[[], None]) -> None:
+        super().__init__(migrated.queue.depth, migrated.queue.when_full)
+        self._guest, self._told = migrated, told
 
     @property
-    def refusal(self) -> Fate:
+    def refusal(self) -> FrameOutcome:
         """What becomes of a frame that is not taken there."""
         return self._guest.queue.refusal
 
@@ -80,7 +82,7 @@ class _Detour(Queue):
         return self._guest.queue.clear()
 
 
-class Mover:
+class Failover:
     """Finds models of a unit that has failed a place on others, off the beat, and hands them over.
 
     Frames of a model come where they always came, and are taken on the other unit, which serves it last in its
@@ -90,14 +92,14 @@ class Mover:
     Args:
         clock: the run's.
         dispatchers: by unit.
-        spare: where a model may go on; ``None``: nowhere.
+        find_target: where a model may go on; ``None``: nowhere.
     """
 
-    def __init__(self, clock: Clock, dispatchers: Mapping[str, Dispatcher], spare: Spare) -> None:
-        self._clock, self._dispatchers, self._spare = clock, dispatchers, spare
+    def __init__(self, clock: Clock, dispatchers: Mapping[str, Dispatcher], find_target: FindTarget) -> None:
+        self._clock, self._dispatchers, self._find_target = clock, dispatchers, find_target
         self._failed: set[str] = set()
         self._ordinals = itertools.count()
-        self.moved: list[Moved] = []
+        self.migrations: list[Migration] = []
 
     def __call__(self, unit: str) -> None:
         """A unit has failed; its thread tells."""
@@ -111,25 +113,25 @@ class Mover:
         dispatcher = self._dispatchers[unit]
         for job in list(dispatcher.jobs):
             working = [other for other in self._dispatchers if other not in self._failed]
-            if isinstance(job, GuestJob) or job.model is None or job.entry.moved_to is not None or not working:
+            if isinstance(job, MigratedJob) or job.model is None or job.entry.moved_to is not None or not working:
                 continue
-            lodging = self._spare(job.model, working)
-            if lodging is not None:
-                self._move(job, lodging)
+            failover_target = self._find_target(job.model, working)
+            if failover_target is not None:
+                self._move(job, failover_target)
                 dispatcher.faults.degraded.discard(job.model)
-                self.moved.append(Moved(job.model, dispatcher.windows, unit, lodging.unit))
+                self.migrations.append(Migration(job.model, dispatcher.windows, unit, failover_target.unit))
 
-    def _move(self, job: Job, lodging: Lodging) -> None:
+    def _move(self, job: Job, failover_target: FailoverTarget) -> None:
         """Have another unit take the frames of a job's model."""
         entry, outlet = job.entry, job.outlet
         waiting = entry.queue.behind if isinstance(entry.queue, RestingQueue) else entry.queue
         queue = waiting if isinstance(waiting, SharedQueue) else SharedQueue(waiting)
-        desk = self._dispatchers[lodging.unit].desk
-        guest = GuestJob(
-            execution=lodging.execution,
-            first_program=lodging.first_program,
+        mailbox = self._dispatchers[failover_target.unit].mailbox
+        migrated = MigratedJob(
+            execution=failover_target.execution,
+            first_program=failover_target.first_program,
             priority=job.priority,
-            estimates_ns=lodging.estimates_ns,
+            estimates_ns=failover_target.estimates_ns,
             deadline_ns=outlet.deadline_ns,
             sources=entry.sources,
             queue=queue,
@@ -144,10 +146,10 @@ class Mover:
         )
 
         def tell() -> None:
-            desk.put(Handed(self._clock.now_ns(), -1, next(self._ordinals), guest=guest))
+            mailbox.put(Message(self._clock.now_ns(), -1, next(self._ordinals), migrated=migrated))
 
         if isinstance(job, StageJob):
             job.relay.watch = tell
-        entry.queue = _Detour(guest, tell)
-        entry.moved_to = outlet.moved_to = guest
+        entry.queue = _ForwardingQueue(migrated, tell)
+        entry.moved_to = outlet.moved_to = migrated
         tell()

@@ -1,4 +1,4 @@
-"""Streams on which things go wrong, as told."""
+"""Injected faults of streams: stalls, bursts, ends, and frames of another shape."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from framefit.devices.device import Array
 from framefit.execution.streams import Stream, fitted
 from framefit.runtime.streams import Feed
 
-__all__ = ["FaultyIntake", "FaultyStream", "disturb_feeds", "disturbed"]
+__all__ = ["FaultyFrameSource", "FaultyStream", "disturb_feeds", "disturbed"]
 
 
 _OF_FEEDS = ("stall", "burst", "end")
 
 
-class FaultyIntake:
+class FaultyFrameSource:
     """Brings the frames of a feed to windows: none while a stream stalls, several in a burst, none after its end.
 
     Args:
-        feed: the streams in step; what befalls one of them befalls all.
+        feed: the streams in step: a fault in one of them affects all.
         faults: of these streams.
         after_ns: from the first release to that of the present window.
         over: called at their end, where that ends the run.
@@ -91,13 +91,13 @@ class FaultyStream:
         after_ns = self._after_ns()
         if frame > self._judged and after_ns >= 0:
             self._judged = frame
-            if self._befalls(after_ns):
+            if self._is_due(after_ns):
                 self._bad.add(frame)
         if frame not in self._bad:
             return array
-        return fitted(array.reshape(-1)[:-1], tensor, f"stream {self._name!r}, frame {frame}, as told to")
+        return fitted(array.reshape(-1)[:-1], tensor, f"stream {self._name!r}, frame {frame}, injected")
 
-    def _befalls(self, after_ns: int) -> bool:
+    def _is_due(self, after_ns: int) -> bool:
         for number, (fault, left) in enumerate(self._left):
             if fault.due(after_ns) and left != 0:
                 self._left[number] = fault, None if left is None else left - 1
@@ -123,7 +123,7 @@ def disturbed(streams: Mapping[str, Stream], faults: Sequence[Fault], after_ns: 
 def disturb_feeds(
     feeds: Mapping[str, Feed], faults: Sequence[Fault], after_ns: Callable[[], int], over: Callable[[], None]
 ) -> None:
-    """Let faults befall what brings frames.
+    """Inject faults into what brings frames.
 
     Args:
         feeds: stream -> what brings its frames.
@@ -134,4 +134,4 @@ def disturb_feeds(
     for feed in {id(feed): feed for feed in feeds.values()}.values():
         mine = [fault for fault in faults if fault.kind in _OF_FEEDS and feeds.get(fault.name) is feed]
         if mine:
-            feed.intake = FaultyIntake(feed, mine, after_ns, over)
+            feed.frame_source = FaultyFrameSource(feed, mine, after_ns, over)

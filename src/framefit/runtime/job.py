@@ -10,7 +10,7 @@ from framefit.core.workload import OnError
 from framefit.devices.device import Array
 from framefit.execution.execution import Launchable
 from framefit.execution.streams import Stream
-from framefit.runtime.reading import Reading
+from framefit.runtime.reading import ResultJoin
 from framefit.runtime.sinks import Sink
 from framefit.runtime.streams import Arrival, Feed, Queue
 
@@ -83,7 +83,7 @@ class Job:
     feed: Feed = field(default_factory=Feed)
     told: list[Callable[[Sequence[Arrival], int, int], None]] = field(default_factory=list)
     model: int | None = None
-    reading: Reading | None = None
+    join: ResultJoin | None = None
     readers: list[Job] = field(default_factory=list)
     onward: Callable[[int], None] | None = None
     freed: Callable[[int], None] | None = None
@@ -127,12 +127,12 @@ class Job:
     @property
     def reads_streams(self) -> bool:
         """Whether frames come to it from a feed."""
-        return self.reading is None
+        return self.join is None
 
     @property
     def owed(self) -> bool:
         """Whether a frame that has come is still on its way to this job."""
-        return self.reading is not None and self.reading.owed
+        return self.join is not None and self.join.owed
 
     @property
     def pending(self) -> bool:
@@ -148,7 +148,7 @@ class Job:
     @property
     def waiting(self) -> int:
         """Frames that others have handed over: launches of the model that it can begin at once."""
-        return 0 if self.reading is None else len(self.queue) // self.frames
+        return 0 if self.join is None else len(self.queue) // self.frames
 
     @property
     def busy(self) -> bool:
@@ -182,8 +182,8 @@ class Job:
     def room_behind(self, coming: int) -> bool:
         """Whether models that read this one have room for all that it will give; ``coming``: frames until then."""
         for reader in self.readers:
-            assert reader.reading is not None
-            results = -(-coming // self.frames) + reader.reading.on_the_way
+            assert reader.join is not None
+            results = -(-coming // self.frames) + reader.join.on_the_way
             if len(reader.queue) + results > reader.queue.depth or not reader.room_behind(results + reader.backlog):
                 return False
         return True
@@ -213,7 +213,7 @@ class Job:
 
     def starves(self, failing: Collection[int]) -> bool:
         """Whether no frames come to it while these models fail."""
-        return self.reading is not None and any(giver.gives_none(failing) for giver in self.reading.givers)
+        return self.join is not None and any(giver.gives_none(failing) for giver in self.join.givers)
 
     @property
     def entry(self) -> Job:
@@ -225,7 +225,7 @@ class Job:
         """Where its results come from."""
         return self
 
-    def give_up(self, now_ns: int) -> list[Arrival]:  # noqa: ARG002 - a stage tells the others
+    def abort_frame(self, now_ns: int) -> list[Arrival]:  # noqa: ARG002 - a stage tells the others
         """Let the frame in flight go, unfinished; what it consisted of."""
         left, self.in_flight, self.next_segment, self.started_ns = self.in_flight, [], 0, -1
         self.execution.abandon()

@@ -99,7 +99,7 @@ class Ladder:
     one.
 
     Args:
-        units: of the run, on one course, before it begins.
+        units: of the run, with one switcher, before it begins.
         tracks: for each set of rates, the present one first, rungs in the order of what they cover.
         drifts: what launches take on each unit; none: rungs only follow the rates.
     """
@@ -107,7 +107,7 @@ class Ladder:
     def __init__(
         self, units: Sequence[Windows], tracks: Sequence[Sequence[Rung]], drifts: Sequence[Drift] = ()
     ) -> None:
-        self._course = units[0].course
+        self._course = units[0].switcher
         self._units = units
         self._tracks = [list(track) for track in tracks]
         self._drifts = drifts

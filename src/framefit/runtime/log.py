@@ -28,25 +28,25 @@ from framefit.core.program import Launches
 from framefit.core.run_record import Fated
 
 __all__ = [
-    "FATED",
     "FAULTY",
     "FLAGGED",
-    "Aside",
-    "Fate",
-    "Fates",
+    "OUTCOME_WORDS",
     "FaultCause",
     "FaultLog",
     "FrameLog",
+    "FrameOutcome",
+    "FrameOutcomes",
     "LaunchLog",
+    "ObservableFrameLog",
     "Packets",
-    "ToldFrameLog",
-    "fated",
+    "SpillFile",
     "in_time_order",
+    "in_words",
     "joined",
 ]
 
 
-class Aside:
+class SpillFile:
     """A file without a name in the folder for temporary files; it goes with this object.
 
     One thread puts bytes there, any thread may read what was put there. It is made with the first ones.
@@ -90,7 +90,7 @@ _MOST_CELLS = 1 << 13  # of a log that stay in memory: writing so many takes som
 _MOST_TEXTS = 256  # of faults; a model that fails in every window says much the same
 
 
-class Fate(IntEnum):
+class FrameOutcome(IntEnum):
     """What became of a frame, and why."""
 
     DONE = 0
@@ -123,7 +123,7 @@ class _Table:
     columns: tuple[str, ...] = ()
 
     def __init__(self) -> None:
-        self._aside = Aside()
+        self._spill = SpillFile()
         # Cells that were laid aside, and those that came after them: one name, so that threads see both or neither.
         self._settled: tuple[int, array[int]] = (0, array("q"))
         self._fresh: list[int] = []  # the fastest to append to just after a launch, when the caches are cold
@@ -144,7 +144,7 @@ class _Table:
         fresh, self._fresh = self._fresh, []  # set aside first: another thread may append
         count, cells = self._settled
         cells.fromlist(fresh)
-        if len(cells) >= _MOST_CELLS and self._aside.put(cells.tobytes(), count * cells.itemsize):
+        if len(cells) >= _MOST_CELLS and self._spill.put(cells.tobytes(), count * cells.itemsize):
             self._settled = count + len(cells), array("q")
         return fresh
 
@@ -168,7 +168,7 @@ class _Table:
             fresh = list(self._fresh)
             if self._settled is settled and len(cells) * cells.itemsize == len(copied):
                 break  # else they were settled in between
-        parts = self._aside.read(count * cells.itemsize), copied
+        parts = self._spill.read(count * cells.itemsize), copied
         rows = np.concatenate([*(np.frombuffer(part, np.int64) for part in parts), np.asarray(fresh, np.int64)])
         return rows.reshape(-1, len(self.columns))
 
@@ -229,26 +229,26 @@ class FrameLog(_Table):
     """
 
     columns = ("model", "frame", "fate", "released_ns", "started_ns", "finished_ns", "window")
-    MODEL, FRAME, FATE, RELEASED, STARTED, FINISHED, WINDOW = range(7)
+    MODEL, FRAME, OUTCOME, RELEASED, STARTED, FINISHED, WINDOW = range(7)
 
     def add(
         self,
         model: int,
         frame: int,
-        fate: Fate,
+        outcome: FrameOutcome,
         window: int,
         released_ns: int,
         started_ns: int = -1,
         finished_ns: int = -1,
     ) -> None:
         """Append a frame."""
-        self._fresh.extend((model, frame, fate, released_ns, started_ns, finished_ns, window))
+        self._fresh.extend((model, frame, outcome, released_ns, started_ns, finished_ns, window))
 
-    def refuse(self, model: int, frames: Collection[int], fate: Fate) -> None:
+    def refuse(self, model: int, frames: Collection[int], outcome: FrameOutcome) -> None:
         """Frames of a model that were thought done have another fate after all."""
         rows = self.rows()
         found = (rows[:, self.MODEL] == model) & np.isin(rows[:, self.FRAME], list(frames))
-        rows[found & (rows[:, self.FATE] <= Fate.LATE), self.FATE] = fate
+        rows[found & (rows[:, self.OUTCOME] <= FrameOutcome.LATE), self.OUTCOME] = outcome
         self._replace(rows)
 
     def forget(self, model: int, first: int) -> None:
@@ -310,7 +310,7 @@ class FaultLog(_Table):
         return {(row[self.MODEL], row[self.FRAME]): self.texts[row[self.TEXT]] for row in rows if row[self.TEXT] >= 0}
 
 
-class Fates:
+class FrameOutcomes:
     """What became of each frame, as soon as it is decided; any thread may ask.
 
     Args:
@@ -322,44 +322,44 @@ class Fates:
     def __init__(self, models: int) -> None:
         self._fates = [bytearray() for _ in range(models)]
 
-    def decide(self, model: int, frame: int, fate: Fate) -> None:
+    def decide(self, model: int, frame: int, outcome: FrameOutcome) -> None:
         """Note it; its times are logged when there is time for it."""
-        fates = self._fates[model]
-        if frame >= len(fates):
-            fates.extend(bytes((self._NONE,)) * (frame + 1 - len(fates)))
-        fates[frame] = fate
+        outcomes = self._fates[model]
+        if frame >= len(outcomes):
+            outcomes.extend(bytes((self._NONE,)) * (frame + 1 - len(outcomes)))
+        outcomes[frame] = outcome
 
-    def of(self, model: int, frame: int) -> Fate | None:
+    def of(self, model: int, frame: int) -> FrameOutcome | None:
         """What became of a frame; ``None``: that is not known yet."""
-        fates = self._fates[model]
-        found = fates[frame] if frame < len(fates) else self._NONE
-        return None if found == self._NONE else Fate(found)
+        outcomes = self._fates[model]
+        found = outcomes[frame] if frame < len(outcomes) else self._NONE
+        return None if found == self._NONE else FrameOutcome(found)
 
 
-class ToldFrameLog(FrameLog):
+class ObservableFrameLog(FrameLog):
     """A log that notes fates where they can be asked for while the run goes on.
 
     Args:
         fates: where; other logs may note theirs there, too.
     """
 
-    def __init__(self, fates: Fates) -> None:
+    def __init__(self, outcomes: FrameOutcomes) -> None:
         super().__init__()
-        self._told = fates
+        self._told = outcomes
 
     def add(
         self,
         model: int,
         frame: int,
-        fate: Fate,
+        outcome: FrameOutcome,
         window: int,
         released_ns: int,
         started_ns: int = -1,
         finished_ns: int = -1,
     ) -> None:
         """See :meth:`FrameLog.add`."""
-        super().add(model, frame, fate, window, released_ns, started_ns, finished_ns)
-        self._told.decide(model, frame, fate)
+        super().add(model, frame, outcome, window, released_ns, started_ns, finished_ns)
+        self._told.decide(model, frame, outcome)
 
 
 _MOST_PACKETS = 1 << 22  # that are kept, 23 bytes each
@@ -376,7 +376,7 @@ class Packets:
 
     def __init__(self, events: Callable[[], Trace]) -> None:
         self._events = events
-        self._aside, self._at = Aside(), 0
+        self._spill, self._at = SpillFile(), 0
         self._parts: deque[_Part] = deque()
         self._latest: list[Trace] = []
         self._overwritten = 0
@@ -400,7 +400,7 @@ class Packets:
         data = b"".join(column.tobytes() for column in columns)
         # What is kept fills half of that: where the file begins anew, its first part is not needed any more.
         at = self._at if self._at < 2 * _MOST_PACKETS * len(data) // max(len(trace), 1) else 0
-        if not self._aside.put(data, at):
+        if not self._spill.put(data, at):
             return _Part(len(trace), trace)
         self._at = at + len(data)
         return _Part(len(trace), _with(trace, [column[:0].copy() for column in columns]), at)
@@ -411,7 +411,7 @@ class Packets:
         found, at = list[npt.NDArray[Any]](), part.at
         for name in _COLUMNS:
             kind = getattr(part.trace, name).dtype
-            found.append(np.frombuffer(self._aside.read(part.packets * kind.itemsize, at), kind))
+            found.append(np.frombuffer(self._spill.read(part.packets * kind.itemsize, at), kind))
             at += found[-1].nbytes
         return _with(part.trace, found)
 
@@ -473,27 +473,33 @@ def in_time_order(trace: Trace) -> Trace:
     )
 
 
-FATED: dict[Fate, Fated] = {
-    Fate.DONE: ("done", ""),
-    Fate.LATE: ("late", "finished after its deadline"),
-    Fate.QUEUE_FULL: ("dropped", "a newer frame took its place in the queue"),
-    Fate.REFUSED: ("dropped", "the queue was full"),
-    Fate.RUN_ENDED: ("dropped", "the run ended"),
-    Fate.SKIPPED: ("skipped", "every"),
-    Fate.FAILED: ("dropped", "fault: a launch failed"),
-    Fate.HUNG: ("dropped", "fault: a launch hung"),
-    Fate.UNREADABLE: ("dropped", "fault: it could not be read, or had another shape"),
-    Fate.DEGRADED: ("dropped", "fault: the model rested after failures"),
-    Fate.NOT_FINITE: ("dropped", "fault: outputs not finite"),
-    Fate.NOT_GIVEN: ("dropped", "a model that it reads did not give it"),
+OUTCOME_WORDS: dict[FrameOutcome, Fated] = {
+    FrameOutcome.DONE: ("done", ""),
+    FrameOutcome.LATE: ("late", "finished after its deadline"),
+    FrameOutcome.QUEUE_FULL: ("dropped", "a newer frame took its place in the queue"),
+    FrameOutcome.REFUSED: ("dropped", "the queue was full"),
+    FrameOutcome.RUN_ENDED: ("dropped", "the run ended"),
+    FrameOutcome.SKIPPED: ("skipped", "every"),
+    FrameOutcome.FAILED: ("dropped", "fault: a launch failed"),
+    FrameOutcome.HUNG: ("dropped", "fault: a launch hung"),
+    FrameOutcome.UNREADABLE: ("dropped", "fault: it could not be read, or had another shape"),
+    FrameOutcome.DEGRADED: ("dropped", "fault: the model rested after failures"),
+    FrameOutcome.NOT_FINITE: ("dropped", "fault: outputs not finite"),
+    FrameOutcome.NOT_GIVEN: ("dropped", "a model that it reads did not give it"),
 }
 FLAGGED: tuple[Fated, Fated] = (
     ("done", "outputs not finite"),
     ("late", "finished after its deadline; outputs not finite"),
 )
-FAULTY = (Fate.FAILED, Fate.HUNG, Fate.UNREADABLE, Fate.DEGRADED, Fate.NOT_FINITE)
+FAULTY = (
+    FrameOutcome.FAILED,
+    FrameOutcome.HUNG,
+    FrameOutcome.UNREADABLE,
+    FrameOutcome.DEGRADED,
+    FrameOutcome.NOT_FINITE,
+)
 
 
-def fated(fate: Fate) -> Fated:
+def in_words(outcome: FrameOutcome) -> Fated:
     """A fate in words, and its reason."""
-    return FATED[fate]
+    return OUTCOME_WORDS[outcome]

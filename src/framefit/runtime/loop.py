@@ -33,19 +33,19 @@ from framefit.devices.device import Array, Completion, Device
 from framefit.errors import InputError
 from framefit.execution.execution import Execution
 from framefit.execution.streams import EndOfStream
-from framefit.runtime.channel import Desk, GuestJob, Handed, StageJob
+from framefit.runtime.channel import Mailbox, Message, MigratedJob, StageJob
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate, FaultCause, LaunchLog, Packets
+from framefit.runtime.log import FaultCause, FrameOutcome, LaunchLog, Packets
 from framefit.runtime.recovery import Recovery
 from framefit.runtime.sinks import Sink
 from framefit.runtime.streams import Arrival, Queue
 from framefit.runtime.windows import Windows
 
-__all__ = ["LEAD_NS", "REHEARSAL_NS", "Dispatcher", "Service", "instants", "stand_in", "steady"]
+__all__ = ["LEAD_NS", "WARMUP_NS", "Dispatcher", "Service", "dummy_job", "instants", "steady"]
 
 
-REHEARSAL_NS = 60_000
-"""A rehearsal takes 30 to 60 us with cold caches."""
+WARMUP_NS = 60_000
+"""Going through a launch to warm the caches takes 30 to 60 us while they are cold."""
 
 
 class Service(Protocol):
@@ -112,8 +112,8 @@ def instants(
     return pattern
 
 
-class _Still:
-    """A stream for rehearsals: one array of each type."""
+class _ConstantStream:
+    """A stream for dummy jobs: one array of each type."""
 
     length = None
 
@@ -129,7 +129,7 @@ class _Still:
         return self._arrays[tensor.dtype]
 
 
-def stand_in(job: Job) -> Job | None:
+def dummy_job(job: Job) -> Job | None:
     """A job that goes the same way as this one with small frames and no device; ``None``: it has no tensors."""
     if not isinstance(job.execution, Execution):
         return None
@@ -141,7 +141,7 @@ def stand_in(job: Job) -> Job | None:
         priority=True,
         estimates_ns=(0, 0),  # two segments: no frame is completed
         deadline_ns=None,
-        sources=dict.fromkeys(job.sources, _Still()),
+        sources=dict.fromkeys(job.sources, _ConstantStream()),
         queue=Queue(job.frames),
         frames=job.frames,
     )
@@ -163,7 +163,7 @@ class Dispatcher(Windows):
     In every window the priority models run at their reserved instants, in order.
     Between, background segments run as ``service`` chooses; a segment starts only when
     its planned quantile and the guard fit before the next reserved instant. Otherwise
-    the thread waits. Just before it goes on it rehearses: what a launch needs has left the
+    the thread waits. Just before it goes on it warms them up: what a launch needs has left the
     caches, and fetching it takes longer (30 to 60 us) than what it is needed for.
 
     Args:
@@ -198,8 +198,8 @@ class Dispatcher(Windows):
         self._stalled_ns = 0
         self._on_host = device.target.kind == "ort"  # else the device itself decides what it keeps
         self._on_thread = isinstance(clock, RealClock) and self._on_host
-        self.desk = Desk()
-        self._coming: list[Handed] = []  # a heap: what cannot be used yet
+        self.mailbox = Mailbox()
+        self._coming: list[Message] = []  # a heap: what cannot be used yet
         self._agenda: deque[tuple[int, int]] = deque()  # when which priority job is due
         self._awaited: list[int] = []  # priority jobs that were due before their frames were here
         self._outputs: deque[tuple[Sink, int, dict[str, Array]]] = deque()
@@ -250,8 +250,8 @@ class Dispatcher(Windows):
         self, windows: int, *, stop: Callable[[], bool], on_idle: Callable[[int], None] | None = None
     ) -> None:
         """The loop of :meth:`run`, between :meth:`begin` and :meth:`end`."""
-        clock, understudy, self._thread = self._clock, self._understudy(), threading.get_ident()
-        agenda, awaited, coming, handed, bell = self._agenda, self._awaited, self._coming, *self.desk.parts
+        clock, warmup, self._thread = self._clock, self._warmup_dispatcher(), threading.get_ident()
+        agenda, awaited, coming, handed, wakeup = self._agenda, self._awaited, self._coming, *self.mailbox.parts
         clock.sleep_until_ns(self.start_ns)
         self._most_windows = windows
         while not self.ended and not stop():
@@ -260,7 +260,7 @@ class Dispatcher(Windows):
                 if self._dried_up():
                     self.ended = True
                     break
-                if self.course.unsettled:
+                if self.switcher.unsettled:
                     self._turn_over(begins=True)
                 if self._ahead != self.windows:
                     self._look_ahead()
@@ -290,13 +290,13 @@ class Dispatcher(Windows):
             if coming:
                 wake = min(wake, coming[0].ready_ns)
             self._use_idle(wake, on_idle)
-            if bell is not None:
-                bell.wait_until_ns(wake, None if understudy is None else understudy.rehearse)
+            if wakeup is not None:
+                wakeup.wait_until_ns(wake, None if warmup is None else warmup.warm_caches)
                 continue
             clock.doze_until_ns(wake)
-            if understudy is not None and wake - clock.now_ns() >= REHEARSAL_NS:
-                understudy.rehearse()
-                if stop():  # rehearsed, too
+            if warmup is not None and wake - clock.now_ns() >= WARMUP_NS:
+                warmup.warm_caches()
+                if stop():  # warmed up, too
                     break
             clock.sleep_until_ns(wake)
 
@@ -307,16 +307,16 @@ class Dispatcher(Windows):
 
     def _receive(self, now: int) -> None:
         """Take what other units have handed over, as far as it can be used by now."""
-        coming, handed = self._coming, self.desk.handed
+        coming, handed = self._coming, self.mailbox.handed
         while handed:
             heapq.heappush(coming, handed.popleft())
         while coming and coming[0].ready_ns <= now:
             self._accept(heapq.heappop(coming), now)
 
-    def _accept(self, one: Handed, now: int) -> None:
+    def _accept(self, one: Message, now: int) -> None:
         """A frame for a job, or the news that its next one may begin."""
-        if one.guest is not None:
-            self._receive_guest(one.guest, now)
+        if one.migrated is not None:
+            self._receive_guest(one.migrated, now)
             return
         index, job, agenda = one.job, self._jobs[one.job], self._agenda
         if one.source >= 0:
@@ -338,7 +338,7 @@ class Dispatcher(Windows):
         # Behind what has begun, before whatever else is due.
         agenda.insert(1 if agenda and self._jobs[agenda[0][1]].busy else 0, (now, index))
 
-    def _receive_guest(self, job: GuestJob, now: int) -> None:
+    def _receive_guest(self, job: MigratedJob, now: int) -> None:
         """A frame has come for a job of a unit that failed; the first time the job itself comes, too."""
         if job.number < 0:
             job.number = self.take_in(job)
@@ -352,25 +352,25 @@ class Dispatcher(Windows):
         for _ in range(known, job.waiting):
             self._agenda.insert(behind, (now, job.number))
 
-    def _read(self, index: int, job: Job, one: Handed) -> None:
+    def _read(self, index: int, job: Job, one: Message) -> None:
         """A result of a model that the job reads."""
-        assert job.reading is not None
-        for arrival, wanted in job.reading.add(one.source, one.arrivals[-1]):
+        assert job.join is not None
+        for arrival, wanted in job.join.add(one.source, one.arrivals[-1]):
             released_ns = self.release(arrival.window)
             if wanted:
                 self.admit([(index, job)], arrival, released_ns)
             else:
-                self.frames.add(self._models[index], arrival.frame, Fate.SKIPPED, arrival.window, released_ns)
+                self.frames.add(self._models[index], arrival.frame, FrameOutcome.SKIPPED, arrival.window, released_ns)
 
     def at_work(self) -> bool:
         """Whether frames that were handed over still wait or are worked on."""
         return any(
-            len(feed.intake) > 0 or any(self._has_work(job) for _, job in members)
+            len(feed.frame_source) > 0 or any(self._has_work(job) for _, job in members)
             for feed, members in self._feeds
-            if feed.intake is not None
+            if feed.frame_source is not None
         )
 
-    def signs(self) -> dict[int, object]:
+    def progress(self) -> dict[int, object]:
         """Threads that keep the beat -> what changes as long as they do; any thread may ask."""
         return {self._thread: (self.windows, len(self.launches))}
 
@@ -378,19 +378,19 @@ class Dispatcher(Windows):
         """All packets of the run, losses marked where they were noticed."""
         return self._packets.trace()
 
-    def _understudy(self) -> Dispatcher | None:
+    def _warmup_dispatcher(self) -> Dispatcher | None:
         """A dispatcher of this kind whose only job has no effect; none where time is not real."""
         job = next((job for job in self._jobs if job.priority), self._jobs[0])
-        stand = stand_in(job) if isinstance(self._clock, RealClock) else None
+        stand = dummy_job(job) if isinstance(self._clock, RealClock) else None
         if stand is None:
             return None
         return type(self)(self._device, self._clock, [stand], self._stretch.rung.grid, 0, service=self._service)
 
-    def rehearse(self) -> None:
-        """Go through a release and a launch of the first job, and forget it; for an understudy."""
+    def warm_caches(self) -> None:
+        """Go through a release and a launch of the first job, and forget it; of a warm-up dispatcher."""
         job = self._jobs[0]
         self._dried_up()
-        for window in range(job.frames + 1):  # one too many: what a full queue does is rehearsed, too
+        for window in range(job.frames + 1):  # one too many: what a full queue does is warmed up, too
             self._deliver(window, self.release(window))
         if job.ready:
             self._launch(0, self.release(1))
@@ -427,7 +427,7 @@ class Dispatcher(Windows):
                 self.ended = True
                 return
             except InputError as error:
-                self._stumble(index, job, error)
+                self._recover(index, job, error)
                 return
         window, frame, add = self.windows - 1, job.in_flight[-1].frame, self.launches.add
         segment, last, estimates = job.next_segment, len(job.estimates_ns) - 1, job.estimates_ns
@@ -447,7 +447,7 @@ class Dispatcher(Windows):
             except BaseException as error:  # noqa: BLE001 - raised again, if it is no fault that a run survives
                 add(program, window, frame, self._clock.now_ns(), -1, ready_ns, followed, -1)
                 job.next_segment = segment
-                self._stumble(index, job, error)
+                self._recover(index, job, error)
                 return
             if segment == 0 and job.started_ns < 0:  # else an earlier stage has begun the frame
                 job.started_ns = done.started_ns
@@ -465,10 +465,10 @@ class Dispatcher(Windows):
         if segment == last:
             self._complete(index, job, finished)
 
-    def _stumble(self, index: int, job: Job, error: BaseException) -> None:
+    def _recover(self, index: int, job: Job, error: BaseException) -> None:
         """A launch failed, or a frame could not be read."""
         self._last_finish = -1
-        if self._recovery.gives_up(index, job, error, self._clock.now_ns()) and not job.priority:
+        if self._recovery.aborts_frame(index, job, error, self._clock.now_ns()) and not job.priority:
             self._service.finished(self._turns[index])
 
     def _spent(self, done: Completion, read_at_ns: int, read_ns: int) -> int:
@@ -511,10 +511,10 @@ class Dispatcher(Windows):
             parts, released_ns = self.stretch(newest).rung.shares[self._place].parts, self.release(newest)
             deadline_ns = (parts[index] if index < len(parts) else self._jobs[index]).deadline_ns
             late = deadline_ns is not None and finished_ns - released_ns > deadline_ns
-            fate = Fate.LATE if late else Fate.DONE
+            outcome = FrameOutcome.LATE if late else FrameOutcome.DONE
             for frame, window in arrivals:
                 at = released_ns if window == newest else self.release(window)
-                self.frames.add(self._models[index], frame, fate, window, at, started_ns, finished_ns)
+                self.frames.add(self._models[index], frame, outcome, window, at, started_ns, finished_ns)
 
     def _relieve(self) -> None:
         """Hand outputs out, and account for frames, where there never was time to."""
@@ -533,7 +533,7 @@ class Dispatcher(Windows):
             self.frames.settle()
             if self.watch is not None:
                 self.watch(fresh)
-            if wake == self._next_release and self.course.is_other(self._stretch):
+            if wake == self._next_release and self.switcher.is_other(self._stretch):
                 self._turn_over(begins=False)
             if self._ahead != self.windows:
                 self._look_ahead()
@@ -564,7 +564,7 @@ class Dispatcher(Windows):
         self._account()
         for index, job in enumerate(self._jobs):
             for frame, window in job.clear():
-                self.frames.add(self._models[index], frame, Fate.RUN_ENDED, window, self.release(window))
+                self.frames.add(self._models[index], frame, FrameOutcome.RUN_ENDED, window, self.release(window))
             known = [source.length for source in job.sources.values() if source.length is not None]
             if known and min(known) < job.feed.delivered:  # a stream may turn out to be shorter than what was released
                 self.frames.forget(self._models[index], min(known))
@@ -572,4 +572,4 @@ class Dispatcher(Windows):
             self._packets.collect()
         self._hand_out()
         for model, frames in self.faults.refused.items():
-            self.frames.refuse(model, frames, Fate.NOT_FINITE)
+            self.frames.refuse(model, frames, FrameOutcome.NOT_FINITE)

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from framefit.core.run_record import FrameTable, Metrics, ModelMetrics, Percentiles, StreamMetrics, Switch, UnitMetrics
 from framefit.core.timetable import PlannedModel, Timetable, Window
-from framefit.runtime.log import FATED, FLAGGED, Fate, FaultCause, FrameLog, LaunchLog
+from framefit.runtime.log import FLAGGED, OUTCOME_WORDS, FaultCause, FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.misses import misses
-from framefit.runtime.units import Crew
+from framefit.runtime.units import UnitGroup
 
 __all__ = [
     "RunFigures",
@@ -86,9 +86,9 @@ def model_metrics(
         overhead_ratio: of its segmentation, as measured around the run.
     """
     rows = frames.rows()
-    rows = rows[(rows[:, FrameLog.MODEL] == index) & (rows[:, FrameLog.FATE] != Fate.SKIPPED)]
-    finished = rows[np.isin(rows[:, FrameLog.FATE], (Fate.DONE, Fate.LATE))]
-    late = int((rows[:, FrameLog.FATE] == Fate.LATE).sum())
+    rows = rows[(rows[:, FrameLog.MODEL] == index) & (rows[:, FrameLog.OUTCOME] != FrameOutcome.SKIPPED)]
+    finished = rows[np.isin(rows[:, FrameLog.OUTCOME], (FrameOutcome.DONE, FrameOutcome.LATE))]
+    late = int((rows[:, FrameLog.OUTCOME] == FrameOutcome.LATE).sum())
     unfinished = len(rows) - len(finished)
     missed = late + unfinished if planned.role == "priority" else late
     seconds = windows / rate_hz
@@ -165,7 +165,7 @@ def figures(
     )
 
 
-def priority_ns(timetable: Timetable, run: Dispatcher | Crew, unit: str | None = None) -> float:
+def priority_ns(timetable: Timetable, run: Dispatcher | UnitGroup, unit: str | None = None) -> float:
     """Time of a window that went to priority models: medians of their launches, by how often they ran.
 
     Args:
@@ -187,7 +187,7 @@ def priority_ns(timetable: Timetable, run: Dispatcher | Crew, unit: str | None =
 
 def run_metrics(
     timetable: Timetable,
-    run: Dispatcher | Crew,
+    run: Dispatcher | UnitGroup,
     *,
     launched: Timetable,
     rungs: Sequence[Timetable],
@@ -202,7 +202,7 @@ def run_metrics(
 
     Args:
         timetable: the plan.
-        run: the dispatcher, or the crew, afterwards.
+        run: the dispatcher, or the group of units, afterwards.
         launched: the plan with models once for each of their cuts: launches are numbered through them.
         rungs: timetables that were in force, by their numbers; the plan's own is the first.
         segment_ns: medians of all segments in the plan's order, measured around the run.
@@ -263,7 +263,7 @@ def run_metrics(
     )
 
 
-def _planned_in(rungs: Sequence[Timetable], run: Dispatcher | Crew, window: int) -> Window:
+def _planned_in(rungs: Sequence[Timetable], run: Dispatcher | UnitGroup, window: int) -> Window:
     """What the timetable that was in force planned for a window."""
     stretch = run.stretch(window)
     windows = rungs[stretch.rung.number].windows
@@ -271,7 +271,7 @@ def _planned_in(rungs: Sequence[Timetable], run: Dispatcher | Crew, window: int)
 
 
 def _units(
-    timetable: Timetable, run: Dispatcher | Crew, peak_bytes: Mapping[str, int], rate_hz: float
+    timetable: Timetable, run: Dispatcher | UnitGroup, peak_bytes: Mapping[str, int], rate_hz: float
 ) -> tuple[UnitMetrics, ...]:
     rows = run.launches.finished()
     launched = timetable.program_units[rows[:, LaunchLog.PROGRAM]]
@@ -342,16 +342,16 @@ def frame_records(
     rows = frames.rows()
     for model, bad in (flagged or {}).items():
         marked = (rows[:, FrameLog.MODEL] == model) & np.isin(rows[:, FrameLog.FRAME], list(bad))
-        rows[marked & (rows[:, FrameLog.FATE] <= Fate.LATE), FrameLog.FATE] += len(Fate)
+        rows[marked & (rows[:, FrameLog.OUTCOME] <= FrameOutcome.LATE), FrameLog.OUTCOME] += len(FrameOutcome)
     released, finished = rows[:, FrameLog.RELEASED], rows[:, FrameLog.FINISHED]
     order = np.lexsort((rows[:, FrameLog.MODEL], rows[:, FrameLog.FRAME], released))
     return FrameTable(
         models=tuple(models),
         streams=tuple(streams.get(model, "-") for model in models),
-        fates=(*(FATED[fate] for fate in Fate), *FLAGGED),
+        fates=(*(OUTCOME_WORDS[fate] for fate in FrameOutcome), *FLAGGED),
         model=rows[order, FrameLog.MODEL],
         frame=rows[order, FrameLog.FRAME],
-        fate=rows[order, FrameLog.FATE],
+        fate=rows[order, FrameLog.OUTCOME],
         released_ns=released[order] - start_ns,
         finished_ns=np.where(finished >= 0, finished - start_ns, -1)[order],
     )

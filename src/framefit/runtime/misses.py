@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from framefit.core.run_record import Miss
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Timetable, Window
-from framefit.runtime.log import FAULTY, Fate, FrameLog, LaunchLog, fated
+from framefit.runtime.log import FAULTY, FrameLog, FrameOutcome, LaunchLog, in_words
 
 __all__ = ["Hang", "hangs", "misses"]
 
@@ -184,7 +184,7 @@ def misses(
     """
     rows = frames.rows()
     roles = np.asarray([model.role == "background" for model in timetable.models], bool)
-    in_time = np.isin(rows[:, FrameLog.FATE], (Fate.DONE, Fate.SKIPPED))
+    in_time = np.isin(rows[:, FrameLog.OUTCOME], (FrameOutcome.DONE, FrameOutcome.SKIPPED))
     missed = rows[~in_time & ~roles[rows[:, FrameLog.MODEL]]].tolist()  # the only frames that are looked at one by one
     if not missed:
         return []
@@ -196,17 +196,20 @@ def misses(
     # Frames that were consumed together count from the newest one's release.
     together = {(row[FrameLog.MODEL], row[FrameLog.FINISHED]): row[FrameLog.RELEASED] for row in missed}
     found = []
-    for model, frame, fate, released, started, finished, window in missed:
+    for model, frame, outcome, released, started, finished, window in missed:
         cause: Cause
-        if fate == Fate.RUN_ENDED:
+        if outcome == FrameOutcome.RUN_ENDED:
             cause, detail = "run ended", "unfinished at the end of the run"
-        elif fate in FAULTY:
-            cause, detail = "fault", (faults or {}).get((model, frame)) or fated(Fate(fate))[1].removeprefix("fault: ")
-        elif fate == Fate.NOT_GIVEN:
-            cause, detail = "stream", fated(Fate.NOT_GIVEN)[1]
+        elif outcome in FAULTY:
+            cause, detail = (
+                "fault",
+                (faults or {}).get((model, frame)) or in_words(FrameOutcome(outcome))[1].removeprefix("fault: "),
+            )
+        elif outcome == FrameOutcome.NOT_GIVEN:
+            cause, detail = "stream", in_words(FrameOutcome.NOT_GIVEN)[1]
             if (hang := looking.not_given(model, window)) is not None:
                 cause, detail = "fault", f"{detail}: {hang.told()}"
-        elif fate in (Fate.QUEUE_FULL, Fate.REFUSED):
+        elif outcome in (FrameOutcome.QUEUE_FULL, FrameOutcome.REFUSED):
             cause, detail = "backlog", "earlier frames took longer than their windows"
             if (hang := looking.no_place(model, released)) is not None:
                 cause, detail = "fault", f"its queue was full: {hang.told()}"
@@ -254,7 +257,7 @@ class _Looking:
         self._hangs = [hang for hang in found if hang.blocks]
         by_frame = {(hang.model, hang.frame): hang for hang in found}
         if by_frame:
-            for row in frames[frames[:, FrameLog.FATE] == Fate.HUNG].tolist():
+            for row in frames[frames[:, FrameLog.OUTCOME] == FrameOutcome.HUNG].tolist():
                 hang = by_frame.get((row[FrameLog.MODEL], row[FrameLog.FRAME]))
                 if hang is not None:
                     self._given_up[row[FrameLog.MODEL], row[FrameLog.WINDOW]] = hang

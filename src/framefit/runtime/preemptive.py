@@ -91,7 +91,7 @@ class PreemptiveDispatcher(Dispatcher):
         with self._lock:
             super()._take(job)
 
-    def signs(self) -> dict[int, object]:
+    def progress(self) -> dict[int, object]:
         """See :meth:`Dispatcher.signs`; what is interrupted has signs of its own."""
         behind = [(job.in_flight[-1:], job.next_segment) for _, job in self._background]
         return {self._thread: self.windows, self._worker_thread: behind}

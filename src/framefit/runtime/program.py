@@ -25,21 +25,21 @@ from framefit.devices.device import Array
 from framefit.errors import FramefitError, InputError
 from framefit.execution.streams import fitted
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate, Fates, fated
+from framefit.runtime.log import FrameOutcome, FrameOutcomes, in_words
 from framefit.runtime.sinks import AggregatingSink, Sink
 from framefit.runtime.streams import Arrival
 
 __all__ = [
     "Channel",
     "FrameFate",
-    "Inbox",
     "NumberedSink",
     "Output",
     "PushedStream",
     "Reader",
     "Request",
+    "ResultPublisher",
+    "SubmissionQueue",
     "Subscription",
-    "Tap",
     "TimeUpError",
     "Waits",
     "with_submitted",
@@ -109,7 +109,7 @@ class PushedStream:
         self._keep = keep + _MARGIN
         self._accepted: set[tuple[str, tuple[int, ...]]] = set()  # of raw frames that something prepares
         self._forms: dict[int, _Forms] = {}
-        self.inbox: Inbox | None = None
+        self.submissions: SubmissionQueue | None = None
 
     def forms(self, frame: object, *, copy: bool) -> _Forms:
         """A frame as its readers take it.
@@ -149,7 +149,7 @@ class PushedStream:
 
     def has(self, frame: int) -> bool:  # noqa: ARG002 - the protocol's form
         """Whether there may be more: until it is closed and empty."""
-        return self.inbox is None or not self.inbox.over
+        return self.submissions is None or not self.submissions.over
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
         """Frame number ``frame`` of those that windows took."""
@@ -172,7 +172,7 @@ class PushedStream:
 _SHAPE = "give frames as the plan was made for; the stream's shape says what they are"
 
 
-class Inbox:
+class SubmissionQueue:
     """Where frames of streams that stay in step wait, until windows take them: at most one a window.
 
     Any number of threads hand frames over, one takes them. Taking asks for no lock, so a thread
@@ -190,7 +190,7 @@ class Inbox:
     ) -> None:
         self.streams = {stream.name: stream for stream in streams}
         for stream in streams:
-            stream.inbox = self
+            stream.submissions = self
         self.depth = depth
         self.when_full = when_full
         self._now_ns = now_ns
@@ -350,25 +350,27 @@ class NumberedSink:
     """
 
     sink: Sink
-    inbox: Inbox
+    submissions: SubmissionQueue
 
     def put(self, frame: int, outputs: dict[str, Array]) -> None:
         """Pass on."""
-        self.sink.put(self.inbox.number(frame), outputs)
+        self.sink.put(self.submissions.number(frame), outputs)
 
     def close(self) -> None:
         """Pass on."""
         self.sink.close()
 
 
-def with_submitted(table: FrameTable, inboxes: Mapping[str, Inbox], start_ns: int, *, ended: bool = True) -> FrameTable:
+def with_submitted(
+    table: FrameTable, submission_queues: Mapping[str, SubmissionQueue], start_ns: int, *, ended: bool = True
+) -> FrameTable:
     """A run's frames under the numbers that they were submitted under, and those that no window took.
 
     Of these, the time of submission stands for the release that they never had.
 
     Args:
         table: of the frames that came, counted as they came.
-        inboxes: model -> where its frames waited; models that read other streams are left as they are.
+        submission_queues: model -> where its frames waited; models that read other streams are left as they are.
         start_ns: first release on the run's clock.
         ended: whether the run has: what a window took has its fate, or came too late beside a stream that ended.
     """
@@ -376,14 +378,14 @@ def with_submitted(table: FrameTable, inboxes: Mapping[str, Inbox], start_ns: in
     fates: list[Fated] = list(table.fates)
     added: list[tuple[Integers, ...]] = []
     for index, name in enumerate(table.models):
-        inbox = inboxes.get(name)
-        if inbox is None:
+        submissions = submission_queues.get(name)
+        if submissions is None:
             continue
         mine = table.model == index
-        came = inbox.numbers
-        never = inbox.never_taken
+        came = submissions.numbers
+        never = submissions.never_taken
         if ended and len(late := np.setdiff1d(np.arange(len(came)), frame[mine])):
-            never.append((_ENDED, came[late], np.asarray([inbox.submitted_ns(one) for one in late])))
+            never.append((_ENDED, came[late], np.asarray([submissions.submitted_ns(one) for one in late])))
         frame[mine] = came[frame[mine]]
         for why, numbers, submitted_ns in never:
             fate: Fated = ("dropped", why)
@@ -392,14 +394,14 @@ def with_submitted(table: FrameTable, inboxes: Mapping[str, Inbox], start_ns: in
             same = np.ones_like(numbers)
             added.append((index * same, numbers, fates.index(fate) * same, submitted_ns - start_ns, -same))
     columns = [(table.model, frame, table.fate, table.released_ns, table.finished_ns), *added]
-    model, frame, fated, released, finished = map(np.concatenate, zip(*columns, strict=True))
+    model, frame, in_words, released, finished = map(np.concatenate, zip(*columns, strict=True))
     order = np.lexsort((model, frame, released))
     return replace(
         table,
         fates=tuple(fates),
         model=model[order],
         frame=frame[order],
-        fate=fated[order],
+        fate=in_words[order],
         released_ns=released[order],
         finished_ns=finished[order],
     )
@@ -467,14 +469,14 @@ class _Finished(NamedTuple):
     shared: bool  # others have the same arrays
 
 
-class Tap:
+class ResultPublisher:
     """Where a model's results leave the run. Called by the run's thread: it takes no lock, and waits for nobody.
 
     Args:
         index: number of the model in the log.
         name: of the model.
         job: the model as it runs.
-        inbox: where its frames waited; ``None``: its streams have sources of their own.
+        submissions: where its frames waited; ``None``: its streams have sources of their own.
         fates: told at once.
         release: window -> when it began.
         outputs: names that can be asked for; ``None``: whatever its postprocess gives.
@@ -486,18 +488,18 @@ class Tap:
         index: int,
         name: str,
         job: Job,
-        inbox: Inbox | None,
-        fates: Fates,
+        submissions: SubmissionQueue | None,
+        fates: FrameOutcomes,
         release: Callable[[int], int],
         *,
         outputs: Sequence[str] | None,
         aggregate: int,
     ) -> None:
         self.name = name
-        self.inbox = inbox
+        self.submissions = submissions
         self.outputs = outputs
         self.aggregate = aggregate
-        self.after: tuple[Tap, ...] = ()
+        self.after: tuple[ResultPublisher, ...] = ()
         """Of the models that this one reads: what they drop never comes to it."""
         self.wanted: dict[int, tuple[Request, ...]] = {}
         self._index, self._job, self._fates, self._release = index, job, fates, release
@@ -511,7 +513,7 @@ class Tap:
         deadline = self._job.deadline_ns
         late = deadline is not None and finished_ns - released > deadline
         for arrival in arrivals:
-            self._fates.decide(self._index, arrival.frame, Fate.LATE if late else Fate.DONE)
+            self._fates.decide(self._index, arrival.frame, FrameOutcome.LATE if late else FrameOutcome.DONE)
         (channels, names), requests = self._receivers, self._requests(arrivals) if self.wanted else ()
         if not channels and not requests:
             return
@@ -535,18 +537,18 @@ class Tap:
 
     def fate(self, number: int) -> FrameFate:
         """What has become of the frame that was submitted under a number."""
-        assert self.inbox is not None
-        index = self.inbox.index(number)
+        assert self.submissions is not None
+        index = self.submissions.index(number)
         if index is None:
-            why = self.inbox.dropped(number)
+            why = self.submissions.dropped(number)
             return FrameFate("waiting", "") if why is None else FrameFate("dropped", why)
         fate = self._fates.of(self._index, index)
         if fate is not None:
-            return FrameFate(*fated(fate))
+            return FrameFate(*in_words(fate))
         given = {tap.fate(number).fate for tap in self.after}
         if "dropped" in given:
-            return FrameFate(*fated(Fate.NOT_GIVEN))
-        return FrameFate(*fated(Fate.SKIPPED)) if "skipped" in given else FrameFate("waiting", "")
+            return FrameFate(*in_words(FrameOutcome.NOT_GIVEN))
+        return FrameFate(*in_words(FrameOutcome.SKIPPED)) if "skipped" in given else FrameFate("waiting", "")
 
     def check(self, tensors: Sequence[str] | None) -> None:
         """Refuse names of outputs that there are not.
@@ -578,13 +580,15 @@ class Tap:
         if finished.shared:
             tensors = {name: array.copy() for name, array in tensors.items()}
         newest = finished.arrivals[-1].frame
-        numbers = tuple(one.frame if self.inbox is None else self.inbox.number(one.frame) for one in finished.arrivals)
+        numbers = tuple(
+            one.frame if self.submissions is None else self.submissions.number(one.frame) for one in finished.arrivals
+        )
         return Output(
             model=self.name,
             frame=numbers[-1],
             frames=numbers,
             tensors=tensors,
-            submitted_ns=None if self.inbox is None else self.inbox.submitted_ns(newest),
+            submitted_ns=None if self.submissions is None else self.submissions.submitted_ns(newest),
             released_ns=finished.released_ns,
             started_ns=finished.started_ns,
             finished_ns=finished.finished_ns,
@@ -599,10 +603,10 @@ class Tap:
 
     def _requests(self, arrivals: Sequence[Arrival]) -> tuple[Request, ...]:
         """Those for these frames; they are answered once."""
-        assert self.inbox is not None
+        assert self.submissions is not None
         found: tuple[Request, ...] = ()
         for arrival in arrivals:
-            found += self.wanted.pop(self.inbox.number(arrival.frame), ())
+            found += self.wanted.pop(self.submissions.number(arrival.frame), ())
         return found
 
 
@@ -615,7 +619,7 @@ class Channel:
         depth: results that wait at most.
     """
 
-    def __init__(self, tap: Tap, names: Sequence[str] | None, depth: int) -> None:
+    def __init__(self, tap: ResultPublisher, names: Sequence[str] | None, depth: int) -> None:
         self.tap = tap
         self.names = names
         self.dropped = 0
@@ -701,7 +705,7 @@ class Subscription:
         waits: how to wait.
     """
 
-    def __init__(self, taps: Sequence[Tap], names: Sequence[str] | None, depth: int, waits: Waits) -> None:
+    def __init__(self, taps: Sequence[ResultPublisher], names: Sequence[str] | None, depth: int, waits: Waits) -> None:
         if depth < 1:
             raise InputError(f"queue = {depth} holds nothing", remedy="give 1 or more")
         for tap in taps:
@@ -802,12 +806,12 @@ class Request:
         waits: how to wait.
     """
 
-    def __init__(self, taps: Sequence[Tap], waits: Waits) -> None:
+    def __init__(self, taps: Sequence[ResultPublisher], waits: Waits) -> None:
         self.number = -1
         self._taps = taps
         self._waits = waits
         self._found: dict[str, Output] = {}
-        self._queue: deque[tuple[Tap, _Finished]] = deque()
+        self._queue: deque[tuple[ResultPublisher, _Finished]] = deque()
 
     def announce(self, number: int) -> None:
         """Its frame has a number; from here on it may be answered."""
@@ -818,7 +822,7 @@ class Request:
                     tap.wanted.pop(one, None)
             tap.wanted[number] = (*tap.wanted.get(number, ()), self)
 
-    def put(self, tap: Tap, finished: _Finished) -> None:
+    def put(self, tap: ResultPublisher, finished: _Finished) -> None:
         """An answer; called by the run's thread."""
         self._queue.append((tap, finished))
 
@@ -857,7 +861,7 @@ class Request:
                 )
         return dict(self._found)
 
-    def _open(self) -> list[Tap]:
+    def _open(self) -> list[ResultPublisher]:
         """Models from which an answer may still come."""
         decided = {tap.name for tap in self._taps if self._decided(tap.fate(self.number))}
         while self._queue:

@@ -13,13 +13,13 @@ import numpy.typing as npt
 from framefit.core.model import TensorInfo
 from framefit.core.workload import WhenFull
 from framefit.devices.device import Array, allocate
-from framefit.runtime.log import Fate, FrameLog
+from framefit.runtime.log import FrameLog, FrameOutcome
 from framefit.runtime.streams import Arrival, Queue
 
-__all__ = ["Giver", "ReadQueue", "Reading", "Supply", "with_unread"]
+__all__ = ["ReadQueue", "ResultJoin", "ResultStream", "SourceModel", "with_unread"]
 
 
-class Giver(Protocol):
+class SourceModel(Protocol):
     """The first job of a model that another one reads."""
 
     @property
@@ -30,7 +30,7 @@ class Giver(Protocol):
         """Whether there will be no results of it while these models fail."""
 
 
-class Supply:
+class ResultStream:
     """Outputs of one model for another one that reads them: a stream of its inputs.
 
     They are copied when the model is done with a frame, for the next frame is written over them. There are
@@ -73,7 +73,7 @@ class Supply:
         """Let the reading model have a frame, by its own number for it."""
         self._ready[as_frame] = self._kept.pop(frame)
 
-    def pass_over(self, frame: int) -> None:
+    def skip(self, frame: int) -> None:
         """A kept frame will not be read."""
         self._free.append(self._kept.pop(frame))
 
@@ -100,7 +100,7 @@ class ReadQueue(Queue):
         frames: taken at once: they are being read until as many others are taken.
     """
 
-    def __init__(self, depth: int, when_full: WhenFull, supplies: Sequence[Supply], frames: int) -> None:
+    def __init__(self, depth: int, when_full: WhenFull, supplies: Sequence[ResultStream], frames: int) -> None:
         super().__init__(depth, when_full)
         self._supplies, self._most = supplies, frames
         self._in_use: deque[int] = deque()
@@ -133,7 +133,7 @@ class ReadQueue(Queue):
 
 
 @dataclass
-class Reading:
+class ResultJoin:
     """How a model gets its frames of those that it reads: when all of them are done with the same release.
 
     Attributes:
@@ -147,9 +147,9 @@ class Reading:
         received: those that were dealt with.
     """
 
-    givers: Sequence[Giver]
+    givers: Sequence[SourceModel]
     models: Sequence[int]
-    supplies: Sequence[Supply]
+    supplies: Sequence[ResultStream]
     every: int = 1
     step: int = 0
     given: list[int] = field(init=False)
@@ -181,7 +181,7 @@ class Reading:
             newest = max(waiting[0].window for waiting in there)
             behind = [number for number, waiting in enumerate(there) if waiting[0].window < newest]
             for number in behind:
-                self.supplies[number].pass_over(there[number].popleft().frame)
+                self.supplies[number].skip(there[number].popleft().frame)
             if behind:
                 continue
             heads = [waiting.popleft() for waiting in there]
@@ -190,7 +190,7 @@ class Reading:
                 if wanted:
                     supply.offer(head.frame, heads[0].frame)
                 else:
-                    supply.pass_over(head.frame)
+                    supply.skip(head.frame)
             yield heads[0], wanted
         self.received += 1
 
@@ -222,21 +222,25 @@ def with_unread(rows: _Rows, readers: Mapping[int, Sequence[int]], *, ended: boo
         missing = ~np.isin(first[:, FrameLog.FRAME], known)
         added = first[missing]
         windows = added[:, FrameLog.WINDOW]
-        fates = np.full(len(added), Fate.RUN_ENDED)
+        outcomes = np.full(len(added), FrameOutcome.RUN_ENDED)
         for giver in givers:
             given = rows[rows[:, FrameLog.MODEL] == giver]
-            dropped = given[np.isin(given[:, FrameLog.FATE], _DROPPED), FrameLog.WINDOW]
-            skipped = given[given[:, FrameLog.FATE] == Fate.SKIPPED, FrameLog.WINDOW]
-            fates[np.isin(windows, dropped)] = Fate.NOT_GIVEN
-            fates[np.isin(windows, skipped)] = Fate.SKIPPED
-        fates[_older(first)[missing]] = Fate.SKIPPED
-        added[:, FrameLog.MODEL], added[:, FrameLog.FATE] = reader, fates
+            dropped = given[np.isin(given[:, FrameLog.OUTCOME], _DROPPED), FrameLog.WINDOW]
+            skipped = given[given[:, FrameLog.OUTCOME] == FrameOutcome.SKIPPED, FrameLog.WINDOW]
+            outcomes[np.isin(windows, dropped)] = FrameOutcome.NOT_GIVEN
+            outcomes[np.isin(windows, skipped)] = FrameOutcome.SKIPPED
+        outcomes[_older(first)[missing]] = FrameOutcome.SKIPPED
+        added[:, FrameLog.MODEL], added[:, FrameLog.OUTCOME] = reader, outcomes
         added[:, (FrameLog.STARTED, FrameLog.FINISHED)] = -1
-        rows = np.concatenate([rows, added if ended else added[fates != Fate.RUN_ENDED]])
+        rows = np.concatenate([rows, added if ended else added[outcomes != FrameOutcome.RUN_ENDED]])
     return rows
 
 
-_DROPPED = [fate for fate in Fate if fate not in (Fate.DONE, Fate.LATE, Fate.SKIPPED, Fate.RUN_ENDED)]
+_DROPPED = [
+    outcome
+    for outcome in FrameOutcome
+    if outcome not in (FrameOutcome.DONE, FrameOutcome.LATE, FrameOutcome.SKIPPED, FrameOutcome.RUN_ENDED)
+]
 
 
 def _older(rows: _Rows) -> npt.NDArray[np.bool_]:

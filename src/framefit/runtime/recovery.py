@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from framefit.errors import FramefitError, HangError, InputError, LostUnitError
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate, FaultCause
+from framefit.runtime.log import FaultCause, FrameOutcome
 from framefit.runtime.streams import Arrival, Queue
 from framefit.runtime.windows import Windows
 
@@ -16,7 +16,11 @@ __all__ = ["Recovery", "RestingQueue"]
 
 _PATIENCE = 3  # frames in a row that fail before a model rests
 _FIRST_REST, _MOST_REST = 8, 512  # windows; twice as many each time: at 30 Hz from 0.3 s to 17 s
-_FATES = {FaultCause.ERROR: Fate.FAILED, FaultCause.HANG: Fate.HUNG, FaultCause.INPUT: Fate.UNREADABLE}
+_FATES = {
+    FaultCause.ERROR: FrameOutcome.FAILED,
+    FaultCause.HANG: FrameOutcome.HUNG,
+    FaultCause.INPUT: FrameOutcome.UNREADABLE,
+}
 
 
 class RestingQueue(Queue):
@@ -32,9 +36,9 @@ class RestingQueue(Queue):
         self._job, self._queue, self._until = job, job.queue, until
 
     @property
-    def refusal(self) -> Fate:
+    def refusal(self) -> FrameOutcome:
         """The model is degraded."""
-        return Fate.DEGRADED
+        return FrameOutcome.DEGRADED
 
     def put(self, frame: Arrival) -> Arrival | None:
         """Refuse it, before that window."""
@@ -83,7 +87,7 @@ class Recovery:
         self._run = run
         self._troubles: dict[int, _Trouble] = {}
 
-    def gives_up(self, index: int, job: Job, error: BaseException, now_ns: int) -> bool:
+    def aborts_frame(self, index: int, job: Job, error: BaseException, now_ns: int) -> bool:
         """Whether the frame in flight was given up; else its launch is tried again.
 
         Args:
@@ -108,7 +112,7 @@ class Recovery:
         trouble.tried_again = again
         if again:
             return False
-        run.give_up(index, _FATES[cause], now_ns)
+        run.abort_frame(index, _FATES[cause], now_ns)
         trouble.frames += 1
         trouble.launches += cause != FaultCause.INPUT
         if trouble.frames < _PATIENCE:
@@ -132,7 +136,7 @@ class Recovery:
         """Let no frames come for a while."""
         waiting = entry.queue
         entry.queue = RestingQueue(entry, self._run.windows + min(_FIRST_REST << trouble.rests, _MOST_REST))
-        self._run.turn_away(index, waiting.clear(), Fate.DEGRADED)
+        self._run.reject(index, waiting.clear(), FrameOutcome.DEGRADED)
         trouble.rests += 1
 
     def _recovered(self, index: int, job: Job, freed: Callable[[int], None] | None) -> Callable[[int], None]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from framefit.core.workload import WhenFull
-from framefit.runtime.log import Fate
+from framefit.runtime.log import FrameOutcome
 
-__all__ = ["Arrival", "Feed", "Gate", "Intake", "Queue"]
+__all__ = ["Arrival", "Feed", "FrameSource", "Gate", "Queue"]
 
 
 class Arrival(NamedTuple):
@@ -20,7 +20,7 @@ class Arrival(NamedTuple):
     window: int
 
 
-class Intake(Protocol):
+class FrameSource(Protocol):
     """Frames that wait until a window takes them."""
 
     def __len__(self) -> int:
@@ -63,13 +63,13 @@ class Feed:
     waited: int = 0
     missing: int = 0
     over: bool = False
-    intake: Intake | None = None
+    frame_source: FrameSource | None = None
     gate: Gate | None = None
 
     @property
     def empty(self) -> bool:
         """Whether there is no frame that could come."""
-        return self.over or (self.intake is not None and not len(self.intake))
+        return self.over or (self.frame_source is not None and not len(self.frame_source))
 
 
 class Queue:
@@ -90,9 +90,9 @@ class Queue:
         return len(self._frames)
 
     @property
-    def refusal(self) -> Fate:
+    def refusal(self) -> FrameOutcome:
         """What becomes of a frame that it does not take."""
-        return Fate.REFUSED
+        return FrameOutcome.REFUSED
 
     @property
     def full(self) -> bool:

@@ -14,7 +14,7 @@ from framefit.core.grid import Grid
 from framefit.runtime.job import Job, Part
 from framefit.runtime.streams import Feed
 
-__all__ = ["Course", "Rung", "Served", "Share", "Stretch", "Turn", "bringing", "served"]
+__all__ = ["Rung", "Served", "Share", "Stretch", "SwitchRequest", "TimetableSwitcher", "bringing", "served"]
 
 
 Served = list[tuple[Feed, list[tuple[int, Job]]]]  # feeds with the jobs that they serve, and their numbers
@@ -109,7 +109,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Turn:
+class SwitchRequest:
     """That another timetable is to be in force.
 
     Attributes:
@@ -140,7 +140,7 @@ def bringing(feeds: Served, grid: Grid) -> list[Served]:
     ]
 
 
-class Course:
+class TimetableSwitcher:
     """The timetables of a run, one after the other.
 
     Units come to their windows at times of their own: one may still be in a window when another begins the next.
@@ -159,7 +159,7 @@ class Course:
         """Whether a unit has to ask what is in force when it comes to a window."""
         self.earliest_ns = _latest(rung)
         """By unit: so long after a window's release background segments may last at most, whatever is in force then."""
-        self._turning: list[Turn] = []  # in the order of their windows
+        self._turning: list[SwitchRequest] = []  # in the order of their windows
         self._begun = 0  # windows that some unit has begun
         self._lock = threading.Lock()
 
@@ -201,7 +201,7 @@ class Course:
             why: for people.
         """
         with self._lock:
-            self._turning.append(Turn(window, to, why))
+            self._turning.append(SwitchRequest(window, to, why))
             self._turning.sort(key=lambda turn: turn.window)
             self.unsettled = True
 

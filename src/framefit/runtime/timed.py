@@ -14,13 +14,13 @@ from framefit.core.timetable import PlannedModel, Timetable
 from framefit.devices.device import Array, Binding, Device, Tensors
 from framefit.devices.npu import NpuDevice
 from framefit.execution.execution import Launchable
-from framefit.runtime.channel import Given, read_others, stage_jobs
+from framefit.runtime.channel import ReadModel, connect_reader, stage_jobs
 from framefit.runtime.job import Job
 from framefit.runtime.loop import Dispatcher, Service, instants
 from framefit.runtime.streams import Queue
-from framefit.runtime.units import Crew, MakeService, duties_of
+from framefit.runtime.units import MakeService, UnitGroup, assign_units
 
-__all__ = ["TimedExecution", "timed_crew", "timed_dispatcher"]
+__all__ = ["TimedExecution", "timed_dispatcher", "timed_group"]
 
 
 class TimedExecution:
@@ -71,7 +71,7 @@ class TimedExecution:
     def abandon(self) -> None:
         """Nothing to keep."""
 
-    def pass_over(self) -> None:
+    def skip(self) -> None:
         """Nor then."""
 
     def follow(self, other: Launchable) -> None:
@@ -112,7 +112,7 @@ def timed_dispatcher(
     )
 
 
-def timed_crew(
+def timed_group(
     timetable: Timetable,
     device: NpuDevice,
     grid: Grid,
@@ -123,7 +123,7 @@ def timed_crew(
     deadlines_ns: dict[str, int] | None = None,
     frames: dict[str, int] | None = None,
     streams: dict[str, frozenset[str]] | None = None,
-) -> Crew:
+) -> UnitGroup:
     """The same on all units of a timetable; a model's segments that follow one another on a unit are a stage.
 
     Args:
@@ -148,8 +148,8 @@ def timed_crew(
     }
     for model in timetable.models:
         if model.after:
-            read_others(jobs[model.name][0], [Given(jobs[name], timetable.model(name)) for name in model.after])
-    return Crew(device, device.clock, duties_of(timetable, list(jobs.values()), service), grid)
+            connect_reader(jobs[model.name][0], [ReadModel(jobs[name], timetable.model(name)) for name in model.after])
+    return UnitGroup(device, device.clock, assign_units(timetable, list(jobs.values()), service), grid)
 
 
 def _jobs(

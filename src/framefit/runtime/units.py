@@ -30,23 +30,23 @@ from framefit.core.timetable import Timetable
 from framefit.devices.clock import Clock, RealClock, VirtualClock
 from framefit.devices.device import Device
 from framefit.devices.host import pinned
-from framefit.runtime.channel import Desk, Handed, SharedQueue, StageJob, share_streams
-from framefit.runtime.failover import Moved, Mover, Spare
+from framefit.runtime.channel import Mailbox, Message, SharedQueue, StageJob, share_streams
+from framefit.runtime.failover import Failover, FindTarget, Migration
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate, Fates, FrameLog, LaunchLog, ToldFrameLog, in_time_order
-from framefit.runtime.loop import LEAD_NS, REHEARSAL_NS, Dispatcher, Service, instants
+from framefit.runtime.log import FrameLog, FrameOutcome, FrameOutcomes, LaunchLog, ObservableFrameLog, in_time_order
+from framefit.runtime.loop import LEAD_NS, WARMUP_NS, Dispatcher, Service, instants
 from framefit.runtime.preemptive import PreemptiveDispatcher
 from framefit.runtime.reading import with_unread
 from framefit.runtime.streams import Arrival, Feed
-from framefit.runtime.switching import Course, Rung, Stretch
+from framefit.runtime.switching import Rung, Stretch, TimetableSwitcher
 
-__all__ = ["Crew", "Duty", "MakeService", "ThreadBell", "VirtualBell", "connect", "duties_of"]
+__all__ = ["MakeService", "ThreadWakeup", "UnitAssignment", "UnitGroup", "VirtualWakeup", "assign_units", "connect"]
 
 
-class ThreadBell:
+class ThreadWakeup:
     """For a unit with a thread of its own.
 
-    A lock is the bell: it is free where somebody has rung. Nothing that Python offers is rung with less work.
+    The event is a lock that is free once it is set. Nothing that Python offers is set with less work.
 
     Args:
         clock: the run's.
@@ -57,7 +57,7 @@ class ThreadBell:
         self._silent = threading.Lock()
         self._silent.acquire()
 
-    def ring(self, time_ns: int) -> None:  # noqa: ARG002 - the thread looks itself when something can be used
+    def set(self, time_ns: int) -> None:  # noqa: ARG002 - the thread looks itself when something can be used
         """Wake the thread up, or keep it from going to sleep."""
         with contextlib.suppress(RuntimeError):  # somebody else has rung
             self._silent.release()
@@ -68,13 +68,13 @@ class ThreadBell:
         rest = time_ns - self._clock.spin_ns - now()
         if rest > 0 and rung(timeout=rest / 1e9):
             return
-        if get_ready is not None and time_ns - now() >= REHEARSAL_NS:
+        if get_ready is not None and time_ns - now() >= WARMUP_NS:
             get_ready()
         while now() < time_ns and not rung(blocking=False):
             time.sleep(0)  # other units' threads need Python's lock, too
 
 
-class VirtualBell:
+class VirtualWakeup:
     """For a unit that is a part of a virtual clock.
 
     Args:
@@ -86,7 +86,7 @@ class VirtualBell:
         self._clock = clock
         self._part = part
 
-    def ring(self, time_ns: int) -> None:
+    def set(self, time_ns: int) -> None:
         """Wake the unit up at ``time_ns``, if it waits."""
         self._clock.rouse(self._part, time_ns)
 
@@ -132,17 +132,17 @@ def connect(device: Device, dispatchers: Mapping[str, Dispatcher], jobs: Mapping
             one.job.onward = _onward(device, one, other)
         if len(found) > 1:
             found[-1].job.freed = free = _freed(found[-1], found[0])
-            _let_by(found, free)
+            _skip_downstream(found, free)
     for place in places:
-        if place.job.reading is not None:
-            for source, model in enumerate(place.job.reading.models):
+        if place.job.join is not None:
+            for source, model in enumerate(place.job.join.models):
                 models[model][0].job.readers.append(place.job)
                 models[model][-1].job.told.append(_give(device, models[model][-1], place, source))
 
 
 def _onward(device: Device, one: _Place, other: _Place) -> Callable[[int], None]:
     """A stage's frame for the next one."""
-    job, desk, arrival_ns = one.job, other.dispatcher.desk, device.arrival_ns
+    job, mailbox, arrival_ns = one.job, other.dispatcher.mailbox, device.arrival_ns
     assert isinstance(job, StageJob)
     sender, receiver, size, index = one.unit, other.unit, job.onward_bytes, other.number
 
@@ -150,7 +150,7 @@ def _onward(device: Device, one: _Place, other: _Place) -> Callable[[int], None]
         ready_ns = arrival_ns(sender, receiver, size, written_ns)  # a copy begins now, not when the stage starts
         job.passed += 1
         job.sent_ns = ready_ns
-        desk.put(Handed(ready_ns, index, job.passed, job.in_flight, job.started_ns))
+        mailbox.put(Message(ready_ns, index, job.passed, job.in_flight, job.started_ns))
 
     return hand_over
 
@@ -158,39 +158,39 @@ def _onward(device: Device, one: _Place, other: _Place) -> Callable[[int], None]
 def _freed(last: _Place, first: _Place) -> Callable[[int], None]:
     """The news that a slot is free again."""
     assert isinstance(last.job, StageJob)
-    relay, desk, index = last.job.relay, first.dispatcher.desk, first.number
+    relay, mailbox, index = last.job.relay, first.dispatcher.mailbox, first.number
 
     def free(finished_ns: int) -> None:
         relay.complete()
-        desk.put(Handed(finished_ns, index, relay.completed))
+        mailbox.put(Message(finished_ns, index, relay.completed))
 
     return free
 
 
-def _let_by(stages: Sequence[_Place], free: Callable[[int], None]) -> None:
+def _skip_downstream(stages: Sequence[_Place], free: Callable[[int], None]) -> None:
     """A frame that was given up goes by the later stages, behind those before it, and then its slot is free."""
 
-    def next_to(job: StageJob, desk: Desk, index: int) -> Callable[[int], None]:
-        def let_by(now_ns: int) -> None:
+    def next_to(job: StageJob, mailbox: Mailbox, index: int) -> Callable[[int], None]:
+        def skip_downstream(now_ns: int) -> None:
             job.passed += 1
             job.sent_ns = max(job.sent_ns, now_ns)
-            desk.put(Handed(job.sent_ns, index, job.passed, lost=True))
+            mailbox.put(Message(job.sent_ns, index, job.passed, lost=True))
 
-        return let_by
+        return skip_downstream
 
     for one, other in itertools.pairwise(stages):
         assert isinstance(one.job, StageJob)
-        one.job.let_by = next_to(one.job, other.dispatcher.desk, other.number)
+        one.job.skip_downstream = next_to(one.job, other.dispatcher.mailbox, other.number)
     last = stages[-1].job
     assert isinstance(last, StageJob)
-    last.let_by = free
+    last.skip_downstream = free
 
 
 def _give(device: Device, giver: _Place, reader: _Place, source: int) -> Callable[[Sequence[Arrival], int, int], None]:
     """A model's result for another one."""
-    reading = reader.job.reading
-    assert reading is not None
-    supply, given, desk = reading.supplies[source], reading.given, reader.dispatcher.desk
+    join = reader.job.join
+    assert join is not None
+    supply, given, mailbox = join.supplies[source], join.given, reader.dispatcher.mailbox
     sender, receiver, index = giver.unit, reader.unit, reader.number
 
     def give(arrivals: Sequence[Arrival], started_ns: int, finished_ns: int) -> None:  # noqa: ARG001 - a job's form
@@ -201,7 +201,7 @@ def _give(device: Device, giver: _Place, reader: _Place, source: int) -> Callabl
         if sender != receiver:
             ready_ns = device.arrival_ns(sender, receiver, supply.frame_bytes, finished_ns)
         given[source] += 1
-        desk.put(Handed(ready_ns, index, given[source], (newest,), source=source))
+        mailbox.put(Message(ready_ns, index, given[source], (newest,), source=source))
 
     return give
 
@@ -212,7 +212,7 @@ _FAREWELL_NS = 500_000_000  # for units to end what they do, where one of them d
 
 
 @dataclass(frozen=True)
-class Duty:
+class UnitAssignment:
     """What one unit does in a run.
 
     Attributes:
@@ -232,15 +232,15 @@ class Duty:
     stalls: Callable[[], int] | None = None
 
 
-class Crew:
+class UnitGroup:
     """The dispatchers of all units, on one clock and one grid of releases.
 
-    Each unit is dispatched as if it were alone. What a stage is done with goes to the desk of the unit
+    Each unit is dispatched as if it were alone. What a stage is done with goes to the mailbox of the unit
     that has the next stage, together with the time when it can be used there; that unit looks
-    at its desk before it decides anything, and is woken where it waits. In real time every unit
+    at its mailbox before it decides anything, and is woken where it waits. In real time every unit
     has a thread, on its own core where the device is this machine; in virtual time they take turns.
 
-    The order of ``duties`` decides between units in the same nanosecond of virtual time. The calling
+    The order of ``assignments`` decides between units in the same nanosecond of virtual time. The calling
     thread is the first unit's: it collects the device's events and calls ``on_idle``. In real time
     sinks and streams of models on different units are used by different threads, a stream by one at a
     time.
@@ -248,27 +248,27 @@ class Crew:
     Args:
         device: executes on all units.
         clock: the run's time; the device's own.
-        duties: unit -> what it does; one without jobs stays idle. A model's jobs carry its number
+        assignments: unit -> what it does; one without jobs stays idle. A model's jobs carry its number
             (:attr:`Job.model`).
         grid: when windows begin, and what they bring.
     """
 
-    def __init__(self, device: Device, clock: Clock, duties: Mapping[str, Duty], grid: Grid) -> None:
+    def __init__(self, device: Device, clock: Clock, assignments: Mapping[str, UnitAssignment], grid: Grid) -> None:
         self._device = device
         self._clock = clock
-        duties = {unit: duty for unit, duty in duties.items() if duty.jobs}
+        assignments = {unit: assignment for unit, assignment in assignments.items() if assignment.jobs}
         self.dispatchers: dict[str, Dispatcher] = {}
-        for unit, duty in duties.items():
-            kind = PreemptiveDispatcher if duty.preemptive else Dispatcher
+        for unit, assignment in assignments.items():
+            kind = PreemptiveDispatcher if assignment.preemptive else Dispatcher
             self.dispatchers[unit] = dispatcher = kind(
                 device,
                 clock,
-                duty.jobs,
+                assignment.jobs,
                 grid,
-                duty.guard_ns,
-                service=duty.service,
-                reserved=duty.reserved,
-                stalls=duty.stalls,
+                assignment.guard_ns,
+                service=assignment.service,
+                reserved=assignment.reserved,
+                stalls=assignment.stalls,
             )
             dispatcher.collects = len(self.dispatchers) == 1
         self._lead = next(iter(self.dispatchers.values()))
@@ -276,30 +276,30 @@ class Crew:
         self._over = False
         self._away: list[Dispatcher] = []  # whose part is over
         self._failures: list[BaseException] = []
-        self._readers = _readers([job for duty in duties.values() for job in duty.jobs])
-        if len(duties) > 1:
-            self._share(duties)
-        elif self._readers and duties and next(iter(duties.values())).preemptive:
-            self._lead.desk.bell = ThreadBell(_real(clock))  # the one thread is to be woken up by the other
-        connect(device, self.dispatchers, {unit: duty.jobs for unit, duty in duties.items()})
+        self._readers = _readers([job for assignment in assignments.values() for job in assignment.jobs])
+        if len(assignments) > 1:
+            self._share(assignments)
+        elif self._readers and assignments and next(iter(assignments.values())).preemptive:
+            self._lead.mailbox.wakeup = ThreadWakeup(_real(clock))  # the one thread is to be woken up by the other
+        connect(device, self.dispatchers, {unit: assignment.jobs for unit, assignment in assignments.items()})
         self.launches = self._lead.launches
         self.frames = self._lead.frames
         self.faults = self._lead.faults
         for dispatcher in self.dispatchers.values():
             dispatcher.faults = self.faults
         self.stalled: dict[int, int] = {}
-        self.moved: list[Moved] = []
+        self.migrations: list[Migration] = []
 
-    def lodge(self, spare: Spare) -> None:
+    def enable_failover(self, find_target: FindTarget) -> None:
         """Have models of a unit that fails for good go on on others; before the run.
 
         Args:
-            spare: where a model may go on.
+            find_target: where a model may go on.
         """
-        mover = Mover(self._clock, self.dispatchers, spare)
-        self.moved = mover.moved
+        failover = Failover(self._clock, self.dispatchers, find_target)
+        self.migrations = failover.migrations
         for unit, dispatcher in self.dispatchers.items():
-            dispatcher.failed = functools.partial(mover, unit) if len(self.dispatchers) > 1 else None
+            dispatcher.failed = functools.partial(failover, unit) if len(self.dispatchers) > 1 else None
 
     @property
     def start_ns(self) -> int:
@@ -321,9 +321,9 @@ class Crew:
         return self._lead.release(window)
 
     @property
-    def course(self) -> Course:
+    def switcher(self) -> TimetableSwitcher:
         """What is in force, and will be."""
-        return self._lead.course
+        return self._lead.switcher
 
     def stretch(self, window: int) -> Stretch:
         """What is in force in a window."""
@@ -338,13 +338,13 @@ class Crew:
         """Whether frames that were handed over still wait or are worked on."""
         return any(dispatcher.at_work() for dispatcher in self.dispatchers.values())
 
-    def tell(self, fates: Fates) -> None:
+    def tell(self, fates: FrameOutcomes) -> None:
         """Note the fates of frames there, too, as soon as they are decided; before the run."""
         for dispatcher in self.dispatchers.values():
-            dispatcher.frames = ToldFrameLog(fates)
+            dispatcher.frames = ObservableFrameLog(fates)
         self.frames = self._lead.frames
 
-    def so_far(self) -> Crew:
+    def so_far(self) -> UnitGroup:
         """What has happened while the run goes on, for another thread; what happened last may be missing."""
         members = list(self.dispatchers.values())
         launches = [member.launches.snapshot() for member in members]
@@ -435,8 +435,8 @@ class Crew:
         if self._failures or member.ended:
             self._over = True
             for other in self.dispatchers.values():
-                if other.desk.bell is not None:
-                    other.desk.bell.ring(self._clock.now_ns())
+                if other.mailbox.wakeup is not None:
+                    other.mailbox.wakeup.set(self._clock.now_ns())
 
     def _in_threads(self, parts: Sequence[Callable[[], None]]) -> None:
         """The first part in this thread, each other one in its own, on its unit's core."""
@@ -469,16 +469,18 @@ class Crew:
                 thread.join()
             sys.setswitchinterval(before)
 
-    def _share(self, duties: Mapping[str, Duty]) -> None:
-        """One course, bells, streams that one reads at a time, and feeds that bring each unit the same frames."""
-        jobs = [(unit, index, job) for unit, duty in duties.items() for index, job in enumerate(duty.jobs)]
+    def _share(self, assignments: Mapping[str, UnitAssignment]) -> None:
+        """Make the switcher, wake-up events, locked streams, and feeds that bring each unit the same frames."""
+        jobs = [
+            (unit, index, job) for unit, assignment in assignments.items() for index, job in enumerate(assignment.jobs)
+        ]
         clock = self._clock
         rungs = [dispatcher.stretches[0].rung for dispatcher in self.dispatchers.values()]
-        course = Course(Rung(rungs[0].grid, [share for rung in rungs for share in rung.shares]))
+        switcher = TimetableSwitcher(Rung(rungs[0].grid, [share for rung in rungs for share in rung.shares]))
         for part, dispatcher in enumerate(self.dispatchers.values()):
-            dispatcher.join(course, part)
-            dispatcher.desk.bell = (
-                VirtualBell(clock, part) if isinstance(clock, VirtualClock) else ThreadBell(_real(clock))
+            dispatcher.join(switcher, part)
+            dispatcher.mailbox.wakeup = (
+                VirtualWakeup(clock, part) if isinstance(clock, VirtualClock) else ThreadWakeup(_real(clock))
             )
         if not isinstance(clock, VirtualClock):
             share_streams(job for _, _, job in jobs)
@@ -490,7 +492,7 @@ class Crew:
             feed = found[0][2].feed
             if len({unit for unit, _, _ in found}) == 1:
                 continue
-            if feed.waits or feed.intake is not None:
+            if feed.waits or feed.frame_source is not None:
                 feed.gate = _Gate(feed, [(self.dispatchers[unit], index, job) for unit, index, job in found])
                 continue
             # Every release brings a frame: each unit counts itself.
@@ -553,7 +555,7 @@ class _Gate:
             if feed.waits and not all(d.room_for(feed, members, window) for d, members in self._readers.items()):
                 feed.waited += not feed.empty
                 return
-            came = feed.intake is None or feed.intake.take()
+            came = feed.frame_source is None or feed.frame_source.take()
             if not came:
                 feed.missing += 1
                 return
@@ -570,7 +572,7 @@ def _real(clock: Clock) -> RealClock:
 
 def _readers(jobs: Sequence[Job]) -> dict[int, Sequence[int]]:
     """Models that read others -> these; each after those that it reads."""
-    left = {job.model: job.reading.models for job in jobs if job.reading is not None and job.model is not None}
+    left = {job.model: job.join.models for job in jobs if job.join is not None and job.model is not None}
     found: dict[int, Sequence[int]] = {}
     while left:
         model = next(model for model, reads in left.items() if left.keys().isdisjoint(reads))
@@ -590,7 +592,7 @@ def _stalled(members: Sequence[Dispatcher]) -> dict[int, int]:
 def _known_ns(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """About when the fate of each frame was known."""
     known = np.maximum(rows[:, FrameLog.RELEASED], rows[:, FrameLog.FINISHED])
-    known[rows[:, FrameLog.FATE] == Fate.RUN_ENDED] = _LAST
+    known[rows[:, FrameLog.OUTCOME] == FrameOutcome.RUN_ENDED] = _LAST
     return known
 
 
@@ -604,14 +606,14 @@ def _ordered(tables: Sequence[npt.NDArray[np.int64]], times: Sequence[npt.NDArra
 MakeService = Callable[[int, Sequence[int]], Service]  # number of background jobs, and the turns of each in a round
 
 
-def duties_of(
+def assign_units(
     timetable: Timetable,
     jobs: Sequence[Sequence[Job]],
     service: MakeService,
     *,
     order: Sequence[int] | None = None,
     stalls: Callable[[str], Callable[[], int] | None] = lambda _: None,
-) -> dict[str, Duty]:
+) -> dict[str, UnitAssignment]:
     """Each unit's jobs.
 
     Args:
@@ -633,7 +635,7 @@ def duties_of(
             if model.role == "background":
                 turns[unit].append(model.turns)
     return {
-        unit: Duty(
+        unit: UnitAssignment(
             jobs=own,
             service=service(len(turns[unit]), turns[unit]),
             reserved=instants(timetable, numbers[unit], unit),

@@ -14,7 +14,7 @@ from framefit.devices.clock import RealClock
 from framefit.devices.device import Device
 from framefit.devices.host import elsewhere, thread_state
 from framefit.errors import LostUnitError
-from framefit.runtime.units import Crew
+from framefit.runtime.units import UnitGroup
 
 __all__ = ["patience_ns", "watched"]
 
@@ -43,7 +43,9 @@ def patience_ns(timetable: Timetable, unit: str, *, real: bool) -> int:
     return max(_TIMES * longest, _LEAST_WINDOWS * timetable.window_ns, _LEAST_REAL_NS if real else 0)
 
 
-def watched(run: Crew, device: Device, patience: Mapping[str, int], play: Callable[[Callable[[], bool]], None]) -> None:
+def watched(
+    run: UnitGroup, device: Device, patience: Mapping[str, int], play: Callable[[Callable[[], bool]], None]
+) -> None:
     """Play a run in a thread of its own, and terminate launches that do not end.
 
     The calling thread looks a few times while patience lasts whether every thread of the run has done something since;
@@ -106,7 +108,7 @@ class _Sign:
 class _Watch:
     """What was seen of each thread of a run, and when it was seen to change last."""
 
-    def __init__(self, run: Crew, device: Device, patience: Mapping[str, int]) -> None:
+    def __init__(self, run: UnitGroup, device: Device, patience: Mapping[str, int]) -> None:
         self._run, self._device, self._patience = run, device, patience
         self._submit: CodeType = type(device).submit.__code__
         self._seen: dict[int, _Sign] = {}
@@ -119,7 +121,7 @@ class _Watch:
         """
         now_ns = self._device.clock.now_ns()
         for unit, dispatcher in self._run.dispatchers.items():
-            for thread, sign in dispatcher.signs().items():
+            for thread, sign in dispatcher.progress().items():
                 seen = self._seen.get(thread)
                 if seen is None or sign != seen.sign or not _within(thread, self._submit):
                     self._seen[thread] = _Sign(sign, now_ns, thread_state(thread)[1])

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from framefit.core.grid import Grid
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate, FaultLog, FrameLog
+from framefit.runtime.log import FaultLog, FrameLog, FrameOutcome
 from framefit.runtime.streams import Arrival, Feed
-from framefit.runtime.switching import Course, Rung, Share, Stretch, bringing, served
+from framefit.runtime.switching import Rung, Share, Stretch, TimetableSwitcher, bringing, served
 
 __all__ = ["Windows"]
 
@@ -38,10 +38,10 @@ class Windows:
         self._turns = {index: turn for turn, (index, _) in enumerate(self._background)}
         self._needed: list[int | None] = [None] * len(self._background)  # quantiles of what each would launch next
         due = reserved or [[(0, index) for index, job in enumerate(jobs) if job.priority]]
-        self.course = Course(Rung(grid, [Share(due, guard_ns, [job.part for job in jobs])]))
+        self.switcher = TimetableSwitcher(Rung(grid, [Share(due, guard_ns, [job.part for job in jobs])]))
         """What is in force, and will be."""
         self._place = 0  # among the units that it is in force on
-        self._stretch = self.course.stretches[0]
+        self._stretch = self.switcher.stretches[0]
         self.watch: Callable[[Sequence[int]], None] | None = None
         """Told of launches when there is time: rows of their log, one after the other."""
         self._enforce()
@@ -62,22 +62,22 @@ class Windows:
     @property
     def stretches(self) -> list[Stretch]:
         """What was in force from which window on."""
-        return self.course.stretches
+        return self.switcher.stretches
 
-    def join(self, course: Course, place: int) -> None:
-        """Follow a course together with other units; before the run.
+    def join(self, switcher: TimetableSwitcher, place: int) -> None:
+        """Follow a switcher together with other units; before the run.
 
         Args:
-            course: theirs.
+            switcher: theirs.
             place: of this unit's share of each timetable.
         """
-        self.course, self._place = course, place
+        self.switcher, self._place = switcher, place
 
     def begin(self, start_ns: int) -> None:
         """Make ready for a first release at ``start_ns``."""
         self.start_ns = self._next_release = self._upcoming = start_ns
-        self.course.begin(start_ns)
-        before, self._stretch = self._stretch.rung, self.course.stretches[0]
+        self.switcher.begin(start_ns)
+        before, self._stretch = self._stretch.rung, self.switcher.stretches[0]
         if self._stretch.rung is not before:
             self._enforce()
 
@@ -88,11 +88,11 @@ class Windows:
 
     def stretch(self, window: int) -> Stretch:
         """What is in force in a window."""
-        return self.course.stretch(window)
+        return self.switcher.stretch(window)
 
     def release(self, window: int) -> int:
         """Absolute time at which a window begins."""
-        return self.course.stretch(window).release_ns(window)
+        return self.switcher.stretch(window).release_ns(window)
 
     @property
     def _share(self) -> Share:
@@ -102,7 +102,7 @@ class Windows:
     def _turn_over(self, *, begins: bool) -> None:
         """Have what is in force in the next window, which begins now, or before which nothing else is due."""
         window = self.windows
-        stretch = self.course.come_to(window, begins=begins)
+        stretch = self.switcher.come_to(window, begins=begins)
         if stretch is self._stretch:
             return
         self._stretch = stretch
@@ -114,7 +114,9 @@ class Windows:
         """What the loop needs of the timetable in force."""
         share, self._ahead = self._share, -1
         self._origin, self._reserved, self._guard_ns = self._stretch.origin, share.reserved, share.guard_ns
-        for job, part in zip(self._jobs, share.parts, strict=False):  # no timetable knows of guests, which come last
+        for job, part in zip(
+            self._jobs, share.parts, strict=False
+        ):  # no timetable knows of migrated jobs, which come last
             job.take_up(part)
         self.find_feeds()
 
@@ -133,7 +135,7 @@ class Windows:
         """The first reserved instant from a window's release on."""
         due = self._due(window) if window < self._most_windows else ()
         # Under the timetable that is in force by then, which may be another one.
-        return release_ns + min(due[0][0] if due else 0, self.course.earliest_ns[self._place])
+        return release_ns + min(due[0][0] if due else 0, self.switcher.earliest_ns[self._place])
 
     def _ask_background(self) -> None:
         """What each background job would launch next."""
@@ -163,7 +165,7 @@ class Windows:
             if feed.waits and not self.room_for(feed, members, window):
                 feed.waited += not feed.empty
                 continue
-            if feed.intake is not None and (came := feed.intake.take()) != 1:
+            if feed.frame_source is not None and (came := feed.frame_source.take()) != 1:
                 feed.missing += not came
                 feed.delivered = frame + came
                 for number in range(frame, frame + came):
@@ -187,14 +189,16 @@ class Windows:
         frame, window = arrival
         for index, job in members:
             if frame % job.every:
-                self.frames.add(self._models[index], frame, Fate.SKIPPED, window, released_ns)
+                self.frames.add(self._models[index], frame, FrameOutcome.SKIPPED, window, released_ns)
                 continue
             dropped = self._put(job, arrival)
             if self._one_thread and not by_another and index in self._turns:
                 self._needed[self._turns[index]] = job.next_ns
             if dropped is not None:
-                fate = job.queue.refusal if dropped.frame == frame else Fate.QUEUE_FULL
-                self.frames.add(self._models[index], dropped.frame, fate, dropped.window, self.release(dropped.window))
+                outcome = job.queue.refusal if dropped.frame == frame else FrameOutcome.QUEUE_FULL
+                self.frames.add(
+                    self._models[index], dropped.frame, outcome, dropped.window, self.release(dropped.window)
+                )
 
     def take_in(self, job: Job) -> int:
         """Serve another job from here on; its number."""
@@ -207,14 +211,14 @@ class Windows:
             self._needed.append(job.next_ns)
         return index
 
-    def give_up(self, index: int, fate: Fate, now_ns: int) -> None:
+    def abort_frame(self, index: int, outcome: FrameOutcome, now_ns: int) -> None:
         """The frame in flight of a job goes, unfinished."""
-        self.turn_away(index, self._jobs[index].give_up(now_ns), fate)
+        self.reject(index, self._jobs[index].abort_frame(now_ns), outcome)
 
-    def turn_away(self, index: int, arrivals: Iterable[Arrival], fate: Fate) -> None:
+    def reject(self, index: int, arrivals: Iterable[Arrival], outcome: FrameOutcome) -> None:
         """Frames that came to a job's model are dropped."""
         for frame, window in arrivals:
-            self.frames.add(self._models[index], frame, fate, window, self.release(window))
+            self.frames.add(self._models[index], frame, outcome, window, self.release(window))
 
     def _put(self, job: Job, frame: Arrival) -> Arrival | None:
         return job.queue.put(frame)

@@ -41,10 +41,10 @@ from framefit.profiling.rebuild import Notify, Source, profiled, silent
 from framefit.report.csv_files import write_frames
 from framefit.report.drawing import run_picture, run_rows
 from framefit.report.perfetto import write_perfetto
-from framefit.runtime.log import Fate, FrameLog
+from framefit.runtime.log import FrameLog, FrameOutcome
 from framefit.runtime.metrics import priority_ns
-from framefit.runtime.timed import timed_crew
-from framefit.runtime.units import Crew
+from framefit.runtime.timed import timed_group
+from framefit.runtime.units import UnitGroup
 from framefit.workflows.profile import check_update, table_for, write_update
 
 __all__ = [
@@ -242,7 +242,7 @@ _PACKED_WINDOWS = 1000  # of several units, played through
 
 
 def bounds_hz(
-    planned: Plan, run: Crew, segment_ns: Sequence[int], whole_ns: Sequence[int]
+    planned: Plan, run: UnitGroup, segment_ns: Sequence[int], whole_ns: Sequence[int]
 ) -> dict[str, tuple[float, float]]:
     """Background model -> fluid and packing bound, in frames a second.
 
@@ -303,7 +303,7 @@ def _read_by(planned: Plan, task: PlannedTask) -> list[PlannedTask]:
     return [one for one in planned.tasks if one.name in task.wired.after[:1]]
 
 
-def _of_units(planned: Plan, run: Crew, segment_ns: Sequence[int]) -> dict[str, tuple[float, float]]:
+def _of_units(planned: Plan, run: UnitGroup, segment_ns: Sequence[int]) -> dict[str, tuple[float, float]]:
     timetable = planned.timetable
     exact = _exact(timetable, segment_ns)
     background = [
@@ -360,7 +360,7 @@ def _packed(planned: Plan, exact: Timetable) -> dict[str, float]:
     links = tuple(link for link in exact.links if set(link.between) <= set(exact.units))
     target = Target(name="exact", kind="npu", units=units, links=links, variation=Variation())
     entries = {task.name: task for task in planned.tasks}
-    crew = timed_crew(
+    group = timed_group(
         exact,
         NpuDevice(target, VirtualClock(), keep_events=1),
         planned.workload.grid,
@@ -370,9 +370,9 @@ def _packed(planned: Plan, exact: Timetable) -> dict[str, float]:
         frames={name: task.wired.entry.frames for name, task in entries.items()},
         streams={name: task.wired.in_step for name, task in entries.items()},
     )
-    crew.run(_PACKED_WINDOWS)
-    rows = crew.frames.rows()
-    done = rows[np.isin(rows[:, FrameLog.FATE], (Fate.DONE, Fate.LATE)), FrameLog.MODEL]
+    group.run(_PACKED_WINDOWS)
+    rows = group.frames.rows()
+    done = rows[np.isin(rows[:, FrameLog.OUTCOME], (FrameOutcome.DONE, FrameOutcome.LATE)), FrameLog.MODEL]
     counts = np.bincount(done, minlength=len(exact.models))
     return {model.name: float(count) / _PACKED_WINDOWS for model, count in zip(exact.models, counts, strict=True)}
 

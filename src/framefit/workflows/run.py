@@ -92,7 +92,7 @@ def run(
     check_faults(faults, planned, frames=True)
     session = Session(planned, seed=seed, inject=faults)
     count = session.windows(windows, seconds)
-    crew = session.crew
+    group = session.group
     with pinned(planned.core), flushed_denormals():
         notify("warming up")
         if isinstance(device, NpuDevice):  # whose launches are not measured
@@ -106,10 +106,10 @@ def run(
         notify(f"running {count} windows")
         failure = session.play(
             count,
-            stop=lambda: crew.windows > 0 and stop(),
+            stop=lambda: group.windows > 0 and stop(),
             on_idle=None if on_idle is None else lambda begun: on_idle(begun, count),
         )
-        interrupted = crew.windows < count and not crew.ended and failure is None
+        interrupted = group.windows < count and not group.ended and failure is None
         if failure is None:
             notify("measuring once more")
             around.append(session.measure())
@@ -208,15 +208,15 @@ def simulate(
     count = session.windows(windows, seconds)
     if outputs:
         session.open_sinks(force=force)
-    crew = session.crew
+    group = session.group
     notify(f"simulating {count} windows")
     with flushed_denormals():
         failure = session.play(
             count,
-            stop=lambda: crew.windows > 0 and stop(),
+            stop=lambda: group.windows > 0 and stop(),
             on_idle=None if on_idle is None else lambda begun: on_idle(begun, count),
         )
-    interrupted = crew.windows < count and not crew.ended and failure is None
+    interrupted = group.windows < count and not group.ended and failure is None
     try:
         session.close()
     except FramefitError as error:

@@ -25,7 +25,7 @@ from framefit.devices.measure import Measurement, measure_floor
 from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InputError
 from framefit.planning.plan import Notify, Plan, silent
-from framefit.runtime.program import FrameFate, Inbox, Output, PushedStream, Request, Subscription
+from framefit.runtime.program import FrameFate, Output, PushedStream, Request, SubmissionQueue, Subscription
 from framefit.workflows.ladder import with_ladder
 from framefit.workflows.plan import plan, verified
 from framefit.workflows.record import MOST_SECONDS, RunResult, accepted, needs_feasible, with_profile
@@ -106,7 +106,7 @@ class Course:
             self._go.set()
             if isinstance(self.clock, SteppedClock):
                 self.clock.wait_held()
-                self.clock.pass_until(self.session.crew.start_ns - 1)
+                self.clock.pass_until(self.session.group.start_ns - 1)
             if self.failure is not None:
                 raise self.failure
         except BaseException:
@@ -153,7 +153,7 @@ class Course:
     def _pass(self, clock: SteppedClock, until_ns: int | None) -> None:
         """Let the rest of a window pass, or only the time until then."""
         with self._stepping:
-            end_ns = self.session.crew.release(self._windows_let + 1) - 1
+            end_ns = self.session.group.release(self._windows_let + 1) - 1
             if until_ns is not None and until_ns < end_ns:
                 clock.pass_until(until_ns)
                 return
@@ -178,7 +178,7 @@ class Course:
         if rest_ns is not None and rest_ns <= 0:
             return False
         if isinstance(self.clock, SteppedClock):
-            if rest_ns is None and not self.session.crew.at_work():
+            if rest_ns is None and not self.session.group.at_work():
                 return False
             self._pass(self.clock, until_ns)
             return True
@@ -239,8 +239,8 @@ class Course:
             self.failure = self.failure or error
         finally:
             self._close()
-            for inbox in session.inboxes:
-                inbox.empty()
+            for submissions in session.submission_queues:
+                submissions.empty()
             self._ended.set()
             if isinstance(self.clock, SteppedClock):
                 self.clock.leave()
@@ -260,13 +260,13 @@ class Course:
 
     def _is_over(self) -> bool:
         """Asked before every launch."""
-        return self._draining and (self._stopping or not self.session.crew.at_work())
+        return self._draining and (self._stopping or not self.session.group.at_work())
 
     def _on_idle(self, windows: int) -> None:  # noqa: ARG002 - the dispatcher's form
         """A window leaves time: wake whoever waits for a result or for room."""
         self._wake()
-        for inbox in self.session.inboxes:
-            inbox.wake()
+        for submissions in self.session.submission_queues:
+            submissions.wake()
 
     def _wake(self) -> None:
         """Not at the price of waiting: a thread may have been put aside while it holds the lock."""
@@ -276,8 +276,8 @@ class Course:
 
     def _close(self) -> None:
         """Take no more frames."""
-        for inbox in self.session.inboxes:
-            inbox.close(self._why)
+        for submissions in self.session.submission_queues:
+            submissions.close(self._why)
 
     def _why(self) -> Exception:
         """What a program gets that hands a frame over too late."""
@@ -374,7 +374,7 @@ class Runner:
             force=self._force,
             notify=self._notify,
         )
-        self._taps = course.session.tapped()
+        self._taps = course.session.publishers()
         taps = list(self._taps.values()) if self._keep else []
         everything = Subscription(taps, None, self._keep or 1, course)
         course.begin()
@@ -468,8 +468,8 @@ class Runner:
         Raises:
             InputError: also: a model that does not read the stream.
         """
-        inbox = self._inbox(self._stream(frame, stream))
-        readers = {name: tap for name, tap in self._taps.items() if tap.inbox is inbox}
+        submissions = self._inbox(self._stream(frame, stream))
+        readers = {name: tap for name, tap in self._taps.items() if tap.submissions is submissions}
         names = list(readers) if models is None else [self._model(name) for name in models]
         for name in names:
             if name not in readers:
@@ -488,10 +488,12 @@ class Runner:
         Raises:
             InputError: no such stream, or no such frame.
         """
-        inbox = self._inbox(self._stream(None, stream))
-        if not 0 <= number < inbox.count:
-            raise InputError(f"no frame {number}: {inbox.count} were submitted", remedy="give a number of submit()")
-        return {name: tap.fate(number) for name, tap in self._taps.items() if tap.inbox is inbox}
+        submissions = self._inbox(self._stream(None, stream))
+        if not 0 <= number < submissions.count:
+            raise InputError(
+                f"no frame {number}: {submissions.count} were submitted", remedy="give a number of submit()"
+            )
+        return {name: tap.fate(number) for name, tap in self._taps.items() if tap.submissions is submissions}
 
     def set_rate(self, stream: str, rate_hz: float) -> None:
         """Tell that a stream comes at another rate from now on: windows and timetable follow.
@@ -656,31 +658,31 @@ class Runner:
         self, frame: object, stream: str | None, timeout: float | None, request: Request | None, *, copy: bool
     ) -> int:
         name = self._stream(frame, stream)
-        inbox = self._inbox(name)
+        submissions = self._inbox(name)
         given = frame if isinstance(frame, Mapping) else {name: frame}
-        if given.keys() != inbox.streams.keys():
+        if given.keys() != submissions.streams.keys():
             raise InputError(
-                f"frames of {', '.join(map(repr, given))} are given; models read {', '.join(map(repr, inbox.streams))} "
-                "together",
+                f"frames of {', '.join(map(repr, given))} are given; "
+                f"models read {', '.join(map(repr, submissions.streams))} together",
                 remedy="submit a dict of all of them",
             )
-        forms = {name: inbox.streams[name].forms(one, copy=copy) for name, one in given.items()}
+        forms = {name: submissions.streams[name].forms(one, copy=copy) for name, one in given.items()}
         announce = None if request is None else request.announce
         course = self._running
         if not self._virtual:
-            return inbox.put(forms, timeout_s=timeout, announce=announce)
+            return submissions.put(forms, timeout_s=timeout, announce=announce)
         with course.alone():
             until_ns = course.until_ns(timeout)
-            while inbox.full and course.pause(until_ns):
+            while submissions.full and course.pause(until_ns):
                 pass
-            number = inbox.put(forms, timeout_s=0, announce=announce)
-            if all(len(one) for one in course.session.inboxes):
+            number = submissions.put(forms, timeout_s=0, announce=announce)
+            if all(len(one) for one in course.session.submission_queues):
                 course.step(1)
         return number
 
     def _stream(self, frame: object, stream: str | None) -> str:
         """The stream that is meant."""
-        names = [name for inbox in self._running.session.inboxes for name in inbox.streams]
+        names = [name for submissions in self._running.session.submission_queues for name in submissions.streams]
         if isinstance(frame, Mapping) and stream is None:
             stream = next(iter(frame), None)
         if stream is None and len(names) == 1:
@@ -693,15 +695,17 @@ class Runner:
             raise InputError("which stream is it for?", remedy=f"name one: {', '.join(names)}")
         return stream
 
-    def _inbox(self, stream: str) -> Inbox:
-        for inbox in self._running.session.inboxes:
-            if stream in inbox.streams:
-                return inbox
+    def _inbox(self, stream: str) -> SubmissionQueue:
+        for submissions in self._running.session.submission_queues:
+            if stream in submissions.streams:
+                return submissions
         streams = self._running.session.sources.streams
         if isinstance(streams.get(stream), PushedStream):
             raise InputError(f"no model reads stream {stream!r}", remedy="name another one")
         what = f"stream {stream!r} has a source of its own" if stream in streams else f"no stream {stream!r}"
-        known = ", ".join(name for inbox in self._running.session.inboxes for name in inbox.streams)
+        known = ", ".join(
+            name for submissions in self._running.session.submission_queues for name in submissions.streams
+        )
         raise InputError(f"{what}; frames are taken for: {known or 'none'}", remedy="correct it")
 
     def _model(self, name: str) -> str:

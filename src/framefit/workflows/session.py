@@ -45,19 +45,26 @@ from framefit.execution.streams import Stream, open_stream
 from framefit.planning.beat import in_order
 from framefit.planning.plan import Notify, Plan
 from framefit.planning.task import PlannedTask
-from framefit.runtime.channel import Given, StageJob, read_others, stage_jobs
-from framefit.runtime.failover import Lodging
+from framefit.runtime.channel import ReadModel, StageJob, connect_reader, stage_jobs
+from framefit.runtime.failover import FailoverTarget
 from framefit.runtime.injection import disturb_feeds, disturbed
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fates, FaultCause, LaunchLog
+from framefit.runtime.log import FaultCause, FrameOutcomes, LaunchLog
 from framefit.runtime.loop import LEAD_NS, steady
 from framefit.runtime.metrics import frame_records, run_metrics, stream_metrics
-from framefit.runtime.program import Inbox, NumberedSink, PushedStream, Reader, Tap, with_submitted
-from framefit.runtime.reading import Supply
+from framefit.runtime.program import (
+    NumberedSink,
+    PushedStream,
+    Reader,
+    ResultPublisher,
+    SubmissionQueue,
+    with_submitted,
+)
+from framefit.runtime.reading import ResultStream
 from framefit.runtime.sinks import AggregatingSink, CheckedSink, Sink, open_sink
 from framefit.runtime.streams import Feed, Queue
 from framefit.runtime.timed import TimedExecution
-from framefit.runtime.units import Crew, duties_of
+from framefit.runtime.units import UnitGroup, assign_units
 from framefit.runtime.watchdog import patience_ns, watched
 from framefit.workflows.profile import planned_expectations
 from framefit.workflows.record import (
@@ -79,10 +86,10 @@ __all__ = [
     "asked_faults",
     "check_faults",
     "device_program",
+    "failover_target",
     "fault_notes",
     "host_program",
     "host_trace",
-    "lodging",
     "saved",
 ]
 
@@ -120,7 +127,7 @@ class Sources:
             task.wired.in_step: Feed(waits=task.wired.waits, streams=task.wired.in_step) for task in planned.tasks
         }
         for step, feed in self._steps.items():
-            feed.intake = self._intake(step)
+            feed.frame_source = self._intake(step)
         self.feeds = {name: feed for step, feed in self._steps.items() for name in step}
 
     def feed(self, task: PlannedTask) -> Feed:
@@ -131,20 +138,20 @@ class Sources:
         """The stream that a model's frames are counted by; "-": none."""
         return next(iter(self._root(task).wired.sources.values()), "-")
 
-    def inbox(self, task: PlannedTask) -> Inbox | None:
+    def submissions(self, task: PlannedTask) -> SubmissionQueue | None:
         """Where a model's frames wait until windows take them; ``None``: its streams have sources of their own."""
-        intake = self.feed(self._root(task)).intake
-        return intake if isinstance(intake, Inbox) else None
+        frame_source = self.feed(self._root(task)).frame_source
+        return frame_source if isinstance(frame_source, SubmissionQueue) else None
 
     @property
-    def inboxes(self) -> list[Inbox]:
+    def submission_queues(self) -> list[SubmissionQueue]:
         """All that models read from."""
-        intakes = {id(feed.intake): feed.intake for feed in self.feeds.values()}
-        return [intake for intake in intakes.values() if isinstance(intake, Inbox)]
+        intakes = {id(feed.frame_source): feed.frame_source for feed in self.feeds.values()}
+        return [frame_source for frame_source in intakes.values() if isinstance(frame_source, SubmissionQueue)]
 
     def lengths(self) -> list[int]:
         """Of streams that end a run when they end, because nothing of them can be left; where they are known."""
-        waiting = {name for name, feed in self.feeds.items() if feed.waits or feed.intake is not None}
+        waiting = {name for name, feed in self.feeds.items() if feed.waits or feed.frame_source is not None}
         return [s.length for name, s in self.streams.items() if s.length is not None and name not in waiting]
 
     def received(self, windows: int) -> dict[str, tuple[int, int]]:
@@ -152,7 +159,7 @@ class Sources:
         received = {}
         for name in [entry.name for entry in streams_of(self._plan.workload)]:
             feed = self.feeds.get(name, Feed(delivered=windows))  # nobody reads it
-            came = feed.intake.count if isinstance(feed.intake, Inbox) else feed.delivered
+            came = feed.frame_source.count if isinstance(feed.frame_source, SubmissionQueue) else feed.delivered
             length = self.streams[name].length if name in self.streams else None
             received[name] = came if length is None else min(came, length), feed.waited
         return received
@@ -173,7 +180,7 @@ class Sources:
                     found.append((tensor, copy.deepcopy(prepare)))  # the loop uses the other one meanwhile
         return found
 
-    def _intake(self, step: Collection[str]) -> Inbox | None:
+    def _intake(self, step: Collection[str]) -> SubmissionQueue | None:
         """For those streams of a step whose frames are handed over."""
         streams = [self.streams[name] for name in sorted(step) if name in self.streams]
         pushed = [stream for stream in streams if isinstance(stream, PushedStream)]
@@ -181,7 +188,7 @@ class Sources:
             return None
         entries = [entry for entry in streams_of(self._plan.workload) if entry.name in {one.name for one in pushed}]
         rules = {entry.when_full for entry in entries}
-        return Inbox(
+        return SubmissionQueue(
             pushed,
             min(entry.queue for entry in entries),
             next(rule for rule in STRICTEST if rule in rules),
@@ -234,7 +241,7 @@ def _complete(planned: Plan, programs: Sequence[SegmentProgram]) -> Program:
     )
 
 
-def host_trace(program: Program, run: Crew) -> Trace:
+def host_trace(program: Program, run: UnitGroup) -> Trace:
     """The launches as the host saw them, as a trace: nothing is lost, times are the host's."""
     rows = run.launches.finished()
     core_of = {unit.name: unit.core for unit in program.units}
@@ -264,7 +271,7 @@ def asked_faults(texts: Sequence[str], workload: Workload) -> list[Fault]:
 
 
 def check_faults(faults: Sequence[Fault], planned: Plan, *, frames: bool) -> None:
-    """Refuse faults that could not befall a run.
+    """Refuse faults that could not occur in a run.
 
     Args:
         faults: to be injected.
@@ -288,7 +295,7 @@ def check_faults(faults: Sequence[Fault], planned: Plan, *, frames: bool) -> Non
             )
 
 
-def lodging(planned: Plan, model: int, execution: Launchable, working: Sequence[str]) -> Lodging | None:
+def failover_target(planned: Plan, model: int, execution: Launchable, working: Sequence[str]) -> FailoverTarget | None:
     """Where a model may go on whose unit has failed: the first unit that it may use, and that supports it.
 
     Compiles, so it takes its time. Segments are planned to take as much longer there as the device says.
@@ -314,11 +321,11 @@ def lodging(planned: Plan, model: int, execution: Launchable, working: Sequence[
         found.replace(execution if isinstance(execution, Execution) else task.execution)
         timed = execution.elsewhere(found.labels, found.bindings) if isinstance(execution, TimedExecution) else None
         first_program = sum(len(one.segments) for one in planned.timetable.models[:model])
-        return Lodging(unit, timed or found, estimates_ns, first_program)
+        return FailoverTarget(unit, timed or found, estimates_ns, first_program)
     return None
 
 
-def fault_notes(metrics: Metrics, run: Crew) -> list[str]:
+def fault_notes(metrics: Metrics, run: UnitGroup) -> list[str]:
     """What went wrong in a run, for its warnings.
 
     Args:
@@ -329,7 +336,7 @@ def fault_notes(metrics: Metrics, run: Crew) -> list[str]:
     notes = [
         f"unit {one.unit!r} failed: model {names[one.model]!r} went on on {one.to!r} from window {one.window} on; "
         "the trace's program still has it there"
-        for one in run.moved
+        for one in run.migrations
     ]
     for model in metrics.models:
         if model.faults:
@@ -346,7 +353,7 @@ Floor = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class Outcome:
-    """Figures of one run, from the logs of its crew.
+    """Figures of one run, from the logs of its units.
 
     Args:
         planned: what is run.
@@ -358,12 +365,12 @@ class Outcome:
     def __init__(self, planned: Plan, sources: Sources, jobs: Sequence[Sequence[Job]], climb: Climb) -> None:
         self._plan, self._sources, self._jobs, self._climb = planned, sources, jobs, climb
 
-    def metrics(self, run: Crew, floor: Floor, medians_ns: Sequence[int]) -> Metrics:
+    def metrics(self, run: UnitGroup, floor: Floor, medians_ns: Sequence[int]) -> Metrics:
         """Figures of a run that goes on; without bounds."""
         return self._metrics(run, self._frames(run, ended=False), floor, medians_ns, bounds=False)
 
     def result(
-        self, run: Crew, folder: Path, floor: Floor, medians_ns: Sequence[int], *, interrupted: bool
+        self, run: UnitGroup, folder: Path, floor: Floor, medians_ns: Sequence[int], *, interrupted: bool
     ) -> RunResult:
         """Everything of a run that has ended.
 
@@ -402,7 +409,7 @@ class Outcome:
         )
 
     def _metrics(
-        self, run: Crew, frames: FrameTable, floor: Floor, medians_ns: Sequence[int], *, bounds: bool
+        self, run: UnitGroup, frames: FrameTable, floor: Floor, medians_ns: Sequence[int], *, bounds: bool
     ) -> Metrics:
         planned, count = self._plan, len(self._plan.tasks)
         segment_ns, whole_ns = medians_ns[:-count], medians_ns[-count:]
@@ -438,31 +445,31 @@ class Outcome:
                 slots=max(first.relay.most, 1) if isinstance(first, StageJob) else 1,
                 separate=bool(timetable.links),
             )
-            supplies = {id(one): one for one in first.sources.values() if isinstance(one, Supply)}
+            supplies = {id(one): one for one in first.sources.values() if isinstance(one, ResultStream)}
             own[model.segments[0].unit] += sum(one.most * one.frame_bytes for one in supplies.values())
             for unit, size in own.items():
                 found[unit] += size
         stored = device.stored_ratio if isinstance(device, NpuDevice) else 1.0
         return {unit: math.ceil(size * stored) for unit, size in found.items()}
 
-    def _frames(self, run: Crew, *, ended: bool) -> FrameTable:
+    def _frames(self, run: UnitGroup, *, ended: bool) -> FrameTable:
         """The fate of every frame."""
         tasks, sources = self._plan.tasks, self._sources
         counted_by = {task.name: sources.stream(task) for task in tasks}
         names = [task.name for task in tasks]
         frames = frame_records(run.frames, names, counted_by, run.start_ns, run.faults.not_finite())
-        inboxes = {task.name: box for task in tasks if (box := sources.inbox(task)) is not None}
-        return with_submitted(frames, inboxes, run.start_ns, ended=ended) if inboxes else frames
+        submission_queues = {task.name: box for task in tasks if (box := sources.submissions(task)) is not None}
+        return with_submitted(frames, submission_queues, run.start_ns, ended=ended) if submission_queues else frames
 
-    def _launches(self, run: Crew) -> Launches:
+    def _launches(self, run: UnitGroup) -> Launches:
         """All launches, frames by the numbers that they were submitted under."""
         launches, first = run.launches.launches(), 0
         tasks = {task.name: task for task in self._plan.tasks}
         for model in self._plan.launched.models:
             end = first + len(model.segments)
-            if (inbox := self._sources.inbox(tasks[model.name])) is not None:
+            if (submissions := self._sources.submissions(tasks[model.name])) is not None:
                 mine = (launches.program >= first) & (launches.program < end)
-                launches.frame[mine] = inbox.numbers[launches.frame[mine]]
+                launches.frame[mine] = submissions.numbers[launches.frame[mine]]
             first = end
         return launches
 
@@ -542,7 +549,7 @@ class Session:
     Attributes:
         sources: where frames come from.
         jobs: of each model's stages, in the order of the plan's models.
-        crew: what runs them, on all units.
+        group: what runs them, on all units.
         sinks: where outputs go; see :meth:`open_sinks`.
     """
 
@@ -564,8 +571,8 @@ class Session:
             disturb_feeds(
                 self.sources.feeds,
                 inject,
-                lambda: self.crew.release(self.crew.windows) - self.crew.start_ns,
-                lambda: self.crew.end_early(),
+                lambda: self.group.release(self.group.windows) - self.group.start_ns,
+                lambda: self.group.end_early(),
             )
         self.sinks: list[Sink] = []
         self.jobs: list[list[Job]] = []
@@ -577,7 +584,7 @@ class Session:
         numbers = {model.name: number for number, model in enumerate(timetable.models)}
         on_host = isinstance(device.clock, RealClock)
         core_of = {unit.name: unit.core for unit in device.target.units}
-        duties = duties_of(
+        assignments = assign_units(
             timetable,
             self.jobs,
             Rotation,
@@ -586,9 +593,11 @@ class Session:
                 host_stalls(core_of[unit] if device.target.kind == "ort" else planned.core) if on_host else None
             ),
         )
-        self.crew = Crew(device, device.clock, duties, planned.workload.grid)
-        self.crew.lodge(lambda model, working: lodging(planned, model, self.jobs[model][-1].execution, working))
-        self.climb = Climb(planned, self._injected or device, self.crew, self.jobs)
+        self.group = UnitGroup(device, device.clock, assignments, planned.workload.grid)
+        self.group.enable_failover(
+            lambda model, working: failover_target(planned, model, self.jobs[model][-1].execution, working)
+        )
+        self.climb = Climb(planned, self._injected or device, self.group, self.jobs)
         self._outcome = Outcome(planned, self.sources, self.jobs, self.climb)
 
     def _jobs(self, number: int, first: int, task: PlannedTask, model: PlannedModel, *, frames: bool) -> list[Job]:
@@ -612,7 +621,7 @@ class Session:
             model=number,
             on_error=entry.on_error or ("skip" if task.priority else "retry"),
         )
-        if frames and whole.feed.intake is None and not task.wired.after:
+        if frames and whole.feed.frame_source is None and not task.wired.after:
             whole.read(0)  # a frame that does not fit is found now, not in the loop
         stages = execution.stages() if timed is None else timed.in_stages(model)
         return stage_jobs(whole, stages, execution.slots, [stage[-1].boundary_bytes for stage in model.stages])
@@ -622,7 +631,7 @@ class Session:
         tasks = {task.name: (task, jobs) for task, jobs in zip(self.plan.tasks, self.jobs, strict=True)}
         for task, jobs in tasks.values():
             given = [
-                Given(
+                ReadModel(
                     tasks[name][1],
                     self._oldest(name),
                     _inputs(task, name) if frames else {},
@@ -631,7 +640,7 @@ class Session:
                 for name in task.wired.after
             ]
             if given:
-                read_others(jobs[0], given)
+                connect_reader(jobs[0], given)
 
     def _oldest(self, name: str) -> PlannedModel:
         """A model's part in that timetable in which its results may be oldest."""
@@ -660,24 +669,24 @@ class Session:
         return count
 
     @property
-    def inboxes(self) -> list[Inbox]:
+    def submission_queues(self) -> list[SubmissionQueue]:
         """Where frames that a program hands over wait for windows."""
-        return self.sources.inboxes
+        return self.sources.submission_queues
 
-    def tapped(self) -> dict[str, Tap]:
+    def publishers(self) -> dict[str, ResultPublisher]:
         """Model -> where its results can be had while the run goes on."""
-        fates = Fates(len(self.jobs))
-        self.crew.tell(fates)
-        found: dict[str, Tap] = {}
+        fates = FrameOutcomes(len(self.jobs))
+        self.group.tell(fates)
+        found: dict[str, ResultPublisher] = {}
         for index, (task, jobs) in enumerate(zip(self.plan.tasks, self.jobs, strict=True)):
             wired = task.wired
-            found[task.name] = Tap(
+            found[task.name] = ResultPublisher(
                 index,
                 task.name,
                 jobs[-1],
-                self.sources.inbox(task),
+                self.sources.submissions(task),
                 fates,
-                self.crew.release,
+                self.group.release,
                 outputs=None if wired.postprocess is not None else [tensor.name for tensor in wired.model.outputs],
                 aggregate=wired.entry.aggregate,
             )
@@ -706,15 +715,15 @@ class Session:
     def _sink(self, task: PlannedTask, name: str, folder: Path, *, force: bool) -> Sink:
         """One of a model's, opened."""
         sink = open_sink(name, force=force, folder=folder)
-        if (inbox := self.sources.inbox(task)) is not None:
-            sink = NumberedSink(sink, inbox)
+        if (submissions := self.sources.submissions(task)) is not None:
+            sink = NumberedSink(sink, submissions)
         aggregate = task.wired.entry.aggregate
         self.sinks.append(AggregatingSink(sink, aggregate) if aggregate > 1 else sink)
         return self.sinks[-1]
 
     def _checked(self, task: PlannedTask, sink: Sink) -> Sink:
         """A sink that outputs which are not finite are noted at, and kept from where that is asked for."""
-        on_nan, model, faults = task.wired.entry.on_nan, self.plan.tasks.index(task), self.crew.faults
+        on_nan, model, faults = task.wired.entry.on_nan, self.plan.tasks.index(task), self.group.faults
         if on_nan == "ignore":
             return sink
 
@@ -763,7 +772,7 @@ class Session:
     def play(
         self, windows: int, *, stop: Callable[[], bool], on_idle: Callable[[int], None] | None
     ) -> FramefitError | None:
-        """Run windows; see :meth:`Crew.run`. What ends them early is returned: what happened is kept."""
+        """Run windows; see :meth:`UnitGroup.run`. What ends them early is returned: what happened is kept."""
         timetable, device, injected = self.plan.timetable, self.plan.device, self._injected
         real = isinstance(device.clock, RealClock)
         patience = {
@@ -772,13 +781,13 @@ class Session:
 
         def keep_beat(leave: Callable[[], bool]) -> None:
             with steady():
-                self.crew.run(windows, stop=lambda: leave() or stop(), on_idle=on_idle)
+                self.group.run(windows, stop=lambda: leave() or stop(), on_idle=on_idle)
 
         if injected is not None:
             injected.patience_ns = max(patience.values())
             injected.arm(device.clock.now_ns() + LEAD_NS)
         try:
-            watched(self.crew, injected or device, patience, keep_beat)
+            watched(self.group, injected or device, patience, keep_beat)
         except FramefitError as error:  # of the device, a sink, a stream
             return error
         finally:
@@ -803,7 +812,7 @@ class Session:
 
     def metrics(self, floor: Floor) -> Metrics:
         """Figures while the run goes on, asked for by another thread; without bounds, which take long."""
-        return self._outcome.metrics(self.crew.so_far(), floor, [one.median_ns for one in self.planned()])
+        return self._outcome.metrics(self.group.so_far(), floor, [one.median_ns for one in self.planned()])
 
     def result(
         self, folder: Path, floor: Floor, around: Sequence[Sequence[Measurement]], *, interrupted: bool
@@ -817,7 +826,7 @@ class Session:
             interrupted: whether it was stopped before its end.
         """
         medians = [int(np.median(np.concatenate([m.samples_ns for m in same]))) for same in zip(*around, strict=True)]
-        return self._outcome.result(self.crew, folder, floor, medians, interrupted=interrupted)
+        return self._outcome.result(self.group, folder, floor, medians, interrupted=interrupted)
 
 
 def _launches(executions: Iterable[Execution]) -> list[Launch]:

@@ -16,13 +16,13 @@ from framefit.errors import InfeasibleError
 from framefit.execution.execution import Launchable
 from framefit.planning.plan import Cuts, Notify, Plan, PlannedLadder, PlannedRung, rates_name
 from framefit.planning.task import PlannedTask
-from framefit.runtime.channel import GuestJob, StageJob
+from framefit.runtime.channel import MigratedJob, StageJob
 from framefit.runtime.job import Job, Part
 from framefit.runtime.ladder import LEAST_RECENT, Drift, Ladder
 from framefit.runtime.loop import instants
 from framefit.runtime.switching import Rung, Share, Stretch
 from framefit.runtime.timed import TimedExecution
-from framefit.runtime.units import Crew
+from framefit.runtime.units import UnitGroup
 from framefit.workflows.plan import retimed
 
 __all__ = ["Climb", "deadline_ns"]
@@ -45,7 +45,7 @@ class Climb:
         timetables: that may be in force, by the numbers of the run's rungs.
     """
 
-    def __init__(self, planned: Plan, device: Device, run: Crew, jobs: Sequence[Sequence[Job]]) -> None:
+    def __init__(self, planned: Plan, device: Device, run: UnitGroup, jobs: Sequence[Sequence[Job]]) -> None:
         self._planned, self._device, self._run = planned, device, run
         self._timed = isinstance(jobs[0][0].execution, TimedExecution)
         self._ladder = planned.ladder or _only(planned)
@@ -151,7 +151,7 @@ class Climb:
     def _jobs(self) -> dict[str, list[Job]]:
         """Each unit's, by number: those that were planned there."""
         units = self._run.dispatchers.items()
-        return {unit: [job for job in one.jobs if not isinstance(job, GuestJob)] for unit, one in units}
+        return {unit: [job for job in one.jobs if not isinstance(job, MigratedJob)] for unit, one in units}
 
     def _numbers(self, jobs: Sequence[Job]) -> dict[str, list[int]]:
         """Model -> numbers of the jobs of its stages on a unit, in order."""

@@ -1,4 +1,4 @@
-"""One course of several units: all of them change their timetable with the same window, and nothing is lost or late."""
+"""Several units change their timetable with the same window, and nothing is lost or late."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crews import MS, fates, network
 from fakes import FakeDevice, ListSink, NumberStream
 from framefit.core.grid import Grid
 from framefit.core.policy import Rotation
@@ -21,10 +20,11 @@ from framefit.execution.execution import Execution
 from framefit.runtime.channel import StageJob, stage_jobs
 from framefit.runtime.job import Job, Part
 from framefit.runtime.ladder import Drift, Ladder
-from framefit.runtime.log import Fate, LaunchLog
+from framefit.runtime.log import FrameOutcome, LaunchLog
 from framefit.runtime.streams import Queue
-from framefit.runtime.switching import Course, Rung, Share
-from framefit.runtime.units import Crew, Duty
+from framefit.runtime.switching import Rung, Share, TimetableSwitcher
+from framefit.runtime.units import UnitAssignment, UnitGroup
+from unit_groups import MS, fates, network
 
 GUARD_NS = MS // 2
 LAYERS = 6
@@ -45,30 +45,30 @@ def rung(rate_hz: float, *due: Due, name: str = "") -> Rung:
 def test_whichever_unit_comes_first_decides_for_all() -> None:
     """What is asked for after a unit has begun a window is in force from the next one on."""
     one, other = rung(100.0, [[]], [[]]), rung(50.0, [[]], [[]])
-    course = Course(one)
-    course.begin(0)
-    assert course.come_to(0, begins=True).rung is one
-    course.turn(lambda _: other)
-    assert course.come_to(0, begins=True).rung is one  # the second unit
-    assert course.come_to(1, begins=False).rung is other
-    course.turn(lambda _: one)
-    assert course.come_to(1, begins=True).rung is one  # nobody had begun it
-    course.turn(lambda _: other)
-    assert course.come_to(1, begins=True).rung is one
-    assert course.come_to(2, begins=True).rung is other
-    assert course.stretch(1).rung is one
-    assert course.release(3) - course.release(2) == 20 * MS
+    switcher = TimetableSwitcher(one)
+    switcher.begin(0)
+    assert switcher.come_to(0, begins=True).rung is one
+    switcher.turn(lambda _: other)
+    assert switcher.come_to(0, begins=True).rung is one  # the second unit
+    assert switcher.come_to(1, begins=False).rung is other
+    switcher.turn(lambda _: one)
+    assert switcher.come_to(1, begins=True).rung is one  # nobody had begun it
+    switcher.turn(lambda _: other)
+    assert switcher.come_to(1, begins=True).rung is one
+    assert switcher.come_to(2, begins=True).rung is other
+    assert switcher.stretch(1).rung is one
+    assert switcher.release(3) - switcher.release(2) == 20 * MS
 
 
 def test_of_several_for_one_window_the_last_one_counts() -> None:
     """And where that is in force already, nothing changes."""
     one, other = rung(100.0, [[]]), rung(50.0, [[]])
-    course = Course(one)
-    course.turn(lambda _: other, 3)
-    course.turn(lambda _: one, 3)
-    assert course.come_to(3, begins=True).rung is one
-    assert len(course.stretches) == 1
-    assert not course.unsettled
+    switcher = TimetableSwitcher(one)
+    switcher.turn(lambda _: other, 3)
+    switcher.turn(lambda _: one, 3)
+    assert switcher.come_to(3, begins=True).rung is one
+    assert len(switcher.stretches) == 1
+    assert not switcher.unsettled
 
 
 def test_units_repeat_their_windows_together() -> None:
@@ -80,13 +80,13 @@ def test_units_repeat_their_windows_together() -> None:
 def test_what_may_be_reserved_first_is_known_ahead() -> None:
     """A segment may last into the next window until what any timetable that may be in force then reserves there."""
     late, soon = rung(100.0, [[(5 * MS, 0)], []], [[], []]), rung(100.0, [[(3 * MS, 0)]], [[]])
-    course = Course(late)
-    assert course.earliest_ns == [5 * MS, 0]  # its own instants count
-    assert course.expect([late])
-    assert course.earliest_ns == [0, 0]
-    course = Course(soon)
-    assert not course.expect([soon, rung(50.0, [[(4 * MS, 0)]], [[]])])
-    assert course.earliest_ns == [3 * MS, 0]
+    switcher = TimetableSwitcher(late)
+    assert switcher.earliest_ns == [5 * MS, 0]  # its own instants count
+    assert switcher.expect([late])
+    assert switcher.earliest_ns == [0, 0]
+    switcher = TimetableSwitcher(soon)
+    assert not switcher.expect([soon, rung(50.0, [[(4 * MS, 0)]], [[]])])
+    assert switcher.earliest_ns == [3 * MS, 0]
 
 
 # Frames in flight while it changes
@@ -133,7 +133,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan(layers, stages, ways, sorted(asked), units)
 
 
-def made(plan: Plan, device: FakeDevice) -> tuple[Crew, list[Rung], ListSink]:
+def made(plan: Plan, device: FakeDevice) -> tuple[UnitGroup, list[Rung], ListSink]:
     """Priority models "face" and "eyes" on the first two units, and the background model in stages over all."""
     names = [unit.name for unit in device.target.units]
     sink = ListSink()
@@ -166,11 +166,13 @@ def made(plan: Plan, device: FakeDevice) -> tuple[Crew, list[Rung], ListSink]:
             turns = [1 + number] * sum(not one.priority for one in mine)
             shares.append(Share([due], GUARD_NS, parts, turns))
         rungs.append(Rung(Grid(float(way.rate_hz)), shares, name=str(number), number=number))
-    duties = {
-        name: Duty(mine, Rotation(sum(not one.priority for one in mine)), rungs[0].shares[unit].reserved, GUARD_NS)
+    assignments = {
+        name: UnitAssignment(
+            mine, Rotation(sum(not one.priority for one in mine)), rungs[0].shares[unit].reserved, GUARD_NS
+        )
         for unit, (name, mine) in enumerate(zip(names, jobs, strict=True))
     }
-    return Crew(device, device.clock, duties, rungs[0].grid), rungs, sink
+    return UnitGroup(device, device.clock, assignments, rungs[0].grid), rungs, sink
 
 
 def cut(plan: Plan, device: FakeDevice, names: Sequence[str]) -> tuple[list[Execution], list[int]]:
@@ -224,10 +226,12 @@ def job(
     )
 
 
-def assert_sound(plan: Plan, crew: Crew, rungs: Sequence[Rung], sink: ListSink, windows: int) -> dict[int, Fate]:
+def assert_sound(
+    plan: Plan, group: UnitGroup, rungs: Sequence[Rung], sink: ListSink, windows: int
+) -> dict[int, FrameOutcome]:
     """Every frame one fate; every layer of a frame that is done once, in order; outputs in order and right."""
     for model in range(3):
-        assert sorted(fates(crew, model)) == list(range(windows))
+        assert sorted(fates(group, model)) == list(range(windows))
     bounds = {
         part.first_program + number: own
         for rung in rungs
@@ -238,11 +242,11 @@ def assert_sound(plan: Plan, crew: Crew, rungs: Sequence[Rung], sink: ListSink, 
         for number, own in enumerate(part.execution.bounds)
     }
     walked: dict[int, list[tuple[int, int]]] = {}
-    for row in crew.launches.rows().tolist():
+    for row in group.launches.rows().tolist():
         if row[LaunchLog.PROGRAM] in bounds:
             walked.setdefault(row[LaunchLog.FRAME], []).append(bounds[row[LaunchLog.PROGRAM]])
-    found = fates(crew, 2)
-    done = sorted(frame for frame, fate in found.items() if fate == Fate.DONE)
+    found = fates(group, 2)
+    done = sorted(frame for frame, fate in found.items() if fate == FrameOutcome.DONE)
     for frame in done:
         assert [layer for first, last in walked[frame] for layer in range(first, last + 1)] == list(range(LAYERS))
     assert [frame for frame, _ in sink.taken] == done
@@ -261,26 +265,26 @@ def test_nothing_is_lost_or_late_over_changes_of_all_units(plan: Plan, seed: int
         return longest if random.random() < 0.7 else int(random.integers(1, longest + 1))
 
     device = FakeDevice(lasts, units=plan.units)
-    crew, rungs, sink = made(plan, device)
-    course = crew.course
-    course.start_under(rungs[0])
-    course.expect(rungs)
+    group, rungs, sink = made(plan, device)
+    switcher = group.switcher
+    switcher.start_under(rungs[0])
+    switcher.expect(rungs)
     for window, number in plan.asked:
-        course.turn(lambda _, rung=rungs[number]: rung, window)  # type: ignore[misc]
-    crew.run(50)
-    assert_sound(plan, crew, rungs, sink, 50)
-    in_force = [plan.ways[crew.stretch(window).rung.number] for window in range(50)]
-    releases = [crew.release(window) for window in range(51)]
+        switcher.turn(lambda _, rung=rungs[number]: rung, window)  # type: ignore[misc]
+    group.run(50)
+    assert_sound(plan, group, rungs, sink, 50)
+    in_force = [plan.ways[group.stretch(window).rung.number] for window in range(50)]
+    releases = [group.release(window) for window in range(51)]
     assert [b - a for a, b in itertools.pairwise(releases)] == [10**9 // way.rate_hz for way in in_force]
     last = dict(plan.asked)  # of those for one window the last one counts
-    assert crew.stretches[-1].rung.number == last[max(last)]
+    assert group.stretches[-1].rung.number == last[max(last)]
     for model, name in enumerate(PRIORITY):
-        assert set(fates(crew, model).values()) == {Fate.DONE}
+        assert set(fates(group, model).values()) == {FrameOutcome.DONE}
         instants = [at + (way.eyes_ns if model else 0) for at, way in zip(releases, in_force, strict=False)]
         assert [started for label, started, _ in device.launches if label == name] == instants
         unit = device.target.units[model].name
         for label, started, _ in device.launches:
-            if label not in PRIORITY and unit_of(plan, label, crew) == unit:
+            if label not in PRIORITY and unit_of(plan, label, group) == unit:
                 upcoming = next((at for at in instants if at > started), None)
                 assert upcoming is None or started + plan.longest[label] + GUARD_NS <= upcoming
 
@@ -291,21 +295,21 @@ def test_no_segment_lasts_into_what_the_next_timetable_reserves() -> None:
     ways = [Way(100, each, 3, 2 * MS), Way(200, each, 3, 0)]
     plan = Plan([int(1.8 * MS)] * LAYERS, [(0, 0), (1, 1)], ways, [], 2)
     device = FakeDevice(lambda label, _: plan.longest[label], units=2)
-    crew, rungs, _ = made(plan, device)
-    crew.course.start_under(rungs[0])
-    crew.course.expect(rungs)
-    crew.course.turn(lambda _: rungs[1], 5)
-    crew.run(8)
+    group, rungs, _ = made(plan, device)
+    group.switcher.start_under(rungs[0])
+    group.switcher.expect(rungs)
+    group.switcher.turn(lambda _: rungs[1], 5)
+    group.run(8)
     eyes = [started for label, started, _ in device.launches if label == "eyes"]
-    assert [at - crew.release(window) for window, at in enumerate(eyes)] == [2 * MS] * 5 + [0] * 3
+    assert [at - group.release(window) for window, at in enumerate(eyes)] == [2 * MS] * 5 + [0] * 3
 
 
-def unit_of(plan: Plan, label: str, crew: Crew) -> str:
+def unit_of(plan: Plan, label: str, group: UnitGroup) -> str:
     """Where a segment runs."""
     return next(
         unit
-        for unit, dispatcher in crew.dispatchers.items()
-        for share in [stretch.rung.shares[dispatcher._place] for stretch in crew.stretches]
+        for unit, dispatcher in group.dispatchers.items()
+        for share in [stretch.rung.shares[dispatcher._place] for stretch in group.stretches]
         for one in share.parts
         for part in (one, one.finest)
         if part is not None and label in part.execution.labels
@@ -318,20 +322,20 @@ def test_threads_that_are_told_at_any_time(plan: Plan, asked: list[int]) -> None
     """In real time each unit has a thread, and another one asks: all of them change with the same windows."""
     device = FakeDevice(lambda label, _: plan.longest[label] // 4, units=plan.units, clock=RealClock())
     device.target = msgspec.structs.replace(device.target, kind="npu")  # its units are no cores of this machine
-    crew, rungs, sink = made(plan, device)
-    crew.course.start_under(rungs[0])
-    crew.course.expect(rungs)
+    group, rungs, sink = made(plan, device)
+    group.switcher.start_under(rungs[0])
+    group.switcher.expect(rungs)
     left = iter(asked)
 
     def ask(_: int) -> None:
         number = next(left, None)
         if number is not None:
-            crew.course.turn(lambda _: rungs[number % len(rungs)])
+            group.switcher.turn(lambda _: rungs[number % len(rungs)])
 
-    crew.run(40, on_idle=ask)
-    found = assert_sound(plan, crew, rungs, sink, 40)
-    assert Fate.DONE in found.values()
-    edges = [stretch.window for stretch in crew.stretches]
+    group.run(40, on_idle=ask)
+    found = assert_sound(plan, group, rungs, sink, 40)
+    assert FrameOutcome.DONE in found.values()
+    edges = [stretch.window for stretch in group.stretches]
     assert edges == sorted(edges)
 
 
@@ -345,19 +349,19 @@ def test_the_unit_that_drifts_most_decides_for_all() -> None:
         units=2,
     )
     plan = Plan([MS // 10] * LAYERS, [(0, 0), (1, 3)], [Way(100, ((0, 2), (3, 5)), 2, 0)] * 3, [], 2)
-    crew, rungs, _ = made(plan, device)
+    group, rungs, _ = made(plan, device)
     covered = [(1.0, 1.0), (1.2, 1.0), (1.5, 1.0)]
     track = [
         Rung(one.grid, one.shares, covers=covers, name=str(covers[0]))
         for one, covers in zip(rungs, covered, strict=True)
     ]
     big = dict.fromkeys(range(2, 10), MS // 10 * 3)
-    units = list(crew.dispatchers.values())
+    units = list(group.dispatchers.values())
     Ladder(units, [track], [Drift({0: 2 * MS}, big), Drift({1: MS}, big)])
-    crew.run(500)
-    names = [stretch.rung.name for stretch in crew.stretches]
+    group.run(500)
+    names = [stretch.rung.name for stretch in group.stretches]
     assert names == ["1.0", "1.5", "1.0"]
-    assert 100 <= crew.stretches[1].window <= 100 + 16
-    assert crew.stretches[2].window >= 200 + 32
-    assert crew.stretches[1].why.startswith("launches take 1.45 x")
-    assert set(fates(crew, 1).values()) == {Fate.DONE}
+    assert 100 <= group.stretches[1].window <= 100 + 16
+    assert group.stretches[2].window >= 200 + 32
+    assert group.stretches[1].why.startswith("launches take 1.45 x")
+    assert set(fates(group, 1).values()) == {FrameOutcome.DONE}

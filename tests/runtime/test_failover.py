@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crews import MS, Entry, fates, made, network
 from fakes import FakeDevice
 from framefit.core.faults import Fault
 from framefit.core.workload import WhenFull
 from framefit.devices.clock import Clock, RealClock
 from framefit.devices.faulty import FaultyDevice
 from framefit.execution.execution import Execution
-from framefit.runtime.failover import Lodging
-from framefit.runtime.log import Fate
+from framefit.runtime.failover import FailoverTarget
+from framefit.runtime.log import FrameOutcome
 from framefit.runtime.loop import LEAD_NS
 from framefit.runtime.streams import Feed
-from framefit.runtime.units import Crew
+from framefit.runtime.units import UnitGroup
+from unit_groups import MS, Entry, fates, made, network
 
 
 def run(
@@ -31,19 +31,19 @@ def run(
     units: int = 2,
     nowhere: Sequence[str] = (),
     clock: Clock | None = None,
-) -> Crew:
+) -> UnitGroup:
     """A run in which models may go on on any unit that works, but for some."""
     estimates = {label: ns for entry in entries for label, ns in zip(entry.labels(), entry.estimates_ns, strict=True)}
     fake = FakeDevice(lambda label, _: estimates[label], units=units, clock=clock)
     fake.target = msgspec.structs.replace(fake.target, kind="npu")  # its units are no cores of this machine
     device = FaultyDevice(fake, faults)
     device.patience_ns = 15 * MS
-    crew, jobs = made(device, *entries)  # type: ignore[arg-type]  # a device like any other
+    group, jobs = made(device, *entries)  # type: ignore[arg-type]  # a device like any other
     for entry in entries:
         for job in jobs[entry.name]:
             job.on_error = "skip" if entry.priority else "retry"
 
-    def spare(model: int, working: Sequence[str]) -> Lodging | None:
+    def find_target(model: int, working: Sequence[str]) -> FailoverTarget | None:
         entry = entries[model]
         if entry.name in nowhere:
             return None
@@ -51,18 +51,18 @@ def run(
         bounds = [(layer, layer) for layer in range(count)]
         execution = Execution(network(count), bounds, device, working[0], name=entry.name)
         first_program = sum(len(one.estimates_ns) for one in entries[:model])
-        return Lodging(working[0], execution, entry.estimates_ns, first_program)
+        return FailoverTarget(working[0], execution, entry.estimates_ns, first_program)
 
-    crew.lodge(spare)
+    group.enable_failover(find_target)
     device.arm(device.clock.now_ns() + LEAD_NS)
-    crew.run(windows)
+    group.run(windows)
     for number, entry in enumerate(entries):
-        found = fates(crew, number)
+        found = fates(group, number)
         assert sorted(found) == list(range(len(found)))
-        done = sorted(frame for frame, fate in found.items() if fate in (Fate.DONE, Fate.LATE))
+        done = sorted(frame for frame, fate in found.items() if fate in (FrameOutcome.DONE, FrameOutcome.LATE))
         assert [frame for frame, _ in entry.sink.taken] == done
         assert all(outputs["number"].tolist() == [frame] for frame, outputs in entry.sink.taken)
-    return crew
+    return group
 
 
 def gone(unit: int, begin_ns: int) -> list[Fault]:
@@ -78,57 +78,57 @@ def test_models_go_on_elsewhere() -> None:
         Entry("a", [(0, [2 * MS])]),
         Entry("b", [(1, [MS, MS])]),
     ]
-    crew = run(entries, gone(1, 100 * MS), 60)
-    assert fates(crew, 0) == fates(crew, 2) == dict.fromkeys(range(60), Fate.DONE)
+    group = run(entries, gone(1, 100 * MS), 60)
+    assert fates(group, 0) == fates(group, 2) == dict.fromkeys(range(60), FrameOutcome.DONE)
     for model in (1, 3):
-        found = fates(crew, model)
-        lost = [frame for frame, fate in found.items() if fate != Fate.DONE]
+        found = fates(group, model)
+        lost = [frame for frame, fate in found.items() if fate != FrameOutcome.DONE]
         assert lost == list(range(10, 10 + len(lost)))
         assert 3 <= len(lost) <= 4
-    assert crew.faults.degraded == set()
-    assert {(one.model, one.unit, one.to) for one in crew.moved} == {(1, "fake1", "fake0"), (3, "fake1", "fake0")}
-    assert {one.window for one in crew.moved} == {13}
+    assert group.faults.degraded == set()
+    assert {(one.model, one.unit, one.to) for one in group.migrations} == {(1, "fake1", "fake0"), (3, "fake1", "fake0")}
+    assert {one.window for one in group.migrations} == {13}
 
 
 def test_a_model_that_fails_where_it_went_to() -> None:
     """It rests there as it would have at home, and is done again when it can be."""
     entries = [Entry("a", [(0, [2 * MS])]), Entry("b", [(1, [2 * MS])])]
     faults = [*gone(1, 50 * MS), Fault(kind="raise", name="b", begin_ns=200 * MS, end_ns=240 * MS)]
-    crew = run(entries, faults, 60)
-    found = fates(crew, 1)
-    assert [frame for frame, fate in found.items() if fate == Fate.FAILED] == [5, 6, 7, 20, 21, 22]
-    assert [frame for frame, fate in found.items() if fate == Fate.DEGRADED] == list(range(23, 31))
-    assert set(fates(crew, 0).values()) == {Fate.DONE}
-    assert crew.faults.degraded == set()
-    assert [one.to for one in crew.moved] == ["fake0"]
+    group = run(entries, faults, 60)
+    found = fates(group, 1)
+    assert [frame for frame, fate in found.items() if fate == FrameOutcome.FAILED] == [5, 6, 7, 20, 21, 22]
+    assert [frame for frame, fate in found.items() if fate == FrameOutcome.DEGRADED] == list(range(23, 31))
+    assert set(fates(group, 0).values()) == {FrameOutcome.DONE}
+    assert group.faults.degraded == set()
+    assert [one.to for one in group.migrations] == ["fake0"]
 
 
 def test_what_has_no_place_elsewhere_stays_degraded() -> None:
     """The others move all the same."""
     entries = [Entry("face", [(0, [2 * MS])], priority=True), Entry("a", [(1, [2 * MS])]), Entry("b", [(1, [2 * MS])])]
-    crew = run(entries, gone(1, 50 * MS), 60, nowhere=["b"])
-    assert set(fates(crew, 0).values()) == {Fate.DONE}
-    assert sum(fate == Fate.DONE for fate in fates(crew, 1).values()) >= 55
-    assert sum(fate == Fate.DONE for fate in fates(crew, 2).values()) == 5
-    assert crew.faults.degraded == {2}
+    group = run(entries, gone(1, 50 * MS), 60, nowhere=["b"])
+    assert set(fates(group, 0).values()) == {FrameOutcome.DONE}
+    assert sum(fate == FrameOutcome.DONE for fate in fates(group, 1).values()) >= 55
+    assert sum(fate == FrameOutcome.DONE for fate in fates(group, 2).values()) == 5
+    assert group.faults.degraded == {2}
 
 
 def test_one_model_that_fails_is_no_unit_that_does() -> None:
     """While anything succeeds there, nothing moves."""
     entries = [Entry("a", [(0, [2 * MS])]), Entry("b", [(1, [2 * MS])]), Entry("c", [(1, [2 * MS])])]
-    crew = run(entries, [Fault(kind="raise", name="b")], 60)
-    assert crew.moved == []
-    assert crew.faults.degraded == {1}
-    assert set(fates(crew, 2).values()) == {Fate.DONE}
+    group = run(entries, [Fault(kind="raise", name="b")], 60)
+    assert group.migrations == []
+    assert group.faults.degraded == {1}
+    assert set(fates(group, 2).values()) == {FrameOutcome.DONE}
 
 
 def test_one_unit_after_the_other() -> None:
     """What has moved is not moved again; what is on the second one goes to the third."""
     entries = [Entry("a", [(0, [2 * MS])]), Entry("b", [(1, [2 * MS])]), Entry("c", [(2, [2 * MS])])]
-    crew = run(entries, [*gone(2, 50 * MS), *gone(1, 200 * MS)], 60, units=3)
-    assert [(one.model, one.unit, one.to) for one in crew.moved] == [(2, "fake2", "fake0"), (1, "fake1", "fake0")]
-    assert set(fates(crew, 0).values()) == {Fate.DONE}
-    assert all(fates(crew, model)[59] == Fate.DONE for model in (1, 2))
+    group = run(entries, [*gone(2, 50 * MS), *gone(1, 200 * MS)], 60, units=3)
+    assert [(one.model, one.unit, one.to) for one in group.migrations] == [(2, "fake2", "fake0"), (1, "fake1", "fake0")]
+    assert set(fates(group, 0).values()) == {FrameOutcome.DONE}
+    assert all(fates(group, model)[59] == FrameOutcome.DONE for model in (1, 2))
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -140,21 +140,21 @@ def test_streams_of_models_that_move(waits: bool) -> None:
         Entry("a", [(0, [2 * MS])], feed=feed, when_full=kind, length=length),
         Entry("b", [(1, [3 * MS])], feed=feed, when_full=kind, length=length),
     ]
-    crew = run(entries, gone(1, 50 * MS), 200 if waits else 30)
-    assert crew.windows < 60
-    assert sorted(fates(crew, 0)) == sorted(fates(crew, 1)) == list(range(30))
-    assert fates(crew, 1)[29] == Fate.DONE
+    group = run(entries, gone(1, 50 * MS), 200 if waits else 30)
+    assert group.windows < 60
+    assert sorted(fates(group, 0)) == sorted(fates(group, 1)) == list(range(30))
+    assert fates(group, 1)[29] == FrameOutcome.DONE
 
 
 @pytest.mark.parametrize("stages", [[(1, [MS])], [(0, [MS]), (1, [MS])]])
 def test_in_real_time(stages: list[tuple[int, list[int]]]) -> None:
     """Another thread looks for a place, and the run goes on meanwhile."""
     entries = [Entry("face", [(0, [MS])], priority=True), Entry("a", [(0, [MS])]), Entry("b", stages)]
-    crew = run(entries, gone(1, 100 * MS), 60, clock=RealClock())
-    assert [(one.model, one.to) for one in crew.moved] == [(2, "fake0")]
-    found = fates(crew, 2)
+    group = run(entries, gone(1, 100 * MS), 60, clock=RealClock())
+    assert [(one.model, one.to) for one in group.migrations] == [(2, "fake0")]
+    found = fates(group, 2)
     assert sorted(found) == list(range(60))
-    assert sum(fate in (Fate.DONE, Fate.LATE) for frame, fate in found.items() if frame > 20) > 5
+    assert sum(fate in (FrameOutcome.DONE, FrameOutcome.LATE) for frame, fate in found.items() if frame > 20) > 5
 
 
 @settings(deadline=None, max_examples=40)
@@ -174,11 +174,11 @@ def test_nothing_is_lost_or_done_twice(
         Entry("eyes", [(1, own)], priority=priority, queue=queue),
         Entry("a", [(0, there)], queue=queue),
     ]
-    crew = run(entries, gone(1, begin), 60)
+    group = run(entries, gone(1, begin), 60)
     for model in range(3):
-        assert sorted(fates(crew, model)) == list(range(60))
-    assert len(crew.moved) == 1
-    assert fates(crew, 0) == dict.fromkeys(range(60), Fate.DONE) or sum(own) > 8 * MS
+        assert sorted(fates(group, model)) == list(range(60))
+    assert len(group.migrations) == 1
+    assert fates(group, 0) == dict.fromkeys(range(60), FrameOutcome.DONE) or sum(own) > 8 * MS
 
 
 # Models in several stages, and those that read what has moved
@@ -191,32 +191,32 @@ def test_a_model_in_stages_goes_on_in_one_piece(failing: int) -> None:
         Entry("face", [(1 - failing, [MS])], priority=True),
         Entry("a", [(0, [2 * MS]), (1, [2 * MS, MS]), (0, [MS])], slots=3, queue=3),
     ]
-    crew = run(entries, gone(failing, 100 * MS), 60)
-    (moved,) = crew.moved
-    assert (moved.model, moved.unit, moved.to) == (1, f"fake{failing}", f"fake{1 - failing}")
-    found = fates(crew, 1)
-    lost = [frame for frame, fate in found.items() if fate != Fate.DONE]
+    group = run(entries, gone(failing, 100 * MS), 60)
+    (migrations,) = group.migrations
+    assert (migrations.model, migrations.unit, migrations.to) == (1, f"fake{failing}", f"fake{1 - failing}")
+    found = fates(group, 1)
+    lost = [frame for frame, fate in found.items() if fate != FrameOutcome.DONE]
     assert 3 <= len(lost) <= 6
     assert max(lost) <= 20
-    assert set(fates(crew, 0).values()) == {Fate.DONE}
-    assert crew.faults.degraded == set()
+    assert set(fates(group, 0).values()) == {FrameOutcome.DONE}
+    assert group.faults.degraded == set()
 
 
 def test_a_priority_model_in_stages_keeps_its_beat_elsewhere() -> None:
     """Frames that waited until those under way were given up are not in the way of later ones."""
     entries = [Entry("face", [(0, [MS]), (1, [2 * MS])], priority=True, queue=2), Entry("a", [(0, [2 * MS])])]
-    crew = run(entries, gone(1, 100 * MS), 60)
-    assert [one.model for one in crew.moved] == [0]
-    assert all(fate == Fate.DONE for frame, fate in fates(crew, 0).items() if frame > 20)
+    group = run(entries, gone(1, 100 * MS), 60)
+    assert [one.model for one in group.migrations] == [0]
+    assert all(fate == FrameOutcome.DONE for frame, fate in fates(group, 0).items() if frame > 20)
 
 
 def test_a_stream_that_waits_for_a_model_in_stages() -> None:
     """It goes on when the frames under way are gone, though no other frame comes before."""
     entries = [Entry("a", [(0, [2 * MS]), (1, [3 * MS])], feed=Feed(waits=True), when_full="block", length=30, queue=1)]
-    crew = run(entries, gone(1, 50 * MS), 300)
-    assert len(crew.moved) == 1
-    assert sorted(fates(crew, 0)) == list(range(30))
-    assert fates(crew, 0)[29] == Fate.DONE
+    group = run(entries, gone(1, 50 * MS), 300)
+    assert len(group.migrations) == 1
+    assert sorted(fates(group, 0)) == list(range(30))
+    assert fates(group, 0)[29] == FrameOutcome.DONE
 
 
 @pytest.mark.parametrize("stages", [[(1, [MS])], [(0, [MS]), (1, [MS])]])
@@ -227,10 +227,10 @@ def test_what_reads_a_model_that_has_moved(stages: list[tuple[int, list[int]]]) 
         Entry("b", [(0, [MS])], reads=["a"]),
         Entry("c", [(1, [MS])], reads=["b"]),
     ]
-    crew = run(entries, gone(1, 100 * MS), 60)
-    assert {one.model for one in crew.moved} == {0, 2}
+    group = run(entries, gone(1, 100 * MS), 60)
+    assert {one.model for one in group.migrations} == {0, 2}
     for model in range(3):
-        assert all(fate == Fate.DONE for frame, fate in fates(crew, model).items() if 25 < frame < 58)
+        assert all(fate == FrameOutcome.DONE for frame, fate in fates(group, model).items() if 25 < frame < 58)
 
 
 @settings(deadline=None, max_examples=40)
@@ -261,9 +261,9 @@ def test_no_frame_of_a_model_in_stages_is_lost_or_done_twice(
         Entry("b", [(0, [MS])], queue=queue, reads=["a"] if read else []),
         Entry("c", [(2, [MS])], queue=queue),
     ]
-    crew = run(entries, gone(failing, begin), 60, units=3)
+    group = run(entries, gone(failing, begin), 60, units=3)
     for model in range(3):
-        assert sorted(fates(crew, model)) == list(range(60))
-    assert fates(crew, 2)[58] == Fate.DONE
+        assert sorted(fates(group, model)) == list(range(60))
+    assert fates(group, 2)[58] == FrameOutcome.DONE
     used = {0: {unit for unit, _ in stages}, 1: {0}, 2: {2}}
-    assert {one.model for one in crew.moved} == {model for model, own in used.items() if failing in own}
+    assert {one.model for one in group.migrations} == {model for model, own in used.items() if failing in own}

@@ -1,4 +1,4 @@
-"""Crews of several units on virtual time, and what has to hold of every run."""
+"""Groups of several units on virtual time, and what has to hold of every run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from framefit.core.timetable import PlannedModel
 from framefit.core.workload import WhenFull
 from framefit.devices.clock import RealClock
 from framefit.execution.execution import Execution
-from framefit.runtime.channel import Given, StageJob, read_others, stage_jobs
+from framefit.runtime.channel import ReadModel, StageJob, connect_reader, stage_jobs
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate, LaunchLog
+from framefit.runtime.log import FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.streams import Feed, Queue
-from framefit.runtime.units import Crew, Duty
+from framefit.runtime.units import UnitAssignment, UnitGroup
 
 __all__ = ["MS", "RATE_HZ", "WINDOW_NS", "Entry", "assert_sound", "fates", "launched", "made", "network", "planned"]
 
@@ -101,10 +101,10 @@ def made(
     link_ns: int = 0,
     rate_hz: float = RATE_HZ,
     preemptive: Sequence[str] = (),
-) -> tuple[Crew, dict[str, list[Job]]]:
-    """A crew as a workflow makes it, and each model's jobs; priority entries first."""
+) -> tuple[UnitGroup, dict[str, list[Job]]]:
+    """A group as a workflow makes it, and each model's jobs; priority entries first."""
     units = [unit.name for unit in device.target.units]
-    duties: dict[str, list[Job]] = {unit: [] for unit in units}
+    assignments: dict[str, list[Job]] = {unit: [] for unit in units}
     reserved: dict[str, list[tuple[int, int]]] = {unit: [] for unit in units}
     due, found, first = planned(entries, link_ns), {}, 0
     for number, entry in enumerate(entries):
@@ -134,31 +134,31 @@ def made(
         found[entry.name] = stages
         for position, ((unit, _), job) in enumerate(zip(entry.stages, stages, strict=True)):
             if entry.priority:
-                reserved[units[unit]].append((due[entry.name, position][0], len(duties[units[unit]])))
-            duties[units[unit]].append(job)
+                reserved[units[unit]].append((due[entry.name, position][0], len(assignments[units[unit]])))
+            assignments[units[unit]].append(job)
         first += count
     for entry in entries:
         if entry.reads:
-            read_others(found[entry.name][0], [_given(found, entries, entry, name) for name in entry.reads])
-    crew = Crew(
+            connect_reader(found[entry.name][0], [_given(found, entries, entry, name) for name in entry.reads])
+    group = UnitGroup(
         device,
         device.clock,
         {
-            unit: Duty(
+            unit: UnitAssignment(
                 jobs=jobs,
                 service=Rotation(sum(not job.priority for job in jobs)),
                 reserved=[sorted(reserved[unit])],
                 guard_ns=guard_ns,
                 preemptive=unit in preemptive,
             )
-            for unit, jobs in duties.items()
+            for unit, jobs in assignments.items()
         },
         Grid(rate_hz),
     )
-    return crew, found
+    return group, found
 
 
-def _given(found: Mapping[str, list[Job]], entries: Sequence[Entry], reader: Entry, name: str) -> Given:
+def _given(found: Mapping[str, list[Job]], entries: Sequence[Entry], reader: Entry, name: str) -> ReadModel:
     """Both inputs of a model, of one that it reads; of two one each."""
     execution = found[name][-1].execution
     assert isinstance(execution, Execution)
@@ -174,30 +174,30 @@ def _given(found: Mapping[str, list[Job]], entries: Sequence[Entry], reader: Ent
     plan = PlannedModel(
         name=name, role="background", level=0, reasons=(), duration_ns=0, segments=(), result_age_windows=40
     )
-    return Given(found[name], plan, inputs, giver.every)
+    return ReadModel(found[name], plan, inputs, giver.every)
 
 
-def fates(run: Crew | Dispatcher, model: int) -> dict[int, Fate]:
+def fates(run: UnitGroup | Dispatcher, model: int) -> dict[int, FrameOutcome]:
     """What became of each frame of a model; each may have one fate only."""
     rows = [row for row in run.frames.rows().tolist() if row[0] == model]
     assert len({row[1] for row in rows}) == len(rows)
-    return {row[1]: Fate(row[2]) for row in rows}
+    return {row[1]: FrameOutcome(row[2]) for row in rows}
 
 
-def launched(crew: Crew, entries: Sequence[Entry]) -> list[tuple[str, int, float, float]]:
+def launched(group: UnitGroup, entries: Sequence[Entry]) -> list[tuple[str, int, float, float]]:
     """Label, frame, begin and end in milliseconds after the first release, as logged."""
     labels = [label for entry in entries for label in entry.labels()]
     return [
-        (labels[row[0]], row[2], (row[3] - crew.start_ns) / MS, (row[4] - crew.start_ns) / MS)
-        for row in crew.launches.rows().tolist()
+        (labels[row[0]], row[2], (row[3] - group.start_ns) / MS, (row[4] - group.start_ns) / MS)
+        for row in group.launches.rows().tolist()
     ]
 
 
 def assert_sound(
-    crew: Crew, jobs: Mapping[str, Sequence[Job]], entries: Sequence[Entry], windows: int, link_ns: int
+    group: UnitGroup, jobs: Mapping[str, Sequence[Job]], entries: Sequence[Entry], windows: int, link_ns: int
 ) -> None:
     """Every frame one fate; segments in order, once a frame; no unit does two things; outputs in order and right."""
-    rows = crew.launches.rows()
+    rows = group.launches.rows()
     assert (np.diff(rows[:, LaunchLog.STARTED]) >= 0).all()
     unit_of = [unit for entry in entries for unit in entry.units]
     for unit in set(unit_of):
@@ -205,11 +205,13 @@ def assert_sound(
         assert (own[1:, LaunchLog.STARTED] >= own[:-1, LaunchLog.FINISHED]).all()
     first = 0
     for number, entry in enumerate(entries):
-        found = fates(crew, number)
+        found = fates(group, number)
         assert sorted(found) == list(range(windows))
         if not entry.reads:
-            assert [k for k, fate in found.items() if fate == Fate.SKIPPED] == [k for k in found if k % entry.every]
-        done = sorted(frame for frame, fate in found.items() if fate in (Fate.DONE, Fate.LATE))
+            assert [k for k, fate in found.items() if fate == FrameOutcome.SKIPPED] == [
+                k for k in found if k % entry.every
+            ]
+        done = sorted(frame for frame, fate in found.items() if fate in (FrameOutcome.DONE, FrameOutcome.LATE))
         assert [frame for frame, _ in entry.sink.taken] == done
         assert all(outputs["number"].tolist() == [frame] for frame, outputs in entry.sink.taken)
         count = len(entry.units)
@@ -228,10 +230,10 @@ def assert_sound(
             for one, later in zip(spans, spans[entry.slots :], strict=False):
                 assert later[0] >= one[1]
         first += count
-    trace = crew.trace()
+    trace = group.trace()
     assert (np.diff(trace.time_ns) >= 0).all()
     assert trace.type.tolist().count(EventType.START) == len(rows)
-    if isinstance(crew._clock, RealClock):
+    if isinstance(group._clock, RealClock):
         return  # a frame is handed over before its first launch
     times = np.sort(rows[:, (LaunchLog.STARTED, LaunchLog.FINISHED)].ravel())
     assert trace.time_ns.tolist() == times.tolist()

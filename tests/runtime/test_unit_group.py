@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crews import MS, WINDOW_NS, Entry, assert_sound, fates, launched, made, planned
 from fakes import FakeDevice, ListSink, NumberStream
 from framefit.core.grid import Grid
 from framefit.core.model import TensorInfo
@@ -27,37 +26,38 @@ from framefit.errors import DeviceError
 from framefit.execution.execution import Execution, greatest_difference
 from framefit.runtime.channel import stage_jobs
 from framefit.runtime.job import Job
-from framefit.runtime.log import Fate, FrameLog
+from framefit.runtime.log import FrameLog, FrameOutcome
 from framefit.runtime.streams import Feed, Queue
-from framefit.runtime.units import Crew, Duty
+from framefit.runtime.units import UnitAssignment, UnitGroup
 from networks import NETWORKS
+from unit_groups import MS, WINDOW_NS, Entry, assert_sound, fates, launched, made, planned
 
 
 def test_stages_of_two_frames_run_side_by_side() -> None:
     """While the second unit handles frame 0 the first one handles frame 1, and no more than two are in flight."""
     device = FakeDevice({"big.0": 6 * MS, "big.1": 7 * MS}, units=2)
     entries = [Entry("big", [(0, [6 * MS]), (1, [7 * MS])], slots=2, queue=3)]
-    crew, jobs = made(device, *entries)
-    crew.run(4)
-    assert launched(crew, entries) == [
+    group, jobs = made(device, *entries)
+    group.run(4)
+    assert launched(group, entries) == [
         ("big.0", 0, 0.0, 6.0),
         *(("big.0", 1, 10.0, 16.0), ("big.1", 0, 10.0, 17.0)),
         *(("big.0", 2, 20.0, 26.0), ("big.1", 1, 20.0, 27.0)),
         *(("big.0", 3, 30.0, 36.0), ("big.1", 2, 30.0, 37.0)),
     ]
-    assert_sound(crew, jobs, entries, 4, 0)
+    assert_sound(group, jobs, entries, 4, 0)
 
 
 def test_with_one_slot_frames_do_not_overlap() -> None:
     """The first stage waits until the last one is done, and goes on at once then."""
     device = FakeDevice({"big.0": 4 * MS, "big.1": 4 * MS}, units=2)
     entries = [Entry("big", [(0, [4 * MS]), (1, [4 * MS])], slots=1, queue=9)]
-    crew, jobs = made(device, *entries)
-    crew.run(20)
-    assert_sound(crew, jobs, entries, 20, 0)
+    group, jobs = made(device, *entries)
+    group.run(20)
+    assert_sound(group, jobs, entries, 20, 0)
     relay = jobs["big"][0].relay  # type: ignore[attr-defined]
     assert relay.most == 1
-    assert Counter(fates(crew, 0).values()) == {Fate.DONE: 20}
+    assert Counter(fates(group, 0).values()) == {FrameOutcome.DONE: 20}
 
 
 def test_two_slots_double_the_throughput_of_a_model() -> None:
@@ -66,11 +66,11 @@ def test_two_slots_double_the_throughput_of_a_model() -> None:
     for slots in (1, 2):
         device = FakeDevice({"big.0": 9 * MS, "big.1": 9 * MS}, units=2)
         entries = [Entry("big", [(0, [9 * MS]), (1, [9 * MS])], slots=slots)]
-        crew, jobs = made(device, *entries)
-        crew.run(100)
-        assert_sound(crew, jobs, entries, 100, 0)
+        group, jobs = made(device, *entries)
+        group.run(100)
+        assert_sound(group, jobs, entries, 100, 0)
         assert jobs["big"][0].relay.most == slots  # type: ignore[attr-defined]
-        done.append(sum(fate == Fate.DONE for fate in fates(crew, 0).values()))
+        done.append(sum(fate == FrameOutcome.DONE for fate in fates(group, 0).values()))
     assert done == [50, 99]
 
 
@@ -78,33 +78,33 @@ def test_a_frame_is_copied_when_it_is_handed_on() -> None:
     """The link's time counts from the end of a stage, not from the begin of the next, however late that is."""
     device = FakeDevice({"face": 5 * MS, "big.0": 2 * MS, "big.1": 3 * MS}, units=2, link_ns=2 * MS)
     entries = [Entry("face", [(1, [5 * MS])], priority=True), Entry("big", [(0, [2 * MS]), (1, [3 * MS])])]
-    crew, _ = made(device, *entries, link_ns=2 * MS)
-    crew.run(2)
-    assert [one for one in launched(crew, entries) if one[0] != "face"] == [
+    group, _ = made(device, *entries, link_ns=2 * MS)
+    group.run(2)
+    assert [one for one in launched(group, entries) if one[0] != "face"] == [
         *(("big.0", 0, 0.0, 2.0), ("big.1", 0, 5.0, 8.0)),
         *(("big.0", 1, 10.0, 12.0), ("big.1", 1, 15.0, 18.0)),
     ]
-    assert device.handed[0] == ("fake0", "fake1", 16, crew.start_ns + 2 * MS)
+    assert device.handed[0] == ("fake0", "fake1", 16, group.start_ns + 2 * MS)
 
 
 def test_an_idle_unit_wakes_up_for_a_frame_that_is_handed_over() -> None:
     """Nothing was due there before its next release; the frame starts in the nanosecond in which it arrives."""
     device = FakeDevice({"big.0": 3 * MS + 17, "big.1": MS}, units=2, link_ns=1001)
     entries = [Entry("big", [(1, [4 * MS]), (0, [MS])])]  # the first stage's unit comes second
-    crew, _ = made(device, *entries)
-    crew.run(1)
-    assert [(row[3] - crew.start_ns) for row in crew.launches.rows().tolist()] == [0, 3 * MS + 17 + 1001]
+    group, _ = made(device, *entries)
+    group.run(1)
+    assert [(row[3] - group.start_ns) for row in group.launches.rows().tolist()] == [0, 3 * MS + 17 + 1001]
 
 
 def test_a_stage_keeps_the_guard_of_its_own_unit() -> None:
-    """Handed over in mid-window it starts only if it fits before the unit's next instant."""
+    """Message over in mid-window it starts only if it fits before the unit's next instant."""
     device = FakeDevice({"face": 2 * MS, "big.0": 3 * MS, "big.1": 6 * MS}, units=2)
     entries = [Entry("face", [(1, [2 * MS])], priority=True), Entry("big", [(0, [3 * MS]), (1, [6 * MS + 1])])]
-    crew, jobs = made(device, *entries, guard_ns=MS)
-    crew.run(3)
-    starts = [begin for label, _, begin, _ in launched(crew, entries) if label == "big.1"]
+    group, jobs = made(device, *entries, guard_ns=MS)
+    group.run(3)
+    starts = [begin for label, _, begin, _ in launched(group, entries) if label == "big.1"]
     assert starts == [12.0, 22.0]
-    assert_sound(crew, jobs, entries, 3, 0)
+    assert_sound(group, jobs, entries, 3, 0)
 
 
 def test_a_priority_model_in_stages_keeps_its_instants() -> None:
@@ -115,14 +115,14 @@ def test_a_priority_model_in_stages_keeps_its_instants() -> None:
         Entry("a", [(0, [2 * MS])]),
         Entry("b", [(1, [2 * MS])]),
     ]
-    crew, jobs = made(device, *entries)
-    crew.run(50)
-    assert_sound(crew, jobs, entries, 50, 0)
+    group, jobs = made(device, *entries)
+    group.run(50)
+    assert_sound(group, jobs, entries, 50, 0)
     window = [("face.0", 0.0), ("b", 0.0), ("a", 1.0), ("face.1", 2.0)]
-    assert [(label, begin) for label, _, begin, _ in launched(crew, entries)][:8] == [
+    assert [(label, begin) for label, _, begin, _ in launched(group, entries)][:8] == [
         (label, begin + 10 * k) for k in range(2) for label, begin in window
     ]
-    assert fates(crew, 0) == dict.fromkeys(range(50), Fate.DONE)
+    assert fates(group, 0) == dict.fromkeys(range(50), FrameOutcome.DONE)
 
 
 def test_a_late_priority_frame_starts_as_soon_as_it_is_handed_over() -> None:
@@ -130,15 +130,15 @@ def test_a_late_priority_frame_starts_as_soon_as_it_is_handed_over() -> None:
     took = iter([5 * MS])
     device = FakeDevice(lambda label, _: next(took, MS) if label == "face.0" else MS, units=2)
     entries = [Entry("face", [(0, [MS]), (1, [MS])], priority=True), Entry("b", [(1, [MS])], queue=4)]
-    crew, jobs = made(device, *entries)
-    crew.run(3)
-    own = [(label, begin) for label, _, begin, _ in launched(crew, entries) if label != "face.0"]
+    group, jobs = made(device, *entries)
+    group.run(3)
+    own = [(label, begin) for label, _, begin, _ in launched(group, entries) if label != "face.0"]
     assert own == [
         *(("b", 0.0), ("face.1", 5.0)),
         *(("b", 10.0), ("face.1", 11.0)),
         *(("b", 20.0), ("face.1", 21.0)),
     ]
-    assert_sound(crew, jobs, entries, 3, 0)
+    assert_sound(group, jobs, entries, 3, 0)
 
 
 def test_a_priority_frame_that_was_dropped_is_not_waited_for() -> None:
@@ -149,25 +149,25 @@ def test_a_priority_frame_that_was_dropped_is_not_waited_for() -> None:
         Entry("face", [(0, [2 * MS]), (1, [2 * MS])], priority=True, queue=1),
         Entry("b", [(1, [2 * MS])], queue=1),
     ]
-    crew, jobs = made(device, *entries)
-    crew.run(12)
-    assert_sound(crew, jobs, entries, 12, 0)
-    found = fates(crew, 0)
-    assert {frame for frame, fate in found.items() if fate == Fate.QUEUE_FULL} == {2, 3, 4}
-    assert all(found[frame] == Fate.DONE for frame in (0, *range(6, 12)))
-    starts = {frame: begin for label, frame, begin, _ in launched(crew, entries) if label == "face.1"}
+    group, jobs = made(device, *entries)
+    group.run(12)
+    assert_sound(group, jobs, entries, 12, 0)
+    found = fates(group, 0)
+    assert {frame for frame, fate in found.items() if fate == FrameOutcome.QUEUE_FULL} == {2, 3, 4}
+    assert all(found[frame] == FrameOutcome.DONE for frame in (0, *range(6, 12)))
+    starts = {frame: begin for label, frame, begin, _ in launched(group, entries) if label == "face.1"}
     assert all(starts[frame] == 10 * frame + 2 for frame in range(7, 12))
-    assert sum(fate == Fate.DONE for fate in fates(crew, 1).values()) >= 7
+    assert sum(fate == FrameOutcome.DONE for fate in fates(group, 1).values()) >= 7
 
 
 def test_a_model_that_comes_back_to_a_unit() -> None:
     """Its two stages there are two jobs, which take turns."""
     device = FakeDevice(2 * MS, units=2)
     entries = [Entry("big", [(0, [2 * MS]), (1, [2 * MS]), (0, [2 * MS])], slots=3, queue=3)]
-    crew, jobs = made(device, *entries)
-    crew.run(40)
-    assert_sound(crew, jobs, entries, 40, 0)
-    assert fates(crew, 0) == dict.fromkeys(range(40), Fate.DONE)
+    group, jobs = made(device, *entries)
+    group.run(40)
+    assert_sound(group, jobs, entries, 40, 0)
+    assert fates(group, 0) == dict.fromkeys(range(40), FrameOutcome.DONE)
 
 
 @st.composite
@@ -197,17 +197,17 @@ def workloads(draw: st.DrawFn) -> tuple[int, int, list[Entry]]:
     return units, link_ns, entries
 
 
-def played(units: int, link_ns: int, entries: Sequence[Entry], most: float, seed: int, guard_ns: int = 0) -> Crew:
+def played(units: int, link_ns: int, entries: Sequence[Entry], most: float, seed: int, guard_ns: int = 0) -> UnitGroup:
     """A run of 40 windows whose launches take up to so many times their estimates; it is sound."""
     random = np.random.default_rng(seed)
     estimates = {label: ns for entry in entries for label, ns in zip(entry.labels(), entry.estimates_ns, strict=True)}
     device = FakeDevice(
         lambda label, _: max(int(estimates[label] * random.uniform(0.05, most)), 1), units=units, link_ns=link_ns
     )
-    crew, jobs = made(device, *entries, guard_ns=guard_ns, link_ns=link_ns)
-    crew.run(40)
-    assert_sound(crew, jobs, entries, 40, link_ns)
-    return crew
+    group, jobs = made(device, *entries, guard_ns=guard_ns, link_ns=link_ns)
+    group.run(40)
+    assert_sound(group, jobs, entries, 40, link_ns)
+    return group
 
 
 @settings(deadline=None, max_examples=80)
@@ -224,14 +224,14 @@ def test_priority_is_never_late_while_estimates_hold(
         guard_ns = 0
     if any(end > WINDOW_NS for _, end in due.values()):
         return
-    crew = played(units, link_ns, entries, 1.0, seed, guard_ns)
+    group = played(units, link_ns, entries, 1.0, seed, guard_ns)
     starts: dict[tuple[str, int], int] = {}
-    for label, frame, begin, _ in launched(crew, entries):
+    for label, frame, begin, _ in launched(group, entries):
         starts[label, frame] = round(begin * MS)
     for number, entry in enumerate(entries):
         if not entry.priority:
             continue
-        assert fates(crew, number) == dict.fromkeys(range(40), Fate.DONE)
+        assert fates(group, number) == dict.fromkeys(range(40), FrameOutcome.DONE)
         segment = 0
         for position, (_, estimates) in enumerate(entry.stages):
             for frame in range(40):
@@ -249,10 +249,10 @@ def test_nothing_is_lost_however_long_launches_take(
     units, link_ns, entries = workload
     for entry in entries:
         entry.sink = ListSink()
-    crew = played(units, link_ns, entries, most, seed)
+    group = played(units, link_ns, entries, most, seed)
     for number, entry in enumerate(entries):
         if entry.priority:
-            done = [f for f, fate in fates(crew, number).items() if fate in (Fate.DONE, Fate.LATE)]
+            done = [f for f, fate in fates(group, number).items() if fate in (FrameOutcome.DONE, FrameOutcome.LATE)]
             assert done
 
 
@@ -267,8 +267,8 @@ def test_the_same_run_again() -> None:
     for _ in range(2):
         for entry in entries:
             entry.sink = ListSink()
-        crew = played(3, MS // 7, entries, 1.3, 5)
-        tables.append((crew.launches.rows(), crew.frames.rows(), crew.trace().time_ns))
+        group = played(3, MS // 7, entries, 1.3, 5)
+        tables.append((group.launches.rows(), group.frames.rows(), group.trace().time_ns))
     for one, other in zip(*tables, strict=True):
         assert np.array_equal(one, other)
 
@@ -277,15 +277,15 @@ def test_a_failing_unit_ends_the_run_of_all() -> None:
     """What happened is kept, every frame is accounted for, and the failure is raised."""
     device = FakeDevice({"big.0": 3 * MS, "big.1": 3 * MS, "other": 2 * MS}, units=2, fail_at=11)
     entries = [Entry("big", [(0, [3 * MS]), (1, [3 * MS])]), Entry("other", [(1, [2 * MS])])]
-    crew, _ = made(device, *entries)
+    group, _ = made(device, *entries)
     with pytest.raises(DeviceError, match="told to fail"):
-        crew.run(50)
-    assert 3 <= crew.windows <= 5
-    assert len(crew.launches.finished()) == len(device.launches)
+        group.run(50)
+    assert 3 <= group.windows <= 5
+    assert len(group.launches.finished()) == len(device.launches)
     for number in (0, 1):
-        assert set(fates(crew, number)) >= set(range(crew.windows - 1))
+        assert set(fates(group, number)) >= set(range(group.windows - 1))
     assert [frame for frame, _ in entries[0].sink.taken] == [
-        frame for frame, fate in sorted(fates(crew, 0).items()) if fate == Fate.DONE
+        frame for frame, fate in sorted(fates(group, 0).items()) if fate == FrameOutcome.DONE
     ]
 
 
@@ -293,10 +293,10 @@ def test_stop_ends_all_units() -> None:
     """At the same time, with all frames accounted for."""
     device = FakeDevice({"big.0": 3 * MS, "big.1": 3 * MS}, units=2)
     entries = [Entry("big", [(0, [3 * MS]), (1, [3 * MS])])]
-    crew, _ = made(device, *entries)
-    crew.run(100, stop=lambda: device.clock.now_ns() >= 45 * MS)
-    assert crew.windows == 3
-    assert sorted(fates(crew, 0)) == [0, 1, 2]
+    group, _ = made(device, *entries)
+    group.run(100, stop=lambda: device.clock.now_ns() >= 45 * MS)
+    assert group.windows == 3
+    assert sorted(fates(group, 0)) == [0, 1, 2]
     assert device.clock.now_ns() <= 60 * MS
 
 
@@ -305,10 +305,10 @@ def test_streams_without_waiting_bring_all_units_the_same_frames() -> None:
     feed = Feed()
     device = FakeDevice(MS, units=2)
     entries = [Entry("a", [(0, [MS])], feed=feed), Entry("b", [(1, [MS])], feed=feed)]
-    crew, jobs = made(device, *entries)
-    crew.run(30)
-    assert_sound(crew, jobs, entries, 30, 0)
-    assert fates(crew, 0) == fates(crew, 1) == dict.fromkeys(range(30), Fate.DONE)
+    group, jobs = made(device, *entries)
+    group.run(30)
+    assert_sound(group, jobs, entries, 30, 0)
+    assert fates(group, 0) == fates(group, 1) == dict.fromkeys(range(30), FrameOutcome.DONE)
     assert feed.delivered == 30
 
 
@@ -338,18 +338,18 @@ def test_a_stream_waits_for_models_on_all_units(
     device = FakeDevice(
         lambda label, _: max(int(dict(estimate_of(entries))[label] * random.uniform(0.05, most)), 1), units=2
     )
-    crew, _ = made(device, *entries)
-    crew.run(60)
+    group, _ = made(device, *entries)
+    group.run(60)
     delivered = feed.delivered
-    assert delivered + feed.waited <= crew.windows <= 60
+    assert delivered + feed.waited <= group.windows <= 60
     for number, entry in enumerate(entries):
-        found = fates(crew, number)
+        found = fates(group, number)
         assert sorted(found) == list(range(delivered))
-        assert set(found.values()) <= {Fate.DONE, Fate.RUN_ENDED}
-        done = sorted(frame for frame, fate in found.items() if fate == Fate.DONE)
+        assert set(found.values()) <= {FrameOutcome.DONE, FrameOutcome.RUN_ENDED}
+        done = sorted(frame for frame, fate in found.items() if fate == FrameOutcome.DONE)
         assert done == list(range(len(done)))
         assert [frame for frame, _ in entry.sink.taken] == done
-        if crew.ended:
+        if group.ended:
             assert len(done) == delivered == length
 
 
@@ -374,13 +374,13 @@ def test_the_end_of_a_stream_ends_all_units() -> None:
                 raise EndOfStream("ended")
             return NumberStream.read(frame, tensor)  # type: ignore[arg-type]
 
-    crew, jobs = made(device, *entries)
+    group, jobs = made(device, *entries)
     jobs["a"][0].sources = {"x": Ending(5), "number": Ending(5)}
-    crew.run(100)
-    assert crew.ended
-    assert crew.windows == 6
-    assert fates(crew, 0) == dict.fromkeys(range(5), Fate.DONE)
-    assert set(fates(crew, 1)) >= set(range(5))
+    group.run(100)
+    assert group.ended
+    assert group.windows == 6
+    assert fates(group, 0) == dict.fromkeys(range(5), FrameOutcome.DONE)
+    assert set(fates(group, 1)) >= set(range(5))
 
 
 # In real time --------------------------------------------------------------------------------
@@ -419,11 +419,11 @@ def test_threads_in_real_time() -> None:
         Entry("face", [(0, [MS]), (1, [MS])], priority=True),
         Entry("big", [(1, [2 * MS]), (0, [2 * MS])], slots=2),
     ]
-    crew, jobs = made(device, *entries)
+    group, jobs = made(device, *entries)
     before = threading.active_count()
-    crew.run(60)
+    group.run(60)
     assert threading.active_count() == before
-    assert_sound(crew, jobs, entries, 60, 0)
+    assert_sound(group, jobs, entries, 60, 0)
     assert device.threads["face.0"] == device.threads["big.1"] == {threading.current_thread().name}
     assert device.threads["face.1"] == device.threads["big.0"] == {"framefit-fake1"}
 
@@ -438,18 +438,18 @@ def test_units_that_interrupt_background_work(preemptive: list[str]) -> None:
         Entry("face", [(0, [MS]), (1, [MS])], priority=True, queue=60),
         Entry("big", [(1, [2 * MS]), (0, [2 * MS])], slots=2, queue=60),
     ]
-    crew, jobs = made(device, *entries, preemptive=preemptive)
-    crew.run(40)
+    group, jobs = made(device, *entries, preemptive=preemptive)
+    group.run(40)
     for number, entry in enumerate(entries):
-        found = fates(crew, number)
+        found = fates(group, number)
         assert sorted(found) == list(range(40))
-        done = sorted(frame for frame, fate in found.items() if fate in (Fate.DONE, Fate.LATE))
+        done = sorted(frame for frame, fate in found.items() if fate in (FrameOutcome.DONE, FrameOutcome.LATE))
         assert [frame for frame, _ in entry.sink.taken] == done == list(range(len(done)))
         assert all(outputs["number"].tolist() == [frame] for frame, outputs in entry.sink.taken)
         relay = jobs[entry.name][0].relay  # type: ignore[attr-defined]
         assert relay.most <= 2
-    assert len(crew.launches) == len(device.launches)
-    assert len(crew.trace()) == 2 * len(device.launches)
+    assert len(group.launches) == len(device.launches)
+    assert len(group.trace()) == 2 * len(device.launches)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("framefit")]
 
 
@@ -459,14 +459,14 @@ def test_a_failure_in_a_thread_is_raised() -> None:
     device = Side(lambda *_: MS, RealClock())
     device.left["b"] = 5
     entries = [Entry("a", [(0, [MS])]), Entry("b", [(1, [MS])])]
-    crew, _ = made(device, *entries)
+    group, _ = made(device, *entries)
     begin = time.monotonic()
     with pytest.raises(DeviceError, match="told to fail"):
-        crew.run(100_000)
+        group.run(100_000)
     assert time.monotonic() - begin < 60
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("framefit")]
-    assert crew.windows <= 50
-    assert len(crew.launches.finished()) == len(device.launches) >= 4
+    assert group.windows <= 50
+    assert len(group.launches.finished()) == len(device.launches) >= 4
 
 
 @pytest.mark.usefixtures("_one_core")
@@ -478,21 +478,21 @@ def test_a_stream_that_waits_in_real_time() -> None:
         Entry("a", [(0, [MS]), (1, [MS])], queue=1, when_full="block", feed=feed, length=40),
         Entry("b", [(1, [2 * MS])], queue=1, when_full="block", feed=feed, length=40),
     ]
-    crew, _ = made(device, *entries, rate_hz=250.0)
-    crew.run(2000)
+    group, _ = made(device, *entries, rate_hz=250.0)
+    group.run(2000)
     for number, entry in enumerate(entries):
-        assert fates(crew, number) == dict.fromkeys(range(40), Fate.DONE)
+        assert fates(group, number) == dict.fromkeys(range(40), FrameOutcome.DONE)
         assert [frame for frame, _ in entry.sink.taken] == list(range(40))
 
 
 def test_frames_are_logged_when_their_fate_is_known() -> None:
     """The joined log is in that order, and unfinished frames come last."""
     device = FakeDevice({"a": 3 * MS, "b": 30 * MS}, units=2)
-    crew, _ = made(device, Entry("a", [(0, [3 * MS])]), Entry("b", [(1, [0])], queue=9))
-    crew.run(10)
-    rows = crew.frames.rows()
+    group, _ = made(device, Entry("a", [(0, [3 * MS])]), Entry("b", [(1, [0])], queue=9))
+    group.run(10)
+    rows = group.frames.rows()
     known = np.maximum(rows[:, FrameLog.RELEASED], rows[:, FrameLog.FINISHED])
-    ended = rows[:, FrameLog.FATE] == Fate.RUN_ENDED
+    ended = rows[:, FrameLog.OUTCOME] == FrameOutcome.RUN_ENDED
     assert (np.diff(known[~ended]) >= 0).all()
     assert ended.any()
     assert not ended[: int((~ended).sum())].any()
@@ -522,13 +522,16 @@ def test_what_threads_compute_is_what_the_model_computes(name: str, tmp_path: Pa
         sinks=[(sink, None)],
         model=0,
     )
-    duties: dict[str, list[Job]] = {"cpu0": [], "cpu1": []}
+    assignments: dict[str, list[Job]] = {"cpu0": [], "cpu1": []}
     for unit, job in zip(units, stage_jobs(whole, staged.stages(), staged.slots, [0] * len(units)), strict=True):
-        duties[unit].append(job)
-    crew = Crew(
-        device, device.clock, {unit: Duty(jobs, Rotation(len(jobs))) for unit, jobs in duties.items()}, Grid(250)
+        assignments[unit].append(job)
+    group = UnitGroup(
+        device,
+        device.clock,
+        {unit: UnitAssignment(jobs, Rotation(len(jobs))) for unit, jobs in assignments.items()},
+        Grid(250),
     )
-    crew.run(5000)
+    group.run(5000)
     reference = Execution(model, [(0, len(model.layers) - 1)], OrtDevice(0, cache=tmp_path), "cpu0", state=state)
     assert [frame for frame, _ in sink.taken] == list(range(20))
     for frame, outputs in sink.taken:

@@ -20,11 +20,11 @@ from framefit.core.target import Link, Target, Unit, Variation
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, Timetable, Window
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu import NpuDevice
-from framefit.runtime.log import Fate, FrameLog, LaunchLog
+from framefit.runtime.log import FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.metrics import figures, unit_figures
 from framefit.runtime.misses import misses
-from framefit.runtime.timed import timed_crew, timed_dispatcher
-from framefit.runtime.units import Crew
+from framefit.runtime.timed import timed_dispatcher, timed_group
+from framefit.runtime.units import UnitGroup
 
 MS = 1_000_000
 WINDOW_NS = 10 * MS
@@ -137,14 +137,14 @@ def test_a_crew_of_one_is_the_dispatcher(
     ]
     plan = timetable(*models, guard_ns=guard)
     alone = timed_dispatcher(plan, NpuDevice(board(), VirtualClock(), seed=seed), GRID, Rotation(len(big)), every=every)
-    crew = timed_crew(plan, NpuDevice(board(), VirtualClock(), seed=seed), GRID, Rotation, every=every)
+    group = timed_group(plan, NpuDevice(board(), VirtualClock(), seed=seed), GRID, Rotation, every=every)
     alone.run(40)
-    crew.run(40)
-    assert len(crew.dispatchers) == 1
-    assert np.array_equal(alone.launches.rows(), crew.launches.rows())
-    assert np.array_equal(alone.frames.rows(), crew.frames.rows())
-    assert same(alone.trace(), crew.trace())
-    assert (alone.start_ns, alone.windows, alone.ended) == (crew.start_ns, crew.windows, crew.ended)
+    group.run(40)
+    assert len(group.dispatchers) == 1
+    assert np.array_equal(alone.launches.rows(), group.launches.rows())
+    assert np.array_equal(alone.frames.rows(), group.frames.rows())
+    assert same(alone.trace(), group.trace())
+    assert (alone.start_ns, alone.windows, alone.ended) == (group.start_ns, group.windows, group.ended)
 
 
 def of_unit(table: np.ndarray, column: int, numbers: Sequence[int]) -> np.ndarray:
@@ -164,10 +164,10 @@ def test_units_that_share_no_model_run_as_if_alone(one: list[int], other: list[i
         model("second", [("npu1", 2 * MS)], priority=True),
         model("huge", [("npu1", ns) for ns in other]),
     ]
-    crew = timed_crew(
+    group = timed_group(
         timetable(*models, guard_ns=MS // 2), NpuDevice(board(), VirtualClock(), seed=seed), GRID, Rotation
     )
-    crew.run(40)
+    group.run(40)
     programs, first = [], 0
     for two, numbers in ((models[:2], (0, 1)), (models[2:], (2, 3))):
         device = NpuDevice(board(), VirtualClock(), seed=seed)
@@ -176,8 +176,8 @@ def test_units_that_share_no_model_run_as_if_alone(one: list[int], other: list[i
         count = sum(len(own.segments) for own in two)
         programs = list(range(first, first + count))
         first += count
-        assert np.array_equal(of_unit(crew.launches.rows(), LaunchLog.PROGRAM, programs), alone.launches.rows())
-        found = of_unit(crew.frames.rows(), FrameLog.MODEL, numbers)
+        assert np.array_equal(of_unit(group.launches.rows(), LaunchLog.PROGRAM, programs), alone.launches.rows())
+        found = of_unit(group.frames.rows(), FrameLog.MODEL, numbers)
         order = [np.lexsort((rows[:, FrameLog.FRAME], rows[:, 0])) for rows in (found, alone.frames.rows())]
         assert np.array_equal(found[order[0]], alone.frames.rows()[order[1]])
 
@@ -192,13 +192,13 @@ def doubled(windows: int) -> tuple[float, float, int]:
     done = []
     for models in ((face, one), (face, voice, two)):
         plan = timetable(*models, guard_ns=guard_ns(*models))
-        crew = timed_crew(plan, NpuDevice(board(), VirtualClock(), seed=1), GRID, Rotation, queues={"big": 3})
-        crew.run(windows)
-        rows = crew.frames.rows()
+        group = timed_group(plan, NpuDevice(board(), VirtualClock(), seed=1), GRID, Rotation, queues={"big": 3})
+        group.run(windows)
+        rows = group.frames.rows()
         last = rows[rows[:, FrameLog.MODEL] == len(models) - 1]
-        done.append(float((last[:, FrameLog.FATE] == Fate.DONE).sum()))
+        done.append(float((last[:, FrameLog.OUTCOME] == FrameOutcome.DONE).sum()))
         first = rows[rows[:, FrameLog.MODEL] < len(models) - 1]
-        missed = int((first[:, FrameLog.FATE] != Fate.DONE).sum())
+        missed = int((first[:, FrameLog.OUTCOME] != FrameOutcome.DONE).sum())
         assert np.bincount(rows[:, FrameLog.MODEL]).tolist() == [windows] * len(models)
     return done[0], done[1], missed
 
@@ -213,7 +213,7 @@ def test_two_units_double_the_throughput(windows: int) -> None:
     assert time.process_time() - begin < windows / 1000
 
 
-def staged(link: Link | None, seed: int = 0, windows: int = 300) -> tuple[Crew, Timetable]:
+def staged(link: Link | None, seed: int = 0, windows: int = 300) -> tuple[UnitGroup, Timetable]:
     """A priority and a background model across both units."""
     models = [
         model("face", [("npu0", MS), ("npu1", MS)], priority=True),
@@ -222,17 +222,17 @@ def staged(link: Link | None, seed: int = 0, windows: int = 300) -> tuple[Crew, 
     ]
     plan = timetable(*models, guard_ns=guard_ns(*models), link_ns=600_000 if link else 0)
     device = NpuDevice(board(links=[link] if link else []), VirtualClock(), seed=seed)
-    crew = timed_crew(plan, device, GRID, Rotation, queues={"big": 2})
-    crew.run(windows)
-    return crew, plan
+    group = timed_group(plan, device, GRID, Rotation, queues={"big": 2})
+    group.run(windows)
+    return group, plan
 
 
 @pytest.mark.parametrize("link", [None, Link(between=("npu0", "npu1"), latency_ns=100_000, bandwidth_gbps=0.002)])
 def test_stages_on_a_board(link: Link | None) -> None:
     """Frames take the link's time; packets of both units come in time order; the seed decides."""
-    crew, plan = staged(link)
-    rows, frames = crew.launches.rows(), crew.frames.rows()
-    assert (frames[frames[:, FrameLog.MODEL] == 0][:, FrameLog.FATE] == Fate.DONE).all()
+    group, plan = staged(link)
+    rows, frames = group.launches.rows(), group.frames.rows()
+    assert (frames[frames[:, FrameLog.MODEL] == 0][:, FrameLog.OUTCOME] == FrameOutcome.DONE).all()
     by_frame = {(row[LaunchLog.PROGRAM], row[LaunchLog.FRAME]): row for row in rows.tolist()}
     waits = [
         by_frame[4, frame][LaunchLog.STARTED] - by_frame[3, frame][LaunchLog.FINISHED]
@@ -241,7 +241,7 @@ def test_stages_on_a_board(link: Link | None) -> None:
     ]
     assert len(waits) > 250
     assert min(waits) >= (600_000 if link else 0)
-    trace = crew.trace()
+    trace = group.trace()
     assert (np.diff(trace.time_ns) >= 0).all()
     assert len(trace) == 2 * len(rows)
     assert set(trace.core.tolist()) == {1, 2}
@@ -250,16 +250,16 @@ def test_stages_on_a_board(link: Link | None) -> None:
     assert np.array_equal(again.frames.rows(), frames)
     assert same(again.trace(), trace)
     assert not np.array_equal(staged(link, seed=1)[0].launches.rows()[:50], rows[:50])
-    launches = crew.launches.launches()
+    launches = group.launches.launches()
     assert (np.diff(launches.submit_ns) >= 0).all()
-    assert misses(plan, crew.launches, crew.frames, floor_p99_ns=0) == []
+    assert misses(plan, group.launches, group.frames, floor_p99_ns=0) == []
 
 
 def test_the_residual_of_each_unit() -> None:
     """What its windows leave beside its own priority stages, and what of that was used; together the mean."""
-    crew, plan = staged(None, windows=1000)
-    each = unit_figures(plan, crew.launches, windows=1000, rate_hz=RATE_HZ)
-    rows = crew.launches.finished()
+    group, plan = staged(None, windows=1000)
+    each = unit_figures(plan, group.launches, windows=1000, rate_hz=RATE_HZ)
+    rows = group.launches.finished()
     lasted = rows[:, LaunchLog.FINISHED] - rows[:, LaunchLog.STARTED]
     used = {}
     for unit, face, background in (("npu0", 0, (4, 5)), ("npu1", 1, (2, 3))):
@@ -269,7 +269,7 @@ def test_the_residual_of_each_unit() -> None:
         assert 0.3 < used[unit] < 0.9
         total = each[unit].residual_utilisation_ratio + each[unit].guard_loss_ratio + each[unit].packing_loss_ratio
         assert total == pytest.approx(1)
-    both = figures(plan, crew.launches, windows=1000, rate_hz=RATE_HZ)
+    both = figures(plan, group.launches, windows=1000, rate_hz=RATE_HZ)
     assert both.residual_utilisation_ratio == pytest.approx(np.mean(list(used.values())), abs=0.02)
 
 
@@ -281,9 +281,9 @@ def test_a_miss_is_not_blamed_on_another_unit() -> None:
     ]
     plan = timetable(*models)
     slow = Variation(stall_rate_hz=20, stall_ns=12 * MS)
-    crew = timed_crew(plan, NpuDevice(board(slow), VirtualClock(), seed=3), GRID, Rotation)
-    crew.run(2000)
-    found = misses(plan, crew.launches, crew.frames, floor_p99_ns=0)
+    group = timed_group(plan, NpuDevice(board(slow), VirtualClock(), seed=3), GRID, Rotation)
+    group.run(2000)
+    found = misses(plan, group.launches, group.frames, floor_p99_ns=0)
     assert len(found) > 10
     assert {miss.cause for miss in found} <= {"own duration", "backlog"}
 
@@ -300,9 +300,11 @@ def test_turns_share_a_unit(turns: tuple[int, int], ratio: float) -> None:
     ]
     plan = timetable(*models, guard_ns=guard_ns(*models))
     queues = {"big0": 4, "big1": 4}
-    crew = timed_crew(plan, NpuDevice(board(), VirtualClock(), seed=1), GRID, Rotation, queues=queues)
-    crew.run(600)
-    rows = crew.frames.rows()
-    done = [int(((rows[:, FrameLog.MODEL] == n) & (rows[:, FrameLog.FATE] == Fate.DONE)).sum()) for n in (1, 2)]
+    group = timed_group(plan, NpuDevice(board(), VirtualClock(), seed=1), GRID, Rotation, queues=queues)
+    group.run(600)
+    rows = group.frames.rows()
+    done = [
+        int(((rows[:, FrameLog.MODEL] == n) & (rows[:, FrameLog.OUTCOME] == FrameOutcome.DONE)).sum()) for n in (1, 2)
+    ]
     assert sum(done) > 500
     assert done[0] / done[1] == pytest.approx(ratio, rel=0.02)
