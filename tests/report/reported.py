@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from explained_plans import plan_of_three, workload_of
 from msgspec import to_builtins
 
+from explained_plans import plan_of_three, workload_of
 from framefit.core.fit_results import FinalAccuracy, FitResult, FitSettings, FitStep, FittedModel, ServedModel, Standing
 from framefit.core.latency_table import LatencyEntry, LatencyTable, Overhead
 from framefit.core.run_record import Metrics, Miss, ModelMetrics, Percentiles, RunInfo, StreamMetrics

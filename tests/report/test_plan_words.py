@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from explained_plans import interrupted_plan, late_plan, plan_of_three, two_unit_plan, workload_of
 from msgspec.structs import replace
 
+from explained_plans import interrupted_plan, late_plan, plan_of_three, two_unit_plan, workload_of
 from framefit.core.workload import Schedule
 from framefit.planning.explain import model_schedules
 from framefit.report.sections.plan import percentile_name, sentences, slack_sentence
