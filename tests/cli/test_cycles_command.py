@@ -52,8 +52,8 @@ def test_a_file_with_a_shape_a_constant_and_sparsity(framefit: Framefit, tmp_pat
         (("detector", "--target", "vpuu"), "did you mean 'vpu'?"),
         (("detector", "--target", "vpu", "--unit", "dpu"), "no unit 'dpu'"),
         (("detector", "--target", "vpu", "--weight-sparsity", "1.5"), "must be 0 to 1"),
-        (("detector", "--target", "vpu", "--shape", "image=a,b"), "is no shape"),
-        (("detector", "--target", "vpu", "--constant", "sr=x"), "is no number"),
+        (("detector", "--target", "vpu", "--shape", "image=a,b"), "is not of the form INPUT=1,3,H,W"),
+        (("detector", "--target", "vpu", "--constant", "sr=x"), "is not of the form INPUT=NUMBER"),
         (("detector",), "--target"),
     ],
 )

@@ -96,7 +96,7 @@ def test_every_option_reaches_the_model(framefit: Framefit, tmp_path: Path) -> N
         (("estimate", "detector", "--table", "absent.table.json"), "no such file"),
         (("estimate", "detektor", "--table", "BOARD"), "no built-in model 'detektor'"),
         (("estimate", "detector", "--table", "BOARD", "--unit", "dpu"), "no entry of unit 'dpu'"),
-        (("estimate", "detector", "--table", "BOARD", "--shape", "image"), "is no shape"),
+        (("estimate", "detector", "--table", "BOARD", "--shape", "image"), "is not of the form INPUT=1,3,H,W"),
         (("estimate", "detector"), "--table"),
         (("table", "absent.table.json"), "no such file"),
         (("table", "BOARD", "LESS"), "one table at a time"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from console import Framefit
 
-from framefit.cli.run import Interrupt
+from framefit.cli.screen import Interrupt
 from networks import NETWORKS
 
 

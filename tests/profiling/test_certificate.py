@@ -8,9 +8,10 @@ import pytest
 from framefit.core.events import Trace
 from framefit.core.profile import Certificate
 from framefit.profiling.certificate import _Losses, certify
-from framefit.profiling.inject import LossKind, drop_packets
+from framefit.profiling.inject import drop_packets
 from framefit.profiling.rule import rebuild
 from framefit.profiling.sequence import Rebuilt, Sequence
+from framefit.profiling.settings import LossKind
 from lossy_runs import played, program, segment
 
 PROGRAM = program(

@@ -10,13 +10,9 @@ from typing import Annotated
 import typer
 
 from framefit.cli import (
-    cycles,
     demo,
     doctor,
-    estimate,
     fit,
-    inject_loss,
-    measure,
     plan,
     profile,
     report,
@@ -28,6 +24,7 @@ from framefit.cli import (
     targets,
     treeify,
 )
+from framefit.cli.commands import add_commands
 from framefit.errors import FramefitError
 
 __all__ = ["app", "main"]
@@ -46,13 +43,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 
 
-app.command("cycles")(cycles.cycles)
-
-
-app.command("measure")(measure.measure)
-
-
-app.command("estimate")(estimate.estimate)
+add_commands(app)
 
 
 app.command("table")(table.table)
@@ -74,9 +65,6 @@ app.command("profile")(profile.profile)
 
 
 app.command("report")(report.report)
-
-
-app.command("inject-loss")(inject_loss.inject_loss)
 
 
 app.command("sparsify")(sparsify.sparsify)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from framefit.cli.run import Interrupt, show_run
-from framefit.cli.screen import Progress, show, show_json
+from framefit.cli.run import show_run
+from framefit.cli.screen import Interrupt, Progress, show, show_json
 
 __all__ = ["demo"]
 

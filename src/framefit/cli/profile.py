@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from framefit.cli.run import Interrupt
-from framefit.cli.screen import Progress, show, show_json
+from framefit.cli.screen import Interrupt, Progress, show, show_json
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -8,45 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from framefit.cli.screen import Progress, show, show_json
+from framefit.cli.screen import Interrupt, Progress, show, show_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from framefit.workflows.record import RunResult
 
-__all__ = ["Interrupt", "play", "run", "show_run"]
+__all__ = ["play", "run", "show_run"]
 
 
 _SHOWN_WINDOWS = 8
 _DRAWN_FROM = 32  # windows: what began in those shown may end later
-
-
-class Interrupt:
-    """Turns the first Ctrl-C into a request to stop; a second one ends the program."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __enter__(self) -> Interrupt:
-        import signal
-
-        def ask(number: int, frame: object) -> None:  # noqa: ARG001 - the signal module's form
-            if self.asked:
-                raise KeyboardInterrupt
-            self.asked = True
-
-        self._before = signal.signal(signal.SIGINT, ask)
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        import signal
-
-        signal.signal(signal.SIGINT, self._before)
-
-    def __call__(self) -> bool:
-        """Whether to stop."""
-        return self.asked
 
 
 def run(

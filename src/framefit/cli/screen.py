@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from framefit.core.files import Record
 
-__all__ = ["Progress", "parse_constant", "parse_numbers", "parse_shape", "show", "show_json"]
+__all__ = ["Interrupt", "Progress", "parse_constant", "parse_numbers", "parse_shape", "show", "show_json"]
 
 
 _CLEAR = "\r\x1b[2K"
@@ -31,6 +32,12 @@ class Progress:
     def __init__(self) -> None:
         self._on = sys.stderr.isatty()
         self._drawn_s = 0.0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.end()
 
     def __call__(self, message: str) -> None:
         """Say what is being done."""
@@ -59,6 +66,29 @@ class Progress:
         if self._on:
             sys.stderr.write(_CLEAR + text)
             sys.stderr.flush()
+
+
+class Interrupt:
+    """Turns the first Ctrl-C into a request to stop; a second one ends the program."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> Interrupt:
+        def ask(number: int, frame: object) -> None:  # noqa: ARG001 - the signal module's form
+            if self.asked:
+                raise KeyboardInterrupt
+            self.asked = True
+
+        self._before = signal.signal(signal.SIGINT, ask)
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def __call__(self) -> bool:
+        """Whether to stop."""
+        return self.asked
 
 
 def show(*parts: RenderableType) -> None:

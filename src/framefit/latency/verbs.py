@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,10 +20,11 @@ import numpy.typing as npt
 from framefit.core.files import read_record, write_record
 from framefit.core.functions import load_function
 from framefit.core.latency_table import LatencyTable, Unmeasured, check_fingerprint, read_table
-from framefit.core.model import AuxiliaryKind, Model, configuration, epilogue_groups
+from framefit.core.model import Model, configuration, epilogue_groups
 from framefit.core.model.builtin import load_model
 from framefit.core.model.lowering import owners
 from framefit.core.run_record import LatencyEstimate
+from framefit.core.settings import verb
 from framefit.core.target import Cache, Memory, Processor, Target, resolve_target, target_file
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Device
@@ -44,7 +44,6 @@ from framefit.latency.campaign import (
     LEAST_REPEATS,
     Campaign,
     GridSpec,
-    Method,
     Subject,
     distinct_layers,
     grid_models,
@@ -54,11 +53,11 @@ from framefit.latency.campaign import (
 from framefit.latency.estimate import Estimator
 from framefit.latency.fusion import attributed, known_groups, measured_fusions, recorded
 from framefit.latency.resident import ResidentCampaign
+from framefit.latency.settings import EstimateSettings, MeasureSettings
 from framefit.latency.shapes import ShapeChoice
 
 __all__ = [
     "Measuring",
-    "Settings",
     "analytical_model",
     "estimate",
     "estimated",
@@ -72,21 +71,11 @@ __all__ = [
 _REFINE_SECONDS = 30.0  # where nothing else is said: a third of what a table of a MobileNetV2 may take
 _FIRST_SHAPES = 6  # of a grid, before the first look at what is uncertain
 _MORE_SHAPES = 0.25  # of those that were measured, in each turn
+Notify = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Of one campaign; see :func:`framefit.latency.verbs.measure`."""
-
-    auxiliary: AuxiliaryKind | Literal["auto"] = "auto"
-    overhead: Method = "regression"
-    fusions: Literal["device", "measured"] = "device"
-    repeats: int | None = None
-    max_seconds: float | None = None
-    seed: int = 0
-    stop: Callable[[], bool] | None = None
-    notify: Callable[[str], None] = field(default=lambda message: None)  # noqa: ARG005 - nobody listens
-    on_round: Callable[[int, int], None] | None = None
+def silent(message: str) -> None:
+    """Report no progress."""
 
 
 class Measuring:
@@ -97,10 +86,24 @@ class Measuring:
         unit: of its target.
         settings: of the campaign.
         earlier: table of an interrupted campaign; what it found is not measured again.
+        stop: asked between launches: what was measured is kept.
+        notify: receives what is being done.
+        on_round: told rounds done and rounds in all.
     """
 
-    def __init__(self, device: Device, unit: str, settings: Settings, earlier: LatencyTable | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        unit: str,
+        settings: MeasureSettings,
+        earlier: LatencyTable | None = None,
+        *,
+        stop: Callable[[], bool] | None = None,
+        notify: Notify = silent,
+        on_round: Callable[[int, int], None] | None = None,
+    ) -> None:
         self._device, self._unit, self._settings, self._earlier = device, unit, settings, earlier
+        self._stop, self._notify, self._on_round = stop, notify, on_round
         self._as_lowered = isinstance(device, OrtDevice) and settings.fusions == "device"
         self._begun = device.clock.now_ns()
         self._models: list[Model] = []
@@ -175,7 +178,7 @@ class Measuring:
         first = choice.take((), min(_FIRST_SHAPES, most)) if adaptive else list(grid.values())
         subjects = [*self._own.values(), *(self._audited[key] for key in self._audited if key not in grid), *first]
         subjects += [grid[key] for key in self._audited if key in grid and grid[key] not in first]
-        settings.notify(f"compiling {len(subjects)} distinct layers")
+        self._notify(f"compiling {len(subjects)} distinct layers")
         campaign = (ResidentCampaign if self._as_lowered else Campaign)(
             self._device,
             self._unit,
@@ -189,8 +192,8 @@ class Measuring:
         wholes = self._whole_runs(campaign)
         if self._earlier is not None:
             campaign.rounds.take_over(self._earlier.runs)
-        settings.notify(f"measuring {len(subjects)} layers")
-        complete = campaign.measure(stop=self._ended, on_round=settings.on_round)
+        self._notify(f"measuring {len(subjects)} layers")
+        complete = campaign.measure(stop=self._ended, on_round=self._on_round)
         table = campaign.table(settings.overhead)
         if adaptive and complete:
             table, complete = self._grown(campaign, table, choice, len(first), most)
@@ -212,7 +215,7 @@ class Measuring:
         if settings.fusions == "device":
             groups = [tuple(group) for group in self._device.fusions(model)]
         else:
-            settings.notify(f"finding the layers of {model.name}")
+            self._notify(f"finding the layers of {model.name}")
             pairs = measured_fusions(
                 self._device,
                 self._unit,
@@ -249,9 +252,9 @@ class Measuring:
             taken += len(more)
             if not more:
                 break
-            settings.notify(f"measuring shapes {taken} of {most}")
+            self._notify(f"measuring shapes {taken} of {most}")
             campaign.add(more)
-            complete = campaign.measure(stop=self._ended, on_round=settings.on_round)
+            complete = campaign.measure(stop=self._ended, on_round=self._on_round)
             newer = campaign.table(settings.overhead)
             if not newer.entries:  # stopped before one round of the last shapes
                 return table, False
@@ -263,7 +266,7 @@ class Measuring:
     def _refined(self, campaign: Campaign | ResidentCampaign, table: LatencyTable) -> LatencyTable:
         """More samples of layers whose intervals are wide."""
         settings = self._settings
-        settings.notify("measuring again what is not certain yet")
+        self._notify("measuring again what is not certain yet")
         seconds = _REFINE_SECONDS if settings.max_seconds is None else settings.max_seconds
         left = refine(
             campaign,
@@ -272,7 +275,7 @@ class Measuring:
             self._begun + round(seconds * 1e9),
             [_layers_of(grouped) for grouped in (*self._grouped, *(grouped for _, grouped in self._networks))],
             stop=self._ended,
-            on_round=settings.on_round,
+            on_round=self._on_round,
         )
         if left:
             self._warnings.append(
@@ -285,7 +288,7 @@ class Measuring:
         settings = self._settings
         seconds = (self._device.clock.now_ns() - self._begun) / 1e9
         late = settings.max_seconds is not None and seconds >= settings.max_seconds
-        return late or (settings.stop is not None and settings.stop())
+        return late or (self._stop is not None and self._stop())
 
 
 def _layers_of(grouped: Model) -> Counter[str]:
@@ -300,56 +303,24 @@ def _signature(model: Model) -> Counter[str]:
     return Counter(f"{node.op} {configuration((node,))}" for nodes in model.nodes for node in nodes)
 
 
-Notify = Callable[[str], None]
 Network = str | Path | Model
 
 
+@verb(MeasureSettings, "model")
 def measure(
-    model: str | Path | Model | Sequence[Model] | None = None,
+    settings: MeasureSettings,
     *,
-    grid: str | Path | GridSpec | None = None,
-    max_shapes: int | None = None,
-    target: str | Path | Target | Device = "cpu",
-    unit: str | None = None,
-    auxiliary: AuxiliaryKind | Literal["auto"] = "auto",
-    overhead: Method = "regression",
-    fusions: Literal["device", "measured"] = "device",
-    audit: Network | Sequence[Network] | None = None,
-    repeats: int | None = None,
-    max_seconds: float | None = None,
-    seed: int = 0,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    output: str | Path | None = None,
-    force: bool = False,
-    resume: bool = False,
     stop: Callable[[], bool] | None = None,
-    notify: Notify | None = None,
+    notify: Notify = silent,
     on_round: Callable[[int, int], None] | None = None,
 ) -> LatencyTable:
     """Measure the distinct layers of models, or of a grid, where only start and end are seen.
 
+    Where ``max_seconds`` leaves no time for the audit, a warning of the table says so. How the cost of a launch is
+    separated from that of its layer is described in :mod:`framefit.latency.campaign`.
+
     Args:
-        model: path of an ONNX file, name of a built-in model, a model, or several of them.
-        grid: TOML file or record of layers to measure, with the model's or instead of them.
-        max_shapes: of the grid at most so many, those that tell most about all of it; default: all, or
-            with ``max_seconds`` as many as there is time for.
-        target: "cpu", a built-in name, path of a ``target.toml``, a target, or an open device.
-        unit: name of the target's unit; default: the first.
-        auxiliary: layer that is appended; "auto": of each layer's own layout class.
-        overhead: how the overhead is taken off, see :mod:`framefit.latency.campaign`.
-        fusions: which nodes are one layer: as the device says, or found by measuring.
-        audit: networks that are measured whole, to correct the sum of layers by: "auto" (built-in ones,
-            never one that is measured here), "none", files or models; default: "auto" with a model, "none"
-            with a grid alone. Where ``max_seconds`` leaves no time for it a warning of the table says so.
-        repeats: samples of every launch; default: 100, and more for layers whose intervals are wide.
-        max_seconds: end after so long on the device's clock, with what was measured.
-        seed: of weights, inputs and resampling.
-        shapes: graph input -> shape, for dynamic dimensions of a file.
-        constants: graph input -> value that never changes.
-        output: write the table there.
-        force: overwrite it.
-        resume: go on from the table at ``output``; an absent file is begun.
+        settings: what to measure, and how.
         stop: asked between launches: what was measured is kept.
         notify: receives what is being done.
         on_round: told rounds done and rounds in all.
@@ -364,46 +335,34 @@ def measure(
         >>> table.overhead.intercept_ns > 90_000
         True
     """
-    earlier_file = _existing(output, force=force, resume=resume)
-    for name, value in (("repeats", repeats), ("max_shapes", max_shapes)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, is {value}", remedy="give a greater number")
-    models = _models(model, shapes, constants)
+    output, grid, seed = settings.output, settings.grid, settings.seed
+    earlier_file = _existing(output, force=settings.force, resume=settings.resume)
+    models = _models(settings.model, settings.shapes, settings.constants)
     points: list[Model] = []
     if grid is not None:
         points = list(grid_models(grid if isinstance(grid, GridSpec) else read_record(grid, GridSpec), seed))
     if not models and not points:
         raise InputError("nothing to measure", remedy="name a model, or --grid SPEC.toml")
-    if max_shapes is not None and not points:
+    if settings.max_shapes is not None and not points:
         raise InputError("max_shapes chooses from a grid, and there is none", remedy="name one with --grid SPEC.toml")
-    networks, builtin = _networks(audit if audit is not None else "auto" if models else "none", seed)
-    device = open_target(target)
-    chosen = unit_named(device.target, unit).name
+    audit = settings.audit if settings.audit is not None else "auto" if models else "none"
+    networks, builtin = _networks(audit, seed)
+    device = open_target(settings.target)
+    chosen = unit_named(device.target, settings.unit).name
     earlier = None if earlier_file is None else read_table(earlier_file)
     if earlier is not None and earlier_file is not None:
         check_fingerprint(earlier, device_facts(device), earlier_file, "measure into another file")
-    settings = Settings(
-        auxiliary=auxiliary,
-        overhead=overhead,
-        fusions=fusions,
-        repeats=repeats,
-        max_seconds=max_seconds,
-        seed=seed,
-        stop=stop,
-        on_round=on_round,
-        **({} if notify is None else {"notify": notify}),
-    )
     with contextlib.ExitStack() as stack:
         if isinstance(device, OrtDevice):
             stack.enter_context(pinned(device.core))
             stack.enter_context(flushed_denormals())
-        measuring = Measuring(device, chosen, settings, earlier)
-        for one in models:
-            measuring.take(one)
+        measuring = Measuring(device, chosen, settings, earlier, stop=stop, notify=notify, on_round=on_round)
+        for model in models:
+            measuring.take(model)
         measuring.audit(networks, builtin)
-        table = measuring.table(points, max_shapes)
+        table = measuring.table(points, settings.max_shapes)
     if output is not None:
-        write_record(output, table, force=force or resume)
+        write_record(output, table, force=settings.force or settings.resume)
     return table
 
 
@@ -487,33 +446,12 @@ _PLAIN_HOST = Target(
 )
 
 
-def estimate(
-    model: str | Path | Model,
-    table: str | Path | LatencyTable,
-    *,
-    target: str | Path | Target | None = None,
-    unit: str | None = None,
-    fallback: bool = False,
-    any_fingerprint: bool = False,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    output: str | Path | None = None,
-    force: bool = False,
-) -> LatencyEstimate:
+@verb(EstimateSettings, "model", "table")
+def estimate(settings: EstimateSettings) -> LatencyEstimate:
     """Add up what a network's layers take on a device, from its latency table.
 
     Args:
-        model: path of an ONNX file, name of a built-in model, or a model.
-        table: path of a ``*.table.json``, or a table.
-        target: the device that the table is to apply to; default: the target that it names.
-        unit: of the table; default: its first.
-        fallback: tell layers without an entry by interpolation between measured shapes, else by the
-            analytical model, calibrated with the table; else they are an error.
-        any_fingerprint: use the table even where it was measured on something else.
-        shapes: graph input -> shape, for dynamic dimensions of a file.
-        constants: graph input -> value that never changes.
-        output: write the estimate there as JSON.
-        force: overwrite it.
+        settings: what to estimate.
 
     Returns:
         Total with its 90 % interval, plain sum, coverage, and each layer with its source.
@@ -526,19 +464,20 @@ def estimate(
         >>> framefit.estimate("face.onnx", "board.table.json").total_ns  # doctest: +SKIP
         4210500
     """
-    if output is not None and Path(output).exists() and not force:
+    output, table = settings.output, settings.table
+    if output is not None and Path(output).exists() and not settings.force:
         raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
-    loaded = load_model(model, shapes, constants)
+    loaded = load_model(settings.model, settings.shapes, settings.constants)
     where = table.target if isinstance(table, LatencyTable) else table
     read = table if isinstance(table, LatencyTable) else read_table(table)
-    device = table_device(read, target, where, checked=not any_fingerprint)
-    chosen = unit or next(iter(read.units), "")
+    device = table_device(read, settings.target, where, checked=not settings.any_fingerprint)
+    chosen = settings.unit or next(iter(read.units), "")
     analytical = analytical_model(None if device is None else device.target, chosen)
-    estimator = Estimator(read, chosen, fallback=fallback, analytical=analytical)
-    found = estimated(estimator, loaded.grouped(layer_groups(loaded, read, device)), device)
+    estimator = Estimator(read, chosen, fallback=settings.fallback, analytical=analytical)
+    estimate = estimated(estimator, loaded.grouped(layer_groups(loaded, read, device)), device)
     if output is not None:
-        write_record(output, found, force=force)
-    return found
+        write_record(output, estimate, force=settings.force)
+    return estimate
 
 
 def estimated(estimator: Estimator, model: Model, device: Device | None) -> LatencyEstimate:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -15,14 +15,15 @@ import numpy.typing as npt
 
 from framefit.core.events import EventType, Trace, unwrapped_ns
 from framefit.core.program import Launches, Program
+from framefit.core.settings import verb
 from framefit.errors import InputError
 from framefit.profiling.rebuild import opened
 from framefit.profiling.sequence import Sequence
+from framefit.profiling.settings import InjectLossSettings, LossKind
 
-__all__ = ["Injected", "LossKind", "drop_packets", "inject_loss", "launch_of_packets"]
+__all__ = ["Injected", "drop_packets", "inject_loss", "launch_of_packets"]
 
 
-LossKind = Literal["random", "burst", "overflow", "start-only", "inference"]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 _BISECTIONS = 40
@@ -262,33 +263,13 @@ def launch_of_packets(trace: Trace, program: Program, launches: Launches | None)
 _NOTHING = Program(window_ns=0, units=(), programs=())
 
 
-def inject_loss(
-    trace: str | Path | Trace,
-    *,
-    rate: float,
-    kind: LossKind | None = None,
-    burst: int | None = None,
-    program: str | Path | Program | None = None,
-    launches: Launches | None = None,
-    buffer_events: int = 64,
-    seed: int = 0,
-    output: str | Path | None = None,
-    force: bool = False,
-) -> Injected:
+@verb(InjectLossSettings, "trace")
+def inject_loss(settings: InjectLossSettings, *, launches: Launches | None = None) -> Injected:
     """Take packets out of a trace, to see what a profile makes of the rest.
 
     Args:
-        trace: a run folder, a trace of any format that ``framefit profile`` reads, or a trace.
-        rate: part of the packets (of "inference": of the launches), 0 to 1.
-        kind: "random", "burst", "overflow", "start-only" or "inference"; default: "burst" where ``burst``
-            is given, else "random".
-        burst: packets lost together; default: 20.
-        program: what was executed; needed for "inference" only, where nothing beside the trace tells.
+        settings: what to take packets from, and how many.
         launches: of a ``program`` that is given as an object.
-        buffer_events: packets that a core's buffer holds ("overflow").
-        seed: of what is drawn; the same seed takes the same packets.
-        output: write the thinned trace there (``.npz``).
-        force: overwrite it.
 
     Returns:
         The thinned trace, and which packets it kept.
@@ -300,28 +281,27 @@ def inject_loss(
         >>> framefit.inject_loss("runs/first", rate=0.1, output="thin.npz").lost  # doctest: +SKIP
         2000
     """
-    if output is not None and Path(output).exists() and not force:
+    trace, program, output = settings.trace, settings.program, settings.output
+    if output is not None and Path(output).exists() and not settings.force:
         raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
-    if seed < 0:
-        raise InputError(f"seed {seed} is negative", remedy="give 0 or a greater whole number")
-    chosen: LossKind = kind or ("random" if burst is None else "burst")
-    if burst is not None and chosen != "burst":
-        raise InputError(f"--burst is of kind burst, not {chosen}", remedy="leave one of them out")
-    if isinstance(trace, Trace) and chosen != "inference":
-        source, told, listed = trace, program if isinstance(program, Program) else _NOTHING, launches
+    kind: LossKind = settings.kind or ("random" if settings.burst is None else "burst")
+    if settings.burst is not None and kind != "burst":
+        raise InputError(f"--burst is of kind burst, not {kind}", remedy="leave one of them out")
+    if isinstance(trace, Trace) and kind != "inference":
+        source, executed, listed = trace, program if isinstance(program, Program) else _NOTHING, launches
     else:
-        found = opened(trace, program, launches, needs_program=chosen == "inference")
-        source, told, listed = found.trace, found.program, found.launches
+        opened_trace = opened(trace, program, launches, needs_program=kind == "inference")
+        source, executed, listed = opened_trace.trace, opened_trace.program, opened_trace.launches
     injected = drop_packets(
         source,
-        told,
+        executed,
         listed,
-        kind=chosen,
-        rate=rate,
-        burst=20 if burst is None else burst,
-        seed=seed,
-        buffer_events=buffer_events,
+        kind=kind,
+        rate=settings.rate,
+        burst=20 if settings.burst is None else settings.burst,
+        seed=settings.seed,
+        buffer_events=settings.buffer_events,
     )
     if output is not None:
-        injected.trace.write(output, force=force)
+        injected.trace.write(output, force=settings.force)
     return injected

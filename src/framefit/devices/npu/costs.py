@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -16,9 +16,11 @@ from framefit.core.latency_table import LatencyTable
 from framefit.core.model import Layer, Model, configuration, epilogue_groups
 from framefit.core.model.builtin import load_model
 from framefit.core.run_record import CycleReport, LayerCycles
+from framefit.core.settings import verb
 from framefit.core.target import Target, Unit, resolve_target, target_file
 from framefit.devices.npu.cycles import CycleModel, Ratios, check_support, unit_named
 from framefit.devices.npu.work import Method, layer_work
+from framefit.devices.settings import CyclesSettings
 from framefit.errors import InputError
 
 __all__ = ["CostSource", "Costs", "LayerFunction", "cost_source", "cycles", "layer_times", "pricing"]
@@ -179,34 +181,12 @@ def _from_function(function: LayerFunction, spec: str) -> Callable[[Model, int, 
     return layer_ns
 
 
-def cycles(
-    model: str | Path | Model,
-    target: str | Path | Target,
-    *,
-    unit: str | None = None,
-    fuse: bool = True,
-    weight_sparsity: Ratios | None = None,
-    activation_sparsity: Ratios = 0.0,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    constants: Mapping[str, Any] | None = None,
-    output: str | Path | None = None,
-    force: bool = False,
-) -> CycleReport:
+@verb(CyclesSettings, "model", "target")
+def cycles(settings: CyclesSettings) -> CycleReport:
     """Price each layer of a model on a target, without running anything.
 
     Args:
-        model: path of an ONNX file, name of a built-in model, or a model.
-        target: name of a built-in target, path of a ``target.toml``, or a target.
-        unit: name of the target's unit; default: the first that supports the whole model.
-        fuse: whether convolutions and products take in what follows them element by element, as
-            accelerators do; False: every node (or group of ``model``) is a layer.
-        weight_sparsity: part of the weights that is zero, 0 to 1, for all layers or one each;
-            default: what is in the model.
-        activation_sparsity: part of each layer's input that is zero, likewise.
-        shapes: graph input -> shape, for dynamic dimensions of a file.
-        constants: graph input -> value that never changes.
-        output: write the report there as JSON.
-        force: overwrite it.
+        settings: what to price.
 
     Raises:
         InputError: a file, name or ratio that cannot be used; a layer that the target does not run.
@@ -217,14 +197,17 @@ def cycles(
         >>> report.total_cycles < framefit.cycles("depth", "vpu").total_cycles
         True
     """
-    if output is not None and Path(output).exists() and not force:
+    output, target = settings.output, settings.target
+    if output is not None and Path(output).exists() and not settings.force:
         raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
-    loaded = load_model(model, shapes, constants)
-    if fuse:
+    loaded = load_model(settings.model, settings.shapes, settings.constants)
+    if settings.fuse:
         loaded = loaded.grouped(epilogue_groups(loaded))
     described = target if isinstance(target, Target) else resolve_target(target)
-    source = pricing(target, loaded, unit)
-    layers = source.layers(loaded, weight_sparsity=weight_sparsity, activation_sparsity=activation_sparsity)
+    source = pricing(target, loaded, settings.unit)
+    layers = source.layers(
+        loaded, weight_sparsity=settings.weight_sparsity, activation_sparsity=settings.activation_sparsity
+    )
     report = CycleReport(
         model=loaded.name,
         target=described.name,
@@ -237,7 +220,7 @@ def cycles(
         notes=(*loaded.assumed, *_notes(layers)),
     )
     if output is not None:
-        write_record(output, report, force=force)
+        write_record(output, report, force=settings.force)
     return report
 
 

@@ -1,0 +1,174 @@
+"""Commands made from settings records: each field of a record is one option of the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+import typer
+
+from framefit.core.settings import Option, Settings, option, options, settings_of
+
+__all__ = ["Command", "Screen", "add_command", "given_options"]
+
+
+_METAVARS = {int: "N", float: "NUMBER", str: "TEXT"}
+
+
+class Screen(Settings, kw_only=True):
+    """What every command takes beside its verb's options."""
+
+    json: Annotated[bool, option("Print the result as JSON, and nothing else.")] = False
+
+
+S = TypeVar("S", bound=Settings)
+Command = Callable[[dict[str, Any], S], int | None]
+"""What does a verb's work: takes the options that were given to the verb, and the screen's; gives the exit code."""
+
+
+def add_command(app: typer.Typer, name: str, verb: type[Settings] | None, screen: type[S], command: Command[S]) -> None:
+    """Add a command whose options are the fields of two records.
+
+    Args:
+        app: gets it.
+        name: of the command.
+        verb: the record of the verb; ``None``: it has no options.
+        screen: the record of what only the command line has.
+        command: does the work; its docstring is the help text.
+    """
+    verb_options = {} if verb is None else options(verb)
+    screen_options = options(screen)
+    every = {**verb_options, **screen_options}
+
+    def call(context: typer.Context, **values: Any) -> None:
+        given = given_options(context, every, values)
+        shown = settings_of(screen, {name: given.pop(name) for name in list(given) if name in screen_options})
+        code = command(given, shown)
+        if code:
+            raise typer.Exit(code)
+
+    call.__doc__ = inspect.getdoc(command)
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    call.__signature__ = inspect.Signature([context, *map(_parameter, every.values())])  # type: ignore[attr-defined]
+    call.__annotations__ = {"context": typer.Context}
+    app.command(name)(call)
+
+
+def given_options(context: typer.Context, every: dict[str, Option], values: dict[str, Any]) -> dict[str, Any]:
+    """What the user wrote, in the forms that settings records take; what is not written is left out."""
+    given = {}
+    for name, value in values.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT" and value is not None:
+            given[name] = _read(every[name], value)
+    return given
+
+
+def _parameter(each: Option) -> inspect.Parameter:
+    """A parameter as typer wants it."""
+    kind, details = _typer_kind(each), dict[str, Any](help=_help(each))
+    metavar = each.metavar or (None if get_origin(kind) is Literal else _METAVARS.get(kind))
+    if metavar and kind is not bool:
+        details["metavar"] = metavar
+    if kind in (int, float):
+        details |= {"min": each.ge, "max": each.le}
+    if each.argument:
+        info: Any = typer.Argument(show_default=False, **details)
+    else:
+        flags = each.flags or (f"--{each.name.replace('_', '-')}",)
+        if kind is bool and not each.flags and each.default is True:
+            flags = (f"{flags[0]}/--no-{flags[0][2:]}",)
+        info = typer.Option(*flags, show_default=_shows_default(each), **details)
+    default = None if each.default in ((), {}) or (each.kind is Any and each.many) else each.default
+    if each.required:
+        default = inspect.Parameter.empty
+    return inspect.Parameter(
+        each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+    )
+
+
+def _help(each: Option) -> str:
+    more = "May be repeated." if _is_repeated(each) and not each.argument else ""
+    return " ".join(filter(None, [each.text, more]))
+
+
+def _shows_default(each: Option) -> bool:
+    return not (each.default is False or each.default in (..., None, (), {}, ""))
+
+
+def _is_repeated(each: Option) -> bool:
+    return each.many or (get_origin(each.kind) in (tuple, dict) and not each.joined)
+
+
+def _typer_kind(each: Option) -> Any:
+    """The type that typer converts to; what it has none for is text, see :func:`_read`."""
+    kind = each.kind
+    if kind is bool or kind in (int, float, str) or get_origin(kind) is Literal:
+        if each.none is not None:
+            return Literal[(each.none, *get_args(kind))] if get_origin(kind) is Literal else str
+        return kind
+    if _is_repeated(each):
+        item = get_args(kind)[0] if get_origin(kind) is tuple else str
+        return list[item if item in (int, float, str) or _is_text_literal(item) else str]  # type: ignore[misc]
+    return str
+
+
+def _is_text_literal(kind: Any) -> bool:
+    return get_origin(kind) is Literal and all(isinstance(value, str) for value in get_args(kind))
+
+
+def _read(each: Option, value: Any) -> Any:
+    """What typer gives, in the type of the field.
+
+    Raises:
+        typer.BadParameter: text of another form.
+    """
+    try:
+        if get_origin(each.kind) is dict:
+            return _pairs(each, value)
+        if isinstance(value, list) and get_origin(each.kind) is tuple:
+            return tuple(_item(get_args(each.kind)[0], item) for item in value)
+        return _item(each.kind, value) if isinstance(value, str) and value != each.none else value
+    except (ValueError, msgspec.ValidationError):
+        written = " ".join(value) if isinstance(value, list) else value
+        wanted = each.metavar or " or ".join(["a number", *map(str, each.choices), *filter(None, [each.none])])
+        raise typer.BadParameter(f"{written!r} is not of the form {wanted}", param_hint=each.flag) from None
+
+
+def _item(kind: Any, text: Any) -> Any:
+    """One value; ``1,3,240,320`` are numbers, ``128x64`` a pair of them."""
+    if not isinstance(text, str) or kind in (str, Any):
+        return text
+    if get_origin(kind) is not tuple:
+        return msgspec.convert(_number(text), kind)
+    parts = text.split("," if get_args(kind)[-1] is Ellipsis else "x")
+    return msgspec.convert([_number(part) for part in parts], kind)
+
+
+def _number(text: str) -> int | float | str:
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return number(text)
+    return text
+
+
+def _pairs(each: Option, texts: list[str]) -> dict[str, Any]:
+    """``NAME=VALUE``; a path alone has the empty name, and may hold a "=", too."""
+    _, kind = get_args(each.kind)
+    pairs: dict[str, Any] = {}
+    for text in texts:
+        if kind is str:
+            name, equals, value = text.partition("=")
+            name, value = (name, value) if equals and not Path(text).exists() else ("", text)
+        else:
+            name, equals, value = text.rpartition("=")
+            if not name:
+                raise ValueError(text)
+        if name in pairs:
+            raise typer.BadParameter(f"{each.name} of {name or 'one model'} are given twice", param_hint=each.flag)
+        pairs[name] = _item(float if kind is Any else kind, value)
+    return pairs

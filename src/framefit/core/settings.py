@@ -1,0 +1,302 @@
+"""A settings record is the only list of a verb's options.
+
+Each verb (``framefit run``, :func:`framefit.run`) has one frozen record. Its fields, their types, defaults, limits and
+descriptions make the options of the command line, the signature and docstring of the Python function, and
+docs/cli.md. Modules with settings records import nothing heavy: the command line is built from them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import os
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from framefit.core.files import Record
+from framefit.errors import InputError
+
+__all__ = ["Option", "Settings", "option", "options", "settings_of", "verb"]
+
+
+S = TypeVar("S", bound="Settings")
+P = ParamSpec("P")
+R = TypeVar("R")
+Earlier = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field of a settings record, as an option.
+
+    Attributes:
+        name: the field's, and the Python option's.
+        kind: its type without ``None``; ``Any``: a path or name, or an object in Python.
+        default: ``...`` where there is none.
+        text: its description.
+        flags: on the command line, where they are not the name with two dashes.
+        metavar: what stands for the value in help texts.
+        argument: whether it is given by position on the command line.
+        python: what else it may be in Python, as a part of a sentence.
+        many: whether it may be repeated on the command line.
+        joined: whether its numbers are one value of the command line, with commas between them.
+        none: the word that stands for ``None``, where that is not the default.
+        ge, gt, le, lt: limits, as ``msgspec.Meta`` has them.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    text: str
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    argument: bool = False
+    python: str | None = None
+    many: bool = False
+    joined: bool = False
+    none: str | None = None
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+    @property
+    def required(self) -> bool:
+        """Whether it has to be given."""
+        return self.default is ...
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """Values of a ``Literal``, alone or beside other types; empty: it has none."""
+        parts = get_args(self.kind) if _is_union(self.kind) else (self.kind,)
+        return tuple(value for part in parts if get_origin(part) is Literal for value in get_args(part))
+
+    @property
+    def flag(self) -> str:
+        """What a user of the command line calls it."""
+        if self.argument:
+            return self.metavar or self.name.upper()
+        return self.flags[-1].split("/")[0] if self.flags else f"--{self.name.replace('_', '-')}"
+
+    def check(self, value: Any) -> None:
+        """Raises: ValueError: a number beyond the limits."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return
+        limits = (
+            (self.ge, "at least", lambda limit: value >= limit),
+            (self.gt, "greater than", lambda limit: value > limit),
+            (self.le, "at most", lambda limit: value <= limit),
+            (self.lt, "less than", lambda limit: value < limit),
+        )
+        stated = [(words, limit, holds) for limit, words, holds in limits if limit is not None]
+        if not all(holds(limit) for _, limit, holds in stated):
+            wanted = " and ".join(f"{words} {limit:g}" for words, limit, _ in stated)
+            raise ValueError(f"{self.name} must be {wanted}, is {value}")
+
+
+def option(text: str, *flags: str, **details: Any) -> msgspec.Meta:
+    """Describe a field of a settings record, in its ``Annotated`` type.
+
+    Args:
+        text: whole plain English, with units; it is shown by ``--help``, in docstrings and in docs/cli.md.
+        flags: see :class:`Option`.
+        details: further fields of :class:`Option`.
+    """
+    return msgspec.Meta(description=text, extra={"flags": flags, **details})
+
+
+class Settings(Record, kw_only=True):
+    """Base of every settings record: limits are checked when a record is made."""
+
+    def __post_init__(self) -> None:
+        for each in options(type(self)).values():
+            each.check(getattr(self, each.name))
+
+
+@functools.cache
+def options(kind: type[Settings]) -> dict[str, Option]:
+    """The options of a settings record, in order: its fields that are described with :func:`option`."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    described = {}
+    for field in msgspec.structs.fields(kind):
+        hint = hints[field.name]
+        meta = next((part for part in getattr(hint, "__metadata__", ()) if isinstance(part, msgspec.Meta)), None)
+        if get_origin(hint) is not Annotated or meta is None or meta.description is None:
+            continue
+        default = field.default if field.default is not msgspec.NODEFAULT else ...
+        if field.default_factory is not msgspec.NODEFAULT:
+            factory = typing.cast(Callable[[], Any], field.default_factory)
+            default = factory()
+        described[field.name] = Option(
+            field.name, _without_none(get_args(hint)[0]), default, meta.description, **(meta.extra or {})
+        )
+    return described
+
+
+def settings_of(kind: type[S], given: Mapping[str, Any]) -> S:
+    """Make a settings record of what a caller or the command line gave.
+
+    Args:
+        kind: the record.
+        given: option -> value; ``None`` means that it was not given.
+
+    Raises:
+        InputError: an unknown option (the nearest known one is named), a missing one, a value of another type or
+            beyond its limits.
+    """
+    return _made(kind, _converted(kind, given))
+
+
+def verb(
+    kind: type[S], *positional: str, earlier: Earlier | None = None
+) -> Callable[[Callable[Concatenate[S, P], R]], Callable[..., R]]:
+    """Turn a function of a settings record into one that takes its fields as options.
+
+    ``run(RunSettings(app="app.toml", seconds=5))`` and ``run("app.toml", seconds=5)`` are the same then; keyword
+    parameters of the function itself, such as ``notify``, stay what they are. Signature and docstring list all options.
+
+    Args:
+        kind: the record.
+        positional: fields that may be given by position, in order; a last one that is a tuple takes all that follow.
+        earlier: from what was given to further values, such as those of an earlier search that ``resume`` names.
+    """
+
+    def decorate(function: Callable[Concatenate[S, P], R]) -> Callable[..., R]:
+        _, *own = inspect.signature(function).parameters.values()
+        names = {parameter.name for parameter in own}
+        untyped: Callable[..., R] = function
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **given: Any) -> R:
+            beside = {name: given.pop(name) for name in list(given) if name in names}
+            if arguments and isinstance(arguments[0], kind):
+                first, *more = arguments
+                if more:
+                    raise TypeError(f"{function.__name__}() takes nothing by position beside {kind.__name__}")
+                return untyped(msgspec.structs.replace(first, **_converted(kind, given)), **beside)
+            values = _converted(kind, _named(function.__name__, kind, positional, arguments, given))
+            if earlier is not None:
+                values = dict(earlier(values)) | values
+            return untyped(_made(kind, values), **beside)
+
+        call.__signature__ = _signature(kind, positional, own)  # type: ignore[attr-defined]
+        call.__doc__ = _documented(inspect.getdoc(function) or "", kind)
+        return call
+
+    return decorate
+
+
+def _named(
+    function: str, kind: type[Settings], positional: tuple[str, ...], arguments: tuple[Any, ...], given: dict[str, Any]
+) -> dict[str, Any]:
+    """All that was given, by name."""
+    if positional and get_origin(options(kind)[positional[-1]].kind) is tuple:
+        before = len(positional) - 1
+        arguments = (*arguments[:before], arguments[before:]) if len(arguments) > before else arguments
+    if len(arguments) > len(positional):
+        raise TypeError(f"{function}() takes {len(positional)} arguments by position, {len(arguments)} were given")
+    by_position = dict(zip(positional, arguments, strict=False))
+    twice = by_position.keys() & given.keys()
+    if twice:
+        raise TypeError(f"{function}() got {', '.join(sorted(twice))} twice")
+    return by_position | given
+
+
+def _converted(kind: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, in the types of the fields."""
+    known = options(kind)
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"unknown option {name!r}{hint}", remedy=f"known options: {', '.join(known)}")
+        if value is not None:
+            values[name] = _value(known[name], value)
+    return values
+
+
+def _value(known: Option, value: Any) -> Any:
+    if known.none is not None and isinstance(value, str) and value == known.none:
+        return None
+    if known.kind is Any:
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
+    try:
+        return msgspec.convert(_plain(value), known.kind)
+    except (msgspec.ValidationError, TypeError) as error:
+        if known.choices:
+            words = " or ".join(filter(None, [", ".join(map(str, known.choices)), known.none]))
+            raise InputError(f"{known.name} is {value!r}", remedy=f"choose from {words}") from error
+        what = str(error).partition(" - at ")[0]
+        raise InputError(f"{known.name} is {value!r}: {what}", remedy="correct the value") from error
+
+
+def _plain(value: Any) -> Any:
+    """Paths as text, arrays and their numbers as Python's own, containers of them likewise."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _made(kind: type[S], values: Mapping[str, Any]) -> S:
+    known = options(kind)
+    missing = [each.flag for each in known.values() if each.required and each.name not in values]
+    if missing:
+        resume = " or name an earlier result with --resume DIR" if "resume" in known else ""
+        raise InputError(f"{' and '.join(missing)} missing", remedy=f"give what is missing{resume}")
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise InputError(str(error), remedy="correct the value") from error
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (Union, types.UnionType)
+
+
+def _without_none(kind: Any) -> Any:
+    if not _is_union(kind):
+        return kind
+    parts = tuple(part for part in get_args(kind) if part is not types.NoneType)
+    return parts[0] if len(parts) == 1 else Union[parts]  # noqa: UP007 - as many as there are
+
+
+def _signature(kind: type[Settings], positional: tuple[str, ...], own: list[inspect.Parameter]) -> inspect.Signature:
+    """All options, and what the function takes beside them."""
+    keyword, either = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    known = options(kind)
+
+    def parameter(each: Option, how: Any, *, optional: bool = False) -> inspect.Parameter:
+        default = inspect.Parameter.empty if each.required and not optional else each.default
+        return inspect.Parameter(each.name, how, default=None if default is ... else default, annotation=each.kind)
+
+    first = [known[name] for name in positional]
+    if first and get_origin(first[-1].kind) is tuple:
+        rest = inspect.Parameter(first.pop().name, inspect.Parameter.VAR_POSITIONAL)
+        leading = [parameter(each, either) for each in first] + [rest]
+    else:  # one that may be left out stands before none that may not
+        optional = [any(not before.required for before in first[:at]) for at in range(len(first))]
+        leading = [parameter(each, either, optional=after) for each, after in zip(first, optional, strict=True)]
+    others = [parameter(each, keyword) for each in known.values() if each.name not in positional]
+    return inspect.Signature([*leading, *others, *(each.replace(kind=keyword) for each in own)])
+
+
+def _documented(text: str, kind: type[Settings]) -> str:
+    """A docstring with all options among its ``Args:``, in the place of ``settings``."""
+    lines = [
+        f"    {each.name}: {each.text}" + (f" In Python also {each.python}." if each.python else "")
+        for each in options(kind).values()
+    ]
+    place = text.splitlines()
+    at = next(at for at, line in enumerate(place) if line.startswith("    settings:"))
+    return "\n".join([*place[:at], *lines, *place[at + 1 :]])

@@ -1,0 +1,129 @@
+"""Options of ``framefit measure`` and ``framefit estimate``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from framefit.core.settings import Settings, option
+
+__all__ = ["EstimateSettings", "MeasureSettings"]
+
+
+class MeasureSettings(Settings, kw_only=True):
+    """Options of ``framefit measure``."""
+
+    model: Annotated[
+        Any,
+        option(
+            "ONNX file, or name of a built-in model.",
+            python="a model, or several",
+            argument=True,
+            metavar="MODEL",
+        ),
+    ] = None
+    target: Annotated[
+        Any,
+        option("Built-in target, or path of a target.toml.", python="a target, or an open device", metavar="TARGET"),
+    ] = "cpu"
+    unit: Annotated[str | None, option("Unit of the target (default: its first one).", metavar="UNIT")] = None
+    grid: Annotated[
+        Any,
+        option(
+            "TOML file of layers to measure, beside the model's or instead of them.",
+            python="a record",
+            metavar="SPEC.toml",
+        ),
+    ] = None
+    max_shapes: Annotated[
+        int | None,
+        option(
+            "Measure at most this many shapes of the grid, those that say most about all of it (default: all, or with "
+            "--max-seconds as many as there is time for).",
+            ge=1,
+        ),
+    ] = None
+    auxiliary: Annotated[
+        Literal["auto", "avgpool", "conv1x1", "conv3x3"],
+        option("Layer that is appended to each measured layer; auto: one that reads the layer's own memory layout."),
+    ] = "auto"
+    overhead: Annotated[
+        Literal["regression", "auxiliary"],
+        option(
+            "How the cost of a launch is separated from that of its layer: by a regression over all launches, or by "
+            "measuring the auxiliary layers alone."
+        ),
+    ] = "regression"
+    fusions: Annotated[
+        Literal["device", "measured"],
+        option("Which nodes form one layer: those that the device says it fuses, or those that measurements show."),
+    ] = "device"
+    audit: Annotated[
+        Any,
+        option(
+            "Network to measure as a whole, to correct sums of layers by (at least three); auto: built-in networks; "
+            "none: no audit (default: auto with a model, none with a grid alone).",
+            python="models",
+            metavar="MODEL",
+            many=True,
+        ),
+    ] = None
+    repeats: Annotated[
+        int | None,
+        option("Samples of every launch (default: 100, and more for layers whose intervals are wide).", ge=1),
+    ] = None
+    max_seconds: Annotated[
+        float | None,
+        option(
+            "Stop after this many seconds on the device's clock, and keep what was measured.", metavar="SECONDS", ge=0
+        ),
+    ] = None
+    shapes: Annotated[
+        dict[str, tuple[int, ...]],
+        option("Shape of an input with dynamic dimensions.", "--shape", metavar="INPUT=1,3,H,W"),
+    ] = {}
+    constants: Annotated[
+        dict[str, Any], option("Value of an input that never changes.", "--constant", metavar="INPUT=NUMBER")
+    ] = {}
+    output: Annotated[str | None, option("Write the table to this file (JSON).", "-o", "--output", metavar="PATH")] = (
+        None
+    )
+    resume: Annotated[bool, option("Continue the measurement whose table is at --output.")] = False
+    force: Annotated[bool, option("Overwrite an existing file.")] = False
+    seed: Annotated[int, option("Random seed for weights, inputs and resampling.", ge=0)] = 0
+
+
+class EstimateSettings(Settings, kw_only=True):
+    """Options of ``framefit estimate``."""
+
+    model: Annotated[
+        Any, option("ONNX file, or name of a built-in model.", python="a model", argument=True, metavar="MODEL")
+    ]
+    table: Annotated[Any, option("Latency table of the device.", python="a table", metavar="PATH")]
+    target: Annotated[
+        Any,
+        option(
+            "Device: a built-in target, or path of a target.toml (default: as in the table).",
+            python="a target",
+            metavar="TARGET",
+        ),
+    ] = None
+    unit: Annotated[str | None, option("Unit of the table (default: its first one).", metavar="UNIT")] = None
+    fallback: Annotated[
+        bool,
+        option(
+            "Estimate layers that the table lacks, by interpolation between measured shapes or by the analytical "
+            "model, instead of refusing."
+        ),
+    ] = False
+    any_fingerprint: Annotated[bool, option("Use the table although it was measured on another device.")] = False
+    shapes: Annotated[
+        dict[str, tuple[int, ...]],
+        option("Shape of an input with dynamic dimensions.", "--shape", metavar="INPUT=1,3,H,W"),
+    ] = {}
+    constants: Annotated[
+        dict[str, Any], option("Value of an input that never changes.", "--constant", metavar="INPUT=NUMBER")
+    ] = {}
+    output: Annotated[
+        str | None, option("Write the estimate to this file (JSON).", "-o", "--output", metavar="PATH")
+    ] = None
+    force: Annotated[bool, option("Overwrite an existing file.")] = False
