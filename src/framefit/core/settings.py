@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import operator
 import os
 import types
 import typing
@@ -89,13 +90,13 @@ class Option:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return
         limits = (
-            (self.ge, "at least", lambda limit: value >= limit),
-            (self.gt, "greater than", lambda limit: value > limit),
-            (self.le, "at most", lambda limit: value <= limit),
-            (self.lt, "less than", lambda limit: value < limit),
+            ("at least", self.ge, operator.ge),
+            ("greater than", self.gt, operator.gt),
+            ("at most", self.le, operator.le),
+            ("less than", self.lt, operator.lt),
         )
-        stated = [(words, limit, holds) for limit, words, holds in limits if limit is not None]
-        if not all(holds(limit) for _, limit, holds in stated):
+        stated = [(words, limit, holds) for words, limit, holds in limits if limit is not None]
+        if not all(holds(value, limit) for _, limit, holds in stated):
             wanted = " and ".join(f"{words} {limit:g}" for words, limit, _ in stated)
             raise ValueError(f"{self.name} must be {wanted}, is {value}")
 
@@ -131,7 +132,7 @@ def options(kind: type[Settings]) -> dict[str, Option]:
             continue
         default = field.default if field.default is not msgspec.NODEFAULT else ...
         if field.default_factory is not msgspec.NODEFAULT:
-            factory = typing.cast(Callable[[], Any], field.default_factory)
+            factory = typing.cast("Callable[[], Any]", field.default_factory)
             default = factory()
         described[field.name] = Option(
             field.name, _without_none(get_args(hint)[0]), default, meta.description, **(meta.extra or {})
