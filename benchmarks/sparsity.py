@@ -44,10 +44,9 @@ from framefit.core.sparsity import SparsifySettings, SparsityResult
 from framefit.core.target import target_file
 from framefit.sparsity.allocation import allocate, blind_budget, bound
 from framefit.sparsity.database import Database
-from framefit.sparsity.evaluation import quick
-from framefit.sparsity.finish import measured
+from framefit.sparsity.deploy import measured
 from framefit.sparsity.problem import Problem
-from framefit.sparsity.search import make_problem, own_cycles, sparse_network
+from framefit.sparsity.search import make_problem, own_cycles, quick, sparse_network
 from framefit.sparsity.solver import Ledger, Limits, search
 from framefit.sparsity.solvers import ONCE, make_solver
 from framefit.sparsity.subject import Subject, make_database, open_subject

@@ -52,7 +52,7 @@ from framefit.planning.plan import Plan
 from framefit.trees.exporting import lut6_of, with_trees
 from framefit.workflows.plan import plan
 from framefit.workflows.run import run
-from framefit.workflows.treeify import treeify
+from framefit.workflows.search import treeify
 from trees_cases import stand_in
 
 Array = np.ndarray[Any, Any]

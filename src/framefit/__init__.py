@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from framefit.workflows.report import write_report
     from framefit.workflows.run import run, simulate
     from framefit.workflows.runner import Runner
-    from framefit.workflows.sparsify import sparsify
-    from framefit.workflows.treeify import treeify
+    from framefit.workflows.search import sparsify, treeify
 
 _HOME = {
     "DeviceError": "framefit.errors",
@@ -74,12 +73,12 @@ _HOME = {
     "rtl": "framefit.trees.rtl",
     "run": "framefit.workflows.run",
     "simulate": "framefit.workflows.run",
-    "sparsify": "framefit.workflows.sparsify",
+    "sparsify": "framefit.workflows.search",
     "measure": "framefit.latency.verbs",
     "merge_tables": "framefit.core.latency_table",
     "table": "framefit.core.latency_table",
     "targets": "framefit.core.target",
-    "treeify": "framefit.workflows.treeify",
+    "treeify": "framefit.workflows.search",
     "write_report": "framefit.workflows.report",
 }
 

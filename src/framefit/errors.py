@@ -15,6 +15,8 @@ Each says what is wrong (with the value received), where, and the remedy.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "LostUnitError",
     "MissingExtraError",
     "UnsupportedError",
+    "needs_extra",
 ]
 
 
@@ -73,6 +76,23 @@ class MissingExtraError(InputError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed", remedy=f"pip install 'framefit[{extra}]'")
+
+
+@contextlib.contextmanager
+def needs_extra(package: str, extra: str) -> Iterator[None]:
+    """Around imports of a package that only an extra brings.
+
+    Args:
+        package: its name, for the message.
+        extra: of Framefit, that brings it.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(package, extra) from error
 
 
 class InfeasibleError(FramefitError):

@@ -50,4 +50,4 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
             (folder / name).touch()
         return SimpleNamespace(result=SimpleNamespace(interrupted=False))
 
-    monkeypatch.setattr("framefit.workflows.sparsify.sparsify", pruned)
+    monkeypatch.setattr("framefit.workflows.search.sparsify", pruned)

@@ -208,16 +208,16 @@ def test_what_was_too_inaccurate_may_do_with_other_settings(place: Path, monkeyp
 
 def test_a_plan_that_does_not_hold_is_made_with_a_margin(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a verification shows is learnt: the next plan takes launches for longer, and is verified again."""
-    from framefit.fit import loop as course
+    loop = import_module("framefit.fit.loop")
 
-    proofs, proven = [], course.proven
+    proofs, proven = [], loop.proven
 
     def once_missed(*arguments: Any) -> Any:
         proofs.append(proven(*arguments))
         missed = dataclasses.replace(proofs[0], holds=False, share_ratio=0.9, more_ratio=1.1)
         return missed if len(proofs) == 1 else proofs[-1]
 
-    monkeypatch.setattr(course, "proven", once_missed)
+    monkeypatch.setattr(loop, "proven", once_missed)
     done = fitted(write_fit_app(place, rate_hz=300))
     assert outcomes(done) == [("verify", "missed"), ("verify", "verified")]
     assert done.result.margin_ratio == pytest.approx(1.1)
@@ -231,7 +231,7 @@ def test_a_step_that_fails_is_recorded_and_the_next_one_taken(place: Path, monke
     def broken(*_: object, **__: object) -> None:
         raise DeviceError("no such instruction")
 
-    monkeypatch.setattr(import_module("framefit.fit.versions"), "quantised", broken)
+    monkeypatch.setattr(import_module("framefit.fit.step"), "quantised", broken)
     done = fitted(write_fit_app(place, macs="fp32 = 64, int8 = 256"), data=place / "data.npz")
     assert outcomes(done)[0] == ("int8", "failed")
     assert "no such instruction" in done.result.steps[0].detail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,23 @@ from framefit.fit.loop import fit
 from framefit.fit.situation import Situation
 
 WHOLE = [("int8", "kept"), ("verify", "verified")]
-PLACES = {
-    "in a step": ("framefit.fit.versions.quantised", 1, 0),
-    "planning again": ("framefit.fit.loop.Situation.of", 2, 0),
-    "in the verification": ("framefit.fit.loop.proven", 1, 1),
-    "in the final judgement": ("framefit.fit.accuracy.Labelled.final", 1, 2),
+LOOP, STEP = (import_module(f"framefit.fit.{name}") for name in ("loop", "step"))
+PLACES: dict[str, tuple[Any, str, int, int]] = {
+    "in a step": (STEP, "quantised", 1, 0),
+    "planning again": (Situation, "of", 2, 0),
+    "in the verification": (LOOP, "proven", 1, 1),
+    "in the final judgement": (Labelled, "final", 1, 2),
 }
-"""What is called, in which of its calls Ctrl-C comes, and how many steps were done then."""
+"""Whose function is called, in which of its calls Ctrl-C comes, and how many steps were done then."""
 
 
 @pytest.mark.parametrize("when", PLACES)
 def test_a_fit_goes_on_where_it_was_interrupted(place: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """What was done is kept and not done twice, and the end is that of a fit without a break."""
-    called, number, done_before = PLACES[when]
+    owner, name, number, done_before = PLACES[when]
     app = write_fit_app(place, macs="fp32 = 64, int8 = 256")
     with monkeypatch.context() as patch:
-        owner = {"Situation.of": Situation, "Labelled.final": Labelled}.get(".".join(called.split(".")[-2:]))
-        name = called.rpartition(".")[2]
-        real: Any = getattr(owner, name) if owner else None
+        real: Any = getattr(owner, name)
         calls: list[object] = []
 
         def stopped(*arguments: Any, **options: Any) -> Any:
@@ -42,7 +42,7 @@ def test_a_fit_goes_on_where_it_was_interrupted(place: Path, monkeypatch: pytest
                 raise KeyboardInterrupt
             return real(*arguments, **options)
 
-        patch.setattr(called, stopped)
+        patch.setattr(owner, name, stopped)
         first = fitted(app, data=place / "data.npz")
     assert (first.result.interrupted, first.result.fits) == (True, False)
     assert outcomes(first) == WHOLE[:done_before]
@@ -64,7 +64,7 @@ def test_a_fit_that_was_killed_goes_on(place: Path, monkeypatch: pytest.MonkeyPa
 
     app = write_fit_app(place, rate_hz=300)
     with monkeypatch.context() as patch:
-        patch.setattr("framefit.fit.loop.proven", killed)
+        patch.setattr(LOOP, "proven", killed)
         with pytest.raises(SystemExit):
             fitted(app)
     assert read_record(place / "out" / "fit.json", FitResult).interrupted

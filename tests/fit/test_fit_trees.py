@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from framefit.core.trees import tree_layers
 from framefit.errors import InfeasibleError, InputError
 from framefit.fit.loop import fit
 from framefit.workflows.plan import plan
-from framefit.workflows.treeify import treeify
+from framefit.workflows.search import treeify
 
 BRIEF = {"first": 1, "layers": 2, "trees": 8, "examples": 100, "finetune_batches": 8}
 
@@ -25,7 +26,7 @@ BRIEF = {"first": 1, "layers": 2, "trees": 8, "examples": 100, "finetune_batches
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trees for the residual block only, few of them, and little fine-tuning."""
-    monkeypatch.setattr("framefit.workflows.treeify.treeify", functools.partial(treeify, **BRIEF))
+    monkeypatch.setattr("framefit.workflows.search.treeify", functools.partial(treeify, **BRIEF))
 
 
 def only_trees(place: Path, **changed: Any) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def only_trees(place: Path, **changed: Any) -> dict[str, Any]:
 @pytest.mark.usefixtures("brief")
 def test_trees_are_what_is_left_and_a_search_goes_on(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted in fine-tuning, the step goes on with the trees that were fitted, and is enough."""
-    from framefit.trees import rounds
+    from framefit.trees import campaign as rounds
     from framefit.trees.search import Search
 
     def interrupted(*_: object, **__: object) -> None:
@@ -76,8 +77,8 @@ def test_trees_may_lose_what_earlier_steps_left(place: Path, monkeypatch: pytest
         asked.update(options, zeros=sum(int((a == 0).sum()) for a in listing(model).arrays.values()))
         raise InfeasibleError("no group is worth replacing")
 
-    monkeypatch.setattr("framefit.workflows.treeify.treeify", noted)
-    monkeypatch.setattr("framefit.fit.steps.sparsify._LEAST", 0.7)
+    monkeypatch.setattr("framefit.workflows.search.treeify", noted)
+    monkeypatch.setattr(import_module("framefit.fit.steps.sparsify"), "_LEAST", 0.7)
     done = fitted(write_fit_app(place), data=place / "data.npz", without=["int8", "rate"], max_drop=0.5)
     assert outcomes(done)[0] == ("sparsify", "kept")
     assert outcomes(done)[-1] == ("trees", "failed")

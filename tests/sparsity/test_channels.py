@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from framefit.core.model import GraphBuilder, Model, listing, with_weights
-from framefit.sparsity.channels import ChannelGroup, find_groups, shrunk
-from framefit.sparsity.layers import WeightLayer, find_layers, neighbours
+from framefit.sparsity.layers import ChannelGroup, WeightLayer, find_groups, find_layers, neighbours, shrunk
 
 
 def residual() -> Model:

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from framefit.core.model import GraphBuilder, Model, listing
 from framefit.errors import InputError
-from framefit.sparsity.channels import find_groups
 from framefit.sparsity.database import Database, build_group, build_layer, kept_channels, read_database, sparsity_levels
-from framefit.sparsity.evaluation import Evaluator
-from framefit.sparsity.layers import WeightLayer, find_layers
+from framefit.sparsity.layers import WeightLayer, find_groups, find_layers
+from framefit.sparsity.search import Evaluator
 from framefit.sparsity.solver import Ledger
 from framefit.sparsity.statistics import LayerStatistics, activation_zeros, collect
 from framefit.training.data import Examples

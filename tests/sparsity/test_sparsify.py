@@ -18,8 +18,8 @@ from framefit.core.sparsity import Configuration, Deployment, SparsifySettings, 
 from framefit.core.target import describe_target, resolve_target
 from framefit.devices import measure as in_turn
 from framefit.errors import InfeasibleError, InputError
-from framefit.sparsity.evaluation import quick
-from framefit.sparsity.finish import learnt_before
+from framefit.sparsity.campaign import learnt_before
+from framefit.sparsity.search import quick
 from framefit.sparsity.solver import Ledger
 from framefit.sparsity.subject import chosen_pattern, open_subject
 from framefit.training.data import Dataset, Examples, load_data
@@ -27,7 +27,7 @@ from framefit.training.evaluate import evaluate
 from framefit.training.extra import torch
 from framefit.training.fine_tune import Recipe, fine_tune
 from framefit.training.network import to_model, to_torch
-from framefit.workflows.sparsify import sparsify
+from framefit.workflows.search import sparsify
 
 FILES = {
     *("sparsify.json", "result.json", "trials.json", "database.npz", "model.onnx", "configurations.csv", "layers.csv"),

@@ -11,9 +11,8 @@ import pytest
 
 from framefit.core.trees import Forest
 from framefit.errors import DeviceError
-from framefit.trees import exported
-from framefit.trees.exported import export
-from framefit.trees.exporting import Flavour, as_model, read_trees
+from framefit.trees import exporting as exported
+from framefit.trees.exporting import Flavour, as_model, export, read_trees
 from trees_cases import hybrid
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from framefit.core.model import GraphBuilder, Model, listing
 from framefit.trees.groups import boundaries
-from framefit.trees.levelling import inserted, places
-from framefit.trees.quantising import LevelMap, fit_level_map
+from framefit.trees.quantising import LevelMap, fit_level_map, inserted, places
 from networks import Runner
 
 

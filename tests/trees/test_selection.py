@@ -7,7 +7,8 @@ import pytest
 
 from framefit.core.model import GraphBuilder, Model
 from framefit.errors import InputError
-from framefit.trees.selection import Fit, Span, Trial, halved, pareto, preferred, spans
+from framefit.trees.groups import Span, spans
+from framefit.trees.search import Fit, Trial, halved, pareto, preferred
 from trees_cases import random_ensemble
 
 

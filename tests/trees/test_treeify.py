@@ -23,7 +23,7 @@ from framefit.training.data import load_data
 from framefit.training.fine_tune import Recipe, fine_tune
 from framefit.training.network import to_model, to_torch
 from framefit.trees.search import Search
-from framefit.workflows.treeify import treeify
+from framefit.workflows.search import treeify
 
 
 @pytest.fixture(scope="module")

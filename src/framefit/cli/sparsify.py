@@ -129,7 +129,7 @@ def sparsify(
 
     Example: framefit sparsify net.onnx --data data.npz --target vpu --cycles 0.5
     """
-    from framefit.workflows.sparsify import sparsify as sparsify_workflow
+    from framefit.workflows.search import sparsify as sparsify_workflow
 
     progress = Progress()
     try:

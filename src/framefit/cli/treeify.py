@@ -189,7 +189,7 @@ def treeify(
 
     Example: framefit treeify mlp.onnx --data digits.npz --first 1 --layers 2 -o hybrid
     """
-    from framefit.workflows.treeify import treeify as treeify_workflow
+    from framefit.workflows.search import treeify as treeify_workflow
 
     choices = {
         "quantise": quantise, "scope": scope, "weights": weights, "objective": objective, "search": search,

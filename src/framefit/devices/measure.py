@@ -173,13 +173,17 @@ def measure_floor(clock: Clock, period_ns: int, windows: int) -> npt.NDArray[np.
 _BUDGET_NS = 1_000_000_000
 
 
-def medians_ns(models: Sequence[Model]) -> tuple[int, ...]:
-    """Median latency of each model by ONNX Runtime on the default core, measured in turn, in nanoseconds.
+def medians_ns(models: Sequence[Model], device: OrtDevice | None = None) -> tuple[int, ...]:
+    """Median latency of each model on the default core of this machine, measured in turn, in nanoseconds.
+
+    Args:
+        models: to launch.
+        device: that launches them; default: ONNX Runtime alone.
 
     Raises:
         DeviceError: the runtime does not take a model.
     """
-    device = OrtDevice()
+    device = device or OrtDevice()
     with pinned(device.core):
         found = measure([_launch(device, model) for model in models], budget_ns=_BUDGET_NS)
     return tuple(one.median_ns for one in found)

@@ -176,7 +176,7 @@ class Labelled:
         return found
 
     def _read(self, name: str, source: str) -> Dataset:
-        from framefit.training.classifiers import open_data
+        from framefit.training.data import open_data
 
         entry = self._entries[name]
         shape = opened(entry).inputs[0].shape or ()

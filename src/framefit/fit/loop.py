@@ -1,7 +1,4 @@
-"""The loop: plan, take the cheapest step that may help, plan again, until it fits and a run shows it.
-
-``framefit fit``: make a workload fit, by the cheapest steps that do, and prove it.
-"""
+"""The loop of ``framefit fit``: plan, take the cheapest step that may help, plan again, until it is shown to fit."""
 
 from __future__ import annotations
 
@@ -25,28 +22,114 @@ from framefit.core.fit_results import (
     StepCost,
     StepOutcome,
 )
+from framefit.core.run_record import Metrics, ModelMetrics
 from framefit.core.target import BUILTIN_TARGETS, target_file
 from framefit.core.workload import Workload, load_workload
 from framefit.errors import FramefitError, InputError
 from framefit.fit.accuracy import Labelled, sized
 from framefit.fit.folder import FitFolder, located
-from framefit.fit.proof import proven
-from framefit.fit.situation import COSTS, Change, Measure, Offer, Situation, is_better, ranked
-from framefit.fit.steps.arranging import Cuts, Rate, Units
+from framefit.fit.situation import Situation, is_better
+from framefit.fit.step import COSTS, Change, Offer, Step, Versions, entry_of, ranked, with_entry
+from framefit.fit.steps.cuts import Cuts
 from framefit.fit.steps.int8 import Int8
+from framefit.fit.steps.rate import Rate
 from framefit.fit.steps.sparsify import Sparsify
-from framefit.fit.steps.treeify import Treeify
-from framefit.fit.versions import Bench, entry_of, with_entry
+from framefit.fit.steps.trees import Treeify
+from framefit.fit.steps.units import Units
 from framefit.planning.plan import Notify, Plan, silent
+from framefit.workflows.run import run, simulate
 
-__all__ = ["Course", "Fitted", "fit"]
+__all__ = ["FitLoop", "Fitted", "Proof", "fit", "proven"]
+
+
+_IN_FLIGHT = 3  # frames of a background model that wait or are worked on when a run ends: no run drops these
+_LEAST_MORE, _MOST_MORE = 1.03, 1.25  # times the margin before
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a run of the plan showed.
+
+    Attributes:
+        how: it was done.
+        share_ratio: of its frames that the worst-served model got in time, 0 to 1.
+        holds: whether that is enough.
+        detail: the worst-served model, as a sentence.
+        more_ratio: times the present margin to plan with next, where it does not hold.
+    """
+
+    how: Literal["simulated", "run"]
+    share_ratio: float
+    holds: bool
+    detail: str
+    more_ratio: float
+
+
+def proven(situation: Situation, settings: FitSettings, folder: Path, table: Path, notify: Notify) -> Proof:
+    """Run a plan that fits, profile it, and write what layers took into a latency table.
+
+    Sinks stay closed: nothing that the user has is written.
+
+    Args:
+        situation: its plan.
+        settings: length, seed and what may be missed.
+        folder: gets the run folder.
+        table: is written, or updated.
+        notify: receives what is being done.
+
+    Raises:
+        DeviceError: the device failed in mid-run.
+    """
+    planned = _without_sinks(situation.planned)
+    play = simulate if situation.described else run
+    result = play(
+        planned,
+        seconds=settings.verify_seconds,
+        output=folder,
+        force=True,
+        seed=settings.seed,
+        update_table=table,
+        notify=notify,
+    )
+    if result.interrupted:
+        raise KeyboardInterrupt
+    worst = min(result.metrics.models, key=_share)
+    share = _share(worst)
+    degraded = [model.name for model in result.metrics.models if model.degraded]
+    detail = f"{_told(result.metrics)} in {result.metrics.windows} windows"
+    return Proof(
+        how="simulated" if situation.described else "run",
+        share_ratio=share,
+        holds=share >= 1 - settings.max_miss_ratio and not degraded,
+        detail=detail + "".join(f"; {name!r} ended degraded" for name in degraded),
+        more_ratio=min(max(1.01 / max(share, 0.01), _LEAST_MORE), _MOST_MORE),
+    )
+
+
+def _without_sinks(planned: Plan) -> Plan:
+    return dataclasses.replace(planned, workload=msgspec.structs.replace(planned.workload, outputs=()))
+
+
+def _share(model: ModelMetrics) -> float:
+    """Part of a model's frames that were done in time, 0 to 1."""
+    return 1 - _bad(model) / model.releases if model.releases else 1.0
+
+
+def _bad(model: ModelMetrics) -> int:
+    """Late and dropped frames; a priority model's missed ones are both."""
+    return model.missed if model.role == "priority" else model.missed + max(model.dropped - _IN_FLIGHT, 0)
+
+
+def _told(metrics: Metrics) -> str:
+    bad = [f"{model.name!r} missed {_bad(model)} of {model.releases} frames" for model in metrics.models if _bad(model)]
+    return ", ".join(bad) or "every frame of every model was done in time"
 
 
 _MOST_MARGIN = 2.0  # beyond it the machine is not what was planned for
 _ROUNDING = 1e-9
 
 
-class Course:
+class FitLoop:
     """One fit, from how the user's workload stands to the record.
 
     Args:
@@ -69,7 +152,7 @@ class Course:
     ) -> None:
         self.settings, self.labelled, self.folder, self.notify = settings, labelled, folder, notify
         self._app, self._original, self._started = Path(settings.app), original, time.monotonic()
-        self._bench = Bench(self._app, settings, labelled, self._seconds_left, notify)
+        self._bench = Versions(self._app, settings, labelled, self._seconds_left, notify)
         self._steps: list[FitStep] = []
         self._tried: set[str] = set()
         self._nothing_free: Situation | None = None
@@ -89,7 +172,7 @@ class Course:
         self._situation = Situation.of(self._app, workload, margin, notify)
         self._before = self._before or self._situation.standing
         steps = Path() if folder is None else folder.steps
-        measures: dict[StepCost, dict[str, Measure]] = {
+        measures: dict[StepCost, dict[str, Step]] = {
             "none": {"cuts": Cuts(notify), "units": Units(self._app, notify)},
             "accuracy": {
                 "int8": Int8(self._bench),
@@ -465,7 +548,7 @@ def fit(
     if folder is not None:
         folder.check(force=force)
     original = _original(settings)
-    course = Course(settings, original, Labelled(settings, original), folder, notify)
+    course = FitLoop(settings, original, Labelled(settings, original), folder, notify)
     if folder is not None:  # last: whatever is refused before leaves what is there
         folder.begin()
     result, planned = course.run(apply=apply)
@@ -480,7 +563,7 @@ def _gone_on(folder: FitFolder, asked: Mapping[str, object], notify: Notify) -> 
     settings = from_data(msgspec.to_builtins(earlier.settings) | msgspec.to_builtins(asked), FitSettings, "options")
     original = _original(settings)
     begun = earlier, located(workload, folder.path)
-    course = Course(settings, original, Labelled(settings, original), folder, notify, begun)
+    course = FitLoop(settings, original, Labelled(settings, original), folder, notify, begun)
     result, planned = course.run(apply=True)
     return Fitted(result, planned, folder.path)
 

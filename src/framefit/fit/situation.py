@@ -1,18 +1,12 @@
-"""How a workload stands: its plan, what each model asks for and gets, and what would be if models were cheaper.
-
-What a measure is: something that offers steps, each with what it costs and is predicted to gain.
-
-What a described device says of a launch.
-"""
+"""How a workload stands: its plan, what each model asks for and gets, and what would be if models were cheaper."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from framefit.core.fit_results import FittedModel, MeasureName, ProposedStep, ServedModel, Standing, StepCost
+from framefit.core.fit_results import ServedModel, Standing
 from framefit.core.model import Model, epilogue_groups
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload
@@ -23,20 +17,7 @@ from framefit.planning.plan import Notify, Plan
 from framefit.planning.task import demands_of
 from framefit.workflows.plan import again, plan
 
-__all__ = [
-    "COSTS",
-    "MEASURES",
-    "SERVED",
-    "Change",
-    "Measure",
-    "Offer",
-    "Situation",
-    "fixed_ns",
-    "is_better",
-    "layers_ratio",
-    "ranked",
-    "standing_of",
-]
+__all__ = ["SERVED", "Situation", "fixed_ns", "is_better", "layers_ratio", "standing_of"]
 
 
 SERVED = 0.98
@@ -203,67 +184,3 @@ def layers_ratio(device: NpuDevice, model: Model, unit: str, ratio: float) -> fl
     fixed = fixed_ns(device, model)
     layers = sum(device.layers_ns(model.grouped(epilogue_groups(model)), unit))
     return (ratio * (fixed + layers) - fixed) / max(layers, 1)
-
-
-COSTS: tuple[StepCost, ...] = ("none", "accuracy", "rate")
-"""What steps cost, the cheapest first."""
-MEASURES: tuple[MeasureName, ...] = ("cuts", "units", "int8", "sparsify", "trees", "rate")
-"""In the order in which steps of one cost are taken: what leaves a network most as it is comes first."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """What a step made.
-
-    Attributes:
-        workload: with it, absolute paths.
-        fitted: the model that it changed; ``None``: none.
-        top1: of that model on validation data, (before, after).
-        detail: as a sentence.
-    """
-
-    workload: Workload
-    fitted: FittedModel | None = None
-    top1: tuple[float, float] | None = None
-    detail: str = ""
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A step that may be taken.
-
-    Attributes:
-        step: what it is.
-        take: makes the change; its files go to the folder that it is handed.
-    """
-
-    step: ProposedStep
-    take: Callable[[Path], Change]
-
-
-class Measure(Protocol):
-    """A kind of step."""
-
-    def propose(self, situation: Situation) -> Sequence[Offer]:
-        """Steps that may help, by cheap means: nothing is trained, and nothing is kept."""
-        ...
-
-
-def ranked(offers: Sequence[Offer]) -> list[Offer]:
-    """The cheapest first: what lacks nothing; what costs nothing, then accuracy, then frames; what is enough alone.
-
-    Of those alike, in the order of the measures, and then the one that is predicted to gain most.
-    """
-
-    def place(offer: Offer) -> tuple[bool, int, bool, int, float]:
-        step = offer.step
-        predicted = float("inf") if step.predicted_load_ratio is None else step.predicted_load_ratio
-        return (
-            step.needs is not None,
-            COSTS.index(step.cost),
-            not step.enough,
-            MEASURES.index(step.measure),
-            predicted,
-        )
-
-    return sorted(offers, key=place)

@@ -19,8 +19,7 @@ from framefit.core.arrays import ArrayFile
 from framefit.core.files import write_whole
 from framefit.core.sparsity import Pattern
 from framefit.errors import InputError
-from framefit.sparsity.channels import ChannelGroup, shrunk
-from framefit.sparsity.layers import WeightLayer, neighbours
+from framefit.sparsity.layers import ChannelGroup, WeightLayer, neighbours, shrunk
 from framefit.sparsity.problem import Assignment, Floats, Ints, PrunableLayer
 from framefit.sparsity.reconstruction import Reader, reconstruct, reconstruct_channels
 from framefit.sparsity.statistics import LayerStatistics

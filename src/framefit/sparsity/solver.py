@@ -1,7 +1,4 @@
-"""What a search has spent, the database included, and what it had at each point.
-
-What every solver offers, and the loop that asks it.
-"""
+"""What every solver offers, the loop that asks it, and the ledger of what that cost."""
 
 from __future__ import annotations
 

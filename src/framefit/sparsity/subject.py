@@ -1,7 +1,4 @@
-"""What a search for sparsity works on: model, data, target, and the layers that may lose weights.
-
-What levels of sparsity cost on a target: the tables that the search is handed.
-"""
+"""What a search for sparsity works on: model, data, target, the layers that may lose weights, and what these cost."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ from framefit.core.sparsity import Pattern, SparsifySettings
 from framefit.core.target import Target, load_target, resolve_target
 from framefit.devices.npu.costs import CostSource, pricing
 from framefit.errors import InputError
-from framefit.sparsity.channels import ChannelGroup, find_groups
 from framefit.sparsity.database import (
     Database,
     Entry,
@@ -29,12 +25,11 @@ from framefit.sparsity.database import (
     read_database,
     sparsity_levels,
 )
-from framefit.sparsity.layers import WeightLayer, find_layers
+from framefit.sparsity.layers import ChannelGroup, WeightLayer, find_groups, find_layers
 from framefit.sparsity.problem import Assignment, Floats, Ints
 from framefit.sparsity.solver import Ledger
 from framefit.sparsity.statistics import activation_zeros, collect
-from framefit.training.classifiers import batch_left_open, open_classifier
-from framefit.training.data import Dataset, Examples
+from framefit.training.data import Dataset, Examples, batch_left_open, open_classifier
 from framefit.training.network import Network, to_torch
 
 __all__ = ["Prices", "Subject", "chosen_pattern", "make_database", "open_subject"]

@@ -1,13 +1,11 @@
-"""The extra that this room needs, asked for once."""
+"""PyTorch, which only the extra ``train`` brings."""
 
 from __future__ import annotations
 
-from framefit.errors import MissingExtraError
+from framefit.errors import needs_extra
 
 __all__ = ["torch"]
 
 
-try:
+with needs_extra("torch", "train"):
     import torch
-except ImportError as error:
-    raise MissingExtraError("torch", "train") from error

@@ -1,10 +1,6 @@
 """Training: a whole network from scratch, or a pruned one for a few epochs.
 
-A training that was interrupted, as a file: arrays in an ``.npz``, nothing pickled.
-
-How a network is trained, as a record.
-
-Random crops and flips of a whole batch at once, and mixtures of examples.
+The recipe is a record, a training that was interrupted a file of arrays; batches are cropped, mirrored and mixed whole.
 """
 
 from __future__ import annotations

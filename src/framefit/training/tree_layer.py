@@ -7,9 +7,7 @@ comparisons within a reach of their threshold (Hubara et al., 2016, "Binarized N
 oblivious tree is linear in each of its bits: a bit's gradient is the difference of the two leaves between which it
 decides, the other bits being as they are. Which features the tests look at does not change.
 
-Networks of few levels that learn: weights and outputs are quantised forward, and float behind that.
-
-Steps that gradients pass straight through.
+Networks of few levels learn in the same way: weights and outputs are quantised forward, and float behind that.
 """
 
 from __future__ import annotations

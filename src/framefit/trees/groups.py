@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from framefit.core.model import Model, Node
 from framefit.core.trees import Patch
+from framefit.errors import InputError
 
-__all__ = ["WEIGHTED", "Boundary", "boundaries", "follows", "patch_between"]
+__all__ = ["WEIGHTED", "Boundary", "Span", "boundaries", "follows", "patch_between", "spans"]
 
 
 WEIGHTED = {"Conv", "Gemm", "MatMul"}
@@ -116,3 +119,74 @@ def _pair(node: Node, name: str, default: int) -> tuple[int, int]:
     if len(values) != 2 or not all(isinstance(value, int) for value in values):
         return default, default
     return int(str(values[0])), int(str(values[1]))
+
+
+@dataclass(frozen=True)
+class Span:
+    """A group: the layers between two boundaries, and what one position of its output reads."""
+
+    start: Boundary
+    end: Boundary
+    patch: Patch | None
+
+    @property
+    def first(self) -> int:
+        """Its first layer with weights."""
+        return self.start.weighted
+
+    @property
+    def last(self) -> int:
+        """Its last layer with weights."""
+        return self.end.weighted - 1
+
+    @property
+    def layers(self) -> int:
+        """Layers with weights."""
+        return self.end.weighted - self.start.weighted
+
+    def __str__(self) -> str:
+        return f"layers {self.first} to {self.last}" if self.layers > 1 else f"layer {self.first}"
+
+
+def spans(
+    model: Model,
+    *,
+    first: int | None = None,
+    layers: int | None = None,
+    step: int = 1,
+    free: Callable[[Span], bool] = lambda _: True,
+    drawn: np.random.Generator | None = None,
+) -> list[Span]:
+    """Candidates, by their first layer and then their length.
+
+    Args:
+        model: with one input.
+        first: number of the first layer with weights; ``None``: each, or one that is drawn.
+        layers: their number; ``None``: 1, 1 + step, ...
+        step: by which groups grow.
+        free: whether none of a group's layers is replaced already: groups end there.
+        drawn: draws the first layer.
+
+    Raises:
+        InputError: both ends are given, and one tensor does not lead into and out of that group.
+    """
+    places: dict[int, Boundary] = {boundary.weighted: boundary for boundary in boundaries(model)}
+    if first is not None and layers is not None and not {first, first + layers} <= places.keys():
+        ends = ", ".join(map(str, sorted(places)))
+        raise InputError(
+            f"layers {first} to {first + layers - 1} are no group that one tensor leads into and out of",
+            where=model.name,
+            remedy=f"begin and end a group in front of one of the layers {ends}: residual blocks are whole",
+        )
+    found = []
+    for start in [first] if first is not None else sorted(places):
+        for length in [layers] if layers is not None else range(1, max(places, default=0) + 1, step):
+            if start in places and start + length in places:
+                a, b = places[start], places[start + length]
+                span = Span(a, b, patch_between(model, a, b))
+                if free(span):
+                    found.append(span)
+    if drawn is not None and first is None and found:
+        start = drawn.choice(sorted({span.first for span in found}))
+        found = [span for span in found if span.first == start]
+    return found

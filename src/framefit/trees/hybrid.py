@@ -14,11 +14,10 @@ from framefit.core.trees import Ensemble
 from framefit.devices.trees.kernels import kernel_of
 from framefit.training.data import Examples
 from framefit.training.network import Network, observe, to_torch
-from framefit.trees.levelling import Quantiser
-from framefit.trees.quantising import LevelMap
-from framefit.trees.selection import Span
+from framefit.trees.groups import Span
+from framefit.trees.quantising import LevelMap, Quantiser
 
-__all__ = ["Course", "Levelled", "lost", "run"]
+__all__ = ["HybridModel", "Levelled", "lost", "run"]
 
 
 Array = npt.NDArray[Any]
@@ -40,7 +39,7 @@ class Levelled:
     quantisers: tuple[Quantiser, ...] = ()
 
 
-class Course:
+class HybridModel:
     """A model with groups replaced one after the other.
 
     Attributes:
@@ -74,9 +73,9 @@ class Course:
         self.model = with_weights(self.model, weights)
         self._networks.clear()
 
-    def copy(self) -> Course:
+    def copy(self) -> HybridModel:
         """The same, to be changed apart."""
-        other = Course(self.model, self.levels)
+        other = HybridModel(self.model, self.levels)
         other.chosen, other._networks = list(self.chosen), dict(self._networks)
         return other
 

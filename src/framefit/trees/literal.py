@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.trees import Ensemble, FreeTree, TreeNode, encode
-from framefit.errors import MissingExtraError
+from framefit.errors import needs_extra
 from framefit.trees.fitting import Place, columns, decoded, draft
 from framefit.trees.quantising import fit_encoder, quantised
 
@@ -60,11 +60,9 @@ def _fitted(words: Array, target: Array, method: LiteralMethod, trees: int, dept
         return [([], [0.0])]
     if method == "xgboost":
         return _by_xgboost(words, target, trees, depth, seed)
-    try:
+    with needs_extra("scikit-learn", "trees"):
         from sklearn.ensemble import AdaBoostRegressor, GradientBoostingRegressor
         from sklearn.tree import DecisionTreeRegressor
-    except ImportError as error:
-        raise MissingExtraError("scikit-learn", "trees") from error
     if method == "gradient":
         boosted = GradientBoostingRegressor(n_estimators=trees, max_depth=depth, random_state=seed).fit(words, target)
         return [_of_sklearn(stage[0].tree_, boosted.learning_rate) for stage in boosted.estimators_]
@@ -95,10 +93,8 @@ def _of_sklearn(tree: Any, factor: float) -> _Raw:
 
 def _by_xgboost(words: Array, target: Array, trees: int, depth: int, seed: int) -> list[_Raw]:
     """Values below a threshold go left."""
-    try:
+    with needs_extra("xgboost", "trees"):
         import xgboost
-    except ImportError as error:
-        raise MissingExtraError("xgboost", "trees") from error
     import json
 
     settings = {"max_depth": depth, "seed": seed, "nthread": 1, "verbosity": 0}

@@ -198,7 +198,7 @@ def _build(ensemble: Ensemble, folder: Path, settings: _Settings, notify: Callab
 
 
 def _rows(ensemble: Ensemble, settings: _Settings) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    from framefit.trees.hardware.vectors import drawn_rows
+    from framefit.trees.hardware.simulation import drawn_rows
 
     count = settings.rows
     if settings.core == "programmable":
@@ -213,11 +213,9 @@ _Price = Callable[[], Sequence[CircuitCost]]
 def _build_fixed(
     ensemble: Ensemble, folder: Path, words: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], settings: _Settings
 ) -> tuple[GroupCircuit, _Price]:
-    from framefit.trees.hardware.counting import cost_of_fixed
     from framefit.trees.hardware.fixed import FixedFunction, pack_rows, results_of
-    from framefit.trees.hardware.simulation import simulate_fixed
-    from framefit.trees.hardware.synthesis import write_verilog
-    from framefit.trees.hardware.vectors import write_fixed_bench
+    from framefit.trees.hardware.simulation import simulate_fixed, write_fixed_bench
+    from framefit.trees.hardware.synthesis import cost_of_fixed, write_verilog
 
     circuit = FixedFunction(ensemble, pipelined=settings.pipelined)
     found = simulate_fixed(circuit, pack_rows(words))
@@ -234,11 +232,9 @@ def _build_core(
     ensemble: Ensemble, folder: Path, words: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], settings: _Settings
 ) -> tuple[GroupCircuit, _Price]:
     from framefit.core.trees import accumulate
-    from framefit.trees.hardware.counting import cost_of_core
     from framefit.trees.hardware.programmable import ProgrammableCore, load_program, visited_nodes
-    from framefit.trees.hardware.simulation import simulate_core
-    from framefit.trees.hardware.synthesis import write_verilog
-    from framefit.trees.hardware.vectors import write_core_bench
+    from framefit.trees.hardware.simulation import simulate_core, write_core_bench
+    from framefit.trees.hardware.synthesis import cost_of_core, write_verilog
 
     program = load_program(ensemble)
     core = ProgrammableCore(program, registered=settings.pipelined)
@@ -272,7 +268,7 @@ def _report(ensemble: Ensemble, rows: int, mismatches: int, notes: list[str]) ->
 
 def _counted(ensemble: Ensemble, price: _Price, settings: _Settings) -> Iterator[tuple[str, _Price]]:
     """What is synthesised, one after the other."""
-    from framefit.trees.hardware.counting import cost_of_encoder, costs_of_products
+    from framefit.trees.hardware.synthesis import cost_of_encoder, costs_of_products
 
     patch = ensemble.patch
     inputs = ensemble.input_shape[0] * patch.area if patch else math.prod(ensemble.input_shape)

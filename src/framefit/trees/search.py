@@ -1,13 +1,11 @@
-"""Looking for the group that trees stand for best: bounds, drafts, fits, each of them kept for a run that goes on.
-
-What groups and networks take, as layers and with trees.
-"""
+"""The search for the group that trees stand for best: bounds, drafts, fits; each is kept for a run that goes on."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -20,26 +18,132 @@ from framefit.core.target import resolve_target
 from framefit.core.tree_results import TreeifySettings
 from framefit.core.trees import Ensemble, Forest
 from framefit.devices.clock import VirtualClock
-from framefit.devices.device import Completion, allocate, random_inputs
-from framefit.devices.measure import measure
+from framefit.devices.measure import medians_ns
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import pricing
 from framefit.devices.npu.cycles import unit_named
-from framefit.devices.ort import OrtDevice
 from framefit.devices.trees.device import TreesDevice
 from framefit.training.data import Examples
 from framefit.trees.boosting import Boosting, depth_of
 from framefit.trees.exporting import lut6_of, with_trees
 from framefit.trees.fitting import Place, columns, fit_ensemble
-from framefit.trees.hybrid import Course, run
+from framefit.trees.groups import Span, spans
+from framefit.trees.hybrid import HybridModel, run
 from framefit.trees.quantising import fit_level_map
-from framefit.trees.selection import Fit, Span, Trial, halved, spans
 from framefit.trees.tuning import enlarged, refitted
 
-__all__ = ["Latencies", "Search", "latencies", "medians"]
+__all__ = ["DRAFTS", "Fit", "Latencies", "Objective", "Search", "Trial", "halved", "latencies", "pareto", "preferred"]
 
 
-Latencies = Callable[[Sequence[Model]], list[int]]
+Objective = Literal["accuracy", "speed", "luts"]
+DRAFTS = (4, 1)
+"""Parts of the trees that are fitted, stage by stage: a quarter first."""
+_CLOSE = 0.005  # of validation accuracy: as good as the best, and decided by the number of layers
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Trees for a group, and what they are worth.
+
+    Attributes:
+        ensemble: the trees.
+        depth: of them.
+        seconds: of processor time that fitting took.
+        top1: on the validation data, with the group replaced.
+        latency_ns: of the trees, a frame; ``layers_ns``: of the layers.
+        layers_ns: see ``latency_ns``.
+        lut6: see :func:`framefit.trees.exporting.lut6_of`.
+    """
+
+    ensemble: Ensemble
+    depth: int
+    seconds: float
+    top1: float
+    latency_ns: int
+    layers_ns: int
+    lut6: int
+
+
+@dataclass
+class Trial:
+    """A group, and what is known of it; ``fit``: all of its trees."""
+
+    span: Span
+    bound: float
+    fit: Fit | None = None
+
+
+def halved(
+    trials: list[Trial],
+    fit: Callable[[Trial, int], Fit],
+    better: Callable[[Fit], tuple[float, ...]],
+    enough: Callable[[], bool] = lambda: False,
+) -> None:
+    """Successive halving (Jamieson and Talwalkar, 2016, "Non-stochastic Best Arm Identification"), in place.
+
+    The half with the better bound is drafted with a part of the trees, the better half of these is fitted in full.
+
+    Args:
+        trials: with their bounds.
+        fit: trees for a group, and the part of them that is fitted: one in so many.
+        better: what drafts are ordered by, the greatest first.
+        enough: asked before all but the first fit of a round; true ends the round with those that were made.
+    """
+    left = sorted(trials, key=lambda one: -one.bound)
+    for share in DRAFTS if len(trials) > 1 else DRAFTS[-1:]:
+        left = left[: math.ceil(len(left) / 2)]
+        fits: dict[int, Fit] = {}
+        for one in left:
+            if fits and enough():
+                break
+            fits[id(one)] = fit(one, share)
+        left = left[: len(fits)]
+        left.sort(key=lambda one: better(fits[id(one)]), reverse=True)
+        if share == 1:
+            for one in left:
+                one.fit = fits[id(one)]
+
+
+def preferred(trials: Sequence[Trial], objective: Objective, least: float) -> Trial | None:
+    """The best of those that were fitted in full; ``None``: there is none.
+
+    Args:
+        trials: any.
+        objective: "accuracy": of those as accurate as the best the one of most layers; "speed": of those of high
+            accuracy the one that saves most time, if any does; "luts": the one that takes the fewest tables.
+        least: what is high accuracy in any case; so is whatever is as good as the best.
+    """
+    fitted = [(one, one.fit) for one in trials if one.fit is not None]
+    if not fitted:
+        return None
+    most = max(fit.top1 for _, fit in fitted)
+    if objective == "accuracy":
+        good = [pair for pair in fitted if pair[1].top1 >= most - _CLOSE]
+        return max(good, key=lambda pair: (pair[0].span.layers, pair[1].top1))[0]
+    good = [pair for pair in fitted if pair[1].top1 >= min(least, most - _CLOSE)]
+    if objective == "speed":
+        faster = [pair for pair in good if pair[1].latency_ns < pair[1].layers_ns]
+        return max(faster, key=lambda pair: pair[1].layers_ns - pair[1].latency_ns)[0] if faster else None
+    return min(good, key=lambda pair: pair[1].lut6)[0]
+
+
+def pareto(trials: Sequence[Trial]) -> list[bool]:
+    """Whether each trial is one that no other beats: neither in accuracy and time saved, nor in accuracy and tables."""
+    fits = [one.fit for one in trials if one.fit is not None]
+
+    def kept(fit: Fit | None, cost: Callable[[Fit], float]) -> bool:
+        return fit is not None and not any(
+            other.top1 >= fit.top1 and cost(other) <= cost(fit) and (other.top1, cost(other)) != (fit.top1, cost(fit))
+            for other in fits
+        )
+
+    return [
+        kept(one.fit, lambda fit: fit.latency_ns - fit.layers_ns) or kept(one.fit, lambda fit: fit.lut6)
+        for one in trials
+    ]
+
+
+Latencies = Callable[[Sequence[Model]], Sequence[int]]
 """What models take a frame, ns."""
 
 
@@ -55,7 +159,7 @@ def latencies(target: str, unit: str | None) -> Latencies:
     """
     described = resolve_target(target)
     if described.kind == "ort":
-        return medians
+        return lambda models: medians_ns(models, TreesDevice())
     unit_named(described, unit)
 
     def times(model: Model, name: str) -> list[int]:
@@ -65,25 +169,6 @@ def latencies(target: str, unit: str | None) -> Latencies:
     return lambda models: [
         device.compile(model, unit or pricing(target, model).unit.name, model.name).duration_ns for model in models
     ]
-
-
-def medians(models: Sequence[Model], runtime: OrtDevice | None = None) -> list[int]:
-    """What models take a frame on this core; ns, in turn.
-
-    Args:
-        models: to launch.
-        runtime: that launches them; ``None``: kernels for trees and ONNX Runtime for all else.
-    """
-    device = TreesDevice() if runtime is None else runtime
-    unit = device.target.units[0].name
-
-    def launch(model: Model) -> Callable[[], Completion]:
-        tensors = random_inputs(model.inputs, np.random.default_rng(0))
-        tensors |= {tensor.name: allocate(tensor) for tensor in model.outputs}
-        binding = device.compile(model, unit, model.name).bind(tensors)
-        return lambda: device.submit(binding)
-
-    return [one.median_ns for one in measure([launch(model) for model in models], clock=device.clock)]
 
 
 Array = npt.NDArray[Any]
@@ -143,7 +228,7 @@ class Search:
         self._examples = examples.sample(most, settings.seed)
         self._inputs = enlarged(self._examples, most, settings.seed)
 
-    def trials(self, course: Course, number: int, least: float) -> list[Trial]:
+    def trials(self, course: HybridModel, number: int, least: float) -> list[Trial]:
         """The groups that one more may be, and what is known of them; some are fitted in full.
 
         Args:
@@ -190,7 +275,7 @@ class Search:
             return lambda fit: (min(fit.top1, least), -fit.lut6)
         return lambda fit: (fit.top1,)
 
-    def _bound(self, course: Course, span: Span) -> float:
+    def _bound(self, course: HybridModel, span: Span) -> float:
         """Accuracy with the group's own output, quantised as trees would, and the layers behind fitted to that."""
         made, seen = (course.pair(span, part.inputs())[1] for part in (self._examples, self.held))
         if self.settings.scope != "input":
@@ -199,7 +284,7 @@ class Search:
             made, seen = exact(made), exact(seen)
         return refitted(course, span, Examples(made, self._examples.labels), Examples(seen, self.held.labels))
 
-    def _fit(self, course: Course, span: Span, number: int, share: int) -> Fit:
+    def _fit(self, course: HybridModel, span: Span, number: int, share: int) -> Fit:
         """Trees for a group: one in ``share`` of as many as were asked for; of the method that is right more often."""
         methods = ("gradient", "ada") if self.settings.method == "auto" else (self.settings.method,)
         fits = []
@@ -210,7 +295,7 @@ class Search:
             fits.append(Fit(**{field: getattr(known, field) for field in known.__struct_fields__}))
         return max(fits, key=lambda fit: fit.top1)
 
-    def _fitted(self, course: Course, span: Span, method: Literal["gradient", "ada"], share: int) -> _Known:
+    def _fitted(self, course: HybridModel, span: Span, method: Literal["gradient", "ada"], share: int) -> _Known:
         wanted = self.settings
         depth = depth_of(span.layers, wanted.depth)
         boosting = Boosting(

@@ -12,18 +12,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.model import listing
+from framefit.core.model import Model, listing
 from framefit.core.tree_results import TreeifySettings
 from framefit.errors import DivergedError
 from framefit.training.data import Examples
 from framefit.training.fine_tune import TRIES, Progress, Recipe, augmented, fine_tune, mixed, rates
-from framefit.training.network import Network, to_torch
+from framefit.training.network import Network, observe, to_torch
 from framefit.training.tree_layer import LevelLayer, TreeLayer, levelled_state, quantise_weights
-from framefit.trees.hybrid import Course, lost
-from framefit.trees.quantising import LevelMap
-from framefit.trees.selection import Span
+from framefit.trees.groups import WEIGHTED, Span
+from framefit.trees.hybrid import HybridModel, Levelled, lost
+from framefit.trees.quantising import LevelMap, fit_level_map, inserted, places
 
-__all__ = ["Tuning", "as_used", "enlarged", "refitted", "trained", "tuned"]
+__all__ = ["Tuning", "as_used", "asked", "enlarged", "levelled", "refitted", "trained", "tuned"]
 
 
 Array = npt.NDArray[Any]
@@ -48,14 +48,14 @@ class Tuning:
         note: how it went, in words.
     """
 
-    course: Course
+    course: HybridModel
     top1: float
     seconds: float
     note: str
 
 
 def trained(
-    course: Course,
+    course: HybridModel,
     examples: Examples,
     held: Examples,
     settings: TreeifySettings,
@@ -85,7 +85,7 @@ def trained(
     return Tuning(other, after, done.seconds, f"trained in {done.seconds:.1f} s: {words}")
 
 
-def refitted(course: Course, span: Span, made: Examples, seen: Examples) -> float:
+def refitted(course: HybridModel, span: Span, made: Examples, seen: Examples) -> float:
     """Accuracy where a group gives what is told, once the layers behind it have had a few steps to get used to it.
 
     Args:
@@ -104,8 +104,8 @@ def refitted(course: Course, span: Span, made: Examples, seen: Examples) -> floa
 
 
 def tuned(
-    course: Course,
-    teacher: Course,
+    course: HybridModel,
+    teacher: HybridModel,
     examples: Examples,
     held: Examples,
     settings: TreeifySettings,
@@ -176,7 +176,7 @@ def tuned(
     return Tuning(other, after, done.seconds, f"fine-tuning: {words}")
 
 
-def _taught(teacher: Course, examples: Examples, seed: int) -> Examples:
+def _taught(teacher: HybridModel, examples: Examples, seed: int) -> Examples:
     """More examples, labelled by the teacher: few of the user's own would be learnt by heart."""
     x = enlarged(examples, _ENOUGH, seed)
     answers = teacher.predict(x[len(examples) :])
@@ -184,7 +184,7 @@ def _taught(teacher: Course, examples: Examples, seed: int) -> Examples:
     return Examples(x, np.concatenate([examples.labels, labels]))
 
 
-def _kept(course: Course, network: Network) -> dict[str, npt.NDArray[np.bool_]]:
+def _kept(course: HybridModel, network: Network) -> dict[str, npt.NDArray[np.bool_]]:
     """Where weights may learn: zeros that a network came with stay, for there is a target that skips them."""
     if course.levels.weights is not None:
         return {}  # their zeros are levels
@@ -193,7 +193,7 @@ def _kept(course: Course, network: Network) -> dict[str, npt.NDArray[np.bool_]]:
     return {name: kept for name, kept in found.items() if not kept.all()}
 
 
-def as_used(course: Course) -> Course:
+def as_used(course: HybridModel) -> HybridModel:
     """The course with its layers' weights in the levels that they are used in."""
     return _learnt(course, _hybrid(course, 0, np.empty(0, np.float32)))
 
@@ -214,7 +214,7 @@ def enlarged(examples: Examples, count: int, seed: int) -> npt.NDArray[np.float3
     return np.concatenate([x, examples.normalised(cropped)])
 
 
-def _hybrid(course: Course, first: int, x: Array) -> Network:
+def _hybrid(course: HybridModel, first: int, x: Array) -> Network:
     """Layers ``first`` to the last as a network, all that is quantised with it; ``x``: what it reads."""
     network, x = to_torch(course.part(first, course.end)), x[:_SPREAD]
     for span, ensemble in course.chosen:
@@ -229,7 +229,7 @@ def _hybrid(course: Course, first: int, x: Array) -> Network:
     return network
 
 
-def _learnt(course: Course, network: Network) -> Course:
+def _learnt(course: HybridModel, network: Network) -> HybridModel:
     """The course with the weights and trees of a network that was made of a part of it."""
     other = course.copy()
     for span, ensemble in course.chosen:
@@ -266,3 +266,65 @@ def _told(say: Callable[[str], None], what: str) -> Callable[[Progress], None]:
     return lambda progress: say(
         f"{what}: {100 * progress.ratio:.0f} %, epoch {progress.epoch:.1f}, loss {progress.loss:.3f}"
     )
+
+
+_EXAMPLES = 512  # that tell thresholds and values: of each 64 values a threshold and more
+
+
+def asked(settings: TreeifySettings) -> bool:
+    """Whether anything but groups is to be quantised."""
+    return settings.weights != "float" or settings.scope == "all" or settings.quantise_data
+
+
+def levelled(
+    original: HybridModel,
+    examples: Examples,
+    held: Examples,
+    settings: TreeifySettings,
+    checkpoint: Path,
+    say: Callable[[str], None],
+) -> Tuning:
+    """The network with everything quantised that was asked for, fine-tuned: float weights behind quantised ones.
+
+    Args:
+        original: the network, which teaches.
+        examples: of the training data.
+        held: of the validation data.
+        settings: what is quantised; how it is fine-tuned.
+        checkpoint: where the training is kept, so that it goes on.
+        say: told how it goes.
+    """
+    say("quantising the network")
+    model, quantisers = original.model, []
+    x = examples.sample(_EXAMPLES, settings.seed).inputs()
+    found = places(model, data=settings.quantise_data, outputs=settings.scope == "all")
+    for tensor, levels in _levels(model, found, x, settings).items():
+        model, quantiser = inserted(model, tensor, levels)
+        quantisers.append(quantiser)
+    weights = None if settings.weights == "float" else settings.weights
+    course = as_used(HybridModel(model, Levelled(weights, _ends(model), tuple(quantisers))))
+    if settings.train == "hybrid":
+        return Tuning(course, float(course.right(held).mean()), 0.0, "it learns with the trees")
+    return tuned(course, original, examples, held, settings, checkpoint, say)
+
+
+def _levels(model: Model, tensors: tuple[str, ...], x: Array, settings: TreeifySettings) -> dict[str, LevelMap]:
+    """Thresholds and values of tensors, by what examples make there."""
+    makers = {node.outputs[0].name: node.name for nodes in model.nodes for node in nodes}
+    seen: dict[str, list[Array]] = {makers[tensor]: [] for tensor in tensors if tensor in makers}
+    observe(to_torch(model), x, lambda name, _, made: seen[name].append(made.numpy()), list(seen))
+    count = 3 if settings.quantise == "ternary" else 2
+    found = {}
+    for tensor in tensors:
+        made = np.concatenate(seen[makers[tensor]]) if tensor in makers else x
+        rows = np.moveaxis(made, 1, -1).reshape(-1, made.shape[1])
+        rows = rows[:: max(1, len(rows) // (_EXAMPLES * 16))]
+        found[tensor] = fit_level_map(rows, 3 if count == 3 else 2, settings.threshold)
+    return found
+
+
+def _ends(model: Model) -> frozenset[str]:
+    """Weights of the first and of the last layer."""
+    weighted = [node for nodes in model.nodes for node in nodes if node.op in WEIGHTED]
+    names = [operand.name for node in (weighted[0], weighted[-1]) for operand in node.inputs[1:] if operand]
+    return frozenset(names)

@@ -9,7 +9,7 @@ pytest.importorskip("amaranth", reason="needs the extra hw: pip install 'framefi
 
 from amaranth.sim import Simulator
 
-from framefit.trees.hardware.counting import Int8Neuron, TernaryNeuron, drawn_int8, drawn_ternary
+from framefit.trees.hardware.synthesis import Int8Neuron, TernaryNeuron, drawn_int8, drawn_ternary
 
 
 def outputs(circuit, inputs) -> list[int]:

@@ -14,10 +14,9 @@ from trees_cases import random_ensemble, random_inputs
 pytest.importorskip("amaranth", reason="needs the extra hw: pip install 'framefit[hw]'")
 
 from framefit.core.trees import Encoder, Patch, encode
-from framefit.trees.hardware.counting import part_of
 from framefit.trees.hardware.fixed import FixedFunction, output_bits_of, pack_rows, results_of
-from framefit.trees.hardware.simulation import simulate_encoder, simulate_fixed
-from framefit.trees.hardware.vectors import drawn_rows
+from framefit.trees.hardware.simulation import drawn_rows, simulate_encoder, simulate_fixed
+from framefit.trees.hardware.synthesis import part_of
 
 PATCH = Patch(kernel=(2, 3), padding=(1, 1, 0, 1), border=True)
 

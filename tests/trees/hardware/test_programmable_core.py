@@ -14,10 +14,14 @@ pytest.importorskip("amaranth", reason="needs the extra hw: pip install 'framefi
 
 from framefit.core.trees import FreeTree, accumulate
 from framefit.errors import InputError
-from framefit.trees.hardware.programmable import ProgrammableCore, as_free, load_program, visited_nodes
-from framefit.trees.hardware.simulation import simulate_core
-from framefit.trees.hardware.units import observed_latency
-from framefit.trees.hardware.vectors import drawn_rows
+from framefit.trees.hardware.programmable import (
+    ProgrammableCore,
+    as_free,
+    load_program,
+    observed_latency,
+    visited_nodes,
+)
+from framefit.trees.hardware.simulation import drawn_rows, simulate_core
 
 
 @settings(max_examples=6)

@@ -19,8 +19,8 @@ from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.ort import quantised, weight_nodes
 from framefit.errors import FramefitError
 from framefit.fit.accuracy import opened
-from framefit.fit.situation import Change, Offer, Situation, fixed_ns
-from framefit.fit.versions import Bench
+from framefit.fit.situation import Situation, fixed_ns
+from framefit.fit.step import Change, Offer, Versions
 
 __all__ = ["Int8"]
 
@@ -37,7 +37,7 @@ class Int8:
         bench: where models are changed.
     """
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Versions) -> None:
         self._bench = bench
         self._ratios: dict[str, float | None] = {}
 

@@ -19,8 +19,8 @@ from framefit.devices.npu import NpuDevice
 from framefit.devices.ort import weight_nodes
 from framefit.fit.accuracy import opened
 from framefit.fit.folder import slug
-from framefit.fit.situation import Change, Offer, Situation, layers_ratio
-from framefit.fit.versions import Bench, entry_of
+from framefit.fit.situation import Situation, layers_ratio
+from framefit.fit.step import Change, Offer, Versions, entry_of
 
 __all__ = ["Sparsify"]
 
@@ -45,7 +45,7 @@ class Sparsify:
         steps: the folder of all steps.
     """
 
-    def __init__(self, bench: Bench, steps: Path) -> None:
+    def __init__(self, bench: Versions, steps: Path) -> None:
         self._bench, self._steps = bench, steps
 
     def propose(self, situation: Situation) -> list[Offer]:
@@ -100,7 +100,7 @@ class Sparsify:
         return cycles if new and len(rejected) < _ATTEMPTS else None
 
     def _take(self, situation: Situation, name: str, cycles: float, folder: Path) -> Change:
-        from framefit.workflows.sparsify import sparsify
+        from framefit.workflows.search import sparsify
 
         bench, entry = self._bench, entry_of(situation.workload, name)
         book = bench.book(entry)

@@ -1,1 +1,6 @@
-"""Trees as circuits that add, select and switch: built, simulated, written out and counted. Alone imports Amaranth."""
+"""Circuits of trees: built, simulated, and counted by synthesis."""
+
+from framefit.errors import needs_extra
+
+with needs_extra("amaranth", "hw"):
+    import amaranth  # noqa: F401 - the modules of this folder import from it

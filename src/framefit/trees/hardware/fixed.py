@@ -1,18 +1,157 @@
-"""The fixed-function form: every tree is wires, tables and multiplexers of its own; a row each cycle."""
+"""The fixed-function form: every tree is wires, tables and multiplexers of its own; a row each cycle.
+
+In front of the trees stand comparators, from float32 values to comparator bits; behind them counts of votes and sums.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import bits_for
 
-from framefit.core.trees import Ensemble, FreeTree, ObliviousTree, accumulate, levels_of
-from framefit.trees.hardware.extra import Cat, Const, In, Module, Mux, Out, Value, bits_for, wiring
-from framefit.trees.hardware.units import Pipeline, count_ones, look_up, sums
+from framefit.core.trees import Encoder, Ensemble, FreeTree, ObliviousTree, accumulate, levels_of
 
-__all__ = ["FixedFunction", "output_bits_of", "pack_rows", "results_of"]
+__all__ = [
+    "FixedFunction",
+    "FloatEncoder",
+    "Pipeline",
+    "count_ones",
+    "look_up",
+    "output_bits_of",
+    "pack_rows",
+    "results_of",
+    "sums",
+]
+
+
+_COUNTED = 6  # bits: the count of six is three functions of six inputs, three look-up tables
+
+
+class Pipeline:
+    """Registers between the steps of a circuit, or none.
+
+    Args:
+        module: that the registers belong to.
+        on: whether there are any.
+
+    Attributes:
+        latency: cycles from the circuit's input to what was registered last.
+    """
+
+    def __init__(self, module: Module, *, on: bool) -> None:
+        self._module = module
+        self._on = on
+        self.latency = 0
+
+    def register(self, rows: Sequence[Sequence[Value]]) -> list[list[Value]]:
+        """The same values, one cycle later where there are registers."""
+        if not self._on:
+            return [list(row) for row in rows]
+        self.latency += 1
+        held = []
+        for number, row in enumerate(rows):
+            places = [Signal(value.shape(), name=f"step{self.latency}_{number}_{i}") for i, value in enumerate(row)]
+            self._module.d.sync += [place.eq(value) for place, value in zip(places, row, strict=True)]
+            held.append(places)
+        return held
+
+
+def look_up(values: Sequence[int], index: Value) -> Value:
+    """One of ``values``, a table for each bit of the result.
+
+    Args:
+        values: 2 ** bits of the index; signed where one is negative.
+        index: which.
+
+    Returns:
+        A value no wider than the largest needs.
+    """
+    negative = min(values) < 0
+    width = max(bits_for(value, require_sign_bit=negative) for value in values)
+    if len(values) == 1:
+        return Const(values[0])
+    bits = [
+        Const(sum((value >> place & 1) << row for row, value in enumerate(values)), len(values)).bit_select(index, 1)
+        for place in range(width)
+    ]
+    together = Cat(*bits)
+    return together.as_signed() if negative else together
+
+
+def count_ones(rows: Sequence[Sequence[Value]], pipeline: Pipeline) -> list[Value]:
+    """How many bits of each row are set: tables that count six, then an adder tree.
+
+    Args:
+        rows: bits; as many in each row.
+        pipeline: what lies between the steps.
+    """
+    counted = []
+    for row in rows:
+        groups = [row[begin : begin + _COUNTED] for begin in range(0, len(row), _COUNTED)]
+        counted.append([look_up([place.bit_count() for place in range(1 << len(g))], Cat(*g)) for g in groups])
+    return sums(pipeline.register(counted), pipeline)
+
+
+def sums(rows: Sequence[Sequence[Value]], pipeline: Pipeline) -> list[Value]:
+    """The sum of each row by a tree of adders, no bit lost.
+
+    Args:
+        rows: numbers; as many in each row.
+        pipeline: what lies between the steps.
+    """
+    level = [list(row) for row in rows]
+    while len(level[0]) > 1:
+        added = []
+        for row in level:
+            pairs = [left + right for left, right in zip(row[::2], row[1::2], strict=False)]
+            added.append(pairs + row[len(pairs) * 2 :])
+        level = pipeline.register(added)
+    return [value for (value,) in level]
+
+
+_INFINITY = 0x7F800000  # magnitudes above it are no numbers: above no threshold
+
+
+class FloatEncoder(wiring.Component):  # type: ignore[misc]
+    """Two comparisons with constants for each channel or feature; IEEE 754 single precision, no arithmetic.
+
+    Ports:
+        x: the values' bits, 32 each, the first lowest.
+        y: comparator bits as :class:`~framefit.trees.hardware.fixed.FixedFunction` reads them.
+
+    Args:
+        encoder: the thresholds.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        count = len(encoder.low)
+        super().__init__({"x": In(32 * count), "y": Out(2 * count)})
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002
+        """The circuit."""
+        module = Module()
+        for number, pair in enumerate(zip(self._encoder.low, self._encoder.high, strict=True)):
+            value = self.x.word_select(number, 32)
+            module.d.comb += self.y.word_select(number, 2).eq(Cat(*(_above(value, threshold) for threshold in pair)))
+        return module
+
+
+def _above(value: Value, threshold: float) -> Value:
+    """Whether a float32 value is above a constant: by sign, then by magnitude as a whole number."""
+    negative, magnitude = value[31], value[:31]
+    (bits,) = struct.unpack("<I", struct.pack("<f", threshold))
+    size = Const(bits & 0x7FFFFFFF, 31)
+    below_zero = bits >> 31 and bits & 0x7FFFFFFF  # -0 is not
+    above = ~negative | (magnitude < size) if below_zero else ~negative & (magnitude > size)
+    return above & (magnitude <= _INFINITY)
 
 
 class FixedFunction(wiring.Component):  # type: ignore[misc]

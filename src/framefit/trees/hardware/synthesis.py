@@ -1,7 +1,8 @@
 """Circuits to Verilog and to counts of look-up tables, by Yosys as its WebAssembly build.
 
 Method: Wolf, "Yosys Open SYnthesis Suite", manual, `synth` and `abc -lut`; carry chains are not used
-(`-noalumacc`), so that tables are all that is counted.
+(`-noalumacc`), so that tables are all that is counted. Counted are a group's trees and their encoder, and beside them
+what they replace: neurons of multiply-accumulates, and of ternary weights.
 """
 
 from __future__ import annotations
@@ -16,10 +17,35 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from framefit.errors import DeviceError, MissingExtraError
-from framefit.trees.hardware.extra import rtlil, wiring
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from amaranth.back import rtlil
+from amaranth.hdl import Cat, Const, Module, signed
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
 
-__all__ = ["Synthesis", "synthesise", "write_verilog", "yosys_version"]
+from framefit.core.tree_results import CircuitCost
+from framefit.core.trees import Encoder, Ensemble
+from framefit.errors import DeviceError, MissingExtraError
+from framefit.trees.hardware.fixed import FixedFunction, FloatEncoder, Pipeline, count_ones, sums
+from framefit.trees.hardware.programmable import ProgrammableCore
+
+__all__ = [
+    "Int8Neuron",
+    "Synthesis",
+    "TernaryNeuron",
+    "cost_of_core",
+    "cost_of_encoder",
+    "cost_of_fixed",
+    "costs_of_products",
+    "drawn_int8",
+    "drawn_ternary",
+    "part_of",
+    "synthesise",
+    "write_verilog",
+    "yosys_version",
+]
 
 
 _TOP = "top"
@@ -148,3 +174,218 @@ def _cells(path: Path) -> dict[str, int]:
 def _depth(printed: str) -> int:
     found = re.search(r"length=(\d+)", printed)
     return int(found[1]) if found else 0
+
+
+_INT8 = 8
+_SPREAD = 3.0  # standard deviations that int8 weights reach
+_TERNARY_THRESHOLD = 0.66  # of normalised weights: half of them are 0
+
+
+class Int8Neuron(wiring.Component):  # type: ignore[misc]
+    """A sum of int8 inputs times constant int8 weights, fully parallel, combinational; not scaled back to int8.
+
+    Ports:
+        x: inputs, signed, 8 bits each, the first lowest.
+        y: the sum.
+
+    Args:
+        weights: of each input.
+    """
+
+    def __init__(self, weights: npt.NDArray[np.int8]) -> None:
+        self._weights: list[int] = weights.tolist()
+        # The sum of |weight| * 128 needs this many bits, and one for its sign.
+        self.sum_bits = (128 * sum(map(abs, self._weights))).bit_length() + 1
+        super().__init__({"x": In(_INT8 * len(weights)), "y": Out(signed(self.sum_bits))})
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002
+        """The circuit."""
+        module = Module()
+        inputs = (self.x.word_select(place, _INT8).as_signed() for place in range(len(self._weights)))
+        products = [value * Const(weight) for value, weight in zip(inputs, self._weights, strict=True) if weight]
+        (total,) = sums([products or [Const(0)]], Pipeline(module, on=False))
+        module.d.comb += self.y.eq(total)
+        return module
+
+
+class TernaryNeuron(wiring.Component):  # type: ignore[misc]
+    """A sum of ternary inputs times constant ternary weights, compared with two thresholds; combinational.
+
+    An input is two comparator bits, and stands for their sum less one. So the sum of the products is
+    a count of bits, those under weight -1 inverted, less the number of weights that are not 0.
+
+    Ports:
+        x: comparator bits as :class:`~framefit.trees.hardware.fixed.FixedFunction` reads them.
+        y: [sum >= low], [sum >= high].
+
+    Args:
+        weights: -1, 0 or 1 of each input.
+        low, high: thresholds of the sum.
+    """
+
+    def __init__(self, weights: npt.NDArray[np.int8], *, low: int, high: int) -> None:
+        self._weights: list[int] = weights.tolist()
+        self._thresholds = low, high
+        super().__init__({"x": In(2 * len(weights)), "y": Out(2)})
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002
+        """The circuit."""
+        module = Module()
+        bits = []
+        for place, weight in enumerate(self._weights):
+            pair = (self.x[2 * place], self.x[2 * place + 1])
+            bits += list(pair) if weight > 0 else [~bit for bit in pair] if weight else []
+        (count,) = count_ones([bits or [Const(0, 1)]], Pipeline(module, on=False))
+        less = sum(map(abs, self._weights))
+        module.d.comb += self.y.eq(Cat(*(count >= threshold + less for threshold in self._thresholds)))
+        return module
+
+
+def drawn_int8(inputs: int, random: np.random.Generator) -> npt.NDArray[np.int8]:
+    """Normally distributed weights of one neuron, as int8."""
+    return np.clip(np.rint(random.standard_normal(inputs) * 127 / _SPREAD), -127, 127).astype(np.int8)
+
+
+def drawn_ternary(inputs: int, random: np.random.Generator) -> npt.NDArray[np.int8]:
+    """Normally distributed weights of one neuron, as -1, 0 or 1."""
+    normal = random.standard_normal(inputs)
+    return ((normal > _TERNARY_THRESHOLD).astype(np.int8) - (normal < -_TERNARY_THRESHOLD)).astype(np.int8)
+
+
+# Tables of a leaf bit each that are synthesised at once, some ten seconds. Of the random votes of
+# benchmarks/hardware.py 8, 32 and 64 outputs were measured to take 16.6, 16.1 and 15.9 LUT6 each.
+_TABLES = 150
+_INT8_INPUTS = 16  # of a neuron: each takes some forty tables
+_TERNARY_INPUTS = 512
+_ENCODED = 32  # channels or features
+
+
+def cost_of_fixed(ensemble: Ensemble, sizes: Sequence[int], limit_s: float, *, pipelined: bool) -> CircuitCost:
+    """Fixed-function trees; of many outputs some are synthesised.
+
+    Raises:
+        DeviceError: Yosys took longer than ``limit_s``, or failed.
+    """
+    bits = 1 if ensemble.kind == "vote" else 8
+    tables = ensemble.trees_each * bits * max(1, max(tree.leaf_count for tree in ensemble.members) // 64)
+    count = max(1, min(ensemble.outputs, _TABLES // tables))
+    part = part_of(ensemble, count)
+    found = synthesise(FixedFunction(part, pipelined=pipelined), sizes, limit_s=limit_s)
+    words = "all" if count == ensemble.outputs else f"{count} of {ensemble.outputs} outputs"
+    return _cost("trees", found, ensemble.outputs / count, words, deep=True)
+
+
+def cost_of_core(core: ProgrammableCore, sizes: Sequence[int], limit_s: float) -> CircuitCost:
+    """The programmable core, memories as blocks.
+
+    Raises:
+        DeviceError: Yosys took longer than ``limit_s``, or failed.
+    """
+    return _cost("trees", synthesise(core, sizes, limit_s=limit_s), 1.0, "all but the memories", deep=True)
+
+
+def cost_of_encoder(ensemble: Ensemble, sizes: Sequence[int], limit_s: float) -> CircuitCost | None:
+    """Comparators of float32 values for the features that are tested; of many some are synthesised.
+
+    Returns:
+        ``None``: nothing but border bits is tested.
+
+    Raises:
+        DeviceError: Yosys took longer than ``limit_s``, or failed.
+    """
+    encoder = ensemble.encoder
+    area = 1 if ensemble.patch is None else ensemble.patch.area
+    tested = {feature for tree in ensemble.trees for feature in tree.inputs}
+    tested |= {node.x for tree in ensemble.free_trees for node in tree.nodes}
+    channels = [feature // area for feature in sorted(tested) if feature < len(encoder.low) * area]
+    if not channels:
+        return None
+    count = min(len(channels), _ENCODED)
+    chosen = [channels[place] for place in np.linspace(0, len(channels) - 1, count).astype(int)]
+    part = Encoder(low=tuple(encoder.low[c] for c in chosen), high=tuple(encoder.high[c] for c in chosen))
+    found = synthesise(FloatEncoder(part), sizes, limit_s=limit_s)
+    words = f"{count} of {len(channels)} tested features"
+    return _cost("encoder", found, len(channels) / count, words, deep=True)
+
+
+def costs_of_products(
+    products: Sequence[tuple[int, int]], sizes: Sequence[int], limit_s: float, seed: int
+) -> tuple[CircuitCost, CircuitCost]:
+    """Fully parallel layers of drawn constant weights: as int8 multiply-accumulates, and as ternary weights.
+
+    One neuron is synthesised, or a part of one, and taken as often as the layers have it.
+
+    Args:
+        products: inputs and outputs of each layer.
+        sizes: inputs of a look-up table.
+        limit_s: seconds that Yosys may take for each.
+        seed: of the weights.
+
+    Raises:
+        DeviceError: Yosys took longer, or failed.
+    """
+    random = np.random.default_rng(seed)
+    macs = sum(inputs * outputs for inputs, outputs in products)
+    widest = max(inputs for inputs, _ in products)
+    costs = []
+    for name, most in (("int8", _INT8_INPUTS), ("ternary", _TERNARY_INPUTS)):
+        inputs = min(widest, most)
+        circuit: wiring.Component
+        if name == "int8":
+            circuit = Int8Neuron(drawn_int8(inputs, random))
+        else:
+            spread = round(0.66 * inputs**0.5)  # near the thresholds of a sum of so many products
+            circuit = TernaryNeuron(drawn_ternary(inputs, random), low=-spread, high=spread)
+        found = synthesise(circuit, sizes, limit_s=limit_s)
+        words = f"a neuron of {inputs} inputs, for {macs:,} products"
+        whole = len(products) == 1 and inputs == widest
+        costs.append(_cost(name, found, macs / inputs, words, deep=whole))
+    return costs[0], costs[1]
+
+
+def part_of(ensemble: Ensemble, count: int) -> Ensemble:
+    """The ensemble with ``count`` of its outputs, evenly chosen; the same inputs."""
+    if count == ensemble.outputs:
+        return ensemble
+    chosen = np.linspace(0, ensemble.outputs - 1, count).astype(int).tolist()
+    each, members = ensemble.trees_each, ensemble.members
+    if ensemble.kind == "vector":
+        kept = [
+            msgspec.structs.replace(
+                tree, leaves=tuple(np.reshape(tree.leaves, (-1, ensemble.outputs))[:, chosen].ravel().tolist())
+            )
+            for tree in members
+        ]
+    else:
+        kept = [tree for o in chosen for tree in members[o * each : (o + 1) * each]]
+    levels, scaled = ensemble.levels, ensemble.scaled
+    return msgspec.structs.replace(
+        ensemble,
+        output_shape=(count, *ensemble.output_shape[1:]) if ensemble.patch else (count,),
+        levels=levels and _chosen(levels, chosen),
+        scaled=scaled and _chosen(scaled, chosen),
+        **{"trees" if ensemble.trees else "free_trees": tuple(kept)},
+    )
+
+
+def _chosen(decoding: msgspec.Struct, chosen: list[int]) -> msgspec.Struct:
+    """The fields of some outputs."""
+    fields = {name: tuple(getattr(decoding, name)[o] for o in chosen) for name in decoding.__struct_fields__}
+    return type(decoding)(**fields)
+
+
+def _cost(circuit: str, found: Synthesis, factor: float, words: str, *, deep: bool) -> CircuitCost:
+    def scaled(size: int) -> int | None:
+        return round(found.luts[size] * factor) if size in found.luts else None
+
+    return CircuitCost(
+        circuit=circuit,
+        lut6=scaled(6),
+        lut4=scaled(4),
+        lut6_depth=found.depth.get(6) if deep else None,
+        lut4_depth=found.depth.get(4) if deep else None,
+        flip_flops=round(found.flip_flops * factor),
+        memory_bits=round(found.memory_bits * factor),
+        factor=factor,
+        synthesised=words,
+    )

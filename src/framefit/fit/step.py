@@ -1,22 +1,109 @@
-"""What measures that change a model share: the versions of each model, how accurate they are, how cheap one must be."""
+"""What a step of ``framefit fit`` is, and what steps share: the versions of each model, and what these cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from framefit.core.fit_results import FitSettings, FittedModel
+from framefit.core.fit_results import FitSettings, FittedModel, MeasureName, ProposedStep, Standing, StepCost
 from framefit.core.model import Model
 from framefit.core.workload import ModelEntry, Workload
 from framefit.devices.ort import quantised, weight_nodes
 from framefit.fit.accuracy import Labelled
-from framefit.fit.situation import Change, Situation
+from framefit.fit.situation import Situation
 from framefit.planning.plan import Notify
 
-__all__ = ["Bench", "entry_of", "with_entry"]
+__all__ = ["COSTS", "MEASURES", "Change", "Offer", "Step", "Versions", "entry_of", "ranked", "with_entry"]
+
+
+COSTS: tuple[StepCost, ...] = ("none", "accuracy", "rate")
+"""What steps cost, the cheapest first."""
+MEASURES: tuple[MeasureName, ...] = ("cuts", "units", "int8", "sparsify", "trees", "rate")
+"""In the order in which steps of one cost are taken: what leaves a network most as it is comes first."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a step made.
+
+    Attributes:
+        workload: with it, absolute paths.
+        fitted: the model that it changed; ``None``: none.
+        top1: of that model on validation data, (before, after).
+        detail: as a sentence.
+    """
+
+    workload: Workload
+    fitted: FittedModel | None = None
+    top1: tuple[float, float] | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A step that may be taken.
+
+    Attributes:
+        step: what it is.
+        take: makes the change; its files go to the folder that it is handed.
+    """
+
+    step: ProposedStep
+    take: Callable[[Path], Change]
+
+
+class Step(Protocol):
+    """A kind of step."""
+
+    def propose(self, situation: Situation) -> Sequence[Offer]:
+        """Steps that may help, by cheap means: nothing is trained, and nothing is kept."""
+        ...
+
+
+def ranked(offers: Sequence[Offer]) -> list[Offer]:
+    """The cheapest first: what lacks nothing; what costs nothing, then accuracy, then frames; what is enough alone.
+
+    Of those alike, in the order of the measures, and then the one that is predicted to gain most.
+    """
+
+    def place(offer: Offer) -> tuple[bool, int, bool, int, float]:
+        step = offer.step
+        predicted = float("inf") if step.predicted_load_ratio is None else step.predicted_load_ratio
+        return (
+            step.needs is not None,
+            COSTS.index(step.cost),
+            not step.enough,
+            MEASURES.index(step.measure),
+            predicted,
+        )
+
+    return sorted(offers, key=place)
+
+
+def arranged(
+    measure: MeasureName, what: str, cost: StepCost, workload: Workload, found: Standing, situation: Situation
+) -> Offer:
+    """A step that is a workload of the same models, and was planned already."""
+    step = ProposedStep(
+        key=f"{measure}: {what}",
+        measure=measure,
+        what=what,
+        cost=cost,
+        predicted_load_ratio=found.load_ratio,
+        enough=found.fits,
+    )
+    detail = "" if found.fits else f"least-served {situation.standing.least_share_ratio:.0%} -> "
+    detail += "" if found.fits else f"{found.least_share_ratio:.0%}"
+    return Offer(step, lambda _: Change(workload, detail=detail))
+
+
+def with_entries(workload: Workload, names: Sequence[str], changed: Callable[[ModelEntry], ModelEntry]) -> Workload:
+    models = tuple(changed(entry) if entry.name in names else entry for entry in workload.models)
+    return msgspec.structs.replace(workload, models=models)
 
 
 _COSTS = tuple(step / 100 for step in range(20, 99, 2))  # of what a model takes now
@@ -25,7 +112,7 @@ _CALIBRATION = 256  # examples that ranges of activations are found on
 
 
 @dataclass
-class Bench:
+class Versions:
     """Where models are made cheaper.
 
     Attributes:

@@ -1,7 +1,4 @@
-"""Search, fine-tune, judge; and again with other thresholds where these are dynamic.
-
-New labelled data from the deployed model: retraining where its accuracy there is too low.
-"""
+"""The campaign of ``framefit sparsify``: search, fine-tune, judge, and again where thresholds are dynamic."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ from framefit.core.files import read_record, write_record, write_whole
 from framefit.core.model import Model
 from framefit.core.model.builtin import load_model
 from framefit.core.sparsity import Configuration, DenseModel, SearchPoint, SparsifySettings, SparsityResult, Threshold
-from framefit.errors import InputError
+from framefit.errors import DivergedError, InputError
 from framefit.sparsity.allocation import tightened
-from framefit.sparsity.evaluation import quick
-from framefit.sparsity.finish import Tuning, configuration, dense_model, deployment, joined, learnt_before, tuned
+from framefit.sparsity.deploy import Array, configuration, dense_model, deployment
 from framefit.sparsity.gates import Verdict, derived_ratio, derived_top1, given_top1, judge, moved_cycles, moved_top1
+from framefit.sparsity.layers import WeightLayer
 from framefit.sparsity.problem import Assignment
 from framefit.sparsity.search import (
     Arm,
@@ -33,17 +30,167 @@ from framefit.sparsity.search import (
     make_problem,
     own_cycles,
     own_zeros,
+    quick,
     search_arms,
     sparse_network,
 )
 from framefit.sparsity.solver import Found, Ledger
 from framefit.sparsity.subject import Subject, make_database
-from framefit.training.classifiers import open_data
-from framefit.training.data import check_fits
+from framefit.training.data import Examples, check_fits, open_data
 from framefit.training.evaluate import Accuracy, evaluate, reestimate
+from framefit.training.fine_tune import TRIES, Progress, Recipe, fine_tune, fingerprint, rates
 from framefit.training.network import Network, load_state, state, to_model, to_torch
 
-__all__ = ["Override", "Rounds", "fed_back", "overridden"]
+__all__ = [
+    "Override",
+    "SparsifyCampaign",
+    "Tuning",
+    "fed_back",
+    "joined",
+    "learnt_before",
+    "overridden",
+    "recipe",
+    "tuned",
+    "weight_masks",
+]
+
+
+_EPOCHS, _STEPS = 5.0, 1000
+_BATCH, _LEAST_BATCHES = 128, 20  # examples in a mini-batch; mini-batches in an epoch
+_MARK = 12  # digits of what a training is told by
+_CROP = 8  # a picture is cropped by at most this part of its height (CIFAR: 4 of 32)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a fine-tuning came to.
+
+    Attributes:
+        epochs: 0 where the weights from before stayed.
+        reasons: what a result says of it, as sentences: that it diverged, and what was done then.
+    """
+
+    epochs: float
+    reasons: tuple[str, ...] = ()
+
+
+def recipe(settings: SparsifySettings, examples: Examples) -> Recipe:
+    """How a sparse network is fine-tuned: crops by the picture's size, mirrored only where it has colours.
+
+    Args:
+        settings: epochs, rate, decay.
+        examples: to train on; few of them are seen more often.
+    """
+    shape = examples.stored.shape[1:]
+    image = len(shape) == 3
+    batch = max(min(_BATCH, len(examples) // _LEAST_BATCHES), 2)
+    enough = _STEPS * batch / max(len(examples), 1)
+    return Recipe(
+        epochs=max(_EPOCHS, enough) if settings.finetune_epochs is None else settings.finetune_epochs,
+        batch=batch,
+        rate=settings.rate,
+        decay=settings.decay,
+        distill_ratio=settings.distill_ratio,
+        pad=shape[1] // _CROP if image else 0,
+        flip=image and shape[0] == 3,
+        seed=settings.seed,
+    )
+
+
+def joined(one: Examples, other: Examples) -> Examples:
+    """Both; as stored where they are stored alike."""
+    labels = np.concatenate([one.labels, other.labels])
+    if one.scaling == other.scaling and one.stored.dtype == other.stored.dtype:
+        return replace(one, stored=np.concatenate([one.stored, other.stored]), labels=labels)
+    return Examples(np.concatenate([one.inputs(), other.inputs()]), labels)
+
+
+def learnt_before(subject: Subject, validated: Accuracy, ledger: Ledger) -> bool:
+    """Whether the dense network is no worse on the validation data than on its training data.
+
+    Then it may have been trained on both, for the user's split is not ours: a fine-tuning on the training data
+    alone would unlearn the others, and look worse than it is. (Where it merely has not learnt its training data by
+    heart, a few epochs on both do not change that.)
+
+    Args:
+        subject: data and the dense network.
+        validated: its accuracy on the validation data, :func:`~framefit.sparsity.search.quick`.
+        ledger: gets as many images.
+    """
+    count = len(subject.data.validation)
+    with quick():
+        found = evaluate(subject.network(), subject.data.train.sample(count, 0))
+    ledger.forwarded(found.images)
+    return validated.top1 >= found.top1_interval[0]
+
+
+def tuned(
+    subject: Subject,
+    network: Network,
+    settings: SparsifySettings,
+    ledger: Ledger,
+    folder: Path,
+    say: Callable[[str], None],
+    examples: Examples | None = None,
+    validation: Examples | None = None,
+) -> Tuning:
+    """Fine-tune in place; what is zero stays zero. The weights from before stay where it did harm, or diverged.
+
+    Args:
+        subject: data and the dense network, which teaches.
+        network: sparse.
+        settings: epochs and rate.
+        ledger: gets the images of the judgement on the validation data.
+        folder: of the search. A training that was interrupted goes on from a file there, whose name says of what.
+        say: told of progress.
+        examples: to train on; default: the training data.
+        validation: that decides whether the new weights are better; default: the subject's.
+
+    Raises:
+        KeyboardInterrupt: by the user; the checkpoint is written, the network may be anywhere between.
+    """
+    learnt = subject.data.train if examples is None else examples
+    chosen = recipe(settings, learnt)
+    if not chosen.epochs:
+        return Tuning(0.0)
+    before, validation = state(network), validation or subject.data.validation
+    masks = weight_masks(subject.layers, before)
+    mark = fingerprint(before, chosen, masks, len(learnt))
+    with quick():
+        known = evaluate(network, validation)
+
+    def progress(now: Progress) -> None:
+        say(f"fine-tuning: epoch {now.epoch:.1f} of {chosen.epochs:g}, loss {now.loss:.3f}")
+
+    ledger.forwarded(len(validation))
+    try:
+        done = fine_tune(
+            network,
+            learnt,
+            chosen,
+            masks=masks,
+            teacher=subject.network() if chosen.distill_ratio else None,
+            progress=progress,
+            checkpoint=folder / f"finetune-{mark[:_MARK]}.npz",
+            tries=TRIES,
+        )
+    except DivergedError as error:
+        tried = ", ".join(f"{rate:g}" for rate in rates(chosen))
+        return Tuning(0.0, (f"not fine-tuned: that diverged at rates of {tried} ({error.what})",))
+    repeated = f"fine-tuning diverged at a rate of {chosen.rate:g}, and was done at {done.rate:g}"
+    reasons = (repeated,) if done.rate < chosen.rate else ()
+    with quick():
+        found = evaluate(network, validation)
+    ledger.forwarded(len(validation))
+    if found.top1 < known.top1_interval[0]:  # not by a little: the model may have been trained on these data
+        load_state(network, before)
+        return Tuning(0.0, reasons)
+    return Tuning(done.epochs, reasons)
+
+
+def weight_masks(layers: tuple[WeightLayer, ...], arrays: Mapping[str, Array]) -> dict[str, npt.NDArray[np.bool_]]:
+    """Where the weights of pruned layers are kept."""
+    return {layer.weight: arrays[layer.weight] != 0 for layer in layers if not arrays[layer.weight].all()}
 
 
 Override = Literal["deploy", "retrain"]
@@ -93,7 +240,7 @@ class _Round:
         return self.searched.arms[self.searched.main]
 
 
-class Rounds:
+class SparsifyCampaign:
     """A search in its folder.
 
     Args:
@@ -410,7 +557,7 @@ def overridden(verdict: Verdict, override: Override | None) -> tuple[str, ...]:
 
 
 def fed_back(
-    rounds: Rounds, source: str | Path | Iterable[Any], targets: Sequence[str], override: Override | None
+    rounds: SparsifyCampaign, source: str | Path | Iterable[Any], targets: Sequence[str], override: Override | None
 ) -> SparsityResult:
     """Judge the folder's model on new data, and train it again where it is not good enough there.
 

@@ -16,8 +16,8 @@ from framefit.core.workload import ModelEntry
 from framefit.devices.npu import NpuDevice
 from framefit.errors import InfeasibleError
 from framefit.fit.accuracy import opened
-from framefit.fit.situation import Change, Offer, Situation
-from framefit.fit.versions import Bench, entry_of
+from framefit.fit.situation import Situation
+from framefit.fit.step import Change, Offer, Versions, entry_of
 from framefit.trees.groups import boundaries
 
 __all__ = ["Treeify"]
@@ -36,7 +36,7 @@ class Treeify:
         bench: where models are changed.
     """
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Versions) -> None:
         self._bench = bench
 
     def propose(self, situation: Situation) -> list[Offer]:
@@ -60,7 +60,7 @@ class Treeify:
         return offers
 
     def _take(self, situation: Situation, name: str, folder: Path) -> Change:
-        from framefit.workflows.treeify import treeify
+        from framefit.workflows.search import treeify
 
         bench, entry = self._bench, entry_of(situation.workload, name)
         book = bench.book(entry)

@@ -1,7 +1,4 @@
-"""Before trees are looked for: the network with quantised weights, outputs or inputs, and trained to bear that.
-
-Group after group: search, replace, fine-tune, judge; then the files.
-"""
+"""The campaign of ``framefit treeify``: group after group is searched for, replaced, fine-tuned and judged."""
 
 from __future__ import annotations
 
@@ -19,84 +16,14 @@ from framefit.core.tree_results import Candidate, ChosenGroup, Original, Treeifi
 from framefit.core.trees import Forest
 from framefit.errors import DivergedError, InfeasibleError
 from framefit.stats import wilson
-from framefit.training.classifiers import batch_left_open, open_classifier
-from framefit.training.data import Examples
+from framefit.training.data import Examples, batch_left_open, open_classifier
 from framefit.training.evaluate import evaluate
-from framefit.training.network import observe, to_torch
-from framefit.trees.exported import export
-from framefit.trees.exporting import lut6_of, with_trees
-from framefit.trees.groups import WEIGHTED
-from framefit.trees.hybrid import Course, Levelled, lost
-from framefit.trees.levelling import inserted, places
-from framefit.trees.quantising import LevelMap, fit_level_map
-from framefit.trees.search import Search, latencies
-from framefit.trees.selection import Trial, pareto, preferred
-from framefit.trees.tuning import Tuning, as_used, trained, tuned
+from framefit.trees.exporting import export, lut6_of, with_trees
+from framefit.trees.hybrid import HybridModel, lost
+from framefit.trees.search import Search, Trial, latencies, pareto, preferred
+from framefit.trees.tuning import Tuning, asked, levelled, trained, tuned
 
-__all__ = ["Rounds", "asked", "levelled"]
-
-
-Array = npt.NDArray[Any]
-_EXAMPLES = 512  # that tell thresholds and values: of each 64 values a threshold and more
-
-
-def asked(settings: TreeifySettings) -> bool:
-    """Whether anything but groups is to be quantised."""
-    return settings.weights != "float" or settings.scope == "all" or settings.quantise_data
-
-
-def levelled(
-    original: Course,
-    examples: Examples,
-    held: Examples,
-    settings: TreeifySettings,
-    checkpoint: Path,
-    say: Callable[[str], None],
-) -> Tuning:
-    """The network with everything quantised that was asked for, fine-tuned: float weights behind quantised ones.
-
-    Args:
-        original: the network, which teaches.
-        examples: of the training data.
-        held: of the validation data.
-        settings: what is quantised; how it is fine-tuned.
-        checkpoint: where the training is kept, so that it goes on.
-        say: told how it goes.
-    """
-    say("quantising the network")
-    model, quantisers = original.model, []
-    x = examples.sample(_EXAMPLES, settings.seed).inputs()
-    found = places(model, data=settings.quantise_data, outputs=settings.scope == "all")
-    for tensor, levels in _levels(model, found, x, settings).items():
-        model, quantiser = inserted(model, tensor, levels)
-        quantisers.append(quantiser)
-    weights = None if settings.weights == "float" else settings.weights
-    course = as_used(Course(model, Levelled(weights, _ends(model), tuple(quantisers))))
-    if settings.train == "hybrid":
-        return Tuning(course, float(course.right(held).mean()), 0.0, "it learns with the trees")
-    return tuned(course, original, examples, held, settings, checkpoint, say)
-
-
-def _levels(model: Model, tensors: tuple[str, ...], x: Array, settings: TreeifySettings) -> dict[str, LevelMap]:
-    """Thresholds and values of tensors, by what examples make there."""
-    makers = {node.outputs[0].name: node.name for nodes in model.nodes for node in nodes}
-    seen: dict[str, list[Array]] = {makers[tensor]: [] for tensor in tensors if tensor in makers}
-    observe(to_torch(model), x, lambda name, _, made: seen[name].append(made.numpy()), list(seen))
-    count = 3 if settings.quantise == "ternary" else 2
-    found = {}
-    for tensor in tensors:
-        made = np.concatenate(seen[makers[tensor]]) if tensor in makers else x
-        rows = np.moveaxis(made, 1, -1).reshape(-1, made.shape[1])
-        rows = rows[:: max(1, len(rows) // (_EXAMPLES * 16))]
-        found[tensor] = fit_level_map(rows, 3 if count == 3 else 2, settings.threshold)
-    return found
-
-
-def _ends(model: Model) -> frozenset[str]:
-    """Weights of the first and of the last layer."""
-    weighted = [node for nodes in model.nodes for node in nodes if node.op in WEIGHTED]
-    names = [operand.name for node in (weighted[0], weighted[-1]) for operand in node.inputs[1:] if operand]
-    return frozenset(names)
+__all__ = ["TreeifyCampaign"]
 
 
 _JUDGED = 5000  # training examples that tell whether the validation data were among them
@@ -108,7 +35,7 @@ _SEEN = (
 )
 
 
-class Rounds:
+class TreeifyCampaign:
     """A search in its folder.
 
     Args:
@@ -135,7 +62,7 @@ class Rounds:
             mean=settings.mean,
             std=settings.std,
         )
-        self._original, self._learnt = Course(opened), self.data.train
+        self._original, self._learnt = HybridModel(opened), self.data.train
         self._right: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
         self._work = folder / "work"
         self._batch_open, closed = batch_left_open(source, opened)
@@ -166,7 +93,7 @@ class Rounds:
         self._notes += search.notes
         return self._written(course, plain, trials, chosen)
 
-    def _prepared(self) -> Course:
+    def _prepared(self) -> HybridModel:
         """The network that groups are looked for in: trained and quantised, where that was asked for."""
         held = self.data.validation
         if self.settings.train_epochs and self.settings.train == "network":
@@ -186,7 +113,7 @@ class Rounds:
         self._seconds += tuning.seconds
         return tuning.course
 
-    def _trained(self, course: Course, checkpoint: Path) -> Tuning:
+    def _trained(self, course: HybridModel, checkpoint: Path) -> Tuning:
         return trained(course, self._learnt, self.data.validation, self.settings, checkpoint, self.say)
 
     @property
@@ -194,8 +121,8 @@ class Rounds:
         return float(self._right.mean()) - self.settings.max_drop
 
     def _replaced(
-        self, course: Course, start: Course, trials: list[Trial], number: int
-    ) -> tuple[Trial, Course, Course] | None:
+        self, course: HybridModel, start: HybridModel, trials: list[Trial], number: int
+    ) -> tuple[Trial, HybridModel, HybridModel] | None:
         """The best group that loses no more than is allowed, and the network with it, as fitted and fine-tuned."""
         left = list(trials)
         while (best := preferred(left, self.settings.objective, self._least)) is not None:
@@ -226,7 +153,7 @@ class Rounds:
         return None
 
     def _written(
-        self, course: Course, plain: Course, trials: list[Trial], groups: list[Trial]
+        self, course: HybridModel, plain: HybridModel, trials: list[Trial], groups: list[Trial]
     ) -> tuple[TreeifyResult, Model | None, Forest | None]:
         """The result, in the folder."""
         test, name = self.data.test, self._original.model.name
@@ -289,7 +216,7 @@ def _candidate(trial: Trial, best: bool) -> Candidate:
     )
 
 
-def _told(trial: Trial, course: Course) -> ChosenGroup:
+def _told(trial: Trial, course: HybridModel) -> ChosenGroup:
     ensemble = next(ensemble for span, ensemble in course.chosen if span == trial.span)
     assert trial.fit is not None
     return ChosenGroup(

@@ -14,11 +14,7 @@ from framefit.core.files import check_folder, from_data, read_record, write_reco
 from framefit.core.model import Model
 from framefit.core.sparsity import Pattern, RewardKind, SparsifySettings, SparsityResult
 from framefit.errors import InputError
-from framefit.report.sections.sparsity import write_sparsity_files
-from framefit.sparsity.finish import check_targets
-from framefit.sparsity.rounds import Rounds, fed_back
 from framefit.sparsity.solver import Ledger
-from framefit.sparsity.subject import open_subject
 
 __all__ = ["Sparsified", "sparsify"]
 
@@ -148,6 +144,10 @@ def sparsify(
         raise InputError("feedback is about a model that was made", remedy="name its folder with --resume DIR")
     folder = _folder(resume, output, model)
     settings = _settings(folder, asked, model, data, resumed=resume is not None)
+    from framefit.sparsity.campaign import SparsifyCampaign, fed_back  # loads torch
+    from framefit.sparsity.deploy import check_targets
+    from framefit.sparsity.subject import open_subject
+
     say = notify or (lambda _: None)
     ledger = Ledger()
     if resume is None:
@@ -158,10 +158,9 @@ def sparsify(
     if resume is None:
         shutil.rmtree(folder, ignore_errors=True)
     write_record(folder / _MARK, settings, force=True)
-    rounds = Rounds(subject, settings, folder, ledger, say, compare=compare)
+    rounds = SparsifyCampaign(subject, settings, folder, ledger, say, compare=compare)
     targets = deploy_to or (settings.target,)
     result = rounds.finish(targets, override) if feedback is None else fed_back(rounds, feedback, targets, override)
-    write_sparsity_files(folder, result)
     return Sparsified(folder, result)
 
 

@@ -16,9 +16,8 @@ from framefit.core.model import Model
 from framefit.core.tree_results import TreeifyResult, TreeifySettings
 from framefit.core.trees import Forest, read_forest
 from framefit.errors import InputError
-from framefit.report.sections.trees import write_tree_files
 
-__all__ = ["TreeifyOutcome", "treeify"]
+__all__ = ["Treeified", "treeify"]
 
 
 _MARK = "treeify.json"
@@ -26,7 +25,7 @@ _WHAT = "a folder of framefit treeify"
 
 
 @dataclass(frozen=True)
-class TreeifyOutcome:
+class Treeified:
     """What a search left behind.
 
     Attributes:
@@ -52,7 +51,7 @@ def treeify(
     export: Literal["core", "ml"] = "core",
     notify: Callable[[str], None] = lambda _: None,
     **options: Any,
-) -> TreeifyOutcome:
+) -> Treeified:
     """Find groups of layers that trees can stand for, fit these, fine-tune, and write the hybrid.
 
     Args:
@@ -92,7 +91,7 @@ def treeify(
         )
     if stored is None:
         check_folder(folder.resolve(), _MARK, _WHAT, force=force)
-    from framefit.trees.rounds import Rounds
+    from framefit.trees.campaign import TreeifyCampaign as Rounds
 
     own_model, own_data = (None if isinstance(one, str | Path) else one for one in (model, data))
     rounds = Rounds(settings, own_model, own_data, folder, notify)
@@ -101,8 +100,7 @@ def treeify(
         shutil.rmtree(folder, ignore_errors=True)
         write_record(folder / _MARK, settings)
     result, hybrid, forest = rounds.finish()
-    write_tree_files(folder, result)
-    return _exported(TreeifyOutcome(result, hybrid, forest, folder), export)
+    return _exported(Treeified(result, hybrid, forest, folder), export)
 
 
 def _folder(resume: str | Path | None, output: str | Path | None, model: Any) -> Path:
@@ -127,21 +125,21 @@ def _settings(
     return from_data(msgspec.to_builtins(msgspec.to_builtins(stored) | asked), TreeifySettings, folder / _MARK)
 
 
-def _finished(folder: Path) -> TreeifyOutcome:
+def _finished(folder: Path) -> Treeified:
     """What an earlier run wrote."""
     result = read_record(folder / "result.json", TreeifyResult)
     if result.chosen is None:
-        return TreeifyOutcome(result, None, None, folder)
+        return Treeified(result, None, None, folder)
     hybrid = Model.load(folder / "model.onnx", name=result.model)
-    return TreeifyOutcome(result, hybrid, read_forest(folder / "trees.json"), folder)
+    return Treeified(result, hybrid, read_forest(folder / "trees.json"), folder)
 
 
-def _exported(done: TreeifyOutcome, flavour: Literal["core", "ml"]) -> TreeifyOutcome:
+def _exported(done: Treeified, flavour: Literal["core", "ml"]) -> Treeified:
     """With a file of another flavour beside ``model.onnx``, where one was asked for."""
     chosen = done.result.chosen
     if flavour == "core" or chosen is None or done.model is None or done.forest is None:
         return done
-    from framefit.trees.exported import export
+    from framefit.trees.exporting import export
 
     kept = [one for one in chosen.exports if one.flavour != flavour]
     batch_open = bool(Model.load(done.folder / "model.onnx").assumed)

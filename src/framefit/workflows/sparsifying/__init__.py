@@ -1,1 +1,0 @@
-"""The steps of ``framefit sparsify``: prices, search, fine-tuning, rounds, deployment."""
