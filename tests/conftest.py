@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
@@ -47,6 +48,24 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FRAMEFIT_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _a_core_each() -> Iterator[None]:
+    """Of several processes of tests each keeps its plans and runs on another core: all would choose the last one."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    with pytest.MonkeyPatch.context() as patch:
+        if worker and hasattr(os, "sched_getaffinity"):
+            cores = sorted(os.sched_getaffinity(0))
+            core = cores[-1 - int(worker.removeprefix("gw")) % len(cores)]
+            patch.setattr("framefit.devices.ort.default_core", lambda: core)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _old_objects_are_no_garbage() -> None:
+    """A run collects garbage before it begins: a quarter of a second where all of pytest's objects are looked at."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
