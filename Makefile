@@ -4,6 +4,7 @@
 # make bench  the benchmarks, long; results in benchmarks/results
 
 PYTHON ?= python3
+WORKERS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
 TOOLS := .venv/.tools
@@ -15,7 +16,8 @@ demo: $(READY)
 	$(BIN)/framefit demo
 
 test: check
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal -m "not timed and not slow and not gpu"
+	$(BIN)/pytest -m "timed and not slow and not gpu"
 
 check: $(TOOLS)
 	$(BIN)/ruff format --check .

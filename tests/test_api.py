@@ -27,6 +27,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         framefit.simulat  # noqa: B018
 
 
+@pytest.mark.timed
 def test_plan_and_run_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A workload is planned, really measured, run and looked at without another import."""
     monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path / "cache"))

@@ -75,6 +75,7 @@ def test_plan_tells_levels_and_reasons(framefit: Framefit, models: Path) -> None
     assert "task tracking" in " ".join(shown.out.split())
 
 
+@pytest.mark.timed
 @pytest.mark.skipif(not realtime_priority_permitted(), reason="real-time priorities are not permitted here")
 def test_run_may_preempt(framefit: Framefit, models: Path, tmp_path: Path) -> None:
     """Where permitted, and not forbidden, background work is interrupted; the command line says the same things."""
@@ -111,6 +112,7 @@ def test_an_infeasible_workload_is_not_run(framefit: Framefit, models: Path, tmp
     assert listing(tmp_path) == before
 
 
+@pytest.mark.timed
 def test_run_shows_figures_and_where_the_files_lie(framefit: Framefit, models: Path, tmp_path: Path) -> None:
     """A run without -o makes runs/NAME-1 in the current folder and says so."""
     ended = framefit("run", write_app(models), "--windows", 5, "--max-miss-ratio", 1)
@@ -120,6 +122,7 @@ def test_run_shows_figures_and_where_the_files_lie(framefit: Framefit, models: P
     assert read_record(folder / "metrics.json", Metrics).windows == 5
 
 
+@pytest.mark.timed
 def test_run_json_is_only_json(framefit: Framefit, models: Path, tmp_path: Path) -> None:
     """With --json stdout is metrics.json and nothing else."""
     ended = framefit("run", write_app(models), "--windows", 3, "--max-miss-ratio", 1, "-o", tmp_path / "out", "--json")
@@ -127,6 +130,7 @@ def test_run_json_is_only_json(framefit: Framefit, models: Path, tmp_path: Path)
     assert json.loads(ended.out) == json.loads((tmp_path / "out" / "metrics.json").read_text())
 
 
+@pytest.mark.timed
 def test_doctor_json_is_only_json(framefit: Framefit) -> None:
     """The machine's findings as JSON."""
     ended = framefit("doctor", "--json")
@@ -134,6 +138,7 @@ def test_doctor_json_is_only_json(framefit: Framefit) -> None:
     assert json.loads(ended.out)["findings"]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("missed", "options", "code"),
     [
@@ -177,6 +182,7 @@ def interrupted(signals: int, folder: Path, *verb: str, **given: str) -> subproc
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+@pytest.mark.timed
 @pytest.mark.skipif(os.name == "nt", reason="no SIGINT for a child process")
 def test_an_interrupted_run_is_saved(tmp_path: Path) -> None:
     """Ctrl-C in mid-run: exit code 130, and a complete run folder that says it was interrupted."""
@@ -254,6 +260,7 @@ def test_a_simulation_that_misses_is_a_negative_answer(
     assert json.loads((Path("runs") / "models-1" / "metrics.json").read_text())["misses"]
 
 
+@pytest.mark.timed
 def test_another_target_is_given(framefit: Framefit, models: Path, tmp_path: Path) -> None:
     """For plan, simulate and run: a path from the current folder, or a built-in name, instead of the workload's."""
     write_target(Path())

@@ -12,6 +12,7 @@ from devices.conformance import ClockConformance
 from framefit.devices.clock import RealClock, VirtualClock
 
 
+@pytest.mark.timed
 class TestRealClock(ClockConformance):
     """The machine's clock."""
 

@@ -163,6 +163,7 @@ def test_hanging_in_virtual_time(kind: Any, amount: float, takes: int, raises: t
     assert device.submit(bound["big.0"]).started_ns == takes
 
 
+@pytest.mark.timed
 def test_hanging_in_real_time() -> None:
     """A launch hangs until its unit is terminated; terminating another unit is no help; then the unit works again."""
     device, bound = launches([Fault(kind="hang", name="big", times=1)], device=npu(RealClock()))

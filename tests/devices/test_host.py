@@ -17,6 +17,8 @@ from devices.machines import XEON, system
 from framefit.devices import host
 from framefit.errors import InputError
 
+pytestmark = pytest.mark.timed
+
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
 
 CORTEX = "processor\t: 0\nFeatures\t: fp asimd asimddp sve\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"

@@ -16,6 +16,8 @@ from framefit.devices.device import Completion
 from framefit.devices.host import realtime_priority_permitted
 from framefit.devices.measure import Measurement, measure, measure_floor, mostly_drifting
 
+pytestmark = pytest.mark.timed
+
 samples = st.lists(st.integers(1, 10**9), min_size=1, max_size=60)
 
 

@@ -97,6 +97,7 @@ def test_no_entry_to_calibrate_with() -> None:
         Calibration((), analytical(resolve_target("vpu")))
 
 
+@pytest.mark.timed
 def test_many_layers_at_once() -> None:
     """100,000 layers with zeros of their own, priced by the cycle model and calibrated: about 1 us a layer."""
     cycles = CycleModel(resolve_target("vpu"))

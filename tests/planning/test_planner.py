@@ -272,6 +272,7 @@ def test_what_slack_and_guard_cover_is_never_late(seed: int, excess: float) -> N
         assert run.late == []
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("mode", ["fill", "fewest", "equal"])
 @pytest.mark.parametrize(("total_ms", "excess"), [(60, 0.0), (400, 0.0), (400, 0.05)])
 def test_ten_models_of_500_pieces_are_planned_in_time(mode: Mode, total_ms: int, excess: float) -> None:

@@ -213,6 +213,7 @@ def test_a_slower_model_gets_a_finer_rung_on_all_units(
     assert finer.profile.events.lost == 0
 
 
+@pytest.mark.timed
 @pytest.mark.skipif(len(available_cores()) < 2, reason="one core")
 def test_rates_change_on_two_cores(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads of two cores go over to other windows together; outputs are right, and every frame has a fate."""

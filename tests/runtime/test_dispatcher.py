@@ -454,6 +454,7 @@ class Wakeful(RealClock):
         """Not at all."""
 
 
+@pytest.mark.timed
 def test_warm_ups_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before releases the dispatcher warms its caches where there is time, and this leaves nothing in its logs."""
     monkeypatch.setattr(CountedWarmUps, "warm_ups", 0)
@@ -480,6 +481,7 @@ def test_no_windows() -> None:
     assert (run.windows, len(run.frames), len(run.launches), len(run.trace())) == (0, 0, 0, 0)
 
 
+@pytest.mark.timed
 def test_many_windows_take_seconds() -> None:
     """Twenty thousand windows of three models, with varying durations, cost little and keep the beat."""
     random = np.random.default_rng(0)

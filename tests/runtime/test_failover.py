@@ -146,6 +146,7 @@ def test_streams_of_models_that_move(waits: bool) -> None:
     assert fates(group, 1)[29] == FrameOutcome.DONE
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("stages", [[(1, [MS])], [(0, [MS]), (1, [MS])]])
 def test_in_real_time(stages: list[tuple[int, list[int]]]) -> None:
     """Another thread looks for a place, and the run goes on meanwhile."""

@@ -37,9 +37,12 @@ from framefit.runtime.streams import Arrival, Feed, Queue
 MS = 1_000_000
 RATE_HZ = 100.0
 
-pytestmark = pytest.mark.skipif(
-    not realtime_priority_permitted(), reason="real-time priorities (SCHED_FIFO) are not permitted here"
-)
+pytestmark = [
+    pytest.mark.timed,
+    pytest.mark.skipif(
+        not realtime_priority_permitted(), reason="real-time priorities (SCHED_FIFO) are not permitted here"
+    ),
+]
 
 
 @pytest.fixture(autouse=True)

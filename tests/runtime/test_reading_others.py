@@ -260,6 +260,7 @@ def test_priority_readers_are_in_time_while_estimates_hold(workload: tuple[int, 
             assert fates(group, number) == dict.fromkeys(range(30), FrameOutcome.DONE)
 
 
+@pytest.mark.timed
 @pytest.mark.skipif(not realtime_priority_permitted(), reason="SCHED_FIFO is not permitted here")
 def test_a_reader_in_the_background_of_an_interrupted_unit() -> None:
     """The thread that keeps the beat is woken up by the one whose model is done: it does not wait for a window."""

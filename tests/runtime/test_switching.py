@@ -316,6 +316,7 @@ def unit_of(plan: Plan, label: str, group: UnitGroup) -> str:
     )
 
 
+@pytest.mark.timed
 @settings(max_examples=4, deadline=None)
 @given(plans(), st.lists(st.integers(0, 3), min_size=1, max_size=12))
 def test_threads_that_are_told_at_any_time(plan: Plan, asked: list[int]) -> None:

@@ -308,6 +308,7 @@ def test_launches_carry_the_models_labels() -> None:
     assert len(list(itertools.groupby(started))) > 20
 
 
+@pytest.mark.timed
 def test_in_real_time_the_same_code_keeps_the_beat() -> None:
     """On the machine's clock priority starts behind its release; no time on the processor is made up for a device."""
     beat = Beat(window_ns=5 * MS, guard_ns=MS)

@@ -203,6 +203,7 @@ def doubled(windows: int) -> tuple[float, float, int]:
     return done[0], done[1], missed
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("windows", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_two_units_double_the_throughput(windows: int) -> None:
     """A model in two stages of half its length each gets twice the frames done, and no priority frame is late."""

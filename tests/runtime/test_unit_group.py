@@ -411,6 +411,7 @@ def _one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("framefit.runtime.units.pinned", lambda _core: contextlib.nullcontext())
 
 
+@pytest.mark.timed
 @pytest.mark.usefixtures("_one_core")
 def test_threads_in_real_time() -> None:
     """Each unit has its own thread; order, slots, frames and outputs are what they are in virtual time."""
@@ -428,6 +429,7 @@ def test_threads_in_real_time() -> None:
     assert device.threads["face.1"] == device.threads["big.0"] == {"framefit-fake1"}
 
 
+@pytest.mark.timed
 @pytest.mark.skipif(not realtime_priority_permitted(), reason="SCHED_FIFO is not permitted here")
 @pytest.mark.usefixtures("_one_core")
 @pytest.mark.parametrize("preemptive", [["fake0"], ["fake1"], ["fake0", "fake1"]])
@@ -453,6 +455,7 @@ def test_units_that_interrupt_background_work(preemptive: list[str]) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("framefit")]
 
 
+@pytest.mark.timed
 @pytest.mark.usefixtures("_one_core")
 def test_a_failure_in_a_thread_is_raised() -> None:
     """By the thread that asked for the run, when all have ended."""
@@ -469,6 +472,7 @@ def test_a_failure_in_a_thread_is_raised() -> None:
     assert len(group.launches.finished()) == len(device.launches) >= 4
 
 
+@pytest.mark.timed
 @pytest.mark.usefixtures("_one_core")
 def test_a_stream_that_waits_in_real_time() -> None:
     """Two threads let its frames come: each once."""
@@ -498,6 +502,7 @@ def test_frames_are_logged_when_their_fate_is_known() -> None:
     assert not ended[: int((~ended).sum())].any()
 
 
+@pytest.mark.timed
 @pytest.mark.usefixtures("_one_core")
 @pytest.mark.parametrize("name", ["residual", "lstm"])
 def test_what_threads_compute_is_what_the_model_computes(name: str, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from framefit.runtime.units import UnitGroup
 from framefit.runtime.watchdog import patience_ns, watched
 from unit_groups import MS, Entry, fates, made
 
+pytestmark = pytest.mark.timed
+
 PATIENCE = {"fake0": 60 * MS, "fake1": 60 * MS}
 
 

@@ -244,6 +244,7 @@ def test_a_unit_that_fails_for_good(folder: Path, tmp_path: Path, outputs: bool)
             assert archive["frame"].tolist() == done
 
 
+@pytest.mark.timed
 def test_in_real_time(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A launch hangs for real until it is terminated; the run goes on, with outputs."""
     no_noise(monkeypatch)

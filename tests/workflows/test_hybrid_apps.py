@@ -138,6 +138,7 @@ def test_a_hybrid_is_cut_on_this_machine(folder: Path, monkeypatch: pytest.Monke
     assert "Trees" in {layer.op for layer in task.model.layers}
 
 
+@pytest.mark.timed
 def test_a_hybrid_runs_on_this_machine(folder: Path, tmp_path: Path) -> None:
     """Beside a background model, on the beat: each frame gives what its launch alone gives."""
     app = _app(folder, "hybrid", background=("chain",), rate_hz=20, guard_ms=1.0)

@@ -44,6 +44,8 @@ from workloads import (
     write_target,
 )
 
+pytestmark = pytest.mark.timed
+
 FRAMES = 12
 needs_realtime = pytest.mark.skipif(
     not realtime_priority_permitted(), reason="real-time priorities (SCHED_FIFO) are not permitted here"

@@ -680,6 +680,7 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     no_noise(monkeypatch)
 
 
+@pytest.mark.timed
 @pytest.mark.usefixtures("_brief")
 @pytest.mark.parametrize("preemption", ["auto", "never"])
 def test_threads_of_a_program_share_a_runner(preemption: str, folder: Path) -> None:
@@ -724,6 +725,7 @@ def test_threads_of_a_program_share_a_runner(preemption: str, folder: Path) -> N
     assert live.models[0].completed <= runner.result().metrics.models[0].completed
 
 
+@pytest.mark.timed
 @pytest.mark.usefixtures("_brief")
 def test_a_run_folder_of_a_real_run(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Launches are measured before and after, as in a run; the program has its cores again at the end."""
@@ -741,6 +743,7 @@ def test_a_run_folder_of_a_real_run(folder: Path, tmp_path: Path, caplog: pytest
     assert (tmp_path / "out" / "metrics.json").exists()
 
 
+@pytest.mark.timed
 @pytest.mark.usefixtures("_brief")
 def test_a_processor_that_fails_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits is woken, with the error; so is whoever leaves."""
@@ -758,6 +761,7 @@ def test_a_processor_that_fails_is_told(folder: Path, monkeypatch: pytest.Monkey
         ask(runner)
 
 
+@pytest.mark.timed
 @pytest.mark.usefixtures("_brief")
 def test_real_time_passes_by_itself(folder: Path) -> None:
     """It cannot be virtual on this machine's processor, and nobody lets it pass."""

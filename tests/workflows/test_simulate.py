@@ -117,6 +117,7 @@ def packets(result: RunResult) -> list[tuple[str, int, int, int]]:
     return said
 
 
+@pytest.mark.timed
 def test_a_simulation_leaves_what_a_run_leaves(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same files as of a run of the same plan, equal where only the plan counts, and it can be simulated again."""
     no_noise(monkeypatch)

@@ -263,6 +263,7 @@ def test_a_runner_with_models_that_read_others(folder: Path) -> None:
             assert fates["scorer", frame] == "dropped"
 
 
+@pytest.mark.timed
 @pytest.mark.skipif(len(available_cores()) < 2, reason="one core")
 @pytest.mark.parametrize("preemption", ["never", "auto"])
 def test_outputs_of_threads_on_two_cores(

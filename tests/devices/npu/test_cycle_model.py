@@ -664,6 +664,7 @@ def test_rows_together_cost_what_each_costs_alone() -> None:
         assert alone.names[alone.bound[0]] == found.names[found.bound[row]]
 
 
+@pytest.mark.timed
 def test_a_hundred_thousand_layers_in_a_second() -> None:
     """What a search asks for: 10^5 (layer, sparsity) pairs; far below a second on an idle core."""
     costs = CycleModel(resolve_target("vpu"))

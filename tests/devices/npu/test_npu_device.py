@@ -61,6 +61,7 @@ class TestNpuDevice(DeviceConformance):
         return NpuDevice(target, VirtualClock(50), layer_times)
 
 
+@pytest.mark.timed
 class TestNpuDeviceInRealTime(DeviceConformance):
     """And on the machine's clock."""
 
@@ -136,6 +137,7 @@ class TestNpuDeviceThatComputes(DeviceConformance):
             plain.output("where")
 
 
+@pytest.mark.timed
 class TestNpuDeviceThatComputesInRealTime(DeviceConformance):
     """And on the machine's clock, where computing may take longer than the model says."""
 
@@ -368,6 +370,7 @@ def test_units_overlap_in_virtual_time() -> None:
         assert times == [time for one in done[unit] for time in (one.started_ns, one.finished_ns)]
 
 
+@pytest.mark.timed
 def test_units_overlap_in_threads() -> None:
     """No packet is lost or out of order, though launches are noted when their outputs have been computed."""
     device = NpuDevice(board(), RealClock(spin_ns=0))
