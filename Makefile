@@ -12,6 +12,8 @@ TOOLS := .venv/.tools
 .PHONY: demo test check bench
 .DELETE_ON_ERROR:
 
+unexport PYTHONDONTWRITEBYTECODE  # compiled once, not by every process
+
 demo: $(READY)
 	$(BIN)/framefit demo
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -62,9 +63,17 @@ def _a_core_each() -> Iterator[None]:
         yield
 
 
+_COLLECTED_AFTER = 200  # tests: what they leave is kept until then
+
+_begun = itertools.count()
+
+
 @pytest.fixture(autouse=True)
 def _old_objects_are_no_garbage() -> None:
     """A run collects garbage before it begins: a quarter of a second where all of pytest's objects are looked at."""
+    if next(_begun) % _COLLECTED_AFTER == 0:
+        gc.unfreeze()
+        gc.collect()
     gc.freeze()
 
 
