@@ -63,18 +63,29 @@ def _a_core_each() -> Iterator[None]:
         yield
 
 
-_COLLECTED_AFTER = 200  # tests: what they leave is kept until then
+_COLLECTED_AFTER = 200  # tests
 
 _begun = itertools.count()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left_open() -> Iterator[None]:
+    """What the last tests did not close is found by the collector, as an error of the very last one."""
+    yield
+    _collect()
 
 
 @pytest.fixture(autouse=True)
 def _old_objects_are_no_garbage() -> None:
     """A run collects garbage before it begins: a quarter of a second where all of pytest's objects are looked at."""
     if next(_begun) % _COLLECTED_AFTER == 0:
-        gc.unfreeze()
-        gc.collect()
+        _collect()
     gc.freeze()
+
+
+def _collect() -> None:
+    gc.unfreeze()
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
