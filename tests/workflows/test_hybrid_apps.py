@@ -104,6 +104,7 @@ def test_trees_are_a_segment(folder: Path) -> None:
     assert "Trees" in {layer.op for layer in task.model.layers}
 
 
+@pytest.mark.timed
 def test_a_table_of_this_machine_has_trees(folder: Path) -> None:
     """Measured like any other layer; with them the hybrid is estimated, and planned without being compiled."""
     path = folder / "cpu.table.json"
