@@ -24,7 +24,7 @@ from framefit.core.events import Trace
 from framefit.profiling import rule
 from framefit.profiling.align import aligner as align
 from framefit.profiling.inject import drop_packets
-from framefit.profiling.sequence import Rebuilt, Sequence
+from framefit.profiling.sequence import Reconstruction, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from profiling_truth import Setting, Truth, scored, simulate
@@ -32,7 +32,7 @@ from profiling_truth import Setting, Truth, scored, simulate
 LOSSES = (("random", 0.1), ("burst", 0.1), ("random", 0.4), ("burst", 0.4))
 
 
-def arms(truth: Truth) -> dict[str, Callable[[Trace, Sequence], Rebuilt]]:
+def arms(truth: Truth) -> dict[str, Callable[[Trace, Sequence], Reconstruction]]:
     """The methods that are compared."""
     return {
         "align": align.rebuild,

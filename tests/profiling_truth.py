@@ -16,7 +16,7 @@ from numba import njit
 
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.program import Group, Launches, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.profiling.sequence import Rebuilt
+from framefit.profiling.sequence import Reconstruction
 
 __all__ = ["Score", "Setting", "Truth", "scored", "simulate"]
 
@@ -248,7 +248,7 @@ class Score:
     found: float
 
 
-def scored(truth: Truth, kept: npt.NDArray[np.bool_], rebuilt: Rebuilt) -> Score:
+def scored(truth: Truth, kept: npt.NDArray[np.bool_], rebuilt: Reconstruction) -> Score:
     """Hold what was rebuilt from the packets that were ``kept`` against the truth."""
     log = rebuilt.log
     size = int(np.count_nonzero(kept))

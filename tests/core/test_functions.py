@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from framefit.core.functions import load_function, told
+from framefit.core.functions import error_text, load_function
 from framefit.errors import InputError
 
 
@@ -84,7 +84,7 @@ def test_functions_that_cannot_be_used(tmp_path: Path, spec: str, text: str, mes
 
 def test_exceptions_in_one_line() -> None:
     """Kind, the message's first line, and the place where it was raised."""
-    assert told(KeyError()) == "KeyError"
+    assert error_text(KeyError()) == "KeyError"
     with pytest.raises(RuntimeError) as found:
         raise RuntimeError("one\ntwo")
-    assert told(found.value).startswith("RuntimeError: one (test_functions.py, line ")
+    assert error_text(found.value).startswith("RuntimeError: one (test_functions.py, line ")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from framefit.core.profile import How, OperationLog
 from framefit.core.program import Group, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.profiling.sequence import Fate, Rebuilt, Sequence
+from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 
 Z90 = NormalDist().inv_cdf(0.95)
 
@@ -48,7 +48,7 @@ def program_of(
 class Bridged:
     """A log, and what really happened."""
 
-    rebuilt: Rebuilt
+    rebuilt: Reconstruction
     sequence: Sequence
     program: Program
     true_ns: npt.NDArray[np.int64]
@@ -140,9 +140,9 @@ def bridged(
         kinds=sequence.kinds,
     )
     received = int(np.count_nonzero(~lost))
-    rebuilt = Rebuilt(
+    rebuilt = Reconstruction(
         log=log,
-        fate=np.full(received, Fate.MATCHED, np.uint8),
+        fate=np.full(received, PacketClass.MATCHED, np.uint8),
         out_of_order=np.zeros(received, np.bool_),
         calibrated=True,
     )

@@ -15,7 +15,7 @@ from framefit.core.events import Trace, TraceMeta
 from framefit.core.profile import How, OperationLog
 from framefit.profiling.align.aligner import Aligner, rebuild
 from framefit.profiling.inject import drop_packets
-from framefit.profiling.sequence import Fate, Rebuilt, Sequence
+from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 from profiling_truth import Setting, Truth, scored, simulate
 
 SMALL = Setting(operations=24, inferences=40, units=3, kinds=4, stall_rate=0.0)
@@ -55,7 +55,7 @@ def assert_consistent(log: OperationLog, sequence: Sequence) -> None:
         busy[int(core[at])] = int(log.end_ns[at])
 
 
-def assert_measured_stay(trace: Trace, rebuilt: Rebuilt) -> None:
+def assert_measured_stay(trace: Trace, rebuilt: Reconstruction) -> None:
     """Measured edges are the packets' own times; intervals hold their times."""
     log = rebuilt.log
     for event, time, how, low, high in (
@@ -78,7 +78,7 @@ def test_no_loss(setting: Setting) -> None:
     """A complete trace comes back as it is: everything measured, nothing inferred, nothing spurious."""
     truth = simulate(setting)
     rebuilt = rebuild(truth.trace, sequence_of(truth))
-    assert np.all(rebuilt.fate == Fate.MATCHED)
+    assert np.all(rebuilt.fate == PacketClass.MATCHED)
     assert not rebuilt.log.inferred.any()
     assert np.array_equal(rebuilt.log.start_ns, truth.start_ns)
     assert np.array_equal(rebuilt.log.end_ns, truth.end_ns)
@@ -178,8 +178,8 @@ def test_disturbed() -> None:
     ids = trace.id.copy()
     ids[[50, 60]] = 99  # no such event
     rebuilt = rebuild(replace(trace, id=ids), sequence_of(truth))
-    assert np.count_nonzero(rebuilt.fate == Fate.DUPLICATED) == 2
-    assert set(np.flatnonzero(rebuilt.fate == Fate.SPURIOUS)) == {50, 60}
+    assert np.count_nonzero(rebuilt.fate == PacketClass.DUPLICATED) == 2
+    assert set(np.flatnonzero(rebuilt.fate == PacketClass.SPURIOUS)) == {50, 60}
     assert rebuilt.counts.lost == 2
     log = rebuilt.log
     measured = (log.start_how == How.MEASURED) & (log.end_how == How.MEASURED)

@@ -7,11 +7,11 @@ import pytest
 
 from framefit.core.events import Trace
 from framefit.core.profile import Certificate
-from framefit.profiling.certificate import _Losses, certify
 from framefit.profiling.inject import drop_packets
 from framefit.profiling.rule import rebuild
-from framefit.profiling.sequence import Rebuilt, Sequence
+from framefit.profiling.sequence import Reconstruction, Sequence
 from framefit.profiling.settings import LossKind
+from framefit.profiling.validation import _Losses, certify
 from lossy_runs import played, program, segment
 
 PROGRAM = program(
@@ -23,11 +23,11 @@ PROGRAM = program(
 )
 
 
-def audited(trace: Trace, seed: int = 0) -> tuple[Rebuilt, Certificate | None, list[Trace]]:
+def audited(trace: Trace, seed: int = 0) -> tuple[Reconstruction, Certificate | None, list[Trace]]:
     """A trace repaired by rule and audited, and the traces that were repaired for that."""
     sequence, seen = Sequence.of(PROGRAM, None, trace.kinds), []
 
-    def again(masked: Trace) -> Rebuilt:
+    def again(masked: Trace) -> Reconstruction:
         seen.append(masked)
         return rebuild(masked, sequence, {})
 

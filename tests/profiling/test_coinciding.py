@@ -10,7 +10,7 @@ import pytest
 
 from framefit.core.events import Trace
 from framefit.core.program import Group, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.profiling.rebuild import Method
+from framefit.profiling.profile import Method
 from framefit.workflows.profile import profile
 
 TAKES_NS = {"conv": 5_000, "first": 0, "second": 0, "matmul": 8_000}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from framefit.core.events import Trace
 from framefit.profiling.align.aligner import Aligner
-from framefit.profiling.align.tracks import Intake, joined
+from framefit.profiling.align.tracks import ReorderBuffer, joined
 from framefit.profiling.sequence import Sequence
 from profiling_truth import Setting, simulate
 
@@ -46,7 +46,7 @@ def test_every_packet_is_sorted(seed: int, cut: int) -> None:
     """Each packet is in its core's queue or foreign, marked where it is the core's first one after a loss."""
     trace = strange(seed)
     tracks = Aligner(SEQUENCE, 3, trace.meta)._model.tracks
-    intake = Intake(SEQUENCE.cores, tracks, 3, trace.meta, np.zeros((2, 6), np.bool_))
+    intake = ReorderBuffer(SEQUENCE.cores, tracks, 3, trace.meta, np.zeros((2, 6), np.bool_))
     told = [np.zeros(0, np.int64)]
     late = []
     queues = None

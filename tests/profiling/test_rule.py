@@ -13,7 +13,7 @@ from framefit.core.profile import How
 from framefit.core.program import Launches, Program, RuleOffsets
 from framefit.profiling.inject import drop_packets
 from framefit.profiling.rule import match_in_order, place_lost, rebuild
-from framefit.profiling.sequence import Fate, Rebuilt, Sequence
+from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 from lossy_runs import played, program, segment, trace
 
 OFFSETS = {"conv": RuleOffsets(t1=7, t2=5, t3=3), "pool": RuleOffsets(t1=70, t2=50, t3=30)}
@@ -35,13 +35,13 @@ WHOLE = [
 ]
 
 
-def repaired(packets: list[tuple[int, str, int, int]], held_against: Program = CHAIN) -> Rebuilt:
+def repaired(packets: list[tuple[int, str, int, int]], held_against: Program = CHAIN) -> Reconstruction:
     """Packets repaired with the offsets above."""
     given = trace(packets, KINDS)
     return rebuild(given, Sequence.of(held_against, None, KINDS), OFFSETS)
 
 
-def edges(rebuilt: Rebuilt) -> list[tuple[int, int]]:
+def edges(rebuilt: Reconstruction) -> list[tuple[int, int]]:
     """Start and end of each operation."""
     return list(zip(rebuilt.log.start_ns.tolist(), rebuilt.log.end_ns.tolist(), strict=True))
 
@@ -147,7 +147,9 @@ def test_duplicates_and_strangers_are_told_apart_and_change_nothing() -> None:
     clean = repaired(WHOLE)
     packets = [WHOLE[0], WHOLE[0], (1050, "pool", 1, 9), (1060, "conv", 7, 0), *WHOLE[1:]]
     dirty = repaired(packets)
-    fates = [Fate.MATCHED, Fate.DUPLICATED, Fate.SPURIOUS, Fate.SPURIOUS] + 5 * [Fate.MATCHED]
+    fates = [PacketClass.MATCHED, PacketClass.DUPLICATED, PacketClass.SPURIOUS, PacketClass.SPURIOUS] + 5 * [
+        PacketClass.MATCHED
+    ]
     assert dirty.fate.tolist() == fates
     assert edges(dirty) == edges(clean)
     assert (dirty.counts.lost, dirty.counts.spurious, dirty.counts.duplicated) == (0, 2, 1)
@@ -164,7 +166,7 @@ def test_a_packet_of_the_wrong_kind_is_spurious() -> None:
     }
     odd = Trace(id=np.insert(run.id, 30, 1), type=np.insert(run.type, 30, 1), kinds=run.kinds, **column)
     rebuilt = rebuild(odd, Sequence.of(endless, None, run.kinds), {})
-    assert np.count_nonzero(rebuilt.fate == Fate.SPURIOUS) == 1
+    assert np.count_nonzero(rebuilt.fate == PacketClass.SPURIOUS) == 1
     assert rebuilt.counts.lost == 0
 
 
@@ -253,7 +255,7 @@ def test_what_was_received_stays_as_it_was(kind: str, rate: float, seed: int) ->
     for core in (0, 1):
         mine = log.core == core
         assert (log.end_ns[mine][:-1] <= log.start_ns[mine][1:]).all()
-    assert np.count_nonzero(rebuilt.fate == Fate.MATCHED) == 2 * len(log) - rebuilt.counts.lost
+    assert np.count_nonzero(rebuilt.fate == PacketClass.MATCHED) == 2 * len(log) - rebuilt.counts.lost
 
 
 def test_look_ahead_finds_its_place_after_bursts_where_greed_does_not() -> None:

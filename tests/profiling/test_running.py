@@ -9,9 +9,9 @@ import pytest
 from bridged import Bridged, bridged, program_of
 
 from framefit.core.profile import OperationLog
-from framefit.profiling.sequence import Fate
+from framefit.profiling.profile import summarise
+from framefit.profiling.sequence import PacketClass
 from framefit.profiling.streaming import RunningProfile
-from framefit.profiling.summary import summarise
 
 
 def part(log: OperationLog, at: slice) -> OperationLog:
@@ -27,7 +27,7 @@ def run_of(run: Bridged, pieces: int) -> RunningProfile:
     for at in np.array_split(np.arange(size), pieces):
         log = part(run.rebuilt.log, slice(int(at[0]), int(at[-1]) + 1))
         received = int((log.start_event >= 0).sum() + (log.end_event >= 0).sum())
-        running.add(log, np.full(received, Fate.MATCHED, np.uint8), np.zeros(received, np.bool_))
+        running.add(log, np.full(received, PacketClass.MATCHED, np.uint8), np.zeros(received, np.bool_))
     return running
 
 

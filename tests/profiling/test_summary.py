@@ -16,7 +16,7 @@ from framefit.core.profile import How, OperationLog, Profile
 from framefit.core.program import Launches, Program
 from framefit.core.timetable import PriorityPeriod, Timetable, Window
 from framefit.profiling.expectation import expecting, operation_times, positions, profiled_entries
-from framefit.profiling.summary import summarise
+from framefit.profiling.profile import summarise
 from framefit.profiling.totals import Sums
 
 PROGRAM = program_of("cppcrcccprccpprc")

@@ -13,7 +13,7 @@ from framefit.core.program import Launches
 from framefit.errors import InputError
 from framefit.profiling.rule import rebuild
 from framefit.profiling.sequence import Sequence
-from framefit.profiling.validation import covered, doubts, is_complete, readable
+from framefit.profiling.validation import covered, is_complete, readable, sanity_warnings
 from lossy_runs import played, program, segment, trace
 
 PROGRAM = program(segment("net", ("conv", "npu0", 9_000), ("pool", "npu0", 4_000), ("conv", "npu0", 7_000)))
@@ -76,7 +76,7 @@ def test_a_sound_trace_raises_no_doubts() -> None:
     sequence = Sequence.of(PROGRAM, None, RUN.kinds)
     same, notes = readable(RUN, sequence)
     assert same is RUN
-    assert notes == doubts(rebuild(RUN, sequence, {}), RUN, PROGRAM, "trace") == []
+    assert notes == sanity_warnings(rebuild(RUN, sequence, {}), RUN, PROGRAM, "trace") == []
 
 
 def test_kinds_that_were_not_selected_are_told() -> None:
@@ -94,4 +94,4 @@ def test_a_foreign_trace_is_refused() -> None:
     _, notes = readable(foreign, sequence)
     assert any("'lstm'" in note for note in notes)
     with pytest.raises(InputError, match="none of 40 events"):
-        doubts(rebuild(foreign, sequence, {}), foreign, PROGRAM, "trace")
+        sanity_warnings(rebuild(foreign, sequence, {}), foreign, PROGRAM, "trace")

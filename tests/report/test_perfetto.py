@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from framefit.core.events import EventType, TraceMeta
 from framefit.errors import InputError
-from framefit.profiling.pairing import executions
+from framefit.profiling.event_log import executions
 from framefit.report.perfetto import write_perfetto
 
 

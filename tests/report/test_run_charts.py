@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framefit.core.run_record import FrameTable, Metrics, ModelMetrics, Percentiles, RunInfo
-from framefit.profiling.pairing import executions
+from framefit.profiling.event_log import executions
 from framefit.report.sections.run import RunContent, _busy_until, run_charts
 from framefit.report.timeline import Happened, TimelineWindows
 

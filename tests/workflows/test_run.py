@@ -27,7 +27,7 @@ from framefit.devices.npu.packets import PacketBuffer
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
 from framefit.planning.plan import Plan
-from framefit.profiling.pairing import executions
+from framefit.profiling.event_log import executions
 from framefit.workflows.plan import plan
 from framefit.workflows.record import RunResult
 from framefit.workflows.run import run

@@ -9,21 +9,7 @@ from typing import Annotated
 
 import typer
 
-from framefit.cli import (
-    demo,
-    doctor,
-    fit,
-    plan,
-    profile,
-    report,
-    rtl,
-    run,
-    simulate,
-    sparsify,
-    table,
-    targets,
-    treeify,
-)
+from framefit.cli import demo, doctor, fit, plan, profile, report, rtl, run, simulate, sparsify, table, targets, treeify
 from framefit.cli.commands import add_commands
 from framefit.errors import FramefitError
 

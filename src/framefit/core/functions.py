@@ -13,7 +13,7 @@ from typing import Any
 from framefit.core.workload import names_function
 from framefit.errors import InputError
 
-__all__ = ["load_function", "told"]
+__all__ = ["error_text", "load_function"]
 
 
 def load_function(spec: str, folder: Path, where: str) -> Callable[..., Any]:
@@ -43,14 +43,14 @@ def load_function(spec: str, folder: Path, where: str) -> Callable[..., Any]:
             missing = error.name or ""
             if name != missing and not name.startswith(f"{missing}."):
                 raise InputError(
-                    f"importing {name!r} failed: {told(error)}", where=where, remedy=f"install {missing!r}"
+                    f"importing {name!r} failed: {error_text(error)}", where=where, remedy=f"install {missing!r}"
                 ) from error
             raise InputError(
                 f"no module {name!r}", where=where, remedy=f"put {root}.py beside the app, or install it"
             ) from None
         except (Exception, SystemExit) as error:  # whatever the user's module does
             raise InputError(
-                f"importing {name!r} failed: {told(error)}", where=where, remedy="correct the module"
+                f"importing {name!r} failed: {error_text(error)}", where=where, remedy="correct the module"
             ) from error
     try:
         function = getattr(module, attribute)
@@ -64,7 +64,7 @@ def load_function(spec: str, folder: Path, where: str) -> Callable[..., Any]:
     return found
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An exception of the user's code in one line: kind, message, and where it was raised."""
     message = next(iter(str(error).splitlines()), "")
     if isinstance(error, SyntaxError):

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from framefit.core.functions import told
+from framefit.core.functions import error_text
 from framefit.core.model import Model, TensorInfo
 from framefit.core.program import Operation
 from framefit.devices.device import Array, Binding, Completion, Device, Handle, Tensors, allocate, random_inputs
@@ -492,7 +492,7 @@ class Execution:
         try:
             results = postprocess({name: self.output(name) for name in self._output_names})
         except Exception as error:  # whatever the user's code raises
-            raise FramefitError(f"the function raised {told(error)}", where=where, remedy="correct it") from error
+            raise FramefitError(f"the function raised {error_text(error)}", where=where, remedy="correct it") from error
         if not isinstance(results, Mapping) or not all(isinstance(name, str) for name in results):
             raise FramefitError(
                 f"the function returned {type(results).__name__}",

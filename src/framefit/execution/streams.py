@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from framefit.core.arrays import ArrayFile
-from framefit.core.functions import load_function, told
+from framefit.core.functions import error_text, load_function
 from framefit.core.model import TensorInfo
 from framefit.core.workload import StreamEntry, names_function
 from framefit.devices.device import Array, random_inputs
@@ -116,7 +116,7 @@ def check_sink(sink: str, *, force: bool, folder: Path) -> Callable[..., object]
         UnsupportedError: no such kind of sink.
     """
     if sink.endswith((".npz", ".jsonl")):
-        _check_path(folder / sink, force=force)
+        check_path(folder / sink, force=force)
         return None
     if names_function(sink):
         return load_function(sink, folder, f"sink {sink!r}")
@@ -125,7 +125,7 @@ def check_sink(sink: str, *, force: bool, folder: Path) -> Callable[..., object]
     )
 
 
-def _check_path(path: Path, *, force: bool) -> None:
+def check_path(path: Path, *, force: bool) -> None:
     if path.exists() and not force:
         raise InputError("already exists", where=path, remedy="choose another sink, or overwrite it with --force")
     above = next((parent for parent in path.absolute().parents if parent.exists()), Path("/"))
@@ -297,7 +297,7 @@ class FunctionStream:
         try:
             frames = function()
         except Exception as error:  # whatever the user's code raises
-            raise FramefitError(f"the function raised {told(error)}", where=where, remedy="correct it") from error
+            raise FramefitError(f"the function raised {error_text(error)}", where=where, remedy="correct it") from error
         try:
             self._source: Iterator[Any] = iter(frames)
         except TypeError:
@@ -345,7 +345,9 @@ class FunctionStream:
             raise _ended(self._where, self._count) from None
         except Exception as error:  # whatever the user's code raises
             raise FramefitError(
-                f"the function raised {told(error)}", where=f"{self._where}, frame {self._count}", remedy="correct it"
+                f"the function raised {error_text(error)}",
+                where=f"{self._where}, frame {self._count}",
+                remedy="correct it",
             ) from error
         array = np.asarray(frame)
         if array.dtype.kind not in "biufcV":

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from framefit.core.events import EventType, Trace
 from framefit.core.profile import How, OperationLog
-from framefit.profiling.sequence import Rebuilt, Sequence
+from framefit.profiling.sequence import Reconstruction, Sequence
 
 __all__ = ["Remedies", "diagnose", "remedies"]
 
@@ -69,7 +69,7 @@ class _Events:
         return _Events(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
 
 
-def diagnose(trace: Trace, sequence: Sequence, rebuilt: Rebuilt) -> tuple[str, ...]:
+def diagnose(trace: Trace, sequence: Sequence, rebuilt: Reconstruction) -> tuple[str, ...]:
     """How events were lost and what would have kept them, as sentences; none where none were lost.
 
     Args:
@@ -105,7 +105,7 @@ def diagnose(trace: Trace, sequence: Sequence, rebuilt: Rebuilt) -> tuple[str, .
     return tuple(said)
 
 
-def remedies(trace: Trace, sequence: Sequence, rebuilt: Rebuilt) -> Remedies | None:
+def remedies(trace: Trace, sequence: Sequence, rebuilt: Reconstruction) -> Remedies | None:
     """What would have kept all events.
 
     Returns:

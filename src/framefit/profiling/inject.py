@@ -17,7 +17,7 @@ from framefit.core.events import EventType, Trace, unwrapped_ns
 from framefit.core.program import Launches, Program
 from framefit.core.settings import verb
 from framefit.errors import InputError
-from framefit.profiling.rebuild import opened
+from framefit.profiling.profile import opened
 from framefit.profiling.sequence import Sequence
 from framefit.profiling.settings import InjectLossSettings, LossKind
 

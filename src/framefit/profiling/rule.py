@@ -44,7 +44,7 @@ from numba import njit
 from framefit.core.events import Trace, unwrapped_ns
 from framefit.core.profile import How, OperationLog
 from framefit.core.program import RuleOffsets
-from framefit.profiling.sequence import Fate, Rebuilt, Sequence
+from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 
 __all__ = ["CoreRow", "Matched", "follow", "match_in_order", "place_lost", "rebuild", "rows_of_cores"]
 
@@ -135,7 +135,7 @@ def match_in_order(trace: Trace, sequence: Sequence, look_ahead: int = LOOK_AHEA
     size = len(trace)
     time_ns = unwrapped_ns(trace.time_ns, trace.meta)
     place = np.full(size, -1, np.int64)
-    fate = np.full(size, Fate.SPURIOUS, np.uint8)
+    fate = np.full(size, PacketClass.SPURIOUS, np.uint8)
     late = np.zeros(size, np.bool_)
     rows = []
     recorded = sequence.recorded(trace.meta.selected_kinds)
@@ -148,10 +148,10 @@ def match_in_order(trace: Trace, sequence: Sequence, look_ahead: int = LOOK_AHEA
         same = _repeated(trace, time_ns, mine)
         coinciding = sequence.coinciding(row.core, recorded, trace.meta.resolution_ns)
         if np.any(same & ~_may_coincide(trace, coinciding, mine)):  # it sends duplicates, so these are some, too
-            fate[mine[same]] = Fate.DUPLICATED
+            fate[mine[same]] = PacketClass.DUPLICATED
             mine = mine[~same]
         found = _followed(trace, sequence, row, mine, look_ahead)
-        fate[mine[found >= 0]] = Fate.MATCHED
+        fate[mine[found >= 0]] = PacketClass.MATCHED
         place[mine] = np.where(found >= 0, found // 2, -1)
         if np.any(found >= 0):
             rows.append(row)
@@ -404,7 +404,7 @@ def follow(symbols: Any, expected: Any, limit: Any, reach: Any, look_ahead: Any,
     return found
 
 
-def rebuild(trace: Trace, sequence: Sequence, offsets: Mapping[str, RuleOffsets]) -> Rebuilt:
+def rebuild(trace: Trace, sequence: Sequence, offsets: Mapping[str, RuleOffsets]) -> Reconstruction:
     """Match the packets in order, and put in what was lost, by rule.
 
     Args:
@@ -434,7 +434,9 @@ class _Edges:
     high_ns: Ints
 
 
-def place_lost(trace: Trace, sequence: Sequence, offsets: Mapping[str, RuleOffsets], matched: Matched) -> Rebuilt:
+def place_lost(
+    trace: Trace, sequence: Sequence, offsets: Mapping[str, RuleOffsets], matched: Matched
+) -> Reconstruction:
     """Put in what was lost of a trace whose packets have been matched.
 
     Args:
@@ -459,7 +461,7 @@ def place_lost(trace: Trace, sequence: Sequence, offsets: Mapping[str, RuleOffse
         for core in sorted(silent)
         if len(trace)
     ]
-    return Rebuilt(
+    return Reconstruction(
         log=_log(edges, sequence),
         fate=matched.fate,
         out_of_order=matched.out_of_order,

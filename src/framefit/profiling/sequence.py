@@ -16,7 +16,7 @@ from framefit.core.profile import EventCounts, OperationLog
 from framefit.core.program import Launches, Operation, Program
 from framefit.errors import InputError
 
-__all__ = ["Fate", "Rebuilt", "Sequence"]
+__all__ = ["PacketClass", "Reconstruction", "Sequence"]
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Sequence:
         return found
 
 
-class Fate(IntEnum):
+class PacketClass(IntEnum):
     """What a packet turned out to be."""
 
     MATCHED = 0
@@ -174,7 +174,7 @@ class Fate(IntEnum):
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class Reconstruction:
     """A trace held against its program.
 
     Attributes:
@@ -195,12 +195,12 @@ class Rebuilt:
     @property
     def counts(self) -> EventCounts:
         """Packets received against those that the program expects."""
-        matched = int(np.count_nonzero(self.fate == Fate.MATCHED))
+        matched = int(np.count_nonzero(self.fate == PacketClass.MATCHED))
         return EventCounts(
             received=len(self.fate),
             expected=2 * len(self.log),
             lost=2 * len(self.log) - matched,
-            spurious=int(np.count_nonzero(self.fate == Fate.SPURIOUS)),
-            duplicated=int(np.count_nonzero(self.fate == Fate.DUPLICATED)),
+            spurious=int(np.count_nonzero(self.fate == PacketClass.SPURIOUS)),
+            duplicated=int(np.count_nonzero(self.fate == PacketClass.DUPLICATED)),
             out_of_order=int(np.count_nonzero(self.out_of_order)),
         )

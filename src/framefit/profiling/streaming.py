@@ -24,8 +24,8 @@ from framefit.errors import InputError
 from framefit.profiling.align.aligner import Aligner, Position
 from framefit.profiling.event_log import empty_log, joined_logs
 from framefit.profiling.formats.raw import chunks, read_header
-from framefit.profiling.sequence import Fate, Rebuilt, Sequence
-from framefit.profiling.summary import summarise
+from framefit.profiling.profile import summarise
+from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 
 __all__ = ["RunningProfile", "Whereabouts", "follow"]
 
@@ -51,7 +51,7 @@ class RunningProfile:
         self._confidence, self._resolution_ns = confidence, resolution_ns
         self._logs: list[OperationLog] = []
         self._before: Profile | None = None
-        self._fates = np.zeros(len(Fate), np.int64)
+        self._fates = np.zeros(len(PacketClass), np.int64)
         self._late = 0
         self._first_ns: int | None = None
         self._last_ns = 0
@@ -64,7 +64,7 @@ class RunningProfile:
             fate: uint8, :class:`Fate` of packets that have not been added before.
             late: bool, of packets: which of them were out of order.
         """
-        self._fates += np.bincount(fate, minlength=len(Fate))
+        self._fates += np.bincount(fate, minlength=len(PacketClass))
         self._late += int(np.count_nonzero(late))
         if not len(log):
             return
@@ -78,14 +78,14 @@ class RunningProfile:
 
     def counts(self) -> EventCounts:
         """Packets so far against what the program expects."""
-        matched = int(self._fates[Fate.MATCHED])
+        matched = int(self._fates[PacketClass.MATCHED])
         expected = 2 * sum(map(len, self._logs)) + (0 if self._before is None else self._before.events.expected)
         return EventCounts(
             received=int(self._fates.sum()),
             expected=expected,
             lost=max(expected - matched, 0),
-            spurious=int(self._fates[Fate.SPURIOUS]),
-            duplicated=int(self._fates[Fate.DUPLICATED]),
+            spurious=int(self._fates[PacketClass.SPURIOUS]),
+            duplicated=int(self._fates[PacketClass.DUPLICATED]),
             out_of_order=self._late,
         )
 
@@ -118,7 +118,7 @@ class RunningProfile:
     def _block(self, *, calibrated: bool, warnings: tuple[str, ...]) -> Profile:
         log = joined_logs(self._logs) if self._logs else empty_log(self._sequence.kinds)
         nothing = np.zeros(0, np.uint8)
-        rebuilt = Rebuilt(log, nothing, nothing.astype(np.bool_), calibrated, warnings)
+        rebuilt = Reconstruction(log, nothing, nothing.astype(np.bool_), calibrated, warnings)
         return summarise(
             rebuilt,
             self._sequence,

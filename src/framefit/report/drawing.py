@@ -19,7 +19,7 @@ from framefit.core.events import Trace
 from framefit.core.files import Record
 from framefit.core.program import Launches, Program
 from framefit.errors import InputError
-from framefit.profiling.pairing import executions
+from framefit.profiling.event_log import executions
 
 __all__ = [
     "OVERRUN_LOOK",

@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 
 from framefit.core.files import write_whole
-from framefit.core.functions import told
+from framefit.core.functions import error_text
 from framefit.devices.device import Array
 from framefit.errors import FramefitError, InputError
 from framefit.execution.buffers import finite
-from framefit.execution.streams import _check_path, check_sink
+from framefit.execution.streams import check_path, check_sink
 
 __all__ = ["AggregatingSink", "CheckedSink", "FunctionSink", "JsonLinesSink", "NpzSink", "Sink", "open_sink"]
 
@@ -46,7 +46,7 @@ class NpzSink:
     """
 
     def __init__(self, path: Path, *, force: bool) -> None:
-        _check_path(path, force=force)
+        check_path(path, force=force)
         self._path = path
         self._frames: list[int] = []
         self._outputs: dict[str, list[tuple[int, Array]]] = {}
@@ -93,7 +93,7 @@ class JsonLinesSink:
     """
 
     def __init__(self, path: Path, *, force: bool) -> None:
-        _check_path(path, force=force)
+        check_path(path, force=force)
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ class FunctionSink:
             self._function(frame, outputs)
         except Exception as error:  # whatever the user's code raises
             raise FramefitError(
-                f"the function raised {told(error)}",
+                f"the function raised {error_text(error)}",
                 where=f"sink {self._spec!r}, frame {frame}",
                 remedy="correct the function",
             ) from error
@@ -245,8 +245,8 @@ class CheckedSink:
         drops: those are not handed on.
     """
 
-    def __init__(self, sink: Sink, told: Callable[[int], None], *, drops: bool) -> None:
-        self._sink, self._told, self._drops = sink, told, drops
+    def __init__(self, sink: Sink, error_text: Callable[[int], None], *, drops: bool) -> None:
+        self._sink, self._told, self._drops = sink, error_text, drops
 
     def put(self, frame: int, outputs: dict[str, Array]) -> None:
         """Look, and hand on."""

@@ -25,7 +25,7 @@ from framefit.devices.facts import device_facts
 from framefit.devices.npu import NpuDevice
 from framefit.errors import InputError
 from framefit.profiling.expectation import expecting, profiled_entries, window_releases
-from framefit.profiling.rebuild import Method, Notify, Profiled, expecting_table, opened, profiled, silent
+from framefit.profiling.profile import Method, Notify, Profiled, expecting_table, opened, profiled, silent
 from framefit.profiling.totals import long_losses
 from framefit.report.chrome import write_chrome
 from framefit.report.csv_files import write_events, write_lost

@@ -36,8 +36,8 @@ from framefit.planning.bounds import Work, fair_rates, fluid_bounds_hz, packing_
 from framefit.planning.plan import Plan
 from framefit.planning.task import PlannedTask
 from framefit.planning.timetable import instructions
-from framefit.profiling.pairing import executions
-from framefit.profiling.rebuild import Notify, Source, profiled, silent
+from framefit.profiling.event_log import executions
+from framefit.profiling.profile import Notify, Source, profiled, silent
 from framefit.report.csv_files import write_frames
 from framefit.report.drawing import run_picture, run_rows
 from framefit.report.perfetto import write_perfetto

@@ -19,7 +19,7 @@ from framefit.core.timetable import Timetable
 from framefit.core.tree_results import TreeifyResult
 from framefit.core.workload import Workload
 from framefit.errors import InputError
-from framefit.profiling.rebuild import Notify, opened, profiled, silent
+from framefit.profiling.profile import Notify, opened, profiled, silent
 from framefit.report.csv_files import read_events, read_frames
 from framefit.report.description import Subject
 from framefit.report.html import Content, write_report_page

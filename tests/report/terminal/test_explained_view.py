@@ -6,9 +6,9 @@ import io
 import re
 
 import pytest
-from explained_plans import interrupted_plan, late_plan, long_plan, plan_of_three, two_unit_plan, workload_of
 from rich.console import Console
 
+from explained_plans import interrupted_plan, late_plan, long_plan, plan_of_three, two_unit_plan, workload_of
 from framefit.report.terminal.explained_view import explained_view
 
 

@@ -48,12 +48,12 @@ from framefit.profiling.align.estimates import (
     learned_tracks,
     operations_of,
 )
-from framefit.profiling.align.tracks import EMPTY, Intake, Queue, Tie, Track, earliest, joined
+from framefit.profiling.align.tracks import EMPTY, Queue, ReorderBuffer, Tie, Track, earliest, joined
 from framefit.profiling.align.viterbi import BEAM, Costs, Room, advance, agreed, compacted, matches_of, path_of
 from framefit.profiling.calibration import Bands, calibrated_bands
 from framefit.profiling.edge_inference import Precedence, Times, Window, fill, tempo_ratios
 from framefit.profiling.event_log import empty_log, enter, filled_launches, joined_logs, lay_out, log_of
-from framefit.profiling.sequence import Fate, Rebuilt, Sequence
+from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 
 __all__ = [
     "LAUNCH",
@@ -530,7 +530,7 @@ class Settled:
     Attributes:
         log: operations of whole launches, the next ones in order.
         arrival: int64, positions in the stream of packets of which it is now known what they are,
-        fate: uint8, :class:`~framefit.profiling.sequence.Fate`, and what.
+        fate: uint8, :class:`~framefit.profiling.sequence.PacketClass`, and what.
     """
 
     log: OperationLog
@@ -578,7 +578,7 @@ class Aligner:
         self._precedence, self._model = self._search.precedence, self._search.first
         recorded, resolution_ns = self._search.recorded, meta.resolution_ns
         coinciding = np.stack([sequence.coinciding(int(core), recorded, resolution_ns) for core in sequence.cores])
-        self._intake = Intake(sequence.cores, self._model.tracks, kinds, meta, coinciding)
+        self._intake = ReorderBuffer(sequence.cores, self._model.tracks, kinds, meta, coinciding)
         cores = len(sequence.cores)
         self._buffer = [EMPTY] * cores
         self._followers: list[Follower] = []
@@ -670,7 +670,7 @@ class Aligner:
     def _outside(self) -> Settled:
         """Packets that no core could have sent, and ones that came twice."""
         foreign, again = self._intake.foreign, self._intake.duplicated
-        fate = np.repeat(np.array([Fate.SPURIOUS, Fate.DUPLICATED], np.uint8), [len(foreign), len(again)])
+        fate = np.repeat(np.array([PacketClass.SPURIOUS, PacketClass.DUPLICATED], np.uint8), [len(foreign), len(again)])
         return Settled(empty_log(self._sequence.kinds), np.concatenate([foreign, again]), fate)
 
     def _work(self, *, close: bool) -> Settled:
@@ -730,7 +730,7 @@ class Aligner:
                 self._latest[core] = match.launch[-1]
         self._rows = rows_of(self._followers, pieces, self._rows, self._next)
         told = np.concatenate(arrivals)
-        return Settled(empty_log(self._sequence.kinds), told, np.full(len(told), Fate.SPURIOUS, np.uint8))
+        return Settled(empty_log(self._sequence.kinds), told, np.full(len(told), PacketClass.SPURIOUS, np.uint8))
 
     def _complete(self) -> int:
         """The first launch of which a packet may still come."""
@@ -774,7 +774,7 @@ class Aligner:
         self._next = until
         done = self._rows[:, LAUNCH] < until
         told, self._rows = self._rows[done, 0], self._rows[~done]
-        fate = np.where(_among(told, arrival), Fate.MATCHED, Fate.SPURIOUS).astype(np.uint8)
+        fate = np.where(_among(told, arrival), PacketClass.MATCHED, PacketClass.SPURIOUS).astype(np.uint8)
         return Settled(log, told, fate)
 
     def _covered(self, window: Window, *, begins: bool, ends: bool) -> Bools:
@@ -826,7 +826,7 @@ def _together(parts: Many[Settled]) -> Settled:
     )
 
 
-def rebuild(trace: Trace, sequence: Sequence, *, confidence: float = 0.9, seed: int = 0) -> Rebuilt:
+def rebuild(trace: Trace, sequence: Sequence, *, confidence: float = 0.9, seed: int = 0) -> Reconstruction:
     """Hold a trace against its program.
 
     Args:
@@ -840,7 +840,7 @@ def rebuild(trace: Trace, sequence: Sequence, *, confidence: float = 0.9, seed: 
         wrong with it is said in ``warnings``.
     """
     aligner = Aligner(sequence, len(trace.kinds), trace.meta, confidence=confidence, seed=seed)
-    fate = np.full(len(trace), Fate.SPURIOUS, np.uint8)
+    fate = np.full(len(trace), PacketClass.SPURIOUS, np.uint8)
     out_of_order = np.zeros(len(trace), np.bool_)
     logs = []
     losses = np.sort(np.asarray(trace.loss_after, np.int64))
@@ -864,11 +864,11 @@ def rebuild(trace: Trace, sequence: Sequence, *, confidence: float = 0.9, seed: 
     fate[settled.arrival] = settled.fate
     log = joined_logs([*logs, settled.log])
     warnings = list(aligner.warnings())
-    matched = int(np.count_nonzero(fate == Fate.MATCHED))
+    matched = int(np.count_nonzero(fate == PacketClass.MATCHED))
     if not len(trace):
         warnings.append("The trace is empty.")
     elif 2 * matched < len(trace):
         warnings.append(
             f"Only {matched} of {len(trace)} packets fit the program: check that this is the trace's program."
         )
-    return Rebuilt(log, fate, out_of_order, aligner.calibrated, tuple(warnings))
+    return Reconstruction(log, fate, out_of_order, aligner.calibrated, tuple(warnings))

@@ -473,7 +473,7 @@ def learned_times(model: Model, window: Window, precedence: Precedence, sequence
     speed = np.repeat(window.tempo, np.diff(window.base))
     whole = window.seen.all(axis=1)
     took = (window.time[:, 1] - window.time[:, 0]) / speed
-    duration, duration_var = _judged(operation[whole], took[whole], size, *_told(model, 1))
+    duration, duration_var = _judged(operation[whole], took[whole], size, *_known_times(model, 1))
     gaps = find_gaps(window, precedence) / speed
     there = np.isfinite(gaps)
     # Gaps of operations that were never seen whole: as those of all others.
@@ -487,7 +487,7 @@ def learned_times(model: Model, window: Window, precedence: Precedence, sequence
     return replace(model, times=times)
 
 
-def _told(model: Model, type_: int) -> tuple[Floats, Floats]:
+def _known_times(model: Model, type_: int) -> tuple[Floats, Floats]:
     """Mean and variance of the transition into each operation's START or END, as the tracks have it."""
     mean, var = model.times.duration_ns.copy(), model.times.duration_var.copy()
     for track in model.tracks:

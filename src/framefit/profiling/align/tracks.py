@@ -15,7 +15,7 @@ from numba import njit
 from framefit.core.events import Trace, TraceMeta, unwrapped_ns
 from framefit.profiling.sequence import Sequence
 
-__all__ = ["EMPTY", "Intake", "Queue", "Tie", "Track", "earliest", "joined", "retimed", "track_of"]
+__all__ = ["EMPTY", "Queue", "ReorderBuffer", "Tie", "Track", "earliest", "joined", "retimed", "track_of"]
 
 
 Ints = npt.NDArray[np.int64]
@@ -249,7 +249,7 @@ def earliest(queues: list[Queue], count: int) -> list[Queue]:
 EMPTY = Queue(np.zeros(0), np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.int64))
 
 
-class Intake:
+class ReorderBuffer:
     """Sorts packets by core and time, with bounded memory of what came before.
 
     Args:

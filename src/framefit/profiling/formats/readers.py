@@ -1,4 +1,4 @@
-"""Traces of other people's making: what a file is, its first bytes say, not its name.
+"""Reading traces of any known format: the first bytes of a file say what it is, not its name.
 
 Read are Framefit's own ``.npz`` and raw stream, STPv2 system traces, ONNX Runtime's profiles, and
 Chrome traces. A file that is damaged or cut off is read as far as it goes, with a sentence that
@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import stat
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +48,34 @@ class ReadTrace(NamedTuple):
     warnings: tuple[str, ...]
 
 
+class _Source(NamedTuple):
+    """What is known of a file beside its bytes.
+
+    Attributes:
+        where: its path, for messages.
+        name: its stem.
+        mapping: what the fields of an STPv2 stream mean.
+    """
+
+    where: str
+    name: str
+    mapping: StpMapping | None
+
+
+class TraceFormat(NamedTuple):
+    """One format of traces; to add another, write its file beside this one and enter it in ``READERS``.
+
+    Attributes:
+        name: with its article, for messages.
+        matches: whether bytes are of this format.
+        read: the trace; raises an :class:`~framefit.errors.InputError` where it is damaged beyond use.
+    """
+
+    name: str
+    matches: Callable[[bytes], bool]
+    read: Callable[[bytes, _Source], ReadTrace]
+
+
 def read_trace(path: str | Path, mapping: StpMapping | None = None) -> ReadTrace:
     """Read a trace, whatever its format.
 
@@ -75,7 +104,19 @@ def read_trace(path: str | Path, mapping: StpMapping | None = None) -> ReadTrace
     with _opened(path) as file:
         if file.read(4) == b"PK\x03\x04":
             return _own(path)
-    return _of_bytes(read_bytes(path), where, path.stem, mapping)
+    raw = read_bytes(path)
+    if not raw.strip():
+        raise InputError("is empty", where=where, remedy="record a trace first")
+    source = _Source(where, path.stem, mapping)
+    for reader in READERS:
+        if reader.matches(raw):
+            return reader.read(raw, source)
+    formats = [reader.name for reader in READERS]
+    raise InputError(
+        f"begins with {raw[:8]!r}: no trace of a known format",
+        where=where,
+        remedy=f"give a trace.npz, {', '.join(formats[:-1])}, or {formats[-1]}",
+    )
 
 
 def _opened(path: Path) -> io.BufferedReader:
@@ -95,44 +136,25 @@ def _own(path: Path) -> ReadTrace:
     return ReadTrace(Trace.read(path), None, ())
 
 
-def _of_bytes(raw: bytes, where: str, name: str, mapping: StpMapping | None) -> ReadTrace:
-    """A file that is no archive."""
-    if not raw.strip():
-        raise InputError("is empty", where=where, remedy="record a trace first")
-    text = raw.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text.startswith((b"[", b"{")):
-        end = raw.find(b"\n")
-        if raw.startswith(b"{") and _is_header(raw[: end if end >= 0 else len(raw)]):
-            return _stream(raw, where)
-        return _json(raw, where, name)
-    if is_stp(raw):
-        trace, warnings = read_stp(raw, where, mapping)
-        return ReadTrace(trace, None, warnings)
-    raise InputError(
-        f"begins with {raw[:8]!r}: no trace of a known format",
-        where=where,
-        remedy="give a trace.npz, a raw stream with its JSON header, an STPv2 stream, or a Chrome or ONNX Runtime JSON",
-    )
+def _is_stream(raw: bytes) -> bool:
+    """Whether the first line is the header of a raw stream rather than the beginning of a Chrome trace."""
+    line = raw[: raw.find(b"\n")] if b"\n" in raw else raw
+    return line.startswith(b"{") and b'"kinds"' in line and b'"traceEvents"' not in line
 
 
-def _is_header(line: bytes) -> bool:
-    """Whether a line is the header of a raw stream rather than the beginning of a Chrome trace."""
-    return b'"kinds"' in line and b'"traceEvents"' not in line
-
-
-def _stream(raw: bytes, where: str) -> ReadTrace:
+def _stream(raw: bytes, source: _Source) -> ReadTrace:
     """A raw stream, which may end in the middle of a record."""
-    source = io.BytesIO(raw)
-    header = read_header(source, lambda: False, where)
+    file = io.BytesIO(raw)
+    header = read_header(file, lambda: False, source.where)
     assert header is not None  # there is a line with a key in it
-    cut_off = (len(raw) - source.tell()) % struct.calcsize(_RECORD)
-    parts = list(chunks(source, header, lambda: False))
+    cut_off = (len(raw) - file.tell()) % struct.calcsize(_RECORD)
+    parts = list(chunks(file, header, lambda: False))
 
     def joined(name: str) -> npt.NDArray[Any]:
         return np.concatenate([getattr(part, name) for part in parts])
 
     if not parts:
-        raise InputError("has a header, but no whole record", where=where, remedy="record a trace first")
+        raise InputError("has a header, but no whole record", where=source.where, remedy="record a trace first")
     trace = Trace(
         time_ns=joined("time_ns"),
         id=joined("id"),
@@ -146,14 +168,31 @@ def _stream(raw: bytes, where: str) -> ReadTrace:
     return ReadTrace(trace, None, warnings)
 
 
-def _json(raw: bytes, where: str, name: str) -> ReadTrace:
+def _is_json(raw: bytes) -> bool:
+    return raw.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"[", b"{"))
+
+
+def _json(raw: bytes, source: _Source) -> ReadTrace:
     """A profile of ONNX Runtime, or a Chrome trace."""
     from framefit.profiling.formats.chrome import parse_events, trace_of
     from framefit.profiling.formats.ort import is_ort_profile, profile_of
 
-    events, odd = parse_events(raw, where)
+    events, odd = parse_events(raw, source.where)
     if is_ort_profile(events):
-        trace, program, more = profile_of(events, where, name)
+        trace, program, more = profile_of(events, source.where, source.name)
         return ReadTrace(trace, program, (*odd, *more))
-    trace, more = trace_of(events, where)
+    trace, more = trace_of(events, source.where)
     return ReadTrace(trace, None, (*odd, *more))
+
+
+def _stp(raw: bytes, source: _Source) -> ReadTrace:
+    trace, warnings = read_stp(raw, source.where, source.mapping)
+    return ReadTrace(trace, None, warnings)
+
+
+READERS: tuple[TraceFormat, ...] = (
+    TraceFormat("a raw stream with its JSON header", _is_stream, _stream),
+    TraceFormat("a Chrome or ONNX Runtime JSON", _is_json, _json),
+    TraceFormat("an STPv2 stream", is_stp, _stp),
+)
+"""The formats beside the project's own ``trace.npz``; the first that matches reads the file."""

@@ -1,34 +1,126 @@
-"""A trace on its way to a profile: read with its program, rebuilt, summed up."""
+"""From operations to a profile: totals, utilisation, gaps, and what was not as expected.
+
+A trace on its way to a profile: read with its program, rebuilt, summed up.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from framefit.core.events import Trace
 from framefit.core.files import read_record
 from framefit.core.latency_table import LatencyTable
 from framefit.core.profile import OperationLog, Profile
 from framefit.core.program import Launches, Program, read_program
+from framefit.core.run_record import Percentiles
 from framefit.core.timetable import Timetable
 from framefit.errors import InputError
 from framefit.profiling import rule
-from framefit.profiling.certificate import certify
 from framefit.profiling.diagnosis import diagnose
-from framefit.profiling.expectation import expecting
+from framefit.profiling.event_log import executions
+from framefit.profiling.expectation import expecting, periods_not_kept, positions, slower_than_expected
 from framefit.profiling.formats.readers import ReadTrace, read_trace
-from framefit.profiling.pairing import executions
-from framefit.profiling.sequence import Fate, Rebuilt, Sequence
-from framefit.profiling.summary import summarise
-from framefit.profiling.validation import covered, doubts, is_complete, readable
+from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
+from framefit.profiling.totals import Sums
+from framefit.profiling.validation import certify, covered, is_complete, readable, sanity_warnings
 
-__all__ = ["Method", "Profiled", "Source", "expecting_table", "opened", "profiled", "silent"]
+__all__ = ["Method", "Profiled", "Source", "expecting_table", "opened", "profiled", "silent", "summarise"]
+
+
+Ints = npt.NDArray[np.int64]
+
+
+def summarise(
+    rebuilt: Reconstruction,
+    sequence: Sequence,
+    program: Program,
+    *,
+    method: str,
+    confidence: float = 0.9,
+    launches: Launches | None = None,
+    timetable: Timetable | None = None,
+    diagnosis: Iterable[str] = (),
+    warnings: Iterable[str] = (),
+    resolution_ns: int = 1,
+) -> Profile:
+    """Add up what happened; see :mod:`framefit.profiling.totals` for the intervals.
+
+    Args:
+        rebuilt: the operations, and what became of the packets.
+        sequence: what they were held against.
+        program: names models, segments and units.
+        method: that rebuilt them.
+        confidence: of the log's intervals; all others get it, too.
+        launches: in the log's numbering of inferences; with their windows.
+        timetable: with the priority periods.
+        diagnosis: of the loss, as sentences.
+        warnings: beside those of ``rebuilt``.
+        resolution_ns: of the trace's clock.
+    """
+    log = rebuilt.log
+    sums = Sums(log, sequence, confidence)
+    position = positions(log, sequence)
+    unit_names = {unit.core: unit.name for unit in program.units}
+    units = [unit_names[int(core)] for core in sequence.cores]
+    unit = np.searchsorted(sequence.cores, log.core).astype(np.int64)
+    layers, layer_of = _numbered(
+        f"{one.model}/{op.layer}" for one in program.programs for group in one.groups for op in group.operations
+    )
+    groups, group_of = _numbered(
+        f"{one.name}/{group.index}" for one in program.programs for group in one.groups for _ in group.operations
+    )
+    covered = int(log.end_ns.max() - log.start_ns.min()) if len(log) else 0
+    by_unit = sums.by(unit, units)
+    return Profile(
+        method=method,
+        events=rebuilt.counts,
+        inferences=len(np.unique(log.inference)),
+        totals_by_kind=sums.by(log.kind.astype(np.int64), log.kinds),
+        utilisation_by_unit={
+            name: by_unit[name].duration_ns / covered if name in by_unit and covered else 0.0 for name in units
+        },
+        totals_by_layer=sums.by(layer_of[position], layers),
+        totals_by_group=sums.by(group_of[position], groups),
+        violations=(
+            *slower_than_expected(log, sequence, program, confidence, resolution_ns),
+            *periods_not_kept(log, program, launches, timetable, confidence, resolution_ns),
+        ),
+        diagnosis=tuple(diagnosis),
+        calibrated=rebuilt.calibrated,
+        warnings=tuple(dict.fromkeys((*warnings, *rebuilt.warnings))),
+        confidence=confidence,
+        covered_ns=covered,
+        totals_by_unit=by_unit,
+        gaps_by_unit=_gaps(log, unit, units),
+    )
+
+
+def _numbered(names: Iterable[str]) -> tuple[list[str], Ints]:
+    """Distinct names in order, and each one's number."""
+    number: dict[str, int] = {}
+    numbers = [number.setdefault(name, len(number)) for name in names]
+    return list(number), np.array(numbers, np.int64)
+
+
+def _gaps(log: OperationLog, unit: Ints, names: list[str]) -> dict[str, Percentiles]:
+    """Idle times between operations that follow each other on a unit; touching ones leave none."""
+    order = np.lexsort((log.end_ns, log.start_ns, unit))
+    idle = log.start_ns[order][1:] - log.end_ns[order][:-1]
+    same = (unit[order][1:] == unit[order][:-1]) & (idle > 0)
+    found = {}
+    for index, name in enumerate(names):
+        mine = idle[same & (unit[order][1:] == index)]
+        if len(mine):
+            found[name] = Percentiles.of(mine)
+    return found
 
 
 Method = Literal["align", "rule"]
@@ -103,11 +195,11 @@ def profiled(
     trace, notes = readable(trace, sequence)
     notify(f"holding {len(trace)} events against the program")
 
-    def rebuild(one: Trace) -> Rebuilt:
+    def rebuild(one: Trace) -> Reconstruction:
         return rebuilt_by(method, one, sequence, source.program, launches, confidence)
 
     rebuilt = rebuild(trace)
-    notes += doubts(rebuilt, trace, source.program, source.where)
+    notes += sanity_warnings(rebuilt, trace, source.program, source.where)
     certificate = None
     if audit:
         notify("masking events to see what the repair is worth")
@@ -199,7 +291,7 @@ def rebuilt_by(
     program: Program,
     launches: Launches | None,
     confidence: float,
-) -> Rebuilt:
+) -> Reconstruction:
     """The operations of a trace.
 
     A trace that lost nothing needs no repair: where all packets pair, or each one is the very next one
@@ -225,16 +317,16 @@ def rebuilt_by(
     return aligned
 
 
-def _paired(trace: Trace, program: Program, launches: Launches) -> Rebuilt | None:
+def _paired(trace: Trace, program: Program, launches: Launches) -> Reconstruction | None:
     """All operations of all launches, measured; ``None``: something is missing. Units may preempt."""
     log = executions(trace, program, launches)
     if 2 * len(log) != len(trace) or not len(log) or (log.inference < 0).any():
         return None
     order = np.lexsort((log.operation, log.inference))
     columns = {field.name: getattr(log, field.name) for field in dataclasses.fields(log) if field.name != "kinds"}
-    return Rebuilt(
+    return Reconstruction(
         log=OperationLog(**{name: column[order] for name, column in columns.items()}, kinds=log.kinds),
-        fate=np.full(len(trace), Fate.MATCHED, np.uint8),
+        fate=np.full(len(trace), PacketClass.MATCHED, np.uint8),
         out_of_order=np.zeros(len(trace), bool),
         calibrated=True,
     )
