@@ -55,7 +55,7 @@ def main() -> None:
             launches = [(whole, 0), *((one, index) for one in cut.values() for index in range(len(one.parts)))]
             found: dict[str, list[float]] = {way: [] for way in cut}
             for _ in range(options.rounds):
-                with pinned(device.core), flushed_denormals():
+                with pinned(device.host_core), flushed_denormals():
                     calls = [lambda e=e, i=i: e.launch(i) for e, i in launches]
                     measured = measure(calls, budget_ns=round(options.budget_s * 1e9), least_rounds=10)
                 medians = dict.fromkeys(cut, 0)

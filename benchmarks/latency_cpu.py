@@ -37,6 +37,7 @@ from framefit.core.files import write_whole
 from framefit.core.latency_table import LatencyTable, MeasuredRun
 from framefit.core.model import Model
 from framefit.core.target import resolve_target
+from framefit.core.workload import MachineSettings
 from framefit.devices.device import allocate, random_inputs
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.npu.cycles import CycleModel
@@ -166,7 +167,7 @@ def measured(
     kept = Partial()
     if resume and partial.is_file():
         kept = msgspec.msgpack.decode(partial.read_bytes(), type=Partial)
-    with alone(device.core):
+    with alone(device.host_core):
         campaign = ResidentCampaign(device, unit, subjects.values(), repeats=repeats)
         for name, model in nets.whole.items():
             nets.places[name] = campaign.rounds.add("network", model)
@@ -299,7 +300,7 @@ def main() -> None:
     parser.add_argument("--core", type=int, default=None)
     parser.add_argument("--resume", action="store_true", help="go on from the samples of an interrupted run")
     options = parser.parse_args()
-    device = OrtDevice(options.core)
+    device = OrtDevice(MachineSettings(cores=None if options.core is None else (options.core,)))
     begin = time.perf_counter()
     nets = networks(device, options.models, options.only)
     path = Path(__file__).parent / "results" / "latency_cpu.json"

@@ -28,7 +28,6 @@ from framefit.core.latency_table import LatencyEntry, LatencyTable
 from framefit.core.model import GraphBuilder, Model, configuration
 from framefit.core.target import resolve_target
 from framefit.devices.clock import VirtualClock
-from framefit.devices.facts import device_facts
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
 from framefit.execution import wiring
@@ -58,7 +57,7 @@ def table_of(model: Model, device: NpuDevice) -> LatencyTable:
         entries[layer.op, msgspec.json.encode(found)] = LatencyEntry(
             op=layer.op, configuration=found, unit=unit, latency_ns=ns, interval_ns=(ns, ns)
         )
-    return LatencyTable(target=TARGET, fingerprint=device_facts(device), entries=tuple(entries.values()))
+    return LatencyTable(target=TARGET, fingerprint=device.fingerprint(), entries=tuple(entries.values()))
 
 
 def main() -> None:

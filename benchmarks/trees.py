@@ -271,7 +271,7 @@ def of_random_trees(device: TreesDevice, rounds: int) -> list[Row]:
 def timed(given: argparse.Namespace) -> None:
     """Speeds."""
     device = TreesDevice()
-    with pinned(device.core), flushed_denormals():
+    with pinned(device.host_core), flushed_denormals():
         figures = {"fitted": of_hybrids(device, given), "random": of_random_trees(device, given.rounds)}
     store("trees_speed", figures, f"trees.py time --rounds {given.rounds}")
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from framefit.core.events import EventType, Trace
+from framefit.core.latency_table import Value
 from framefit.core.model import Model, TensorInfo
 from framefit.core.program import Operation
 from framefit.core.target import Target, Unit
 from framefit.devices.clock import Clock, VirtualClock
-from framefit.devices.device import Array, Binding, Completion, Tensors
+from framefit.devices.device import Array, Binding, Capabilities, Completion, Tensors, target_facts
 from framefit.devices.ort import EventRecorder
 from framefit.errors import DeviceError
 
@@ -68,7 +69,11 @@ class FakeDevice:
         groups: what ``fusions`` answers, as far as the model has such nodes.
         units: how many; "fake0" of core 3, "fake1" of core 4, ...
         link_ns: until what one unit has written can be read by another.
+        on_host: its launches count as executed by the calling thread, on the cores of this machine.
     """
+
+    stored_ratio = 1.0
+    host_core = 0
 
     def __init__(
         self,
@@ -80,7 +85,9 @@ class FakeDevice:
         groups: tuple[tuple[str, ...], ...] = (),
         units: int = 1,
         link_ns: int = 0,
+        on_host: bool = True,
     ) -> None:
+        self.capabilities = Capabilities(runs_on_host=on_host, collects_events=on_host)
         self.clock: Clock = clock or VirtualClock()
         made = tuple(Unit(name=f"fake{number}", preemptive=False, core=3 + number) for number in range(units))
         self.target = Target(name="fake", kind="ort", units=made)
@@ -92,6 +99,14 @@ class FakeDevice:
         self._recorder = EventRecorder(trace_events)
         self._kinds: dict[str, int] = {}
         self._groups = groups
+
+    def fingerprint(self) -> dict[str, Value]:
+        """What every device tells."""
+        return target_facts(self)
+
+    def lowered(self, model: Model) -> Model:
+        """Itself."""
+        return model
 
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
         """The given groups."""

@@ -9,10 +9,8 @@ from framefit.core.model import Model, configuration
 from framefit.core.target import Target, resolve_target
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Device
-from framefit.devices.facts import device_facts
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.cycles import CycleModel
-from framefit.devices.ort import OrtDevice
 
 __all__ = ["table_on"]
 
@@ -28,9 +26,9 @@ def table_on(target: str | Target, models: Iterable[Model], *, device: Device | 
     described = target if isinstance(target, Target) else resolve_target(target)
     owner = device or NpuDevice(described, VirtualClock())
     unit = owner.target.units[0].name
-    table = LatencyTable(target=described.name, fingerprint=device_facts(owner))
+    table = LatencyTable(target=described.name, fingerprint=owner.fingerprint())
     for model in models:
-        grouped = owner.lowered(model) if isinstance(owner, OrtDevice) else model.grouped(owner.fusions(model))
+        grouped = owner.lowered(model) if owner.capabilities.lowers else model.grouped(owner.fusions(model))
         costs = CycleModel(described).layers(grouped)
         table = table.with_entries(
             tuple(

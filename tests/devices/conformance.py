@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import threading
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,9 +13,9 @@ import pytest
 
 from framefit.core.events import EventType
 from framefit.core.model import GraphBuilder, Model
-from framefit.devices.clock import Clock
-from framefit.devices.device import Array, Device, allocate
-from framefit.errors import DeviceError
+from framefit.devices.clock import Clock, VirtualClock
+from framefit.devices.device import Array, Binding, Device, allocate, is_modelled, is_simulated, random_inputs
+from framefit.errors import DeviceError, HangError
 
 __all__ = ["ClockConformance", "DeviceConformance", "arrays_for", "small_network"]
 
@@ -228,3 +230,153 @@ class DeviceConformance(abc.ABC):
         for group in groups:
             assert len(group) == len(set(group)) >= 2
             assert nodes.issuperset(group)
+
+    # What it claims to be able to do
+
+    def _bound(self, device: Device) -> Binding:
+        model = self.network()
+        return device.compile(model, self.unit(device), "net").bind(arrays_for(model))
+
+    def test_runs_on_host(self, device: Device) -> None:
+        """Claimed: the submitting thread executes launches, on this machine's core of its unit."""
+        if not device.capabilities.runs_on_host:
+            return
+        assert device.host_core == device.target.units[0].core
+        binding = self._bound(device)
+        device.submit(binding)
+        thread_ns, process_ns, spent_ns = time.thread_time_ns(), time.process_time_ns(), 0
+        while spent_ns < 20_000_000:
+            spent_ns += device.submit(binding).duration_ns
+        assert time.thread_time_ns() - thread_ns >= (time.process_time_ns() - process_ns) / 2
+
+    def test_shares_host_memory(self, device: Device) -> None:
+        """Claimed: tensors are as big as on the host, and every unit can read at once what another wrote."""
+        names = [unit.name for unit in device.target.units]
+        apart = [device.arrival_ns(a, b, 1 << 20, 5) > 5 for a in names for b in names if a != b]
+        if device.capabilities.shares_host_memory:
+            assert device.stored_ratio == 1
+            assert not any(apart)
+        assert device.stored_ratio > 0
+
+    def test_preemptive(self, device: Device) -> None:
+        """Claimed: all of its units can be interrupted."""
+        assert device.capabilities.preemptive == all(unit.preemptive for unit in device.target.units)
+
+    def test_lowers(self, device: Device) -> None:
+        """Claimed: what it says that it runs gives the model's outputs; otherwise it runs the model as it is."""
+        model = self.network()
+        lowered = device.lowered(model)
+        if not device.capabilities.lowers:
+            assert lowered is model
+            return
+        assert lowered.lowered
+        feeds, outputs = random_inputs(model.inputs, np.random.default_rng(1)), []
+        for part in (model, lowered):
+            arrays = arrays_for(part)
+            for name, array in feeds.items():
+                arrays[name][...] = array
+            device.submit(device.compile(part, self.unit(device), part.name).bind(arrays))
+            outputs.append(arrays["pooled"])
+        assert outputs[0].any()
+        np.testing.assert_allclose(outputs[1], outputs[0], rtol=1e-4, atol=1e-6)
+
+    def test_modelled(self, device: Device) -> None:
+        """Claimed: a launch takes its transfers and its layers, and varies by no more than is said."""
+        model, unit = self.network(), self.unit(device)
+        handle = device.compile(model, unit, "net")
+        expected_ns = sum(operation.expected_ns for operation in handle.operations)
+        if not is_modelled(device):
+            assert expected_ns == 0
+            return
+        grouped = model.grouped(device.fusions(model))
+        layers_ns = device.layers_ns(grouped, unit)
+        assert len(layers_ns) == len(grouped.layers)
+        assert expected_ns == sum(layers_ns) + sum(device.link_ns(model))
+        assert sum(device.link_ns(model)) >= device.launch_ns >= 0
+        assert 0 < device.quantile_ratio(0.5) <= device.quantile_ratio(0.99) <= device.greatest_ratio()
+        binding, variation = device.timed("timed", unit, 100_000).bind({}), device.target.variation
+        stalls_ns = 20 * variation.stall_ns
+        for _ in range(20):
+            assert 1 <= device.submit(binding).duration_ns <= 100_000 * device.greatest_ratio() + stalls_ns + 1
+
+    def test_simulated(self, device: Device) -> None:
+        """Claimed: on a virtual clock nothing else counts than the seed, computed or not."""
+        if not is_simulated(device):
+            return
+        device.clock, model = VirtualClock(), self.network()
+        runs = []
+        for seed in (3, 3, 4):
+            for computes in {device.computer is not None, False}:
+                device.computes = computes
+                device.restart(seed)
+                begun_ns, binding = device.clock.now_ns(), self._bound(device)
+                done = [device.submit(binding) for _ in range(5)]
+                runs.append((seed, [c.started_ns - begun_ns for c in done], [c.duration_ns for c in done]))
+                assert device.clock.now_ns() == done[-1].finished_ns
+                assert device.late_results == 0
+        drifts = device.target.variation.drift_ratio  # in absolute time
+        assert drifts or all(run == runs[0] for run in runs if run[0] == 3)
+        unit, nominal_ns = self.unit(device), runs[0][2][0]
+        device.restart(3)
+        device.slow(unit, 3.0)
+        slow = device.submit(device.compile(model, unit, "net").bind(arrays_for(model)))
+        assert slow.duration_ns > 2 * nominal_ns
+
+    def test_collects_events(self, tmp_path: Path) -> None:
+        """Claimed: of what does not fit into the buffer the last is lost, never what was there before."""
+        device = self.make(tmp_path, trace_events=4)
+        if not device.capabilities.collects_events:
+            return
+        binding = self._bound(device)
+        done = [device.submit(binding) for _ in range(5)]
+        trace = device.events()
+        assert trace.meta.overwritten_events == 0
+        assert trace.time_ns.tolist() == [time for c in done[:2] for time in (c.started_ns, c.finished_ns)]
+
+    def test_layer_events(self, device: Device) -> None:
+        """Claimed: every layer that takes time leaves events; otherwise a launch leaves one pair."""
+        model, unit = self.network(), self.unit(device)
+        operations = device.compile(model, unit, "net").operations
+        if not device.capabilities.layer_events:
+            assert len(operations) == 1
+            return
+        grouped = model.grouped(device.fusions(model))
+        assert len(grouped.layers) > 1
+        assert {layer.name for layer in grouped.layers} == {operation.layer for operation in operations}
+
+    def test_ends_launches(self, device: Device) -> None:
+        """Claimed: a launch that runs fails when it is asked to, and the next ones run again."""
+        binding, unit = self._bound(device), self.unit(device)
+        if not device.capabilities.ends_launches:
+            return
+        ended, hung = threading.Event(), False
+
+        def ask() -> None:
+            while not ended.wait(0.001):
+                device.terminate(unit)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        try:
+            for _ in range(100_000):
+                device.submit(binding)
+        except HangError:
+            hung = True
+        finally:
+            ended.set()
+            asking.join()
+        assert hung
+        for _ in range(2):  # it may have been asked once more
+            try:
+                device.submit(binding)
+            except HangError:
+                continue
+            return
+        pytest.fail("launches fail although nobody asks for that any more")
+
+    def test_fingerprint_names_the_target_and_the_clock(self, device: Device) -> None:
+        """Facts that tables share; the same for the same device."""
+        facts = device.fingerprint()
+        assert facts["target"] == device.target.name
+        assert facts["clock"] == ("virtual" if isinstance(device.clock, VirtualClock) else "real")
+        assert device.fingerprint() == facts

@@ -21,7 +21,7 @@ class TestFakeDevice(DeviceConformance):
     def make(self, cache: Path, trace_events: int = 1 << 12) -> Device:  # noqa: ARG002  # nothing to keep
         """Fuses the small network's first three nodes."""
         nodes = tuple(node for layer in small_network().layers[:3] for node in layer.nodes)
-        return FakeDevice(trace_events=trace_events, groups=(nodes,))
+        return FakeDevice(trace_events=trace_events, groups=(nodes,), on_host=False)
 
     def test_takes_as_long_as_told(self) -> None:
         """Durations follow label and launch number, on the clock that was given."""

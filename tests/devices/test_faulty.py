@@ -47,7 +47,7 @@ class TestFaultyDevice(DeviceConformance):
     def make(self, cache: Path, trace_events: int = 1 << 12) -> Device:  # noqa: ARG002  # nothing to keep
         """The tests' own device."""
         nodes = tuple(node for layer in small_network().layers[:3] for node in layer.nodes)
-        return FaultyDevice(FakeDevice(trace_events=trace_events, groups=(nodes,)))
+        return FaultyDevice(FakeDevice(trace_events=trace_events, groups=(nodes,), on_host=False))
 
 
 @pytest.mark.parametrize(

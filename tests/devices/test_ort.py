@@ -15,6 +15,7 @@ import pytest
 
 from devices.conformance import DeviceConformance, arrays_for, small_network
 from framefit.core.model import GraphBuilder, Model
+from framefit.core.workload import MachineSettings
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, InputError
 from networks import NETWORKS, Runner, difference, random_inputs
@@ -77,9 +78,9 @@ class TestOrtDevice(DeviceConformance):
 
     def test_a_unit_a_core(self, tmp_path: Path) -> None:
         """Segments are compiled for the unit asked for; threads run them side by side."""
-        device, model = OrtDevice((4, 9), cache=tmp_path), small_network()
+        device, model = OrtDevice(MachineSettings(cores=(4, 9)), cache=tmp_path), small_network()
         assert [(unit.name, unit.core) for unit in device.target.units] == [("cpu4", 4), ("cpu9", 9)]
-        assert device.core == 4
+        assert device.host_core == 4
         feeds = random_inputs(model, 0)
         expected = Runner(model).whole(feeds)
         bindings = {}
@@ -149,7 +150,7 @@ class TestOrtDevice(DeviceConformance):
     def test_unknown_provider(self) -> None:
         """A provider that is not there is refused, with the nearest and all available ones."""
         with pytest.raises(InputError, match=r"no provider 'CPUExecutionProvidr'; did you mean 'CPUExecution") as found:
-            OrtDevice(providers=["CPUExecutionProvidr"])
+            OrtDevice(MachineSettings(providers=("CPUExecutionProvidr",)))
         assert found.value.remedy is not None
         assert all(name in found.value.remedy for name in onnxruntime.get_available_providers())
 

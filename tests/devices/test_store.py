@@ -10,11 +10,12 @@ import pytest
 from devices.conformance import small_network
 from framefit.core.latency_table import LatencyTable
 from framefit.core.model import GraphBuilder, Model
+from framefit.core.workload import MachineSettings
 from framefit.devices.host import fingerprint
 from framefit.devices.measure import Measurement
 from framefit.devices.store import MeasurementStore
 
-CPU = ("CPUExecutionProvider",)
+CPU = MachineSettings()
 SAMPLES = np.asarray([5, 3, 4, 8], np.int64)
 
 
@@ -64,7 +65,10 @@ def test_nothing_else_is_found() -> None:
     assert store.find(small_network(), "cpu2", "alone", 1) is None
     assert store.find(small_network(), "cpu1", "beside a big one", 1) is None
     assert store.find(small_network(), "cpu1", "alone", 5) is None
-    assert MeasurementStore(("OtherProvider",)).find(small_network(), "cpu1", "alone", 1) is None
+    assert (
+        MeasurementStore(MachineSettings(providers=("OtherProvider",))).find(small_network(), "cpu1", "alone", 1)
+        is None
+    )
 
 
 @pytest.mark.usefixtures("tables")

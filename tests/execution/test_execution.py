@@ -13,7 +13,7 @@ import pytest
 
 from fakes import FakeDevice
 from framefit.core.model import GraphBuilder, Model, TensorInfo
-from framefit.core.workload import Preprocess
+from framefit.core.workload import MachineSettings, Preprocess
 from framefit.devices.ort import OrtDevice
 from framefit.errors import FramefitError, InputError
 from framefit.execution.buffers import unit_bytes
@@ -471,7 +471,7 @@ def on_units(device: OrtDevice | FakeDevice, model: Model, units: Sequence[int],
 def test_stages_equal_the_whole(tmp_path: Path, name: str, slots: int) -> None:
     """Frame by frame, with as many frames on their way as may be, each stage one frame ahead of the next."""
     model, state = NETWORKS[name](), STATE if name == "lstm" else {}
-    device = OrtDevice((0, 1), cache=tmp_path)
+    device = OrtDevice(MachineSettings(cores=(0, 1)), cache=tmp_path)
     whole = execution(model, device, state=state)
     count = min(3, len(bounds(model)))
     cut = on_units(device, model, [index % 2 for index in range(count)], state=state, slots=slots)

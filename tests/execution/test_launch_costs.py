@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from fakes import FakeDevice
 from framefit.core.target import Host, Target, Unit, Variation
+from framefit.core.workload import MachineSettings
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Completion
 from framefit.devices.measure import Measurement
@@ -66,7 +67,7 @@ def campaigns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Campaigns:
 def measured(*, fresh: bool = False, told: list[str] | None = None, realtime: bool = False) -> MeasuredCosts:
     """Of a device that never runs."""
     notify = (told if told is not None else []).append
-    store = MeasurementStore((), fresh=fresh)
+    store = MeasurementStore(MachineSettings(), fresh=fresh)
     return MeasuredCosts(FakeDevice(), "fake0", store, WINDOW_NS, notify, realtime=realtime)
 
 

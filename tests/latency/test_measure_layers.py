@@ -9,6 +9,7 @@ import pytest
 import framefit
 from framefit.core.latency_table import read_table
 from framefit.core.model import configuration
+from framefit.core.workload import MachineSettings
 from framefit.devices.host import available_cores
 from framefit.devices.ort import OrtDevice
 from framefit.errors import InputError
@@ -133,7 +134,7 @@ def test_what_cannot_be_measured_is_refused(arguments: dict, message: str) -> No
 @pytest.mark.parametrize("auxiliary", ["auto", "avgpool", "conv1x1", "conv3x3"])
 def test_every_layer_of_a_network_is_measured_on_the_cpu(auxiliary: str) -> None:
     """Whole numbers, views, sums and attention; none is left out, and a heavy layer is told from a light one."""
-    device = OrtDevice(available_cores()[-1])
+    device = OrtDevice(MachineSettings(cores=available_cores()[-1:]))
     grid = GridSpec(
         layers=(
             LayerGrid(op="Conv", shapes=((1, 64, 32, 32),), channels=(64,), kernel=(3,)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,8 +33,7 @@ def run(
 ) -> UnitGroup:
     """A run in which models may go on on any unit that works, but for some."""
     estimates = {label: ns for entry in entries for label, ns in zip(entry.labels(), entry.estimates_ns, strict=True)}
-    fake = FakeDevice(lambda label, _: estimates[label], units=units, clock=clock)
-    fake.target = msgspec.structs.replace(fake.target, kind="npu")  # its units are no cores of this machine
+    fake = FakeDevice(lambda label, _: estimates[label], units=units, clock=clock, on_host=False)
     device = FaultyDevice(fake, faults)
     device.patience_ns = 15 * MS
     group, jobs = made(device, *entries)  # type: ignore[arg-type]  # a device like any other

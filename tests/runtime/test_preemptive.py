@@ -23,7 +23,7 @@ from framefit.core.policy import Rotation
 from framefit.core.workload import WhenFull
 from framefit.devices.clock import RealClock
 from framefit.devices.device import Array, Device
-from framefit.devices.host import default_core, pinned, realtime_priority_permitted
+from framefit.devices.host import pinned, realtime_priority_permitted
 from framefit.devices.ort import EventRecorder, OrtDevice
 from framefit.errors import DeviceError
 from framefit.execution.execution import Execution
@@ -133,9 +133,9 @@ def fates(run: Dispatcher, model: int) -> dict[int, FrameOutcome]:
 
 def test_priority_is_not_delayed_by_a_long_background_launch(tmp_path: Path) -> None:
     """A background launch of several windows goes on around the priority model, which starts and ends in time."""
-    device = OrtDevice(default_core(), cache=tmp_path)
+    device = OrtDevice(cache=tmp_path)
     face, big = Entry("face", priority=True, network=(1, 16)), Entry("big", network=(24, 384))
-    with pinned(device.core):
+    with pinned(device.host_core):
         run = dispatcher(device, face, big, rate_hz=50)
         for job in run._jobs:
             job.load = lambda: None  # type: ignore[method-assign]  # zeros will do

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -321,8 +320,7 @@ def unit_of(plan: Plan, label: str, group: UnitGroup) -> str:
 @given(plans(), st.lists(st.integers(0, 3), min_size=1, max_size=12))
 def test_threads_that_are_told_at_any_time(plan: Plan, asked: list[int]) -> None:
     """In real time each unit has a thread, and another one asks: all of them change with the same windows."""
-    device = FakeDevice(lambda label, _: plan.longest[label] // 4, units=plan.units, clock=RealClock())
-    device.target = msgspec.structs.replace(device.target, kind="npu")  # its units are no cores of this machine
+    device = FakeDevice(lambda label, _: plan.longest[label] // 4, units=plan.units, clock=RealClock(), on_host=False)
     group, rungs, sink = made(plan, device)
     group.switcher.start_under(rungs[0])
     group.switcher.expect(rungs)

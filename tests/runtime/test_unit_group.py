@@ -18,6 +18,7 @@ from fakes import FakeDevice, ListSink, NumberStream
 from framefit.core.grid import Grid
 from framefit.core.model import TensorInfo
 from framefit.core.policy import Rotation
+from framefit.core.workload import MachineSettings
 from framefit.devices.clock import Clock, RealClock
 from framefit.devices.device import random_inputs
 from framefit.devices.host import realtime_priority_permitted
@@ -509,7 +510,7 @@ def test_what_threads_compute_is_what_the_model_computes(name: str, tmp_path: Pa
     """By ONNX Runtime, in three stages on two units, several frames in flight, state handed on: no value differs."""
     model = NETWORKS[name]()
     state = {"hidden": "next_hidden", "cell": "next_cell"} if name == "lstm" else {}
-    device = OrtDevice((0, 1), cache=tmp_path)
+    device = OrtDevice(MachineSettings(cores=(0, 1)), cache=tmp_path)
     ends = [cut.position for cut in model.legal_cuts[:2]]
     pieces = [(begin, end - 1) for begin, end in itertools.pairwise([0, *ends, len(model.layers)])]
     units = ["cpu0", "cpu1", "cpu0"][: len(pieces)]
@@ -537,7 +538,9 @@ def test_what_threads_compute_is_what_the_model_computes(name: str, tmp_path: Pa
         Grid(250),
     )
     group.run(5000)
-    reference = Execution(model, [(0, len(model.layers) - 1)], OrtDevice(0, cache=tmp_path), "cpu0", state=state)
+    reference = Execution(
+        model, [(0, len(model.layers) - 1)], OrtDevice(MachineSettings(cores=(0,)), cache=tmp_path), "cpu0", state=state
+    )
     assert [frame for frame, _ in sink.taken] == list(range(20))
     for frame, outputs in sink.taken:
         given = {tensor.name: stream.read(frame, tensor) for tensor in reference.inputs}

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 
-import msgspec
 import pytest
 
 from fakes import FakeDevice
@@ -30,8 +29,7 @@ def made_group(
     faults: list[Fault], *, units: int = 1, preemptive: bool = False
 ) -> tuple[UnitGroup, FaultyDevice, list[Entry]]:
     """A priority model and a background model, on one unit or one each."""
-    fake = FakeDevice({"face": MS, "big": 2 * MS}, clock=RealClock(), units=units)
-    fake.target = msgspec.structs.replace(fake.target, kind="npu")  # its units are no cores of this machine
+    fake = FakeDevice({"face": MS, "big": 2 * MS}, clock=RealClock(), units=units, on_host=False)
     device = FaultyDevice(fake, faults)
     entries = [Entry("face", [(0, [MS])], priority=True, queue=3), Entry("big", [(units - 1, [2 * MS])])]
     group, jobs = made(device, *entries, preemptive=["fake0"] if preemptive else [])  # type: ignore[arg-type]

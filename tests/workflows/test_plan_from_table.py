@@ -13,7 +13,6 @@ from framefit.core.files import write_record
 from framefit.core.latency_table import LatencyEntry, LatencyTable
 from framefit.core.model import configuration
 from framefit.core.timetable import Timetable
-from framefit.devices.facts import device_facts
 from framefit.devices.ort import OrtDevice
 from framefit.errors import InputError
 from framefit.planning.check import check_timetable
@@ -49,7 +48,7 @@ def here(tmp_path: Path) -> tuple[Path, LatencyTable]:
                 interval_ns=(ns - ns // 100, ns + ns // 100),
                 samples_ns=tuple(ns + ns * step // 100 for step in range(20)),
             )
-    facts = device_facts(device)
+    facts = device.fingerprint()
     return write_models(tmp_path), LatencyTable(target="cpu", fingerprint=facts, entries=tuple(entries.values()))
 
 

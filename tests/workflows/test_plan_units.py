@@ -237,7 +237,7 @@ def test_two_cores_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert set(timetable.units) <= {f"cpu{first}", f"cpu{second}"}
     assert len(set(stages(timetable, "chain"))) == 2
     assert timetable.model("chain").max_relative_difference <= 1e-4
-    assert result.core == first
+    assert result.device.host_core == first
     assert check_timetable(timetable) == []
     app.write_text(app.read_text().replace(f"cores = [{first}, {second}]", f"cores = [{first}, {first}]"))
     with pytest.raises(InputError, match="names a core twice"):

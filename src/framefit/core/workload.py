@@ -19,6 +19,7 @@ from framefit.errors import InputError
 __all__ = [
     "IMPLICIT_STREAM",
     "STRICTEST",
+    "MachineSettings",
     "ModelEntry",
     "OnError",
     "OnNan",
@@ -219,7 +220,33 @@ class OutputEntry(Record, kw_only=True):
     tensors: tuple[str, ...] | None = None
 
 
-class Workload(Record, kw_only=True):
+_WHERE_ONLY = ("cores",)  # which cores execute, not how fast equal ones do
+
+
+class MachineSettings(Record, kw_only=True):
+    """How this machine executes models: keys at the top of ``app.toml``, compared, merged and fingerprinted together.
+
+    A setting that is added here is a key of ``app.toml``; what it changes is the backend's business.
+
+    Attributes:
+        cores: one unit each; default: the last one available.
+        providers: execution providers of ONNX Runtime, in order of preference.
+    """
+
+    cores: tuple[int, ...] | None = None
+    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+
+    def facts(self) -> dict[str, str | int | float | bool]:
+        """Settings that decide how fast things run, for fingerprints; those that are not set are left out."""
+        values = {key: getattr(self, key) for key in MachineSettings.__struct_fields__ if key not in _WHERE_ONLY}
+        return {
+            key: ",".join(map(str, value)) if isinstance(value, tuple) else value
+            for key, value in values.items()
+            if value is not None
+        }
+
+
+class Workload(MachineSettings, kw_only=True):
     """A device, a beat, streams and models.
 
     Attributes:
@@ -230,8 +257,6 @@ class Workload(Record, kw_only=True):
 
     schema_version: int = 1
     target: str = "cpu"
-    cores: tuple[int, ...] | None = None
-    providers: tuple[str, ...] = ("CPUExecutionProvider",)
     table: str | None = None
     table_fallback: bool = False
     rate_hz: float | None = None
@@ -272,6 +297,11 @@ class Workload(Record, kw_only=True):
                 if source not in streams and self.producer(source) is None:
                     known = f"streams: {', '.join(streams)}; models: {', '.join(self.model_names)}"
                     raise ValueError(f"model {model.name!r}: input {key!r} reads {source!r}; {known}")
+
+    @property
+    def machine(self) -> MachineSettings:
+        """How this machine executes it."""
+        return MachineSettings(**{key: getattr(self, key) for key in MachineSettings.__struct_fields__})
 
     @property
     def model_names(self) -> list[str]:

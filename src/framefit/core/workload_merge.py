@@ -16,6 +16,7 @@ from framefit.core.model.loading import declared_inputs
 from framefit.core.workload import (
     IMPLICIT_STREAM,
     STRICTEST,
+    MachineSettings,
     ModelEntry,
     OutputEntry,
     Schedule,
@@ -76,7 +77,7 @@ def shared(apps: Sequence[tuple[Path, Workload]]) -> Shared:
     if len(apps) == 1:
         return Shared(first, ({name: name for name in first.model_names},))
     for path, workload in apps[1:]:
-        for key in ("target", "cores", "providers", "table", "table_fallback"):
+        for key in ("target", *MachineSettings.__struct_fields__, "table", "table_fallback"):
             _need_equal(getattr(first, key), getattr(workload, key), f"$.{key}", first_path, path)
         if path.resolve().parent != first_path.resolve().parent and (spec := _function(workload)):
             raise InputError(

@@ -1,27 +1,82 @@
-"""The protocol that everything that executes segments speaks."""
+"""The protocol that everything that executes segments speaks, and what a device says that it can do.
+
+Code above this room never asks which class or kind a device is: it asks its :class:`Capabilities`, and reaches what
+only some devices have through :func:`is_modelled` and :func:`is_simulated`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeGuard
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from framefit.core.events import Trace
+from framefit.core.latency_table import Value
 from framefit.core.model import Model, TensorInfo
 from framefit.core.program import Operation
 from framefit.core.target import Target
-from framefit.devices.clock import Clock
+from framefit.core.workload import MachineSettings
+from framefit.devices.clock import Clock, VirtualClock
 from framefit.errors import DeviceError
 
-__all__ = ["Array", "Binding", "Completion", "Device", "Handle", "Tensors", "allocate", "fitting", "random_inputs"]
+__all__ = [
+    "Array",
+    "Backend",
+    "Binding",
+    "Capabilities",
+    "Completion",
+    "Device",
+    "Handle",
+    "ModelledDevice",
+    "SimulatedDevice",
+    "Tensors",
+    "allocate",
+    "fitting",
+    "is_modelled",
+    "is_simulated",
+    "random_inputs",
+    "target_facts",
+]
 
 
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
 _ALIGNMENT = 64  # a cache line, and the widest vector register
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What a device can do; the conformance suite holds every device to what it claims.
+
+    Attributes:
+        runs_on_host: The submitting thread executes a launch, on its unit's core of this machine. That thread can be
+            pinned and given real-time priority, and its processor time is the launch's.
+        shares_host_memory: Bound arrays are the tensors themselves; nothing is copied or stored in another format.
+        preemptive: A launch can be interrupted by one of higher priority on the same unit.
+        lowers: It says what a launch of a model really executes (:meth:`Device.lowered`), so that cuts and tables are
+            made of that.
+        modelled: It states what launches take (:class:`ModelledDevice`); the launches of others are measured.
+        simulated: It runs on any clock, virtual ones too, and can be restarted with a seed (:class:`SimulatedDevice`).
+        collects_events: This process records the events, of each unit in order, in a buffer that a run has to empty
+            as it goes along. Otherwise a trace unit of the device orders them and decides what it keeps.
+        layer_events: Each layer leaves events of its own; otherwise each launch does.
+        ends_launches: :meth:`Device.terminate` makes a launch that runs fail.
+    """
+
+    runs_on_host: bool = False
+    shares_host_memory: bool = False
+    preemptive: bool = False
+    lowers: bool = False
+    modelled: bool = False
+    simulated: bool = False
+    collects_events: bool = False
+    layer_events: bool = False
+    ends_launches: bool = False
 
 
 class Completion(msgspec.Struct, frozen=True, gc=False):
@@ -80,8 +135,30 @@ class Device(Protocol):
     def clock(self) -> Clock:
         """What its completions and packets are timed by."""
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do; the same as long as it lives."""
+
+    @property
+    def stored_ratio(self) -> float:
+        """Bytes of a float32 tensor on the device over those on the host."""
+
+    @property
+    def host_core(self) -> int:
+        """The core of this machine that works for it: its first unit's, or that which feeds it and computes for it."""
+
+    def fingerprint(self) -> dict[str, Value]:
+        """Facts that two measurements must share to be comparable: device, clock, and what decides its speed."""
+
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
         """Groups of nodes that it would fuse; no cut belongs inside one."""
+
+    def lowered(self, model: Model) -> Model:
+        """What a launch of a model really executes, each operator a layer; the model itself if it does not lower.
+
+        Raises:
+            DeviceError: the model cannot be compiled, or the device does not say what it made of it.
+        """
 
     def compile(self, segment: Model, unit: str, label: str) -> Handle:
         """Make a segment ready; ``label`` is its kind in the trace.
@@ -112,6 +189,93 @@ class Device(Protocol):
 
     def events(self) -> Trace:
         """Packets since the last call, in order of arrival."""
+
+
+class ModelledDevice(Device, Protocol):
+    """A device that states what launches take; durations of launches vary around these by known ratios."""
+
+    @property
+    def launch_ns(self) -> int:
+        """What each launch costs, whatever it executes: what cutting a model costs at each boundary."""
+
+    def link_ns(self, model: Model) -> tuple[int, int]:
+        """What moving a model's inputs and outputs adds before and after a launch, the cost of a launch included."""
+
+    def layers_ns(self, model: Model, unit: str) -> tuple[int, ...]:
+        """Nominal times of a model's layers on a unit, without transfers; its fused groups are layers.
+
+        Raises:
+            DeviceError: no costs are known.
+            InputError: the unit does not support a layer.
+        """
+
+    def quantile_ratio(self, quantile: float) -> float:
+        """A launch's quantile (0 to 1) over its nominal time."""
+
+    def greatest_ratio(self) -> float:
+        """A launch's greatest duration over its nominal time."""
+
+    def timed(self, label: str, unit: str, duration_ns: int) -> Handle:
+        """A launch of one operation that takes a given time and computes nothing.
+
+        Raises:
+            DeviceError: no such unit.
+        """
+
+
+class SimulatedDevice(Device, Protocol):
+    """A device that exists only here: its clock can be replaced, and the same seed gives the same run.
+
+    Attributes:
+        clock: what its launches take time on; set it before :meth:`restart`.
+        computes: whether launches compute their outputs; else arrays stay as they are.
+        late_results: launches whose outputs were computed later than the simulated time, since the restart.
+    """
+
+    clock: Clock
+    computes: bool
+    late_results: int
+
+    @property
+    def computer(self) -> Device | None:
+        """The device of this machine that computes the outputs, if one does."""
+
+    def restart(self, seed: int = 0) -> None:
+        """Begin anew on the present clock: variation from the seed, no packets, every unit free."""
+
+    def slow(self, unit: str, ratio: float) -> None:
+        """Have launches on a unit take so many times as long from here on; 1: as modelled."""
+
+
+def is_modelled(device: Device) -> TypeGuard[ModelledDevice]:
+    """Whether a device states what launches take; otherwise they have to be measured."""
+    return device.capabilities.modelled
+
+
+def is_simulated(device: Device) -> TypeGuard[SimulatedDevice]:
+    """Whether a device exists only here, so that it runs on any clock; otherwise its time is real."""
+    return device.capabilities.simulated
+
+
+class _Open(Protocol):
+    """Opens a device of one backend."""
+
+    def __call__(self, target: Target, settings: MachineSettings, where: Path | None, *, computes: bool) -> Device:
+        """See :func:`framefit.devices.registry.open_device`; ``where`` is the target's file, ``None`` for "cpu"."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A kind of device: what all of them can do, and how one is opened."""
+
+    capabilities: Capabilities
+    open: _Open
+
+
+def target_facts(device: Device) -> dict[str, Value]:
+    """What every fingerprint begins with: which target it is, and whether its time is real."""
+    clock = "virtual" if isinstance(device.clock, VirtualClock) else "real"
+    return {"target": device.target.name, "kind": device.target.kind, "clock": clock}
 
 
 def allocate(tensor: TensorInfo) -> Array:

@@ -6,18 +6,27 @@ import math
 import re
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from framefit.core.events import Trace
 from framefit.core.faults import Fault
+from framefit.core.latency_table import Value
 from framefit.core.model import Model
 from framefit.core.program import Operation
 from framefit.core.target import Target
 from framefit.devices.clock import Clock, VirtualClock
-from framefit.devices.device import Binding, Completion, Device, Handle, Tensors
-from framefit.devices.npu import NpuDevice
+from framefit.devices.device import (
+    Binding,
+    Capabilities,
+    Completion,
+    Device,
+    Handle,
+    Tensors,
+    is_modelled,
+    is_simulated,
+)
 from framefit.errors import DeviceError, HangError, LostUnitError
 
 __all__ = ["FaultyDevice"]
@@ -67,7 +76,7 @@ class FaultyDevice:
     where time is real; in virtual time nobody else runs meanwhile, so it ends after ``patience_ns`` as if it had been.
 
     Args:
-        device: executes; on an :class:`~framefit.devices.npu.NpuDevice` what is slow is so in its trace, too.
+        device: executes; on a simulated one what is slow is so in its trace, too.
         faults: those of launches befall it, others are not its own.
     """
 
@@ -91,6 +100,25 @@ class FaultyDevice:
         """The device's."""
         return self._device.clock
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """The device's own, less what only that one can be asked for: it is wrapped to run, not to be planned for."""
+        return replace(self._device.capabilities, modelled=False, simulated=False)
+
+    @property
+    def stored_ratio(self) -> float:
+        """The device's."""
+        return self._device.stored_ratio
+
+    @property
+    def host_core(self) -> int:
+        """The device's."""
+        return self._device.host_core
+
+    def fingerprint(self) -> dict[str, Value]:
+        """The device's."""
+        return self._device.fingerprint()
+
     def arm(self, start_ns: int) -> None:
         """Faults may happen from here on; their times count from ``start_ns``."""
         self._start_ns = start_ns
@@ -108,18 +136,22 @@ class FaultyDevice:
         """The device's."""
         return self._device.fusions(model)
 
+    def lowered(self, model: Model) -> Model:
+        """The device's."""
+        return self._device.lowered(model)
+
     def compile(self, segment: Model, unit: str, label: str) -> Handle:
         """See :class:`framefit.devices.device.Device`."""
         outputs = tuple(tensor.name for tensor in segment.outputs)
         return _NamedHandle(self, self._device.compile(segment, unit, label), label, unit, outputs)
 
     def timed(self, label: str, unit: str, duration_ns: int) -> Handle:
-        """See :meth:`framefit.devices.npu.NpuDevice.timed`.
+        """See :meth:`framefit.devices.device.ModelledDevice.timed`.
 
         Raises:
             DeviceError: the device takes the time that it takes.
         """
-        if not isinstance(self._device, NpuDevice):
+        if not is_modelled(self._device):
             raise DeviceError("launches of a given duration need a described device", where=self.target.name)
         return _NamedHandle(self, self._device.timed(label, unit, duration_ns), label, unit, ())
 
@@ -190,7 +222,7 @@ class FaultyDevice:
 
     def _slow(self, known: _Known, ratio: float) -> Completion:
         """Run it, so many times as long as it takes."""
-        if isinstance(self._device, NpuDevice):
+        if is_simulated(self._device):
             self._device.slow(known.unit, ratio)
             try:
                 return self._device.submit(known.binding)

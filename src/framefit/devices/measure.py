@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from framefit.core.model import Model
 from framefit.devices.clock import Clock
-from framefit.devices.device import Completion, allocate, random_inputs
+from framefit.devices.device import Completion, Device, allocate, random_inputs
 from framefit.devices.host import at_realtime_priority, pinned
 from framefit.devices.ort import OrtDevice
 
@@ -173,7 +173,7 @@ def measure_floor(clock: Clock, period_ns: int, windows: int) -> npt.NDArray[np.
 _BUDGET_NS = 1_000_000_000
 
 
-def medians_ns(models: Sequence[Model], device: OrtDevice | None = None) -> tuple[int, ...]:
+def medians_ns(models: Sequence[Model], device: Device | None = None) -> tuple[int, ...]:
     """Median latency of each model on the default core of this machine, measured in turn, in nanoseconds.
 
     Args:
@@ -184,12 +184,12 @@ def medians_ns(models: Sequence[Model], device: OrtDevice | None = None) -> tupl
         DeviceError: the runtime does not take a model.
     """
     device = device or OrtDevice()
-    with pinned(device.core):
+    with pinned(device.host_core):
         found = measure([_launch(device, model) for model in models], budget_ns=_BUDGET_NS)
     return tuple(one.median_ns for one in found)
 
 
-def _launch(device: OrtDevice, model: Model) -> Callable[[], Completion]:
+def _launch(device: Device, model: Model) -> Callable[[], Completion]:
     handle = device.compile(model, device.target.units[0].name, model.name)
     tensors = random_inputs(model.inputs, np.random.default_rng(0))
     bound = handle.bind(tensors | {tensor.name: allocate(tensor) for tensor in model.outputs})

@@ -26,11 +26,23 @@ import numpy.typing as npt
 
 from framefit.core.events import EventType, Trace, TraceMeta
 from framefit.core.files import cache_folder, write_whole
+from framefit.core.latency_table import Value
 from framefit.core.model import Model, folded, free_batch, fused_groups, lowered
 from framefit.core.program import Operation
 from framefit.core.target import Target, Unit, cpu_target
+from framefit.core.workload import MachineSettings
 from framefit.devices.clock import Clock, RealClock
-from framefit.devices.device import Array, Binding, Completion, Handle, Tensors, fitting, random_inputs
+from framefit.devices.device import (
+    Array,
+    Binding,
+    Capabilities,
+    Completion,
+    Handle,
+    Tensors,
+    fitting,
+    random_inputs,
+    target_facts,
+)
 from framefit.devices.host import default_core, fingerprint, kept_denormals
 from framefit.errors import DeviceError, HangError, InputError, UnsupportedError
 
@@ -272,8 +284,7 @@ class OrtDevice:
     Threads of different units may do so at the same time.
 
     Args:
-        core: the unit's core, or several units'; default: the last one available.
-        providers: execution providers in order of preference.
+        settings: of this machine: a unit for each core, execution providers; default: its defaults.
         clock: what launches are timed by.
         cache: folder of compiled segments; default: the user's cache.
         trace_events: capacity of the event buffer.
@@ -282,11 +293,19 @@ class OrtDevice:
         InputError: the installed ONNX Runtime has no such provider.
     """
 
+    capabilities = Capabilities(
+        runs_on_host=True,
+        shares_host_memory=True,
+        preemptive=True,
+        lowers=True,
+        collects_events=True,
+        ends_launches=True,
+    )
+
     def __init__(
         self,
-        core: int | Sequence[int] | None = None,
+        settings: MachineSettings | None = None,
         *,
-        providers: Sequence[str] = ("CPUExecutionProvider",),
         clock: Clock | None = None,
         cache: Path | None = None,
         trace_events: int = 1 << 18,
@@ -294,7 +313,8 @@ class OrtDevice:
         import onnxruntime
 
         available = onnxruntime.get_available_providers()
-        for provider in providers:
+        settings = settings or MachineSettings()
+        for provider in settings.providers:
             if provider not in available:
                 near = difflib.get_close_matches(provider, available, n=1)
                 raise InputError(
@@ -304,10 +324,10 @@ class OrtDevice:
                     remedy=f"choose from {', '.join(available)}",
                 )
         self.clock = clock or RealClock()
-        cores = (core,) if isinstance(core, int) else tuple(core or (default_core(),))
-        self.core = cores[0]
+        cores = settings.cores or (default_core(),)
+        self.host_core = cores[0]
+        self._settings = settings
         self._target = cpu_target(cores)
-        self._providers = list(providers)
         self._cache = (cache or cache_folder()) / "segments"
         self._recorder = EventRecorder(trace_events)
         self._kinds: dict[str, int] = {}
@@ -319,9 +339,14 @@ class OrtDevice:
         return self._target
 
     @property
-    def providers(self) -> tuple[str, ...]:
-        """Execution providers, in order of preference."""
-        return tuple(self._providers)
+    def stored_ratio(self) -> float:
+        """Arrays are the tensors themselves."""
+        return 1.0
+
+    def fingerprint(self) -> dict[str, Value]:
+        """The machine, its runtime, and how it is used: one thread, no spinning, denormals taken as zero."""
+        used: dict[str, Value] = {"threads": 1, "spinning": False, "denormals": "flushed"}
+        return target_facts(self) | fingerprint() | self._settings.facts() | used
 
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
         """Read off the graph that the runtime saves at the extended level.
@@ -460,7 +485,7 @@ class OrtDevice:
         return next(label for label, number in self._kinds.items() if number == kind)
 
     def _key(self, segment: Model) -> str:
-        facts = repr((segment.digest, sorted(fingerprint().items()), self._providers, "v1"))
+        facts = repr((segment.digest, sorted(fingerprint().items()), sorted(self._settings.facts().items()), "v2"))
         return hashlib.sha256(facts.encode()).hexdigest()
 
     def _session(self, source: bytes | str, options: Any, label: str) -> Any:
@@ -468,7 +493,7 @@ class OrtDevice:
 
         try:
             with kept_denormals():
-                return onnxruntime.InferenceSession(source, options, providers=self._providers)
+                return onnxruntime.InferenceSession(source, options, providers=list(self._settings.providers))
         except Exception as error:  # ONNX Runtime's errors have no common class
             message = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise DeviceError(

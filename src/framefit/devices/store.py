@@ -13,6 +13,7 @@ import numpy as np
 from framefit.core.files import cache_folder, read_record, write_record
 from framefit.core.latency_table import LatencyEntry, LatencyTable, Value
 from framefit.core.model import Model
+from framefit.core.workload import MachineSettings
 from framefit.devices.host import fingerprint
 from framefit.devices.measure import Measurement
 from framefit.errors import InputError
@@ -28,12 +29,12 @@ class MeasurementStore:
     """A latency table of segments, found by the content of the segment.
 
     Args:
-        providers: execution providers; with the machine's facts they name the table.
+        settings: of this machine; with its facts they name the table.
         fresh: ignore what earlier plans measured.
     """
 
-    def __init__(self, providers: Sequence[str], *, fresh: bool = False) -> None:
-        facts: dict[str, Value] = {**fingerprint(), "providers": ",".join(providers)}
+    def __init__(self, settings: MachineSettings, *, fresh: bool = False) -> None:
+        facts: dict[str, Value] = {**fingerprint(), **settings.facts()}
         digest = hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()[:16]
         self._path = cache_folder() / "tables" / f"{digest}.table.json"
         self._empty, self._fresh = LatencyTable(target="cpu", fingerprint=facts), fresh

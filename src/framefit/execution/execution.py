@@ -16,6 +16,7 @@ import numpy as np
 from framefit.core.functions import error_text
 from framefit.core.model import Model, TensorInfo
 from framefit.core.program import Operation
+from framefit.devices.clock import Clock
 from framefit.devices.device import Array, Binding, Completion, Device, Handle, Tensors, allocate, random_inputs
 from framefit.devices.faulty import FaultyDevice
 from framefit.errors import FramefitError, InputError
@@ -144,7 +145,7 @@ class Execution:
         self.name = name or model.name
         self.model = model
         self.state = dict(state or {})
-        self._device = device
+        self._device, self._submit = device, device.submit
         self.frames = frames
         self._postprocess = postprocess
         check_state(model, self.state, self.name)
@@ -238,12 +239,12 @@ class Execution:
         hands_over = not index and bool(self._waiting)
         postprocess = self._postprocess if index == self._last else None
         if not hands_over and postprocess is None:
-            return self._device.submit(binding)
+            return self._submit(binding)
         clock = self._device.clock
         started = clock.now_ns()
         if hands_over:
             self._hand_over()
-        done = self._device.submit(binding)
+        done = self._submit(binding)
         finished = done.finished_ns
         if postprocess is not None:
             self._results = self._postprocessed(postprocess)
@@ -274,7 +275,7 @@ class Execution:
         small = [{name: allocate(tensor) for name, tensor in self._one.items()} for _ in range(self.frames)]
         self._places = [small] * len(self._places)
         self._prepare, self._postprocess = {}, None
-        self._device = _NoDevice(self._device)
+        self._submit = functools.partial(_launches_nothing, self._device.clock)
         self._line_up()
 
     def output(self, name: str) -> Array:
@@ -337,7 +338,7 @@ class Execution:
 
     def through(self, device: Device) -> None:
         """Submit launches by way of another device from here on: its own, or that one with faults."""
-        self._device = device
+        self._device, self._submit = device, device.submit
         self._line_up()
         if not isinstance(device, FaultyDevice):
             return
@@ -447,7 +448,7 @@ class Execution:
 
     def _line_up(self) -> None:
         """Decide what launches each segment; between two of them there is no time for that."""
-        submit, launch = self._device.submit, self.launch
+        submit, launch = self._submit, self.launch
         last = self._last if self._postprocess is not None else -1
         self._steps = [
             [
@@ -535,17 +536,9 @@ class Execution:
         return any(gives.get(sink, 0) > reads.get(source, stage_of[-1]) for source, sink in self.state.items())
 
 
-class _NoDevice:
-    """Stands in for a device: submits nothing."""
-
-    def __init__(self, device: Device) -> None:
-        self.target, self.clock = device.target, device.clock
-        self.compile, self.fusions, self.events = device.compile, device.fusions, device.events
-        self.arrival_ns, self.terminate = device.arrival_ns, device.terminate
-
-    def submit(self, binding: Binding) -> Completion:  # noqa: ARG002 - the protocol's form
-        now_ns = self.clock.now_ns()
-        return Completion(now_ns, now_ns)
+def _launches_nothing(clock: Clock, binding: Binding) -> Completion:  # noqa: ARG001 - the form of Device.submit
+    now_ns = clock.now_ns()
+    return Completion(now_ns, now_ns)
 
 
 def _accepted(tensor: TensorInfo) -> tuple[tuple[int, ...] | None, ...]:

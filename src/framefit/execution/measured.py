@@ -11,10 +11,9 @@ from typing import Protocol
 import numpy as np
 
 from framefit.core.latency_table import Value
-from framefit.devices.device import Completion, Device
+from framefit.devices.device import Completion, Device, ModelledDevice
 from framefit.devices.host import at_realtime_priority
 from framefit.devices.measure import Measurement, measure, measure_floor, mostly_drifting
-from framefit.devices.npu import NpuDevice, greatest_ratio, quantile_ratio
 from framefit.devices.store import MeasurementStore
 from framefit.execution.execution import Execution
 
@@ -203,9 +202,9 @@ class ModelledCosts:
 
     known = True
 
-    def __init__(self, device: NpuDevice, host_wakes: tuple[int, ...] = (0,)) -> None:
+    def __init__(self, device: ModelledDevice, host_wakes: tuple[int, ...] = (0,)) -> None:
         self.warnings: list[str] = []
-        self._variation = device.target.variation
+        self._device = device
         self._host_wakes = host_wakes
 
     def probe(self, launches: Sequence[Launch]) -> list[Measurement]:
@@ -216,11 +215,11 @@ class ModelledCosts:
 
     def excess(self, quantile: float) -> float:
         """Of the target's variation."""
-        return quantile_ratio(self._variation, quantile)
+        return self._device.quantile_ratio(quantile)
 
     def greatest_excess(self, quantile: float) -> float:
         """Of the target's variation."""
-        return greatest_ratio(self._variation) / quantile_ratio(self._variation, quantile) - 1
+        return self._device.greatest_ratio() / self._device.quantile_ratio(quantile) - 1
 
     def wake_ups(self) -> tuple[int, ...]:
         """The host's."""

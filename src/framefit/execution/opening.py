@@ -1,4 +1,4 @@
-"""The device that a workload names, and which of its units models may use, and can."""
+"""Which of a device's units models may use, and can."""
 
 from __future__ import annotations
 
@@ -7,54 +7,14 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from framefit.core.functions import load_function
 from framefit.core.model import Model
-from framefit.core.target import Target, resolve_target, target_file
+from framefit.core.target import Target
 from framefit.core.workload import Workload
-from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Device
-from framefit.devices.npu import NpuDevice
-from framefit.devices.npu.costs import layer_times
-from framefit.errors import InputError, UnsupportedError
+from framefit.errors import InputError
 from framefit.execution.wiring import WiredModel
 
-__all__ = ["check_support", "home_unit", "open_device", "supporting", "usable_units"]
-
-
-def open_device(workload: Workload, folder: Path) -> tuple[Device, int]:
-    """The workload's device, and the core of this host that works for it, or for its first unit.
-
-    Args:
-        workload: names the target, and the providers that compute.
-        folder: of the app: where the path of a ``target.toml`` begins.
-
-    Raises:
-        InputError: no such target, core or provider.
-        UnsupportedError: a described unit that can be interrupted.
-    """
-    from framefit.devices.trees.device import TreesDevice
-
-    target = resolve_target(workload.target, folder)
-    cores = workload.cores
-    if cores is not None and len(set(cores)) < len(cores):
-        raise InputError(f"cores = {list(cores)} names a core twice", where="$.cores", remedy="name each core once")
-    if target.kind == "ort":
-        own = None if workload.target == "cpu" else target.units[0].core
-        host = TreesDevice(cores or own, providers=workload.providers)
-        return host, host.core
-    host = TreesDevice(cores[0] if cores else None, providers=workload.providers)
-    for index, unit in enumerate(target.units):
-        if unit.preemptive:
-            raise UnsupportedError(
-                f"$.units[{index}].preemptive = true is not supported yet: a described unit runs a segment to its end",
-                where=target_file(workload.target, folder),
-                remedy="leave the key out",
-            )
-    function = None
-    if target.cost.function is not None:
-        where = target_file(workload.target, folder)
-        function = load_function(target.cost.function, where.parent, f"{where}: $.cost.function")
-    return NpuDevice(target, VirtualClock(), layer_times(target, function), computer=host), host.core
+__all__ = ["check_support", "home_unit", "supporting", "usable_units"]
 
 
 def usable_units(workload: Workload, device: Device, app: Path) -> list[str]:

@@ -10,7 +10,7 @@ from framefit.core.fit_results import ServedModel, Standing
 from framefit.core.model import Model, epilogue_groups
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload
-from framefit.devices.npu import NpuDevice
+from framefit.devices.device import ModelledDevice
 from framefit.execution.opening import usable_units
 from framefit.planning.beat import Beat
 from framefit.planning.plan import Notify, Plan
@@ -69,7 +69,7 @@ class Situation:
     @property
     def described(self) -> bool:
         """Whether the target is a described device; else it is this machine."""
-        return isinstance(self.planned.device, NpuDevice)
+        return self.planned.device.capabilities.modelled
 
     def share_of_load(self, model: str) -> float:
         """Part of all units' time that a model asks for."""
@@ -164,12 +164,12 @@ def _planned_hz(timetable: Timetable, model: str, windows_hz: float, asked_hz: f
     return timetable.launches_of(model) / timetable.hyperperiod_windows * windows_hz
 
 
-def fixed_ns(device: NpuDevice, model: Model) -> int:
+def fixed_ns(device: ModelledDevice, model: Model) -> int:
     """What a launch costs beside its layers, however cheap these get: the host's part and the transfers."""
     return sum(device.link_ns(model))
 
 
-def layers_ratio(device: NpuDevice, model: Model, unit: str, ratio: float) -> float:
+def layers_ratio(device: ModelledDevice, model: Model, unit: str, ratio: float) -> float:
     """What part of their time its layers may take, so that a launch takes so many times as long as it does.
 
     Args:

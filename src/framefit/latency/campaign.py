@@ -46,7 +46,6 @@ from framefit.core.model import (
 )
 from framefit.devices.clock import Clock
 from framefit.devices.device import Device
-from framefit.devices.facts import device_facts
 from framefit.devices.measure import Measurement
 from framefit.errors import DeviceError, FramefitError, InputError
 from framefit.latency.overhead import (
@@ -433,7 +432,7 @@ class Campaign:
         main = next((one for one in overheads if one.auxiliary == self._main_kind), None)
         return LatencyTable(
             target=self._device.target.name,
-            fingerprint=device_facts(self._device),
+            fingerprint=self._device.fingerprint(),
             overhead=main,
             entries=tuple(entries),
             overheads=tuple(overheads),

@@ -34,7 +34,6 @@ import numpy.typing as npt
 from framefit.core.latency_table import LatencyEntry, LatencyTable, Overhead, Unmeasured
 from framefit.core.model import Auxiliary, AuxiliaryKind, TensorInfo, auxiliary_runs, led, with_auxiliary
 from framefit.devices.device import Device
-from framefit.devices.facts import device_facts
 from framefit.devices.measure import Measurement
 from framefit.errors import DeviceError, FramefitError
 from framefit.latency.campaign import LEAST_REPEATS, Subject
@@ -172,7 +171,7 @@ class ResidentCampaign:
             unmeasured += [self._not_measured(total.subject, reason) for total in self._totals]
         return LatencyTable(
             target=self._device.target.name,
-            fingerprint=device_facts(self._device),
+            fingerprint=self._device.fingerprint(),
             overhead=overhead,
             entries=tuple(entries),
             overheads=() if overhead is None else (overhead,),

@@ -18,24 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import read_record, write_record
-from framefit.core.functions import load_function
 from framefit.core.latency_table import LatencyTable, Unmeasured, check_fingerprint, read_table
 from framefit.core.model import Model, configuration, epilogue_groups
 from framefit.core.model.builtin import load_model
 from framefit.core.model.lowering import owners
 from framefit.core.run_record import LatencyEstimate
 from framefit.core.settings import verb
-from framefit.core.target import Cache, Memory, Processor, Target, resolve_target, target_file
-from framefit.devices.clock import VirtualClock
+from framefit.core.target import Cache, Memory, Processor, Target
 from framefit.devices.device import Device
-from framefit.devices.facts import device_facts
 from framefit.devices.host import flushed_denormals, pinned
-from framefit.devices.npu import NpuDevice
-from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.cycles import CycleModel, unit_named
 from framefit.devices.npu.work import LayerWork
-from framefit.devices.ort import OrtDevice
-from framefit.devices.trees.device import TreesDevice
+from framefit.devices.registry import open_device
 from framefit.errors import FramefitError, InputError
 from framefit.latency.audit import LEAST_NETWORKS
 from framefit.latency.audited import audit_networks, campaign_seconds, with_audit
@@ -104,7 +98,7 @@ class Measuring:
     ) -> None:
         self._device, self._unit, self._settings, self._earlier = device, unit, settings, earlier
         self._stop, self._notify, self._on_round = stop, notify, on_round
-        self._as_lowered = isinstance(device, OrtDevice) and settings.fusions == "device"
+        self._as_lowered = device.capabilities.lowers and settings.fusions == "device"
         self._begun = device.clock.now_ns()
         self._models: list[Model] = []
         self._grouped: list[Model] = []
@@ -209,7 +203,7 @@ class Measuring:
     def _layers(self, model: Model) -> tuple[Model, tuple[Subject, ...], tuple[Unmeasured, ...]]:
         """The model with what the device fuses as layers, each configuration once, and what cannot stand alone."""
         settings = self._settings
-        if self._as_lowered and isinstance(self._device, OrtDevice):
+        if self._as_lowered:
             lowered = self._device.lowered(model)
             return (lowered, *distinct_layers(lowered, None, self._unit))
         if settings.fusions == "device":
@@ -351,10 +345,10 @@ def measure(
     chosen = unit_named(device.target, settings.unit).name
     earlier = None if earlier_file is None else read_table(earlier_file)
     if earlier is not None and earlier_file is not None:
-        check_fingerprint(earlier, device_facts(device), earlier_file, "measure into another file")
+        check_fingerprint(earlier, device.fingerprint(), earlier_file, "measure into another file")
     with contextlib.ExitStack() as stack:
-        if isinstance(device, OrtDevice):
-            stack.enter_context(pinned(device.core))
+        if device.capabilities.runs_on_host:
+            stack.enter_context(pinned(device.host_core))
             stack.enter_context(flushed_denormals())
         measuring = Measuring(device, chosen, settings, earlier, stop=stop, notify=notify, on_round=on_round)
         for model in models:
@@ -397,26 +391,12 @@ def _networks(audit: Network | Sequence[Network], seed: int) -> tuple[list[Model
 
 
 def open_target(target: str | Path | Target | Device) -> Device:
-    """The device of a target, alone on its own clock.
-
-    Args:
-        target: "cpu": this machine, by ONNX Runtime and kernels for trees; else a described device, in virtual
-            time, that computes nothing.
+    """The device of a target, alone on its own clock, that computes nothing where it is described; or the device.
 
     Raises:
         InputError: no such target, or its file cannot be used.
     """
-    if not isinstance(target, str | Path | Target):
-        return target
-    described = target if isinstance(target, Target) else resolve_target(target)
-    if described.kind == "ort":
-        own = None if str(target) == "cpu" else described.units[0].core
-        return TreesDevice(own)
-    function = None
-    if described.cost.function is not None:
-        where = Path() if isinstance(target, Target) else target_file(target)
-        function = load_function(described.cost.function, where.parent, f"{where}: $.cost.function")
-    return NpuDevice(described, VirtualClock(), layer_times(described, function))
+    return open_device(target) if isinstance(target, str | Path | Target) else target
 
 
 def _models(
@@ -492,7 +472,7 @@ def estimated(estimator: Estimator, model: Model, device: Device | None) -> Late
     Raises:
         InputError: a layer has no entry.
     """
-    if not isinstance(device, OrtDevice) or estimator.table.fusions is not None:
+    if device is None or not device.capabilities.lowers or estimator.table.fusions is not None:
         return estimator.estimate(model)
     lowered = device.lowered(model)
     places = owners(model, lowered)
@@ -561,7 +541,7 @@ def table_device(
     if checked:
         check_fingerprint(
             table,
-            device_facts(device),
+            device.fingerprint(),
             where,
             "measure a table on this device, or use this one all the same with --any-fingerprint",
         )

@@ -17,10 +17,8 @@ from framefit.core.model import Model
 from framefit.core.model.lowering import owners
 from framefit.core.target import Target
 from framefit.core.timetable import PlannedModel
-from framefit.devices.device import Device
+from framefit.devices.device import Device, ModelledDevice
 from framefit.devices.host import pinned
-from framefit.devices.npu import NpuDevice
-from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError
 from framefit.execution.measured import Costs, Launch, MeasuredCosts, ModelledCosts
 from framefit.execution.opening import supporting
@@ -202,7 +200,7 @@ class MeasuredPricing:
 
 def _lowered(device: Device, model: Model) -> Model | None:
     """What the runtime makes of a model; ``None``: it does not tell, or that cannot be cut."""
-    if not isinstance(device, OrtDevice):
+    if not device.capabilities.lowers:
         return None
     try:
         found = device.lowered(model)
@@ -249,7 +247,7 @@ class ModelledPricing:
     told, compiles = True, True
 
     def __init__(
-        self, device: NpuDevice, unit: str, costs: ModelledCosts, quantile: float, notify: Callable[[str], None]
+        self, device: ModelledDevice, unit: str, costs: ModelledCosts, quantile: float, notify: Callable[[str], None]
     ) -> None:
         self.warnings: list[str] = []
         self._device, self._unit, self._costs, self._notify = device, unit, costs, notify

@@ -112,7 +112,6 @@ class Plan:
         app: its file.
         workload: with absolute paths.
         device: where everything is compiled.
-        core: of this host, that executes or drives the device's first unit.
         costs: what launches cost there.
         timetable: the plan; see ``feasible``.
         tasks: in the order of ``timetable.models``.
@@ -123,7 +122,6 @@ class Plan:
     app: Path
     workload: Workload
     device: Device
-    core: int
     costs: Costs
     timetable: Timetable
     tasks: tuple[PlannedTask, ...]

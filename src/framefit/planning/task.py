@@ -20,7 +20,6 @@ from framefit.core.target import Link
 from framefit.core.timetable import PlannedModel, Timetable
 from framefit.core.workload import Workload
 from framefit.devices.device import Device
-from framefit.devices.npu import NpuDevice
 from framefit.errors import DeviceError, FramefitError, InputError
 from framefit.execution.buffers import copies_of, runs_of, unit_bytes
 from framefit.execution.execution import Execution, greatest_difference
@@ -40,7 +39,6 @@ __all__ = [
     "given_bytes",
     "handed_bytes",
     "host_links",
-    "stored_ratio",
     "with_memory",
 ]
 
@@ -332,14 +330,9 @@ def _demand(task: PlannedTask, tasks: Mapping[str, PlannedTask], workload: Workl
     )
 
 
-def stored_ratio(device: Device) -> float:
-    """Bytes of a tensor on a device over those on the host."""
-    return device.stored_ratio if isinstance(device, NpuDevice) else 1.0
-
-
 def host_links(device: Device) -> tuple[Link, ...]:
     """A device's links in bytes of the host: that is how boundaries are counted."""
-    ratio = stored_ratio(device)
+    ratio = device.stored_ratio
     return tuple(
         link
         if link.bandwidth_gbps is None
@@ -361,7 +354,7 @@ def with_memory(
         unit: what a plan that uses none is told of.
     """
     needed: dict[str, float] = dict.fromkeys(timetable.units or (unit,), 0.0)
-    ratio, apart = stored_ratio(device), bool(device.target.links)
+    ratio, apart = device.stored_ratio, bool(device.target.links)
     for task in tasks:
         if not set(task.units) <= set(needed):
             continue  # of a plan that does not fit: it was placed nowhere
@@ -417,7 +410,7 @@ def check_plan(
         lengths_ns=beat.lengths_ns,
         supported=supported,
         memory_limit_bytes=limits,
-        stored_ratio=stored_ratio(device),
+        stored_ratio=device.stored_ratio,
     )
     if violations:
         raise FramefitError(f"the timetable fails its check: {violations[0]}", remedy="report this as a bug")

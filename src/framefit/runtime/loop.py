@@ -196,8 +196,8 @@ class Dispatcher(Windows):
         self._service = service
         self._stalls = stalls
         self._stalled_ns = 0
-        self._on_host = device.target.kind == "ort"  # else the device itself decides what it keeps
-        self._on_thread = isinstance(clock, RealClock) and self._on_host
+        self._collects_events = device.capabilities.collects_events
+        self._on_thread = isinstance(clock, RealClock) and device.capabilities.runs_on_host
         self.mailbox = Mailbox()
         self._coming: list[Message] = []  # a heap: what cannot be used yet
         self._agenda: deque[tuple[int, int]] = deque()  # when which priority job is due
@@ -549,7 +549,7 @@ class Dispatcher(Windows):
                 self._stalled_ns = stalled
         if on_idle is not None and wake - self._clock.now_ns() >= _IDLE_NS:
             on_idle(self.windows)
-        if self._on_host and self.collects and self.windows - self._drained >= _DRAIN_WINDOWS:
+        if self._collects_events and self.collects and self.windows - self._drained >= _DRAIN_WINDOWS:
             self._packets.collect()
             self._drained = self.windows
 

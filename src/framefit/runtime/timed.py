@@ -11,8 +11,7 @@ import numpy as np
 from framefit.core.grid import Grid
 from framefit.core.model import TensorInfo
 from framefit.core.timetable import PlannedModel, Timetable
-from framefit.devices.device import Array, Binding, Device, Tensors
-from framefit.devices.npu import NpuDevice
+from framefit.devices.device import Array, Binding, Device, ModelledDevice, Tensors
 from framefit.execution.execution import Launchable
 from framefit.runtime.channel import ReadModel, connect_reader, stage_jobs
 from framefit.runtime.job import Job
@@ -80,7 +79,7 @@ class TimedExecution:
 
 def timed_dispatcher(
     timetable: Timetable,
-    device: NpuDevice,
+    device: ModelledDevice,
     grid: Grid,
     service: Service,
     *,
@@ -114,7 +113,7 @@ def timed_dispatcher(
 
 def timed_group(
     timetable: Timetable,
-    device: NpuDevice,
+    device: ModelledDevice,
     grid: Grid,
     service: MakeService,
     *,
@@ -154,7 +153,7 @@ def timed_group(
 
 def _jobs(
     timetable: Timetable,
-    device: NpuDevice,
+    device: ModelledDevice,
     queues: dict[str, int],
     every: dict[str, int],
     deadlines_ns: dict[str, int],

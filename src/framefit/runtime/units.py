@@ -360,7 +360,7 @@ class UnitGroup:
         """All packets of the run, in the order of their times."""
         trace = self._lead.trace()
         # An accelerator's own trace unit orders them, and its time stamps may wrap around.
-        side_by_side = len(self.dispatchers) > 1 and self._device.target.kind == "ort"
+        side_by_side = len(self.dispatchers) > 1 and self._device.capabilities.collects_events
         return in_time_order(trace) if side_by_side else trace
 
     def run(
@@ -443,7 +443,7 @@ class UnitGroup:
 
         def on_core(core: int, part: Callable[[], None]) -> None:
             try:
-                with pinned(core) if self._device.target.kind == "ort" else contextlib.nullcontext():
+                with pinned(core) if self._device.capabilities.runs_on_host else contextlib.nullcontext():
                     RealClock.sharpen()
                     part()
             except BaseException as error:  # noqa: BLE001 - raised again when all units have ended

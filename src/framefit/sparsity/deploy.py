@@ -16,6 +16,7 @@ from framefit.core.sparsity import Configuration, DenseModel, Deployment, LayerS
 from framefit.core.target import Target, resolve_target
 from framefit.devices.measure import medians_ns
 from framefit.devices.npu.costs import pricing
+from framefit.devices.registry import capabilities_of
 from framefit.sparsity.search import Arm
 from framefit.sparsity.subject import Prices, Subject
 from framefit.training.evaluate import Accuracy, evaluate
@@ -109,7 +110,7 @@ def check_targets(model: Model, targets: Sequence[str]) -> None:
         InputError: no such target, or one that does not run the model.
     """
     for name in targets:
-        if resolve_target(name).kind != "ort":
+        if capabilities_of(resolve_target(name)).modelled:
             pricing(name, model).layers(model)
 
 
@@ -146,7 +147,7 @@ def _registered(
     name: str, subject: Subject, result: SparsityResult, model: Model, zeros: Mapping[str, float]
 ) -> Registration:
     target = resolve_target(name)
-    if target.kind == "ort":
+    if not capabilities_of(target).modelled:
         return _measured(target, subject.model, result, model)
     source = pricing(name, subject.model)
     prices = Prices(target, source, subject.model, subject.written, subject.layers)

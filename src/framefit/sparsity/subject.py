@@ -15,6 +15,7 @@ from framefit.core.run_record import LayerCycles
 from framefit.core.sparsity import Pattern, SparsifySettings
 from framefit.core.target import Target, load_target, resolve_target
 from framefit.devices.npu.costs import CostSource, pricing
+from framefit.devices.registry import capabilities_of
 from framefit.errors import InputError
 from framefit.sparsity.database import (
     Database,
@@ -282,7 +283,7 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
 
 def _described(target: Target) -> Target:
     """A processor of this machine is measured, so its target holds no figures: a core like it stands in."""
-    return load_target(_PROCESSOR) if target.kind == "ort" else target
+    return target if capabilities_of(target).modelled else load_target(_PROCESSOR)
 
 
 def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, say: Callable[[str], None]) -> Database:

@@ -17,12 +17,10 @@ from framefit.core.model import Model
 from framefit.core.target import resolve_target
 from framefit.core.tree_results import TreeifySettings
 from framefit.core.trees import Ensemble, Forest
-from framefit.devices.clock import VirtualClock
 from framefit.devices.measure import medians_ns
-from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import pricing
 from framefit.devices.npu.cycles import unit_named
-from framefit.devices.trees.device import TreesDevice
+from framefit.devices.registry import capabilities_of, open_device
 from framefit.training.data import Examples
 from framefit.trees.boosting import Boosting, depth_of
 from framefit.trees.exporting import lut6_of, with_trees
@@ -158,17 +156,16 @@ def latencies(target: str, unit: str | None) -> Latencies:
         InputError: no such target or unit; models: one that the unit does not support.
     """
     described = resolve_target(target)
-    if described.kind == "ort":
-        return lambda models: medians_ns(models, TreesDevice())
+    if not capabilities_of(described).modelled:
+        return lambda models: medians_ns(models, open_device("cpu", computes=True))
     unit_named(described, unit)
+    device = open_device(target)
 
-    def times(model: Model, name: str) -> list[int]:
-        return [layer.latency_ns for layer in pricing(target, model, name).layers(model)]
+    def launch_ns(model: Model) -> int:
+        handle = device.compile(model, unit or pricing(target, model).unit.name, model.name)
+        return sum(operation.expected_ns for operation in handle.operations)
 
-    device = NpuDevice(described, VirtualClock(), times)
-    return lambda models: [
-        device.compile(model, unit or pricing(target, model).unit.name, model.name).duration_ns for model in models
-    ]
+    return lambda models: [launch_ns(model) for model in models]
 
 
 Array = npt.NDArray[Any]

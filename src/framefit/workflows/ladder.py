@@ -11,12 +11,12 @@ import msgspec
 
 from framefit.core.timetable import PlannedModel, Timetable
 from framefit.core.workload import Workload
+from framefit.devices.device import is_simulated
 from framefit.devices.host import flushed_denormals, pinned
-from framefit.devices.npu import NpuDevice
 from framefit.errors import InfeasibleError
 from framefit.execution.execution import Execution
 from framefit.planning.plan import Cuts, Notify, Plan, PlannedLadder, PlannedRung, rates_name, silent
-from framefit.planning.task import Bounds, PlannedTask, given_bytes, stored_ratio
+from framefit.planning.task import Bounds, PlannedTask, given_bytes
 from framefit.workflows.plan import again
 
 __all__ = ["COVERED", "with_ladder"]
@@ -52,9 +52,9 @@ def with_ladder(planned: Plan, notify: Notify = silent) -> Plan:
         if workload.schedule.ladder and not planned.timetable.preemptive:
             plans += [(one, covers, rates) for one, covers in _rungs(planned, fixed.at_rates(rates.rates_hz), notify)]
     notify(f"compiling {len(plans)} timetables")
-    if isinstance(planned.device, NpuDevice):
+    if is_simulated(planned.device):
         planned.device.computes = planned.device.computer is not None
-    with pinned(planned.core), flushed_denormals():
+    with pinned(planned.device.host_core), flushed_denormals():
         ladder = _compiled(planned, plans, changes)
         for cuts in ladder.cuts:
             for task, execution in zip(planned.tasks, cuts.executions, strict=True):
@@ -73,7 +73,7 @@ def _with_memory(planned: Plan, ladder: PlannedLadder) -> Timetable:
         for unit, count in execution.unit_bytes.items():
             needed[unit] += count
         needed[task.units[0]] += max(given_bytes(task, rung.timetable) for rung in ladder.rungs)
-    found = {unit: math.ceil(count * stored_ratio(device)) for unit, count in needed.items()}
+    found = {unit: math.ceil(count * device.stored_ratio) for unit, count in needed.items()}
     for unit, count in found.items():
         limit_mib = device.target.unit(unit).memory_mib
         if limit_mib is not None and count > limit_mib * 2**20:

@@ -15,20 +15,20 @@ from framefit.core.files import write_record
 from framefit.core.target import Unit
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload, load_workload
-from framefit.devices.device import Device
+from framefit.devices.device import Device, is_modelled, is_simulated
 from framefit.devices.host import flushed_denormals, pinned, realtime_priority_permitted
-from framefit.devices.npu import NpuDevice
+from framefit.devices.registry import open_device
 from framefit.devices.store import MeasurementStore
 from framefit.errors import InputError
 from framefit.execution.measured import Costs, MeasuredCosts, ModelledCosts
-from framefit.execution.opening import check_support, home_unit, open_device, usable_units
+from framefit.execution.opening import check_support, home_unit, usable_units
 from framefit.execution.wiring import wire
 from framefit.planning.beat import Beat
 from framefit.planning.durations import MeasuredPricing, MeasuredUnits, ToldPricing, ToldUnits
 from framefit.planning.levels import Traits, levels, roles
 from framefit.planning.plan import Notify, Plan, silent
 from framefit.planning.planner import OneUnit, OnUnits
-from framefit.planning.task import PlannedTask, check_plan, compared, demands_of, host_links, stored_ratio, with_memory
+from framefit.planning.task import PlannedTask, check_plan, compared, demands_of, host_links, with_memory
 from framefit.planning.timetable import build_timetable
 from framefit.workflows.table_durations import pricing_for
 
@@ -81,10 +81,11 @@ def plan(
         raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
     if target is not None:
         workload = msgspec.structs.replace(workload, target=target)
-    device, core = open_device(workload, Path(app).parent if target is None else Path())
-    store = MeasurementStore(workload.providers, fresh=fresh)
-    with pinned(core), flushed_denormals(), _no_collection():
-        planner = _Planner(Path(app), workload, device, core, store, notify, in_real_time=in_real_time)
+    folder = Path(app).parent if target is None else Path()
+    device = open_device(workload.target, folder=folder, settings=workload.machine, computes=True)
+    store = MeasurementStore(workload.machine, fresh=fresh)
+    with pinned(device.host_core), flushed_denormals(), _no_collection():
+        planner = _Planner(Path(app), workload, device, store, notify, in_real_time=in_real_time)
         result = planner.plan(priority_ratio, background_ratio)
     if output is not None:
         write_record(output, result.timetable, force=force)
@@ -115,11 +116,9 @@ def again(
             the other.
         notify: receives what is being done.
     """
-    store = MeasurementStore(workload.providers)
-    with pinned(planned.core), flushed_denormals(), _no_collection():
-        planner = _Planner(
-            planned.app, workload, planned.device, planned.core, store, notify, in_real_time=planned.in_real_time
-        )
+    store = MeasurementStore(workload.machine)
+    with pinned(planned.device.host_core), flushed_denormals(), _no_collection():
+        planner = _Planner(planned.app, workload, planned.device, store, notify, in_real_time=planned.in_real_time)
         planner.kept = planned if keeps_units else None
         return planner.plan(priority_ratio, background_ratio, ratios, explained=explained)
 
@@ -135,10 +134,8 @@ def retimed(planned: Plan, workload: Workload, notify: Notify) -> Timetable:
     Returns:
         Feasible, or with the binding constraint named.
     """
-    store = MeasurementStore(workload.providers)
-    planner = _Planner(
-        planned.app, workload, planned.device, planned.core, store, notify, in_real_time=planned.in_real_time
-    )
+    store = MeasurementStore(workload.machine)
+    planner = _Planner(planned.app, workload, planned.device, store, notify, in_real_time=planned.in_real_time)
     return planner.retimed(planned)
 
 
@@ -150,7 +147,6 @@ class _Planner:
         app: Path,
         workload: Workload,
         device: Device,
-        core: int,
         store: MeasurementStore,
         notify: Notify,
         *,
@@ -159,14 +155,13 @@ class _Planner:
         self.app = app
         self.workload = workload
         self.device = device
-        self.core = core
         self.notify = notify
         self.warnings: list[str] = []
         self.in_real_time = in_real_time
         self.kept: Plan | None = None
         """Whose units and roles models keep."""
         self.units = usable_units(workload, device, app)
-        host = device.computer or device if isinstance(device, NpuDevice) else device
+        host = (is_simulated(device) and device.computer) or device
         realtime = workload.schedule.preemption == "auto" and realtime_priority_permitted()
         measured = {
             unit.name: MeasuredCosts(host, unit.name, store, workload.window_ns, notify, realtime=realtime)
@@ -175,7 +170,7 @@ class _Planner:
         first = next(iter(measured.values()))
         self.costs: Costs = first
         self.unit_costs: Mapping[str, Costs] = measured
-        if isinstance(device, NpuDevice):
+        if is_modelled(device):
             self.costs = ModelledCosts(device, first.wake_ups() if in_real_time else (0,))
             self.unit_costs = dict.fromkeys(self.units, self.costs)
 
@@ -218,9 +213,7 @@ class _Planner:
         )
         if timetable.feasible:
             check_plan(timetable, tasks, beat, self.device, self.units, limits)
-        return Plan(
-            self.app, self.workload, self.device, self.core, self.costs, timetable, tuple(tasks), self.in_real_time
-        )
+        return Plan(self.app, self.workload, self.device, self.costs, timetable, tuple(tasks), self.in_real_time)
 
     def retimed(self, planned: Plan) -> Timetable:
         """The segments of a plan, on the beat of this one's workload."""
@@ -288,7 +281,7 @@ class _Planner:
             costs = self.costs if first.compiles else None
             prices = ToldUnits(target, self.units, window_ns, by_unit, costs, quantile)
         return OnUnits(
-            prices, stored_ratio(self.device), schedule.segmentation, self.workload.beat_hz, self.notify, kept
+            prices, self.device.stored_ratio, schedule.segmentation, self.workload.beat_hz, self.notify, kept
         )
 
     def _alike(self) -> dict[str, str]:
@@ -297,7 +290,7 @@ class _Planner:
         seen: list[tuple[Unit, str]] = []
         for name in self.units:
             unit = target.unit(name)
-            told = isinstance(self.device, NpuDevice) and target.cost.source == "cycles" and self.workload.table is None
+            told = is_modelled(self.device) and target.cost.source == "cycles" and self.workload.table is None
             kind = msgspec.structs.replace(unit, name="any", core=0, memory_mib=None) if told else unit
             found[name] = next((first for other, first in seen if other == kind), name)
             seen.append((kind, name))
@@ -364,9 +357,9 @@ def verified(planned: Plan, notify: Notify = silent) -> Plan:
     if all(model.max_relative_difference is not None for model in planned.timetable.models):
         return planned
     notify("verifying the segments' outputs")
-    if isinstance(planned.device, NpuDevice):
+    if is_simulated(planned.device):
         planned.device.computes = True
-    with pinned(planned.core), flushed_denormals():
+    with pinned(planned.device.host_core), flushed_denormals():
         return dataclasses.replace(planned, timetable=compared(planned.timetable, planned.tasks))
 
 

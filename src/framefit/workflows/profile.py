@@ -20,9 +20,8 @@ from framefit.core.latency_table import LatencyTable, Overhead, check_fingerprin
 from framefit.core.program import Launches, Program
 from framefit.core.run_record import RunInfo
 from framefit.core.workload import Workload
-from framefit.devices.device import Device
-from framefit.devices.facts import device_facts
-from framefit.devices.npu import NpuDevice
+from framefit.devices.device import Device, is_modelled, is_simulated
+from framefit.devices.registry import open_device
 from framefit.errors import InputError
 from framefit.profiling.expectation import expecting, profiled_entries, window_releases
 from framefit.profiling.profile import Method, Notify, Profiled, expecting_table, opened, profiled, silent
@@ -150,15 +149,15 @@ def table_for(workload: Workload, device: Device) -> LatencyTable:
         workload: with absolute paths.
         device: described, or this machine's.
     """
-    facts = device_facts(device)
-    if isinstance(device, NpuDevice):
+    facts = device.fingerprint()
+    if is_simulated(device):
         facts["clock"] = "virtual"  # as it is when it is planned for
     if workload.table is not None:
         table = read_table(workload.table)
         if not differing_facts(table.fingerprint, facts):
             return table
     empty = LatencyTable(target=workload.target, fingerprint=facts)
-    return msgspec.structs.replace(empty, overhead=_described(device)) if isinstance(device, NpuDevice) else empty
+    return msgspec.structs.replace(empty, overhead=_described(device)) if is_modelled(device) else empty
 
 
 def planned_expectations(workload: Workload, device: Device, program: Program) -> Program:
@@ -166,7 +165,7 @@ def planned_expectations(workload: Workload, device: Device, program: Program) -
     return program if workload.table is None else expecting(program, table_for(workload, device))[0]
 
 
-def _described(device: NpuDevice) -> Overhead:
+def _described(device: Device) -> Overhead:
     """What a launch costs beside its layers, as the description says."""
     host, stored = device.target.host, device.stored_ratio
     read, written = (
@@ -190,8 +189,6 @@ def table_of_run(folder: str | Path | Trace) -> LatencyTable | None:
     Raises:
         InputError: the run's target or table cannot be read any more.
     """
-    from framefit.execution.opening import open_device
-
     if isinstance(folder, Trace):
         return None
     info = (Path(folder) if Path(folder).is_dir() else Path(folder).parent) / "run.json"
@@ -204,7 +201,7 @@ def table_of_run(folder: str | Path | Trace) -> LatencyTable | None:
         raise InputError(f"$.workload: {error}", where=info, remedy="name the table with --table") from error
     beside = Path(run.app).parent  # where the workload's target is, unless the command named another one
     own = (beside / workload.target).exists()
-    device, _ = open_device(workload, beside if own else Path())
+    device = open_device(workload.target, folder=beside if own else Path(), settings=workload.machine)
     return table_for(workload, device)
 
 

@@ -27,9 +27,8 @@ from framefit.core.run_record import FrameTable, Metrics, RunInfo
 from framefit.core.target import Target, Unit, Variation
 from framefit.core.timetable import InstructionLists, PlannedModel, Timetable
 from framefit.core.workload import Workload, load_workload
-from framefit.devices.clock import VirtualClock
 from framefit.devices.host import fingerprint
-from framefit.devices.npu import NpuDevice
+from framefit.devices.registry import virtual_device
 from framefit.errors import FramefitError, InfeasibleError, InputError
 from framefit.execution.wiring import check_sinks
 from framefit.planning.bounds import Work, fair_rates, fluid_bounds_hz, packing_bounds_hz
@@ -362,7 +361,7 @@ def _packed(planned: Plan, exact: Timetable) -> dict[str, float]:
     entries = {task.name: task for task in planned.tasks}
     group = timed_group(
         exact,
-        NpuDevice(target, VirtualClock(), keep_events=1),
+        virtual_device(target),
         planned.workload.grid,
         Rotation,
         queues={name: task.wired.depth for name, task in entries.items()},

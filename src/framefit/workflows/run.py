@@ -12,9 +12,10 @@ import numpy as np
 
 from framefit.core.target import resolve_target
 from framefit.devices.clock import RealClock, VirtualClock
+from framefit.devices.device import is_modelled, is_simulated
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.measure import measure_floor
-from framefit.devices.npu import NpuDevice
+from framefit.devices.registry import capabilities_of
 from framefit.errors import FramefitError, InputError
 from framefit.planning.plan import Notify, Plan, silent
 from framefit.workflows.ladder import with_ladder
@@ -76,7 +77,7 @@ def run(
     """
     path, workload, folder = accepted(app, windows=windows, seconds=seconds, output=output, force=force, seed=seed)
     faults = asked_faults(inject, workload)
-    if isinstance(app, Plan) and isinstance(app.device, NpuDevice) and not app.in_real_time:
+    if isinstance(app, Plan) and is_simulated(app.device) and not app.in_real_time:
         raise InputError(
             "this plan is for virtual time: it leaves no time for this host's late wake-ups",
             where=path,
@@ -87,15 +88,15 @@ def run(
     check_table(planned, update_table)
     planned = with_ladder(verified(planned, notify), notify)
     device = planned.device
-    if isinstance(device, NpuDevice):
+    if is_simulated(device):
         device.clock, device.computes = RealClock(), True
     check_faults(faults, planned, frames=True)
     session = Session(planned, seed=seed, inject=faults)
     count = session.windows(windows, seconds)
     group = session.group
-    with pinned(planned.core), flushed_denormals():
+    with pinned(device.host_core), flushed_denormals():
         notify("warming up")
-        if isinstance(device, NpuDevice):  # whose launches are not measured
+        if is_modelled(device):  # whose launches are not measured
             session.launch_all()
         around = [session.measure()]
         notify("idle control")
@@ -188,7 +189,7 @@ def simulate(
         described = app.device.target
     else:
         described = resolve_target(target or workload.target, path.parent if target is None else Path())
-    if described.kind != "npu":  # said before anything is measured
+    if not capabilities_of(described).simulated:  # said before anything is measured
         raise InputError(
             f"target {described.name!r} is this machine, which cannot be simulated",
             where=path,
@@ -199,7 +200,7 @@ def simulate(
     check_table(planned, update_table)
     planned = with_ladder(verified(planned, notify), notify)
     device = planned.device
-    assert isinstance(device, NpuDevice)
+    assert is_simulated(device)
     device.clock, device.computes = VirtualClock(), outputs
     device.restart(seed)
     check_faults(faults, planned, frames=outputs)

@@ -20,9 +20,9 @@ from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload, load_workload, streams_of
 from framefit.core.workload_merge import shared
 from framefit.devices.clock import RealClock, SteppedClock
+from framefit.devices.device import is_simulated
 from framefit.devices.host import apart, cores_listed, flushed_denormals, pinned
 from framefit.devices.measure import Measurement, measure_floor
-from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InputError
 from framefit.planning.plan import Notify, Plan, silent
 from framefit.runtime.program import FrameFate, Output, PushedStream, Request, SubmissionQueue, Subscription
@@ -68,14 +68,14 @@ class Course:
         notify: Notify,
     ) -> None:
         self.clock: SteppedClock | RealClock = SteppedClock() if virtual else RealClock()
-        if isinstance(planned.device, NpuDevice):
+        if is_simulated(planned.device):
             planned.device.clock, planned.device.computes = self.clock, True
         self.session = Session(planned, seed=seed, submitted=submitted)
         self.failure: BaseException | None = None
         self._plan, self._seed, self._measures, self._force, self._notify = planned, seed, measures, force, notify
         device = planned.device
-        self._cores = {planned.core}
-        if not isinstance(device, NpuDevice):
+        self._cores = {device.host_core}
+        if device.capabilities.runs_on_host:
             self._cores |= {device.target.unit(unit).core for unit in planned.timetable.units}
         self._thread = threading.Thread(target=self._live, name="framefit-runner", daemon=True)
         self._warm, self._go, self._ended = threading.Event(), threading.Event(), threading.Event()
@@ -220,7 +220,7 @@ class Course:
         try:
             with contextlib.ExitStack() as stack:
                 if not isinstance(self.clock, SteppedClock):
-                    stack.enter_context(pinned(self._plan.core))
+                    stack.enter_context(pinned(self._plan.device.host_core))
                 stack.enter_context(flushed_denormals())
                 self._notify("warming up")
                 self._warm_up()
@@ -628,7 +628,7 @@ class Runner:
                 notify=self._notify,
                 workload=workload,
             )
-        described = isinstance(planned.device, NpuDevice)
+        described = is_simulated(planned.device)
         if self._virtual and not described:
             raise InputError(
                 f"target {planned.device.target.name!r} is this machine: its time is real",

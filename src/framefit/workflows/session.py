@@ -32,10 +32,10 @@ from framefit.core.run_record import FrameTable, Metrics
 from framefit.core.timetable import PlannedModel, Segment
 from framefit.core.workload import STRICTEST, Workload, streams_of
 from framefit.devices.clock import RealClock
+from framefit.devices.device import is_simulated
 from framefit.devices.faulty import FaultyDevice
 from framefit.devices.host import host_stalls
 from framefit.devices.measure import Measurement
-from framefit.devices.npu import NpuDevice
 from framefit.errors import FramefitError, InputError
 from framefit.execution.buffers import unit_bytes
 from framefit.execution.execution import Execution, Launchable
@@ -449,8 +449,7 @@ class Outcome:
             own[model.segments[0].unit] += sum(one.most * one.frame_bytes for one in supplies.values())
             for unit, size in own.items():
                 found[unit] += size
-        stored = device.stored_ratio if isinstance(device, NpuDevice) else 1.0
-        return {unit: math.ceil(size * stored) for unit, size in found.items()}
+        return {unit: math.ceil(size * device.stored_ratio) for unit, size in found.items()}
 
     def _frames(self, run: UnitGroup, *, ended: bool) -> FrameTable:
         """The fate of every frame."""
@@ -523,7 +522,7 @@ def _notes(planned: Plan, launches: Launches, trace: Trace) -> list[str]:
     notes = left_out(launches)
     if gone := trace.meta.overwritten_events:
         notes.append(f"trace.npz holds the last {len(trace)} events; {gone} before them are not kept")
-    if isinstance(planned.device, NpuDevice) and (late := planned.device.late_results):
+    if is_simulated(planned.device) and (late := planned.device.late_results):
         notes.append(
             f"{late} of {len(launches)} launches took this host longer to compute than the described device: times are "
             "the host's there; framefit simulate has the device's"
@@ -590,7 +589,9 @@ class Session:
             Rotation,
             order=[numbers[model.name] for model in in_order(timetable.models)],
             stalls=lambda unit: (
-                host_stalls(core_of[unit] if device.target.kind == "ort" else planned.core) if on_host else None
+                host_stalls(core_of[unit] if device.capabilities.runs_on_host else device.host_core)
+                if on_host
+                else None
             ),
         )
         self.group = UnitGroup(device, device.clock, assignments, planned.workload.grid)
@@ -764,7 +765,7 @@ class Session:
 
     def ready(self, seed: int) -> None:
         """Begin anew: zero state, a described device's variation from the seed, no packets of what was before."""
-        if isinstance(self.plan.device, NpuDevice):
+        if is_simulated(self.plan.device):
             self.plan.device.restart(seed)
         self.reset()
         self.plan.device.events()

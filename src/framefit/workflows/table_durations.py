@@ -11,9 +11,7 @@ import numpy as np
 
 from framefit.core.latency_table import LatencyTable, check_fingerprint, read_table
 from framefit.core.workload import Workload
-from framefit.devices.device import Device
-from framefit.devices.facts import device_facts
-from framefit.devices.npu import NpuDevice
+from framefit.devices.device import Device, is_modelled
 from framefit.errors import InputError
 from framefit.execution.measured import Costs, MeasuredCosts, ModelledCosts
 from framefit.latency.estimate import Estimator
@@ -41,7 +39,7 @@ def pricing_for(workload: Workload, device: Device, unit: str, costs: Costs, not
     """
     quantile = workload.schedule.quantile
     otherwise: Pricing
-    if isinstance(device, NpuDevice):
+    if is_modelled(device):
         assert isinstance(costs, ModelledCosts)
         otherwise = ModelledPricing(device, unit, costs, quantile, notify)
     else:
@@ -63,7 +61,7 @@ def pricing_for(workload: Workload, device: Device, unit: str, costs: Costs, not
 def _unfit(table: LatencyTable, device: Device, unit: str, where: str) -> str | None:
     """Why a table does not apply, for the user; ``None``: it does."""
     try:
-        check_fingerprint(table, device_facts(device), where, "")
+        check_fingerprint(table, device.fingerprint(), where, "")
     except InputError as error:
         return f"{error.where}: {error.what}"
     if unit not in table.units:

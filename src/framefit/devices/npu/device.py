@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 
 import msgspec
 import numpy as np
 
 from framefit.core.events import Trace
+from framefit.core.functions import load_function
+from framefit.core.latency_table import Value
 from framefit.core.model import Model, TensorInfo, configuration, epilogue_groups
 from framefit.core.program import Operation
-from framefit.core.target import Target, Unit, Variation
-from framefit.devices.clock import Clock, RealClock
-from framefit.devices.device import Array, Binding, Completion, Device, Handle, Tensors, fitting
+from framefit.core.target import Target, TraceUnit, Unit, Variation
+from framefit.core.workload import MachineSettings
+from framefit.devices.clock import Clock, RealClock, VirtualClock
+from framefit.devices.device import (
+    Array,
+    Backend,
+    Binding,
+    Capabilities,
+    Completion,
+    Device,
+    Handle,
+    Tensors,
+    fitting,
+    target_facts,
+)
+from framefit.devices.host import default_core
+from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.packets import TRANSFER, PacketBuffer, event_kind
-from framefit.errors import DeviceError
+from framefit.devices.trees.device import TreesDevice
+from framefit.errors import DeviceError, UnsupportedError
 
-__all__ = ["LayerTimes", "NpuDevice", "greatest_ratio", "quantile_ratio"]
+__all__ = ["BACKEND", "LayerTimes", "NpuDevice", "greatest_ratio", "quantile_ratio"]
 
 
 LayerTimes = Callable[[Model, str], Sequence[int]]  # a model with its fused groups, a unit -> ns of each layer
@@ -99,6 +118,8 @@ class NpuDevice:
         keep_events: packets that are kept, the latest of a long run.
     """
 
+    capabilities = Capabilities(modelled=True, simulated=True, layer_events=True)
+
     def __init__(
         self,
         target: Target,
@@ -144,9 +165,24 @@ class NpuDevice:
         """Its description."""
         return self._target
 
+    @property
+    def host_core(self) -> int:
+        """That which computes outputs."""
+        return default_core() if self.computer is None else self.computer.host_core
+
+    def fingerprint(self) -> dict[str, Value]:
+        """Its description (its trace unit and what people read apart), and whether it runs in virtual time."""
+        bare = msgspec.structs.replace(self._target, description="", trace=TraceUnit())
+        digest = hashlib.sha256(msgspec.json.encode(bare, order="sorted")).hexdigest()
+        return target_facts(self) | {"description": digest[:16]}
+
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
         """Products with what follows them element by element; see :func:`~framefit.core.model.epilogue_groups`."""
         return epilogue_groups(model)
+
+    def lowered(self, model: Model) -> Model:
+        """It executes a model's layers as they are."""
+        return model
 
     def compile(self, segment: Model, unit: str, label: str) -> NpuHandle:
         """Price a segment, and make it ready to be computed where that is asked for.
@@ -198,6 +234,14 @@ class NpuDevice:
         if self._layer_times is None:
             raise DeviceError(f"no layer times are known for {model.name!r}", where=self._target.name)
         return tuple(map(int, self._layer_times(model, unit)))
+
+    def quantile_ratio(self, quantile: float) -> float:
+        """A launch's quantile over its nominal time; see :func:`quantile_ratio`."""
+        return quantile_ratio(self._target.variation, quantile)
+
+    def greatest_ratio(self) -> float:
+        """A launch's greatest duration over its nominal time; see :func:`greatest_ratio`."""
+        return greatest_ratio(self._target.variation)
 
     def timed(self, label: str, unit: str, duration_ns: int) -> NpuHandle:
         """A launch of one operation that takes a given time and computes nothing.
@@ -388,3 +432,29 @@ def quantile_ratio(variation: Variation, quantile: float) -> float:
 def greatest_ratio(variation: Variation) -> float:
     """A launch's greatest duration over its nominal time, stalls apart."""
     return (1 + variation.most_ratio if variation.sigma_ratio else 1.0) * (1 + variation.drift_ratio)
+
+
+def _open(target: Target, settings: MachineSettings, where: Path | None, *, computes: bool) -> NpuDevice:
+    """A described device in virtual time; this machine computes its outputs, if asked to.
+
+    Raises:
+        UnsupportedError: a unit that can be interrupted is to execute.
+    """
+    for index, unit in enumerate(target.units if computes else ()):
+        if unit.preemptive:
+            raise UnsupportedError(
+                f"$.units[{index}].preemptive = true is not supported yet: a described unit runs a segment to its end",
+                where=where,
+                remedy="leave the key out",
+            )
+    computer = None
+    if computes:
+        computer = TreesDevice(msgspec.structs.replace(settings, cores=settings.cores and settings.cores[:1]))
+    function = None
+    if target.cost.function is not None:
+        assert where is not None
+        function = load_function(target.cost.function, where.parent, f"{where}: $.cost.function")
+    return NpuDevice(target, VirtualClock(), layer_times(target, function), computer=computer)
+
+
+BACKEND = Backend(NpuDevice.capabilities, _open)

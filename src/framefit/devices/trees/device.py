@@ -5,16 +5,21 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
+
+import msgspec
 
 from framefit.core.model import Model, lowered_around
 from framefit.core.program import Operation
+from framefit.core.target import Target
 from framefit.core.trees import Ensemble, ensembles_in, tree_layers
-from framefit.devices.device import Array, Handle, Tensors, allocate, fitting
+from framefit.core.workload import MachineSettings
+from framefit.devices.device import Array, Backend, Handle, Tensors, allocate, fitting
 from framefit.devices.ort import OrtDevice, OrtHandle
 from framefit.errors import DeviceError
 
-__all__ = ["TreesDevice"]
+__all__ = ["BACKEND", "TreesDevice"]
 
 
 _Launch = tuple[int, int, Any]  # kind and core in the trace, the runtime's run options
@@ -169,3 +174,19 @@ def _apart(model: Model) -> list[int]:
         return []
     legal = {0, len(model.layers), *(cut.position for cut in model.legal_cuts)}
     return [place for place in tree_layers(model) if {place, place + 1} <= legal]
+
+
+def _open(
+    target: Target,
+    settings: MachineSettings,
+    where: Path | None,
+    *,
+    computes: bool,  # noqa: ARG001 - it always does
+) -> TreesDevice:
+    """This machine; the file of a target chooses the core where the settings do not."""
+    if not settings.cores and where is not None:
+        settings = msgspec.structs.replace(settings, cores=(target.units[0].core,))
+    return TreesDevice(settings)
+
+
+BACKEND = Backend(TreesDevice.capabilities, _open)

@@ -12,9 +12,8 @@ import numpy as np
 from framefit.core.fit_results import FittedModel, ProposedStep
 from framefit.core.model import Model, epilogue_groups
 from framefit.core.workload import ModelEntry
-from framefit.devices.device import random_inputs
+from framefit.devices.device import ModelledDevice, is_modelled, random_inputs
 from framefit.devices.measure import medians_ns
-from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.ort import quantised, weight_nodes
 from framefit.errors import FramefitError
@@ -92,7 +91,7 @@ class Int8:
             if len(model.inputs) != 1 or model.inputs[0].dtype != "float32" or not weight_nodes(model):
                 return None
             device = situation.planned.device
-            if isinstance(device, NpuDevice):
+            if is_modelled(device):
                 return _described_ratio(device, situation, model)
             self._bench.notify(f"a draft of {entry.name} in int8")
             return _measured_ratio(model)
@@ -100,7 +99,7 @@ class Int8:
             return None  # the tool or the device cannot use it: no step
 
 
-def _described_ratio(device: NpuDevice, situation: Situation, model: Model) -> float | None:
+def _described_ratio(device: ModelledDevice, situation: Situation, model: Model) -> float | None:
     """As the target's cycles say, were everything stored in eight bits; ``None``: it is already."""
     target = device.target
     processor = target.processor

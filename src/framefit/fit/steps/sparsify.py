@@ -15,7 +15,7 @@ from framefit.core.fit_results import FittedModel, ProposedStep
 from framefit.core.model import Model
 from framefit.core.sparsity import SparsifySettings
 from framefit.core.workload import ModelEntry
-from framefit.devices.npu import NpuDevice
+from framefit.devices.device import is_modelled
 from framefit.devices.ort import weight_nodes
 from framefit.fit.accuracy import opened
 from framefit.fit.folder import slug
@@ -56,7 +56,7 @@ class Sparsify:
             model = opened(entry, book.float_path)
             if book.trees or len(model.inputs) != 1 or not weight_nodes(model):
                 continue
-            if isinstance(situation.planned.device, NpuDevice) and situation.planned.device.target.processor is None:
+            if situation.described and situation.planned.device.target.processor is None:
                 continue  # nobody knows what zeros are worth there
             needed = self._bench.cost_that_fits(situation, entry.name)
             asked = book.cycles_ratio * self._layers(situation, entry, model, _PARTIAL if needed is None else needed)
@@ -83,7 +83,7 @@ class Sparsify:
     def _layers(situation: Situation, entry: ModelEntry, model: Model, ratio: float) -> float:
         """What part of its cycles that part of its launch's time is."""
         device = situation.planned.device
-        if not isinstance(device, NpuDevice):
+        if not is_modelled(device):
             return _SAFE * ratio
         unit = situation.planned.timetable.model(entry.name).segments[0].unit
         return _SAFE * layers_ratio(device, model, unit, ratio)

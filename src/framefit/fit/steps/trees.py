@@ -13,7 +13,6 @@ from framefit.core.model import Model
 from framefit.core.tree_results import TreeifyResult, TreeifySettings
 from framefit.core.trees import TREES
 from framefit.core.workload import ModelEntry
-from framefit.devices.npu import NpuDevice
 from framefit.errors import InfeasibleError
 from framefit.fit.accuracy import opened
 from framefit.fit.situation import Situation
@@ -126,7 +125,7 @@ def _tree_units(situation: Situation, entry: ModelEntry) -> list[str]:
     """Units that a model may use and that run trees; none where what they take there is not known."""
     device = situation.planned.device
     names = [unit.name for unit in device.target.units if entry.units is None or unit.name in entry.units]
-    if not isinstance(device, NpuDevice):
+    if not device.capabilities.modelled:
         return names
     if device.target.cost.source == "table":
         return []

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from framefit.core.files import Record
 from framefit.core.run_record import TargetList
-from framefit.core.target import Target, Unit
+from framefit.core.target import Cost, Target, Unit
 
 __all__ = ["target_view", "targets_view"]
 
@@ -50,9 +50,10 @@ def target_view(target: Target, notes: str) -> RenderableType:
         Text.assemble((target.name, "bold"), f"  {target.kind}"),
         Text(target.description),
     ]
+    modelled = target.processor is not None or target.cost != Cost()
     for field in msgspec.structs.fields(target):
         value = getattr(target, field.name)
-        if target.kind == "ort" and value == field.default:
+        if not modelled and value == field.default:
             continue  # nothing is modelled, so there is nothing to say
         if field.name == "units":
             blocks.append(_headed("units", _units(target.units)))

@@ -6,7 +6,6 @@ import msgspec
 
 from framefit.core.target import TraceUnit, Variation, resolve_target
 from framefit.devices.clock import RealClock, VirtualClock
-from framefit.devices.facts import device_facts
 from framefit.devices.npu import NpuDevice
 from framefit.devices.ort import OrtDevice
 
@@ -14,20 +13,20 @@ from framefit.devices.ort import OrtDevice
 def test_a_described_device_is_what_it_is_described_as() -> None:
     """Its costs count, in which time it runs too; its trace unit and what people read do not."""
     target = resolve_target("vpu")
-    facts = device_facts(NpuDevice(target, VirtualClock()))
+    facts = NpuDevice(target, VirtualClock()).fingerprint()
     assert facts["target"] == "vpu"
     assert facts["clock"] == "virtual"
     same = msgspec.structs.replace(target, description="another text", trace=TraceUnit(buffer_events=3))
-    assert device_facts(NpuDevice(same, VirtualClock())) == facts
+    assert NpuDevice(same, VirtualClock()).fingerprint() == facts
     slower = msgspec.structs.replace(target, variation=Variation(sigma_ratio=0.5))
-    assert device_facts(NpuDevice(slower, VirtualClock()))["description"] != facts["description"]
-    assert device_facts(NpuDevice(target, RealClock()))["clock"] == "real"
+    assert NpuDevice(slower, VirtualClock()).fingerprint()["description"] != facts["description"]
+    assert NpuDevice(target, RealClock()).fingerprint()["clock"] == "real"
 
 
 def test_this_machine_is_its_facts_runtime_and_threads() -> None:
     """What a difference would change the latencies of."""
-    facts = device_facts(OrtDevice())
+    facts = OrtDevice().fingerprint()
     assert {"cpu", "simd", "onnxruntime", "kernel"} <= facts.keys()
     assert (facts["clock"], facts["threads"], facts["spinning"]) == ("real", 1, False)
     assert facts["providers"] == "CPUExecutionProvider"
-    assert device_facts(OrtDevice()) == facts
+    assert OrtDevice().fingerprint() == facts
