@@ -158,7 +158,7 @@ def main() -> None:
                 f'[[models]]\nname = "face"\npath = "{options.face}"\npriority = "every-window"\n'
                 '[[models]]\nname = "depth"\npath = "depth.onnx"\npriority = "background"\n'
             )
-            plans[arm] = framefit.plan(app, fresh=True)
+            plans[arm] = framefit.plan(app, cache=False)
         face, depth = (task.whole for task in plans["framefit"].tasks)
         core = plans["framefit"].device.target.units[0].core
         details: dict[str, list[dict[str, float]]] = {"framefit": [], "segments": []}

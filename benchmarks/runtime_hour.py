@@ -85,7 +85,7 @@ def main() -> None:
             '[[models]]\nname = "detector"\npath = "detector.onnx"\npriority = "every-window"\n'
             '[[models]]\nname = "depth"\npath = "depth.onnx"\npriority = "background"\n'
         )
-        plan = framefit.plan(app, fresh=True)
+        plan = framefit.plan(app, cache=False)
         begin = time.monotonic()
 
         def look(_windows: int, _count: int) -> None:

@@ -126,7 +126,7 @@ def write_app(folder: Path, target: str, ratio: float = TOO_SLOW) -> Path:
     rate_hz = 50.0 if measured else 1.0
     for _ in range(2 if measured else 1):
         app.write_text(APP.format(ratio=ratio, target=target, cores=cores, rate_hz=rate_hz))
-        planned = framefit.plan(app, fresh=measured).timetable
+        planned = framefit.plan(app, cache=not measured).timetable
         taken = {model.name: model.duration_ns for model in planned.models}
         window_ns = taken["detector"] + taken["light"] + planned.guard_ns + taken["reader"] / ratio
         rate_hz = math.floor(1e10 / window_ns) / 10

@@ -351,7 +351,7 @@ def test_a_full_disk_behind_stdout_is_one_message(framefit: Framefit, monkeypatc
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("framefit.cli.targets.show_json", full)
+    monkeypatch.setattr("framefit.cli.commands.show_json", full)
     ended = framefit("targets", "--json")
     assert ended.code == 3
     assert ended.err.startswith("framefit: [Errno 28] No space left on device\nremedy: ")

@@ -236,7 +236,7 @@ def test_drift_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     costs.final(halves())
     (warning,) = costs.warnings
     assert "drifted" in warning
-    assert "--fresh" in warning
+    assert "--no-cache" in warning
 
 
 def test_wake_ups_are_measured_once(campaigns: Campaigns, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ def test_a_table_of_this_machine_has_trees(folder: Path) -> None:
 def test_a_hybrid_is_cut_on_this_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between what the runtime makes of its layers and the trees; the joined segments change nothing."""
     no_noise(monkeypatch)
-    found = plan(write_app(folder, background=("hybrid",), last="always_split = true"), fresh=True)
+    found = plan(write_app(folder, background=("hybrid",), last="always_split = true"), cache=False)
     model = found.timetable.model("hybrid")
     task = next(task for task in found.tasks if task.name == "hybrid")
     assert len(model.segments) > 1

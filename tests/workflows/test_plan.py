@@ -59,7 +59,7 @@ def guard_ms(folder: Path) -> float:
     """A guard that leaves 0.6 of what the background model takes whole, ten times what a layer of it takes."""
     with pytest.MonkeyPatch.context() as patch:
         no_noise(patch)
-        small, chain = plan(write_app(folder), fresh=True).timetable.models
+        small, chain = plan(write_app(folder), cache=False).timetable.models
     return WINDOW_MS - (small.duration_ns + 0.6 * chain.segments[0].median_ns) / 1e6
 
 
@@ -149,7 +149,7 @@ def test_a_second_plan_measures_nothing(cut: Plan, folder: Path, guard_ms: float
 
 def test_fresh_measures_again(whole: Plan, folder: Path, quiet: Quiet) -> None:
     """``fresh`` ignores what was stored."""
-    plan(write_app(folder), fresh=True)
+    plan(write_app(folder), cache=False)
     assert quiet.calls > 0
 
 
@@ -158,7 +158,7 @@ def test_a_model_that_turns_out_longer_is_cut_after_all(
 ) -> None:
     """Where the first measurement was too good to be true, the model is cut instead of being called infeasible."""
     no_noise(monkeypatch, scales=[0.2])
-    timetable = plan(write_app(folder, guard_ms=guard_ms), fresh=True).timetable
+    timetable = plan(write_app(folder, guard_ms=guard_ms), cache=False).timetable
     assert len(timetable.model("chain").segments) >= 2
     assert timetable.feasible
 
@@ -399,7 +399,7 @@ def test_a_warning_of_drift_is_repeated_as_long_as_its_measurements_are_used(
         assert sum("drifted" in reason for reason in result.timetable.reasons) == 1
     assert again.timetable == first.timetable
     no_noise(monkeypatch)
-    assert not any("drifted" in reason for reason in plan(app, fresh=True).timetable.reasons)
+    assert not any("drifted" in reason for reason in plan(app, cache=False).timetable.reasons)
 
 
 def test_a_plan_asks_no_function_for_frames_and_opens_no_sink(folder: Path, quiet: Quiet) -> None:
@@ -477,7 +477,7 @@ def test_a_described_plan_is_always_the_same(board: Callable[..., Path], folder:
     """Two plans write one file, whatever was stored in between."""
     app = board()
     for name in ("one", "two"):
-        plan(app, output=folder / f"{name}.json", fresh=name == "two")
+        plan(app, output=folder / f"{name}.json", cache=name != "two")
     assert (folder / "one.json").read_bytes() == (folder / "two.json").read_bytes()
 
 
@@ -701,10 +701,10 @@ def test_cuts_that_turn_out_dear_are_fewer(
     """A few ways to cut are measured: one within 2 % is taken; where there is none, the best, and it is said."""
     monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path))
     no_noise(monkeypatch)
-    honest = len(plan(write_app(folder, guard_ms=guard_ms), fresh=True).timetable.model("chain").segments)
+    honest = len(plan(write_app(folder, guard_ms=guard_ms), cache=False).timetable.model("chain").segments)
     deceptive = Deceptive(extra_ns)
     monkeypatch.setattr("framefit.execution.measured.measure", deceptive)
-    timetable = plan(write_app(folder, guard_ms=guard_ms - 0.5), fresh=True).timetable
+    timetable = plan(write_app(folder, guard_ms=guard_ms - 0.5), cache=False).timetable
     assert timetable.feasible
     assert deceptive.calls > 4, "ways to cut are measured before the one that is taken"
     assert 2 <= len(timetable.model("chain").segments) <= max(honest, 3)

@@ -116,7 +116,7 @@ def test_a_table_of_another_machine(here: tuple[Path, LatencyTable], monkeypatch
     quiet = no_noise(monkeypatch)
     other = msgspec.structs.replace(table, fingerprint=table.fingerprint | {"cpu": "another"})
     write_record(folder / TABLE, other, force=True)
-    timetable = plan(write_app(folder, table=TABLE), fresh=True).timetable
+    timetable = plan(write_app(folder, table=TABLE), cache=False).timetable
     assert quiet.calls > 0
     assert timetable.feasible
     (reason,) = [reason for reason in timetable.reasons if TABLE in reason]
@@ -130,7 +130,7 @@ def test_a_table_of_another_core(here: tuple[Path, LatencyTable], monkeypatch: p
     quiet = no_noise(monkeypatch)
     entries = tuple(msgspec.structs.replace(entry, unit="cpu77") for entry in table.entries)
     write_record(folder / TABLE, msgspec.structs.replace(table, entries=entries), force=True)
-    timetable = plan(write_app(folder, table=TABLE), fresh=True).timetable
+    timetable = plan(write_app(folder, table=TABLE), cache=False).timetable
     assert quiet.calls > 0
     assert [reason for reason in timetable.reasons if "only of cpu77" in reason]
 

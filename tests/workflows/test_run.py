@@ -91,9 +91,9 @@ def planned(folder: Path) -> Plan:
     other work to do would hardly find room for a segment that fits exactly.
     """
     sinks = '[[outputs]]\nmodel = "small"\nsink = "small.npz"\n[[outputs]]\nmodel = "chain"\nsink = "chain.jsonl"\n'
-    small, chain = (model.segments[0] for model in plan(write_app(folder), fresh=True).timetable.models)
+    small, chain = (model.segments[0] for model in plan(write_app(folder), cache=False).timetable.models)
     guard_ms = WINDOW_MS - (LATE_NS + small.duration_ns + 0.6 * chain.median_ns) / 1e6
-    result = plan(write_app(folder, guard_ms=guard_ms, stream='source = "camera.npz"', more=sinks), fresh=True)
+    result = plan(write_app(folder, guard_ms=guard_ms, stream='source = "camera.npz"', more=sinks), cache=False)
     timetable = result.timetable
     assert timetable.feasible
     guard_ns = timetable.guard_ns - chain.median_ns // 2

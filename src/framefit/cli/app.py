@@ -9,7 +9,12 @@ from typing import Annotated
 
 import typer
 
-from framefit.cli import demo, doctor, fit, plan, profile, report, rtl, run, simulate, sparsify, table, targets, treeify
+from framefit.cli import (
+    fit,
+    rtl,
+    sparsify,
+    treeify,
+)
 from framefit.cli.commands import add_commands
 from framefit.errors import FramefitError
 
@@ -26,31 +31,10 @@ app = typer.Typer(
 )
 
 
-app.command("demo")(demo.demo)
-
-
 add_commands(app)
 
 
-app.command("table")(table.table)
-
-
 app.command("fit")(fit.fit)
-
-
-app.command("plan")(plan.plan)
-
-
-app.command("run")(run.run)
-
-
-app.command("simulate")(simulate.simulate)
-
-
-app.command("profile")(profile.profile)
-
-
-app.command("report")(report.report)
 
 
 app.command("sparsify")(sparsify.sparsify)
@@ -60,12 +44,6 @@ app.command("treeify")(treeify.treeify)
 
 
 app.command("rtl")(rtl.rtl)
-
-
-app.command("targets")(targets.targets)
-
-
-app.command("doctor")(doctor.doctor)
 
 
 def _version(asked: bool) -> None:

@@ -7,17 +7,29 @@ when they are called, so that ``--help`` costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from framefit.cli.options import Command, Screen, add_command
-from framefit.cli.screen import Interrupt, Progress, show, show_json
-from framefit.core.settings import Settings, option
+from framefit.cli.screen import Interrupt, Positions, Progress, show, show_json, show_line
+from framefit.core.settings import Settings, option, settings_of
 from framefit.devices.settings import CyclesSettings
 from framefit.errors import InputError
 from framefit.latency.settings import EstimateSettings, MeasureSettings
 from framefit.profiling.settings import InjectLossSettings
+from framefit.workflows.settings import (
+    DemoSettings,
+    PlanSettings,
+    ProfileSettings,
+    ReportSettings,
+    RunSettings,
+    SimulateSettings,
+)
+
+if TYPE_CHECKING:
+    from framefit.workflows.record import RunResult
 
 __all__ = ["COMMANDS"]
 
@@ -41,6 +53,351 @@ def add_commands(app: typer.Typer) -> None:
     """Give the application all commands."""
     for name, (verb, screen, command) in COMMANDS.items():
         add_command(app, name, verb, screen, command)
+
+
+@_command(DemoSettings, Screen)
+def demo(given: dict[str, Any], screen: Screen) -> int:
+    """Plan and run two built-in models: a detector in every frame, depth in the remaining time.
+
+    Their weights are random: the timing is real, the outputs mean nothing.
+
+    Example: framefit demo --seconds 20
+    """
+    from framefit.report.terminal.plan_tables import plan_view
+    from framefit.workflows.demo import demo
+    from framefit.workflows.report import report_place
+
+    with Interrupt() as interrupt, Progress() as progress:
+        plan, result = demo(**given, notify=progress, stop=interrupt, on_idle=progress.windows)
+    if screen.json:
+        show_json(result.metrics)
+    else:
+        show(
+            "Two built-in networks with seeded random weights: the timing is real, their outputs mean nothing.\n"
+            f"The workload is {plan.app}; change it and run it again with:\nframefit run {plan.app}\n",
+            plan_view(plan.timetable),
+        )
+        _show_run(result)
+        show(f"report:     {report_place(result.folder)} (open it in a browser)")
+    return 130 if result.interrupted else 0
+
+
+class PlanScreen(Screen, kw_only=True):
+    """Options of the command ``plan`` beside those of the verb."""
+
+    explain: Annotated[
+        bool, option("Show every window as a picture, and why each model has its place in the plan.")
+    ] = False
+    page: Annotated[
+        str | None, option("Write the plan as an HTML page to this file, for any browser.", metavar="PATH")
+    ] = None
+
+
+@_command(PlanSettings, PlanScreen)
+def plan(given: dict[str, Any], screen: PlanScreen) -> int:
+    """Plan a workload: show whether and how its models fit into every window.
+
+    The models are measured on this machine, or their cycles are computed from the described target, or their layers are
+    looked up in the workload's latency table (table = "board.table.json") where it was measured on this device: then
+    nothing is measured. A model that is longer than the time that is left in a window is cut into segments; that they
+    give the same outputs is verified (with a table, only when they are run). Exit code 1: the models do not fit; the
+    binding constraint and a change that would help are named.
+
+    Example: framefit plan app.toml -o timetable.json
+
+    Example: framefit plan app.toml --explain --page plan.html
+    """
+    page = None if screen.page is None else Path(screen.page)
+    if screen.json and screen.explain:
+        raise InputError(
+            "--json prints only the plan, without --explain", remedy="leave one of them out; --page goes with both"
+        )
+    if page is not None and page.exists() and not given.get("force"):  # before measuring
+        raise InputError("already exists", where=page, remedy="choose another path, or overwrite it with --force")
+    from framefit.report.sections.plan import write_plan_page
+    from framefit.report.terminal.explained_view import explained_view
+    from framefit.report.terminal.plan_tables import plan_view
+    from framefit.workflows.plan import plan
+
+    with Progress() as progress:
+        planned = plan(**given, notify=progress)
+    timetable, workload = planned.timetable, planned.workload
+    if page is not None:
+        write_plan_page(page, timetable, workload, title=planned.app.name, force=bool(given.get("force")))
+    if screen.json:
+        show_json(timetable)
+    else:
+        show(explained_view(timetable, workload) if screen.explain else plan_view(timetable))
+        if page is not None:
+            show("", f"page: {page} (open it in a browser)")
+    return 0 if timetable.feasible else 1
+
+
+class RunScreen(Screen, kw_only=True):
+    """Options of the commands ``run`` and ``simulate`` beside those of the verbs."""
+
+    max_miss_ratio: Annotated[
+        float,
+        option("Part of the frames that may be late or dropped; above it the exit code is 1.", ge=0, le=1),
+    ] = 0.01
+
+
+@_command(RunSettings, RunScreen)
+def run(given: dict[str, Any], screen: RunScreen) -> int:
+    """Plan a workload, run its models in every window, and show what happened.
+
+    Ctrl-C ends the run and saves it (exit code 130). Exit code 1: too many frames were missed, or a model ended
+    degraded.
+
+    Example: framefit run app.toml --seconds 30 -o runs/first
+    """
+    from framefit.workflows.run import run
+
+    return _play(run, given, screen)
+
+
+@_command(SimulateSettings, RunScreen)
+def simulate(given: dict[str, Any], screen: RunScreen) -> int:
+    """Simulate a workload on a described device: would its models meet their deadlines on that board?
+
+    The dispatcher is the one of framefit run, in virtual time; the plan is made from the target's description. Ctrl-C
+    ends the simulation and saves it (exit code 130). Exit code 1: too many frames were missed, or a model ended
+    degraded.
+
+    --inject shows what faults would do: raise:depth@2s, hang:npu1@100w, slow:face*1.4@5s, nan:depth@10w..20w,
+    stall:camera@3s..4s, burst:camera*5@3s, end:camera@9s, shape:camera@3s (docs/faults.md).
+
+    Example: framefit simulate app.toml --target vpu --windows 100000
+    """
+    from framefit.workflows.run import simulate
+
+    return _play(simulate, given, screen)
+
+
+def _play(verb: Callable[..., RunResult], given: dict[str, Any], screen: RunScreen) -> int:
+    """Run or simulate until Ctrl-C, show the result, and give the exit code that it means."""
+    with Interrupt() as interrupt, Progress() as progress:
+        result = verb(**given, notify=progress, stop=interrupt, on_idle=progress.windows)
+    if screen.json:
+        show_json(result.metrics)
+    else:
+        _show_run(result)
+    if result.interrupted:
+        return 130
+    degraded = any(model.degraded for model in result.metrics.models)
+    return 1 if degraded or result.metrics.miss_ratio > screen.max_miss_ratio else 0
+
+
+_SHOWN_WINDOWS = 8
+_DRAWN_FROM = 32  # windows: what began in those shown may end later
+
+
+def _show_run(result: RunResult) -> None:
+    """Figures, a picture, and where the files are."""
+    from framefit.report.drawing import run_rows, terminal_picture
+    from framefit.report.sections.profile import run_notes
+    from framefit.report.terminal.run_view import metrics_view
+
+    notes = [] if result.profile is None else run_notes(result.profile, result.metrics.windows)
+    seen, launches, releases = result.part(0, _DRAWN_FROM)
+    rows = run_rows(
+        seen,
+        result.seen_program,
+        launches,
+        releases,
+        [model.name for model in result.metrics.models if model.role == "priority"],
+        reserved_ns=result.timetable.first_reserved_ns,
+        overhang_ns=result.timetable.overhang_ns,
+        windows=_SHOWN_WINDOWS,
+    )
+    show(
+        metrics_view(result.metrics),
+        terminal_picture(rows),
+        *(f"note: {warning}" for warning in result.warnings),
+        *(f"profile: {note}" for note in notes),
+        f"run folder: {result.folder}\n"
+        f"trace:      {result.folder / 'trace.pftrace'} (open it at https://ui.perfetto.dev)\n"
+        f"picture:    {result.folder / 'run.svg'}",
+    )
+
+
+class ProfileScreen(Screen, kw_only=True):
+    """Options of the command ``profile`` beside those of the verb."""
+
+    follow: Annotated[bool, option("Read a raw stream while it arrives, until its end or Ctrl-C.")] = False
+
+
+@_command(ProfileSettings, ProfileScreen)
+def profile(given: dict[str, Any], screen: ProfileScreen) -> int:
+    """Show what happened in a run, from a trace that lost events.
+
+    Every lost START and END is put back with an interval; what is inferred is never shown as measured.
+
+    Example: framefit profile runs/first
+
+    Example: framefit profile trace.npz --program program.json --audit
+
+    Example: cat /dev/trace0 | framefit profile - --program program.json --follow
+    """
+    if screen.follow:
+        return _follow(given, screen)
+    from framefit.report.sections.profile import audit_notes
+    from framefit.report.terminal.profile_tables import profile_view
+    from framefit.workflows.profile import own_profile_folder, profile, write_numbered_profile
+
+    trace = Path(given["trace"])
+    with Progress() as progress:
+        profiled = profile(**({"output": own_profile_folder(trace)} | given), notify=progress)
+        if profiled.folder is None:
+            progress("writing the profile")
+            profiled = write_numbered_profile(trace, profiled)
+    if screen.json:
+        show_json(profiled.profile)
+        return 0
+    folder, certificate = profiled.folder, profiled.profile.certificate
+    assert folder is not None
+    show(
+        profile_view(profiled.profile),
+        *(audit_notes(certificate, given.get("confidence", 0.9)) if certificate is not None else ()),
+        f"profile:  {folder}\n"
+        f"timeline: {folder / 'timeline.html'} (open it in a browser)\n"
+        f"trace:    {folder / 'trace.pftrace'} (open it at https://ui.perfetto.dev)",
+    )
+    return 0
+
+
+def _follow(given: dict[str, Any], screen: ProfileScreen) -> int:
+    """Show where the device is while packets come, and what they were at the end."""
+    if not given.keys() <= {"trace", "program", "confidence", "force", "seed"}:
+        raise InputError("--follow goes with --program, --confidence and --json only", remedy="leave the others out")
+    if "program" not in given:
+        raise InputError("--program missing: a stream does not say what is executed", remedy="name it with --program")
+    settings = settings_of(ProfileSettings, given)
+    from framefit.profiling.streaming import follow
+    from framefit.report.terminal.profile_tables import profile_view
+
+    with Interrupt() as interrupt, Positions(json=screen.json) as positions:
+        profile = follow(
+            settings.trace, settings.program, confidence=settings.confidence, stop=interrupt, on_position=positions
+        )
+    if screen.json:
+        show_line(profile)
+    else:
+        show(profile_view(profile))
+    return 130 if interrupt.asked else 0
+
+
+@_command(ReportSettings, Screen)
+def report(given: dict[str, Any], screen: Screen) -> None:
+    """Write one page about runs, plans, measurements and searches, to read, print or send.
+
+    The content of an input says what it is. Several of a kind are compared. The page is one file that loads nothing
+    from elsewhere.
+
+    Example: framefit report runs/first
+
+    Example: framefit report runs/before runs/after -o report.html
+    """
+    from framefit.core.run_record import ReportPage
+    from framefit.workflows.report import write_report
+
+    with Progress() as progress:
+        page = write_report(**given, notify=progress)
+    show_json(ReportPage(page=str(page))) if screen.json else show(f"report: {page} (open it in a browser)")
+
+
+class TableSettings(Settings, kw_only=True):
+    """Options of ``framefit table``: in Python, ``table``, ``compare_tables`` and ``merge_tables``."""
+
+    files: Annotated[
+        tuple[str, ...],
+        option("Latency table; with --merge, further ones may follow.", argument=True, metavar="FILE"),
+    ]
+    against: Annotated[str | None, option("Compare the table with this one.", metavar="OTHER")] = None
+    merge: Annotated[
+        tuple[str, ...], option("Add the entries of this table, and of those that follow.", metavar="OTHER...")
+    ] = ()
+    any_fingerprint: Annotated[bool, option("Merge tables although they are of different devices.")] = False
+    output: Annotated[
+        str | None, option("Write the merged table to this file (JSON).", "-o", "--output", metavar="PATH")
+    ] = None
+    force: Annotated[bool, option("Overwrite an existing file.")] = False
+
+
+@_command(TableSettings, Screen)
+def table(given: dict[str, Any], screen: Screen) -> None:
+    """Show a latency table, compare it with another one, or merge several.
+
+    Example: framefit table board.table.json --against yesterday.table.json
+    """
+    settings = settings_of(TableSettings, given)
+    file, *others = settings.files
+    if settings.merge and settings.against is not None:
+        raise InputError("give either --against or --merge", remedy="leave one of them out")
+    if bool(settings.merge) != (settings.output is not None):
+        raise InputError("--merge and -o belong together", remedy="give both or neither")
+    if others and not settings.merge:
+        raise InputError(f"one table at a time, or --merge; got {others[0]} too", remedy="leave out what follows FILE")
+    from framefit.core.latency_table import compare_tables, merge_tables, table
+    from framefit.report.terminal.latency_tables import comparison_view, table_view
+
+    if settings.against is not None:
+        compared = compare_tables(file, settings.against)
+        show_json(compared) if screen.json else show(comparison_view(compared))
+        return
+    if settings.output is not None:
+        paths, any_device = [file, *settings.merge, *others], settings.any_fingerprint
+        shown = merge_tables(paths, settings.output, any_fingerprint=any_device, force=settings.force)
+    else:
+        shown = table(file)
+    show_json(shown) if screen.json else show(table_view(shown))
+
+
+class TargetsSettings(Settings, kw_only=True):
+    """Options of ``framefit targets``: in Python, ``targets`` and ``resolve_target``."""
+
+    name: Annotated[
+        str | None,
+        option("Built-in target, or path of a target.toml (default: all are listed).", argument=True, metavar="NAME"),
+    ] = None
+    output: Annotated[
+        str | None,
+        option("Write a copy of the target's file there, to start your own from.", "-o", "--output", metavar="PATH"),
+    ] = None
+    force: Annotated[bool, option("Overwrite an existing file.")] = False
+
+
+@_command(TargetsSettings, Screen)
+def targets(given: dict[str, Any], screen: Screen) -> None:
+    """List the built-in targets, or show everything about one.
+
+    Example: framefit targets vpu -o mine.toml
+    """
+    settings = settings_of(TargetsSettings, given)
+    if settings.name is None and settings.output is not None:
+        raise InputError("-o copies the file of a target, and none is named", remedy="give NAME, too")
+    from framefit.core.target import describe_target, targets
+    from framefit.report.terminal.target_tables import target_view, targets_view
+
+    if settings.name is None:
+        listed = targets()
+        show_json(listed) if screen.json else show(targets_view(listed))
+        return
+    target, notes = describe_target(settings.name, output=settings.output, force=settings.force)
+    show_json(target) if screen.json else show(target_view(target, notes))
+
+
+@_command(None, Screen)
+def doctor(given: dict[str, Any], screen: Screen) -> None:  # noqa: ARG001 - it has no options
+    """Show what this machine permits, and how to make its timing steadier.
+
+    Example: framefit doctor
+    """
+    from framefit.devices.diagnosis import doctor
+    from framefit.report.terminal.doctor_table import doctor_view
+
+    report = doctor()
+    show_json(report) if screen.json else show(doctor_view(report))
 
 
 @_command(CyclesSettings, Screen)

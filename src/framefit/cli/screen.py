@@ -12,10 +12,12 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.live import Live
 
     from framefit.core.files import Record
+    from framefit.profiling.streaming import Whereabouts
 
-__all__ = ["Interrupt", "Progress", "parse_constant", "parse_numbers", "parse_shape", "show", "show_json"]
+__all__ = ["Interrupt", "Positions", "Progress", "parse_numbers", "show", "show_json", "show_line"]
 
 
 _CLEAR = "\r\x1b[2K"
@@ -109,22 +111,43 @@ def show_json(record: Record) -> None:
     sys.stdout.write(to_json(record) + "\n")
 
 
-def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """``INPUT=1,3,240,320`` as given to ``--shape``."""
-    name, _, sizes = text.rpartition("=")
-    numbers = sizes.split(",")
-    if not name or not all(number.strip().isdecimal() for number in numbers):
-        raise typer.BadParameter(f"{text!r} is no shape; write INPUT=1,3,240,320", param_hint="--shape")
-    return name, tuple(map(int, numbers))
+def show_line(record: Record) -> None:
+    """Print one JSON document on one line, at once: a reader follows too."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+    sys.stdout.flush()
 
 
-def parse_constant(text: str) -> tuple[str, float]:
-    """``INPUT=16000`` as given to ``--constant``."""
-    name, _, number = text.rpartition("=")
-    try:
-        return name, float(number) if name else float("")
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is no number; write INPUT=16000", param_hint="--constant") from None
+class Positions:
+    """Where a followed device is: positions as JSON lines, or on one changing line of a terminal; else nowhere."""
+
+    def __init__(self, *, json: bool) -> None:
+        self._json = json
+        self._live: Live | None = None
+
+    def __enter__(self) -> Positions:
+        if not self._json and sys.stdout.isatty():
+            from rich.live import Live
+
+            self._live = Live(auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, at: Whereabouts) -> None:
+        """Show the position."""
+        if self._json:
+            show_line(at)
+        elif self._live is not None:
+            from rich.text import Text
+
+            where = f"inference {at.inference}, group {at.group}, {at.name} ({100 * at.confidence:.0f} % sure)"
+            known = where if at.inference >= 0 else "no event of the program yet"
+            self._live.update(Text(f"{known}; {at.received} events, {at.lost} lost"), refresh=True)
 
 
 def parse_numbers(text: str | None, option: str) -> tuple[float, ...] | None:

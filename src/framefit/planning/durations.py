@@ -151,7 +151,7 @@ class MeasuredPricing:
         if excess > _NOISY:
             self.warnings.append(
                 f"durations vary a lot here: the {self._quantile:g} quantile is {excess:.1f} x the median; stop other "
-                "programs, see framefit doctor, and plan again with --fresh"
+                "programs, see framefit doctor, and plan again with --no-cache"
             )
         samples = {(id(e), index): m.samples_ns for (e, index), m in zip(launches, found, strict=True)}
         return [Priced.of(task, samples, excess) for task in tasks]

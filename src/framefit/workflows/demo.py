@@ -8,11 +8,13 @@ from pathlib import Path
 
 from framefit.core.files import write_whole
 from framefit.core.model.builtin import BUILTIN
+from framefit.core.settings import verb
 from framefit.planning.plan import Notify, Plan, silent
 from framefit.workflows.plan import plan
 from framefit.workflows.record import RunResult
 from framefit.workflows.report import write_report
 from framefit.workflows.run import run, simulate
+from framefit.workflows.settings import DemoSettings
 
 __all__ = ["demo", "write_demo"]
 
@@ -50,22 +52,21 @@ inputs = { image = "camera" }
 """
 
 
+@verb(DemoSettings, "output")
 def demo(
-    folder: str | Path,
+    settings: DemoSettings,
     *,
-    seconds: float = 8.0,
-    seed: int = 0,
     notify: Notify = silent,
     stop: Callable[[], bool] = lambda: False,
     on_idle: Callable[[int, int], None] | None = None,
 ) -> tuple[Plan, RunResult]:
-    """Write built-in models and a workload into ``folder``, plan and run them; ``report.html`` lies in the run folder.
+    """Write built-in models and a workload, plan and run them; ``report.html`` lies in the run folder.
+
+    The folder gets ``detector.onnx``, ``depth.onnx`` and ``app.toml``; an ``app.toml`` that is there already is used as
+    it is.
 
     Args:
-        folder: gets ``detector.onnx``, ``depth.onnx`` and ``app.toml``; an ``app.toml``
-            that is there already is used as it is.
-        seconds: length of the run.
-        seed: of weights and frames.
+        settings: where, and for how long.
         notify: receives what is being done.
         stop: asked in every window.
         on_idle: called with (windows begun, windows).
@@ -77,7 +78,8 @@ def demo(
         InfeasibleError: a workload that was changed does not fit.
     """
     notify("building models")
-    app = write_demo(folder, seed)
+    seconds, seed = settings.seconds, settings.seed
+    app = write_demo(settings.output, seed)
     planned = plan(app, in_real_time=True, notify=notify)
     if planned.timetable.feasible or app.read_text() != _APP:
         result = run(planned, seconds=seconds, seed=seed, notify=notify, stop=stop, on_idle=on_idle)

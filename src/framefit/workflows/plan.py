@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from framefit.core.files import write_record
+from framefit.core.settings import verb
 from framefit.core.target import Unit
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload, load_workload
@@ -30,6 +31,7 @@ from framefit.planning.plan import Notify, Plan, silent
 from framefit.planning.planner import OneUnit, OnUnits
 from framefit.planning.task import PlannedTask, check_plan, compared, demands_of, host_links, with_memory
 from framefit.planning.timetable import build_timetable
+from framefit.workflows.settings import PlanSettings
 from framefit.workflows.table_durations import pricing_for
 
 __all__ = ["plan", "verified"]
@@ -40,13 +42,10 @@ _FLOOR_QUANTILE = 0.95  # of wake-ups; beyond it lie stalls of the host that no 
 _DISPATCH_NS = 100_000  # from waking up to the first launch, frame handed over
 
 
+@verb(PlanSettings, "app")
 def plan(
-    app: str | Path,
+    settings: PlanSettings,
     *,
-    target: str | None = None,
-    output: str | Path | None = None,
-    force: bool = False,
-    fresh: bool = False,
     in_real_time: bool = False,
     notify: Notify = silent,
     workload: Workload | None = None,
@@ -56,11 +55,7 @@ def plan(
     """Say whether and how a workload's models fit into every window.
 
     Args:
-        app: an ``app.toml``.
-        target: instead of the workload's: a built-in name, or the path of a ``target.toml``.
-        output: write the timetable there.
-        force: overwrite it.
-        fresh: measure anew, whatever earlier plans measured.
+        settings: what to plan.
         in_real_time: a described device is to run beside this host's clock: the host's late
             wake-ups count. Without meaning for the CPU, where they always do.
         notify: receives what is being done, for progress.
@@ -76,19 +71,20 @@ def plan(
         >>> framefit.plan("app.toml").timetable.feasible  # doctest: +SKIP
         True
     """
+    app, output, target = Path(settings.app), settings.output, settings.target
     workload = load_workload(app) if workload is None else workload
-    if output is not None and Path(output).exists() and not force:
+    if output is not None and Path(output).exists() and not settings.force:
         raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
     if target is not None:
         workload = msgspec.structs.replace(workload, target=target)
-    folder = Path(app).parent if target is None else Path()
+    folder = app.parent if target is None else Path()
     device = open_device(workload.target, folder=folder, settings=workload.machine, computes=True)
-    store = MeasurementStore(workload.machine, fresh=fresh)
+    store = MeasurementStore(workload.machine, fresh=not settings.cache)
     with pinned(device.host_core), flushed_denormals(), _no_collection():
-        planner = _Planner(Path(app), workload, device, store, notify, in_real_time=in_real_time)
+        planner = _Planner(app, workload, device, store, notify, in_real_time=in_real_time)
         result = planner.plan(priority_ratio, background_ratio)
     if output is not None:
-        write_record(output, result.timetable, force=force)
+        write_record(output, result.timetable, force=settings.force)
     return result
 
 

@@ -14,6 +14,7 @@ from framefit.core.fit_results import FitResult
 from framefit.core.latency_table import read_table
 from framefit.core.profile import Profile
 from framefit.core.run_record import Metrics, RunInfo
+from framefit.core.settings import verb
 from framefit.core.sparsity import SparsityResult
 from framefit.core.timetable import Timetable
 from framefit.core.tree_results import TreeifyResult
@@ -28,6 +29,7 @@ from framefit.report.sections.profile import ProfileContent
 from framefit.report.sections.run import RunContent
 from framefit.report.timeline import Happened
 from framefit.workflows.profile import happened
+from framefit.workflows.settings import ReportSettings
 
 __all__ = ["report_place", "write_report"]
 
@@ -38,18 +40,14 @@ _REMEDY = (
 )
 
 
-def write_report(
-    *inputs: str | Path, output: str | Path | None = None, force: bool = False, notify: Notify = silent
-) -> Path:
+@verb(ReportSettings, "inputs")
+def write_report(settings: ReportSettings, *, notify: Notify = silent) -> Path:
     """Write one page on what files and folders hold; what each is, its content says.
 
     Several of a kind are compared: charts overlaid, figures with their differences to the first.
 
     Args:
-        inputs: run folders, profile folders, result folders of ``sparsify``, ``treeify`` or ``fit``, timetables
-            and latency tables; one at least.
-        output: the page; default: see :func:`report_place`.
-        force: overwrite it.
+        settings: what to report on.
         notify: receives what is being done.
 
     Returns:
@@ -62,11 +60,11 @@ def write_report(
         >>> framefit.write_report("runs/before", "runs/after", output="report.html")  # doctest: +SKIP
         PosixPath('report.html')
     """
-    if not inputs:
+    if not settings.inputs:
         raise InputError("nothing to report on", remedy=_REMEDY)
-    paths = [Path(one) for one in inputs]
-    place = report_place(paths[0]) if output is None else Path(output)
-    if place.exists() and not force:  # before anything is read
+    paths = [Path(path) for path in settings.inputs]
+    place = report_place(paths[0]) if settings.output is None else Path(settings.output)
+    if place.exists() and not settings.force:  # before anything is read
         raise InputError("already exists", where=place, remedy="choose another path, or overwrite it with --force")
     subjects = []
     for path, name in zip(paths, _names(paths), strict=True):
@@ -74,7 +72,7 @@ def write_report(
         subjects.append(Subject(name, str(path), _content(path)))
     notify("writing the page")
     made = f"Made by Framefit {version('framefit')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
-    write_report_page(place, subjects, made=made, force=force)
+    write_report_page(place, subjects, made=made, force=settings.force)
     return place
 
 

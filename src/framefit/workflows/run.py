@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from framefit.core.settings import verb
 from framefit.core.target import resolve_target
 from framefit.devices.clock import RealClock, VirtualClock
 from framefit.devices.device import is_modelled, is_simulated
@@ -22,6 +23,7 @@ from framefit.workflows.ladder import with_ladder
 from framefit.workflows.plan import plan, verified
 from framefit.workflows.record import RunResult, accepted, check_table, needs_feasible
 from framefit.workflows.session import Session, asked_faults, check_faults, saved
+from framefit.workflows.settings import RunSettings, SimulateSettings
 
 __all__ = ["run", "simulate"]
 
@@ -29,18 +31,10 @@ __all__ = ["run", "simulate"]
 _LEAST_FLOOR, _MOST_FLOOR = 30, 150  # windows of the idle control
 
 
+@verb(RunSettings, "app")
 def run(
-    app: str | Path | Plan,
+    settings: RunSettings,
     *,
-    target: str | None = None,
-    windows: int | None = None,
-    seconds: float | None = None,
-    output: str | Path | None = None,
-    force: bool = False,
-    fresh: bool = False,
-    seed: int = 0,
-    update_table: str | Path | None = None,
-    inject: Sequence[str] = (),
     notify: Notify = silent,
     stop: Callable[[], bool] = lambda: False,
     on_idle: Callable[[int, int], None] | None = None,
@@ -48,19 +42,7 @@ def run(
     """Plan a workload, run it, and write the run folder.
 
     Args:
-        app: an ``app.toml``, or a plan that was made of one; of a described device in real time.
-        target: instead of the workload's, where that is not planned yet: a built-in name, or the
-            path of a ``target.toml``. A described device runs simulated, in real time.
-        windows: how many; or ``seconds`` (default 10). Streams that end, end the run.
-        seconds: length of the run.
-        output: the run folder; default: ``runs/APP-N``, the first N that is free.
-        force: overwrite folder and sinks.
-        fresh: measure anew before planning.
-        seed: of synthetic frames.
-        update_table: write a latency table with what the layers really took there, for the next plan: the
-            plan's, or the one that is there, with entries of this run's profile.
-        inject: what is to go wrong, in words such as ``"raise:depth@2s"``; see
-            :func:`~framefit.core.faults.read_fault`.
+        settings: what to run, and for how long.
         notify: receives what is being done.
         stop: asked from the first window on; true ends the run, which is saved.
         on_idle: called with (windows begun, windows) where a window leaves time.
@@ -75,24 +57,30 @@ def run(
         >>> framefit.run("app.toml", seconds=5).metrics.miss_ratio  # doctest: +SKIP
         0.0
     """
-    path, workload, folder = accepted(app, windows=windows, seconds=seconds, output=output, force=force, seed=seed)
-    faults = asked_faults(inject, workload)
+    app, seed, force = settings.app, settings.seed, settings.force
+    path, workload, folder = accepted(
+        app, windows=settings.windows, seconds=settings.seconds, output=settings.output, force=force, seed=seed
+    )
+    faults = asked_faults(settings.inject, workload)
     if isinstance(app, Plan) and is_simulated(app.device) and not app.in_real_time:
         raise InputError(
             "this plan is for virtual time: it leaves no time for this host's late wake-ups",
             where=path,
             remedy="plan with in_real_time=True, or give run the app.toml",
         )
-    planned = app if isinstance(app, Plan) else plan(app, target=target, fresh=fresh, in_real_time=True, notify=notify)
+    if isinstance(app, Plan):
+        planned = app
+    else:
+        planned = plan(app, target=settings.target, cache=settings.cache, in_real_time=True, notify=notify)
     needs_feasible(planned)
-    check_table(planned, update_table)
+    check_table(planned, settings.update_table)
     planned = with_ladder(verified(planned, notify), notify)
     device = planned.device
     if is_simulated(device):
         device.clock, device.computes = RealClock(), True
     check_faults(faults, planned, frames=True)
     session = Session(planned, seed=seed, inject=faults)
-    count = session.windows(windows, seconds)
+    count = session.windows(settings.windows, settings.seconds)
     group = session.group
     with pinned(device.host_core), flushed_denormals():
         notify("warming up")
@@ -126,24 +114,16 @@ def run(
         seed=seed,
         force=force,
         failure=failure,
-        update_table=update_table,
-        numbered=output is None,
+        update_table=settings.update_table,
+        numbered=settings.output is None,
         notify=notify,
     )
 
 
+@verb(SimulateSettings, "app")
 def simulate(
-    app: str | Path | Plan,
+    settings: SimulateSettings,
     *,
-    target: str | None = None,
-    windows: int | None = None,
-    seconds: float | None = None,
-    outputs: bool = False,
-    output: str | Path | None = None,
-    force: bool = False,
-    seed: int = 0,
-    update_table: str | Path | None = None,
-    inject: Sequence[str] = (),
     notify: Notify = silent,
     stop: Callable[[], bool] = lambda: False,
     on_idle: Callable[[int, int], None] | None = None,
@@ -155,19 +135,7 @@ def simulate(
     same run, bit for bit.
 
     Args:
-        app: an ``app.toml``, or a plan that was made of one for a described device.
-        target: instead of the workload's: a built-in name, or the path of a ``target.toml``.
-        windows: how many; or ``seconds`` (default 10) of the device's time.
-        seconds: length of the run.
-        outputs: read frames, compute outputs for real and give them to the sinks; else only
-            time passes, and streams do not end.
-        output: the run folder; default: ``runs/APP-N``, the first N that is free.
-        force: overwrite folder and sinks.
-        seed: of the device's variation, and of synthetic frames.
-        update_table: write a latency table with what the layers really took there, for the next plan: the
-            plan's, or the one that is there, with entries of this run's profile.
-        inject: what is to go wrong, in words such as ``"raise:depth@2s"``; see
-            :func:`~framefit.core.faults.read_fault`.
+        settings: what to simulate, and for how long.
         notify: receives what is being done.
         stop: asked from the first window on; true ends the run, which is saved.
         on_idle: called with (windows begun, windows) where a window leaves time.
@@ -181,10 +149,18 @@ def simulate(
         >>> framefit.simulate("app.toml", target="vpu", windows=100_000).metrics.miss_ratio  # doctest: +SKIP
         0.0
     """
+    app, target, outputs = settings.app, settings.target, settings.outputs
+    seed, force = settings.seed, settings.force
     path, workload, folder = accepted(
-        app, windows=windows, seconds=seconds, output=output, force=force, seed=seed, sinks=outputs
+        app,
+        windows=settings.windows,
+        seconds=settings.seconds,
+        output=settings.output,
+        force=force,
+        seed=seed,
+        sinks=outputs,
     )
-    faults = asked_faults(inject, workload)
+    faults = asked_faults(settings.inject, workload)
     if isinstance(app, Plan):
         described = app.device.target
     else:
@@ -197,7 +173,7 @@ def simulate(
         )
     planned = app if isinstance(app, Plan) else plan(app, target=target, notify=notify)
     needs_feasible(planned)
-    check_table(planned, update_table)
+    check_table(planned, settings.update_table)
     planned = with_ladder(verified(planned, notify), notify)
     device = planned.device
     assert is_simulated(device)
@@ -206,7 +182,7 @@ def simulate(
     check_faults(faults, planned, frames=outputs)
     session = Session(planned, seed=seed, frames=outputs, inject=faults)
     session.reset()
-    count = session.windows(windows, seconds)
+    count = session.windows(settings.windows, settings.seconds)
     if outputs:
         session.open_sinks(force=force)
     group = session.group
@@ -229,7 +205,7 @@ def simulate(
         seed=seed,
         force=force,
         failure=failure,
-        update_table=update_table,
-        numbered=output is None,
+        update_table=settings.update_table,
+        numbered=settings.output is None,
         notify=notify,
     )

@@ -306,7 +306,7 @@ class Runner:
             an exception it always does.
         output: a run folder, written at the end.
         force: overwrite folder and sinks.
-        fresh: measure anew before planning.
+        cache: use measurements of earlier plans.
         seed: of a described device's variation, and of synthetic frames.
         virtual: for tests, on a described device: time only passes where the program lets it. A window passes
             when each stream was given a frame, and in :meth:`step`, :meth:`wait` and :meth:`Request.result`.
@@ -334,7 +334,7 @@ class Runner:
         drain: bool = True,
         output: str | Path | None = None,
         force: bool = False,
-        fresh: bool = False,
+        cache: bool = True,
         seed: int = 0,
         virtual: bool = False,
         notify: Notify = silent,
@@ -344,7 +344,7 @@ class Runner:
         if len(apps) > 1 and any(isinstance(app, Plan) for app in apps):
             raise InputError("a plan beside another application", remedy="name their app.toml files: they are one plan")
         self._apps, self._target, self._streams, self._keep = apps, target, submitted, keep
-        self._drain, self._output, self._force, self._fresh = drain, output, force, fresh
+        self._drain, self._output, self._force, self._cache = drain, output, force, cache
         self._seed, self._virtual, self._notify = seed, virtual, notify
         self._course: Course | None = None
         self._all: Subscription | None = None
@@ -623,7 +623,7 @@ class Runner:
             planned = plan(
                 path,
                 target=self._target,
-                fresh=self._fresh,
+                cache=self._cache,
                 in_real_time=not self._virtual,
                 notify=self._notify,
                 workload=workload,

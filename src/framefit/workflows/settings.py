@@ -1,0 +1,180 @@
+"""Options of the verbs that join engines."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from framefit.core.settings import Settings, option
+
+__all__ = ["DemoSettings", "PlanSettings", "ProfileSettings", "ReportSettings", "RunSettings", "SimulateSettings"]
+
+
+class PlanSettings(Settings, kw_only=True):
+    """Options of ``framefit plan``."""
+
+    app: Annotated[str, option("Workload to plan.", argument=True, metavar="APP.toml")]
+    target: Annotated[
+        str | None,
+        option("Target instead of the workload's: a built-in name, or path of a target.toml.", metavar="TARGET"),
+    ] = None
+    cache: Annotated[
+        bool, option("Use measurements of earlier plans; otherwise everything is measured again.", "--cache/--no-cache")
+    ] = True
+    output: Annotated[
+        str | None, option("Write the timetable to this file (JSON).", "-o", "--output", metavar="PATH")
+    ] = None
+    force: Annotated[bool, option("Overwrite existing files.")] = False
+
+
+class SimulateSettings(Settings, kw_only=True):
+    """Options of ``framefit simulate``."""
+
+    app: Annotated[Any, option("Workload to simulate.", argument=True, metavar="APP.toml", python="a plan")]
+    target: Annotated[
+        str | None,
+        option("Target instead of the workload's: a built-in name, or path of a target.toml.", metavar="TARGET"),
+    ] = None
+    windows: Annotated[int | None, option("Number of windows to simulate (default: as --seconds says).", ge=1)] = None
+    seconds: Annotated[
+        float | None,
+        option("Length of the simulation in seconds of the device's time (default: 10).", metavar="SECONDS"),
+    ] = None
+    outputs: Annotated[
+        bool, option("Read frames, compute outputs and give them to the sinks; otherwise only time passes.")
+    ] = False
+    output: Annotated[
+        str | None,
+        option("Run folder (default: runs/APP-N, the first N that is free).", "-o", "--output", metavar="DIR"),
+    ] = None
+    force: Annotated[bool, option("Overwrite the run folder, and files that sinks write.")] = False
+    seed: Annotated[
+        int, option("Random seed for the variation of the device's durations and for synthetic frames.", ge=0)
+    ] = 0
+    update_table: Annotated[
+        str | None,
+        option(
+            "Write what layers took into this latency table, for the next plan; a table that exists is updated.",
+            metavar="PATH",
+        ),
+    ] = None
+    inject: Annotated[
+        tuple[str, ...], option("Fault to inject, such as raise:depth@2s (docs/faults.md).", metavar="FAULT")
+    ] = ()
+
+
+class RunSettings(Settings, kw_only=True):
+    """Options of ``framefit run``."""
+
+    app: Annotated[Any, option("Workload to run.", argument=True, metavar="APP.toml", python="a plan")]
+    target: Annotated[
+        str | None,
+        option(
+            "Target instead of the workload's: a built-in name, or path of a target.toml. A described device is "
+            "simulated in real time.",
+            metavar="TARGET",
+        ),
+    ] = None
+    windows: Annotated[int | None, option("Number of windows to run (default: as --seconds says).", ge=1)] = None
+    seconds: Annotated[
+        float | None,
+        option("Length of the run in seconds (default: 10); streams that end, end the run.", metavar="SECONDS"),
+    ] = None
+    cache: Annotated[
+        bool, option("Use measurements of earlier plans; otherwise everything is measured again.", "--cache/--no-cache")
+    ] = True
+    output: Annotated[
+        str | None,
+        option("Run folder (default: runs/APP-N, the first N that is free).", "-o", "--output", metavar="DIR"),
+    ] = None
+    force: Annotated[bool, option("Overwrite the run folder, and files that sinks write.")] = False
+    seed: Annotated[int, option("Random seed for synthetic frames.", ge=0)] = 0
+    update_table: Annotated[
+        str | None,
+        option(
+            "Write what layers took into this latency table, for the next plan; a table that exists is updated.",
+            metavar="PATH",
+        ),
+    ] = None
+    inject: Annotated[
+        tuple[str, ...], option("Fault to inject, such as raise:depth@2s (docs/faults.md).", metavar="FAULT")
+    ] = ()
+
+
+class ProfileSettings(Settings, kw_only=True):
+    """Options of ``framefit profile``."""
+
+    trace: Annotated[
+        Any,
+        option(
+            "Run folder, trace.npz, STPv2 stream, ONNX Runtime profile or Chrome JSON; with --follow also - for the "
+            "standard input.",
+            argument=True,
+            metavar="TRACE",
+            python="a trace",
+        ),
+    ]
+    program: Annotated[
+        Any,
+        option(
+            "program.json that was executed (default: the one beside the trace).", metavar="PATH", python="a program"
+        ),
+    ] = None
+    method: Annotated[
+        Literal["align", "rule"],
+        option("How lost events are put back: by all that is known of durations, or at fixed offsets."),
+    ] = "align"
+    table: Annotated[
+        Any,
+        option(
+            "Latency table to expect durations from (default: the program's own durations).",
+            metavar="PATH",
+            python="a table",
+        ),
+    ] = None
+    update_table: Annotated[
+        str | None,
+        option(
+            "Write what layers took into this latency table, merged with --table, or with the table of the run's plan.",
+            metavar="PATH",
+        ),
+    ] = None
+    audit: Annotated[bool, option("Mask further events of this trace, repair them, and show how well that went.")] = (
+        False
+    )
+    confidence: Annotated[float, option("Confidence of all intervals, between 0 and 1.", gt=0, lt=1)] = 0.9
+    output: Annotated[
+        str | None,
+        option("Profile folder (default: RUN/profile, or profiles/TRACE-N).", "-o", "--output", metavar="DIR"),
+    ] = None
+    force: Annotated[bool, option("Overwrite an existing folder.")] = False
+    seed: Annotated[int, option("Random seed for the events that --audit masks.", ge=0)] = 0
+
+
+class ReportSettings(Settings, kw_only=True):
+    """Options of ``framefit report``."""
+
+    inputs: Annotated[
+        tuple[str, ...],
+        option(
+            "Run folders, profile folders, folders of sparsify, treeify or fit, timetable.json, *.table.json.",
+            argument=True,
+            metavar="RUN_OR_RESULT...",
+        ),
+    ] = ()
+    output: Annotated[
+        str | None,
+        option(
+            "Page to write (default: report.html in the folder of the first input).", "-o", "--output", metavar="PATH"
+        ),
+    ] = None
+    force: Annotated[bool, option("Overwrite an existing page.")] = False
+
+
+class DemoSettings(Settings, kw_only=True):
+    """Options of ``framefit demo``."""
+
+    output: Annotated[str, option("Folder for the models and app.toml.", "-o", "--output", metavar="DIR")] = (
+        "framefit-demo"
+    )
+    seconds: Annotated[float, option("Length of the run in seconds.", metavar="SECONDS")] = 8.0
+    seed: Annotated[int, option("Random seed for weights and frames.", ge=0)] = 0
