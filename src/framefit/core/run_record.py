@@ -270,7 +270,7 @@ class TargetSummary(Record, kw_only=True):
     """
 
     name: str
-    kind: Literal["ort", "npu"]
+    kind: str
     units: tuple[str, ...]
     description: str
 

@@ -25,6 +25,7 @@ from framefit.core.run_record import TargetList, TargetSummary
 from framefit.errors import InputError
 
 __all__ = [
+    "BACKENDS",
     "BUILTIN_TARGETS",
     "PRECISIONS",
     "Cache",
@@ -48,6 +49,11 @@ __all__ = [
 ]
 
 
+BACKENDS = {
+    "ort": "framefit.devices.trees.device",  # this machine, by ONNX Runtime, and by kernels for trees
+    "npu": "framefit.devices.npu.device",  # a described accelerator, simulated
+}
+"""Kinds of devices that a target may name, and the module whose ``BACKEND`` opens one: a new backend is one line."""
 BUILTIN_TARGETS = ("vpu", "micro-npu", "vpu-two-queues", "meteor-lake", "edge-8", "gpu", "dsp", "cpu")
 """Names of the built-in targets. The order is a contract: the first name with ``vpu`` is the VPU with one queue."""
 PRECISIONS = {"int4": 4, "int8": 8, "int16": 16, "fp16": 16, "bf16": 16, "fp32": 32}  # bits
@@ -421,14 +427,14 @@ class Target(Record, kw_only=True):
 
     Attributes:
         name: what ``app.toml`` calls it.
-        kind: "ort" (ONNX Runtime on this machine) or "npu" (a described accelerator).
+        kind: of device, one of ``BACKENDS``: "ort" (ONNX Runtime on this machine), "npu" (a described accelerator).
         units: default: one, named like the target.
         links: between units whose memories are separate; others share theirs.
     """
 
     schema_version: int = 1
     name: str
-    kind: Literal["ort", "npu"]
+    kind: str
     description: str = ""
     processor: Processor | None = None
     memory: tuple[Memory, ...] = ()
@@ -483,6 +489,13 @@ def load_target(path: str | Path) -> Target:
     """
     path = Path(path)
     target = read_record(path, Target)
+    if target.kind not in BACKENDS:
+        near = difflib.get_close_matches(target.kind, BACKENDS, n=1)
+        raise InputError(
+            f"$.kind = {target.kind!r} is no kind of device" + (f"; did you mean {near[0]!r}?" if near else ""),
+            where=path,
+            remedy=f"choose from {', '.join(BACKENDS)}",
+        )
     if target.kind == "npu" and target.processor is None and target.cost.source == "cycles":
         raise InputError(
             "$.processor is missing: the cycle model needs its clock",

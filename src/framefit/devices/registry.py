@@ -1,29 +1,27 @@
-"""Which backend opens which kind of target: a new backend is a file of its own, and one line here."""
+"""Opens devices: a kind of device is one entry of :data:`framefit.core.target.BACKENDS`, and the module named there."""
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
-from framefit.core.target import Target, resolve_target, target_file
+from framefit.core.target import BACKENDS, Target, resolve_target, target_file
 from framefit.core.workload import MachineSettings
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Backend, Capabilities, Device, ModelledDevice
-from framefit.devices.npu import device as npu
-from framefit.devices.trees import device as trees
 from framefit.errors import InputError
 
-__all__ = ["capabilities_of", "open_device", "virtual_device"]
+__all__ = ["capabilities_of", "open_device", "open_runtime", "virtual_device"]
 
 
-_BACKENDS: dict[str, Backend] = {
-    "ort": trees.BACKEND,  # this machine, by ONNX Runtime and by kernels for trees
-    "npu": npu.BACKEND,  # a described accelerator, simulated
-}
+def _backend(target: Target) -> Backend:
+    backend: Backend = importlib.import_module(BACKENDS[target.kind]).BACKEND
+    return backend
 
 
 def capabilities_of(target: Target) -> Capabilities:
     """What devices of a target can do, before one is opened."""
-    return _BACKENDS[target.kind].capabilities
+    return _backend(target).capabilities
 
 
 def open_device(
@@ -56,9 +54,22 @@ def open_device(
     cores = settings.cores
     if cores is not None and len(set(cores)) < len(cores):
         raise InputError(f"cores = {list(cores)} names a core twice", where="$.cores", remedy="name each core once")
-    return _BACKENDS[described.kind].open(described, settings, where, computes=computes)
+    return _backend(described).open(described, settings, where, computes=computes)
+
+
+def open_runtime(*, cache: Path | None = None) -> Device:
+    """ONNX Runtime alone, on the default core: it runs whatever stands for trees in an exported file as it is.
+
+    Args:
+        cache: folder of compiled models; default: the user's cache.
+    """
+    from framefit.devices.ort import OrtDevice
+
+    return OrtDevice(cache=cache)
 
 
 def virtual_device(target: Target) -> ModelledDevice:
     """A device in virtual time that knows no models: only launches of given durations (``timed``) run there."""
-    return npu.NpuDevice(target, VirtualClock(), keep_events=1)
+    from framefit.devices.npu import NpuDevice
+
+    return NpuDevice(target, VirtualClock(), keep_events=1)

@@ -33,9 +33,9 @@ from framefit.core.trees import (
     evaluate,
     with_ensemble,
 )
-from framefit.devices.device import allocate
+from framefit.devices.device import Device, allocate
 from framefit.devices.measure import medians_ns
-from framefit.devices.ort import OrtDevice
+from framefit.devices.registry import open_runtime
 from framefit.errors import DeviceError
 
 __all__ = ["Flavour", "as_model", "export", "lut6_of", "read_trees", "with_trees"]
@@ -368,7 +368,7 @@ def export(hybrid: Model, forest: Forest, flavour: Flavour, folder: Path, *, bat
     """
     model = with_trees(hybrid, forest, flavour)
     with TemporaryDirectory() as cache:
-        runtime = OrtDevice(cache=Path(cache))
+        runtime = open_runtime(cache=Path(cache))
         for ensemble in forest.ensembles:
             _check(runtime, ensemble, flavour)
         (taken_ns,) = medians_ns([model], runtime)
@@ -377,7 +377,7 @@ def export(hybrid: Model, forest: Forest, flavour: Flavour, folder: Path, *, bat
     return Export(file=_FILES[flavour], flavour=flavour, runtime_latency_ns=taken_ns)
 
 
-def _check(runtime: OrtDevice, ensemble: Ensemble, flavour: Flavour) -> None:
+def _check(runtime: Device, ensemble: Ensemble, flavour: Flavour) -> None:
     """Hold an ensemble's graph to the reference."""
     x = _around_thresholds(ensemble)
     part = as_model(ensemble, len(x), flavour)
