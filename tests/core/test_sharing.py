@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from framefit.core.workload import load_workload
+from framefit.core.workload import MachineSettings, load_workload
 from framefit.core.workload_merge import Shared, shared
 from framefit.errors import InputError
 from framefit.workflows.runner import Runner
@@ -131,6 +132,28 @@ def test_what_contradicts_is_refused(keys: dict[str, Any], says: str, folder: Pa
         together(one, app(folder, "b", **keys))
     assert "b.toml" in str(error.value.where)
     assert error.value.remedy
+
+
+_OTHER = {"cores": (0, 1), "providers": ("OtherProvider",)}  # than their defaults
+
+
+@pytest.mark.parametrize("key", MachineSettings.__struct_fields__)
+def test_settings_of_the_machine_are_those_of_all_applications(key: str, folder: Path) -> None:
+    """Whichever of them differs: none can hold for one application alone."""
+    one, two = (app(folder, name) for name in "ab")
+    before = load_workload(two)
+    after = msgspec.structs.replace(before, **{key: _OTHER[key]})
+    assert before.machine == MachineSettings()
+    assert after.machine == msgspec.structs.replace(before.machine, **{key: _OTHER[key]})
+    assert shared([(one, after), (two, after)]).workload.machine == after.machine
+    with pytest.raises(InputError, match=rf"\$\.{key} is .*, and .* in .*a\.toml"):
+        shared([(one, before), (two, after)])
+
+
+def test_which_core_executes_is_no_fact_of_how_fast_it_is() -> None:
+    """Measurements of one core hold for another one, not for another provider; what is not set is no fact."""
+    assert MachineSettings(cores=(3,)).facts() == MachineSettings().facts() == {"providers": "CPUExecutionProvider"}
+    assert MachineSettings(providers=("A", "B")).facts() == {"providers": "A,B"}
 
 
 def test_schedules_are_put_together(folder: Path) -> None:
