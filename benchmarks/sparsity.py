@@ -47,9 +47,10 @@ from framefit.sparsity.database import Database
 from framefit.sparsity.deploy import measured
 from framefit.sparsity.problem import Problem
 from framefit.sparsity.search import make_problem, own_cycles, quick, sparse_network
-from framefit.sparsity.solver import Ledger, Limits, search
+from framefit.sparsity.solver import Limits, search
 from framefit.sparsity.solvers import ONCE, make_solver
 from framefit.sparsity.subject import Subject, make_database, open_subject
+from framefit.training.campaign import Ledger
 from framefit.training.data import Dataset, load_data
 from framefit.training.evaluate import evaluate
 from framefit.training.extra import torch

@@ -78,7 +78,7 @@ def test_any_name_of_a_model_has_a_file(tmp_path: Path, name: str) -> None:
     """New versions lie in the folder's ``models``, whatever the model is called."""
     (tmp_path / "made.onnx").write_bytes(b"made")
     folder = FitFolder(tmp_path / "out")
-    folder.begin()
+    folder.clear()
     made = str(tmp_path / "made.onnx")
     kept = folder.adopt(FittedModel(name=name, original=made, float_path=made, path=made))
     assert Path(kept.path).read_bytes() == b"made"

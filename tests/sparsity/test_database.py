@@ -14,8 +14,8 @@ from framefit.errors import InputError
 from framefit.sparsity.database import Database, build_group, build_layer, kept_channels, read_database, sparsity_levels
 from framefit.sparsity.layers import WeightLayer, find_groups, find_layers
 from framefit.sparsity.search import Evaluator
-from framefit.sparsity.solver import Ledger
 from framefit.sparsity.statistics import LayerStatistics, activation_zeros, collect
+from framefit.training.campaign import Ledger
 from framefit.training.data import Examples
 from framefit.training.network import to_torch
 

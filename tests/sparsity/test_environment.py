@@ -8,8 +8,9 @@ from problems import random_problem
 
 from framefit.sparsity.local_search import STATE
 from framefit.sparsity.problem import reward
-from framefit.sparsity.solver import Found, Ledger, Limits, search
+from framefit.sparsity.solver import Found, Limits, search
 from framefit.sparsity.solvers import make_solver
+from framefit.training.campaign import Ledger
 
 gymnasium = pytest.importorskip("gymnasium")
 

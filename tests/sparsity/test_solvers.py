@@ -9,8 +9,9 @@ import pytest
 from problems import best_by_force, random_problem
 
 from framefit.errors import InfeasibleError, InputError
-from framefit.sparsity.solver import Found, Ledger, Limits, search
+from framefit.sparsity.solver import Found, Limits, search
 from framefit.sparsity.solvers import ONCE, SOLVERS, make_solver
+from framefit.training.campaign import Ledger
 
 CHEAP = tuple(name for name in SOLVERS if not name.startswith("ddpg"))
 

@@ -20,8 +20,8 @@ from framefit.devices import measure as in_turn
 from framefit.errors import InfeasibleError, InputError
 from framefit.sparsity.campaign import learnt_before
 from framefit.sparsity.search import quick
-from framefit.sparsity.solver import Ledger
 from framefit.sparsity.subject import chosen_pattern, open_subject
+from framefit.training.campaign import Ledger
 from framefit.training.data import Dataset, Examples, load_data
 from framefit.training.evaluate import evaluate
 from framefit.training.extra import torch

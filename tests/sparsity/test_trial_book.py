@@ -11,7 +11,7 @@ from framefit.core.sparsity import Spent
 from framefit.errors import InputError
 from framefit.sparsity.problem import Assignment
 from framefit.sparsity.search import TrialBook
-from framefit.sparsity.solver import Ledger
+from framefit.training.campaign import Ledger
 
 ASSIGNMENTS = [np.asarray(levels) for levels in ((0, 1), (2, 1), (1, 1))]
 

@@ -23,13 +23,19 @@ import msgspec
 from framefit.core.files import Record
 from framefit.errors import InputError
 
-__all__ = ["Option", "Settings", "option", "options", "settings_of", "verb"]
+__all__ = ["Notify", "Option", "Settings", "option", "options", "settings_of", "silent", "verb"]
 
 
 S = TypeVar("S", bound="Settings")
 P = ParamSpec("P")
 R = TypeVar("R")
 Earlier = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Notify = Callable[[str], None]
+"""What a verb takes beside its settings: receives what is being done, as a line of text."""
+
+
+def silent(message: str) -> None:
+    """Receives what is being done, and says nothing of it."""
 
 
 @dataclass(frozen=True)

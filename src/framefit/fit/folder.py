@@ -11,20 +11,20 @@ from urllib.parse import quote
 
 import msgspec
 
-from framefit.core.files import check_folder, read_record, to_toml, write_record, write_whole
+from framefit.core.files import read_record, to_toml, write_record, write_whole
 from framefit.core.fit_results import FitResult, FittedModel
 from framefit.core.target import BUILTIN_TARGETS, target_file
 from framefit.core.workload import Workload, load_workload, names_function
 from framefit.errors import InputError
+from framefit.training.campaign import SearchFolder
 
 __all__ = ["FitFolder", "located", "slug"]
 
 
-_MARK, _WHAT = "fit.json", "a folder of framefit fit"
 _APP = "app.toml"
 
 
-class FitFolder:
+class FitFolder(SearchFolder):
     """Where everything new goes: ``app.toml``, ``models/``, ``steps/``, ``measured.table.json`` and ``fit.json``.
 
     Args:
@@ -32,7 +32,7 @@ class FitFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path.resolve()
+        super().__init__(path.resolve(), "fit")
 
     @property
     def steps(self) -> Path:
@@ -43,26 +43,6 @@ class FitFolder:
     def table(self) -> Path:
         """What layers took in the verifications."""
         return self.path / "measured.table.json"
-
-    def check(self, *, force: bool) -> None:
-        """Refuse to overwrite what is there, without ``force`` or of another kind.
-
-        Raises:
-            InputError: it may not be replaced.
-        """
-        check_folder(self.path, _MARK, _WHAT, force=force)
-
-    def begin(self) -> None:
-        """Make it anew.
-
-        Raises:
-            InputError: it cannot be made.
-        """
-        shutil.rmtree(self.path, ignore_errors=True)
-        try:
-            self.path.mkdir(parents=True)
-        except OSError as error:
-            raise InputError(f"cannot be made: {error.strerror}", where=self.path, remedy="choose another") from error
 
     def step(self, number: int, key: str) -> Path:
         """The folder of a step; of one that was interrupted it is there already.
@@ -83,9 +63,8 @@ class FitFolder:
         Raises:
             InputError: it is no such folder.
         """
-        if not (self.path / _MARK).is_file():
-            raise InputError(f"is not {_WHAT}", where=self.path, remedy="give the folder that framefit fit wrote")
-        result = read_record(self.path / _MARK, FitResult)
+        self.check_begun()
+        result = read_record(self.mark, FitResult)
         models = tuple(self._moved(model, lambda path: str(self.path / path)) for model in result.models)
         return msgspec.structs.replace(result, models=models), load_workload(self.path / _APP)
 
@@ -117,7 +96,7 @@ class FitFolder:
             file.write(to_toml(self._relative(workload)).encode())
         models = tuple(self._moved(model, self.name_of) for model in result.models)
         written = msgspec.structs.replace(result, models=models)
-        write_record(self.path / _MARK, written, force=True)
+        write_record(self.mark, written, force=True)
         return written
 
     def name_of(self, path: str | Path) -> str:

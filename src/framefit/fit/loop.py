@@ -37,6 +37,7 @@ from framefit.fit.steps.sparsify import Sparsify
 from framefit.fit.steps.trees import Treeify
 from framefit.fit.steps.units import Units
 from framefit.planning.plan import Notify, Plan, silent
+from framefit.training.campaign import Ledger
 from framefit.workflows.run import run, simulate
 
 __all__ = ["FitLoop", "Fitted", "Proof", "fit", "proven"]
@@ -151,7 +152,8 @@ class FitLoop:
         begun: tuple[FitResult, Workload] | None = None,
     ) -> None:
         self.settings, self.labelled, self.folder, self.notify = settings, labelled, folder, notify
-        self._app, self._original, self._started = Path(settings.app), original, time.monotonic()
+        self._app, self._original = Path(settings.app), original
+        self._ledger = Ledger(earlier_s=0.0 if begun is None else begun[0].seconds)
         self._bench = Versions(self._app, settings, labelled, self._seconds_left, notify)
         self._steps: list[FitStep] = []
         self._tried: set[str] = set()
@@ -159,11 +161,10 @@ class FitLoop:
         self._verified: Literal["simulated", "run"] | None = None
         self._before: Standing | None = None
         self._notes: list[str] = []
-        self._spent, margin, workload = 0.0, 1.0, original
+        margin, workload = 1.0, original
         if begun is not None:
             earlier, workload = begun
             self._steps, self._before, margin = list(earlier.steps), earlier.before, earlier.margin_ratio
-            self._spent = earlier.seconds
             self._bench.books = {model.name: model for model in earlier.models}
             alike = msgspec.structs.replace(earlier.settings, max_seconds=settings.max_seconds) == settings
             for step in earlier.steps:
@@ -445,7 +446,7 @@ class FitLoop:
             table=self.folder.table.name if table and self.folder is not None else None,
             interrupted=interrupted,
             notes=(*self._notes, *self._situation.planned.timetable.reasons),
-            seconds=self._spent + time.monotonic() - self._started,
+            seconds=self._ledger.seconds,
         )
 
     def _written(self, result: FitResult) -> FitResult:
@@ -454,7 +455,7 @@ class FitLoop:
         return self.folder.write(result, self._situation.workload, self._app)
 
     def _seconds_left(self) -> float:
-        return self.settings.max_seconds - (time.monotonic() - self._started)
+        return self.settings.max_seconds - self._ledger.running_s
 
 
 @dataclass(frozen=True)
@@ -546,11 +547,11 @@ def fit(
     settings = from_data(msgspec.to_builtins(asked), FitSettings, "options")
     folder = FitFolder(Path(output or f"{Path(app).stem}-fit")) if apply or output is not None else None
     if folder is not None:
-        folder.check(force=force)
+        folder.check_free(force=force)
     original = _original(settings)
     course = FitLoop(settings, original, Labelled(settings, original), folder, notify)
     if folder is not None:  # last: whatever is refused before leaves what is there
-        folder.begin()
+        folder.clear()
     result, planned = course.run(apply=apply)
     return Fitted(result, planned, None if folder is None else folder.path)
 

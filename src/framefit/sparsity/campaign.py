@@ -15,12 +15,12 @@ import numpy.typing as npt
 from framefit.core.files import read_record, write_record, write_whole
 from framefit.core.model import Model
 from framefit.core.model.builtin import load_model
+from framefit.core.settings import Notify
 from framefit.core.sparsity import Configuration, DenseModel, SearchPoint, SparsifySettings, SparsityResult, Threshold
-from framefit.errors import DivergedError, InputError
+from framefit.errors import InputError
 from framefit.sparsity.allocation import tightened
-from framefit.sparsity.deploy import Array, configuration, dense_model, deployment
+from framefit.sparsity.deploy import configuration, dense_model, deployment
 from framefit.sparsity.gates import Verdict, derived_ratio, derived_top1, given_top1, judge, moved_cycles, moved_top1
-from framefit.sparsity.layers import WeightLayer
 from framefit.sparsity.problem import Assignment
 from framefit.sparsity.search import (
     Arm,
@@ -34,173 +34,23 @@ from framefit.sparsity.search import (
     search_arms,
     sparse_network,
 )
-from framefit.sparsity.solver import Found, Ledger
-from framefit.sparsity.subject import Subject, make_database
+from framefit.sparsity.solver import Found
+from framefit.sparsity.subject import Subject, make_database, open_subject
+from framefit.training.campaign import VALIDATION_LEARNT, Campaign, Ledger, SearchFolder, validation_was_learnt
 from framefit.training.data import Examples, check_fits, open_data
 from framefit.training.evaluate import Accuracy, evaluate, reestimate
-from framefit.training.fine_tune import TRIES, Progress, Recipe, fine_tune, fingerprint, rates
+from framefit.training.fine_tune import fine_tune_or_keep, fingerprint, recipe_for
 from framefit.training.network import Network, load_state, state, to_model, to_torch
 
-__all__ = [
-    "Override",
-    "SparsifyCampaign",
-    "Tuning",
-    "fed_back",
-    "joined",
-    "learnt_before",
-    "overridden",
-    "recipe",
-    "tuned",
-    "weight_masks",
-]
-
-
-_EPOCHS, _STEPS = 5.0, 1000
-_BATCH, _LEAST_BATCHES = 128, 20  # examples in a mini-batch; mini-batches in an epoch
-_MARK = 12  # digits of what a training is told by
-_CROP = 8  # a picture is cropped by at most this part of its height (CIFAR: 4 of 32)
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """What a fine-tuning came to.
-
-    Attributes:
-        epochs: 0 where the weights from before stayed.
-        reasons: what a result says of it, as sentences: that it diverged, and what was done then.
-    """
-
-    epochs: float
-    reasons: tuple[str, ...] = ()
-
-
-def recipe(settings: SparsifySettings, examples: Examples) -> Recipe:
-    """How a sparse network is fine-tuned: crops by the picture's size, mirrored only where it has colours.
-
-    Args:
-        settings: epochs, rate, decay.
-        examples: to train on; few of them are seen more often.
-    """
-    shape = examples.stored.shape[1:]
-    image = len(shape) == 3
-    batch = max(min(_BATCH, len(examples) // _LEAST_BATCHES), 2)
-    enough = _STEPS * batch / max(len(examples), 1)
-    return Recipe(
-        epochs=max(_EPOCHS, enough) if settings.finetune_epochs is None else settings.finetune_epochs,
-        batch=batch,
-        rate=settings.rate,
-        decay=settings.decay,
-        distill_ratio=settings.distill_ratio,
-        pad=shape[1] // _CROP if image else 0,
-        flip=image and shape[0] == 3,
-        seed=settings.seed,
-    )
-
-
-def joined(one: Examples, other: Examples) -> Examples:
-    """Both; as stored where they are stored alike."""
-    labels = np.concatenate([one.labels, other.labels])
-    if one.scaling == other.scaling and one.stored.dtype == other.stored.dtype:
-        return replace(one, stored=np.concatenate([one.stored, other.stored]), labels=labels)
-    return Examples(np.concatenate([one.inputs(), other.inputs()]), labels)
-
-
-def learnt_before(subject: Subject, validated: Accuracy, ledger: Ledger) -> bool:
-    """Whether the dense network is no worse on the validation data than on its training data.
-
-    Then it may have been trained on both, for the user's split is not ours: a fine-tuning on the training data
-    alone would unlearn the others, and look worse than it is. (Where it merely has not learnt its training data by
-    heart, a few epochs on both do not change that.)
-
-    Args:
-        subject: data and the dense network.
-        validated: its accuracy on the validation data, :func:`~framefit.sparsity.search.quick`.
-        ledger: gets as many images.
-    """
-    count = len(subject.data.validation)
-    with quick():
-        found = evaluate(subject.network(), subject.data.train.sample(count, 0))
-    ledger.forwarded(found.images)
-    return validated.top1 >= found.top1_interval[0]
-
-
-def tuned(
-    subject: Subject,
-    network: Network,
-    settings: SparsifySettings,
-    ledger: Ledger,
-    folder: Path,
-    say: Callable[[str], None],
-    examples: Examples | None = None,
-    validation: Examples | None = None,
-) -> Tuning:
-    """Fine-tune in place; what is zero stays zero. The weights from before stay where it did harm, or diverged.
-
-    Args:
-        subject: data and the dense network, which teaches.
-        network: sparse.
-        settings: epochs and rate.
-        ledger: gets the images of the judgement on the validation data.
-        folder: of the search. A training that was interrupted goes on from a file there, whose name says of what.
-        say: told of progress.
-        examples: to train on; default: the training data.
-        validation: that decides whether the new weights are better; default: the subject's.
-
-    Raises:
-        KeyboardInterrupt: by the user; the checkpoint is written, the network may be anywhere between.
-    """
-    learnt = subject.data.train if examples is None else examples
-    chosen = recipe(settings, learnt)
-    if not chosen.epochs:
-        return Tuning(0.0)
-    before, validation = state(network), validation or subject.data.validation
-    masks = weight_masks(subject.layers, before)
-    mark = fingerprint(before, chosen, masks, len(learnt))
-    with quick():
-        known = evaluate(network, validation)
-
-    def progress(now: Progress) -> None:
-        say(f"fine-tuning: epoch {now.epoch:.1f} of {chosen.epochs:g}, loss {now.loss:.3f}")
-
-    ledger.forwarded(len(validation))
-    try:
-        done = fine_tune(
-            network,
-            learnt,
-            chosen,
-            masks=masks,
-            teacher=subject.network() if chosen.distill_ratio else None,
-            progress=progress,
-            checkpoint=folder / f"finetune-{mark[:_MARK]}.npz",
-            tries=TRIES,
-        )
-    except DivergedError as error:
-        tried = ", ".join(f"{rate:g}" for rate in rates(chosen))
-        return Tuning(0.0, (f"not fine-tuned: that diverged at rates of {tried} ({error.what})",))
-    repeated = f"fine-tuning diverged at a rate of {chosen.rate:g}, and was done at {done.rate:g}"
-    reasons = (repeated,) if done.rate < chosen.rate else ()
-    with quick():
-        found = evaluate(network, validation)
-    ledger.forwarded(len(validation))
-    if found.top1 < known.top1_interval[0]:  # not by a little: the model may have been trained on these data
-        load_state(network, before)
-        return Tuning(0.0, reasons)
-    return Tuning(done.epochs, reasons)
-
-
-def weight_masks(layers: tuple[WeightLayer, ...], arrays: Mapping[str, Array]) -> dict[str, npt.NDArray[np.bool_]]:
-    """Where the weights of pruned layers are kept."""
-    return {layer.weight: arrays[layer.weight] != 0 for layer in layers if not arrays[layer.weight].all()}
+__all__ = ["Override", "SparsifyCampaign", "learnt_before"]
 
 
 Override = Literal["deploy", "retrain"]
+_EPOCHS = 5.0
+_MARK = 12  # digits of what a training is told by
 _MOST_ROUNDS = 8  # of each dynamic threshold: a search and a fine-tuning, or a fine-tuning
 _TUNINGS = 3  # of one assignment, each with more taken away
 _FITS = 4  # steps of an assignment towards cycles that its own activations meet
-_SEEN = (
-    "the model is no worse on the validation data than on the training data: it may have been trained on both, so it "
-    "was fine-tuned on both, and accuracies on the validation data may be too high"
-)
 
 
 @dataclass(frozen=True)
@@ -240,37 +90,47 @@ class _Round:
         return self.searched.arms[self.searched.main]
 
 
-class SparsifyCampaign:
-    """A search in its folder.
+class SparsifyCampaign(Campaign[SparsifySettings]):
+    """A search for zeros in its folder.
 
     Args:
-        subject: what is pruned.
+        place: the folder.
         settings: what was asked for.
-        folder: gets everything.
-        ledger: of all that it costs.
-        say: told what is being done.
+        notify: receives what is being done.
+        model: a model, or a ``torch.nn.Module``, instead of what ``settings`` names.
+        data: a data set, or an iterable of (x, y), likewise.
         compare: also run the rules, and the same search without the hardware.
+
+    Raises:
+        InputError: model, data or target that cannot be used.
+        InfeasibleError: the cycles are out of reach.
     """
 
     def __init__(
         self,
-        subject: Subject,
+        place: SearchFolder,
         settings: SparsifySettings,
-        folder: Path,
-        ledger: Ledger,
-        say: Callable[[str], None],
+        notify: Notify,
+        model: Any = None,
+        data: Any = None,
         *,
-        compare: bool,
+        compare: bool = True,
     ) -> None:
-        self.subject, self.settings, self.folder, self.ledger, self.say = subject, settings, folder, ledger, say
+        super().__init__(place, settings, notify)
+        self.subject = open_subject(settings, self.ledger, model, data)
         self._compare = compare
-        self._dense_cycles = subject.prices.total(subject.model, subject.zeros)
+        self._dense_cycles = self.subject.prices.total(self.subject.model, self.subject.zeros)
+        self._learnt, self._notes = self.subject.data.train, _notes(self.subject)
         if settings.cycles_ratio is not None:
-            check_reachable(subject, settings.cycles_ratio)
-        self._database = make_database(subject, folder / "database.npz", ledger, settings.seed, say)
-        self._problem = make_problem(subject, self._database, ledger)
-        self._learnt, self._noted = subject.data.train, _notes(subject)
-        self._book = TrialBook(folder / "trials.json", TrialBook.key_of(subject, settings), ledger)
+            check_reachable(self.subject, settings.cycles_ratio)
+
+    def begin(self, *, keep: bool) -> None:
+        """See :meth:`Campaign.begin`; with the layer database, and the evaluations that are known."""
+        super().begin(keep=keep)
+        subject, settings = self.subject, self.settings
+        self._database = make_database(subject, self.folder / "database.npz", self.ledger, settings.seed, self.notify)
+        self._problem = make_problem(subject, self._database, self.ledger)
+        self._book = TrialBook(self.folder / "trials.json", TrialBook.key_of(subject, settings), self.ledger)
 
     def finish(self, targets: Sequence[str], override: Override | None) -> SparsityResult:
         """Everything, up to the files.
@@ -285,10 +145,10 @@ class SparsifyCampaign:
         validated = self._validated(self.subject.network())
         self.ledger.forwarded(validated.images)
         if learnt_before(self.subject, validated, self.ledger):
-            self._learnt = joined(self._learnt, self.subject.data.validation)
-            self._noted = (*self._noted, _SEEN)
+            self._learnt = self._learnt.joined(self.subject.data.validation)
+            self._notes = (*self._notes, VALIDATION_LEARNT)
         rounds = self._rounds(validated, override)
-        self.say("final figures on the test data")
+        self.notify("final figures on the test data")
         dense, dense_layers = dense_model(self.subject)
         rows = [self._row(arm, self._sparse(arm.found.assignment), 0.0, None, dense) for arm in self._others(rounds[0])]
         rows += [self._row(one.arm, one.network, one.epochs, one.before, dense) for one in rounds]
@@ -311,7 +171,7 @@ class SparsifyCampaign:
             chosen=chosen,
             decision=verdict.decision,
             deployed=verdict.decision == "deploy" or override == "deploy",
-            reasons=(*verdict.reasons, *overridden(verdict, override), *rounds[best].reasons),
+            reasons=(*verdict.reasons, *_overridden(verdict, override), *rounds[best].reasons),
             additive_bound=searched.additive_bound,
             additive_error=searched.additive_error,
             thresholds=thresholds,
@@ -319,20 +179,73 @@ class SparsifyCampaign:
             curve=tuple(_curve(rounds)),
             ledger=self.ledger.spent(),
             interrupted=any(one.interrupted for one in rounds),
-            notes=(*self._noted, *self.subject.notes),
+            notes=(*self._notes, *self.subject.notes),
         )
         network = rounds[best].network
-        self.write(result, to_model(network), own_zeros(self.subject, network, self.ledger), targets)
+        self._write(result, to_model(network), own_zeros(self.subject, network, self.ledger), targets)
         return result
 
-    def write(self, result: SparsityResult, model: Model, zeros: Mapping[str, float], targets: Sequence[str]) -> None:
+    def feedback(
+        self, source: str | Path | Iterable[Any], targets: Sequence[str], override: Override | None
+    ) -> SparsityResult:
+        """Judge the folder's model on new data, and train it again where it is not good enough there.
+
+        The new data are split as any data are: their test part judges before and after, their training part
+        joins the old training data.
+
+        Args:
+            source: the new data.
+            targets: that a model that passes its gates is compiled for.
+            override: "retrain": also where the accuracy is good enough; "deploy": whatever the gates say.
+
+        Raises:
+            InputError: the folder holds no model, or the data do not fit it.
+        """
+        subject, settings, folder = self.subject, self.settings, self.folder
+        stored = folder / "result.json"
+        result = read_record(stored, SparsityResult) if stored.is_file() else None
+        if result is None or result.chosen is None:
+            raise InputError("holds no finished model", where=folder, remedy="let the search end: --resume alone")
+        row = result.configurations[result.chosen]
+        model = load_model(folder / "model.onnx", None, None)
+        shape = subject.data.input_shape
+        new = open_data(source, shape, seed=settings.seed, mean=settings.mean, std=settings.std)
+        check_fits(new, model)
+        network = to_torch(model)
+        first = evaluate(network, new.test)
+        self.ledger.forwarded(first.images)
+        threshold = result.threshold.top1
+        low, high = first.top1_interval
+        interval = f"{100 * low:.2f} to {100 * high:.2f} %"
+        said = f"feedback: top-1 {100 * first.top1:.2f} % ({interval}) on {first.images:,} new images"
+        if first.top1 >= threshold and override != "retrain":
+            note = f"{said}, at least the threshold {100 * threshold:.2f} %: not trained again"
+            result = msgspec.structs.replace(result, notes=(*result.notes, note))
+            self._write(result, model, own_zeros(subject, network, self.ledger), targets)
+            return result
+        self.notify("training again on old and new data")
+        examples = subject.data.train.joined(new.train)
+        # Without a teacher: the dense model may be wrong on the new data, too.
+        epochs, reasons = self._fine_tuned(network, examples, new.validation, distill_ratio=0.0)
+        after = evaluate(network, new.test)
+        arm = Arm(Found(row.solver, np.zeros(0, np.int64), row.validation_top1, 0, ()), hardware=row.hardware)
+        zeros = own_zeros(subject, network, self.ledger)
+        model = to_model(network)
+        now = configuration(subject, arm, model, zeros, first.top1, after, row.finetune_epochs + epochs, result.dense)
+        note = f"{said}, below the threshold {100 * threshold:.2f} %: trained again, now {100 * after.top1:.2f} %"
+        result = _rejudged(result, now, after.images, override, reasons)
+        result = msgspec.structs.replace(result, notes=(*result.notes, note), ledger=self.ledger.spent())
+        self._write(result, model, zeros, targets)
+        return result
+
+    def _write(self, result: SparsityResult, model: Model, zeros: Mapping[str, float], targets: Sequence[str]) -> None:
         """The files of the folder: model, result, tables, pictures, and the deployment where there is one."""
         path = self.folder / "model.onnx"
         with write_whole(path, force=True) as file:
             file.write(self.subject.file_of(model))
         (self.folder / "deploy.json").unlink(missing_ok=True)
         if result.deployed:
-            self.say("compiling for its targets")
+            self.notify("compiling for its targets")
             registered = deployment(self.subject, result, path, zeros, targets)
             write_record(self.folder / "deploy.json", registered, force=True)
         write_record(self.folder / "result.json", result, force=True)
@@ -384,7 +297,7 @@ class SparsifyCampaign:
             self.ledger,
             self._book,
             compare=self._compare and not threshold.round,
-            say=self.say,
+            notify=self.notify,
         )
         if searched is None:
             raise KeyboardInterrupt
@@ -404,9 +317,9 @@ class SparsifyCampaign:
             reasons: tuple[str, ...] = ()
             try:
                 for _ in range(0 if interrupted else turns):
-                    network, taken, tuning = self._trained(network, taken, target)
-                    epochs += tuning.epochs
-                    reasons += tuning.reasons
+                    network, taken, passes, said = self._trained(network, taken, target)
+                    epochs += passes
+                    reasons += said
             except KeyboardInterrupt:
                 load_state(network, before)
                 epochs, interrupted, reasons = 0.0, True, ()
@@ -426,22 +339,81 @@ class SparsifyCampaign:
         target = int(threshold.cycles_ratio * self._dense_cycles)
         try:
             copied = to_torch(to_model(earlier.network))
-            network, assignment, tuning = self._trained(copied, earlier.assignment, target)
+            network, assignment, passes, said = self._trained(copied, earlier.assignment, target)
         except KeyboardInterrupt:
             return replace(kept, interrupted=True)
         accuracy = self._validated(network)
         if accuracy.top1 < earlier.accuracy.top1 or own_cycles(self.subject, network, self.ledger) > target:
             return kept
-        epochs, reasons = earlier.epochs + tuning.epochs, (*earlier.reasons, *tuning.reasons)
+        epochs, reasons = earlier.epochs + passes, (*earlier.reasons, *said)
         kept = replace(kept, assignment=assignment, network=network, epochs=epochs, accuracy=accuracy)
         return replace(kept, reasons=tuple(dict.fromkeys(reasons)))
 
-    def _trained(self, network: Network, assignment: Assignment, target: int) -> tuple[Network, Assignment, Tuning]:
-        """A network after fine-tuning, thinned to the target where zeros may be anywhere; and how that went."""
-        tuning = tuned(self.subject, network, self.settings, self.ledger, self.folder, self.say, self._learnt)
-        if tuning.epochs and self.subject.pattern == "unstructured":
+    def _trained(
+        self, network: Network, assignment: Assignment, target: int
+    ) -> tuple[Network, Assignment, float, tuple[str, ...]]:
+        """A network after fine-tuning, thinned to the target where zeros may be anywhere; epochs, and what is said."""
+        epochs, reasons = self._fine_tuned(network, self._learnt, self.subject.data.validation)
+        if epochs and self.subject.pattern == "unstructured":
             network, assignment = self._fitted(functools.partial(self._thinned, network), assignment, target)
-        return network, assignment, tuning
+        return network, assignment, epochs, reasons
+
+    def _fine_tuned(
+        self, network: Network, examples: Examples, validation: Examples, distill_ratio: float | None = None
+    ) -> tuple[float, tuple[str, ...]]:
+        """Fine-tune in place; what is zero stays zero. The weights from before stay where it did harm, or diverged.
+
+        Args:
+            network: sparse.
+            examples: to train on.
+            validation: that decides whether the new weights are better.
+            distill_ratio: weight of the dense network's answers; default: the settings'.
+
+        Returns:
+            Epochs, 0 where the weights from before stayed; and what a result says of it, as sentences.
+
+        Raises:
+            KeyboardInterrupt: by the user; the checkpoint is written, the network may be anywhere between.
+        """
+        settings = self.settings
+        recipe = msgspec.structs.replace(
+            recipe_for(
+                examples,
+                epochs=settings.finetune_epochs,
+                least_epochs=_EPOCHS,
+                rate=settings.rate,
+                seed=settings.seed,
+            ),
+            decay=settings.decay,
+            distill_ratio=settings.distill_ratio if distill_ratio is None else distill_ratio,
+        )
+        if not recipe.epochs:
+            return 0.0, ()
+        before = state(network)
+        weights = [(layer.weight, before[layer.weight] != 0) for layer in self.subject.layers]
+        masks = {name: kept for name, kept in weights if not kept.all()}
+        mark = fingerprint(before, recipe, masks, len(examples))
+        known = self._judged(network, validation)
+        tuning = fine_tune_or_keep(
+            *(network, examples, recipe, self.notify),
+            checkpoint=self.folder / f"finetune-{mark[:_MARK]}.npz",
+            masks=masks,
+            teacher=self.subject.network() if recipe.distill_ratio else None,
+        )
+        reasons = (tuning.note,) if tuning.note else ()
+        if tuning.done is None:
+            return 0.0, reasons
+        if self._judged(network, validation).top1 < known.top1_interval[0]:
+            load_state(network, before)  # not by a little: the model may have been trained on these data
+            return 0.0, reasons
+        return tuning.done.epochs, reasons
+
+    def _judged(self, network: Network, examples: Examples) -> Accuracy:
+        """Accuracy, in the ledger."""
+        with quick():
+            accuracy = evaluate(network, examples)
+        self.ledger.forwarded(len(examples))
+        return accuracy
 
     def _validated(self, network: Network) -> Accuracy:
         with quick():
@@ -518,6 +490,21 @@ class SparsifyCampaign:
         return configuration(self.subject, arm, to_model(network), zeros, first, found, epochs, dense)
 
 
+def learnt_before(subject: Subject, validated: Accuracy, ledger: Ledger) -> bool:
+    """See :func:`~framefit.training.campaign.validation_was_learnt`.
+
+    Args:
+        subject: data and the dense network.
+        validated: its accuracy on the validation data, :func:`~framefit.sparsity.search.quick`.
+        ledger: gets as many images.
+    """
+    examples = subject.data.train.sample(len(subject.data.validation), 0)
+    with quick():
+        learnt = evaluate(subject.network(), examples)
+    ledger.forwarded(learnt.images)
+    return validation_was_learnt(validated.top1, round(learnt.top1 * learnt.images), learnt.images)
+
+
 def _curve(rounds: Sequence[_Round]) -> Iterator[SearchPoint]:
     """Of all searches, named as their configurations are: each has its own budget, or its own view of it."""
     for one in rounds:
@@ -549,68 +536,11 @@ def _notes(subject: Subject) -> tuple[str, ...]:
     )
 
 
-def overridden(verdict: Verdict, override: Override | None) -> tuple[str, ...]:
+def _overridden(verdict: Verdict, override: Override | None) -> tuple[str, ...]:
     """What a result says of the user's override of its gates."""
     if override == "deploy" and verdict.decision != "deploy":
         return (f"deployed by the user's override; the gates say {verdict.decision}",)
     return ("fine-tuned once more by the user's override",) if override == "retrain" else ()
-
-
-def fed_back(
-    rounds: SparsifyCampaign, source: str | Path | Iterable[Any], targets: Sequence[str], override: Override | None
-) -> SparsityResult:
-    """Judge the folder's model on new data, and train it again where it is not good enough there.
-
-    The new data are split as any data are: their test part judges before and after, their training part
-    joins the old training data.
-
-    Args:
-        rounds: of the folder.
-        source: the new data.
-        targets: that a model that passes its gates is compiled for.
-        override: "retrain": also where the accuracy is good enough; "deploy": whatever the gates say.
-
-    Raises:
-        InputError: the folder holds no model, or the data do not fit it.
-    """
-    subject, settings, folder = rounds.subject, rounds.settings, rounds.folder
-    stored = folder / "result.json"
-    result = read_record(stored, SparsityResult) if stored.is_file() else None
-    if result is None or result.chosen is None:
-        raise InputError("holds no finished model", where=folder, remedy="let the search end: --resume alone")
-    row = result.configurations[result.chosen]
-    model = load_model(folder / "model.onnx", None, None)
-    shape = subject.data.input_shape
-    new = open_data(source, shape, seed=settings.seed, mean=settings.mean, std=settings.std)
-    check_fits(new, model)
-    network = to_torch(model)
-    found = evaluate(network, new.test)
-    rounds.ledger.forwarded(found.images)
-    threshold = result.threshold.top1
-    low, high = found.top1_interval
-    interval = f"{100 * low:.2f} to {100 * high:.2f} %"
-    said = f"feedback: top-1 {100 * found.top1:.2f} % ({interval}) on {found.images:,} new images"
-    if found.top1 >= threshold and override != "retrain":
-        note = f"{said}, at least the threshold {100 * threshold:.2f} %: not trained again"
-        result = msgspec.structs.replace(result, notes=(*result.notes, note))
-        rounds.write(result, model, own_zeros(subject, network, rounds.ledger), targets)
-        return result
-    rounds.say("training again on old and new data")
-    examples = joined(subject.data.train, new.train)
-    alone = msgspec.structs.replace(settings, distill_ratio=0.0)  # the dense model may be wrong on the new data, too
-    tuning = tuned(subject, network, alone, rounds.ledger, folder, rounds.say, examples, new.validation)
-    after = evaluate(network, new.test)
-    arm = Arm(Found(row.solver, np.zeros(0, np.int64), row.validation_top1, 0, ()), hardware=row.hardware)
-    zeros = own_zeros(subject, network, rounds.ledger)
-    model = to_model(network)
-    now = configuration(
-        subject, arm, model, zeros, found.top1, after, row.finetune_epochs + tuning.epochs, result.dense
-    )
-    note = f"{said}, below the threshold {100 * threshold:.2f} %: trained again, now {100 * after.top1:.2f} %"
-    result = _rejudged(result, now, after.images, override, tuning.reasons)
-    result = msgspec.structs.replace(result, notes=(*result.notes, note), ledger=rounds.ledger.spent())
-    rounds.write(result, model, zeros, targets)
-    return result
 
 
 def _rejudged(
@@ -634,5 +564,5 @@ def _rejudged(
         configurations=tuple(rows),
         decision=verdict.decision,
         deployed=verdict.decision == "deploy" or override == "deploy",
-        reasons=(*verdict.reasons, *overridden(verdict, override), *reasons),
+        reasons=(*verdict.reasons, *_overridden(verdict, override), *reasons),
     )

@@ -14,16 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import read_record, write_record
+from framefit.core.settings import Notify
 from framefit.core.sparsity import SparsifySettings, Spent, Trial, Trials
 from framefit.devices.host import cpuinfo
 from framefit.errors import InputError
 from framefit.sparsity.allocation import allocate, blind_budget, bound
 from framefit.sparsity.database import Database, sparsity_levels
 from framefit.sparsity.problem import Assignment, Problem, reward
-from framefit.sparsity.solver import Found, Ledger, Limits, search
+from framefit.sparsity.solver import Found, Limits, search
 from framefit.sparsity.solvers import ONCE, make_solver
 from framefit.sparsity.statistics import activation_zeros
 from framefit.sparsity.subject import Subject
+from framefit.training.campaign import Ledger
 from framefit.training.data import Examples
 from framefit.training.evaluate import evaluate, reestimate
 from framefit.training.extra import torch
@@ -255,7 +257,7 @@ def search_arms(
     book: TrialBook,
     *,
     compare: bool,
-    say: Callable[[str], None],
+    notify: Notify,
 ) -> Searched | None:
     """Run the solvers within a part of the dense model's cycles.
 
@@ -268,7 +270,7 @@ def search_arms(
         ledger: of everything.
         book: knows what was evaluated before.
         compare: also run the rules, and the same solver without the hardware.
-        say: told of progress.
+        notify: receives what is being done.
 
     Returns:
         ``None``: interrupted before anything was found.
@@ -311,7 +313,7 @@ def search_arms(
                 kind=settings.reward,
                 cycles=problem.total,
                 most_cycles=budget,
-                progress=functools.partial(_tell, say, label, problem),
+                progress=functools.partial(_tell, notify, label, problem),
             )
             if found is None:
                 continue
@@ -382,7 +384,7 @@ def _until(settings: SparsifySettings, ledger: Ledger, name: str, *, compare: bo
     return ledger.seconds + (left / 2 if compare and hardware else left)
 
 
-def _tell(say: Callable[[str], None], label: str, problem: Problem, found: Found) -> None:
+def _tell(notify: Notify, label: str, problem: Problem, found: Found) -> None:
     ratio = problem.total(found.assignment) / max(problem.dense_cycles, 1)
     best = f"best top-1 {100 * found.accuracy:.2f} % at {ratio:.3f} of the cycles"
-    say(f"search ({label}): {found.evaluations} evaluated, {best}")
+    notify(f"search ({label}): {found.evaluations} evaluated, {best}")

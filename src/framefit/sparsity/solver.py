@@ -1,61 +1,18 @@
-"""What every solver offers, the loop that asks it, and the ledger of what that cost."""
+"""What every solver offers, and the loop that asks it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from framefit.core.sparsity import RewardKind, SearchPoint, Spent
+from framefit.core.sparsity import RewardKind, SearchPoint
 from framefit.sparsity.problem import Assignment, Problem, reward
+from framefit.training.campaign import Ledger
 
-__all__ = ["Found", "Ledger", "Limits", "Solver", "search"]
-
-
-@dataclass
-class Ledger:
-    """Counts images forwarded, evaluations and seconds.
-
-    Args:
-        clock: seconds that only grow.
-        images_forwarded: through the network, for whatever reason.
-        evaluations: of the accuracy of an assignment.
-        earlier_s: of runs that this one goes on from.
-    """
-
-    clock: Callable[[], float] = time.monotonic
-    images_forwarded: int = 0
-    evaluations: int = 0
-    earlier_s: float = 0.0
-    _start_s: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._start_s = self.clock()
-
-    @property
-    def seconds(self) -> float:
-        """Since it was made, and of earlier runs."""
-        return self.earlier_s + self.clock() - self._start_s
-
-    def forwarded(self, images: int, *, evaluations: int = 0) -> None:
-        """Note images that went through the network."""
-        self.images_forwarded += images
-        self.evaluations += evaluations
-
-    def catch_up(self, earlier: Spent) -> None:
-        """Be at least where a run before stood: what is looked up costs what it cost then, and nothing now."""
-        self.images_forwarded = max(self.images_forwarded, earlier.images_forwarded)
-        self.evaluations = max(self.evaluations, earlier.evaluations)
-        self.earlier_s += max(earlier.seconds - self.seconds, 0.0)
-
-    def spent(self) -> Spent:
-        """As a record."""
-        return Spent(
-            images_forwarded=self.images_forwarded, seconds=round(self.seconds, 3), evaluations=self.evaluations
-        )
+__all__ = ["Found", "Limits", "Solver", "search"]
 
 
 _MOST_REFUSED = 10  # proposals above the budget for each evaluation: then the solver will not find below it

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
-from framefit.core.files import check_folder, from_data, read_record, write_record
 from framefit.core.model import Model
+from framefit.core.settings import Notify, silent
 from framefit.core.sparsity import Pattern, RewardKind, SparsifySettings, SparsityResult
 from framefit.errors import InputError
-from framefit.sparsity.solver import Ledger
+from framefit.training.campaign import SearchFolder, objects_of
 
 __all__ = ["Sparsified", "sparsify"]
-
-
-_MARK, _WHAT = "sparsify.json", "a folder of framefit sparsify"
 
 
 @dataclass(frozen=True)
@@ -65,7 +59,7 @@ def sparsify(
     feedback: str | Path | Iterable[Any] | None = None,
     output: str | Path | None = None,
     force: bool = False,
-    notify: Callable[[str], None] | None = None,
+    notify: Notify = silent,
 ) -> Sparsified:
     """Find a sparse model within a part of the dense model's cycles, fine-tune it, and judge it.
 
@@ -101,7 +95,7 @@ def sparsify(
         feedback: new labelled data for the model of that folder: it is retrained if its accuracy there is too low.
         output: the folder; default: the model's name and "-sparse".
         force: overwrite it.
-        notify: told what is being done.
+        notify: receives what is being done.
 
     Returns:
         The folder and its result; where the user interrupted it, what was found so far.
@@ -142,46 +136,20 @@ def sparsify(
     asked = {name: None if value == "derived" else value for name, value in given.items() if value is not None}
     if resume is None and feedback is not None:
         raise InputError("feedback is about a model that was made", remedy="name its folder with --resume DIR")
-    folder = _folder(resume, output, model)
-    settings = _settings(folder, asked, model, data, resumed=resume is not None)
-    from framefit.sparsity.campaign import SparsifyCampaign, fed_back  # loads torch
+    resumed = resume is not None
+    place = SearchFolder.of("sparsify", "-sparse", model, resume=resume, output=output)
+    needed = {"MODEL": model, "--data": data, "--target": target}
+    given = asked if resumed else {"model": "", "data": "", **asked}
+    settings = place.settings(SparsifySettings, given, needed, resumed=resumed)
+    from framefit.sparsity.campaign import SparsifyCampaign  # loads torch
     from framefit.sparsity.deploy import check_targets
-    from framefit.sparsity.subject import open_subject
 
-    say = notify or (lambda _: None)
-    ledger = Ledger()
-    if resume is None:
-        check_folder(folder, _MARK, _WHAT, force=force)
-    own_model, own_data = (None if isinstance(one, str | Path) else one for one in (model, data))
-    subject = open_subject(settings, ledger, own_model, own_data)
-    check_targets(subject.model, deploy_to)
-    if resume is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    write_record(folder / _MARK, settings, force=True)
-    rounds = SparsifyCampaign(subject, settings, folder, ledger, say, compare=compare)
+    if not resumed:
+        place.check_free(force=force)
+    campaign = SparsifyCampaign(place, settings, notify, *objects_of(settings, model, data), compare=compare)
+    check_targets(campaign.subject.model, deploy_to)
+    campaign.begin(keep=resumed)
     targets = deploy_to or (settings.target,)
-    result = rounds.finish(targets, override) if feedback is None else fed_back(rounds, feedback, targets, override)
-    return Sparsified(folder, result)
-
-
-def _folder(resume: str | Path | None, output: str | Path | None, model: Any) -> Path:
-    if resume is not None:
-        if not (Path(resume) / _MARK).is_file():
-            raise InputError(f"is not {_WHAT}", where=resume, remedy="give the folder that a search wrote")
-        return Path(resume)
-    if output is not None:
-        return Path(output)
-    name = Path(model).stem if isinstance(model, str | Path) else getattr(model, "name", "network")
-    return Path(f"{str(name).replace(':', '-')}-sparse")
-
-
-def _settings(folder: Path, asked: dict[str, Any], model: Any, data: Any, *, resumed: bool) -> SparsifySettings:
-    """As given; else as in the folder, else the defaults."""
-    if resumed:
-        stored = msgspec.to_builtins(read_record(folder / _MARK, SparsifySettings))
-        return from_data(msgspec.to_builtins(stored | asked), SparsifySettings, folder / _MARK)
-    needed = {"MODEL": model, "--data": data, "--target": asked.get("target")}
-    missing = [name for name, value in needed.items() if value is None]
-    if missing:
-        raise InputError(f"{' and '.join(missing)} missing", remedy="give them, or --resume DIR")
-    return from_data(msgspec.to_builtins({"model": "", "data": "", **asked}), SparsifySettings, "options")
+    if feedback is not None:
+        return Sparsified(place.path, campaign.feedback(feedback, targets, override))
+    return Sparsified(place.path, campaign.finish(targets, override))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from framefit.sparsity.layers import WeightLayer
 from framefit.sparsity.problem import Floats
-from framefit.sparsity.solver import Ledger
+from framefit.training.campaign import Ledger
 from framefit.training.extra import torch
 from framefit.training.network import Network, observe
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from framefit.core.model import Listing, Model, epilogue_groups, free_batch, listing, with_weights
 from framefit.core.run_record import LayerCycles
+from framefit.core.settings import Notify
 from framefit.core.sparsity import Pattern, SparsifySettings
 from framefit.core.target import Target, load_target, resolve_target
 from framefit.devices.npu.costs import CostSource, pricing
@@ -28,8 +29,8 @@ from framefit.sparsity.database import (
 )
 from framefit.sparsity.layers import ChannelGroup, WeightLayer, find_groups, find_layers
 from framefit.sparsity.problem import Assignment, Floats, Ints
-from framefit.sparsity.solver import Ledger
 from framefit.sparsity.statistics import activation_zeros, collect
+from framefit.training.campaign import Ledger
 from framefit.training.data import Dataset, Examples, batch_left_open, open_classifier
 from framefit.training.network import Network, to_torch
 
@@ -286,7 +287,7 @@ def _described(target: Target) -> Target:
     return target if capabilities_of(target).modelled else load_target(_PROCESSOR)
 
 
-def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, say: Callable[[str], None]) -> Database:
+def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, notify: Notify) -> Database:
     """The layer database of a subject: the one in its folder, else built, and stored there.
 
     Each layer is stored once it is built, so one that was interrupted goes on.
@@ -296,13 +297,13 @@ def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, say: 
         path: the ``.npz``.
         ledger: gets the images.
         seed: of the labels that importances are drawn with.
-        say: told what is being done.
+        notify: receives what is being done.
     """
     arrays, layers, groups = subject.written.arrays, subject.layers, subject.groups
     facts = [group_facts(group, layers) for group in groups] if groups else [layer.facts for layer in layers]
     if path.exists():
         return read_database(path, facts, arrays, groups)
-    say("layer statistics on calibration data")
+    notify("layer statistics on calibration data")
     statistics = collect(subject.network(), layers, subject.inputs, ledger, seed)
     levels = sparsity_levels(sum(layer.facts.parameters for layer in layers))
 
@@ -315,7 +316,7 @@ def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, say: 
     parts = [path.with_name(f"{path.stem}.part-{index}.npz") for index in range(len(facts))]
     entries: list[Entry] = []
     for index, (fact, part) in enumerate(zip(facts, parts, strict=True)):
-        say(f"layer database: {fact.name} ({index + 1} of {len(facts)})")
+        notify(f"layer database: {fact.name} ({index + 1} of {len(facts)})")
         own_groups = groups[index : index + 1]
         if not part.exists():
             Database(subject.pattern, (built(index),), own_groups).save(part)

@@ -275,6 +275,14 @@ class Examples:
         order = np.random.default_rng(seed).permutation(len(self))
         return self.take(np.sort(order[:count]))
 
+    def joined(self, others: Examples) -> Examples:
+        """These and others; as stored where they are stored alike."""
+        labels = np.concatenate([self.labels, others.labels])
+        if self.scaling == others.scaling and self.stored.dtype == others.stored.dtype:
+            stored = np.concatenate([self.stored, others.stored])
+            return dataclasses.replace(self, stored=stored, labels=labels)
+        return Examples(np.concatenate([self.inputs(), others.inputs()]), labels)
+
     def batches(self, size: int) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]]:
         """Inputs and labels, in order."""
         for first in range(0, len(self), size):

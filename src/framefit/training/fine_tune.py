@@ -33,16 +33,21 @@ from framefit.training.network import Network, load_state, state
 __all__ = [
     "TRIES",
     "Checkpoint",
+    "FineTuning",
     "Progress",
     "Recipe",
     "Tuned",
+    "as_progress",
     "augmented",
     "fine_tune",
+    "fine_tune_or_keep",
     "fingerprint",
+    "largest_crop",
     "mixed",
     "one_cycle",
     "rates",
     "read_checkpoint",
+    "recipe_for",
     "write_checkpoint",
 ]
 
@@ -139,6 +144,51 @@ class Tuned(Record, kw_only=True):
     seconds: float
     losses: tuple[float, ...]
     rate: float
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuning:
+    """How a fine-tuning went that must not cost the network.
+
+    Attributes:
+        done: what it came to; ``None``: it diverged at every rate, and the network is as it came.
+        note: that it diverged and what was done then, as a sentence; empty: it did not.
+    """
+
+    done: Tuned | None
+    note: str = ""
+
+
+_SEARCH_BATCH, _LEAST_BATCHES = 128, 20  # examples in a mini-batch; mini-batches in an epoch
+_LEAST_STEPS = 1000  # of a fine-tuning whose epochs nobody chose: few examples are seen more often
+_CROP = 8  # a picture is cropped by at most this part of its height (CIFAR-10: 4 of 32)
+
+
+def recipe_for(
+    examples: Examples, *, epochs: float | None, least_epochs: float, rate: float, seed: int, pictures: bool = True
+) -> Recipe:
+    """How a network is fine-tuned on examples: crops by the picture's size, mirrored only where it has colours.
+
+    Args:
+        examples: to train on.
+        epochs: passes through them; ``None``: ``least_epochs``, and more where these are fewer than 1,000 steps.
+        least_epochs: see ``epochs``.
+        rate: highest learning rate.
+        seed: of order, crops and flips.
+        pictures: whether examples with three axes are pictures.
+    """
+    shape = examples.stored.shape[1:]
+    image = pictures and len(shape) == 3
+    batch = max(min(_SEARCH_BATCH, len(examples) // _LEAST_BATCHES), 2)
+    if epochs is None:
+        epochs = max(least_epochs, _LEAST_STEPS * batch / max(len(examples), 1))
+    pad, flip = largest_crop(shape) if image else 0, image and shape[0] == 3
+    return Recipe(epochs=epochs, batch=batch, rate=rate, pad=pad, flip=flip, seed=seed)
+
+
+def largest_crop(shape: tuple[int, ...]) -> int:
+    """Pixels beyond its border that a crop of a picture, C x H x W, may reach."""
+    return shape[1] // _CROP
 
 
 def one_cycle(ratio: float, peak: float, rising_ratio: float) -> float:
@@ -370,6 +420,58 @@ def fine_tune(
             _log.info("training at a rate of %g: %s; begun anew at a lower one", rate, error)
     losses = tuple(run.losses)
     return Tuned(steps=run.step, epochs=run.step / run.in_epoch, seconds=run.seconds, losses=losses, rate=rate)
+
+
+def fine_tune_or_keep(
+    network: Network,
+    examples: Examples,
+    recipe: Recipe,
+    notify: Callable[[str], None],
+    *,
+    checkpoint: Path,
+    masks: Masks | None = None,
+    teacher: Any = None,
+) -> FineTuning:
+    """Train a network in place; where that diverges at lower rates, too, the network stays as it came.
+
+    Args:
+        network: ends in evaluation mode.
+        examples: to train on.
+        recipe: how.
+        notify: receives how it goes.
+        checkpoint: see :func:`fine_tune`; so are ``masks`` and ``teacher``.
+        masks: weight -> where it is kept.
+        teacher: what it learns from beside the labels.
+
+    Raises:
+        KeyboardInterrupt: interrupted; the checkpoint was written, the network may be anywhere between.
+    """
+    progress = as_progress("fine-tuning", notify)
+    try:
+        done = fine_tune(
+            *(network, examples, recipe),
+            masks=masks,
+            teacher=teacher,
+            progress=progress,
+            checkpoint=checkpoint,
+            tries=TRIES,
+        )
+    except DivergedError as error:
+        tried = ", ".join(f"{rate:g}" for rate in rates(recipe))
+        return FineTuning(None, f"not fine-tuned: that diverged at rates of {tried} ({error.what})")
+    if done.rate < recipe.rate:
+        return FineTuning(done, f"fine-tuning diverged at a rate of {recipe.rate:g}, and was done at {done.rate:g}")
+    return FineTuning(done)
+
+
+def as_progress(what: str, notify: Callable[[str], None]) -> Callable[[Progress], None]:
+    """Where a training stands, as lines of text.
+
+    Args:
+        what: is done, "training" for example.
+        notify: receives the lines.
+    """
+    return lambda now: notify(f"{what}: {100 * now.ratio:.0f} %, epoch {now.epoch:.1f}, loss {now.loss:.3f}")
 
 
 def rates(recipe: Recipe, tries: int = TRIES) -> tuple[float, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,18 @@ import numpy.typing as npt
 
 from framefit.core.files import write_record
 from framefit.core.model import Model
+from framefit.core.settings import Notify
 from framefit.core.tree_results import Candidate, ChosenGroup, Original, TreeifiedModel, TreeifyResult, TreeifySettings
 from framefit.core.trees import Forest
 from framefit.errors import DivergedError, InfeasibleError
-from framefit.stats import wilson
-from framefit.training.data import Examples, batch_left_open, open_classifier
+from framefit.training.campaign import (
+    VALIDATION_LEARNT,
+    Campaign,
+    KeptRecords,
+    SearchFolder,
+    validation_was_learnt,
+)
+from framefit.training.data import batch_left_open, open_classifier
 from framefit.training.evaluate import evaluate
 from framefit.trees.exporting import export, lut6_of, with_trees
 from framefit.trees.hybrid import HybridModel, lost
@@ -29,30 +35,26 @@ __all__ = ["TreeifyCampaign"]
 _JUDGED = 5000  # training examples that tell whether the validation data were among them
 _FIGURES = "candidates' top1 is of the validation data before fine-tuning; latencies are of"
 _UNTRAINED = "the hybrid was trained end to end: the accuracy of the network before is that of its first weights"
-_SEEN = (
-    "the network is no worse on the validation data than on its training data: it was trained on both, most likely; "
-    "it was fine-tuned on both, and accuracies on the validation data are too high"
-)
 
 
-class TreeifyCampaign:
-    """A search in its folder.
+class TreeifyCampaign(Campaign[TreeifySettings]):
+    """A search for groups that trees stand for, in its folder.
 
     Args:
+        place: the folder.
         settings: what was asked for.
+        notify: receives what is being done.
         model: a model, or a ``torch.nn.Module``, instead of what ``settings`` names.
         data: a data set, or an iterable of (x, y), likewise.
-        folder: gets everything.
-        say: told what is being done.
 
     Raises:
         InputError: model or data that cannot be used.
     """
 
     def __init__(
-        self, settings: TreeifySettings, model: Any, data: Any, folder: Path, say: Callable[[str], None]
+        self, place: SearchFolder, settings: TreeifySettings, notify: Notify, model: Any = None, data: Any = None
     ) -> None:
-        self.settings, self.folder, self.say = settings, folder, say
+        super().__init__(place, settings, notify)
         self._latencies = latencies(settings.target, settings.unit)
         source = settings.model if model is None else model
         opened, self.data = open_classifier(
@@ -64,7 +66,7 @@ class TreeifyCampaign:
         )
         self._original, self._learnt = HybridModel(opened), self.data.train
         self._right: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
-        self._work = folder / "work"
+        self._work = self.folder / "work"
         self._batch_open, closed = batch_left_open(source, opened)
         self._notes: list[str] = [*closed]
         self._seconds = self._top1 = 0.0
@@ -72,17 +74,18 @@ class TreeifyCampaign:
     def finish(self) -> tuple[TreeifyResult, Model | None, Forest | None]:
         """Everything, up to the files."""
         start = self._prepared()
-        search = Search(self.settings, self.data.train, self.data.validation, self._work, self._latencies, self.say)
-        course = plain = start
+        kept, data = KeptRecords(self._work), self.data
+        search = Search(self.settings, data.train, data.validation, kept, self._latencies, self.notify)
+        hybrid = plain = start
         trials: list[Trial] = []
         chosen: list[Trial] = []
         for number in range(self.settings.groups):
-            found = search.trials(course, number, self._least)
+            found = search.trials(hybrid, number, self._least)
             trials += found
-            replaced = self._replaced(course, start, found, number)
+            replaced = self._replaced(hybrid, start, found, number)
             if replaced is None:
                 break
-            best, plain, course = replaced
+            best, plain, hybrid = replaced
             chosen.append(best)
         if not trials:
             raise InfeasibleError(
@@ -91,43 +94,44 @@ class TreeifyCampaign:
                 remedy="give a network of layers in sequence",
             )
         self._notes += search.notes
-        return self._written(course, plain, trials, chosen)
+        return self._written(hybrid, plain, trials, chosen)
 
     def _prepared(self) -> HybridModel:
         """The network that groups are looked for in: trained and quantised, where that was asked for."""
         held = self.data.validation
         if self.settings.train_epochs and self.settings.train == "network":
             training = self._trained(self._original, self._work / "training.npz")
-            self._original = training.course
+            self._original = training.hybrid
             self._notes.append(f"the network {training.note}")
         self._right = self._original.right(held)
         seen = self._original.right(self._learnt.sample(_JUDGED, self.settings.seed))
-        if self._right.mean() >= wilson(int(seen.sum()), len(seen))[0] and not self.settings.train_epochs:
-            self._notes.append(_SEEN)
-            self._learnt = _joined(self._learnt, held)
+        learnt = validation_was_learnt(float(self._right.mean()), int(seen.sum()), len(seen))
+        if learnt and not self.settings.train_epochs:
+            self._notes.append(VALIDATION_LEARNT)
+            self._learnt = self._learnt.joined(held)
         if not asked(self.settings):
             return self._original
         checkpoint = self._work / "levels.npz"
-        tuning = levelled(self._original, self._learnt, held, self.settings, checkpoint, self.say)
+        tuning = levelled(self._original, self._learnt, held, self.settings, checkpoint, self.notify)
         self._notes.append(f"the network quantised: {tuning.note}")
         self._seconds += tuning.seconds
-        return tuning.course
+        return tuning.hybrid
 
-    def _trained(self, course: HybridModel, checkpoint: Path) -> Tuning:
-        return trained(course, self._learnt, self.data.validation, self.settings, checkpoint, self.say)
+    def _trained(self, hybrid: HybridModel, checkpoint: Path) -> Tuning:
+        return trained(hybrid, self._learnt, self.data.validation, self.settings, checkpoint, self.notify)
 
     @property
     def _least(self) -> float:
         return float(self._right.mean()) - self.settings.max_drop
 
     def _replaced(
-        self, course: HybridModel, start: HybridModel, trials: list[Trial], number: int
+        self, hybrid: HybridModel, start: HybridModel, trials: list[Trial], number: int
     ) -> tuple[Trial, HybridModel, HybridModel] | None:
         """The best group that loses no more than is allowed, and the network with it, as fitted and fine-tuned."""
         left = list(trials)
         while (best := preferred(left, self.settings.objective, self._least)) is not None:
             assert best.fit is not None
-            before = course.copy()
+            before = hybrid.copy()
             before.replace(best.span, best.fit.ensemble)
             checkpoint = self._work / f"{number}-{best.span.first}-{best.span.last}-tuning.npz"
             if self.settings.train == "hybrid":
@@ -139,12 +143,12 @@ class TreeifyCampaign:
                 self._notes.append(_UNTRAINED)
             else:
                 held = self.data.validation
-                tuning = tuned(before, start, self._learnt, held, self.settings, checkpoint, self.say)
-            if lost(self._right, tuning.course.right(self.data.validation)) <= self.settings.max_drop:
+                tuning = tuned(before, start, self._learnt, held, self.settings, checkpoint, self.notify)
+            if lost(self._right, tuning.hybrid.right(self.data.validation)) <= self.settings.max_drop:
                 self._notes.append(f"{best.span}: {tuning.note}")
                 self._seconds += tuning.seconds
                 self._top1 = tuning.top1
-                return best, before, tuning.course
+                return best, before, tuning.hybrid
             points, most = 100 * (self._right.mean() - tuning.top1), 100 * self.settings.max_drop
             self._notes.append(
                 f"{best.span} by trees: {points:.2f} points of validation accuracy are lost, more than {most:g}"
@@ -153,26 +157,26 @@ class TreeifyCampaign:
         return None
 
     def _written(
-        self, course: HybridModel, plain: HybridModel, trials: list[Trial], groups: list[Trial]
+        self, hybrid: HybridModel, plain: HybridModel, trials: list[Trial], groups: list[Trial]
     ) -> tuple[TreeifyResult, Model | None, Forest | None]:
         """The result, in the folder."""
         test, name = self.data.test, self._original.model.name
-        forest = Forest(model=name, ensembles=tuple(ensemble for _, ensemble in course.chosen))
-        hybrid = with_trees(course.model, forest) if groups else None
-        self.say("timing")
-        times_ns = self._latencies([self._original.model, *([] if hybrid is None else [hybrid])])
+        forest = Forest(model=name, ensembles=tuple(ensemble for _, ensemble in hybrid.chosen))
+        whole = with_trees(hybrid.model, forest) if groups else None
+        self.notify("timing")
+        times_ns = self._latencies([self._original.model, *([] if whole is None else [whole])])
         chosen = None
-        if hybrid is not None:
+        if whole is not None:
             chosen = TreeifiedModel(
-                groups=tuple(_told(trial, course) for trial in sorted(groups, key=lambda one: one.span.first)),
-                top1=evaluate(course.predict, test).top1,
+                groups=tuple(_chosen(trial, hybrid) for trial in sorted(groups, key=lambda one: one.span.first)),
+                top1=evaluate(hybrid.predict, test).top1,
                 top1_before_finetune=evaluate(plain.predict, test).top1,
                 validation_top1=self._top1,
                 latency_ns=times_ns[1],
                 lut6=sum(map(lut6_of, forest.ensembles)),
                 bytes=sum(ensemble.bytes for ensemble in forest.ensembles),
                 finetune_seconds=self._seconds,
-                exports=(export(hybrid, forest, "core", self.folder, batch_open=self._batch_open),),
+                exports=(export(whole, forest, "core", self.folder, batch_open=self._batch_open),),
             )
             write_record(self.folder / "trees.json", forest, force=True)
         result = TreeifyResult(
@@ -189,17 +193,11 @@ class TreeifyCampaign:
         )
         write_record(self.folder / "result.json", result, force=True)
         shutil.rmtree(self._work, ignore_errors=True)
-        return result, hybrid, None if hybrid is None else forest
+        return result, whole, None if whole is None else forest
 
 
 def _whose(target: str) -> str:
     return "this machine" if target == "cpu" else f"target {target}"
-
-
-def _joined(one: Examples, other: Examples) -> Examples:
-    """Both parts of the same data."""
-    stored, labels = (np.concatenate(pair) for pair in ((one.stored, other.stored), (one.labels, other.labels)))
-    return Examples(stored, labels, one.scaling)
 
 
 def _candidate(trial: Trial, best: bool) -> Candidate:
@@ -216,8 +214,8 @@ def _candidate(trial: Trial, best: bool) -> Candidate:
     )
 
 
-def _told(trial: Trial, course: HybridModel) -> ChosenGroup:
-    ensemble = next(ensemble for span, ensemble in course.chosen if span == trial.span)
+def _chosen(trial: Trial, hybrid: HybridModel) -> ChosenGroup:
+    ensemble = next(ensemble for span, ensemble in hybrid.chosen if span == trial.span)
     assert trial.fit is not None
     return ChosenGroup(
         first_layer=trial.span.first,

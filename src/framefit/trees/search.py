@@ -6,14 +6,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.files import Record, read_record, write_record
+from framefit.core.files import Record
 from framefit.core.model import Model
+from framefit.core.settings import Notify
 from framefit.core.target import resolve_target
 from framefit.core.tree_results import TreeifySettings
 from framefit.core.trees import Ensemble, Forest
@@ -21,6 +21,7 @@ from framefit.devices.measure import medians_ns
 from framefit.devices.npu.costs import pricing
 from framefit.devices.npu.cycles import unit_named
 from framefit.devices.registry import capabilities_of, open_device
+from framefit.training.campaign import KeptRecords, Ledger
 from framefit.training.data import Examples
 from framefit.trees.boosting import Boosting, depth_of
 from framefit.trees.exporting import lut6_of, with_trees
@@ -169,7 +170,6 @@ def latencies(target: str, unit: str | None) -> Latencies:
 
 
 Array = npt.NDArray[Any]
-R = TypeVar("R", bound=Record)
 _TREES = {"gradient": 96, "ada": 9}  # of 96 vectors a late block of ResNet-20 takes a third of its layers' time
 _EXAMPLES = 4000
 _ROWS, _LEAST_EXAMPLES = 1 << 16, 64  # each tree's tests are chosen on 8,192 of the rows; all of them are in memory
@@ -195,15 +195,15 @@ class _Bound(Record, kw_only=True):
 
 
 class Search:
-    """The candidates of one course.
+    """The candidates of one campaign.
 
     Args:
         settings: what was asked for.
         examples: of the training data; held: of the validation data.
         held: see ``examples``.
-        folder: keeps what was found; what is there already is taken from it.
+        kept: what was found; nothing that it knows is looked for again.
         latencies: of layers and trees.
-        say: told what is being done.
+        notify: receives what is being done.
     """
 
     def __init__(
@@ -211,25 +211,25 @@ class Search:
         settings: TreeifySettings,
         examples: Examples,
         held: Examples,
-        folder: Path,
+        kept: KeptRecords,
         latencies: Latencies,
-        say: Callable[[str], None],
+        notify: Notify,
     ) -> None:
-        self.settings, self.held, self.say = settings, held, say
+        self.settings, self.held, self.notify = settings, held, notify
         self.notes: list[str] = []
         """What a reader of the result should know."""
-        self._begun = time.monotonic()
+        self._ledger = Ledger()
         self._latencies = latencies
-        self._folder = folder
+        self._kept = kept
         most = settings.examples or _EXAMPLES
         self._examples = examples.sample(most, settings.seed)
         self._inputs = enlarged(self._examples, most, settings.seed)
 
-    def trials(self, course: HybridModel, number: int, least: float) -> list[Trial]:
+    def trials(self, hybrid: HybridModel, number: int, least: float) -> list[Trial]:
         """The groups that one more may be, and what is known of them; some are fitted in full.
 
         Args:
-            course: the network so far.
+            hybrid: the network so far.
             number: of the group, from 0.
             least: validation accuracy that is allowed.
 
@@ -239,18 +239,18 @@ class Search:
         wanted = self.settings
         drawn = np.random.default_rng((wanted.seed, number)) if wanted.search == "random" else None
         found = spans(
-            course.model, first=wanted.first, layers=wanted.layers, step=wanted.step, free=course.free, drawn=drawn
+            hybrid.model, first=wanted.first, layers=wanted.layers, step=wanted.step, free=hybrid.free, drawn=drawn
         )
         trials: list[Trial] = []
         for span in found:
             if trials and self._late():
                 break
-            self.say(f"bound of {span}")
+            self.notify(f"bound of {span}")
             key = f"{number}-{span.first}-{span.last}"
-            bound = self._kept(f"{key}-bound", _Bound, lambda span=span: _Bound(top1=self._bound(course, span)))  # type: ignore[misc]
+            bound = self._kept.get(f"{key}-bound", _Bound, lambda span=span: _Bound(top1=self._bound(hybrid, span)))  # type: ignore[misc]
             trials.append(Trial(span, bound.top1))
         halved(
-            trials, lambda trial, share: self._fit(course, trial.span, number, share), self._better(least), self._late
+            trials, lambda trial, share: self._fit(hybrid, trial.span, number, share), self._better(least), self._late
         )
         if self._late():
             tried = sum(trial.fit is not None for trial in trials)
@@ -262,7 +262,7 @@ class Search:
     def _late(self) -> bool:
         """Whether the search has taken as long as it may."""
         limit = self.settings.max_seconds
-        return limit is not None and time.monotonic() - self._begun >= limit
+        return limit is not None and self._ledger.seconds >= limit
 
     def _better(self, least: float) -> Callable[[Fit], tuple[float, ...]]:
         """What drafts are ordered by; accuracy that is high enough counts alike where something else is wanted."""
@@ -272,27 +272,27 @@ class Search:
             return lambda fit: (min(fit.top1, least), -fit.lut6)
         return lambda fit: (fit.top1,)
 
-    def _bound(self, course: HybridModel, span: Span) -> float:
+    def _bound(self, hybrid: HybridModel, span: Span) -> float:
         """Accuracy with the group's own output, quantised as trees would, and the layers behind fitted to that."""
-        made, seen = (course.pair(span, part.inputs())[1] for part in (self._examples, self.held))
+        made, seen = (hybrid.pair(span, part.inputs())[1] for part in (self._examples, self.held))
         if self.settings.scope != "input":
             levels: Literal[2, 3] = 3 if self.settings.quantise == "ternary" else 2
             exact = fit_level_map(columns(made, span.patch), levels, self.settings.threshold)
             made, seen = exact(made), exact(seen)
-        return refitted(course, span, Examples(made, self._examples.labels), Examples(seen, self.held.labels))
+        return refitted(hybrid, span, Examples(made, self._examples.labels), Examples(seen, self.held.labels))
 
-    def _fit(self, course: HybridModel, span: Span, number: int, share: int) -> Fit:
+    def _fit(self, hybrid: HybridModel, span: Span, number: int, share: int) -> Fit:
         """Trees for a group: one in ``share`` of as many as were asked for; of the method that is right more often."""
         methods = ("gradient", "ada") if self.settings.method == "auto" else (self.settings.method,)
         fits = []
         for method in methods:
-            self.say(f"{'drafting' if share > 1 else 'fitting'} {span}")
+            self.notify(f"{'drafting' if share > 1 else 'fitting'} {span}")
             key = f"{number}-{span.first}-{span.last}-{method}-{share}"
-            known = self._kept(key, _Known, lambda method=method: self._fitted(course, span, method, share))  # type: ignore[misc]
+            known = self._kept.get(key, _Known, lambda method=method: self._fitted(hybrid, span, method, share))  # type: ignore[misc]
             fits.append(Fit(**{field: getattr(known, field) for field in known.__struct_fields__}))
         return max(fits, key=lambda fit: fit.top1)
 
-    def _fitted(self, course: HybridModel, span: Span, method: Literal["gradient", "ada"], share: int) -> _Known:
+    def _fitted(self, hybrid: HybridModel, span: Span, method: Literal["gradient", "ada"], share: int) -> _Known:
         wanted = self.settings
         depth = depth_of(span.layers, wanted.depth)
         boosting = Boosting(
@@ -304,7 +304,7 @@ class Search:
         )
         place = Place(f"layers_{span.first}_{span.last}", span.start.tensor, span.end.tensor, span.patch)
         levels = 3 if wanted.quantise == "ternary" else 2
-        x, y = course.pair(span, self._fitted_on(span))
+        x, y = hybrid.pair(span, self._fitted_on(span))
         started = time.process_time()
         ensemble = fit_ensemble(
             *(x, y, place, boosting),
@@ -314,8 +314,8 @@ class Search:
             threshold=wanted.threshold,
         ).ensemble
         seconds = time.process_time() - started
-        right = course.right_with(span, lambda read: run(ensemble, read), self.held)
-        layers = course.part(span.start.position, span.end.position)
+        right = hybrid.right_with(span, lambda read: run(ensemble, read), self.held)
+        layers = hybrid.part(span.start.position, span.end.position)
         layers_ns, trees_ns = self._latencies(
             [layers, with_trees(layers, Forest(model=place.name, ensembles=(ensemble,)))]
         )
@@ -337,12 +337,3 @@ class Search:
             return self._inputs
         drawn = np.random.default_rng(self.settings.seed).permutation(len(self._inputs))[:count]
         return self._inputs[np.sort(drawn)]
-
-    def _kept(self, key: str, kind: type[R], find: Callable[[], R]) -> R:
-        """What was found before, else found now and kept."""
-        path = self._folder / f"{key}.json"
-        if path.exists():
-            return read_record(path, kind)
-        made = find()
-        write_record(path, made)
-        return made

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from framefit.core.files import check_folder, from_data, read_record, write_record
+from framefit.core.files import read_record, write_record
 from framefit.core.model import Model
+from framefit.core.settings import Notify, silent
 from framefit.core.tree_results import TreeifyResult, TreeifySettings
 from framefit.core.trees import Forest, read_forest
 from framefit.errors import InputError
+from framefit.training.campaign import SearchFolder, objects_of
 
 __all__ = ["Treeified", "treeify"]
-
-
-_MARK = "treeify.json"
-_WHAT = "a folder of framefit treeify"
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ def treeify(
     output: str | Path | None = None,
     force: bool = False,
     export: Literal["core", "ml"] = "core",
-    notify: Callable[[str], None] = lambda _: None,
+    notify: Notify = silent,
     **options: Any,
 ) -> Treeified:
     """Find groups of layers that trees can stand for, fit these, fine-tune, and write the hybrid.
@@ -63,7 +60,7 @@ def treeify(
         force: overwrite it.
         export: "ml": write ``model-ml.onnx``, too, whose trees are operators of ``ai.onnx.ml``; also for a search that
             is resumed and had ended.
-        notify: is told what is being done.
+        notify: receives what is being done.
         options: fields of :class:`~framefit.core.tree_results.TreeifySettings`; what is not given is as it says, or
             as in the search that is resumed.
 
@@ -78,51 +75,23 @@ def treeify(
     """
     if export not in ("core", "ml"):
         raise InputError(f"export is {export!r}", where="options", remedy="give core or ml")
-    folder = _folder(resume, output, model)
-    stored = None if resume is None else read_record(folder / _MARK, TreeifySettings)
-    settings = _settings(folder, model, data, options, stored)
-    if settings == stored and (folder / "result.json").is_file():
-        return _exported(_finished(folder), export)
-    given = {"MODEL": (model, settings.model), "--data": (data, settings.data)}
-    missing = [name for name, (value, named) in given.items() if value is None and not named]
-    if missing:
-        raise InputError(
-            f"{' and '.join(missing)} missing", remedy="give them, or --resume DIR of what was given files"
-        )
-    if stored is None:
-        check_folder(folder.resolve(), _MARK, _WHAT, force=force)
-    from framefit.trees.campaign import TreeifyCampaign as Rounds
+    resumed = resume is not None
+    place = SearchFolder.of("treeify", "-trees", model, resume=resume, output=output)
+    given = {name: value for name, value in options.items() if value is not None}
+    given |= {name: str(v) for name, v in {"model": model, "data": data}.items() if isinstance(v, str | Path)}
+    settings = place.settings(TreeifySettings, given, {"MODEL": model, "--data": data}, resumed=resumed)
+    stored = read_record(place.mark, TreeifySettings) if resumed else None
+    if settings == stored and (place.path / "result.json").is_file():
+        return _exported(_finished(place.path), export)
+    objects = objects_of(settings, model, data)
+    if not resumed:
+        place.check_free(force=force)
+    from framefit.trees.campaign import TreeifyCampaign  # loads torch
 
-    own_model, own_data = (None if isinstance(one, str | Path) else one for one in (model, data))
-    rounds = Rounds(settings, own_model, own_data, folder, notify)
-    if stored is None or msgspec.structs.replace(settings, max_seconds=stored.max_seconds) != stored:
-        # What was found with other settings is of no use.
-        shutil.rmtree(folder, ignore_errors=True)
-        write_record(folder / _MARK, settings)
-    result, hybrid, forest = rounds.finish()
-    return _exported(Treeified(result, hybrid, forest, folder), export)
-
-
-def _folder(resume: str | Path | None, output: str | Path | None, model: Any) -> Path:
-    if resume is not None:
-        if not (Path(resume) / _MARK).is_file():
-            raise InputError(f"is not {_WHAT}", where=resume, remedy="give the folder that a search wrote")
-        return Path(resume)
-    if output is not None:
-        return Path(output)
-    name = Path(model).stem if isinstance(model, str | Path) else getattr(model, "name", "network")
-    return Path(f"{str(name).replace(':', '-')}-trees")
-
-
-def _settings(
-    folder: Path, model: Any, data: Any, options: dict[str, Any], stored: TreeifySettings | None
-) -> TreeifySettings:
-    """As given; else as in the folder, else the defaults."""
-    asked = {name: str(v) if isinstance(v, Path) else v for name, v in options.items() if v is not None}
-    asked |= {name: str(v) for name, v in {"model": model, "data": data}.items() if isinstance(v, str | Path)}
-    if stored is None:
-        return from_data(msgspec.to_builtins(asked), TreeifySettings, "options")
-    return from_data(msgspec.to_builtins(msgspec.to_builtins(stored) | asked), TreeifySettings, folder / _MARK)
+    campaign = TreeifyCampaign(place, settings, notify, *objects)
+    alike = stored is not None and msgspec.structs.replace(settings, max_seconds=stored.max_seconds) == stored
+    campaign.begin(keep=alike)  # what was found with other settings is of no use
+    return _exported(Treeified(*campaign.finish(), place.path), export)
 
 
 def _finished(folder: Path) -> Treeified:

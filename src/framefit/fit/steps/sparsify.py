@@ -155,8 +155,8 @@ class Sparsify:
         A plan knows the zeros in weights. Where the target skips zeros in activations as well, the search counts
         these, too, and the same weights are another part of the cycles: that of equally sparse layers tells which.
         """
-        from framefit.sparsity.solver import Ledger
         from framefit.sparsity.subject import open_subject
+        from framefit.training.campaign import Ledger
 
         assert settings.cycles_ratio is not None
         subject = open_subject(settings, Ledger(), model, self._bench.labelled.data(name))
