@@ -25,9 +25,10 @@ from stored import store
 import framefit
 from framefit.core.faults import read_fault
 from framefit.core.model import GraphBuilder, Model
+from framefit.core.settings import silent
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu import NpuDevice
-from framefit.planning.plan import Plan, silent
+from framefit.planning.plan import Plan
 from framefit.runtime.log import FrameLog, FrameOutcome
 from framefit.runtime.units import UnitGroup
 from framefit.workflows.ladder import with_ladder

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from framefit.core.latency_table import Value
+from framefit.core.settings import Notify
 from framefit.devices.device import Completion, Device, ModelledDevice
 from framefit.devices.host import at_realtime_priority
 from framefit.devices.measure import Measurement, measure, measure_floor, mostly_drifting
@@ -89,7 +90,7 @@ class MeasuredCosts:
         unit: str,
         store: MeasurementStore,
         window_ns: int,
-        notify: Callable[[str], None],
+        notify: Notify,
         *,
         realtime: bool = False,
     ) -> None:

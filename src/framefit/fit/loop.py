@@ -23,6 +23,7 @@ from framefit.core.fit_results import (
     StepOutcome,
 )
 from framefit.core.run_record import Metrics, ModelMetrics
+from framefit.core.settings import Notify, silent
 from framefit.core.target import BUILTIN_TARGETS, target_file
 from framefit.core.workload import Workload, load_workload
 from framefit.errors import FramefitError, InputError
@@ -36,7 +37,7 @@ from framefit.fit.steps.rate import Rate
 from framefit.fit.steps.sparsify import Sparsify
 from framefit.fit.steps.trees import Treeify
 from framefit.fit.steps.units import Units
-from framefit.planning.plan import Notify, Plan, silent
+from framefit.planning.plan import Plan
 from framefit.training.campaign import Ledger
 from framefit.workflows.run import run, simulate
 

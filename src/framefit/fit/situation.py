@@ -8,12 +8,13 @@ from pathlib import Path
 
 from framefit.core.fit_results import ServedModel, Standing
 from framefit.core.model import Model, epilogue_groups
+from framefit.core.settings import Notify
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload
 from framefit.devices.device import ModelledDevice
 from framefit.execution.opening import usable_units
 from framefit.planning.beat import Beat
-from framefit.planning.plan import Notify, Plan
+from framefit.planning.plan import Plan
 from framefit.planning.task import demands_of
 from framefit.workflows.plan import again, plan
 

@@ -11,11 +11,11 @@ import msgspec
 
 from framefit.core.fit_results import FitSettings, FittedModel, MeasureName, ProposedStep, Standing, StepCost
 from framefit.core.model import Model
+from framefit.core.settings import Notify
 from framefit.core.workload import ModelEntry, Workload
 from framefit.devices.ort import quantised, weight_nodes
 from framefit.fit.accuracy import Labelled
 from framefit.fit.situation import Situation
-from framefit.planning.plan import Notify
 
 __all__ = ["COSTS", "MEASURES", "Change", "Offer", "Step", "Versions", "entry_of", "ranked", "with_entry"]
 

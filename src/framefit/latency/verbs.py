@@ -23,7 +23,7 @@ from framefit.core.model import Model, configuration, epilogue_groups
 from framefit.core.model.builtin import load_model
 from framefit.core.model.lowering import owners
 from framefit.core.run_record import LatencyEstimate
-from framefit.core.settings import verb
+from framefit.core.settings import Notify, silent, verb
 from framefit.core.target import Cache, Memory, Processor, Target
 from framefit.devices.device import Device
 from framefit.devices.host import flushed_denormals, pinned
@@ -65,11 +65,6 @@ __all__ = [
 _REFINE_SECONDS = 30.0  # where nothing else is said: a third of what a table of a MobileNetV2 may take
 _FIRST_SHAPES = 6  # of a grid, before the first look at what is uncertain
 _MORE_SHAPES = 0.25  # of those that were measured, in each turn
-Notify = Callable[[str], None]
-
-
-def silent(message: str) -> None:
-    """Report no progress."""
 
 
 class Measuring:

@@ -6,7 +6,7 @@ What the pieces of models take on each of several units.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from framefit.core.model import Model
 from framefit.core.model.lowering import owners
+from framefit.core.settings import Notify
 from framefit.core.target import Target
 from framefit.core.timetable import PlannedModel
 from framefit.devices.device import Device, ModelledDevice
@@ -128,7 +129,7 @@ class MeasuredPricing:
 
     told, compiles = False, True
 
-    def __init__(self, device: Device, costs: MeasuredCosts, quantile: float, notify: Callable[[str], None]) -> None:
+    def __init__(self, device: Device, costs: MeasuredCosts, quantile: float, notify: Notify) -> None:
         self.warnings: list[str] = []
         self._device, self._costs, self._quantile, self._notify = device, costs, quantile, notify
 
@@ -247,7 +248,7 @@ class ModelledPricing:
     told, compiles = True, True
 
     def __init__(
-        self, device: ModelledDevice, unit: str, costs: ModelledCosts, quantile: float, notify: Callable[[str], None]
+        self, device: ModelledDevice, unit: str, costs: ModelledCosts, quantile: float, notify: Notify
     ) -> None:
         self.warnings: list[str] = []
         self._device, self._unit, self._costs, self._notify = device, unit, costs, notify

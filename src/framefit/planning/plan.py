@@ -5,7 +5,7 @@ What a plan knows beyond its own timetable: further ones, planned, cut and compi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,13 @@ from framefit.execution.measured import Costs
 from framefit.planning.task import PlannedTask
 from framefit.planning.timetable import instructions
 
-__all__ = ["Cuts", "Notify", "Plan", "PlannedLadder", "PlannedRung", "rates_name", "silent"]
+__all__ = [
+    "Cuts",
+    "Plan",
+    "PlannedLadder",
+    "PlannedRung",
+    "rates_name",
+]
 
 
 @dataclass(frozen=True)
@@ -95,13 +101,6 @@ def rates_name(workload: Workload) -> str:
     if len(set(rates_hz)) == 1:
         return f"{rates_hz[0]:g}Hz"
     return "-".join(f"{rate_hz:g}Hz" for rate_hz in rates_hz)
-
-
-Notify = Callable[[str], None]
-
-
-def silent(message: str) -> None:
-    """Report no progress."""
 
 
 @dataclass(frozen=True)

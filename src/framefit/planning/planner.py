@@ -15,6 +15,7 @@ from functools import partial
 
 import msgspec
 
+from framefit.core.settings import Notify
 from framefit.core.timetable import Fix, PlannedModel, Timetable
 from framefit.planning.beat import Beat, segment_room
 from framefit.planning.candidates import (
@@ -73,7 +74,7 @@ class OnUnits:
         stored_ratio: float,
         mode: Mode,
         rate_hz: float,
-        notify: Callable[[str], None],
+        notify: Notify,
         kept: Mapping[str, Stages] | None = None,
     ) -> None:
         self.prices, self.mode, self.rate_hz, self.notify = prices, mode, rate_hz, notify
@@ -406,7 +407,7 @@ class OneUnit:
         unit: str,
         mode: Mode,
         rate_hz: float,
-        notify: Callable[[str], None],
+        notify: Notify,
     ) -> None:
         self.pricing, self.unit, self.mode, self.rate_hz = pricing, unit, mode, rate_hz
         self.notify = notify

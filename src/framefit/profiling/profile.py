@@ -6,7 +6,7 @@ A trace on its way to a profile: read with its program, rebuilt, summed up.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,7 @@ from framefit.core.latency_table import LatencyTable
 from framefit.core.profile import OperationLog, Profile
 from framefit.core.program import Launches, Program, read_program
 from framefit.core.run_record import Percentiles
+from framefit.core.settings import Notify, silent
 from framefit.core.timetable import Timetable
 from framefit.errors import InputError
 from framefit.profiling import rule
@@ -32,7 +33,7 @@ from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 from framefit.profiling.totals import Sums
 from framefit.profiling.validation import certify, covered, is_complete, readable, sanity_warnings
 
-__all__ = ["Method", "Profiled", "Source", "expecting_table", "opened", "profiled", "silent", "summarise"]
+__all__ = ["Method", "Profiled", "Source", "expecting_table", "opened", "profiled", "summarise"]
 
 
 Ints = npt.NDArray[np.int64]
@@ -124,12 +125,7 @@ def _gaps(log: OperationLog, unit: Ints, names: list[str]) -> dict[str, Percenti
 
 
 Method = Literal["align", "rule"]
-Notify = Callable[[str], None]
 _WORSE = 0.02  # of the packets: beyond it durations are not as the program expects at all
-
-
-def silent(message: str) -> None:
-    """Report no progress."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from framefit.core.arrays import ArrayFile
 from framefit.core.files import Record, to_json, write_whole
+from framefit.core.settings import Notify
 from framefit.errors import DivergedError, InputError
 from framefit.training.data import Examples
 from framefit.training.extra import torch
@@ -426,7 +427,7 @@ def fine_tune_or_keep(
     network: Network,
     examples: Examples,
     recipe: Recipe,
-    notify: Callable[[str], None],
+    notify: Notify,
     *,
     checkpoint: Path,
     masks: Masks | None = None,
@@ -464,7 +465,7 @@ def fine_tune_or_keep(
     return FineTuning(done)
 
 
-def as_progress(what: str, notify: Callable[[str], None]) -> Callable[[Progress], None]:
+def as_progress(what: str, notify: Notify) -> Callable[[Progress], None]:
     """Where a training stands, as lines of text.
 
     Args:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from framefit.core.files import check_folder, is_file_name, write_record, write_whole_folder
+from framefit.core.settings import Notify, silent
 from framefit.core.tree_results import CircuitCost, CoreKind, GroupCircuit, RtlReport
 from framefit.core.trees import Ensemble, Forest, read_forest
 from framefit.errors import DeviceError, InputError
@@ -57,7 +58,7 @@ def rtl(
     seed: int = 0,
     output: str | Path | None = None,
     force: bool = False,
-    notify: Callable[[str], None] = lambda _: None,
+    notify: Notify = silent,
 ) -> RtlResult:
     """Write trees as Verilog with a test bench, simulate them against the model, and count what they take.
 
@@ -162,7 +163,7 @@ def _chosen(forest: Forest, group: str | None) -> tuple[Ensemble, ...]:
     return chosen
 
 
-def _build(ensemble: Ensemble, folder: Path, settings: _Settings, notify: Callable[[str], None]) -> GroupCircuit:
+def _build(ensemble: Ensemble, folder: Path, settings: _Settings, notify: Notify) -> GroupCircuit:
     """One group: written, simulated, counted."""
     words = _rows(ensemble, settings)
     notify(f"simulating {ensemble.name}")

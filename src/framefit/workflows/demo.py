@@ -8,8 +8,8 @@ from pathlib import Path
 
 from framefit.core.files import write_whole
 from framefit.core.model.builtin import BUILTIN
-from framefit.core.settings import verb
-from framefit.planning.plan import Notify, Plan, silent
+from framefit.core.settings import Notify, silent, verb
+from framefit.planning.plan import Plan
 from framefit.workflows.plan import plan
 from framefit.workflows.record import RunResult
 from framefit.workflows.report import write_report

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from framefit.core.settings import Notify, silent
 from framefit.core.timetable import PlannedModel, Timetable
 from framefit.core.workload import Workload
 from framefit.devices.device import is_simulated
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.errors import InfeasibleError
 from framefit.execution.execution import Execution
-from framefit.planning.plan import Cuts, Notify, Plan, PlannedLadder, PlannedRung, rates_name, silent
+from framefit.planning.plan import Cuts, Plan, PlannedLadder, PlannedRung, rates_name
 from framefit.planning.task import Bounds, PlannedTask, given_bytes
 from framefit.workflows.plan import again
 

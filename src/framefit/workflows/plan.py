@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from framefit.core.files import write_record
-from framefit.core.settings import verb
+from framefit.core.settings import Notify, silent, verb
 from framefit.core.target import Unit
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload, load_workload
@@ -27,7 +27,7 @@ from framefit.execution.wiring import wire
 from framefit.planning.beat import Beat
 from framefit.planning.durations import MeasuredPricing, MeasuredUnits, ToldPricing, ToldUnits
 from framefit.planning.levels import Traits, levels, roles
-from framefit.planning.plan import Notify, Plan, silent
+from framefit.planning.plan import Plan
 from framefit.planning.planner import OneUnit, OnUnits
 from framefit.planning.task import PlannedTask, check_plan, compared, demands_of, host_links, with_memory
 from framefit.planning.timetable import build_timetable

@@ -18,13 +18,13 @@ from framefit.core.files import check_folder, claimed_folder, read_record, write
 from framefit.core.latency_table import LatencyTable, Overhead, check_fingerprint, differing_facts, merged, read_table
 from framefit.core.program import Launches, Program
 from framefit.core.run_record import RunInfo
-from framefit.core.settings import verb
+from framefit.core.settings import Notify, silent, verb
 from framefit.core.workload import Workload
 from framefit.devices.device import Device, is_modelled, is_simulated
 from framefit.devices.registry import open_device
 from framefit.errors import InputError
 from framefit.profiling.expectation import expecting, profiled_entries, window_releases
-from framefit.profiling.profile import Notify, Profiled, expecting_table, opened, profiled, silent
+from framefit.profiling.profile import Profiled, expecting_table, opened, profiled
 from framefit.profiling.totals import long_losses
 from framefit.report.chrome import write_chrome
 from framefit.report.csv_files import write_events, write_lost

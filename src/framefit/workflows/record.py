@@ -24,6 +24,7 @@ from framefit.core.policy import Rotation
 from framefit.core.profile import Profile
 from framefit.core.program import Launches, Program, write_program
 from framefit.core.run_record import FrameTable, Metrics, RunInfo
+from framefit.core.settings import Notify, silent
 from framefit.core.target import Target, Unit, Variation
 from framefit.core.timetable import InstructionLists, PlannedModel, Timetable
 from framefit.core.workload import Workload, load_workload
@@ -36,7 +37,7 @@ from framefit.planning.plan import Plan
 from framefit.planning.task import PlannedTask
 from framefit.planning.timetable import instructions
 from framefit.profiling.event_log import executions
-from framefit.profiling.profile import Notify, Source, profiled, silent
+from framefit.profiling.profile import Source, profiled
 from framefit.report.csv_files import write_frames
 from framefit.report.drawing import run_picture, run_rows
 from framefit.report.perfetto import write_perfetto

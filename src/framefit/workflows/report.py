@@ -14,13 +14,13 @@ from framefit.core.fit_results import FitResult
 from framefit.core.latency_table import read_table
 from framefit.core.profile import Profile
 from framefit.core.run_record import Metrics, RunInfo
-from framefit.core.settings import verb
+from framefit.core.settings import Notify, silent, verb
 from framefit.core.sparsity import SparsityResult
 from framefit.core.timetable import Timetable
 from framefit.core.tree_results import TreeifyResult
 from framefit.core.workload import Workload
 from framefit.errors import InputError
-from framefit.profiling.profile import Notify, opened, profiled, silent
+from framefit.profiling.profile import opened, profiled
 from framefit.report.csv_files import read_events, read_frames
 from framefit.report.description import Subject
 from framefit.report.html import Content, write_report_page

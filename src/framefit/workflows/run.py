@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from framefit.core.settings import verb
+from framefit.core.settings import Notify, silent, verb
 from framefit.core.target import resolve_target
 from framefit.devices.clock import RealClock, VirtualClock
 from framefit.devices.device import is_modelled, is_simulated
@@ -18,7 +18,7 @@ from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.measure import measure_floor
 from framefit.devices.registry import capabilities_of
 from framefit.errors import FramefitError, InputError
-from framefit.planning.plan import Notify, Plan, silent
+from framefit.planning.plan import Plan
 from framefit.workflows.ladder import with_ladder
 from framefit.workflows.plan import plan, verified
 from framefit.workflows.record import RunResult, accepted, check_table, needs_feasible

@@ -16,6 +16,7 @@ from typing import Self
 import numpy as np
 
 from framefit.core.run_record import Metrics
+from framefit.core.settings import Notify, silent
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload, load_workload, streams_of
 from framefit.core.workload_merge import shared
@@ -24,7 +25,7 @@ from framefit.devices.device import is_simulated
 from framefit.devices.host import apart, cores_listed, flushed_denormals, pinned
 from framefit.devices.measure import Measurement, measure_floor
 from framefit.errors import FramefitError, InputError
-from framefit.planning.plan import Notify, Plan, silent
+from framefit.planning.plan import Plan
 from framefit.runtime.program import FrameFate, Output, PushedStream, Request, SubmissionQueue, Subscription
 from framefit.workflows.ladder import with_ladder
 from framefit.workflows.plan import plan, verified

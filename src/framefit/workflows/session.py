@@ -29,6 +29,7 @@ from framefit.core.model import TensorInfo
 from framefit.core.policy import Rotation
 from framefit.core.program import Group, Launches, Operation, Program, ProgramUnit, SegmentProgram
 from framefit.core.run_record import FrameTable, Metrics
+from framefit.core.settings import Notify
 from framefit.core.timetable import PlannedModel, Segment
 from framefit.core.workload import STRICTEST, Workload, streams_of
 from framefit.devices.clock import RealClock
@@ -43,7 +44,7 @@ from framefit.execution.measured import Launch
 from framefit.execution.prepare import Preparation, one_frame
 from framefit.execution.streams import Stream, open_stream
 from framefit.planning.beat import in_order
-from framefit.planning.plan import Notify, Plan
+from framefit.planning.plan import Plan
 from framefit.planning.task import PlannedTask
 from framefit.runtime.channel import ReadModel, StageJob, connect_reader, stage_jobs
 from framefit.runtime.failover import FailoverTarget

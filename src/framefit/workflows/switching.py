@@ -9,12 +9,13 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from framefit.core.grid import Grid
+from framefit.core.settings import Notify
 from framefit.core.timetable import PlannedModel
 from framefit.core.workload import Workload
 from framefit.devices.device import Device
 from framefit.errors import InfeasibleError
 from framefit.execution.execution import Launchable
-from framefit.planning.plan import Cuts, Notify, Plan, PlannedLadder, PlannedRung, rates_name
+from framefit.planning.plan import Cuts, Plan, PlannedLadder, PlannedRung, rates_name
 from framefit.planning.task import PlannedTask
 from framefit.runtime.channel import MigratedJob, StageJob
 from framefit.runtime.job import Job, Part

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
 from framefit.core.latency_table import LatencyTable, check_fingerprint, read_table
+from framefit.core.settings import Notify
 from framefit.core.workload import Workload
 from framefit.devices.device import Device, is_modelled
 from framefit.errors import InputError
@@ -24,7 +25,7 @@ from framefit.planning.task import PlannedTask
 __all__ = ["TablePricing", "pricing_for"]
 
 
-def pricing_for(workload: Workload, device: Device, unit: str, costs: Costs, notify: Callable[[str], None]) -> Pricing:
+def pricing_for(workload: Workload, device: Device, unit: str, costs: Costs, notify: Notify) -> Pricing:
     """From the workload's table where it is the device's, else what the device says or takes.
 
     Args:
@@ -120,7 +121,7 @@ class TablePricing:
         device: Device,
         costs: Costs,
         quantile: float,
-        notify: Callable[[str], None],
+        notify: Notify,
         where: str,
     ) -> None:
         self.warnings = [f"planned from {where}: nothing was measured, and outputs of segments were not compared"]

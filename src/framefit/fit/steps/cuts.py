@@ -8,12 +8,12 @@ from typing import Literal
 import msgspec
 
 from framefit.core.fit_results import Standing
+from framefit.core.settings import Notify
 from framefit.core.workload import Workload
 from framefit.devices.host import realtime_priority_permitted
 from framefit.errors import FramefitError
 from framefit.fit.situation import Situation, is_better
 from framefit.fit.step import Offer, arranged, with_entries
-from framefit.planning.plan import Notify
 
 __all__ = ["Cuts"]
 

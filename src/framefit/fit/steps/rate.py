@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import msgspec
 
 from framefit.core.fit_results import Standing
+from framefit.core.settings import Notify
 from framefit.core.workload import Workload
 from framefit.fit.situation import SERVED, Situation
 from framefit.fit.step import Offer, arranged, with_entries
-from framefit.planning.plan import Notify
 
 __all__ = ["Rate"]
 

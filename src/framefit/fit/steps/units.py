@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
+from framefit.core.settings import Notify
 from framefit.core.workload import Workload
 from framefit.devices.host import available_cores
 from framefit.errors import FramefitError
 from framefit.fit.situation import Situation, is_better
 from framefit.fit.step import Offer, arranged, with_entries
-from framefit.planning.plan import Notify
 
 __all__ = ["Units"]
 
