@@ -39,9 +39,9 @@ class ArrayFile:
     def __init__(self, path: str | Path) -> None:
         self._path = path
         with self._opened() as archive:
-            members = [one for one in archive.infolist() if one.filename.endswith(_SUFFIX)]
-        self.names = tuple(one.filename.removesuffix(_SUFFIX) for one in members)
-        self.bytes = sum(one.file_size for one in members)
+            members = [member for member in archive.infolist() if member.filename.endswith(_SUFFIX)]
+        self.names = tuple(member.filename.removesuffix(_SUFFIX) for member in members)
+        self.bytes = sum(member.file_size for member in members)
         size = Path(path).stat().st_size
         if self.bytes > max(_ALWAYS_BYTES, _MOST_RATIO * size):
             raise InputError(
@@ -98,9 +98,9 @@ def read_arrays(path: str | Path, dtypes: dict[str, str], optional: dict[str, st
             remedy="check that this is the right file",
         )
     wanted = dtypes | (optional or {})
-    found = file.read(name for name in wanted if name in file.names)
+    arrays = file.read(name for name in wanted if name in file.names)
     try:
-        return {name: _converted(array, name, wanted[name]) for name, array in found.items()}
+        return {name: _converted(array, name, wanted[name]) for name, array in arrays.items()}
     except (TypeError, ValueError) as error:
         raise InputError(f"not a readable .npz: {error}", where=path, remedy="check the file") from error
 

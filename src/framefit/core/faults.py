@@ -151,7 +151,7 @@ def _ns(text: str, release_ns: Callable[[int], int]) -> int:
 
 
 def _number(text: str) -> tuple[float, str | None]:
-    found = _NUMBER.fullmatch(text)
-    if found is None:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is no number, and no time")
-    return float(found[1]), found[2]
+    return float(match[1]), match[2]

@@ -393,9 +393,9 @@ def to_toml(record: Record) -> str:
             continue
         if isinstance(value, Record):
             tables += ["", f"[{name}]", *_pairs(value)]
-        elif isinstance(value, tuple) and value and all(isinstance(one, Record) for one in value):
-            for one in value:
-                tables += ["", f"[[{name}]]", *_pairs(one)]
+        elif isinstance(value, tuple) and value and all(isinstance(entry, Record) for entry in value):
+            for entry in value:
+                tables += ["", f"[[{name}]]", *_pairs(entry)]
         else:
             lines.append(f"{name} = {_value(value)}")
     return "\n".join([*lines, *tables]) + "\n"

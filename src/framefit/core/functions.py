@@ -60,8 +60,8 @@ def load_function(spec: str, folder: Path, where: str) -> Callable[..., Any]:
         ) from None
     if not callable(function):
         raise InputError(f"{spec!r} is a {type(function).__name__}, not a function", where=where, remedy="name one")
-    found: Callable[..., Any] = function
-    return found
+    loaded: Callable[..., Any] = function
+    return loaded
 
 
 def error_text(error: BaseException) -> str:

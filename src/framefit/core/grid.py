@@ -82,7 +82,7 @@ class Grid:
         """How many frames of a stream the windows before this one brought."""
         repeat, place = divmod(window, len(self.offsets_ns))
         places = self.places(stream)
-        return repeat * len(places) + sum(one < place for one in places)
+        return repeat * len(places) + sum(before < place for before in places)
 
 
 def merged(rates_hz: Mapping[str, float], beat_hz: float | None = None) -> Grid:

@@ -360,8 +360,11 @@ def check_fingerprint(table: LatencyTable, facts: Mapping[str, Value], where: st
     Raises:
         InputError: the fingerprints differ; every differing fact is named.
     """
-    if found := differing_facts(table.fingerprint, facts):
-        shown = "; ".join(f"{one.fact}: {_told(one.here)} in the table, {_told(one.there)} here" for one in found)
+    if differences := differing_facts(table.fingerprint, facts):
+        shown = "; ".join(
+            f"{difference.fact}: {_told(difference.here)} in the table, {_told(difference.there)} here"
+            for difference in differences
+        )
         raise InputError(f"the table was measured on another device: {shown}", where=where, remedy=remedy)
 
 
@@ -373,13 +376,15 @@ def compared(here: LatencyTable, there: LatencyTable) -> TableComparison:
     """
     entries = []
     for entry in here.entries:
-        other = there.find(entry.op, entry.configuration, entry.unit)
-        if other is None:
+        counterpart = there.find(entry.op, entry.configuration, entry.unit)
+        if counterpart is None:
             continue
         ratio, interval = None, None
-        if entry.latency_ns > 0 and other.latency_ns > 0:
-            ratio = other.latency_ns / entry.latency_ns
-            spread = math.hypot(entry.deviation_ns / entry.latency_ns, other.deviation_ns / other.latency_ns)
+        if entry.latency_ns > 0 and counterpart.latency_ns > 0:
+            ratio = counterpart.latency_ns / entry.latency_ns
+            spread = math.hypot(
+                entry.deviation_ns / entry.latency_ns, counterpart.deviation_ns / counterpart.latency_ns
+            )
             spread = min(spread, _MOST_SPREAD)
             interval = ratio * math.exp(-_Z90 * spread), ratio * math.exp(_Z90 * spread)
         entries.append(
@@ -388,7 +393,7 @@ def compared(here: LatencyTable, there: LatencyTable) -> TableComparison:
                 configuration=entry.configuration,
                 unit=entry.unit,
                 here_ns=entry.latency_ns,
-                there_ns=other.latency_ns,
+                there_ns=counterpart.latency_ns,
                 ratio=ratio,
                 ratio_interval=interval,
             )
@@ -423,13 +428,13 @@ def merged(tables: Sequence[LatencyTable]) -> LatencyTable:
         overhead=next((table.overhead for table in tables if table.overhead), None),
         correction=corrected.correction,
         audit=corrected.audit,
-        overheads=tuple({one.auxiliary: one for table in reversed(tables) for one in table.overheads}.values()),
+        overheads=tuple({part.auxiliary: part for table in reversed(tables) for part in table.overheads}.values()),
         unmeasured=tuple(
             {
-                _key(one.op, one.unit, one.configuration): one
+                _key(part.op, part.unit, part.configuration): part
                 for table in tables
-                for one in table.unmeasured
-                if whole.find(one.op, one.configuration, one.unit) is None
+                for part in table.unmeasured
+                if whole.find(part.op, part.configuration, part.unit) is None
             }.values()
         ),
         warnings=tuple(dict.fromkeys(warning for table in tables for warning in table.warnings)),
@@ -440,9 +445,9 @@ def merged(tables: Sequence[LatencyTable]) -> LatencyTable:
 
 def _fused(tables: Sequence[LatencyTable]) -> tuple[MeasuredFusion, ...] | None:
     """What any of the tables found; ``None`` where none of them looked."""
-    found = [one for table in tables for one in table.fusions or ()]
-    found.sort(key=lambda one: not one.apart)  # where they contradict each other, fused counts
-    known = {_key(one.op, "", one.configuration): one for one in found}
+    fusions = [fusion for table in tables for fusion in table.fusions or ()]
+    fusions.sort(key=lambda fusion: not fusion.apart)  # where they contradict each other, fused counts
+    known = {_key(fusion.op, "", fusion.configuration): fusion for fusion in fusions}
     return None if all(table.fusions is None for table in tables) else tuple(known.values())
 
 
@@ -503,9 +508,9 @@ def merge_tables(
         raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
     tables = [read_table(path) for path in paths]
     if not any_fingerprint:
-        for path, other in zip(paths[1:], tables[1:], strict=True):
+        for path, table in zip(paths[1:], tables[1:], strict=True):
             facts = tables[0].fingerprint
-            check_fingerprint(other, facts, path, "merge tables of one device, or merge them all the same "
+            check_fingerprint(table, facts, path, "merge tables of one device, or merge them all the same "
                               "with --any-fingerprint")  # fmt: skip
     whole = merged(tables)
     write_record(output, whole, force=force)

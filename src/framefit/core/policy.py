@@ -94,9 +94,9 @@ def order_of(turns: Sequence[int]) -> tuple[int, ...]:
         turns: of each model in a round, at least 1.
     """
     common = math.gcd(*turns)
-    own = [count // common for count in turns]
-    length = math.lcm(*own)  # of a round, so that places are whole numbers
-    places = [((2 * k + 1) * length // n, model) for model, n in enumerate(own) for k in range(n)]
+    counts = [count // common for count in turns]
+    length = math.lcm(*counts)  # of a round, so that places are whole numbers
+    places = [((2 * k + 1) * length // n, model) for model, n in enumerate(counts) for k in range(n)]
     return tuple(model for _, model in sorted(places))
 
 
@@ -108,9 +108,9 @@ def turns_between(turns: Sequence[int], model: int) -> list[list[int]]:
         model: its number.
     """
     order = order_of(turns)
-    own = [place for place, turn in enumerate(order) if turn == model]
-    begins = [own[-1] - len(order), *own[:-1]]
-    return [[order[place] for place in range(begin + 1, end)] for begin, end in zip(begins, own, strict=True)]
+    places = [place for place, turn in enumerate(order) if turn == model]
+    begins = [places[-1] - len(order), *places[:-1]]
+    return [[order[place] for place in range(begin + 1, end)] for begin, end in zip(begins, places, strict=True)]
 
 
 def turns_in_proportion(weights: Sequence[float]) -> list[int]:

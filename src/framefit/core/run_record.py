@@ -431,8 +431,8 @@ class FrameTable(Sequence[Frame]):
     def __getitem__(self, index: slice) -> tuple[Frame, ...]: ...
     def __getitem__(self, index: int | slice) -> Frame | tuple[Frame, ...]:
         numbers = np.arange(len(self))[index]
-        found = tuple(map(_record, self._rows(np.atleast_1d(numbers))))
-        return found if isinstance(index, slice) else found[0]
+        records = tuple(map(_record, self._rows(np.atleast_1d(numbers))))
+        return records if isinstance(index, slice) else records[0]
 
     def __iter__(self) -> Iterator[Frame]:
         return map(_record, self.rows())
@@ -440,7 +440,7 @@ class FrameTable(Sequence[Frame]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FrameTable):
             return NotImplemented
-        return all(np.array_equal(getattr(self, one.name), getattr(other, one.name)) for one in fields(self))
+        return all(np.array_equal(getattr(self, column.name), getattr(other, column.name)) for column in fields(self))
 
     __hash__ = None  # type: ignore[assignment]
 

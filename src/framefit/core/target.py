@@ -476,9 +476,9 @@ class Target(Record, kw_only=True):
                 return unit
         raise KeyError(name)
 
-    def link(self, unit: str, other: str) -> Link | None:
+    def link(self, unit: str, receiver: str) -> Link | None:
         """What is between two units; ``None``: they share their memory."""
-        return next((link for link in self.links if set(link.between) == {unit, other}), None)
+        return next((link for link in self.links if set(link.between) == {unit, receiver}), None)
 
 
 def load_target(path: str | Path) -> Target:

@@ -294,8 +294,8 @@ class Ensemble(Record, kw_only=True):
             raise ValueError(f"the patch has {positions} positions, the output is {self.output_shape}")
 
     def _tested(self) -> set[int]:
-        found = {feature for tree in self.trees for feature in tree.inputs}
-        return found | {node.x for tree in self.free_trees for node in tree.nodes}
+        features = {feature for tree in self.trees for feature in tree.inputs}
+        return features | {node.x for tree in self.free_trees for node in tree.nodes}
 
     @property
     def members(self) -> tuple[ObliviousTree | FreeTree, ...]:
@@ -409,8 +409,8 @@ def accumulate(ensemble: Ensemble, words: npt.NDArray[np.uint8]) -> npt.NDArray[
     """Sums of the leaves found: rows x outputs, for rows x features of words."""
     sums = np.zeros((len(words), ensemble.outputs), np.int32)
     for place, tree in enumerate(ensemble.members):
-        found = _leaf(tree, words)
-        leaves = np.asarray(tree.leaves, np.int32).reshape(-1, ensemble.width)[found]
+        leaf = _leaf(tree, words)
+        leaves = np.asarray(tree.leaves, np.int32).reshape(-1, ensemble.width)[leaf]
         if ensemble.kind == "vector":
             sums += leaves
         else:

@@ -345,13 +345,13 @@ class Workload(MachineSettings, kw_only=True):
 
     def announced(self) -> list[tuple[float, Workload]]:
         """The streams' changes of rate in order: seconds after the first release, and the workload from then on."""
-        found: list[tuple[float, Workload]] = []
+        workloads: list[tuple[float, Workload]] = []
         workload = self
-        changes = sorted((one.after_s, s.name, one.rate_hz) for s in self.streams for one in s.changes)
+        changes = sorted((event.after_s, s.name, event.rate_hz) for s in self.streams for event in s.changes)
         for after_s, group in itertools.groupby(changes, key=lambda change: change[0]):
             workload = workload.at_rates({name: rate_hz for _, name, rate_hz in group})
-            found.append((after_s, workload))
-        return found
+            workloads.append((after_s, workload))
+        return workloads
 
     def at_rates(self, rates_hz: Mapping[str, float]) -> Workload:
         """The same with streams of other rates.
@@ -409,7 +409,7 @@ def _grids(workload: Workload, path: Path) -> list[Grid]:
         InputError: rates that hardly ever meet.
     """
     try:
-        return [one.grid for one in (workload, *(changed for _, changed in workload.announced()))]
+        return [variant.grid for variant in (workload, *(changed for _, changed in workload.announced()))]
     except InputError as error:
         raise InputError(error.what, where=path, remedy=error.remedy) from error
 

@@ -114,8 +114,8 @@ def _rates_hz(workload: Workload) -> dict[str, float]:
 
 def _at_rates(path: Path, workload: Workload, rates_hz: Mapping[str, float]) -> Workload:
     """With each stream and input named, and streams that may come faster than it asks for."""
-    slower = {name: _times_slower(path, name, own, rates_hz[name]) for name, own in _rates_hz(workload).items()}
-    streams = tuple(msgspec.structs.replace(one, rate_hz=rates_hz[one.name]) for one in streams_of(workload))
+    slower = {name: _times_slower(path, name, own_hz, rates_hz[name]) for name, own_hz in _rates_hz(workload).items()}
+    streams = tuple(msgspec.structs.replace(entry, rate_hz=rates_hz[entry.name]) for entry in streams_of(workload))
     models = []
     for model in workload.models:
         inputs = dict(model.inputs)
@@ -151,9 +151,9 @@ def _add(merging: _Merging, path: Path, workload: Workload) -> dict[str, str]:
         known = merging.streams.get(stream.name)
         merging.streams[stream.name] = stream if known is None else _stream(known, stream, path)
     names: dict[str, str] = {}
-    for own in in_order(workload, path):
-        model = msgspec.structs.replace(own, inputs=_read(own, workload, names))
-        same = next((one for one in merging.models.values() if _is_same(one, model)), None)
+    for entry in in_order(workload, path):
+        model = msgspec.structs.replace(entry, inputs=_read(entry, workload, names))
+        same = next((candidate for candidate in merging.models.values() if _is_same(candidate, model)), None)
         if same is None and model.name in merging.models:
             raise InputError(
                 f"model {model.name!r} is another one in the application before: its file or what it reads differs",
@@ -162,17 +162,17 @@ def _add(merging: _Merging, path: Path, workload: Workload) -> dict[str, str]:
             )
         merging.models[model.name if same is None else same.name] = model if same is None else _model(same, model)
         names[model.name] = model.name if same is None else same.name
-    merging.outputs += [msgspec.structs.replace(one, model=names[one.model]) for one in workload.outputs]
+    merging.outputs += [msgspec.structs.replace(output, model=names[output.model]) for output in workload.outputs]
     return names
 
 
 def _read(model: ModelEntry, workload: Workload, names: Mapping[str, str]) -> dict[str, str]:
     """Its inputs' sources, models among them by what they are called together."""
-    found = {}
+    sources = {}
     for name, source in model.inputs.items():
         producer = None if source in workload.stream_names else workload.producer(source)
-        found[name] = source if producer is None else names[producer] + source.removeprefix(producer)
-    return found
+        sources[name] = source if producer is None else names[producer] + source.removeprefix(producer)
+    return sources
 
 
 def _stream(known: StreamEntry, stream: StreamEntry, path: Path) -> StreamEntry:
@@ -183,27 +183,29 @@ def _stream(known: StreamEntry, stream: StreamEntry, path: Path) -> StreamEntry:
     return msgspec.structs.replace(known, queue=min(known.queue, stream.queue), when_full=rule)
 
 
-def _is_same(one: ModelEntry, other: ModelEntry) -> bool:
+def _is_same(first: ModelEntry, second: ModelEntry) -> bool:
     """Whether two entries are one model that does the same."""
-    if any(getattr(one, key) != getattr(other, key) for key in (*_SAME, "units")):
+    if any(getattr(first, key) != getattr(second, key) for key in (*_SAME, "units")):
         return False
-    return Path(one.path).resolve() == Path(other.path).resolve() or filecmp.cmp(one.path, other.path, shallow=False)
+    return Path(first.path).resolve() == Path(second.path).resolve() or filecmp.cmp(
+        first.path, second.path, shallow=False
+    )
 
 
-def _model(one: ModelEntry, other: ModelEntry) -> ModelEntry:
+def _model(first: ModelEntry, second: ModelEntry) -> ModelEntry:
     """One model for two, with what is stricter of both."""
-    deadlines = [entry.deadline_ms for entry in (one, other) if entry.deadline_ms is not None]
-    felt = [entry.latency_sensitive for entry in (one, other) if entry.latency_sensitive is not None]
+    deadlines = [entry.deadline_ms for entry in (first, second) if entry.deadline_ms is not None]
+    felt = [entry.latency_sensitive for entry in (first, second) if entry.latency_sensitive is not None]
     return msgspec.structs.replace(
-        one,
-        priority=max(one.priority, other.priority, key=_strictness),
+        first,
+        priority=max(first.priority, second.priority, key=_strictness),
         deadline_ms=min(deadlines, default=None),
         latency_sensitive=max(felt, default=None),
-        task=one.task or other.task,
-        every=math.gcd(one.every, other.every),
-        always_split=one.always_split or other.always_split,
-        on_error=next((rule for rule in ("stop", "retry", "skip") if rule in (one.on_error, other.on_error)), None),
-        on_nan=next(rule for rule in ("drop", "flag", "ignore") if rule in (one.on_nan, other.on_nan)),
+        task=first.task or second.task,
+        every=math.gcd(first.every, second.every),
+        always_split=first.always_split or second.always_split,
+        on_error=next((rule for rule in ("stop", "retry", "skip") if rule in (first.on_error, second.on_error)), None),
+        on_nan=next(rule for rule in ("drop", "flag", "ignore") if rule in (first.on_nan, second.on_nan)),
     )
 
 
@@ -213,18 +215,18 @@ def _strictness(priority: int | str) -> float:
     return levels[priority] if isinstance(priority, str) else min(max(priority, 0), 10)
 
 
-def _schedule(one: tuple[Path, Schedule], other: tuple[Path, Schedule]) -> tuple[Path, Schedule]:
+def _schedule(first: tuple[Path, Schedule], second: tuple[Path, Schedule]) -> tuple[Path, Schedule]:
     """Keys that both say differently are refused; a default says nothing."""
     plain, said = Schedule(), {}
     for name in Schedule.__struct_fields__:
-        a, b, default = (getattr(schedule, name) for schedule in (one[1], other[1], plain))
+        a, b, default = (getattr(schedule, name) for schedule in (first[1], second[1], plain))
         if default not in (a, b):
-            _need_equal(a, b, f"$.schedule.{name}", one[0], other[0])
+            _need_equal(a, b, f"$.schedule.{name}", first[0], second[0])
         said[name] = b if a == default else a
     try:
-        return one[0], Schedule(**said)
+        return first[0], Schedule(**said)
     except ValueError as error:
-        raise InputError(f"$.schedule, together: {error}", where=other[0], remedy="change one of them") from error
+        raise InputError(f"$.schedule, together: {error}", where=second[0], remedy="change one of them") from error
 
 
 def _need_equal(a: object, b: object, key: str, first: Path | str, path: Path) -> None:
@@ -236,4 +238,4 @@ def _function(workload: Workload) -> str | None:
     """A function that it names, if there is one."""
     named: list[Any] = [stream.source for stream in workload.streams]
     named += [model.postprocess for model in workload.models] + [output.sink for output in workload.outputs]
-    return next((one for one in named if one is not None and names_function(one)), None)
+    return next((name for name in named if name is not None and names_function(name)), None)

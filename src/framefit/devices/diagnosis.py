@@ -73,7 +73,7 @@ def _finding(check: _Check, root: Path) -> Finding:
 @_check("cores", "a core of its own keeps other programs out of the window")
 def _look_at_cores(root: Path) -> _Seen:
     cores, isolated = host.available_cores(), host.isolated_cores(root)
-    value = f"{len(cores)} available ({host.cores_listed(cores)}), isolated: {host.cores_listed(isolated)}"
+    value = f"{len(cores)} available ({host.format_cores(cores)}), isolated: {host.format_cores(isolated)}"
     if isolated:
         return _Seen("good", value)
     if len(cores) == 1:
@@ -84,10 +84,10 @@ def _look_at_cores(root: Path) -> _Seen:
 
 @_check("load", "other programs take the core when a frame is due")
 def _look_at_load(root: Path) -> _Seen:
-    fields = host.text_of(root, "proc/loadavg").split()
-    load, others = float(fields[0]), max(0, int(fields[3].split("/")[0]) - 1)
+    fields = host.read_text(root, "proc/loadavg").split()
+    load, programs = float(fields[0]), max(0, int(fields[3].split("/")[0]) - 1)
     ratio = load / len(host.available_cores())
-    value = f"{load:.2f} over the last minute, others running now: {others}"
+    value = f"{load:.2f} over the last minute, others running now: {programs}"
     if ratio <= 0.25:
         return _Seen("good", value)
     return _Seen("fair" if ratio <= 0.75 else "poor", value, "stop other programs; see which: top -H -o %CPU")
@@ -98,23 +98,23 @@ def _look_at_smt(root: Path) -> _Seen:
     core = host.default_core()
     siblings = [
         c
-        for c in host.cores_in(host.text_of(root, f"{host.CPU_FOLDER}/cpu{core}/topology/thread_siblings_list"))
+        for c in host.parse_cores(host.read_text(root, f"{host.CPU_FOLDER}/cpu{core}/topology/thread_siblings_list"))
         if c != core
     ]
     if not siblings:
         return _Seen("good", f"core {core} has none")
-    remedy = f"leave core {host.cores_listed(siblings)} idle, or: echo off | sudo tee /{host.CPU_FOLDER}/smt/control"
-    return _Seen("fair", f"core {core} shares its units with core {host.cores_listed(siblings)}", remedy)
+    remedy = f"leave core {host.format_cores(siblings)} idle, or: echo off | sudo tee /{host.CPU_FOLDER}/smt/control"
+    return _Seen("fair", f"core {core} shares its units with core {host.format_cores(siblings)}", remedy)
 
 
 @_check("frequency governor", "a core that slows down between frames makes the next one late")
 def _look_at_governor(root: Path) -> _Seen:
     folder = f"{host.CPU_FOLDER}/cpu{host.default_core()}/cpufreq"
-    governor = host.text_of(root, f"{folder}/scaling_governor")
+    governor = host.read_text(root, f"{folder}/scaling_governor")
     if governor == "performance":
         return _Seen("good", governor)
     # With these two drivers "powersave" adapts; elsewhere it is the lowest frequency for good.
-    adapts = governor != "powersave" or "pstate" in host.text_or(root, f"{folder}/scaling_driver")
+    adapts = governor != "powersave" or "pstate" in host.read_text_or(root, f"{folder}/scaling_driver")
     return _Seen("fair" if adapts else "poor", governor, "sudo cpupower frequency-set --governor performance")
 
 
@@ -122,10 +122,10 @@ def _look_at_governor(root: Path) -> _Seen:
 def _look_at_turbo(root: Path) -> _Seen:
     intel = f"{host.CPU_FOLDER}/intel_pstate/no_turbo"
     if (root / intel).exists():
-        turbo, remedy = host.text_of(root, intel) == "0", f"echo 1 | sudo tee /{intel}"
+        turbo, remedy = host.read_text(root, intel) == "0", f"echo 1 | sudo tee /{intel}"
     else:
         boost = f"{host.CPU_FOLDER}/cpufreq/boost"
-        turbo, remedy = host.text_of(root, boost) == "1", f"echo 0 | sudo tee /{boost}"
+        turbo, remedy = host.read_text(root, boost) == "1", f"echo 0 | sudo tee /{boost}"
     return _Seen("fair", "on", f"for steady durations: {remedy}") if turbo else _Seen("good", "off")
 
 
@@ -142,7 +142,7 @@ def _look_at_hypervisor(root: Path) -> _Seen:
 @_check("steal time", "time that the hypervisor gave to another machine while this one wanted it")
 def _look_at_steal(root: Path) -> _Seen:
     # proc(5): cpu user nice system idle iowait irq softirq steal ...
-    times = [int(field) for field in host.text_of(root, "proc/stat").splitlines()[0].split()[1:9]]
+    times = [int(field) for field in host.read_text(root, "proc/stat").splitlines()[0].split()[1:9]]
     total = sum(times)
     wanted = total - times[3] - times[4]
     ratio = times[7] / wanted if wanted else 0.0
@@ -157,8 +157,8 @@ def _look_at_realtime(root: Path) -> _Seen:
     if not hasattr(os, "sched_setscheduler"):
         return _Seen("unknown", "this system has no SCHED_FIFO")
     if host.realtime_priority_permitted():
-        runtime_us = int(host.text_or(root, "proc/sys/kernel/sched_rt_runtime_us", "-1"))
-        period_us = int(host.text_or(root, "proc/sys/kernel/sched_rt_period_us", "1000000"))
+        runtime_us = int(host.read_text_or(root, "proc/sys/kernel/sched_rt_runtime_us", "-1"))
+        period_us = int(host.read_text_or(root, "proc/sys/kernel/sched_rt_period_us", "1000000"))
         return _Seen(
             "good", "permitted" + (f", for {runtime_us / period_us:.0%} of the time" if runtime_us >= 0 else "")
         )
@@ -177,7 +177,9 @@ def _look_at_memory_lock(root: Path) -> _Seen:
     import resource  # absent on Windows
 
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    status = dict(line.split(":", 1) for line in host.text_or(root, "proc/self/status").splitlines() if ":" in line)
+    status = dict(
+        line.split(":", 1) for line in host.read_text_or(root, "proc/self/status").splitlines() if ":" in line
+    )
     if soft == resource.RLIM_INFINITY or int(status.get("CapEff", "0"), 16) >> _CAP_IPC_LOCK & 1:
         return _Seen("good", "no limit")
     value = f"at most {soft / 2**20:.0f} MiB"
@@ -187,14 +189,14 @@ def _look_at_memory_lock(root: Path) -> _Seen:
 
 @_check("kernel preemption", "how long the kernel itself may keep a due thread waiting")
 def _look_at_preemption(root: Path) -> _Seen:
-    version = host.text_of(root, "proc/version")
+    version = host.read_text(root, "proc/version")
     remedy = "kernel command line: preempt=full (or boot a PREEMPT_RT kernel)"
-    if host.text_or(root, "sys/kernel/realtime") == "1" or "PREEMPT_RT" in version:
+    if host.read_text_or(root, "sys/kernel/realtime") == "1" or "PREEMPT_RT" in version:
         return _Seen("good", "PREEMPT_RT")
     if "PREEMPT_DYNAMIC" in version:
         # The file marks the mode with parentheses; only root may read it.
-        modes = host.text_or(root, "sys/kernel/debug/sched/preempt")
-        chosen = [word[8:] for word in host.text_or(root, "proc/cmdline").split() if word.startswith("preempt=")]
+        modes = host.read_text_or(root, "sys/kernel/debug/sched/preempt")
+        chosen = [word[8:] for word in host.read_text_or(root, "proc/cmdline").split() if word.startswith("preempt=")]
         mode = modes.partition("(")[2].partition(")")[0] or (chosen[-1] if chosen else "")
         if mode == "full":
             return _Seen("good", "full (PREEMPT_DYNAMIC)")
@@ -209,7 +211,7 @@ def _look_at_preemption(root: Path) -> _Seen:
 @_check("wake-up lateness", "a frame cannot start before its thread wakes; up to the clock's spin it is hidden")
 def _look_at_wake_ups(root: Path) -> _Seen:
     late = Percentiles.of(host.wake_up_lateness_ns())
-    slack = host.text_or(root, "proc/self/timerslack_ns")
+    slack = host.read_text_or(root, "proc/self/timerslack_ns")
     value = f"p50 {late.p50 / 1e3:.0f}, p99 {late.p99 / 1e3:.0f}, max {late.max / 1e3:.0f} us over {late.count} sleeps"
     value += f" (default timer slack {int(slack) / 1e3:.0f} us)" if slack else ""
     if late.p99 <= RealClock().spin_ns:
@@ -222,7 +224,9 @@ def _look_at_wake_ups(root: Path) -> _Seen:
 def _look_at_clock(root: Path) -> _Seen:
     readings = [time.perf_counter_ns() for _ in range(2_000)]
     step = min((b - a for a, b in itertools.pairwise(readings) if b > a), default=0)
-    source = host.text_or(root, "sys/devices/system/clocksource/clocksource0/current_clocksource", "source unknown")
+    source = host.read_text_or(
+        root, "sys/devices/system/clocksource/clocksource0/current_clocksource", "source unknown"
+    )
     value = f"{source}, smallest step {step} ns"
     if step == 0 or step > 1_000:
         return _Seen("poor", value, "kernel command line: clocksource=tsc tsc=reliable (x86)")
@@ -250,7 +254,7 @@ def _cpu_quota(root: Path) -> float | None:
         OSError: the system has no control groups.
     """
     quotas: list[float] = []
-    for line in host.text_of(root, "proc/self/cgroup").splitlines():
+    for line in host.read_text(root, "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
@@ -258,9 +262,12 @@ def _cpu_quota(root: Path) -> float | None:
         deepest = top / group.strip("/")
         for folder in (deepest, *deepest.parents):
             # A limit counts at every level; inside a container only the lower levels are seen.
-            maximum = host.text_or(folder, "cpu.max").split()
+            maximum = host.read_text_or(folder, "cpu.max").split()
             if not maximum:
-                maximum = [host.text_or(folder, "cpu.cfs_quota_us"), host.text_or(folder, "cpu.cfs_period_us")]
+                maximum = [
+                    host.read_text_or(folder, "cpu.cfs_quota_us"),
+                    host.read_text_or(folder, "cpu.cfs_period_us"),
+                ]
             if maximum[0] not in ("", "max", "-1"):
                 quotas.append(int(maximum[0]) / int(maximum[1]))
             if folder == top:
@@ -271,7 +278,7 @@ def _cpu_quota(root: Path) -> float | None:
 @_check("swap", "memory that was paged out costs milliseconds when touched")
 def _look_at_swap(root: Path) -> _Seen:
     # proc(5): filename type size used priority, in KiB
-    areas = [line.split() for line in host.text_of(root, "proc/swaps").splitlines()[1:]]
+    areas = [line.split() for line in host.read_text(root, "proc/swaps").splitlines()[1:]]
     used_kib = sum(int(area[3]) for area in areas)
     if not areas:
         return _Seen("good", "off")

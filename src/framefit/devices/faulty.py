@@ -210,15 +210,15 @@ class FaultyDevice:
     def _due(self, known: _Known) -> list[Fault]:
         """Faults that befall a launch now."""
         after_ns = self.after_ns()
-        found: list[Fault] = []
+        due: list[Fault] = []
         if after_ns < 0:
-            return found
+            return due
         for number, fault in enumerate(self._faults):
             left = self._left[number]
             if fault.name in known.names and fault.due(after_ns) and left != 0:
-                found.append(fault)
+                due.append(fault)
                 self._left[number] = None if left is None else left - 1
-        return found
+        return due
 
     def _slow(self, known: _Known, ratio: float) -> Completion:
         """Run it, so many times as long as it takes."""

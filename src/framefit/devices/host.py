@@ -27,19 +27,21 @@ __all__ = [
     "ROOT",
     "at_realtime_priority",
     "available_cores",
-    "cores_in",
-    "cores_listed",
     "cpuinfo",
     "default_core",
     "fingerprint",
     "flushed_denormals",
-    "host_stalls",
+    "format_cores",
     "isolated_cores",
     "kept_denormals",
+    "on_other_cores",
+    "parse_cores",
     "pinned",
+    "read_text",
+    "read_text_or",
     "realtime_priority_permitted",
-    "text_of",
-    "text_or",
+    "reserved_cores",
+    "steal_time_reader",
     "thread_state",
     "virtualised",
     "wake_up_lateness_ns",
@@ -68,7 +70,7 @@ _FLUSHED = 1 << 15 | 1 << 6  # its bits: flush to zero, denormals are zero
 _set_aside: list[frozenset[int]] = []
 
 
-def text_of(root: Path, path: str) -> str:
+def read_text(root: Path, path: str) -> str:
     """A file's stripped text.
 
     Raises:
@@ -77,10 +79,10 @@ def text_of(root: Path, path: str) -> str:
     return (root / path).read_text(errors="replace").strip("\0\n ")
 
 
-def text_or(root: Path, path: str, default: str = "") -> str:
-    """The same, or ``default`` where it cannot be read."""
+def read_text_or(root: Path, path: str, default: str = "") -> str:
+    """A file's stripped text, or ``default`` where it cannot be read."""
     try:
-        return text_of(root, path)
+        return read_text(root, path)
     except OSError:
         return default
 
@@ -104,7 +106,7 @@ def _cpu_model(root: Path, cpu: dict[str, str]) -> str:
     if "model name" in cpu and "cpu family" in cpu:  # x86; cloud machines hide the generation in the name
         numbers = " ".join(cpu.get(key, "?") for key in ("cpu family", "model", "stepping"))
         return f"{cpu['model name']} ({numbers})"
-    board = text_or(root, "proc/device-tree/model")
+    board = read_text_or(root, "proc/device-tree/model")
     part = " ".join(cpu[key] for key in ("CPU implementer", "CPU part", "CPU revision") if key in cpu)
     parts = [text for text in (cpu.get("model name", ""), cpu.get("isa", ""), board, part) if text]
     return ", ".join(parts) or platform.processor() or "unknown"
@@ -116,7 +118,7 @@ def virtualised(root: Path, cpu: dict[str, str]) -> bool:
         return True
     if (root / "sys/hypervisor/type").exists() or (root / "proc/device-tree/hypervisor").exists():
         return True
-    dmi = " ".join(text_or(root, f"sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")).lower()
+    dmi = " ".join(read_text_or(root, f"sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")).lower()
     return any(name in dmi for name in _HYPERVISORS) and ".metal" not in dmi
 
 
@@ -180,10 +182,10 @@ def default_core() -> int:
 
 def isolated_cores(root: Path = ROOT) -> tuple[int, ...]:
     """Cores that the kernel's scheduler leaves alone; no process has them unless it asks."""
-    return cores_in(text_or(root, f"{CPU_FOLDER}/isolated"))
+    return parse_cores(read_text_or(root, f"{CPU_FOLDER}/isolated"))
 
 
-def cores_in(listing: str) -> tuple[int, ...]:
+def parse_cores(listing: str) -> tuple[int, ...]:
     """Cores in the kernel's notation: "0-2,5" is 0, 1, 2, 5."""
     cores: list[int] = []
     for part in filter(None, listing.split(",")):
@@ -192,7 +194,7 @@ def cores_in(listing: str) -> tuple[int, ...]:
     return tuple(cores)
 
 
-def cores_listed(cores: Iterable[int]) -> str:
+def format_cores(cores: Iterable[int]) -> str:
     """Ascending cores in the same notation."""
     runs: list[list[int]] = []
     for core in cores:
@@ -231,7 +233,7 @@ def pinned(core: int) -> Iterator[None]:
     refused = InputError(
         f"core {core} is not available",
         where="$.cores",
-        remedy=f"choose from the available cores: {cores_listed(permitted)}",
+        remedy=f"choose from the available cores: {format_cores(permitted)}",
     )
     if core not in permitted:
         raise refused
@@ -248,8 +250,8 @@ def pinned(core: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def elsewhere() -> Iterator[None]:
-    """Keep the calling thread off the cores that it is kept on, where there are others; and back at the end."""
+def on_other_cores() -> Iterator[None]:
+    """Move the calling thread to the available cores that it is not pinned to, if there are any; back at the end."""
     before = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else frozenset()
     others = frozenset(available_cores()) - before
     if not others:
@@ -263,15 +265,15 @@ def elsewhere() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def apart(cores: Collection[int], but: int) -> Iterator[bool]:
-    """Keep the threads of this process off some cores, and let them have these again at the end (Linux).
+def reserved_cores(cores: Collection[int], but: int) -> Iterator[bool]:
+    """Reserve cores for one thread: move other threads of this process off them, and back at the end (Linux).
 
     Args:
-        cores: for one thread, and those that it starts from now on.
-        but: the native number of that thread.
+        cores: reserved for one thread, and for those that it starts from now on.
+        but: the native identifier of that thread.
 
     Yields:
-        Whether they are free of others: not where a thread may run on no other core.
+        Whether no other thread of this process is left on them; one that may run nowhere else stays.
     """
     moved: dict[int, frozenset[int]] = {}
     free = hasattr(os, "sched_setaffinity") and Path("/proc/self/task").is_dir()
@@ -309,14 +311,16 @@ def thread_state(thread: int, root: Path = ROOT) -> tuple[bool, int]:
     Returns:
         Whether it waits for nothing but a core, and nanoseconds, in ticks of 10 ms.
     """
-    native = next((one.native_id for one in threading.enumerate() if one.ident == thread), None)
-    cells = text_or(root, f"proc/self/task/{native}/stat").rpartition(")")[2].split()  # a name may hold anything
+    native = next(
+        (thread_object.native_id for thread_object in threading.enumerate() if thread_object.ident == thread), None
+    )
+    cells = read_text_or(root, f"proc/self/task/{native}/stat").rpartition(")")[2].split()  # a name may hold anything
     if len(cells) < _STAT_CELLS:
         return False, 0
     return cells[0] == "R", (int(cells[11]) + int(cells[12])) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
-def host_stalls(core: int, root: Path = ROOT) -> Callable[[], int] | None:
+def steal_time_reader(core: int, root: Path = ROOT) -> Callable[[], int] | None:
     """Reads how long a virtual machine's host kept a core from running, in ns since boot; None: not known.
 
     The kernel counts it ("steal") in ticks of 10 ms.
@@ -351,9 +355,9 @@ def _libm() -> ctypes.CDLL | None:
 
 def _environment(libm: ctypes.CDLL) -> _Environment:
     """The calling thread's fenv_t: 28 bytes of x87 state, then MXCSR."""
-    found = (ctypes.c_uint32 * 8)()
-    libm.fegetenv(found)
-    return found
+    environment = (ctypes.c_uint32 * 8)()
+    libm.fegetenv(environment)
+    return environment
 
 
 @contextlib.contextmanager

@@ -185,8 +185,8 @@ def medians_ns(models: Sequence[Model], device: Device | None = None) -> tuple[i
     """
     device = device or OrtDevice()
     with pinned(device.host_core):
-        found = measure([_launch(device, model) for model in models], budget_ns=_BUDGET_NS)
-    return tuple(one.median_ns for one in found)
+        measured = measure([_launch(device, model) for model in models], budget_ns=_BUDGET_NS)
+    return tuple(measurement.median_ns for measurement in measured)
 
 
 def _launch(device: Device, model: Model) -> Callable[[], Completion]:

@@ -125,8 +125,8 @@ def predictor(model: Model) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[A
     def predict(x: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
         count = len(x)
         if batch is None:
-            found: npt.NDArray[Any] = session.run([output], {tensor.name: x})[0]
-            return found
+            outputs: npt.NDArray[Any] = session.run([output], {tensor.name: x})[0]
+            return outputs
         padded = np.concatenate([x, np.repeat(x[-1:], -count % batch, axis=0)])
         parts = (padded[first : first + batch] for first in range(0, len(padded), batch))
         return np.concatenate([session.run([output], {tensor.name: part})[0] for part in parts])[:count]
@@ -378,9 +378,9 @@ class OrtDevice:
         saved = self._optimised(model, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
         if saved is None:
             raise DeviceError("the runtime saved no optimised graph", where=model.name)
-        found = lowered(model, saved, functools.partial(self._tensors, model))
+        made = lowered(model, saved, functools.partial(self._tensors, model))
         with write_whole(kept, force=True) as file:
-            file.write(found.to_bytes())
+            file.write(made.to_bytes())
         return lowered(model, kept.read_bytes(), functools.partial(self._tensors, model))
 
     def _optimised(self, model: Model, level: Any) -> bytes | None:
@@ -401,7 +401,7 @@ class OrtDevice:
 
     def compile(self, segment: Model, unit: str, label: str) -> Handle:
         """A session, from the cache where this segment was compiled before on such a machine."""
-        found, kind = self._place(unit, label)
+        place, kind = self._place(unit, label)
         cached = self._cache / f"{self._key(segment)}.onnx"
         session = None
         if segment.lowered:
@@ -415,7 +415,7 @@ class OrtDevice:
                 cached.unlink(missing_ok=True)
         if session is None:
             session = self._compiled(segment, cached, label)
-        return OrtHandle(session, segment, label, kind, found, self._run_options[unit])
+        return OrtHandle(session, segment, label, kind, place, self._run_options[unit])
 
     def _compiled(self, segment: Model, cached: Path, label: str) -> Any:
         """A new session, kept in the cache; where that cannot be written the session is all that matters."""
@@ -442,11 +442,11 @@ class OrtDevice:
             DeviceError: no such unit.
         """
         try:
-            found = self._target.unit(unit)
+            place = self._target.unit(unit)
         except KeyError:
             known = ", ".join(unit.name for unit in self._target.units)
             raise DeviceError(f"no unit {unit!r}; units: {known}") from None
-        return found, self._kinds.setdefault(label, len(self._kinds))
+        return place, self._kinds.setdefault(label, len(self._kinds))
 
     def submit(self, binding: Binding) -> Completion:
         """Run it on the calling thread."""

@@ -62,12 +62,12 @@ def place(sizes: Sequence[int], lifetimes: Sequence[tuple[int, int]]) -> Placeme
         first, last = lifetimes[index]
         size = -(-sizes[index] // _ALIGNMENT) * _ALIGNMENT
         offset = 0
-        for other in sorted(placed, key=offsets.__getitem__):
-            if lifetimes[other][0] > last or lifetimes[other][1] < first:
+        for neighbour in sorted(placed, key=offsets.__getitem__):
+            if lifetimes[neighbour][0] > last or lifetimes[neighbour][1] < first:
                 continue
-            if offset + size <= offsets[other]:
+            if offset + size <= offsets[neighbour]:
                 break
-            offset = max(offset, offsets[other] + -(-sizes[other] // _ALIGNMENT) * _ALIGNMENT)
+            offset = max(offset, offsets[neighbour] + -(-sizes[neighbour] // _ALIGNMENT) * _ALIGNMENT)
         offsets[index] = offset
         placed.append(index)
     total = max((offsets[i] + -(-sizes[i] // _ALIGNMENT) * _ALIGNMENT for i in placed), default=0)
@@ -121,20 +121,20 @@ def unit_bytes(
                 lifetimes[tensor.name] = lifetimes.get(tensor.name, (index, index))[0], index + 1
                 sizes[tensor.name] = tensor.bytes
     lifetimes = {name: _kept(lifetime, together) for name, lifetime in lifetimes.items()}
-    found = dict.fromkeys(units, 0)
+    needed = dict.fromkeys(units, 0)
     kept = slots + 1
-    found[units[0]] += sum(t.bytes * (kept if t.name in state else slots) for t in model.inputs)
-    found[units[-1]] += slots * sum(t.bytes for t in model.outputs if t.fixed and t.name not in feedback)
+    needed[units[0]] += sum(t.bytes * (kept if t.name in state else slots) for t in model.inputs)
+    needed[units[-1]] += slots * sum(t.bytes for t in model.outputs if t.fixed and t.name not in feedback)
     within: list[list[str]] = [[] for _ in stages]
     for name, (first, last) in lifetimes.items():
         if stage_of[first] == stage_of[last]:
             within[stage_of[first]].append(name)
             continue
         for unit in {units[index] for index in (range(first, last + 1) if separate else (first,))}:
-            found[unit] += slots * sizes[name]
+            needed[unit] += slots * sizes[name]
     for (first, _), names in zip(stages, within, strict=True):
-        found[units[first]] += place([sizes[name] for name in names], [lifetimes[name] for name in names]).total_bytes
-    return found
+        needed[units[first]] += place([sizes[name] for name in names], [lifetimes[name] for name in names]).total_bytes
+    return needed
 
 
 def tensor_bytes(model: Model, bounds: Sequence[tuple[int, int]], state: Mapping[str, str]) -> int:
@@ -178,7 +178,7 @@ def frame_sets(
     each += [tensor for tensor in model.outputs if tensor.fixed and tensor.name not in feedback]
     by_slot = [{tensor.name: allocate(tensor) for tensor in each} for _ in range(slots)]
     if not state:
-        return [once | own for own in by_slot]
+        return [once | arrays for arrays in by_slot]
     shapes = {tensor.name: tensor for tensor in model.inputs}
     # One more than frames: what the oldest frame in flight reads is not what the newest one writes.
     ends = [{source: allocate(shapes[source]) for source in state} for _ in range(slots + 1)]
@@ -220,8 +220,8 @@ def copies_of(depth: int, frames: int, givers: Sequence[PlannedModel]) -> int:
         frames: taken at once.
         givers: that it reads.
     """
-    others = max((one.result_age_windows or 1 for one in givers), default=1) if len(givers) > 1 else 0
-    return depth + 2 * frames + 1 + others
+    late = max((giver.result_age_windows or 1 for giver in givers), default=1) if len(givers) > 1 else 0
+    return depth + 2 * frames + 1 + late
 
 
 def finite(array: Array) -> bool:
@@ -275,8 +275,10 @@ def check_state(model: Model, state: Mapping[str, str], name: str) -> None:
     fed_back: dict[str, str] = {}
     for source, sink in state.items():
         where = f"model {name!r}, state.{source}"
-        if (other := fed_back.setdefault(sink, source)) != source:
-            raise InputError(f"output {sink!r} already feeds {other!r}", where=where, remedy="feed it back once")
+        if (source_before := fed_back.setdefault(sink, source)) != source:
+            raise InputError(
+                f"output {sink!r} already feeds {source_before!r}", where=where, remedy="feed it back once"
+            )
         if source not in inputs:
             raise InputError(f"no input {source!r}; inputs: {', '.join(inputs)}", where=where, remedy="correct it")
         if sink not in outputs:

@@ -59,7 +59,7 @@ class Launchable(Protocol):
     def skip(self) -> None:
         """The same, where an earlier stage has worked on the frame: its place stays empty."""
 
-    def follow(self, other: Launchable) -> None:
+    def follow(self, cut: Launchable) -> None:
         """Go on with what another cut of the same model, which shares its tensors, has come to."""
 
 
@@ -212,10 +212,10 @@ class Execution:
                 where=f"model {self.name!r}",
                 remedy="load as many as frames says",
             )
-        for one in waiting:
-            if one.keys() != self._one.keys():
-                self._refuse(one)
-            for name, array in one.items():
+        for given in waiting:
+            if given.keys() != self._one.keys():
+                self._refuse(given)
+            for name, array in given.items():
                 if array.shape not in self._shapes[name] and name not in self._prepare:
                     shape = self._one[name].shape
                     raise InputError(
@@ -291,21 +291,21 @@ class Execution:
         Raises:
             InputError: there is none of that name.
         """
-        found = self._results
-        if found is None and names is None:
+        results = self._results
+        if results is None and names is None:
             return {name: output(name).copy() for name, output in self._outputs[self._turn].items()}
-        if found is None:
+        if results is None:
             outputs = self._outputs[self._turn]
-            found = {name: outputs[name](name) for name in names or self._output_names if name in outputs}
+            results = {name: outputs[name](name) for name in names or self._output_names if name in outputs}
         for name in names or ():
-            if name not in found:
-                known = ", ".join(found if self._results is not None else self._output_names)
+            if name not in results:
+                known = ", ".join(results if self._results is not None else self._output_names)
                 raise InputError(
                     f"model {self.name!r} has no output {name!r}; outputs: {known}",
                     where="$.outputs",
                     remedy="correct the name",
                 )
-        return {name: np.array(found[name]) for name in (found if names is None else names)}
+        return {name: np.array(results[name]) for name in (results if names is None else names)}
 
     def finish(self) -> bool:
         """The frame is done: its state becomes the next one's; false where that is not finite: it keeps its own."""
@@ -328,13 +328,13 @@ class Execution:
         """Whether to look at the state that each frame leaves: numbers that are none would never go away again."""
         self._guarded = guarded and bool(self.state)
 
-    def replace(self, other: Execution) -> None:
+    def replace(self, predecessor: Execution) -> None:
         """Go on instead of another execution of the model, on another unit: with its state, through its device."""
-        tensors, before = self._tensors[self._turn], other._tensors[other._turn]
+        tensors, before = self._tensors[self._turn], predecessor._tensors[predecessor._turn]
         for name in self.state:
             np.copyto(tensors[name], before[name])
-        self.guard_state(other._guarded)
-        self.through(other._device)
+        self.guard_state(predecessor._guarded)
+        self.through(predecessor._device)
 
     def through(self, device: Device) -> None:
         """Submit launches by way of another device from here on: its own, or that one with faults."""
@@ -366,10 +366,10 @@ class Execution:
             self._one, self._shapes, self._prepare = {}, {}, {}
         if last < self._last:
             self._postprocess = None
-        mine = slice(first, last + 1)
-        self.labels, self.units, self.operations = self.labels[mine], self.units[mine], self.operations[mine]
-        self.parts, self.bounds = self.parts[mine], self.bounds[mine]
-        self._bindings = [bindings[mine] for bindings in self._bindings]
+        kept = slice(first, last + 1)
+        self.labels, self.units, self.operations = self.labels[kept], self.units[kept], self.operations[kept]
+        self.parts, self.bounds = self.parts[kept], self.bounds[kept]
+        self._bindings = [bindings[kept] for bindings in self._bindings]
         self._feedback = Feedback(self.state, self.parts)
         self._last, self._turn, self._waiting, self._results = last - first, 0, (), None
         self._line_up()
@@ -384,9 +384,9 @@ class Execution:
         Raises:
             DeviceError: a segment cannot be compiled.
         """
-        other = copy.copy(self)
-        other.cut(segments, name)
-        return other
+        recut = copy.copy(self)
+        recut.cut(segments, name)
+        return recut
 
     def cut(self, segments: Sequence[tuple[int, int]], name: str) -> None:
         """Be cut like this from here on; see :meth:`recut`."""
@@ -400,10 +400,10 @@ class Execution:
         """What is in flight: the number of its set of tensors, frames not handed over yet, and results."""
         return self._turn, self._waiting, self._results
 
-    def follow(self, other: Launchable) -> None:
+    def follow(self, cut: Launchable) -> None:
         """Go on with the frame that another cut of the same model, over the same tensors, has in flight."""
-        assert isinstance(other, Execution)
-        self._turn, self._waiting, self._results = other.flight
+        assert isinstance(cut, Execution)
+        self._turn, self._waiting, self._results = cut.flight
 
     def reset(self) -> None:
         """Zero the state."""

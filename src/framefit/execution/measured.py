@@ -127,13 +127,15 @@ class MeasuredCosts:
         configuration = dict(key)
         if self._store.drifted("pieces", configuration, self._unit):
             self._warn(_DRIFTED)
-        found = self._store.find_numbers("pieces", configuration, self._unit)
-        if found is None:
+        medians_ns = self._store.find_numbers("pieces", configuration, self._unit)
+        if medians_ns is None:
             measured, kept = self._measured(launches(), _PROBE_NS, _PROBE_ROUNDS, on_beat=False)
-            found = tuple(measurement.median_ns for measurement in measured)
+            medians_ns = tuple(measurement.median_ns for measurement in measured)
             if kept:
-                self._store.add_numbers("pieces", configuration, self._unit, found, drifted=mostly_drifting(measured))
-        return found
+                self._store.add_numbers(
+                    "pieces", configuration, self._unit, medians_ns, drifted=mostly_drifting(measured)
+                )
+        return medians_ns
 
     def excess(self, quantile: float) -> None:
         """Nobody knows: see the samples."""
@@ -161,8 +163,8 @@ class MeasuredCosts:
         """From the store where it has all of them, else measured in turn; and whether the store has them now."""
         beside = hashlib.sha256("".join(sorted(e.parts[i].digest for e, i in launches)).encode()).hexdigest()[:16]
         known = [self._store.find(e.parts[index], self._unit, beside, least_rounds) for e, index in launches]
-        found, kept = [measurement for measurement in known if measurement is not None], True
-        if len(found) < len(launches):
+        measured_now, kept = [measurement for measurement in known if measurement is not None], True
+        if len(measured_now) < len(launches):
             random = np.random.default_rng(0)
             for execution in {id(execution): execution for execution, _ in launches}.values():
                 execution.run(execution.example(random))  # real values between the segments
@@ -174,19 +176,21 @@ class MeasuredCosts:
                 clock=self._device.clock,
                 period_ns=self._window_ns if on_beat else 0,
             )
-            found = take()
-            if _disturbed(found) and self._realtime and on_beat:
+            measured_now = take()
+            if _disturbed(measured_now) and self._realtime and on_beat:
                 self._warn(_BEFORE_OTHERS)
-                found = take(realtime=True)
-            kept = not _disturbed(found)
+                measured_now = take(realtime=True)
+            kept = not _disturbed(measured_now)
             if kept:
-                measured = [(e.parts[index], self._unit, m) for (e, index), m in zip(launches, found, strict=True)]
+                measured = [
+                    (e.parts[index], self._unit, m) for (e, index), m in zip(launches, measured_now, strict=True)
+                ]
                 self._store.add(beside, measured)
             else:
                 self._warn(_OTHERS)
-        if mostly_drifting(found):
+        if mostly_drifting(measured_now):
             self._warn(_DRIFTED)
-        return found, kept
+        return measured_now, kept
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:

@@ -67,8 +67,8 @@ def home_unit(target: Target, units: Sequence[str], wired: WiredModel) -> str:
         units: names of those that models may use.
         wired: the model.
     """
-    own = [name for name in units if wired.entry.units is None or name in wired.entry.units]
-    return next(iter(supporting(target, own, wired.model, 0, len(wired.model.layers) - 1)), "")
+    permitted = [name for name in units if wired.entry.units is None or name in wired.entry.units]
+    return next(iter(supporting(target, permitted, wired.model, 0, len(wired.model.layers) - 1)), "")
 
 
 def check_support(target: Target, units: Sequence[str], wired: WiredModel) -> None:
@@ -85,22 +85,22 @@ def check_support(target: Target, units: Sequence[str], wired: WiredModel) -> No
     if home_unit(target, units, wired):
         return
     model = wired.model
-    own = [name for name in units if wired.entry.units is None or name in wired.entry.units]
+    permitted = [name for name in units if wired.entry.units is None or name in wired.entry.units]
     edges = [0, *sorted(cut.position for cut in model.legal_cuts), len(model.layers)]
     for first, end in itertools.pairwise(edges):
-        if supporting(target, own, model, first, end - 1):
+        if supporting(target, permitted, model, first, end - 1):
             continue
         lacks = {}
-        for name in own:
+        for name in permitted:
             lacks[name] = next(
                 (layer.name, op)
                 for layer in model.layers[first:end]
                 for op in layer.op.split("+")
                 if not target.unit(name).supports(op)
             )
-        told = ", ".join(f"unit {name!r} lacks {op}" for name, (_, op) in lacks.items())
+        missing = ", ".join(f"unit {name!r} lacks {op}" for name, (_, op) in lacks.items())
         raise InputError(
-            f"no unit of target {target.name!r} supports all operators: {told}",
-            where=f"model {wired.entry.name!r}, layer {lacks[own[-1]][0]!r}",
+            f"no unit of target {target.name!r} supports all operators: {missing}",
+            where=f"model {wired.entry.name!r}, layer {lacks[permitted[-1]][0]!r}",
             remedy="choose another target, or replace the layer",
         )

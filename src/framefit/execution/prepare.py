@@ -210,19 +210,19 @@ def one_frame(tensor: TensorInfo, frames: int, axis: int, where: str) -> TensorI
     return msgspec.structs.replace(tensor, shape=tuple(shape))
 
 
-def place_of(array: Array, one: TensorInfo, number: int, axis: int) -> Array:
+def place_of(array: Array, frame: TensorInfo, number: int, axis: int) -> Array:
     """Where frame ``number`` lies in an input.
 
     Args:
         array: of the input.
-        one: each frame.
+        frame: as the model takes each.
         number: from 0.
         axis: along which they are stacked.
     """
-    if array.shape == one.shape:
+    if array.shape == frame.shape:
         return array
-    assert one.shape is not None
-    size = one.shape[axis]
+    assert frame.shape is not None
+    size = frame.shape[axis]
     places: list[slice] = [slice(None)] * array.ndim
     places[axis] = slice(number * size, (number + 1) * size)
     return array[tuple(places)]

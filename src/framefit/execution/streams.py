@@ -52,11 +52,11 @@ def image_paths(folder: Path, where: str) -> list[Path]:
         raise InputError(
             what, where=where, remedy='use "synthetic", an .npz, a folder of images, or a "module:function"'
         )
-    found = [path for path in folder.rglob("*") if path.suffix.lower() in _IMAGE_SUFFIXES and path.is_file()]
-    if not found:
+    paths = [path for path in folder.rglob("*") if path.suffix.lower() in _IMAGE_SUFFIXES and path.is_file()]
+    if not paths:
         kinds = ", ".join(sorted(_IMAGE_SUFFIXES))
         raise InputError(f"no images in {folder}", where=where, remedy=f"put files there: {kinds}")
-    return sorted(found, key=lambda path: path.relative_to(folder).parts)
+    return sorted(paths, key=lambda path: path.relative_to(folder).parts)
 
 
 def opened_image(path: Path, where: str, *, decode: bool = True) -> Image.Image:

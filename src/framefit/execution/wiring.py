@@ -239,11 +239,11 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path, there: Mapping[str, 
     prepare = {}
     for tensor in model.inputs:
         if tensor.name in sources:
-            one = one_frame(tensor, entry.frames, entry.frames_axis, where)
+            taken = one_frame(tensor, entry.frames, entry.frames_axis, where)
             if entry.preprocess is not None and tensor.name in images:
                 synthetic = streams[sources[tensor.name]].source == "synthetic"
                 prepare[tensor.name] = _preparation(
-                    entry.preprocess, one, raw[tensor.name], where, as_example=synthetic
+                    entry.preprocess, taken, raw[tensor.name], where, as_example=synthetic
                 )
     postprocess = None
     if entry.postprocess is not None:
@@ -316,7 +316,7 @@ def _output(model: WiredModel, source: str, where: str) -> tuple[str, str]:
 
 def _given(producer: WiredModel, output: str, name: str, where: str) -> TensorInfo:
     """What a model gives to input ``name``."""
-    tensor = next(one for one in producer.model.outputs if one.name == output)
+    tensor = next(candidate for candidate in producer.model.outputs if candidate.name == output)
     if not tensor.fixed:
         raise InputError(
             f"input {name!r} reads {output!r} of {producer.entry.name!r}, which has no fixed shape",
@@ -337,11 +337,11 @@ def _check_reads(
     for tensor in model.inputs:
         if tensor.name not in given:
             continue
-        taken, one = one_frame(tensor, entry.frames, entry.frames_axis, where), given[tensor.name]
-        if (taken.dtype, taken.shape) != (one.dtype, one.shape):
+        taken, source = one_frame(tensor, entry.frames, entry.frames_axis, where), given[tensor.name]
+        if (taken.dtype, taken.shape) != (source.dtype, source.shape):
             raise InputError(
                 f"input {tensor.name!r} takes {taken.dtype} {list(taken.shape or ())}, "
-                f"{'.'.join(reads[tensor.name])} is {one.dtype} {list(one.shape or ())}",
+                f"{'.'.join(reads[tensor.name])} is {source.dtype} {list(source.shape or ())}",
                 where=where,
                 remedy="read another output, or give the input's size in shapes",
             )
@@ -355,7 +355,7 @@ def _images(entry: ModelEntry, declared: Mapping[str, _Sizes], sources: Mapping[
         return set()
     if len(sources) == 1:
         return set(sources)
-    found = set()
+    names = set()
     for name in sources:
         sizes = declared[name] or entry.shapes.get(name)
         axes = None if sizes is None else image_axes(entry.preprocess.layout, len(sizes), entry.frames_axis)
@@ -363,14 +363,14 @@ def _images(entry: ModelEntry, declared: Mapping[str, _Sizes], sources: Mapping[
             continue
         channels = (1 if entry.preprocess.channels == "GRAY" else 3) * _times(entry, axes, axes.index("C"))
         if sizes[axes.index("C")] in (None, channels):
-            found.add(name)
-    if not found:
+            names.add(name)
+    if not names:
         raise InputError(
             f"preprocess, but none of the inputs {', '.join(sources)} takes images of its layout and channels",
             where=where,
             remedy="correct layout and channels, or leave preprocess out",
         )
-    return found
+    return names
 
 
 def _image_shape(
@@ -387,10 +387,10 @@ def _image_shape(
             remedy="leave preprocess out, or do it in a stream of your own",
         )
     height, width = entry.preprocess.size or (frame[:2] if frame is not None and len(frame) > 1 else (None, None))
-    one = {"N": 1, "F": 1, "C": 1 if entry.preprocess.channels == "GRAY" else 3, "H": height, "W": width}
+    axis_sizes = {"N": 1, "F": 1, "C": 1 if entry.preprocess.channels == "GRAY" else 3, "H": height, "W": width}
     shape = []
     for index, (size, axis) in enumerate(zip(sizes, axes, strict=True)):
-        each = one[axis]
+        each = axis_sizes[axis]
         shape.append(size if size is not None else each and each * _times(entry, axes, index))
     if any(size is None for size in shape):
         return None  # given in shapes, or named as dynamic when the model is loaded
@@ -427,14 +427,14 @@ def _raw_shape(stream: StreamEntry, shape: tuple[int, ...] | None, where: str) -
 
 
 def _preparation(
-    preprocess: Preprocess, one: TensorInfo, shape: tuple[int, ...] | None, where: str, *, as_example: bool
+    preprocess: Preprocess, frame: TensorInfo, shape: tuple[int, ...] | None, where: str, *, as_example: bool
 ) -> Preparation:
     """What makes a model's input out of raw frames; ``as_example``: the stream makes them up."""
-    found = Preparation(preprocess, one, example=shape, where=where)
+    prepared = Preparation(preprocess, frame, example=shape, where=where)
     if not as_example:
-        return found
-    raw = TensorInfo(name=one.name, dtype="uint8", shape=found.example)
-    return Preparation(preprocess, one, raw=raw, example=raw.shape, where=where)
+        return prepared
+    raw = TensorInfo(name=frame.name, dtype="uint8", shape=prepared.example)
+    return Preparation(preprocess, frame, raw=raw, example=raw.shape, where=where)
 
 
 def _fits(declared: _Sizes, shape: Sequence[int]) -> bool:

@@ -371,7 +371,7 @@ class Estimator:
         return math.hypot(_Z90 * correction.scale * math.sqrt(variance), audited)
 
     def _notes(self, model: Model, prices: Sequence[_Price]) -> tuple[str, ...]:
-        notes = list(model.assumed)
+        notes = list(model.defaulted_dims)
         if self.table.correction is None:
             notes.append("the table was not audited: the interval knows the layers' errors, not what they do together")
         for source, told in (("interpolated", "between measured shapes"), ("modelled", "by the calibrated model")):

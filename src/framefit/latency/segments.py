@@ -43,7 +43,7 @@ class _Run:
     layers: tuple[Layer, ...]
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    handed_on: frozenset[str] = frozenset()
+    internal_tensors: frozenset[str] = frozenset()
 
 
 def segment_ns(segment: Model, estimator: Estimator) -> int:
@@ -127,13 +127,13 @@ class SegmentPrices:
             inputs=tuple(
                 tensor
                 for tensor in model.inputs
-                if tensor.name not in model.handed_on
+                if tensor.name not in model.internal_tensors
                 and (outer or any(first <= index <= last for index in self._read.get(tensor.name, ())))
             ),
             outputs=tuple(
                 tensor
                 for tensor in model.outputs
-                if tensor.name not in model.handed_on
+                if tensor.name not in model.internal_tensors
                 and first <= self._made.get(tensor.name, len(model.layers) - 1) <= last
             ),
         )

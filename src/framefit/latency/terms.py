@@ -62,7 +62,7 @@ class Launched(Protocol):
         ...
 
     @property
-    def handed_on(self) -> Collection[str]:
+    def internal_tensors(self) -> Collection[str]:
         """Names of tensors that stay on the device."""
         ...
 
@@ -142,7 +142,7 @@ def transfer_ns(model: Launched, overhead: Overhead | None) -> float:
     if overhead is None:
         return 0.0
     read, written = (
-        _bytes(tuple(tensor for tensor in tensors if tensor.name not in model.handed_on))
+        _bytes(tuple(tensor for tensor in tensors if tensor.name not in model.internal_tensors))
         for tensors in (model.inputs, model.outputs)
     )
     return overhead.input_ns_per_byte * read + overhead.output_ns_per_byte * written + overhead.intercept_ns

@@ -73,7 +73,7 @@ class TimedExecution:
     def skip(self) -> None:
         """Nor then."""
 
-    def follow(self, other: Launchable) -> None:
+    def follow(self, cut: Launchable) -> None:
         """Nothing to take over."""
 
 

@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from framefit.core.timetable import Timetable
 from framefit.devices.clock import RealClock
 from framefit.devices.device import Device
-from framefit.devices.host import elsewhere, thread_state
+from framefit.devices.host import on_other_cores, thread_state
 from framefit.errors import LostUnitError
 from framefit.runtime.units import UnitGroup
 
@@ -79,7 +79,7 @@ def watched(
     thread.start()
     watch = _Watch(run, device, patience)
     try:
-        with elsewhere():
+        with on_other_cores():
             while thread.is_alive():
                 thread.join(min(patience.values(), default=_LEAST_REAL_NS) / _LOOKS / 1e9)
                 watch.look()

@@ -620,7 +620,7 @@ def batch_left_open(source: Any, opened: Model) -> tuple[bool, tuple[str, ...]]:
         Whether, and what keeps them from it.
     """
     from_file = isinstance(source, Model | Path) or (isinstance(source, str) and not names_function(source))
-    if from_file and not opened.assumed:
+    if from_file and not opened.defaulted_dims:
         return False, ()
     try:
         free_batch(opened)

@@ -111,7 +111,7 @@ def _exported(done: Treeified, flavour: Literal["core", "ml"]) -> Treeified:
     from framefit.trees.exporting import export
 
     kept = [one for one in chosen.exports if one.flavour != flavour]
-    batch_open = bool(Model.load(done.folder / "model.onnx").assumed)
+    batch_open = bool(Model.load(done.folder / "model.onnx").defaulted_dims)
     exports = (*kept, export(done.model, done.forest, flavour, done.folder, batch_open=batch_open))
     result = msgspec.structs.replace(done.result, chosen=msgspec.structs.replace(chosen, exports=exports))
     write_record(done.folder / "result.json", result, force=True)

@@ -183,7 +183,7 @@ class _Planner:
         wired = wire(self.workload, self.app)
         for model in wired:
             check_support(self.device.target, self.units, model)
-            self.warnings += [f"{model.entry.name}: {note}" for note in model.model.assumed]
+            self.warnings += [f"{model.entry.name}: {note}" for note in model.model.defaulted_dims]
         placing = self._placing()
         tasks = [PlannedTask(model, self.device, home_unit(self.device.target, self.units, model)) for model in wired]
         tasks = self._ranked(tasks, placing.whole(tasks))

@@ -22,7 +22,7 @@ from framefit.core.workload import Workload, load_workload, streams_of
 from framefit.core.workload_merge import shared
 from framefit.devices.clock import RealClock, SteppedClock
 from framefit.devices.device import is_simulated
-from framefit.devices.host import apart, cores_listed, flushed_denormals, pinned
+from framefit.devices.host import flushed_denormals, format_cores, pinned, reserved_cores
 from framefit.devices.measure import Measurement, measure_floor
 from framefit.errors import FramefitError, InputError
 from framefit.planning.plan import Plan
@@ -98,11 +98,11 @@ class Course:
         try:
             self._warm.wait()
             if not isinstance(self.clock, SteppedClock) and self.failure is None:
-                alone = self._leaving.enter_context(apart(self._cores, self._thread.native_id or 0))
+                alone = self._leaving.enter_context(reserved_cores(self._cores, self._thread.native_id or 0))
                 if not alone:
                     logger.warning(
                         "the program is not kept off the models' core %s: it has no other, or this system cannot",
-                        cores_listed(sorted(self._cores)),
+                        format_cores(sorted(self._cores)),
                     )
             self._go.set()
             if isinstance(self.clock, SteppedClock):

@@ -35,7 +35,7 @@ from framefit.core.workload import STRICTEST, Workload, streams_of
 from framefit.devices.clock import RealClock
 from framefit.devices.device import is_simulated
 from framefit.devices.faulty import FaultyDevice
-from framefit.devices.host import host_stalls
+from framefit.devices.host import steal_time_reader
 from framefit.devices.measure import Measurement
 from framefit.errors import FramefitError, InputError
 from framefit.execution.buffers import unit_bytes
@@ -590,7 +590,7 @@ class Session:
             Rotation,
             order=[numbers[model.name] for model in in_order(timetable.models)],
             stalls=lambda unit: (
-                host_stalls(core_of[unit] if device.capabilities.runs_on_host else device.host_core)
+                steal_time_reader(core_of[unit] if device.capabilities.runs_on_host else device.host_core)
                 if on_host
                 else None
             ),

@@ -184,7 +184,7 @@ class TablePricing:
                 "table_fallback = true",
             ) from error
         for note in found.notes:
-            if note not in task.model.assumed:
+            if note not in task.model.defaulted_dims:
                 told = note if note.startswith("the table") else f"{task.name}: {note}"
                 self.warnings += [told] if told not in self.warnings else []
         error_ns = (found.interval_ns[1] - found.total_ns) * self._widened

@@ -75,9 +75,9 @@ def test_the_layer_before_it_stays_what_it_is(name: str, kind: str) -> None:
 def test_inner_tensors_of_a_segment_cross_the_link_when_it_stands_alone() -> None:
     """A segment shares them with its neighbours; a model of its own does not."""
     segment = NETWORKS["plain"]().segment(2, 2)
-    assert segment.handed_on
-    assert not with_auxiliary(segment, []).handed_on
-    assert not with_auxiliary(segment, [Auxiliary(kind="avgpool")], tensor=segment.outputs[0].name).handed_on
+    assert segment.internal_tensors
+    assert not with_auxiliary(segment, []).internal_tensors
+    assert not with_auxiliary(segment, [Auxiliary(kind="avgpool")], tensor=segment.outputs[0].name).internal_tensors
 
 
 @pytest.mark.parametrize("kind", AUXILIARY_KINDS)

@@ -51,21 +51,21 @@ def test_shape_computations_on_static_shapes_are_no_layers(tmp_path: Path) -> No
 
 
 def test_an_unnamed_batch_is_one_and_noted(tmp_path: Path) -> None:
-    """A dynamic leading dimension without a shape is taken as 1, and ``assumed`` says so."""
+    """A dynamic leading dimension without a shape is taken as 1, and ``defaulted_dims`` says so."""
     model = Model.load(write_dynamic(tmp_path / "m.onnx"))
     assert model.inputs[0].shape == (1, 2, 6, 6)
     assert model.outputs[0].shape == (1, 3)
-    assert len(model.assumed) == 1
-    assert "'image'" in model.assumed[0]
-    assert "batch" in model.assumed[0]
-    assert model.grouped([]).assumed == model.assumed
+    assert len(model.defaulted_dims) == 1
+    assert "'image'" in model.defaulted_dims[0]
+    assert "batch" in model.defaulted_dims[0]
+    assert model.grouped([]).defaulted_dims == model.defaulted_dims
 
 
 def test_a_given_batch_is_not_assumed(tmp_path: Path) -> None:
     """A shape that was given reaches every layer, and nothing is assumed."""
     path = write_dynamic(tmp_path / "m.onnx")
     model = Model.load(path, shapes={"image": (5, 2, 6, 6)})
-    assert model.assumed == ()
+    assert model.defaulted_dims == ()
     assert model.outputs[0].shape == (5, 3)
     assert model.macs == 5 * Model.load(path).macs
     feeds = random_inputs(model, 0)
@@ -79,7 +79,7 @@ def test_equal_symbols_take_equal_sizes(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", nodes, [info("a", [1, "n"]), info("b", ["batch", "n"])], [info("y", None)])
     model = Model.load(path, shapes={"a": (1, 7)})
     assert [tensor.shape for tensor in model.inputs] == [(1, 7), (1, 7)]
-    assert len(model.assumed) == 1
+    assert len(model.defaulted_dims) == 1
     with pytest.raises(InputError, match="'n' would be 7 and 8"):
         Model.load(path, shapes={"a": (1, 7), "b": (1, 8)})
 

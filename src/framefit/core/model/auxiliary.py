@@ -103,10 +103,10 @@ def with_auxiliary(
     """
     if isinstance(source, Model):
         builder = GraphBuilder(source.name, seed, base=source)
-        others = [output.name for output in source.outputs if not links or output.name != tensor]
+        outputs = [output.name for output in source.outputs if not links or output.name != tensor]
     else:
         assert source.shape is not None
-        builder, others = GraphBuilder("auxiliary", seed), []
+        builder, outputs = GraphBuilder("auxiliary", seed), []
         tensor = builder.input(source.name, source.shape, np.dtype(source.dtype))
     returned: list[str] = []
     if links:
@@ -116,7 +116,7 @@ def with_auxiliary(
             x = _appended(builder, x, link, 0)
             returned += [x] * shown
         returned += [_appended(builder, x, links[-1], variant) for variant in variants]
-    for name in (*returned, *others):
+    for name in (*returned, *outputs):
         builder.output(name)
     return builder.build()
 

@@ -113,18 +113,18 @@ def _unbind(graph: ir.Graph, node: ir.Node, place: _Place, batch: int) -> _Place
         return None
     sizes = list(after)
     if node.op_type == "Expand":
-        found = _Place(place.axis + len(after) - len(before), place.outer)
-        sizes[found.axis] = 1  # keeps the input's
+        moved = _Place(place.axis + len(after) - len(before), place.outer)
+        sizes[moved.axis] = 1  # keeps the input's
     else:
         reshaped = _reshaped(before, after, place, batch, target.const_value.numpy().tolist())
         if reshaped is None:
             return None
-        found = reshaped
-        sizes[found.axis] = -1
+        moved = reshaped
+        sizes[moved.axis] = -1
     free = np.asarray(sizes, np.int64)
     if not np.array_equal(target.const_value.numpy(), free):
         node.replace_input_with(1, constant(graph, f"{node.outputs[0].name}_target", free))
-    return found
+    return moved
 
 
 def constant(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
@@ -181,18 +181,18 @@ def _reshaped(
         if outer and size % (outer * batch) == 0:
             fitting.append(_Place(axis, outer))
     opened = target.index(-1) if -1 in target else None
-    own = [found for found in fitting if found.outer == 1 and after[found.axis] == batch]
+    whole_axes = [candidate for candidate in fitting if candidate.outer == 1 and after[candidate.axis] == batch]
     behind = tuple(before[place.axis + 1 :])
     ranked = (
-        [found for found in own if found.axis == opened],
-        [found for found in own if found.axis == place.axis],
-        own,
-        [found for found in fitting if found.axis == opened],
-        [found for found in fitting if behind and tuple(after[found.axis + 1 :]) == behind],
-        [found for found in fitting if found.outer == 1],
+        [candidate for candidate in whole_axes if candidate.axis == opened],
+        [candidate for candidate in whole_axes if candidate.axis == place.axis],
+        whole_axes,
+        [candidate for candidate in fitting if candidate.axis == opened],
+        [candidate for candidate in fitting if behind and tuple(after[candidate.axis + 1 :]) == behind],
+        [candidate for candidate in fitting if candidate.outer == 1],
         fitting,
     )
-    return next((found[0] for found in ranked if found), None)
+    return next((candidates[0] for candidates in ranked if candidates), None)
 
 
 def _moved(node: ir.Node, carrier: ir.Value, place: _Place) -> _Place | None:

@@ -25,9 +25,9 @@ from framefit.core.model.loading import dependent_reads, node_inputs
 
 __all__ = [
     "WEIGHT_INPUT",
-    "Anatomy",
     "Attribute",
     "Granularity",
+    "GraphIndex",
     "Layer",
     "Node",
     "Operand",
@@ -300,7 +300,7 @@ def configuration(nodes: Iterable[Node]) -> dict[str, Value]:
     read = {operand.name: operand for node in nodes for operand in node.inputs if operand is not None}
     outside = [operand for operand in read.values() if operand.name not in made]
     weight = _weight(main)
-    found: dict[str, Value] = {
+    facts: dict[str, Value] = {
         "inputs": [_shown(operand) for operand in outside if not operand.constant],
         "weights": [_shown(operand) for operand in outside if operand.constant],
         "outputs": [_shown(output) for output in nodes[-1].outputs],
@@ -308,11 +308,11 @@ def configuration(nodes: Iterable[Node]) -> dict[str, Value]:
         "fused": [node.op for node in nodes if node is not main],
     }
     if main.domain not in _COMMON_DOMAINS:
-        found["domain"] = main.domain
+        facts["domain"] = main.domain
     attributes = dict(main.attributes)
     if weight is not None and "Conv" in main.op and weight.shape is not None:
         spatial = len(weight.shape) - 2
-        found |= {
+        facts |= {
             "kernel": _listed(attributes.pop("kernel_shape", weight.shape[2:])),
             "stride": _listed(attributes.pop("strides", (1,) * spatial)),
             "padding": _listed(attributes.pop("pads", (0,) * 2 * spatial)),
@@ -321,16 +321,16 @@ def configuration(nodes: Iterable[Node]) -> dict[str, Value]:
         }
     for onnx, ours in (("kernel_shape", "kernel"), ("strides", "stride"), ("pads", "padding"), ("group", "groups")):
         if onnx in attributes:
-            found[ours] = _listed(attributes.pop(onnx))
-    found |= {name: _listed(value) for name, value in attributes.items()}
+            facts[ours] = _listed(attributes.pop(onnx))
+    facts |= {name: _listed(value) for name, value in attributes.items()}
     for index, node in enumerate(nodes, 1):
         if node is not main:
-            found |= {f"{index}.{node.op}.{name}": _listed(value) for name, value in node.attributes.items()}
+            facts |= {f"{index}.{node.op}.{name}": _listed(value) for name, value in node.attributes.items()}
         for number, body in enumerate(node.bodies):
             if body:
                 inner = configuration(body) | {"iterations": node.iterations}
-                found |= {f"{index}.{node.op}.{number}.{name}": value for name, value in inner.items()}
-    return found
+                facts |= {f"{index}.{node.op}.{number}.{name}": value for name, value in inner.items()}
+    return facts
 
 
 def weight_masks(nodes: Iterable[ir.Node], dependent: Collection[ir.Value]) -> list[Mask]:
@@ -492,7 +492,7 @@ def _outputs_first(mask: Mask, node: ir.Node) -> Mask:
     return np.moveaxis(mask, -1, 0) if mask.ndim == 2 else np.swapaxes(mask, -1, -2).reshape(-1, mask.shape[-2])
 
 
-class Anatomy:
+class GraphIndex:
     """What is known of a graph that does not change any more.
 
     Args:
@@ -535,33 +535,33 @@ class Anatomy:
 
     @cached_property
     def _readers(self) -> dict[ir.Value, list[ir.Node]]:
-        found: dict[ir.Value, list[ir.Node]] = {}
+        readers: dict[ir.Value, list[ir.Node]] = {}
         for node, values in self.reads.items():
             for value in values:
-                found.setdefault(value, []).append(node)
-        return found
+                readers.setdefault(value, []).append(node)
+        return readers
 
     def tensor(self, value: ir.Value) -> TensorInfo:
         """The record of a value, of the graph or of one inside it."""
-        found = self._tensors.get(value)
-        if found is None:
-            found = self._tensors[value] = tensor_info(value)
-        return found
+        tensor = self._tensors.get(value)
+        if tensor is None:
+            tensor = self._tensors[value] = tensor_info(value)
+        return tensor
 
     def node(self, node: ir.Node) -> Node:
         """The record of a node of the graph."""
-        found = self._nodes.get(node)
-        if found is None:
-            found = self._nodes[node] = describe(node, self.dependent, self.tensor)
-        return found
+        described = self._nodes.get(node)
+        if described is None:
+            described = self._nodes[node] = describe(node, self.dependent, self.tensor)
+        return described
 
     def layer(self, nodes: Sequence[ir.Node]) -> Layer:
         """Nodes of ``reads``, in order, as one layer."""
         key = tuple(nodes)
-        found = self._layers.get(key)
-        if found is None:
-            found = self._layers[key] = self._layer(key)
-        return found
+        layer = self._layers.get(key)
+        if layer is None:
+            layer = self._layers[key] = self._layer(key)
+        return layer
 
     def _layer(self, nodes: tuple[ir.Node, ...]) -> Layer:
         inside = set(nodes)
@@ -585,22 +585,22 @@ class Anatomy:
         )
 
     def _node_macs(self, node: ir.Node) -> int:
-        found = self._macs.get(node)
-        if found is None:
-            found = self._macs[node] = node_macs(node)
-        return found
+        macs = self._macs.get(node)
+        if macs is None:
+            macs = self._macs[node] = node_macs(node)
+        return macs
 
     def _constant(self, value: ir.Value) -> tuple[int, int]:
         """Elements and bytes of an initializer."""
-        found = self._constants.get(value)
-        if found is None:
+        counts = self._constants.get(value)
+        if counts is None:
             tensor = value.const_value
-            found = self._constants[value] = (0, 0) if tensor is None else (tensor.size, tensor.nbytes)
-        return found
+            counts = self._constants[value] = (0, 0) if tensor is None else (tensor.size, tensor.nbytes)
+        return counts
 
     def _initializers_behind(self, values: Iterable[ir.Value]) -> list[ir.Value]:
         """Initializers from which constant values are computed, each once."""
-        found: dict[ir.Value, None] = {}
+        initializers: dict[ir.Value, None] = {}
         stack = list(values)
         while stack:
             value = stack.pop()
@@ -608,5 +608,5 @@ class Anatomy:
             if producer is not None:
                 stack += [source for source in node_inputs(producer, self._graph) if source not in self.dependent]
             elif value.const_value is not None:
-                found[value] = None
-        return list(found)
+                initializers[value] = None
+        return list(initializers)

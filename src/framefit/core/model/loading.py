@@ -34,7 +34,6 @@ __all__ = [
     "PART_NOTE",
     "SHAPE_ELEMENTS",
     "canonical",
-    "check_sound",
     "declared_inputs",
     "dependent_reads",
     "fold_constants",
@@ -63,10 +62,10 @@ def infer(model: ir.Model) -> None:
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError) as error:
         logger.warning("no shapes inferred: %s", error)
         return
-    for graph, other in zip(model.graphs(), _graphs(inferred.graph), strict=True):
-        found = {info.name: info for info in (*other.value_info, *other.output, *other.input) if info.HasField("type")}
+    for graph, proto in zip(model.graphs(), _graphs(inferred.graph), strict=True):
+        infos = {info.name: info for info in (*proto.value_info, *proto.output, *proto.input) if info.HasField("type")}
         for value in [*graph.inputs, *(value for node in graph for value in node.outputs)]:
-            new = found.get(str(value.name))
+            new = infos.get(str(value.name))
             if new is not None:
                 value.type = type_of(new.type) or value.type
                 shape = shape_of(new.type)
@@ -101,10 +100,10 @@ def shape_of(proto: onnx.TypeProto) -> ir.Shape | None:
     """Its shape; ``None`` where that is not said. Static ones, which most are, without onnx_ir's detours."""
     if proto.HasField("tensor_type") and proto.tensor_type.HasField("shape"):
         sizes = []
-        for one in proto.tensor_type.shape.dim:
-            if one.denotation or not one.HasField("dim_value"):
+        for dim in proto.tensor_type.shape.dim:
+            if dim.denotation or not dim.HasField("dim_value"):
                 break
-            sizes.append(one.dim_value)
+            sizes.append(dim.dim_value)
         else:
             return ir.Shape(sizes, frozen=True)
     return ir.serde.deserialize_type_proto_for_shape(proto)
@@ -130,7 +129,7 @@ _GROWING = {
 """Operators whose outputs may be larger than all that they read."""
 
 
-def check_sound(model: ir.Model, where: Path) -> None:
+def _validate(model: ir.Model, where: Path) -> None:
     """Refuse what cannot be computed: tensors that nothing makes, or that are not there, and functions without end.
 
     Raises:
@@ -164,17 +163,17 @@ def _check_attributes(model: ir.Model, where: Path) -> None:
             for name, attribute in node.attributes.data.items():
                 expected = known[key][name].type.value if name in known[key] else attribute.type.value
                 if attribute.type == ir.AttributeType.UNDEFINED or attribute.type.value != expected:
-                    told = f"attribute {name!r} of {node.op_type} {node.name!r} has the wrong type"
-                    raise InputError(told, where=where, remedy=_REMEDY)
+                    message = f"attribute {name!r} of {node.op_type} {node.name!r} has the wrong type"
+                    raise InputError(message, where=where, remedy=_REMEDY)
 
 
 def _attributes_of(node: ir.Node, version: int) -> Mapping[str, Any]:
     """What ONNX says of an operator's attributes; nothing of operators that are not its own."""
     try:
-        found: Mapping[str, Any] = onnx.defs.get_schema(node.op_type, version, node.domain).attributes
+        attributes: Mapping[str, Any] = onnx.defs.get_schema(node.op_type, version, node.domain).attributes
     except onnx.defs.SchemaError:
         return {}
-    return found
+    return attributes
 
 
 def _check_names(model: ir.Model, where: Path) -> None:
@@ -261,7 +260,7 @@ def read_graph(path: str | Path) -> ir.Model:
         if not model.graph.opset_imports:
             raise InputError("the ONNX file names no opset (is it truncated?)", where=path, remedy=remedy)
         ir.external_data.load_to_model(model)
-        check_sound(model, path)
+        _validate(model, path)
     except InputError:
         raise
     except DecodeError as error:
@@ -292,9 +291,9 @@ def _taken_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     if proto.functions:
         return {}
     taken = {info.name: info.type for info in proto.graph.value_info if not (info.metadata_props or info.doc_string)}
-    others = [info for info in proto.graph.value_info if info.name not in taken]
+    kept = [info for info in proto.graph.value_info if info.name not in taken]
     del proto.graph.value_info[:]
-    proto.graph.value_info.extend(others)
+    proto.graph.value_info.extend(kept)
     return taken
 
 
@@ -326,14 +325,16 @@ def declared_inputs(path: str | Path) -> dict[str, tuple[int | None, ...] | None
         graph = onnx.GraphProto()
     if not graph.node or not graph.output:
         read_graph(path)  # which says why
-    weights = {tensor.name for tensor in graph.initializer} | {one.values.name for one in graph.sparse_initializer}
-    found: dict[str, tuple[int | None, ...] | None] = {}
+    weights = {tensor.name for tensor in graph.initializer} | {
+        sparse.values.name for sparse in graph.sparse_initializer
+    }
+    shapes: dict[str, tuple[int | None, ...] | None] = {}
     for value in graph.input:
         if value.name not in weights:
             shaped = value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape")
             sizes = (d.dim_value if d.HasField("dim_value") else None for d in value.type.tensor_type.shape.dim)
-            found[value.name] = tuple(sizes) if shaped else None
-    return found
+            shapes[value.name] = tuple(sizes) if shaped else None
+    return shapes
 
 
 def parsed(content: bytes) -> ir.Model:
@@ -358,25 +359,25 @@ def node_inputs(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
 
 def _bodies(node: ir.Node) -> list[ir.Graph]:
     """Graphs inside a node: branches of an ``If``, the body of a ``Loop`` or ``Scan``."""
-    found: list[ir.Graph] = []
+    bodies: list[ir.Graph] = []
     for attribute in node.attributes.data.values():  # of a dict, five times as fast as the mapping's own
         if attribute.type == ir.AttributeType.GRAPH:
-            found.append(attribute.as_graph())
+            bodies.append(attribute.as_graph())
         elif attribute.type == ir.AttributeType.GRAPHS:
-            found += attribute.as_graphs()
-    return found
+            bodies += attribute.as_graphs()
+    return bodies
 
 
 def dependent_reads(graph: ir.Graph) -> dict[ir.Node, list[ir.Value]]:
     """Nodes that depend on an input of the graph, in order, with what they read; the others are constants."""
     known = set(graph.inputs)
-    found: dict[ir.Node, list[ir.Value]] = {}
+    reads: dict[ir.Node, list[ir.Value]] = {}
     for node in graph:
         values = node_inputs(node, graph)
         if not known.isdisjoint(values) or _is_random(node):
-            found[node] = values
+            reads[node] = values
             known.update(node.outputs)
-    return found
+    return reads
 
 
 def canonical(
@@ -417,9 +418,9 @@ def canonical(
     for value in declared:
         value.shape = None
     _fold_and_infer(model)
-    for value, told in declared.items():
+    for value, inferred in declared.items():
         if not _static(value):
-            shape = shape_of(told) if isinstance(told, onnx.TypeProto) else told
+            shape = shape_of(inferred) if isinstance(inferred, onnx.TypeProto) else inferred
             if shape is not None and all(isinstance(size, int) for size in shape):
                 value.shape = shape  # an operator that inference does not know, but the exporter did
     _remove_unused(model)
@@ -435,7 +436,12 @@ def _remove_unused(model: ir.Model) -> None:
             unused.append(node)
         else:
             needed.update(node_inputs(node, graph))
-    inner = (one for node in unused for sub in _bodies(node) for one in ir.traversal.RecursiveGraphIterator(sub))
+    inner = (
+        inner_node
+        for node in unused
+        for sub in _bodies(node)
+        for inner_node in ir.traversal.RecursiveGraphIterator(sub)
+    )
     for node in inner:
         for index in range(len(node.inputs)):
             node.replace_input_with(index, None)

@@ -42,16 +42,22 @@ def lowered(model: Model, optimised: bytes, ask: Callable[[bytes, Sequence[str]]
         if unknown:
             outputs = list(graph.graph.outputs)
             graph.graph.outputs.extend(value for value in unknown if value not in outputs)
-            found = ask(ir.to_proto(graph).SerializeToString(), [str(value.name) for value in unknown])
+            types = ask(ir.to_proto(graph).SerializeToString(), [str(value.name) for value in unknown])
             graph.graph.outputs[:] = outputs  # by assignment: deleted ones would still count as outputs
             for value in unknown:
-                if str(value.name) in found:
-                    dtype, shape = found[str(value.name)]
+                if str(value.name) in types:
+                    dtype, shape = types[str(value.name)]
                     value.shape = ir.Shape(shape)
                     value.type = ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype)))
     except (DecodeError, ValueError, FramefitError) as error:
         raise DeviceError(f"the runtime saved a graph that cannot be read: {error}", where=model.name) from error
-    return Model(graph, name=model.name, assumed=model.assumed, handed_on=model.handed_on, lowered=True)
+    return Model(
+        graph,
+        name=model.name,
+        defaulted_dims=model.defaulted_dims,
+        internal_tensors=model.internal_tensors,
+        lowered=True,
+    )
 
 
 def lowered_around(model: Model, parts: Collection[str], lower: Callable[[Model], Model]) -> Model:
@@ -88,7 +94,13 @@ def lowered_around(model: Model, parts: Collection[str], lower: Callable[[Model]
             outer.functions[called] = whole.functions[called]
     graph.outputs[:] = [values[value.name] for value in whole.graph.outputs]
     canonical(outer, {}, {}, model.name)
-    return Model(outer, name=model.name, assumed=model.assumed, handed_on=model.handed_on, lowered=True)
+    return Model(
+        outer,
+        name=model.name,
+        defaulted_dims=model.defaulted_dims,
+        internal_tensors=model.internal_tensors,
+        lowered=True,
+    )
 
 
 def _without(model: Model, parts: Collection[str]) -> Model:
@@ -146,8 +158,8 @@ def epilogue_groups(model: Model) -> tuple[tuple[str, ...], ...]:
 
     def only_reader(index: int) -> int | None:
         outputs = layers[index].outputs
-        found = readers.get(outputs[0].name, []) if len(outputs) == 1 and outputs[0].name not in results else []
-        return found[0] if len(found) == 1 else None
+        nodes = readers.get(outputs[0].name, []) if len(outputs) == 1 and outputs[0].name not in results else []
+        return nodes[0] if len(nodes) == 1 else None
 
     groups, taken = [], set[int]()
     for index, layer in enumerate(layers):
@@ -235,16 +247,16 @@ def owners(model: Model, lowered: Model) -> list[int]:
     owner = {tensor.name: index for index, layer in enumerate(model.layers) for tensor in layer.outputs}
     owner |= {name: index for index, layer in enumerate(model.layers) for name in layer.nodes}
     maker: dict[str, int] = {}
-    found: list[int | None] = []
+    owner_of: list[int | None] = []
     for layer in lowered.layers:
         known = _owner(layer, owner)
         if known is None:
             known = max((maker[tensor.name] for tensor in layer.inputs if tensor.name in maker), default=None)
-        found.append(known)
+        owner_of.append(known)
         if known is not None:
             maker |= {tensor.name: known for tensor in layer.outputs}
     places, following = [], 0
-    for known in reversed(found):  # what nothing made belongs to what comes next
+    for known in reversed(owner_of):  # what nothing made belongs to what comes next
         following = following if known is None else known
         places.append(following)
     return places[::-1]

@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from framefit.core.files import Record, write_whole
-from framefit.core.model.graph import Anatomy, Granularity, Layer, Node, TensorInfo, weight_masks, zeros_ratio
+from framefit.core.model.graph import Granularity, GraphIndex, Layer, Node, TensorInfo, weight_masks, zeros_ratio
 from framefit.core.model.loading import PART_NOTE, canonical, read_graph
 from framefit.errors import InputError
 
@@ -54,8 +54,8 @@ class Model:
         *,
         name: str,
         groups: Sequence[Sequence[str]] = (),
-        assumed: Sequence[str] = (),
-        handed_on: Collection[str] = (),
+        defaulted_dims: Sequence[str] = (),
+        internal_tensors: Collection[str] = (),
         lowered: bool = False,
     ) -> None:
         self._ir = graph
@@ -63,11 +63,11 @@ class Model:
         self.name = name
         self.lowered = lowered
         """Whether its nodes are what a runtime executes: it was optimised already, and is to run as it is."""
-        self.assumed = tuple(assumed)
-        self.handed_on = frozenset(handed_on)
+        self.defaulted_dims = tuple(defaulted_dims)
+        self.internal_tensors = frozenset(internal_tensors)
         """Inputs and outputs that a segment shares with other segments only; the others are the whole model's."""
         self._zeros: dict[tuple[Granularity, int, int], tuple[float, ...]] = {}
-        self._anatomy = Anatomy(graph.graph)
+        self._index = GraphIndex(graph.graph)
 
     @classmethod
     def load(
@@ -84,7 +84,7 @@ class Model:
             path: the file; external data beside it is read too.
             shapes: graph input -> shape, needed for dynamic dimensions; a leading 1 may
                 be left out. Other inputs follow where they use the same symbols; leading
-                dimensions default to 1 (noted in ``assumed``).
+                dimensions default to 1 (noted in ``defaulted_dims``).
             constants: graph input -> value that never changes; it stops being an input.
             name: default: the file's stem.
 
@@ -97,7 +97,7 @@ class Model:
         """
         graph = read_graph(path)
         try:
-            assumed = canonical(graph, shapes or {}, constants or {}, path)
+            defaulted_dims = canonical(graph, shapes or {}, constants or {}, path)
         except (
             TypeError,
             ValueError,
@@ -106,8 +106,8 @@ class Model:
             IndexError,
         ) as error:  # a damaged graph, deep inside onnx
             raise InputError(f"the graph is damaged: {error}", where=path, remedy="export the model again") from error
-        model = cls(graph, name=name or Path(path).stem, assumed=assumed)
-        if not model._anatomy.reads:
+        model = cls(graph, name=name or Path(path).stem, defaulted_dims=defaulted_dims)
+        if not model._index.reads:
             raise InputError(
                 "its outputs depend on no input: nothing is left to run", where=path, remedy="export the model again"
             )
@@ -116,22 +116,22 @@ class Model:
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
         """Graph inputs; no initializers among them."""
-        return tuple(self._anatomy.tensor(value) for value in self._ir.graph.inputs)
+        return tuple(self._index.tensor(value) for value in self._ir.graph.inputs)
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
         """Graph outputs."""
-        return tuple(self._anatomy.tensor(value) for value in self._ir.graph.outputs)
+        return tuple(self._index.tensor(value) for value in self._ir.graph.outputs)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """In topological order."""
-        return tuple(self._anatomy.layer(nodes) for nodes in self._members)
+        return tuple(self._index.layer(nodes) for nodes in self._members)
 
     @cached_property
     def nodes(self) -> tuple[tuple[Node, ...], ...]:
         """What each layer's nodes are, in the order of ``layers``: what a cost is made from."""
-        return tuple(tuple(map(self._anatomy.node, nodes)) for nodes in self._members)
+        return tuple(tuple(map(self._index.node, nodes)) for nodes in self._members)
 
     def weight_zeros(self, granularity: Granularity = "unstructured", n: int = 1, m: int = 1) -> tuple[float, ...]:
         """Part of each layer's weights that is zero, 0 to 1; weights are what products multiply with.
@@ -143,14 +143,14 @@ class Model:
         """
         key = granularity, n, m
         if key not in self._zeros:
-            masks = (weight_masks(nodes, self._anatomy.dependent) for nodes in self._members)
-            self._zeros[key] = tuple(zeros_ratio(found, granularity, n, m) for found in masks)
+            masks = (weight_masks(nodes, self._index.dependent) for nodes in self._members)
+            self._zeros[key] = tuple(zeros_ratio(mask, granularity, n, m) for mask in masks)
         return self._zeros[key]
 
     @property
     def parameters(self) -> int:
         """Number of weights, each counted once."""
-        return self._anatomy.parameters
+        return self._index.parameters
 
     @property
     def macs(self) -> int:
@@ -162,9 +162,9 @@ class Model:
         """What its parts carry (see :mod:`framefit.core.model.parts`): name of the node -> note."""
         functions = self._functions(self._ir.graph)
         return {
-            name: found.metadata_props[PART_NOTE]
-            for name, found in functions.items()
-            if PART_NOTE in found.metadata_props
+            name: function.metadata_props[PART_NOTE]
+            for name, function in functions.items()
+            if PART_NOTE in function.metadata_props
         }
 
     def grouped(self, groups: Iterable[Collection[str]]) -> Model:
@@ -178,11 +178,11 @@ class Model:
             self._ir,
             name=self.name,
             groups=[*self._groups, *map(tuple, groups)],
-            assumed=self.assumed,
-            handed_on=self.handed_on,
+            defaulted_dims=self.defaulted_dims,
+            internal_tensors=self.internal_tensors,
             lowered=self.lowered,
         )
-        model._anatomy = self._anatomy
+        model._index = self._index
         return model
 
     @cached_property
@@ -192,13 +192,13 @@ class Model:
         last_read: dict[ir.Value, int] = {}
         for index, nodes in enumerate(self._members):
             for node in nodes:
-                for value in self._anatomy.reads[node]:
+                for value in self._index.reads[node]:
                     if value in produced:
                         last_read[value] = index
                 produced.update(dict.fromkeys(node.outputs, index))
         crossing: list[list[TensorInfo]] = [[] for _ in range(len(self._members) + 1)]
         for value, last in last_read.items():
-            info = self._anatomy.tensor(value)
+            info = self._index.tensor(value)
             for position in range(produced[value] + 1, last + 1):
                 crossing[position].append(info)
         return tuple(self._cut(position, crossing[position]) for position in range(1, len(self._members)))
@@ -223,7 +223,7 @@ class Model:
         for position in (first, last + 1):
             if 0 < position < count and (obstacle := self.cuts[position - 1].obstacle):
                 raise InputError(f"no cut after layer {self.layers[position - 1].name!r}: {obstacle}", where=self.name)
-        graph, node_reads = self._ir.graph, self._anatomy.reads
+        graph, node_reads = self._ir.graph, self._index.reads
         inside = {node for nodes in self._members[first : last + 1] for node in nodes}
         made = {value for node in inside for value in node.outputs}
         by_layers = {value for nodes in self._members for node in nodes for value in node.outputs}
@@ -248,7 +248,9 @@ class Model:
             sub.initializers[key] = sub.initializers.pop(key)
         groups = [[str(node.name) for node in nodes] for nodes in self._members[first : last + 1] if len(nodes) > 1]
         whole, functions = self._ir, self._functions(sub)
-        for domain in {one.domain for one in whole.functions.values()} - {one.domain for one in functions.values()}:
+        for domain in {function.domain for function in whole.functions.values()} - {
+            function.domain for function in functions.values()
+        }:
             sub.opset_imports.pop(domain, None)
         part = ir.Model(
             sub,
@@ -257,9 +259,9 @@ class Model:
             functions=list(functions.values()),
         )
         outer = {*graph.inputs, *graph.outputs}
-        inner = {str(value.name) for value in (*inputs, *outputs) if value not in outer} | self.handed_on
+        inner = {str(value.name) for value in (*inputs, *outputs) if value not in outer} | self.internal_tensors
         name = f"{self.name}[{first}:{last + 1}]"
-        return Model(part, name=name, groups=groups, handed_on=inner, lowered=self.lowered)
+        return Model(part, name=name, groups=groups, internal_tensors=inner, lowered=self.lowered)
 
     def _functions(self, graph: ir.Graph) -> dict[str, ir.Function]:
         """Those that nodes of a graph call, by the nodes' names."""
@@ -292,7 +294,7 @@ class Model:
     @cached_property
     def _members(self) -> list[list[ir.Node]]:
         """Nodes of each layer; groups are contracted, and the result is acyclic and sorted."""
-        nodes, edges = list(self._anatomy.reads), self._anatomy.edges
+        nodes, edges = list(self._index.reads), self._index.edges
         if not self._groups:
             return [[node] for node in nodes]
         leader = list(range(len(nodes)))

@@ -61,11 +61,11 @@ def with_part(
     old = _between(graph, source, target, model.name)
     end = next(value for value in old[-1].outputs if value.name == target)
     start = next(value for value in old[0].inputs if value is not None and value.name == source)
-    for mine, theirs in ((part.inputs[0], start), (part.outputs[0], end)):
-        there = tensor_info(theirs)
-        if (mine.dtype, mine.shape) != (there.dtype, there.shape):
+    for inner, outer_value in ((part.inputs[0], start), (part.outputs[0], end)):
+        there = tensor_info(outer_value)
+        if (inner.dtype, inner.shape) != (there.dtype, there.shape):
             raise InputError(
-                f"the part has {mine.dtype} {mine.shape} where the model has {there.dtype} {there.shape}",
+                f"the part has {inner.dtype} {inner.shape} where the model has {there.dtype} {there.shape}",
                 where=f"{model.name}: {there.name}",
                 remedy="fit the part on this model's tensors",
             )
@@ -84,7 +84,7 @@ def with_part(
         graph.remove(gone, safe=True)
     passes.RemoveUnusedNodesPass()(outer)
     canonical(outer, {}, {}, model.name)
-    return Model(outer, name=model.name, assumed=model.assumed, handed_on=model.handed_on)
+    return Model(outer, name=model.name, defaulted_dims=model.defaulted_dims, internal_tensors=model.internal_tensors)
 
 
 def _function(part: Model, domain: str, op: str, attributes: Mapping[str, int | str]) -> ir.Function:

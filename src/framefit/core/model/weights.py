@@ -17,7 +17,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from framefit.core.model.batch import constant, free_batch_of, repeat_constants, unbind_batch
-from framefit.core.model.graph import Anatomy, Node, describe, static_shape
+from framefit.core.model.graph import GraphIndex, Node, describe, static_shape
 from framefit.core.model.loading import canonical, fold_constants, parsed
 from framefit.core.model.model import Model
 from framefit.errors import InputError
@@ -47,8 +47,8 @@ class Listing:
 def listing(model: Model) -> Listing:
     """Write a model out; ``Reshape`` and ``Expand`` leave its batch as it comes."""
     graph = _opened(model).graph
-    anatomy = Anatomy(graph)
-    nodes = tuple(describe(node, anatomy.dependent, anatomy.tensor) for node in graph)
+    index = GraphIndex(graph)
+    nodes = tuple(describe(node, index.dependent, index.tensor) for node in graph)
     return Listing(nodes, {name: _array(value) for name, value in graph.initializers.items()}, graph.opset_imports[""])
 
 
@@ -153,7 +153,7 @@ def _rebuilt(graph: ir.Model, model: Model, *, reshaped: bool = False) -> Model:
         canonical(graph, {}, {}, model.name)
     except (ValueError, RuntimeError, KeyError, IndexError, TypeError) as error:
         raise InputError(f"these weights do not fit each other: {error}", where=model.name) from error
-    made = Model(graph, name=model.name, assumed=model.assumed, handed_on=model.handed_on)
+    made = Model(graph, name=model.name, defaulted_dims=model.defaulted_dims, internal_tensors=model.internal_tensors)
     before = {node.name: node for nodes in model.nodes for node in nodes}
     for node in (node for nodes in made.nodes for node in nodes):
         unknown = any(output.shape is None for output in node.outputs)

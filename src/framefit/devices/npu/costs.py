@@ -217,7 +217,7 @@ def cycles(settings: CyclesSettings) -> CycleReport:
         total_cycles=sum(layer.cycles for layer in layers),
         total_ns=sum(layer.latency_ns for layer in layers),
         layers=layers,
-        notes=(*loaded.assumed, *_notes(layers)),
+        notes=(*loaded.defaulted_dims, *_notes(layers)),
     )
     if output is not None:
         write_record(output, report, force=settings.force)

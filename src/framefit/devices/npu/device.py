@@ -191,7 +191,7 @@ class NpuDevice:
             DeviceError: no such unit, or no costs are known.
             InputError: the unit does not support a layer.
         """
-        found = self._unit(unit)
+        place = self._unit(unit)
         if self._layer_times is None:
             raise DeviceError(f"no layer times are known for {label!r}", where=self._target.name)
         grouped = segment.grouped(self.fusions(segment))
@@ -208,21 +208,21 @@ class NpuDevice:
         layers = [
             Operation(
                 index=0,
-                name=one.name,
-                layer=one.name,
-                kind=event_kind(one.op),
+                name=layer.name,
+                layer=layer.name,
+                kind=event_kind(layer.op),
                 unit=unit,
                 expected_ns=int(ns),
                 sigma_ratio=sigma,
-                op=one.op,
+                op=layer.op,
                 configuration=configuration(nodes),
             )
-            for one, nodes, ns in zip(grouped.layers, grouped.nodes, times, strict=True)
+            for layer, nodes, ns in zip(grouped.layers, grouped.nodes, times, strict=True)
         ]
         operations = [*transfers[:1], *layers, *transfers[1:]]
-        operations = [one for one in operations if one.expected_ns or one.kind != TRANSFER]
+        operations = [part for part in operations if part.expected_ns or part.kind != TRANSFER]
         inner = None if self.computer is None else self.computer.compile(segment, self._computer_unit, label)
-        return self._handle(label, found, operations, segment, inner)
+        return self._handle(label, place, operations, segment, inner)
 
     def layers_ns(self, model: Model, unit: str) -> tuple[int, ...]:
         """Nominal times of a model's layers on a unit, without transfers; its fused groups are layers.
@@ -267,7 +267,7 @@ class NpuDevice:
         """What the host link adds before and after a launch; tensors between segments stay on the device."""
         host = self._target.host
         into, out = (
-            sum(self._stored_bytes(tensor) for tensor in tensors if tensor.name not in model.handed_on)
+            sum(self._stored_bytes(tensor) for tensor in tensors if tensor.name not in model.internal_tensors)
             for tensors in (model.inputs, model.outputs)
         )
         return round(host.transfer_ns(into, 0)), round(host.transfer_ns(0, out) - host.inference_ns)
@@ -358,7 +358,7 @@ class NpuDevice:
     def _handle(
         self, label: str, unit: Unit, operations: Sequence[Operation], segment: Model | None, inner: Handle | None
     ) -> NpuHandle:
-        numbered = tuple(msgspec.structs.replace(one, index=index) for index, one in enumerate(operations))
+        numbered = tuple(msgspec.structs.replace(part, index=index) for index, part in enumerate(operations))
         durations = [operation.expected_ns for operation in numbered]
         pattern = self._packets.pattern([operation.kind for operation in numbered], durations, unit.core)
         return NpuHandle(label, unit.name, pattern, sum(durations), numbered, segment, inner)

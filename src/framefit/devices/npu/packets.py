@@ -336,6 +336,6 @@ def event_kind(op: str) -> str:
         >>> event_kind("Conv+BatchNormalization+Relu")
         'conv'
     """
-    ops = [one for one in op.split("+") if one not in _CONVERSIONS] or op.split("+")
-    kinds = [_KIND_OF.get(one, "elementwise") for one in ops]
+    ops = [name for name in op.split("+") if name not in _CONVERSIONS] or op.split("+")
+    kinds = [_KIND_OF.get(name, "elementwise") for name in ops]
     return next((kind for kind in kinds if kind in _MAIN), kinds[0])

@@ -126,8 +126,8 @@ class LayerWork(Record, kw_only=True):
 
 def dtype_bits(dtype: str) -> int:
     """Bits of an element of numpy's ``dtype``; 8 for bool."""
-    found = re.search(r"\d+", dtype)
-    return int(found.group()) if found else 8
+    digits = re.search(r"\d+", dtype)
+    return int(digits.group()) if digits else 8
 
 
 def model_work(model: Model) -> tuple[LayerWork, ...]:
@@ -208,13 +208,13 @@ def _sum(nodes: Iterable[Node], outside: set[str]) -> tuple[tuple[Product, ...],
             elements += [count * times for count in dearest[1]]
             known &= all(body[2] for body in bodies)
             continue
-        found = _products(node, outside)
-        products += found
-        if not found:
+        own_products = _products(node, outside)
+        products += own_products
+        if not own_products:
             count, priced = _elements(node)
             elements.append(count)
             known &= priced
-        elif not any(product.macs for product in found):  # sums over nothing are zeros
+        elif not any(product.macs for product in own_products):  # sums over nothing are zeros
             elements.append(sum(map(_count, node.outputs)))
     return tuple(product for product in products if product.macs), elements, known
 

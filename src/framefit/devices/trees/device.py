@@ -35,10 +35,10 @@ class TreesDevice(OrtDevice):
 
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
         """Of what lies between trees, which are fused with nothing."""
-        found: list[tuple[str, ...]] = []
+        groups: list[tuple[str, ...]] = []
         for piece, trees in _pieces(model):
-            found += () if trees else super().fusions(piece)
-        return tuple(found)
+            groups += () if trees else super().fusions(piece)
+        return tuple(groups)
 
     def lowered(self, model: Model) -> Model:
         """See :meth:`OrtDevice.lowered`; groups of trees are layers of it as they are."""
@@ -52,7 +52,7 @@ class TreesDevice(OrtDevice):
         pieces = _pieces(segment)
         if not any(trees for _, trees in pieces):
             return super().compile(segment, unit, label)
-        found, kind = self._place(unit, label)
+        place, kind = self._place(unit, label)
         ensembles = ensembles_in(segment)
         steps: list[tuple[Model, _Step]] = []
         for piece, trees in pieces:
@@ -64,7 +64,7 @@ class TreesDevice(OrtDevice):
                 steps.append((piece, session))
         operation = Operation.opaque(label, segment.layers[-1].name, unit)
         outputs = frozenset(tensor.name for tensor in segment.outputs)
-        return _Chain(steps, outputs, operation, (kind, found.core, self._run_options[unit]))
+        return _Chain(steps, outputs, operation, (kind, place.core, self._run_options[unit]))
 
 
 class _Bound(Protocol):
@@ -133,9 +133,9 @@ class _Chain:
         bound: dict[str, _Bound] = {}
         runs = []
         for piece, step in self._pieces:
-            one = step.bind(known)
-            bound |= {tensor.name: one for tensor in piece.outputs}
-            runs.append(one.run)
+            step_binding = step.bind(known)
+            bound |= {tensor.name: step_binding for tensor in piece.outputs}
+            runs.append(step_binding.run)
         return _ChainBinding(runs, bound, self._launch)
 
 
@@ -149,8 +149,8 @@ class _ChainBinding:
         self._bound = bound
 
         def run() -> None:
-            for one in runs:
-                one()
+            for run_piece in runs:
+                run_piece()
 
         self.run = runs[0] if len(runs) == 1 else run
 

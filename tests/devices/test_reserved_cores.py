@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from framefit.devices.host import apart, available_cores
+from framefit.devices.host import available_cores, reserved_cores
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
 
@@ -31,7 +31,7 @@ def test_all_threads_but_one_leave_the_core(other: int) -> None:
     if len(before) == 1:
         pytest.skip("there is one core")
     core = max(before)
-    with apart({core}, other) as free:
+    with reserved_cores({core}, other) as free:
         assert free
         assert os.sched_getaffinity(0) == before - {core}
         assert os.sched_getaffinity(other) == before
@@ -43,7 +43,7 @@ def test_all_threads_but_one_leave_the_core(other: int) -> None:
 def test_a_thread_that_has_no_other_core_stays(other: int) -> None:
     """That is told, and nothing changes."""
     before = os.sched_getaffinity(0)
-    with apart(before, other) as free:
+    with reserved_cores(before, other) as free:
         assert not free
         assert os.sched_getaffinity(0) == before
 
@@ -53,6 +53,6 @@ def test_a_thread_that_chose_anew_keeps_its_choice(other: int) -> None:
     before = os.sched_getaffinity(0)
     if len(before) == 1:
         pytest.skip("there is one core")
-    with apart({max(before)}, 0):
+    with reserved_cores({max(before)}, 0):
         os.sched_setaffinity(other, {max(before)})
     assert os.sched_getaffinity(other) == {max(before)}
