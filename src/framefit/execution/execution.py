@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -145,7 +146,8 @@ class Execution:
         self.name = name or model.name
         self.model = model
         self.state = dict(state or {})
-        self._device, self._submit = device, device.submit
+        self._device = device
+        self._launcher: _Launcher = device
         self.frames = frames
         self._postprocess = postprocess
         check_state(model, self.state, self.name)
@@ -239,12 +241,12 @@ class Execution:
         hands_over = not index and bool(self._waiting)
         postprocess = self._postprocess if index == self._last else None
         if not hands_over and postprocess is None:
-            return self._submit(binding)
-        clock = self._device.clock
+            return self._launcher.submit(binding)
+        clock = self._launcher.clock
         started = clock.now_ns()
         if hands_over:
             self._hand_over()
-        done = self._submit(binding)
+        done = self._launcher.submit(binding)
         finished = done.finished_ns
         if postprocess is not None:
             self._results = self._postprocessed(postprocess)
@@ -275,7 +277,7 @@ class Execution:
         small = [{name: allocate(tensor) for name, tensor in self._one.items()} for _ in range(self.frames)]
         self._places = [small] * len(self._places)
         self._prepare, self._postprocess = {}, None
-        self._submit = functools.partial(_launches_nothing, self._device.clock)
+        self._launcher = _LaunchesNothing(self._device.clock)
         self._line_up()
 
     def output(self, name: str) -> Array:
@@ -338,7 +340,7 @@ class Execution:
 
     def through(self, device: Device) -> None:
         """Submit launches by way of another device from here on: its own, or that one with faults."""
-        self._device, self._submit = device, device.submit
+        self._device = self._launcher = device
         self._line_up()
         if not isinstance(device, FaultyDevice):
             return
@@ -448,7 +450,7 @@ class Execution:
 
     def _line_up(self) -> None:
         """Decide what launches each segment; between two of them there is no time for that."""
-        submit, launch = self._submit, self.launch
+        submit, launch = self._launcher.submit, self.launch
         last = self._last if self._postprocess is not None else -1
         self._steps = [
             [
@@ -536,9 +538,22 @@ class Execution:
         return any(gives.get(sink, 0) > reads.get(source, stage_of[-1]) for source, sink in self.state.items())
 
 
-def _launches_nothing(clock: Clock, binding: Binding) -> Completion:  # noqa: ARG001 - the form of Device.submit
-    now_ns = clock.now_ns()
-    return Completion(now_ns, now_ns)
+class _Launcher(Protocol):
+    """What an execution needs of a device once its segments are compiled."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def submit(self, binding: Binding) -> Completion: ...
+
+
+@dataclass(frozen=True)
+class _LaunchesNothing:
+    clock: Clock
+
+    def submit(self, binding: Binding) -> Completion:  # noqa: ARG002 - the protocol's form
+        now_ns = self.clock.now_ns()
+        return Completion(now_ns, now_ns)
 
 
 def _accepted(tensor: TensorInfo) -> tuple[tuple[int, ...] | None, ...]:
