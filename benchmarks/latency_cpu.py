@@ -44,11 +44,10 @@ from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.ort import OrtDevice
 from framefit.latency.audit import audit
 from framefit.latency.calibrate import Calibration, entry_work
-from framefit.latency.campaign import Subject, distinct_layers, layer_key
-from framefit.latency.estimate import Estimator
-from framefit.latency.resident import ResidentCampaign
+from framefit.latency.campaign import Campaign
+from framefit.latency.estimate import Estimator, analytical_model
 from framefit.latency.rounds import RUNS
-from framefit.latency.verbs import analytical_model
+from framefit.latency.subjects import Subject, distinct_layers, layer_key
 
 REAL = {
     "face-slim-320": {},
@@ -158,7 +157,7 @@ def alone(core: int) -> Iterator[None]:
 
 def measured(
     device: OrtDevice, nets: Networks, repeats: int, partial: Path, *, resume: bool
-) -> tuple[ResidentCampaign, dict[str, dict[str, float]]]:
+) -> tuple[Campaign, dict[str, dict[str, float]]]:
     """Layers and whole networks in turn, and profiled kernel times of whole networks in visits between."""
     unit = device.target.units[0].name
     subjects: dict[str, Subject] = {}
@@ -168,7 +167,7 @@ def measured(
     if resume and partial.is_file():
         kept = msgspec.msgpack.decode(partial.read_bytes(), type=Partial)
     with alone(device.host_core):
-        campaign = ResidentCampaign(device, unit, subjects.values(), repeats=repeats)
+        campaign = Campaign(device, unit, subjects.values(), resident=True, repeats=repeats)
         for name, model in nets.whole.items():
             nets.places[name] = campaign.rounds.add("network", model)
         campaign.rounds.take_over(kept.runs)
@@ -199,7 +198,7 @@ def visit(nets: Networks, kernels: Kernels) -> None:
                     kernels.setdefault(name, {}).setdefault(node, []).extend(values[1:])  # the first one is cold
 
 
-def repeatability(campaign: ResidentCampaign, nets: Networks) -> dict[str, float]:
+def repeatability(campaign: Campaign, nets: Networks) -> dict[str, float]:
     """How far each network's launches of the second half of the rounds are from those of the first half.
 
     What changed for all networks alike, their median, is taken out: that is drift.
@@ -331,12 +330,12 @@ def _within(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def evaluated(
-    device: OrtDevice, nets: Networks, campaign: ResidentCampaign, kernels: dict[str, dict[str, float]]
+    device: OrtDevice, nets: Networks, campaign: Campaign, kernels: dict[str, dict[str, float]]
 ) -> dict[str, object]:
     """Predictions of every network that is asked about, held against its launches."""
     unit = device.target.units[0].name
     table = campaign.table("auxiliary")
-    medians = campaign.medians()
+    medians = campaign.rounds.medians()
     took = {name: float(medians[0, place]) for name, place in nets.places.items()}
     audited = [name for name in nets.whole if name in AUDITED]
     found = audit([(nets.lowered[name], took[name]) for name in audited], table, unit)

@@ -27,9 +27,12 @@ from framefit.devices.clock import VirtualClock
 from framefit.devices.device import allocate
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
-from framefit.latency.campaign import Campaign, Method, distinct_layers, layer_key
+from framefit.latency.campaign import Campaign
+from framefit.latency.estimate import estimate
+from framefit.latency.measure import measure
+from framefit.latency.overhead import Method
 from framefit.latency.rounds import RUNS
-from framefit.latency.verbs import estimate, measure
+from framefit.latency.subjects import distinct_layers, layer_key
 
 UNIT = "vpu0"
 NOISE = Variation(sigma_ratio=0.01, stall_rate_hz=60, stall_ns=500_000)  # 1 % of launches of some 170 us

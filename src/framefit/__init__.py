@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from framefit.devices.npu.costs import cycles
     from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
     from framefit.fit.loop import fit
-    from framefit.latency.verbs import estimate, measure
+    from framefit.latency.estimate import estimate
+    from framefit.latency.measure import measure
     from framefit.planning.plan import Plan
     from framefit.profiling.inject import inject_loss
     from framefit.profiling.streaming import follow
@@ -62,7 +63,7 @@ _HOME = {
     "demo": "framefit.workflows.demo",
     "compare_tables": "framefit.core.latency_table",
     "doctor": "framefit.devices.diagnosis",
-    "estimate": "framefit.latency.verbs",
+    "estimate": "framefit.latency.estimate",
     "fit": "framefit.fit.loop",
     "follow": "framefit.profiling.streaming",
     "inject_loss": "framefit.profiling.inject",
@@ -74,7 +75,7 @@ _HOME = {
     "run": "framefit.workflows.run",
     "simulate": "framefit.workflows.run",
     "sparsify": "framefit.workflows.search",
-    "measure": "framefit.latency.verbs",
+    "measure": "framefit.latency.measure",
     "merge_tables": "framefit.core.latency_table",
     "table": "framefit.core.latency_table",
     "targets": "framefit.core.target",

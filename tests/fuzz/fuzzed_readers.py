@@ -30,7 +30,7 @@ from framefit.core.trees import Forest, evaluate, read_forest
 from framefit.core.workload import StreamEntry, load_workload
 from framefit.errors import FramefitError
 from framefit.execution.streams import opened_image, stored_array
-from framefit.latency.campaign import GridSpec, grid_models
+from framefit.latency.subjects import GridSpec, grid_models
 from framefit.profiling.formats.raw import packed
 from framefit.profiling.formats.readers import read_trace
 from framefit.profiling.formats.stp import StpMapping

@@ -16,10 +16,10 @@ from framefit.devices.clock import VirtualClock
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
 from framefit.errors import InputError
-from framefit.latency import audited
-from framefit.latency import verbs as measuring
-from framefit.latency.campaign import GridSpec, LayerGrid
-from framefit.latency.verbs import measure
+from framefit.latency import audit
+from framefit.latency import measure as measuring
+from framefit.latency.measure import measure
+from framefit.latency.subjects import GridSpec, LayerGrid
 from networks import NETWORKS
 
 NAMES = ("plain", "residual", "inverted_residual", "unet", "dense_block")
@@ -112,7 +112,7 @@ def test_networks_that_cannot_be_told_are_named() -> None:
     """With fewer than 3 left there is no correction, and the warning says which layer is missing."""
     table = measure(NETWORKS["plain"](), target=board(), audit="none", repeats=5)
     measured = [(NETWORKS[name]().grouped(()), 200_000.0) for name in ("unet", "lstm")]
-    found = audited.with_audit(table, measured, "vpu0")
+    found = audit.with_audit(table, measured, "vpu0")
     assert found.correction is None
     (warning,) = found.warnings
     assert "unet: layer " in warning
@@ -160,7 +160,7 @@ def test_repeats_are_as_many_as_asked_or_as_needed() -> None:
 
 def test_the_built_in_networks_differ() -> None:
     """Eight, of few distinct layers, from 5 to 60 of them."""
-    models = audited.audit_networks()
+    models = audit.audit_networks()
     device = board()
     counts = [len(model.grouped(device.fusions(model)).layers) for model in models]
     assert len({model.name for model in models}) == len(models) == 8

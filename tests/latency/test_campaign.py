@@ -17,7 +17,9 @@ from framefit.devices.clock import VirtualClock
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
 from framefit.errors import DeviceError
-from framefit.latency.campaign import Campaign, distinct_layers, suited_kind
+from framefit.latency.campaign import Campaign
+from framefit.latency.overhead import suited_kind
+from framefit.latency.subjects import distinct_layers
 from networks import NETWORKS
 
 every_kind = pytest.mark.parametrize("kind", AUXILIARY_KINDS)

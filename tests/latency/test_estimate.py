@@ -137,7 +137,7 @@ def test_without_an_analytical_model_only_interpolation_helps() -> None:
     """What no measured shape is around stays an error, which says that the fallback did not help."""
     model = NETWORKS["lstm"]()
     table = noisy_table([NETWORKS["plain"]()], VPU, np.random.default_rng(0))
-    with pytest.raises(InputError, match="no fallback tells its latency"):
+    with pytest.raises(InputError, match="no fallback can estimate the layer"):
         Estimator(table, UNIT, fallback=True).estimate(fused(model))
 
 

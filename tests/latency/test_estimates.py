@@ -14,7 +14,7 @@ from framefit.core.model import Model
 from framefit.core.run_record import LatencyEstimate
 from framefit.core.target import Target, Unit, resolve_target
 from framefit.errors import InputError
-from framefit.latency.verbs import analytical_model
+from framefit.latency.estimate import analytical_model
 from networks import NETWORKS, write_dynamic
 from simulated_tables import table_on
 

@@ -11,7 +11,7 @@ from simulated import noisy_table, without
 from framefit.core.latency_table import LatencyEntry
 from framefit.core.model.builtin import BUILTIN
 from framefit.core.target import resolve_target
-from framefit.latency.estimate import REACH_RATIO, Interpolation
+from framefit.latency.interpolation import REACH_RATIO, Interpolation
 
 
 def pointwise(side: int, channels: int, latency_ns: float, *, kernel: int = 1) -> LatencyEntry:

@@ -14,8 +14,9 @@ from framefit.devices.host import available_cores
 from framefit.devices.ort import OrtDevice
 from framefit.errors import InputError
 from framefit.latency import fusion
-from framefit.latency.campaign import GridSpec, LayerGrid
-from framefit.latency.verbs import measure, open_target
+from framefit.latency.estimate import open_target
+from framefit.latency.measure import measure
+from framefit.latency.subjects import GridSpec, LayerGrid
 from networks import NETWORKS
 
 GRID = """

@@ -13,11 +13,9 @@ from framefit.latency.overhead import (
     condition_number,
     fit_auxiliary_times,
     fit_overhead,
-    input_bytes,
-    interval,
     overhead_design,
-    replicates,
 )
+from framefit.latency.rounds import interval, replicates
 
 every_kind = pytest.mark.parametrize("kind", AUXILIARY_KINDS)
 coefficients = st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1e6))
@@ -29,7 +27,9 @@ def totals(design, overhead, auxiliary_ns):
     times = []
     for model in design.models:
         own = sum(auxiliary_ns(layer.inputs[0].shape, layer.outputs[0].shape) for layer in model.layers)
-        times.append(into * input_bytes(model) + out * sum(t.bytes for t in model.outputs) + launch + own)
+        times.append(
+            into * sum(t.bytes for t in model.inputs) + out * sum(t.bytes for t in model.outputs) + launch + own
+        )
     return np.asarray(times)
 
 

@@ -8,7 +8,8 @@ from framefit.core.latency_table import LatencyEntry
 from framefit.core.model import GraphBuilder
 from framefit.core.target import Variation
 from framefit.devices.npu import NpuDevice
-from framefit.latency.campaign import Campaign, distinct_layers, layer_key, refine, wide
+from framefit.latency.campaign import Campaign, wide
+from framefit.latency.subjects import distinct_layers, layer_key
 
 
 def entry(channels: int, latency_ns: int, half_ns: int) -> LatencyEntry:
@@ -54,7 +55,7 @@ def test_samples_go_where_intervals_are_wide() -> None:
     measured, device = campaign(5)
     first = measured.table()
     assert {len(one.samples_ns) for one in first.entries} == {100}
-    left = refine(measured, measured.table, device.clock, device.clock.now_ns() + 6 * 10**9)
+    left = measured.refine(device.clock.now_ns() + 6 * 10**9)
     last = measured.table()
     counts = [len(one.samples_ns) for one in last.entries]
     assert 100 <= counts[0] < max(counts) <= 4000
@@ -67,8 +68,8 @@ def test_time_ends_it() -> None:
     """On the device's clock: no turn is begun that would not be done by then."""
     measured, device = campaign(5)
     until = device.clock.now_ns() + 1_500_000_000
-    refine(measured, measured.table, device.clock, until)
+    measured.refine(until)
     assert device.clock.now_ns() < until + 50_000_000
     now = device.clock.now_ns()
-    assert refine(measured, measured.table, device.clock, now) == len(wide(measured.table().entries))
+    assert measured.refine(now) == len(wide(measured.table().entries))
     assert device.clock.now_ns() == now

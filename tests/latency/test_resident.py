@@ -12,10 +12,9 @@ from framefit.devices.device import allocate
 from framefit.devices.device import random_inputs as inputs_of
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError
-from framefit.latency.campaign import Subject, distinct_layers
-from framefit.latency.estimate import Estimator
-from framefit.latency.fusion import attributed
-from framefit.latency.resident import ResidentCampaign
+from framefit.latency.campaign import Campaign
+from framefit.latency.estimate import Estimator, attributed
+from framefit.latency.subjects import Subject, distinct_layers
 from networks import NETWORKS
 
 
@@ -39,9 +38,9 @@ def layer_ns(model: Model, index: int) -> int:
     return 7000 + moved // 8 + layer.parameter_bytes // 4
 
 
-def campaign(model: Model) -> ResidentCampaign:
+def campaign(model: Model) -> Campaign:
     """Of a network's distinct layers, each operator one."""
-    return ResidentCampaign(Additive(), "fake0", subjects(model), repeats=5)
+    return Campaign(Additive(), "fake0", subjects(model), resident=True, repeats=5)
 
 
 def subjects(model: Model) -> tuple[Subject, ...]:
@@ -84,7 +83,7 @@ def test_a_campaign_that_is_stopped_at_once_says_what_is_missing() -> None:
 def test_nothing_to_measure_is_an_error() -> None:
     """Not an empty table."""
     with pytest.raises(DeviceError, match="no layer can be measured"):
-        ResidentCampaign(Additive(), "fake0", [])
+        Campaign(Additive(), "fake0", [], resident=True)
 
 
 @pytest.mark.parametrize("name", ["residual", "inverted_residual", "unet", "attention", "split_channels"])

@@ -68,7 +68,7 @@ def test_on_a_shared_processor_first_launches_and_longest_rounds_are_left_out() 
     assert rounds.runs[place].samples_ns.shape == (20, RUNS)
     assert set(rounds.runs[place].samples_ns.ravel()) == {100, 5000}
     assert rounds.medians()[0, place] == pytest.approx(100)
-    assert rounds.told_ns(place) == pytest.approx(100)
+    assert rounds.median_ns(place) == pytest.approx(100)
 
 
 def test_a_tensor_without_a_size_is_refused() -> None:

@@ -10,9 +10,8 @@ from simulated import UNIT, noisy_table
 from framefit.core.latency_table import LatencyEntry
 from framefit.core.model import epilogue_groups
 from framefit.core.target import resolve_target
-from framefit.latency.campaign import GridSpec, LayerGrid, Subject, distinct_layers, grid_models
-from framefit.latency.estimate import Interpolation
-from framefit.latency.shapes import ShapeChoice
+from framefit.latency.interpolation import Interpolation, ShapeChoice
+from framefit.latency.subjects import GridSpec, LayerGrid, Subject, distinct_layers, grid_models
 
 GRID = GridSpec(
     layers=(

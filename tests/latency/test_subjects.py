@@ -8,7 +8,7 @@ from boards import UNIT, resnet20, vpu
 from framefit.core.files import from_data
 from framefit.core.model import configuration
 from framefit.errors import InputError
-from framefit.latency.campaign import GridSpec, distinct_layers, grid_models
+from framefit.latency.subjects import GridSpec, distinct_layers, grid_models
 from networks import NETWORKS
 
 

@@ -7,7 +7,8 @@ from simulated import fused
 
 from framefit.core.latency_table import Correction, Overhead
 from framefit.core.model import GraphBuilder, Model
-from framefit.latency.terms import correction_ns, student_quantile, terms_of, transfer_ns
+from framefit.latency.terms import correction_ns, terms_of, transfer_ns
+from framefit.stats import student_quantile
 
 
 def two_convolutions() -> Model:

@@ -13,7 +13,8 @@ from framefit.core.model import GraphBuilder, Model
 from framefit.core.trees import Forest
 from framefit.devices.trees.device import TreesDevice
 from framefit.errors import InputError
-from framefit.latency.verbs import estimate, measure
+from framefit.latency.estimate import estimate
+from framefit.latency.measure import measure
 from framefit.trees.exporting import with_trees
 from framefit.workflows.plan import plan
 from framefit.workflows.run import run, simulate

@@ -439,7 +439,7 @@ def measure(given: dict[str, Any], screen: MeasureScreen) -> int:
         if "audit" in given:
             raise InputError("--audit and --no-audit contradict each other", remedy="leave one of them out")
         given["audit"] = "none"
-    from framefit.latency.verbs import measure
+    from framefit.latency.measure import measure
     from framefit.report.terminal.latency_tables import table_view
 
     with Interrupt() as interrupt, Progress() as progress:
@@ -457,7 +457,7 @@ def estimate(given: dict[str, Any], screen: Screen) -> None:
 
     Example: framefit estimate face.onnx --table board.table.json
     """
-    from framefit.latency.verbs import estimate
+    from framefit.latency.estimate import estimate
     from framefit.report.terminal.latency_tables import estimate_view
 
     estimated = estimate(**given)

@@ -7,17 +7,22 @@ not hold. A term is taken only where it lowers the error of networks that were l
 (Hastie, Tibshirani and Friedman, 2009, "The Elements of Statistical Learning", sections 3.3.2 and
 7.10); the fit is of relative errors, and outliers have little say (Huber, 1964).
 
-Where the layers are those that a runtime made (:meth:`framefit.devices.ort.OrtDevice.lowered`), all
+Where the layers are those that a runtime made (:meth:`framefit.devices.device.Device.lowered`), all
 terms are taken at once, with a ratio for each class of layers and a prior of how far each may be from 0
 (ridge regression, section 3.4.1): the best of many terms on a few disturbed networks is often a chance.
-There is no ratio of what exceeds a core's own cache: one audited network told it, from 0.05 to 0.54 from
-one campaign to the next, and it was multiplied onto every larger one.
+There is no ratio of what exceeds a core's own cache: a single audited network gave it, from 0.05 to 0.54 from
+one campaign to the next, and it was multiplied onto every larger network.
+
+The networks that are audited where the user names none differ in what a sum of layers may miss:
+how many boundaries there are for the time, how much stays in one layout, how many weights there
+are. Blocks come at few sizes, and the same layers in several networks, so that few distinct layers
+have to be measured for them. Weights are random.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -25,19 +30,19 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.latency_table import AdditivityAudit, AuditedNetwork, Correction, LatencyTable
-from framefit.core.model import Model
+from framefit.core.model import GraphBuilder, Model
 from framefit.errors import InputError
 from framefit.latency.estimate import Estimator
 from framefit.latency.terms import CLASSES, Terms, class_sums, terms_of
+from framefit.stats import huber_weights
 
-__all__ = ["LEAST_NETWORKS", "audit"]
+__all__ = ["LEAST_NETWORKS", "audit", "audit_networks", "with_audit"]
 
 
 Floats = npt.NDArray[np.float64]
 LEAST_NETWORKS = 3
 _GAIN = 0.9  # a term has to bring the left-out error to this part of what it was,
 _SURE = 2.0  # and by this many standard errors of the gain: the best of many terms gains something by chance
-_HUBER = 1.345
 _ITERATIONS = 20
 _RIDGE = 0.02  # a term that explains this part of a network's latency costs one standard deviation
 _SCATTER = 0.04  # of a network's latency, for what is known before: what no term explains
@@ -83,14 +88,12 @@ class _Networks:
         size = np.where(prior > 0, 1 / np.maximum(prior, 1e-30), usual)
         ridge = np.diag(np.where(prior > 0, _SCATTER, _RIDGE) ** 2)
         columns, weight = columns / size, np.ones(int(rows.sum()))
-        found = np.zeros(len(terms))
+        solution = np.zeros(len(terms))
         for _ in range(_ITERATIONS):
             weighted = columns * weight[:, None]
-            found = np.linalg.solve(weighted.T @ columns + ridge, weighted.T @ goal)
-            errors = np.abs(goal - columns @ found)
-            limit = _HUBER * max(1.4826 * float(np.median(errors)), 1e-6)
-            weight = np.minimum(1.0, limit / np.maximum(errors, 1e-12))
-        return np.asarray(found / size)
+            solution = np.linalg.solve(weighted.T @ columns + ridge, weighted.T @ goal)
+            weight = huber_weights(goal - columns @ solution, 1e-6)
+        return np.asarray(solution / size)
 
     def predicted(self, terms: Sequence[_Term], coefficients: Floats) -> Floats:
         """What every network takes with these terms."""
@@ -121,7 +124,7 @@ def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: st
         unit: where they were measured.
 
     Returns:
-        The correction (for ``table.correction``), and how well each network is told with and without it.
+        The correction (for ``table.correction``), and how well each network is predicted with and without it.
 
     Raises:
         InputError: fewer than 3 networks, one that took no longer than its overhead, or a layer without
@@ -133,9 +136,9 @@ def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: st
             remedy="measure more networks whole, of other architectures than those to be estimated",
         )
     estimator = Estimator(msgspec.structs.replace(table, correction=None), unit)
-    told = [estimator.estimate(model) for model, _ in measured]
-    plain = np.asarray([one.plain_sum_ns for one in told], np.float64)
-    overhead = np.asarray([one.overhead_ns for one in told], np.float64)
+    estimates = [estimator.estimate(model) for model, _ in measured]
+    plain = np.asarray([estimate.plain_sum_ns for estimate in estimates], np.float64)
+    overhead = np.asarray([estimate.overhead_ns for estimate in estimates], np.float64)
     networks = _Networks(np.asarray([ns for _, ns in measured], np.float64) - overhead, plain)
     for (model, ns), rest in zip(measured, networks.measured, strict=True):
         if rest <= 0:
@@ -144,15 +147,16 @@ def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: st
                 where=model.name,
                 remedy="audit with larger networks, or measure the overhead again",
             )
-    found = [terms_of(model) for model, _ in measured]
+    counted = [terms_of(model) for model, _ in measured]
     if all(model.lowered for model, _ in measured):
         sums = [
-            class_sums(m.layers, (o.latency_ns for o in e.layers)) for (m, _), e in zip(measured, told, strict=True)
+            class_sums(model.layers, (layer.latency_ns for layer in estimate.layers))
+            for (model, _), estimate in zip(measured, estimates, strict=True)
         ]
-        terms = _likely(plain, found, sums)
+        terms = _likely(plain, counted, sums)
         error = networks.error(networks.left_out(terms))
     else:
-        terms, error = _chosen(networks, _candidates(plain, found))
+        terms, error = _chosen(networks, _candidates(plain, counted))
     coefficients = networks.fitted(terms, np.ones(len(networks), np.bool_))
     values: dict[str, float] = {}
     ratios: dict[str, float] = {}
@@ -177,12 +181,12 @@ def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: st
             AuditedNetwork(
                 name=model.name,
                 measured_ns=round(ns),
-                plain_sum_ns=one.plain_sum_ns,
-                overhead_ns=one.overhead_ns,
+                plain_sum_ns=estimate.plain_sum_ns,
+                overhead_ns=estimate.overhead_ns,
                 corrected_ns=round(with_all),
                 left_out_ns=round(without),
             )
-            for (model, ns), one, with_all, without in zip(measured, told, corrected, left_out, strict=True)
+            for (model, ns), estimate, with_all, without in zip(measured, estimates, corrected, left_out, strict=True)
         ),
         plain_error_ratio=float(np.median(np.abs((plain + overhead) / whole - 1))),
         left_out_error_ratio=float(np.median(np.abs(left_out / whole - 1))),
@@ -191,26 +195,29 @@ def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: st
 
 def _candidates(plain: Floats, terms: Sequence[Terms]) -> list[_Term]:
     """All terms that differ from network to network, or from 0."""
-    working = np.asarray([one.working_bytes for one in terms])
-    weights = np.asarray([one.weight_bytes for one in terms], np.float64)
-    found = [
+    working = np.asarray([network.working_bytes for network in terms])
+    weights = np.asarray([network.weight_bytes for network in terms], np.float64)
+    return _not_zero(
         _Term("scale", plain),
         _Term("launch_ns", np.ones(len(plain))),
-        _Term("boundary_ns", np.asarray([one.boundaries for one in terms], np.float64)),
-        _Term("layout_ns_per_byte", np.asarray([one.layout_bytes for one in terms], np.float64)),
+        _Term("boundary_ns", np.asarray([network.boundaries for network in terms], np.float64)),
+        _Term("layout_ns_per_byte", np.asarray([network.layout_bytes for network in terms], np.float64)),
         *(_Term("cold_ns_per_byte", weights * (working > size), size) for size in _CACHES),
-    ]
-    return [term for term in found if term.column.any()]
+    )
 
 
 def _likely(plain: Floats, terms: Sequence[Terms], sums: Sequence[dict[str, float]]) -> list[_Term]:
     """All terms at once, each as far from 0 as it may be before anything is measured (a normal prior)."""
-    found = [
-        *(_Term(name, np.asarray([one[name] for one in sums]), prior=_RATIO) for name in CLASSES),
-        _Term("boundary_ns", np.asarray([one.boundaries for one in terms], np.float64), prior=_BOUNDARY_NS),
+    boundaries = np.asarray([network.boundaries for network in terms], np.float64)
+    return _not_zero(
+        *(_Term(name, np.asarray([network[name] for network in sums]), prior=_RATIO) for name in CLASSES),
+        _Term("boundary_ns", boundaries, prior=_BOUNDARY_NS),
         _Term("launch_ns", np.ones(len(plain)), prior=_LAUNCH_NS),
-    ]
-    return [term for term in found if term.column.any()]
+    )
+
+
+def _not_zero(*terms: _Term) -> list[_Term]:
+    return [term for term in terms if term.column.any()]
 
 
 def _chosen(networks: _Networks, candidates: Sequence[_Term]) -> tuple[list[_Term], float]:
@@ -220,32 +227,140 @@ def _chosen(networks: _Networks, candidates: Sequence[_Term]) -> tuple[list[_Ter
     hide each other.
     """
     chosen: list[_Term] = []
-    told = networks.plain
+    predicted = networks.plain
     most = (len(networks) - 1) // 2  # two networks for each coefficient at least
     while True:
         for count in (1, 2):
-            found = _step(networks, candidates, chosen, told, count) if len(chosen) + count <= most else None
-            if found is not None:
-                chosen, told = found
+            better = _step(networks, candidates, chosen, predicted, count) if len(chosen) + count <= most else None
+            if better is not None:
+                chosen, predicted = better
                 break
         else:
-            return chosen, networks.error(told)
+            return chosen, networks.error(predicted)
 
 
 def _step(
-    networks: _Networks, candidates: Sequence[_Term], chosen: list[_Term], told: Floats, count: int
+    networks: _Networks, candidates: Sequence[_Term], chosen: list[_Term], predicted: Floats, count: int
 ) -> tuple[list[_Term], Floats] | None:
-    """So many terms more and what they make of left-out networks, if that is a sure gain on ``told``."""
-    tried = []
+    """So many more terms and what they predict of left-out networks, if that is a sure gain on ``predicted``."""
+    trials = []
     for more in itertools.combinations(candidates, count):
         terms = [*chosen, *more]
         if len({term.key for term in terms}) == len(terms):
-            tried.append((networks.left_out(terms), terms))
-    if not tried:
+            trials.append((networks.left_out(terms), terms))
+    if not trials:
         return None
-    best, terms = min(tried, key=lambda one: networks.error(one[0]))
-    gain = networks.off(told) - networks.off(best)
+    best, terms = min(trials, key=lambda trial: networks.error(trial[0]))
+    gain = networks.off(predicted) - networks.off(best)
     by_chance = float(gain.std(ddof=1)) / np.sqrt(len(networks))
-    if networks.error(best) > _GAIN**count * networks.error(told) or gain.mean() < _SURE * by_chance:
+    if networks.error(best) > _GAIN**count * networks.error(predicted) or gain.mean() < _SURE * by_chance:
         return None
     return terms, best
+
+
+def with_audit(table: LatencyTable, measured: Sequence[tuple[Model, float]], unit: str) -> LatencyTable:
+    """The table with the correction that networks give which were measured whole, or with a warning why not.
+
+    Of the networks (fused groups as layers, and ns of a launch) those are left out that have a layer which could not
+    be measured.
+    """
+    usable, reasons = [], []
+    for model, ns in measured:
+        try:
+            Estimator(table, unit).estimate(model)
+        except InputError as error:
+            reasons.append(f"{model.name}: {error.where or 'the table'}: {error.what}")
+        else:
+            usable.append((model, ns))
+    try:
+        result = audit(usable, table, unit)
+    except InputError as error:
+        why = "; ".join([error.what, *reasons])
+        return msgspec.structs.replace(table, warnings=(*table.warnings, f"not audited: {why}"))
+    return msgspec.structs.replace(table, correction=result.correction, audit=result)
+
+
+_SIDE = 48
+_WIDTHS = (24, 48, 96)  # of the stages; each halves the side of the one before
+_Block = Callable[[GraphBuilder, str], str]
+
+
+def audit_networks(seed: int = 0) -> tuple[Model, ...]:
+    """Eight small networks: plain, residual, inverted residual, branched, a decoder and dense layers."""
+    stages: dict[str, tuple[_Block, tuple[int, ...]]] = {
+        "audit-plain": (_plain, (1, 2, 3)),
+        "audit-plain-wide": (_plain, (4, 4, 1)),
+        "audit-residual": (_residual, (1, 1, 1)),
+        "audit-residual-deep": (_residual, (2, 5, 8)),
+        "audit-inverted": (_inverted, (1, 2, 4)),
+        "audit-branches": (_branches, (2, 2, 3)),
+    }
+    staged = [_staged(name, block, depth, seed) for name, (block, depth) in stages.items()]
+    return (*staged, _decoder(seed), _dense(seed))
+
+
+def _staged(name: str, block: _Block, depth: tuple[int, ...], seed: int) -> Model:
+    b = GraphBuilder(name, seed)
+    x = _stem(b)
+    for stage, (width, count) in enumerate(zip(_WIDTHS, depth, strict=True)):
+        if stage:
+            x = b.conv(x, width, stride=2, norm=True, activation="Relu")
+        for _ in range(count):
+            x = block(b, x)
+    b.output(b.dense(b.op("Flatten", b.op("GlobalAveragePool", x)), 10))
+    return b.build()
+
+
+def _stem(b: GraphBuilder) -> str:
+    return b.conv(b.input("image", (1, 3, 2 * _SIDE, 2 * _SIDE)), _WIDTHS[0], stride=2, norm=True, activation="Relu")
+
+
+def _plain(b: GraphBuilder, x: str) -> str:
+    return b.conv(x, b.channels(x), norm=True, activation="Relu")
+
+
+def _residual(b: GraphBuilder, x: str) -> str:
+    """He et al., 2016, "Deep Residual Learning for Image Recognition"."""
+    y = b.conv(_plain(b, x), b.channels(x), norm=True)
+    return str(b.op("Relu", b.op("Add", x, y)))
+
+
+def _inverted(b: GraphBuilder, x: str) -> str:
+    """Sandler et al., 2018, "MobileNetV2"."""
+    wide = 4 * b.channels(x)
+    y = b.conv(x, wide, kernel=1, norm=True, activation="Relu")
+    y = b.conv(y, wide, groups=wide, norm=True, activation="Relu")
+    return str(b.op("Add", x, b.conv(y, b.channels(x), kernel=1, norm=True)))
+
+
+def _branches(b: GraphBuilder, x: str) -> str:
+    """Iandola et al., 2016, "SqueezeNet": the fire module."""
+    half = b.channels(x) // 2
+    y = b.conv(x, half, kernel=1, norm=True, activation="Relu")
+    wide = b.conv(y, half, norm=True, activation="Relu")
+    return str(b.op("Concat", b.conv(y, half, kernel=1, norm=True, activation="Relu"), wide, axis=1))
+
+
+def _decoder(seed: int) -> Model:
+    """Ronneberger et al., 2015, "U-Net"."""
+    b = GraphBuilder("audit-decoder", seed)
+    x = _stem(b)
+    skips = []
+    for width in _WIDTHS[1:]:
+        skips.append(x)
+        x = _plain(b, b.conv(x, width, stride=2, norm=True, activation="Relu"))
+    for skip in reversed(skips):
+        x = b.op("Concat", b.upsample(x), skip, axis=1)
+        x = _plain(b, b.conv(x, b.channels(skip), kernel=1, norm=True, activation="Relu"))
+    b.output(b.op("Sigmoid", b.conv(x, 1, kernel=1)))
+    return b.build()
+
+
+def _dense(seed: int) -> Model:
+    """Layers with more weights than most caches hold, and little work for them."""
+    b = GraphBuilder("audit-dense", seed)
+    x = b.op("Flatten", b.op("MaxPool", _stem(b), kernel_shape=[4, 4], strides=[4, 4]))
+    for _ in range(2):
+        x = b.dense(x, 1024, activation="Relu")
+    b.output(b.dense(x, 10))
+    return b.build()

@@ -31,6 +31,7 @@ from framefit.core.model import Layer, Node, Operand, TensorInfo
 from framefit.core.model.graph import Attribute
 from framefit.devices.npu.work import LayerWork, dtype_bits, layer_work
 from framefit.errors import InputError
+from framefit.stats import Z90, huber_weights
 
 __all__ = ["Analytical", "Calibration", "Columns", "entry_work", "op_class", "work_bytes", "work_operations"]
 
@@ -218,13 +219,11 @@ Analytical = Callable[[Sequence[LayerWork]], npt.ArrayLike]
 _LEAST_SHAPES = 4  # of a class that gets a fit of its own
 _LEAST_SPREAD = 0.02
 _FEW_SPREAD = 0.3  # added for a class that was not measured: classes differ in speed
-_HUBER = 1.345  # 95 % efficiency for normal errors
 _ITERATIONS = 30
 _SETTLED = 1e-4  # relative change of a coefficient
 _EXPONENT_DEVIATION = 0.3  # of the prior; left-out entries of six simulated targets: 0.1 to 1 do as well
 _FOLDS = 5
 _BLOCK = 8192  # of 2,000 to 100,000 the quickest with the cycle model: 0.8 us a layer, in one piece 1.4
-_Z90 = 1.6448536269514722
 
 
 @dataclass(frozen=True)
@@ -373,8 +372,7 @@ def _line(priced: Floats, measured: Floats) -> tuple[float, float]:
     for _ in range(_ITERATIONS):
         predicted = scale * priced + offset
         errors = np.log(measured / predicted)
-        limit = _HUBER * max(1.4826 * float(np.median(np.abs(errors))), 1e-6)
-        weight = np.minimum(1.0, limit / np.maximum(np.abs(errors), 1e-12))
+        weight = huber_weights(errors, 1e-6)
         # A step of Gauss and Newton: near the prediction p, log(s a + o) is log p + (s a + o - p) / p.
         goal = 1 + np.clip(errors, -1.0, 1.0)
         before = scale, offset
@@ -412,4 +410,4 @@ def _sizes(works: Sequence[LayerWork]) -> Floats:
 
 def _spread(errors: Floats) -> float:
     """Deviation by which 90 % of the errors are within a 90 % interval, robust where errors are many."""
-    return max(float(np.quantile(np.abs(errors), 0.9)) / _Z90 if len(errors) else 0.0, _LEAST_SPREAD)
+    return max(float(np.quantile(np.abs(errors), 0.9)) / Z90 if len(errors) else 0.0, _LEAST_SPREAD)

@@ -1,202 +1,50 @@
-"""A network's latency from a table: every layer looked up, its fallbacks named, the total with its interval.
+"""``framefit estimate``: a network's latency from a table, without running anything.
 
-The interval of the total adds up what may be wrong, as variances. What is wrong for several
-layers alike is added up before it is squared:
+Every layer is looked up, its fallbacks are named, and the total has an interval. The interval adds up what may be
+wrong, as variances. What is wrong for several layers alike is added up before it is squared:
 
 - a configuration that occurs k times counts k times its own deviation;
-- layers told by the same fallback are taken to be wrong alike: what it does not see in one of them
+- layers that are estimated by the same fallback are taken to be wrong alike: what it does not see in one of them
   (channels rounded up, tiles that come again) it mostly does not see in the others;
 - the overhead is added once to the whole. Where it was fitted with an auxiliary layer, its constant
   cancels in the entries (it is in the runs with and without the layer) and its error counts once;
   else it was subtracted from every entry, and its error counts once for each layer but one;
 - the correction's own error, from networks that were left out of its fit (Student's t).
-
-Shapes between measured ones: Gaussian-process regression of log latency within one family.
-
-A family is an operator with everything that is no size: kernel, stride, precision, fused
-operators. Within it log latency follows log operations, log bytes moved and log bytes of
-constants: a linear trend, whose slopes are drawn from a prior, plus a smooth departure from it
-(Rasmussen and Williams, 2006, "Gaussian Processes for Machine Learning", sections 2.2, 2.7 and
-5.4.2). Few points lean on the prior, many speak for themselves; the distance to measured shapes widens
-the interval. Nothing is told beyond a stated factor around the family's measured shapes.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.latency_table import LatencyEntry, LatencyTable, Value
-from framefit.core.model import Layer, Model, Node, configuration
+from framefit.core.files import write_record
+from framefit.core.latency_table import LatencyEntry, LatencyTable, Value, check_fingerprint, read_table
+from framefit.core.model import Layer, Model, Node, configuration, epilogue_groups
+from framefit.core.model.builtin import load_model
+from framefit.core.model.lowering import owners
 from framefit.core.run_record import LatencyEstimate, LayerLatency
+from framefit.core.settings import verb
+from framefit.core.target import Cache, Memory, Processor, Target
+from framefit.devices.device import Device
+from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.npu.work import LayerWork, layer_work
+from framefit.devices.registry import open_device
 from framefit.errors import InputError
-from framefit.latency.calibrate import Analytical, Calibration, entry_work, work_bytes, work_operations
-from framefit.latency.terms import class_sums, correction_ns, student_quantile, terms_of, transfer_ns
+from framefit.latency.calibrate import Analytical, Calibration, entry_work
+from framefit.latency.fusion import known_groups
+from framefit.latency.interpolation import Interpolation
+from framefit.latency.settings import EstimateSettings
+from framefit.latency.terms import class_sums, correction_ns, terms_of, transfer_ns
+from framefit.stats import Z90, student_quantile
 
-__all__ = [
-    "LEAST_NOISE",
-    "REACH_RATIO",
-    "Estimator",
-    "Family",
-    "Interpolation",
-    "design_covariance",
-    "family",
-    "features",
-]
-
-
-Floats = npt.NDArray[np.float64]
-REACH_RATIO = 1.5
-"""Operations and bytes of a shape may lie outside those that were measured by this factor."""
-_LEAST_SHAPES = 3  # of a family
-_GAP_RATIO = 8.0  # the nearest measured shape may be so far away in operations or bytes
-
-
-# Prior slopes (mean, deviation) of log latency on log operations, bytes moved and bytes of constants: a layer
-# bound by arithmetic has (1, 0, 0), one bound by memory (0, 1, 0) or (0, 0, 1), most lie between.
-_SLOPES = np.asarray([0.5, 0.3, 0.1])
-_SLOPE_DEVIATION = 0.3
-_LEVEL_DEVIATION = 3.0  # of the family's speed: a factor of 20 either way
-_LENGTH = 1.5  # of the departure from the trend: a factor of 4.5 in a size
-_DESIGN_DEPARTURE = 1.0  # left-out shapes of three simulated targets: better than 0.1 and 0.4
-_DEPARTURES = (0.02, 0.05, 0.1, 0.2, 0.4)  # of which the one that predicts left-out entries best is taken
-LEAST_NOISE = 0.01
-_SIZES_IN_ATTRIBUTES = ("hidden_size", "groups", "shape", "sizes", "split")
-
-
-class Interpolation:
-    """Entries of one unit by families.
-
-    Args:
-        entries: of one unit; those without a latency above 0 are left out.
-
-    Example:
-        >>> between = Interpolation(table.entries)  # doctest: +SKIP
-        >>> between.find("Conv", configuration)  # log latency and its deviation  # doctest: +SKIP
-    """
-
-    def __init__(self, entries: Iterable[LatencyEntry]) -> None:
-        points: dict[bytes, list[tuple[Floats, float, float]]] = {}
-        for entry in entries:
-            work = entry_work(entry.op, entry.configuration)
-            if entry.latency_ns > 0 and work.method not in ("unknown", "view"):
-                noise = entry.deviation_ns / entry.latency_ns
-                point = features(work), math.log(entry.latency_ns), noise
-                points.setdefault(family(entry.op, entry.configuration, work), []).append(point)
-        self._points = {key: found for key, found in points.items() if len(found) >= _LEAST_SHAPES}
-        self._fitted: dict[bytes, Family] = {}
-
-    def find(self, op: str, configuration: Mapping[str, Value]) -> tuple[float, float] | None:
-        """Latency of a shape between measured ones.
-
-        Returns:
-            Logarithm of the latency in ns and its standard deviation; ``None`` where fewer than 3
-            shapes of its family were measured, or it is beyond their reach.
-        """
-        work = entry_work(op, configuration)
-        if work.method in ("unknown", "view"):
-            return None
-        key = family(op, configuration, work)
-        fitted = self.fitted(key)
-        return None if fitted is None else fitted.at(features(work))
-
-    def fitted(self, key: bytes) -> Family | None:
-        """The process of one family; ``None`` where fewer than 3 of its shapes were measured."""
-        if key not in self._points:
-            return None
-        if key not in self._fitted:
-            shapes, logs, noise = zip(*self._points[key], strict=True)
-            self._fitted[key] = Family(np.asarray(shapes), np.asarray(logs), np.asarray(noise))
-        return self._fitted[key]
-
-
-class Family:
-    """Gaussian process of one family.
-
-    Args:
-        shapes: measured ones, as rows of :func:`features`.
-        logs: of their latencies in ns.
-        noise: their deviations.
-    """
-
-    def __init__(self, shapes: Floats, logs: Floats, noise: Floats) -> None:
-        self._features, self._centre = shapes, shapes.mean(axis=0)
-        trend = (shapes - self._centre) @ _SLOPES
-        self._level = float(np.median(logs - trend))
-        rest = logs - trend - self._level
-        squares = np.maximum(noise, LEAST_NOISE) ** 2
-        best = -math.inf
-        for departure in _DEPARTURES:
-            inverse = np.linalg.inv(self._covariance(shapes, shapes, departure) + np.diag(squares))
-            weights = inverse @ rest
-            variance = 1 / np.diag(inverse)  # of each entry as the others predict it (section 5.4.2)
-            errors = weights * variance
-            likelihood = float(-0.5 * (np.log(variance) + errors**2 / variance).sum())
-            if likelihood > best:
-                best, self.departure, self._inverse, self._weights = likelihood, departure, inverse, weights
-                self.excess = max(float(np.sqrt(np.mean(errors**2 / variance))), 1.0)
-
-    def at(self, shape: Floats) -> tuple[float, float] | None:
-        """Mean and deviation of the logarithm, or ``None`` beyond reach."""
-        reach = math.log(REACH_RATIO)
-        low, high = self._features.min(axis=0) - reach, self._features.max(axis=0) + reach
-        if (shape < low).any() or (shape > high).any():
-            return None
-        if np.abs(self._features - shape).max(axis=1).min() > math.log(_GAP_RATIO):
-            return None
-        row = self._covariance(shape[None], self._features, self.departure)[0]
-        own = self._covariance(shape[None], shape[None], self.departure)[0, 0]
-        mean = self._level + float((shape - self._centre) @ _SLOPES + row @ self._weights)
-        variance = own - float(row @ self._inverse @ row)
-        return mean, self.excess * math.sqrt(max(variance, 0.0) + LEAST_NOISE**2)
-
-    def _covariance(self, left: Floats, right: Floats, departure: float) -> Floats:
-        return _prior(left - self._centre, right - self._centre, departure)
-
-
-def design_covariance(shapes: Floats) -> Floats:
-    """Covariance of the logarithms at shapes of a family before any was measured; shapes x shapes.
-
-    With a greater departure than is fitted later: a design that trusts the trend measures the ends
-    alone, and never sees where the trend is none (Box and Draper, 1959, "A Basis for the Selection of a
-    Response Surface Design").
-    """
-    away = shapes - shapes.mean(axis=0)
-    return _prior(away, away, _DESIGN_DEPARTURE)
-
-
-def _prior(left: Floats, right: Floats, departure: float) -> Floats:
-    distance = ((left[:, None] - right[None]) ** 2).sum(axis=2)
-    smooth = departure**2 * np.exp(-0.5 * distance / _LENGTH**2)
-    return np.asarray(_LEVEL_DEVIATION**2 + _SLOPE_DEVIATION**2 * left @ right.T + smooth, np.float64)
-
-
-def features(work: LayerWork) -> Floats:
-    """What a shape is to an interpolation: logarithms of operations, bytes moved and bytes of constants."""
-    return np.log([work_operations(work), *work_bytes(work)])
-
-
-def family(op: str, configuration: Mapping[str, Value], work: LayerWork) -> bytes:
-    """Everything that is no size."""
-    kept: dict[str, object] = {
-        name: value
-        for name, value in configuration.items()
-        if name not in ("inputs", "weights", "outputs") and name.split(".")[-1] not in _SIZES_IN_ATTRIBUTES
-    }
-    groups = work.products[0] if work.products else None
-    kept["kind"] = "" if groups is None or groups.groups == 1 else "depthwise" if groups.channels == 1 else "grouped"
-    kept["tensors"] = len(work.reads), len(work.writes)
-    return msgspec.json.encode([op, kept], order="sorted")
-
-
-_Z90 = 1.6448536269514722
+__all__ = ["Estimator", "analytical_model", "estimate", "layer_groups", "model_estimate", "open_target"]
 
 
 @dataclass(frozen=True)
@@ -222,8 +70,8 @@ class Estimator:
     Args:
         table: with entries of the unit.
         unit: where the network is to run.
-        fallback: whether a layer without an entry is told by interpolation, else by the analytical model;
-            else it is an error.
+        fallback: whether a layer without an entry is estimated, by interpolation or else by the analytical model;
+            without it such a layer is an error.
         analytical: prices layers that the table cannot interpolate, after calibration; ``None``: nothing does.
 
     Raises:
@@ -259,7 +107,7 @@ class Estimator:
             Total with 90 % interval, plain sum, coverage, and each layer.
 
         Raises:
-            InputError: a layer has no entry and no fallback tells its latency; it is named, with its
+            InputError: a layer has no entry and no fallback estimates it; the layer is named, with its
                 operators and configuration.
         """
         prices = self._prices(model, names)
@@ -309,17 +157,17 @@ class Estimator:
 
     def _price(self, model: Model, index: int, name: str) -> _Price:
         layer, nodes = model.layers[index], model.nodes[index]
-        found = configuration(nodes)
-        key = layer.op, msgspec.json.encode(found)
+        described = configuration(nodes)
+        key = layer.op, msgspec.json.encode(described)
         if key not in self._known:
-            self._known[key] = self._looked_up(layer, nodes, found)
+            self._known[key] = self._looked_up(layer, nodes, described)
         price = self._known[key]
         if price is None:
-            raise self._missing(name, layer.op, found)
+            raise self._missing(name, layer.op, described)
         return price
 
     def _looked_up(self, layer: Layer, nodes: tuple[Node, ...], key: dict[str, Value]) -> _Price | None:
-        """The same for every layer of a configuration; ``None``: nothing tells it."""
+        """The same for every layer of a configuration; ``None``: it cannot be estimated."""
         entry = self.table.find(layer.op, key, self.unit)
         if entry is not None:
             return _of_entry(entry)
@@ -345,7 +193,7 @@ class Estimator:
 
     def _missing(self, name: str, op: str, key: dict[str, Value]) -> InputError:
         shown = ", ".join(f"{name} {value}" for name, value in key.items() if value not in (None, "", []))
-        fallback = "no fallback tells its latency: " if self._fallback else ""
+        fallback = "no fallback can estimate the layer: " if self._fallback else ""
         return InputError(
             f"{fallback}the table has no entry of {op} on unit {self.unit!r} with {shown}",
             where=f"layer {name}",
@@ -363,21 +211,21 @@ class Estimator:
         if overhead is not None and overhead.intercept_interval_ns is not None:
             low, high = overhead.intercept_interval_ns
             shares = 1 if overhead.auxiliary else max(sum(price.source != "view" for price in prices) - 1, 0)
-            variance += ((high - low) / (2 * _Z90) * shares) ** 2
+            variance += ((high - low) / (2 * Z90) * shares) ** 2
         correction = self.table.correction
         if correction is None:
-            return _Z90 * math.sqrt(variance)
+            return Z90 * math.sqrt(variance)
         audited = student_quantile(correction.networks - 1) * correction.error_ratio * total
-        return math.hypot(_Z90 * correction.scale * math.sqrt(variance), audited)
+        return math.hypot(Z90 * correction.scale * math.sqrt(variance), audited)
 
     def _notes(self, model: Model, prices: Sequence[_Price]) -> tuple[str, ...]:
         notes = list(model.defaulted_dims)
         if self.table.correction is None:
             notes.append("the table was not audited: the interval knows the layers' errors, not what they do together")
-        for source, told in (("interpolated", "between measured shapes"), ("modelled", "by the calibrated model")):
+        for source, method in (("interpolated", "between measured shapes"), ("modelled", "by the calibrated model")):
             count = sum(price.source == source for price in prices)
             if count:
-                notes.append(f"{count} of {len(prices)} layers have no entry and are told {told}")
+                notes.append(f"{count} of {len(prices)} layers have no entry and are estimated {method}")
         return tuple(notes)
 
 
@@ -391,6 +239,173 @@ def _of_entry(entry: LatencyEntry) -> _Price:
 def _of_logarithm(log: float, deviation: float, source: str) -> _Price:
     """Of a latency whose logarithm is normally distributed; its median counts."""
     latency = math.exp(log)
-    interval = math.floor(latency * math.exp(-_Z90 * deviation)), math.ceil(latency * math.exp(_Z90 * deviation))
-    spread = (interval[1] - interval[0]) / (2 * _Z90)
+    interval = math.floor(latency * math.exp(-Z90 * deviation)), math.ceil(latency * math.exp(Z90 * deviation))
+    spread = (interval[1] - interval[0]) / (2 * Z90)
     return _Price(latency, spread, interval, source, source, covered=False)
+
+
+# What a target without a described processor (a CPU) is taken to be like before calibration: only
+# the balance of arithmetic, memory and overhead counts, the table brings its speed.
+_PLAIN_HOST = Target(
+    name="host",
+    kind="npu",
+    processor=Processor(
+        clock_mhz=3000, macs_per_cycle={"fp32": 16.0, "fp16": 16.0, "int8": 32.0}, vector_lanes=8, layer_cycles=3000
+    ),
+    memory=(Memory(read_bandwidth_gbps=12.0, write_bandwidth_gbps=12.0, read_bus_bits=512, write_bus_bits=512),),
+    cache=Cache(size_kib=1024, word_bits=512),
+)
+
+
+@verb(EstimateSettings, "model", "table")
+def estimate(settings: EstimateSettings) -> LatencyEstimate:
+    """Add up what a network's layers take on a device, from its latency table.
+
+    Args:
+        settings: what to estimate.
+
+    Returns:
+        Total with its 90 % interval, plain sum, coverage, and each layer with its source.
+
+    Raises:
+        InputError: a file or name that cannot be used; a table of another device (the differing facts
+            are named); a layer without an entry (named, with its configuration).
+
+    Example:
+        >>> framefit.estimate("face.onnx", "board.table.json").total_ns  # doctest: +SKIP
+        4210500
+    """
+    output, table = settings.output, settings.table
+    if output is not None and Path(output).exists() and not settings.force:
+        raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
+    loaded = load_model(settings.model, settings.shapes, settings.constants)
+    where = table.target if isinstance(table, LatencyTable) else table
+    read = table if isinstance(table, LatencyTable) else read_table(table)
+    device = _table_device(read, settings.target, where, checked=not settings.any_fingerprint)
+    chosen = settings.unit or next(iter(read.units), "")
+    analytical = analytical_model(None if device is None else device.target, chosen)
+    estimator = Estimator(read, chosen, fallback=settings.fallback, analytical=analytical)
+    total = model_estimate(estimator, loaded.grouped(layer_groups(loaded, read, device)), device)
+    if output is not None:
+        write_record(output, total, force=settings.force)
+    return total
+
+
+def model_estimate(estimator: Estimator, model: Model, device: Device | None) -> LatencyEstimate:
+    """Latency by the layers that a table of this device has, attributed to those of the model.
+
+    Args:
+        estimator: of the table.
+        model: with groups as layers.
+        device: of the table. The table of a device that lowers models has the lowered layers, unless it has
+            groups that were found by measuring.
+
+    Raises:
+        InputError: a layer has no entry.
+    """
+    if device is None or not device.capabilities.lowers or estimator.table.fusions is not None:
+        return estimator.estimate(model)
+    lowered = device.lowered(model)
+    places = owners(model, lowered)
+    return attributed(model, places, estimator.estimate(lowered, [model.layers[place].name for place in places]))
+
+
+def layer_groups(model: Model, table: LatencyTable, device: Device | None) -> Sequence[Collection[str]]:
+    """Which nodes of a model are one layer of a table: as it was measured.
+
+    Args:
+        model: to be looked up.
+        table: where it is looked up; groups that were measured count before those of the device.
+        device: of the table; ``None``: not known, then products with what follows them element by element.
+    """
+    if table.fusions is not None:
+        return known_groups(model, table.fusions)
+    return epilogue_groups(model) if device is None else device.fusions(model)
+
+
+def analytical_model(target: Target | None, unit: str) -> Analytical:
+    """Layers to nanoseconds on a described target; a plain processor where none is described.
+
+    Args:
+        target: the device; ``None``: not known.
+        unit: of the target, where it has one of this name; else its first.
+    """
+    described = target if target is not None and target.processor is not None else _PLAIN_HOST
+    known = unit if unit in {candidate.name for candidate in described.units} else None
+    cycles = CycleModel(described, known)
+
+    def price(works: Sequence[LayerWork]) -> npt.NDArray[np.int64]:
+        return cycles.layer_ns(cycles.evaluate(cycles.table(works), 0.0).cycles)
+
+    return price
+
+
+def _table_device(
+    table: LatencyTable, target: str | Path | Target | None, where: str | Path, *, checked: bool
+) -> Device | None:
+    """The device that a table is to apply to, opened to be asked, not to run anything.
+
+    ``None``: the table does not name a device that can be opened, and its fingerprint need not be checked.
+    """
+    try:
+        device = open_target(target or table.target)
+    except InputError as error:
+        if target is not None:
+            raise
+        if checked:
+            raise InputError(
+                f"the table was measured on {table.target!r}, which is no built-in target",
+                where=where,
+                remedy="name the device with --target FILE, or use the table unchecked with --any-fingerprint",
+            ) from error
+        return None
+    if checked:
+        check_fingerprint(
+            table,
+            device.fingerprint(),
+            where,
+            "measure a table on this device, or use this one all the same with --any-fingerprint",
+        )
+    return device
+
+
+def attributed(model: Model, places: Sequence[int], lowered: LatencyEstimate) -> LatencyEstimate:
+    """An estimate by the layers of a model, whatever the runtime made of them.
+
+    A runtime names what it makes of a layer after the layer's result, and puts its own copies between
+    layouts around it: such a copy counts with what made the tensor, or, at the beginning, with what
+    reads it.
+
+    Args:
+        model: as the user has it, with groups as layers.
+        places: of each lowered layer; see :func:`framefit.core.model.lowering.owners`.
+        lowered: the estimate of what the runtime made of the model.
+
+    Returns:
+        The same total; a layer whose work the runtime gave to another one takes nothing.
+    """
+    parts: list[list[LayerLatency]] = [[] for _ in model.layers]
+    for place, part in zip(places, lowered.layers, strict=True):
+        parts[place].append(part)
+    layers = tuple(_joined(layer, operators) for layer, operators in zip(model.layers, parts, strict=True))
+    return msgspec.structs.replace(lowered, layers=layers)
+
+
+def _joined(layer: Layer, parts: list[LayerLatency]) -> LayerLatency:
+    """Sum of a layer's operators; their errors are independent."""
+    total = sum(part.latency_ns for part in parts)
+    low = math.sqrt(sum((part.latency_ns - part.interval_ns[0]) ** 2 for part in parts))
+    high = math.sqrt(sum((part.interval_ns[1] - part.latency_ns) ** 2 for part in parts))
+    sources = list(dict.fromkeys(part.source for part in parts))
+    return LayerLatency(
+        name=layer.name,
+        op=layer.op,
+        latency_ns=total,
+        interval_ns=(max(round(total - low), 0), round(total + high)),
+        source=", ".join(sources) if sources else "part of another layer",
+    )
+
+
+def open_target(target: str | Path | Target | Device) -> Device:
+    """The device of a target, alone on its own clock, that computes nothing where it is described; or the device."""
+    return open_device(target) if isinstance(target, str | Path | Target) else target

@@ -1,4 +1,9 @@
-"""Launches timed in turn, a reference between them: what every estimate here is made from."""
+"""Launches timed in turn, a reference between them: what every estimate here is made from.
+
+What is computed of them works on many replicates of the same measurement at once: row 0 holds the medians,
+the others what they would have been with other samples (bootstrap; Efron and Tibshirani, 1993,
+"An Introduction to the Bootstrap", chapter 6), so that each result carries its own interval.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +18,9 @@ from framefit.core.model import Auxiliary, Model, TensorInfo, with_auxiliary
 from framefit.devices.device import Completion, Device, allocate, random_inputs
 from framefit.devices.measure import measure
 from framefit.errors import DeviceError
-from framefit.latency.overhead import input_bytes, middle, replicates
+from framefit.stats import robust_deviation
 
-__all__ = ["RUNS", "Rounds", "Run", "deviation"]
+__all__ = ["RUNS", "Rounds", "Run", "interval", "replicates"]
 
 
 Floats = npt.NDArray[np.float64]
@@ -26,6 +31,7 @@ _BETWEEN_REFERENCES = 8  # launches
 _DRIFTED = 0.05
 _SPREAD = 0.05
 _REFERENCE = TensorInfo(name="x", dtype="float32", shape=(1, 16, 32, 32))
+_REPLICATES = 200
 
 
 @dataclass
@@ -110,14 +116,14 @@ class Rounds:
         binding = handle.bind(arrays)
         first = self._device.submit(binding)
         self._places[digest] = len(self.runs)
-        out = sum(tensor.bytes for tensor in model.outputs)
+        read, written = (sum(tensor.bytes for tensor in crossing) for crossing in (model.inputs, model.outputs))
 
         def launch() -> Completion:
             if before is not None:
                 before()
             return self._device.submit(binding)
 
-        self.runs.append(Run(role, digest, launch, input_bytes(model), out, first.duration_ns))
+        self.runs.append(Run(role, digest, launch, read, written, first.duration_ns))
         return len(self.runs) - 1
 
     def measure(
@@ -138,8 +144,8 @@ class Rounds:
         Returns:
             Whether every run has its rounds.
         """
-        meant = self.runs if places is None else [self.runs[place] for place in sorted(places)]
-        waiting = [run for run in meant if len(run.samples_ns) < rounds]
+        selected = self.runs if places is None else [self.runs[place] for place in sorted(places)]
+        waiting = [run for run in selected if len(run.samples_ns) < rounds]
         if not waiting:
             return True
         reference = self.runs[self._reference]
@@ -148,7 +154,7 @@ class Rounds:
             order += [reference] * (place % _BETWEEN_REFERENCES == 0) + [run]
         order.append(reference)
         missing = rounds - min(len(run.samples_ns) for run in waiting)
-        found = measure(
+        timings = measure(
             [run.launch for run in order],
             least_rounds=missing,
             most_rounds=missing,
@@ -156,7 +162,7 @@ class Rounds:
             stop=stop,
             on_round=on_round,
         )
-        launches = np.asarray([one.samples_ns for one in found], np.float64)
+        launches = np.asarray([timing.samples_ns for timing in timings], np.float64)
         samples = launches.reshape(len(order), -1, self._settling + RUNS)[:, :, self._settling :]
         is_reference = np.asarray([run is reference for run in order])
         speeds = self._speeds(samples[is_reference], np.flatnonzero(is_reference), len(order))
@@ -187,9 +193,9 @@ class Rounds:
         """
         return replicates([run.rounds_ns for run in self.runs], np.random.default_rng(self._seed), self._kept)
 
-    def told_ns(self, place: int) -> float:
-        """Row 0 of :meth:`medians` for one run that has samples."""
-        return float(middle(self.runs[place].rounds_ns[None], self._kept)[0])
+    def median_ns(self, place: int) -> float:
+        """Row 0 of :meth:`medians` for a run that has samples."""
+        return float(_middle(self.runs[place].rounds_ns[None], self._kept)[0])
 
     def take_over(self, earlier: Sequence[MeasuredRun]) -> None:
         """Samples of an interrupted campaign, where it ran the same models in turns of the same length."""
@@ -202,22 +208,22 @@ class Rounds:
 
     def warnings(self) -> list[str]:
         """What makes the samples uncertain, and the remedy."""
-        found: list[str] = []
+        warnings: list[str] = []
         if not self.measured:
-            return found
+            return warnings
         if self.drift_ratio > _DRIFTED:
             done = "touched all launches alike" if self._resident else "the reference corrects"
-            found.append(
+            warnings.append(
                 f"the device's speed changed by {100 * self.drift_ratio:.0f} % meanwhile, which {done}: "
                 "stop other programs, let the clock settle (framefit doctor), and measure again"
             )
-        noisy = sum(deviation(run.rounds_ns / np.median(run.rounds_ns) - 1) > _SPREAD for run in self.runs)
+        noisy = sum(robust_deviation(run.rounds_ns / np.median(run.rounds_ns) - 1) > _SPREAD for run in self.runs)
         if noisy > len(self.runs) / 4:
-            found.append(
+            warnings.append(
                 f"{noisy} of {len(self.runs)} launches vary by more than {100 * _SPREAD:.0f} % from round to "
                 "round: stop other programs (framefit doctor), or raise --repeats"
             )
-        return found
+        return warnings
 
     def records(self) -> tuple[MeasuredRun, ...]:
         """All samples, as a latency table keeps them."""
@@ -254,7 +260,7 @@ class Rounds:
         ratio = turns / usual
         padded = np.concatenate([ratio[:1], ratio, ratio[-1:]])
         smooth = (padded[:-2] + padded[1:-1] + padded[2:]) / 3
-        within = deviation(references.transpose(1, 0, 2).reshape(len(turns), -1) / turns[:, None] - 1)
+        within = robust_deviation(references.transpose(1, 0, 2).reshape(len(turns), -1) / turns[:, None] - 1)
         noise = (1.2533 * within) ** 2 / RUNS / 3  # of a median; of three of them
         seen = float(np.mean((smooth - 1) ** 2))
         share = max(0.0, 1 - noise / seen) if seen > 0 else 0.0
@@ -264,6 +270,25 @@ class Rounds:
         return np.asarray(np.interp(np.arange(rounds * count), times, speeds)).reshape(rounds, count).T
 
 
-def deviation(values: Floats) -> float:
-    """Standard deviation of normal values, from the median absolute deviation (MAD)."""
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+def replicates(rounds_ns: Sequence[Floats], random: np.random.Generator, kept_ratio: float | None = None) -> Floats:
+    """(1 + replicates) x runs: the middle of each run's rounds, and of as many rounds drawn with replacement."""
+    table = np.empty((1 + _REPLICATES, len(rounds_ns)))
+    for column, values in enumerate(rounds_ns):
+        drawn = random.integers(0, len(values), (_REPLICATES, len(values)))
+        table[0, column] = _middle(values[None], kept_ratio)[0]
+        table[1:, column] = _middle(values[drawn], kept_ratio)
+    return table
+
+
+def _middle(values: Floats, kept_ratio: float | None) -> Floats:
+    """The median of each row, or the mean of this part of its values, the shortest."""
+    if kept_ratio is None:
+        return np.asarray(np.median(values, axis=1))
+    kept = max(round(kept_ratio * values.shape[1]), 1)
+    return np.asarray(np.sort(values, axis=1)[:, :kept].mean(axis=1))
+
+
+def interval(values: Floats) -> tuple[float, float]:
+    """90 % interval from replicates; row 0, the value itself, is inside."""
+    low, high = np.quantile(values[1:], (0.05, 0.95))
+    return float(min(low, values[0])), float(max(high, values[0]))

@@ -63,7 +63,7 @@ def segment_ns(segment: Model, estimator: Estimator) -> int:
 class SegmentPrices:
     """Any runs of one model's layers, which are looked up once.
 
-    A table of what a runtime makes of layers has entries of its copies between layouts. They tell what a
+    A table of what a runtime makes of layers has entries of its copies between layouts. They say what a
     cut adds between two layers that keep their tensors in blocks: a copy out of that layout, and one back.
 
     Args:
@@ -168,12 +168,12 @@ def segment_times(model: Model, runs: Sequence[tuple[int, int]], estimator: Esti
 def _blocked(model: Model) -> dict[str, tuple[int, list[int]]]:
     """Tensors between layers that keep channels in blocks -> bytes, and which of these layers read them."""
     made = {tensor.name: tensor.bytes for layer in model.layers if keeps_layout(layer.op) for tensor in layer.outputs}
-    found: dict[str, tuple[int, list[int]]] = {}
+    blocked: dict[str, tuple[int, list[int]]] = {}
     for index, layer in enumerate(model.layers):
         for tensor in layer.inputs:
             if tensor.name in made and keeps_layout(layer.op):
-                found.setdefault(tensor.name, (made[tensor.name], []))[1].append(index)
-    return found
+                blocked.setdefault(tensor.name, (made[tensor.name], []))[1].append(index)
+    return blocked
 
 
 def _copy_ns_per_byte(table: LatencyTable, unit: str, op: str) -> float:

@@ -26,7 +26,6 @@ __all__ = [
     "class_sums",
     "correction_ns",
     "keeps_layout",
-    "student_quantile",
     "terms_of",
     "transfer_ns",
 ]
@@ -102,10 +101,10 @@ def terms_of(model: Launched) -> Terms:
 
 def class_sums(layers: Iterable[Layer], latency_ns: Iterable[float]) -> dict[str, float]:
     """Sums of layers that a network may treat alike: how they use caches, and what they wait for."""
-    found = dict.fromkeys(CLASSES, 0.0)
+    sums = dict.fromkeys(CLASSES, 0.0)
     for layer, ns in zip(layers, latency_ns, strict=True):
-        found[_class_of(layer.op)] += ns
-    return found
+        sums[_class_of(layer.op)] += ns
+    return sums
 
 
 @functools.cache
@@ -146,19 +145,6 @@ def transfer_ns(model: Launched, overhead: Overhead | None) -> float:
         for tensors in (model.inputs, model.outputs)
     )
     return overhead.input_ns_per_byte * read + overhead.output_ns_per_byte * written + overhead.intercept_ns
-
-
-def student_quantile(freedom: int) -> float:
-    """0.95 quantile of Student's t (Abramowitz and Stegun, 26.7.5), within 2 % from 2 degrees on."""
-    z = 1.6448536269514722
-    if freedom < 2:
-        return 6.31
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return z + math.fsum(term / freedom ** (power + 1) for power, term in enumerate(terms))
 
 
 def keeps_layout(op: str) -> bool:

@@ -15,9 +15,8 @@ from framefit.core.workload import Workload
 from framefit.devices.device import Device, is_modelled
 from framefit.errors import InputError
 from framefit.execution.measured import Costs, MeasuredCosts, ModelledCosts
-from framefit.latency.estimate import Estimator
+from framefit.latency.estimate import Estimator, analytical_model, layer_groups, model_estimate
 from framefit.latency.segments import SegmentPrices, launch_excess
-from framefit.latency.verbs import analytical_model, estimated, layer_groups
 from framefit.planning.durations import _Z95, MeasuredPricing, ModelledPricing, Priced, Pricing
 from framefit.planning.partition import Pieces
 from framefit.planning.task import PlannedTask
@@ -101,7 +100,7 @@ class TablePricing:
       wrong by its model's ratio.
 
     A boundary costs what two runs of layers take more apart than as one launch. A table of what a runtime
-    makes of layers (:func:`framefit.latency.verbs.estimated`) tells the whole model; its
+    makes of layers (:func:`framefit.latency.estimate.model_estimate`) tells the whole model; its
     segments have their layers' share of that, and the copies between layouts that a cut adds.
 
     Args:
@@ -175,7 +174,7 @@ class TablePricing:
 
     def _looked_up(self, task: PlannedTask) -> _Told:
         try:
-            found = estimated(self._estimator, task.model, self._device)
+            found = model_estimate(self._estimator, task.model, self._device)
         except InputError as error:
             raise InputError(
                 error.what,

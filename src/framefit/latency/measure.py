@@ -1,95 +1,60 @@
 """``framefit measure``: what each layer costs on a device, as a latency table.
 
 A measuring campaign from its first layer to its audit: what is measured, in which order, for how long.
-
-``framefit estimate``: a network's latency from a table, without running anything.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from framefit.core.files import read_record, write_record
 from framefit.core.latency_table import LatencyTable, Unmeasured, check_fingerprint, read_table
-from framefit.core.model import Model, configuration, epilogue_groups
+from framefit.core.model import Model, configuration
 from framefit.core.model.builtin import load_model
-from framefit.core.model.lowering import owners
-from framefit.core.run_record import LatencyEstimate
 from framefit.core.settings import Notify, silent, verb
-from framefit.core.target import Cache, Memory, Processor, Target
 from framefit.devices.device import Device
 from framefit.devices.host import flushed_denormals, pinned
-from framefit.devices.npu.cycles import CycleModel, unit_named
-from framefit.devices.npu.work import LayerWork
-from framefit.devices.registry import open_device
+from framefit.devices.npu.cycles import unit_named
 from framefit.errors import FramefitError, InputError
-from framefit.latency.audit import LEAST_NETWORKS
-from framefit.latency.audited import audit_networks, campaign_seconds, with_audit
-from framefit.latency.calibrate import Analytical
-from framefit.latency.campaign import (
-    LEAST_REPEATS,
-    Campaign,
-    GridSpec,
-    Subject,
-    distinct_layers,
-    grid_models,
-    layer_key,
-    refine,
-)
-from framefit.latency.estimate import Estimator
-from framefit.latency.fusion import attributed, known_groups, measured_fusions, recorded
-from framefit.latency.resident import ResidentCampaign
-from framefit.latency.settings import EstimateSettings, MeasureSettings
-from framefit.latency.shapes import ShapeChoice
+from framefit.latency.audit import LEAST_NETWORKS, audit_networks, with_audit
+from framefit.latency.campaign import LEAST_REPEATS, Campaign
+from framefit.latency.estimate import open_target
+from framefit.latency.fusion import known_groups, measured_fusions, recorded
+from framefit.latency.interpolation import ShapeChoice
+from framefit.latency.rounds import Rounds
+from framefit.latency.settings import MeasureSettings
+from framefit.latency.subjects import GridSpec, Subject, distinct_layers, grid_models, layer_key
 
-__all__ = [
-    "Measuring",
-    "analytical_model",
-    "estimate",
-    "estimated",
-    "layer_groups",
-    "measure",
-    "open_target",
-    "table_device",
-]
+__all__ = ["measure"]
 
 
 _REFINE_SECONDS = 30.0  # where nothing else is said: a third of what a table of a MobileNetV2 may take
 _FIRST_SHAPES = 6  # of a grid, before the first look at what is uncertain
 _MORE_SHAPES = 0.25  # of those that were measured, in each turn
+_TRIED = 3  # launches of each model, to estimate how long measuring takes
+_OVERHEAD_RUNS = 60  # of auxiliary layers of two kinds
+_WARM_UP = 4  # launches
 
 
-class Measuring:
-    """Layers of models, of audited networks and of a grid on one unit of a device.
-
-    Args:
-        device: any; its clock begins to count for ``max_seconds``.
-        unit: of its target.
-        settings: of the campaign.
-        earlier: table of an interrupted campaign; what it found is not measured again.
-        stop: asked between launches: what was measured is kept.
-        notify: receives what is being done.
-        on_round: told rounds done and rounds in all.
-    """
+class _TableBuilder:
+    """Layers of models, of audited networks and of a grid on one unit of a device, whose clock counts from now on."""
 
     def __init__(
         self,
         device: Device,
         unit: str,
         settings: MeasureSettings,
-        earlier: LatencyTable | None = None,
+        earlier: LatencyTable | None,
         *,
-        stop: Callable[[], bool] | None = None,
-        notify: Notify = silent,
-        on_round: Callable[[int, int], None] | None = None,
+        stop: Callable[[], bool] | None,
+        notify: Notify,
+        on_round: Callable[[int, int], None] | None,
     ) -> None:
         self._device, self._unit, self._settings, self._earlier = device, unit, settings, earlier
         self._stop, self._notify, self._on_round = stop, notify, on_round
@@ -97,42 +62,44 @@ class Measuring:
         self._begun = device.clock.now_ns()
         self._models: list[Model] = []
         self._grouped: list[Model] = []
-        self._own: dict[str, Subject] = {}
+        self._subjects: dict[str, Subject] = {}
         self._audited: dict[str, Subject] = {}
         self._networks: list[tuple[Model, Model]] = []
         self._failed: dict[str, Unmeasured] = {}
-        found = None if earlier is None else earlier.fusions
-        self._fusions = list(found or ())  # of the model that had a pair first, which counts
+        known = None if earlier is None else earlier.fusions
+        self._fusions = list(known or ())  # of the model that had a pair first, which counts
         self._warnings: list[str] = []
 
-    def take(self, model: Model) -> None:
+    def add(self, model: Model) -> None:
         """Measure a model's layers."""
-        grouped, found, lost = self._layers(model)
+        grouped, subjects, failed = self._layers(model)
         self._models.append(model)
         self._grouped.append(grouped)
-        self._own |= {subject.key: subject for subject in found if subject.key not in self._own}
-        self._failed |= {str((layer.op, layer.configuration)): layer for layer in lost}
+        self._subjects |= {subject.key: subject for subject in subjects if subject.key not in self._subjects}
+        self._failed |= {str((layer.op, layer.configuration)): layer for layer in failed}
 
     def audit(self, named: Sequence[Model], builtin: Sequence[Model]) -> None:
         """Measure networks whole, and their layers, where there is time for that.
 
-        Args:
-            named: by the user; all of them.
-            builtin: those that are no model of this campaign: their estimates are to be predictions.
+        Networks that the user named are audited all of them, built-in ones only where they are none of the measured
+        models, as estimates of these are to be predictions.
         """
-        settings, own = self._settings, [_signature(model) for model in self._models]
-        kept = [*named, *(network for network in builtin if _signature(network) not in own)]
+        settings, measured = self._settings, [_signature(model) for model in self._models]
+        kept = [*named, *(network for network in builtin if _signature(network) not in measured)]
         self._warnings += [
             f"{network.name} is audited and measured: its estimate is no prediction"
             for network in named
-            if _signature(network) in own
+            if _signature(network) in measured
         ]
         pairs = [(network, *self._layers(network)[:2]) for network in kept]
-        fresh = {subject.key: subject for _, _, found in pairs for subject in found if subject.key not in self._own}
+        fresh = {
+            subject.key: subject
+            for _, _, subjects in pairs
+            for subject in subjects
+            if subject.key not in self._subjects
+        }
         if settings.max_seconds is not None and kept:
-            repeats = LEAST_REPEATS if settings.repeats is None else settings.repeats
-            counts = len(self._own), len(fresh)
-            needed = campaign_seconds(self._device, self._unit, self._models, kept, counts, repeats, settings.seed)
+            needed = self._needed_seconds(kept, len(self._subjects) + len(fresh))
             left = settings.max_seconds - (self._device.clock.now_ns() - self._begun) / 1e9
             if needed > left:
                 self._warnings.append(
@@ -144,34 +111,27 @@ class Measuring:
         self._networks = [(network, grouped) for network, grouped, _ in pairs]
 
     def table(self, points: Sequence[Model], most: int | None) -> LatencyTable:
-        """Measure everything.
-
-        Args:
-            points: one-layer models of a grid.
-            most: of them at most so many; ``None``: all, or as many as there is time for.
-
-        Raises:
-            DeviceError: no layer can be measured.
-        """
+        """Measure everything: at most so many of a grid's one-layer models; ``None``: as many as there is time for."""
         settings = self._settings
         grid: dict[str, Subject] = {}
         for point in points:
-            _, found, lost = self._layers(point)
-            grid |= {subject.key: subject for subject in found if subject.key not in self._own}
-            self._failed |= {str((layer.op, layer.configuration)): layer for layer in lost}
+            _, subjects, failed = self._layers(point)
+            grid |= {subject.key: subject for subject in subjects if subject.key not in self._subjects}
+            self._failed |= {str((layer.op, layer.configuration)): layer for layer in failed}
         if most is None and settings.max_seconds is None:
             most = len(grid)
         most = len(grid) if most is None else min(most, len(grid))
         adaptive = most < len(grid) or settings.max_seconds is not None
         choice = ShapeChoice(list(grid.values()))
         first = choice.take((), min(_FIRST_SHAPES, most)) if adaptive else list(grid.values())
-        subjects = [*self._own.values(), *(self._audited[key] for key in self._audited if key not in grid), *first]
-        subjects += [grid[key] for key in self._audited if key in grid and grid[key] not in first]
-        self._notify(f"compiling {len(subjects)} distinct layers")
-        campaign = (ResidentCampaign if self._as_lowered else Campaign)(
+        layers = [*self._subjects.values(), *(self._audited[key] for key in self._audited if key not in grid), *first]
+        layers += [grid[key] for key in self._audited if key in grid and grid[key] not in first]
+        self._notify(f"compiling {len(layers)} distinct layers")
+        campaign = Campaign(
             self._device,
             self._unit,
-            subjects,
+            layers,
+            resident=self._as_lowered,
             auxiliary=settings.auxiliary,
             repeats=settings.repeats,
             seed=settings.seed,
@@ -181,7 +141,7 @@ class Measuring:
         wholes = self._whole_runs(campaign)
         if self._earlier is not None:
             campaign.rounds.take_over(self._earlier.runs)
-        self._notify(f"measuring {len(subjects)} layers")
+        self._notify(f"measuring {len(layers)} layers")
         complete = campaign.measure(stop=self._ended, on_round=self._on_round)
         table = campaign.table(settings.overhead)
         if adaptive and complete:
@@ -190,7 +150,9 @@ class Measuring:
             table = self._refined(campaign, table)
         if self._networks:
             rounds = campaign.rounds
-            measured = [(one, rounds.told_ns(place)) for one, place in wholes if len(rounds.runs[place].samples_ns)]
+            measured = [
+                (network, rounds.median_ns(place)) for network, place in wholes if len(rounds.runs[place].samples_ns)
+            ]
             table = with_audit(table, measured, self._unit) if table.entries else table
         fusions = tuple(self._fusions) if settings.fusions == "measured" else None
         return msgspec.structs.replace(table, warnings=(*table.warnings, *self._warnings), fusions=fusions)
@@ -219,18 +181,18 @@ class Measuring:
         grouped = model.grouped(groups)
         return (grouped, *distinct_layers(grouped, None, self._unit))
 
-    def _whole_runs(self, campaign: Campaign | ResidentCampaign) -> list[tuple[Model, int]]:
+    def _whole_runs(self, campaign: Campaign) -> list[tuple[Model, int]]:
         """Networks as layers, and their places among the campaign's runs."""
-        found = []
+        places = []
         for network, grouped in self._networks:
             try:
-                found.append((grouped, campaign.rounds.add("network", network)))
+                places.append((grouped, campaign.rounds.add("network", network)))
             except FramefitError as error:
                 self._warnings.append(f"{network.name} is not audited: {error.what}")
-        return found
+        return places
 
     def _grown(
-        self, campaign: Campaign | ResidentCampaign, table: LatencyTable, choice: ShapeChoice, taken: int, most: int
+        self, campaign: Campaign, table: LatencyTable, choice: ShapeChoice, taken: int, most: int
     ) -> tuple[LatencyTable, bool]:
         """More of a grid's shapes, turn by turn, and whether there was time for all of their samples."""
         settings = self._settings
@@ -252,17 +214,15 @@ class Measuring:
                 return table, False
         return table, True
 
-    def _refined(self, campaign: Campaign | ResidentCampaign, table: LatencyTable) -> LatencyTable:
+    def _refined(self, campaign: Campaign, table: LatencyTable) -> LatencyTable:
         """More samples of layers whose intervals are wide."""
         settings = self._settings
         self._notify("measuring again what is not certain yet")
         seconds = _REFINE_SECONDS if settings.max_seconds is None else settings.max_seconds
-        left = refine(
-            campaign,
-            lambda: campaign.table(settings.overhead),
-            self._device.clock,
+        left = campaign.refine(
             self._begun + round(seconds * 1e9),
             [_layers_of(grouped) for grouped in (*self._grouped, *(grouped for _, grouped in self._networks))],
+            settings.overhead,
             stop=self._ended,
             on_round=self._on_round,
         )
@@ -272,6 +232,25 @@ class Measuring:
                 "1 %: allow more time with --max-seconds, or more --repeats"
             )
         return campaign.table(settings.overhead)
+
+    def _needed_seconds(self, networks: Sequence[Model], layers: int) -> float:
+        """About what measuring takes, from a few launches of models and of audited networks.
+
+        A layer is launched with an auxiliary layer, which is also launched alone; the networks are
+        launched whole, and their layers once more. A model that does not run whole counts by its layers alone.
+        """
+        settings = self._settings
+        rounds = Rounds(self._device, self._unit, settings.seed)
+        parts = 0.0
+        for role, group in (("layer", self._models), ("network", networks)):
+            for model in group:
+                with contextlib.suppress(FramefitError):
+                    run = rounds.runs[rounds.add(role, model)]
+                    shortest = min(run.launch().duration_ns for _ in range(_TRIED))
+                    parts += shortest * (2 if role == "network" else 1)
+        small = min(rounds.runs[0].launch().duration_ns for _ in range(_TRIED))
+        parts += small * (2 * layers + _OVERHEAD_RUNS)
+        return parts * ((LEAST_REPEATS if settings.repeats is None else settings.repeats) + _WARM_UP) / 1e9
 
     def _ended(self) -> bool:
         settings = self._settings
@@ -312,7 +291,7 @@ def measure(
         settings: what to measure, and how.
         stop: asked between launches: what was measured is kept.
         notify: receives what is being done.
-        on_round: told rounds done and rounds in all.
+        on_round: receives rounds done and rounds in all.
 
     Raises:
         InputError: a file, name or key that cannot be used; a table of another device to resume.
@@ -345,11 +324,11 @@ def measure(
         if device.capabilities.runs_on_host:
             stack.enter_context(pinned(device.host_core))
             stack.enter_context(flushed_denormals())
-        measuring = Measuring(device, chosen, settings, earlier, stop=stop, notify=notify, on_round=on_round)
+        builder = _TableBuilder(device, chosen, settings, earlier, stop=stop, notify=notify, on_round=on_round)
         for model in models:
-            measuring.take(model)
-        measuring.audit(networks, builtin)
-        table = measuring.table(points, settings.max_shapes)
+            builder.add(model)
+        builder.audit(networks, builtin)
+        table = builder.table(points, settings.max_shapes)
     if output is not None:
         write_record(output, table, force=settings.force or settings.resume)
     return table
@@ -373,25 +352,16 @@ def _networks(audit: Network | Sequence[Network], seed: int) -> tuple[list[Model
     names = [audit] if isinstance(audit, str | Path | Model) else list(audit)
     if "none" in names:
         if len(names) > 1:
-            raise InputError("'none' stands beside networks to audit", remedy="leave out one of them")
+            raise InputError("'none' stands beside networks to audit", remedy="leave out either of them")
         return [], []
     builtin = list(audit_networks(seed)) if "auto" in names else []
-    named = [one if isinstance(one, Model) else load_model(one, None, None) for one in names if one != "auto"]
+    named = [name if isinstance(name, Model) else load_model(name, None, None) for name in names if name != "auto"]
     if len(named) + len(builtin) < LEAST_NETWORKS:
         raise InputError(
             f"an audit needs {LEAST_NETWORKS} networks at least, {len(named)} are named",
             remedy="name more, add the built-in ones (auto), or leave the audit out (none)",
         )
     return named, builtin
-
-
-def open_target(target: str | Path | Target | Device) -> Device:
-    """The device of a target, alone on its own clock, that computes nothing where it is described; or the device.
-
-    Raises:
-        InputError: no such target, or its file cannot be used.
-    """
-    return open_device(target) if isinstance(target, str | Path | Target) else target
 
 
 def _models(
@@ -406,138 +376,3 @@ def _models(
     if not isinstance(model, str | Path):
         return list(model)
     return [load_model(model, shapes, constants)]
-
-
-# What a target without a described processor (a CPU) is taken to be like before calibration: only
-# the balance of arithmetic, memory and overhead counts, the table brings its speed.
-_PLAIN_HOST = Target(
-    name="host",
-    kind="npu",
-    processor=Processor(
-        clock_mhz=3000, macs_per_cycle={"fp32": 16.0, "fp16": 16.0, "int8": 32.0}, vector_lanes=8, layer_cycles=3000
-    ),
-    memory=(Memory(read_bandwidth_gbps=12.0, write_bandwidth_gbps=12.0, read_bus_bits=512, write_bus_bits=512),),
-    cache=Cache(size_kib=1024, word_bits=512),
-)
-
-
-@verb(EstimateSettings, "model", "table")
-def estimate(settings: EstimateSettings) -> LatencyEstimate:
-    """Add up what a network's layers take on a device, from its latency table.
-
-    Args:
-        settings: what to estimate.
-
-    Returns:
-        Total with its 90 % interval, plain sum, coverage, and each layer with its source.
-
-    Raises:
-        InputError: a file or name that cannot be used; a table of another device (the differing facts
-            are named); a layer without an entry (named, with its configuration).
-
-    Example:
-        >>> framefit.estimate("face.onnx", "board.table.json").total_ns  # doctest: +SKIP
-        4210500
-    """
-    output, table = settings.output, settings.table
-    if output is not None and Path(output).exists() and not settings.force:
-        raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
-    loaded = load_model(settings.model, settings.shapes, settings.constants)
-    where = table.target if isinstance(table, LatencyTable) else table
-    read = table if isinstance(table, LatencyTable) else read_table(table)
-    device = table_device(read, settings.target, where, checked=not settings.any_fingerprint)
-    chosen = settings.unit or next(iter(read.units), "")
-    analytical = analytical_model(None if device is None else device.target, chosen)
-    estimator = Estimator(read, chosen, fallback=settings.fallback, analytical=analytical)
-    estimate = estimated(estimator, loaded.grouped(layer_groups(loaded, read, device)), device)
-    if output is not None:
-        write_record(output, estimate, force=settings.force)
-    return estimate
-
-
-def estimated(estimator: Estimator, model: Model, device: Device | None) -> LatencyEstimate:
-    """By the layers that a table of this device has, told by those of the model.
-
-    Args:
-        estimator: of the table.
-        model: with groups as layers.
-        device: of the table. One that says what it makes of a model was measured by that, unless the
-            table has groups that were found by measuring.
-
-    Raises:
-        InputError: a layer has no entry.
-    """
-    if device is None or not device.capabilities.lowers or estimator.table.fusions is not None:
-        return estimator.estimate(model)
-    lowered = device.lowered(model)
-    places = owners(model, lowered)
-    return attributed(model, places, estimator.estimate(lowered, [model.layers[place].name for place in places]))
-
-
-def layer_groups(model: Model, table: LatencyTable, device: Device | None) -> Sequence[Collection[str]]:
-    """Which nodes of a model are one layer of a table: as it was measured.
-
-    Args:
-        model: to be looked up.
-        table: where it is looked up; what it found to be fused counts before what the device says.
-        device: of the table; ``None``: not known, then products with what follows them element by element.
-    """
-    if table.fusions is not None:
-        return known_groups(model, table.fusions)
-    return epilogue_groups(model) if device is None else device.fusions(model)
-
-
-def analytical_model(target: Target | None, unit: str) -> Analytical:
-    """Layers to nanoseconds on a described target; a plain processor where none is described.
-
-    Args:
-        target: the device; ``None``: not known.
-        unit: of the target, where it has one of this name; else its first.
-    """
-    described = target if target is not None and target.processor is not None else _PLAIN_HOST
-    known = unit if unit in {one.name for one in described.units} else None
-    cycles = CycleModel(described, known)
-
-    def price(works: Sequence[LayerWork]) -> npt.NDArray[np.int64]:
-        return cycles.layer_ns(cycles.evaluate(cycles.table(works), 0.0).cycles)
-
-    return price
-
-
-def table_device(
-    table: LatencyTable, target: str | Path | Target | None, where: str | Path, *, checked: bool = True
-) -> Device | None:
-    """The device that a table is to apply to, opened to be asked, not to run anything.
-
-    Args:
-        table: names its target.
-        target: the device, where it is not the one that the table names.
-        where: the table's file, for messages.
-        checked: whether the table's fingerprint has to be the device's.
-
-    Returns:
-        The device; ``None``: the table does not name one that can be found, and need not.
-
-    Raises:
-        InputError: no such target; the fingerprints differ, and the facts are named.
-    """
-    try:
-        device = open_target(target or table.target)
-    except InputError as error:
-        if target is not None:
-            raise
-        if checked:
-            raise InputError(
-                f"the table was measured on {table.target!r}, which is no built-in target",
-                where=where,
-                remedy="name the device with --target FILE, or use the table unchecked with --any-fingerprint",
-            ) from error
-        return None
-    if checked:
-        check_fingerprint(
-            table,
-            device.fingerprint(),
-            where,
-            "measure a table on this device, or use this one all the same with --any-fingerprint",
-        )
-    return device
