@@ -86,7 +86,7 @@ def part(name: str, work: Path, epochs: float) -> dict[str, Any]:
     for model in result.models:
         if model.test is not None:
             row["accuracy"] = {"model": model.name, "top1": model.test.top1, "images": model.test.images}
-    proofs = [step.folder for step in result.steps if step.measure == "verify" and step.folder]
+    proofs = [step.folder for step in result.steps if step.name == "verify" and step.folder]
     if proofs:
         metrics = read_record(folder / "fit" / proofs[-1] / "run" / "metrics.json", Metrics)
         row["proof"] = {

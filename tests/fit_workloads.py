@@ -26,7 +26,7 @@ def fitted(app: Path, **changed: Any) -> Fitted:
 
 def outcomes(done: Fitted) -> list[tuple[str, str]]:
     """Measure and outcome of each step."""
-    return [(step.measure, step.outcome) for step in done.result.steps]
+    return [(step.name, step.outcome) for step in done.result.steps]
 
 
 def write_pictures(path: Path) -> Path:

@@ -77,7 +77,7 @@ def test_steps_are_proposed_and_nothing_is_touched(place: Path) -> None:
     before = files_in(place)
     done = fit(app, data={"net": place / "data.npz"})
     assert (done.result.fits, done.result.applied, done.folder) == (False, False, None)
-    assert [(one.measure, one.cost) for one in done.result.proposals if one.needs is None] == [
+    assert [(one.name, one.cost) for one in done.result.proposals if one.needs is None] == [
         ("sparsify", "accuracy"),
         ("trees", "accuracy"),
         ("rate", "rate"),
@@ -111,7 +111,7 @@ def test_a_target_of_eight_bits_gains_nothing_from_int8(place: Path) -> None:
     app = write_fit_app(place, macs="fp32 = 64, int8 = 64", processor="activation_bits = 8\nweight_bits = 8")
     done = fit(app, data=place / "data.npz")
     assert not done.result.fits
-    assert "int8" not in {one.measure for one in done.result.proposals}
+    assert "int8" not in {one.name for one in done.result.proposals}
 
 
 @pytest.mark.usefixtures("quick")
@@ -119,7 +119,7 @@ def test_what_costs_too_much_is_tried_half_as_far_and_then_left(place: Path, mon
     """Three times at most; each version is taken back, and fewer frames are what is left."""
     monkeypatch.setattr(Labelled, "top1", lambda *_: 0.5)
     done = fitted(write_fit_app(place), data=place / "data.npz", without=["trees"])
-    tried = [step for step in done.result.steps if step.measure == "sparsify"]
+    tried = [step for step in done.result.steps if step.name == "sparsify"]
     assert len(tried) == 3
     assert {step.outcome for step in tried} == {"too inaccurate"}
     left = [1 - (step.cycles_ratio or 1) for step in tried]
@@ -189,7 +189,7 @@ def test_units_that_a_model_was_kept_from_cost_nothing(tmp_path: Path) -> None:
     done = fitted(app)
     assert ("units", "kept") in outcomes(done)
     assert done.result.fits
-    assert "rate" not in {step.measure for step in done.result.steps}
+    assert "rate" not in {step.name for step in done.result.steps}
 
 
 @pytest.mark.usefixtures("quick")
@@ -268,7 +268,7 @@ def test_a_table_is_dropped_with_the_layers_that_it_knows(place: Path) -> None:
     app.write_text('table = "board.table.json"\n' + app.read_text())
     done = fitted(app, data=place / "data.npz", without=["int8"])
     assert done.result.fits
-    kept = next(step for step in done.result.steps if step.measure == "sparsify")
+    kept = next(step for step in done.result.steps if step.name == "sparsify")
     assert "latency table" in kept.detail
     assert load_workload(place / "out" / "app.toml").table is None
 

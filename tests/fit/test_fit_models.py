@@ -17,7 +17,7 @@ from framefit.errors import InputError
 from framefit.fit.accuracy import Labelled, sized
 from framefit.fit.folder import FitFolder
 from framefit.fit.loop import fit
-from framefit.fit.steps.sparsify import Sparsify
+from framefit.fit.steps.sparsify import _keep_database
 from workloads import write_app, write_models, write_target
 
 
@@ -32,7 +32,7 @@ def test_sizes_that_a_file_leaves_open_come_from_its_stream(tmp_path: Path) -> N
     onnx.save(proto, tmp_path / "chain.onnx")
     app = write_app(tmp_path, target="target.toml", rate_hz=80, guard_ms=None, stream="shape = [1, 3, 16, 16]")
     result = fit(app).result
-    assert {"sparsify", "trees", "rate"} == {one.measure for one in result.proposals if one.model in ("chain", None)}
+    assert {"sparsify", "trees", "rate"} == {one.name for one in result.proposals if one.model in ("chain", None)}
     known = {entry.name: entry.shapes for entry in sized(load_workload(app), app).models}
     assert known == {"small": {}, "chain": {"image": (1, 3, 16, 16)}}
 
@@ -91,8 +91,7 @@ def test_searches_of_models_with_like_names_are_kept_apart(tmp_path: Path) -> No
     earlier.mkdir(parents=True)
     for file in ("sparsify.json", "database.npz"):
         (earlier / file).write_text(file)
-    measure = Sparsify(None, tmp_path / "steps")  # type: ignore[arg-type]
     for name, kept in (("net", []), ("net-2", ["database.npz", "sparsify.json"])):
         search = tmp_path / "steps" / f"02-{name}" / "search"
-        measure._prepare(search, name)
+        _keep_database(search, tmp_path / "steps", name)
         assert sorted(path.name for path in search.glob("*")) == kept

@@ -19,7 +19,7 @@ def test_each_of_two_models_gives_its_part(place: Path) -> None:
     done = fitted(app, data=data, max_drop=0.5, without=["trees", "rate"])
     assert done.result.fits
     assert {one for one in outcomes(done) if one[0] != "cuts"} == {("sparsify", "kept"), ("verify", "verified")}
-    sparse = [step for step in done.result.steps if step.measure == "sparsify"]
+    sparse = [step for step in done.result.steps if step.name == "sparsify"]
     assert [step.model for step in sparse] == ["net", "twin"]
     loads = [step.load_ratio[1] or 0.0 for step in sparse]
     assert done.result.before.load_ratio > loads[0] > loads[1]
@@ -33,7 +33,7 @@ def test_a_model_without_data_gets_fewer_frames(place: Path) -> None:
     app = write_fit_app(place, rate_hz=300, slow=("net", "twin"))
     done = fitted(app, data={"net": place / "data.npz"}, max_drop=0.5, without=["trees"])
     assert done.result.fits
-    assert {step.model for step in done.result.steps if step.measure == "sparsify"} == {"net"}
+    assert {step.model for step in done.result.steps if step.name == "sparsify"} == {"net"}
     assert ("rate", "kept") in outcomes(done)
     every = {entry.name: entry.every for entry in load_workload(place / "out" / "app.toml").models}
     assert every["twin"] > 1

@@ -94,8 +94,8 @@ def test_trees_are_offered_where_a_unit_runs_them(place: Path) -> None:
     for unit, offered in (("", {"net", "other", "small"}), ('unsupported = ["Trees"]', set())):
         app = write_fit_app(place, unit=f'name = "npu0"\n{unit}')
         proposals = fit(app, data={"net": place / "data.npz"}).result.proposals
-        assert {one.model for one in proposals if one.measure == "trees"} <= offered
-        assert any(one.measure == "trees" for one in proposals) == bool(offered)
+        assert {one.model for one in proposals if one.name == "trees"} <= offered
+        assert any(one.name == "trees" for one in proposals) == bool(offered)
 
 
 def test_the_target_decides_which_trees_are_fast(place: Path, tmp_path: Path) -> None:

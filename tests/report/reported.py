@@ -170,7 +170,7 @@ def fit(*, fits: bool = True) -> FitResult:
 
     steps = (
         FitStep(
-            number=1, key="sparsify", measure="sparsify", model="net", what="sparsify 'net' to 0.5 of its cycles",
+            number=1, key="sparsify", name="sparsify", model="net", what="sparsify 'net' to 0.5 of its cycles",
             predicted_load_ratio=0.8, load_ratio=(1.4, 0.78 if fits else None), share_ratio=(0.6, 1.0),
             top1=(0.9, 0.89), outcome="kept" if fits else "failed", detail=ODD, seconds=4.0,
         ),

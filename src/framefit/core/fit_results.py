@@ -12,7 +12,6 @@ __all__ = [
     "FitSettings",
     "FitStep",
     "FittedModel",
-    "MeasureName",
     "ProposedStep",
     "ServedModel",
     "Standing",
@@ -21,7 +20,6 @@ __all__ = [
 ]
 
 
-MeasureName = Literal["cuts", "units", "int8", "sparsify", "trees", "rate"]
 StepCost = Literal["none", "accuracy", "rate"]
 StepOutcome = Literal["kept", "no gain", "too inaccurate", "failed", "verified", "missed"]
 
@@ -34,7 +32,7 @@ class FitSettings(Record, kw_only=True):
         target: instead of the workload's, a built-in name or an absolute path; ``None``: the workload's.
         data: model -> its labelled data; the key "" stands for the one model that they fit.
         max_drop: of each model's top-1 that is allowed, 0 to 1.
-        without: measures that are not to be taken.
+        without: kinds of steps that are not to be taken.
         max_miss_ratio: of the frames of each model that a verification may show late or dropped, 0 to 1.
         max_seconds: after which no further step begins.
         verify_seconds: length of each verification, of the device's time.
@@ -46,7 +44,7 @@ class FitSettings(Record, kw_only=True):
     target: str | None = None
     data: dict[str, str] = {}
     max_drop: float = 0.01
-    without: tuple[MeasureName, ...] = ()
+    without: tuple[str, ...] = ()
     max_miss_ratio: float = 0.01
     max_seconds: float = 1200.0
     verify_seconds: float = 10.0
@@ -116,6 +114,7 @@ class ProposedStep(Record, kw_only=True):
 
     Attributes:
         key: no step of this key is taken twice with the same settings.
+        name: of its kind.
         model: that it changes; ``None``: the workload.
         what: it is, as a sentence's part ("sparsify 'tags' to 0.55 of its cycles").
         cost: nothing but time, accuracy, or frames.
@@ -126,7 +125,7 @@ class ProposedStep(Record, kw_only=True):
     """
 
     key: str
-    measure: MeasureName
+    name: str
     model: str | None = None
     what: str
     cost: StepCost
@@ -142,7 +141,8 @@ class FitStep(Record, kw_only=True):
     Attributes:
         number: from 1.
         key: of the proposal.
-        measure: "verify": the plan was simulated or run; "restore": a model is what it was, for it fits without.
+        name: of its kind; "verify": the plan was simulated or run; "restore": a model is what it was, for it fits
+            without.
         what: it was.
         folder: of its files, relative to the result's; ``None``: it has none.
         predicted_load_ratio, cycles_ratio: of the proposal.
@@ -158,7 +158,7 @@ class FitStep(Record, kw_only=True):
 
     number: int
     key: str
-    measure: MeasureName | Literal["verify", "restore"]
+    name: str
     model: str | None = None
     what: str
     folder: str | None = None

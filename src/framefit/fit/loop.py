@@ -30,13 +30,8 @@ from framefit.errors import FramefitError, InputError
 from framefit.fit.accuracy import Labelled, sized
 from framefit.fit.folder import FitFolder, located
 from framefit.fit.situation import Situation, is_better
-from framefit.fit.step import COSTS, Change, Offer, Step, Versions, entry_of, ranked, with_entry
-from framefit.fit.steps.cuts import Cuts
-from framefit.fit.steps.int8 import Int8
-from framefit.fit.steps.rate import Rate
-from framefit.fit.steps.sparsify import Sparsify
-from framefit.fit.steps.trees import Treeify
-from framefit.fit.steps.units import Units
+from framefit.fit.step import COSTS, Change, Offer, Step, StepContext, entry_of, ranked, with_entry
+from framefit.fit.steps import known_steps
 from framefit.planning.plan import Plan
 from framefit.training.campaign import Ledger
 from framefit.workflows.run import run, simulate
@@ -152,10 +147,14 @@ class FitLoop:
         notify: Notify,
         begun: tuple[FitResult, Workload] | None = None,
     ) -> None:
+        kinds = _kinds(settings.without)
         self.settings, self.labelled, self.folder, self.notify = settings, labelled, folder, notify
         self._app, self._original = Path(settings.app), original
         self._ledger = Ledger(earlier_s=0.0 if begun is None else begun[0].seconds)
-        self._bench = Versions(self._app, settings, labelled, self._seconds_left, notify)
+        self._context = StepContext(
+            *(self._app, settings, labelled, self._seconds_left, notify),
+            folder=Path() if folder is None else folder.steps,
+        )
         self._steps: list[FitStep] = []
         self._tried: set[str] = set()
         self._nothing_free: Situation | None = None
@@ -166,27 +165,14 @@ class FitLoop:
         if begun is not None:
             earlier, workload = begun
             self._steps, self._before, margin = list(earlier.steps), earlier.before, earlier.margin_ratio
-            self._bench.books = {model.name: model for model in earlier.models}
+            self._context.versions = {model.name: model for model in earlier.models}
             alike = msgspec.structs.replace(earlier.settings, max_seconds=settings.max_seconds) == settings
             for step in earlier.steps:
                 if alike or step.outcome in ("kept", "no gain"):  # what failed may do with other settings
                     self._remember(step)
         self._situation = Situation.of(self._app, workload, margin, notify)
         self._before = self._before or self._situation.standing
-        steps = Path() if folder is None else folder.steps
-        measures: dict[StepCost, dict[str, Step]] = {
-            "none": {"cuts": Cuts(notify), "units": Units(self._app, notify)},
-            "accuracy": {
-                "int8": Int8(self._bench),
-                "sparsify": Sparsify(self._bench, steps),
-                "trees": Treeify(self._bench),
-            },
-            "rate": {"rate": Rate(notify)},
-        }
-        self._measures = {
-            cost: [measure for name, measure in named.items() if name not in settings.without]
-            for cost, named in measures.items()
-        }
+        self._kinds = [kind(self._context) for kind in kinds]
 
     def run(self, *, apply: bool) -> tuple[FitResult, Plan]:
         """The fit; what was done so far, where the user interrupts it."""
@@ -241,15 +227,15 @@ class FitLoop:
     def _note(self, lacking: Sequence[Offer]) -> None:
         """Where frames were given up: what might have been done instead."""
         last = self._steps[-1]
-        told = [f"{offer.step.what} {offer.step.needs}" for offer in lacking]
-        if last.measure == "rate" and last.outcome == "kept" and told:
-            self._notes.append(f"before fewer frames would come: {'; '.join(told)}")
+        alternatives = [f"{offer.step.what} {offer.step.needs}" for offer in lacking]
+        if last.name == "rate" and last.outcome == "kept" and alternatives:
+            self._notes.append(f"before fewer frames would come: {'; '.join(alternatives)}")
 
     def _offers(self, *costs: StepCost) -> list[Offer]:
         """What may be done next at these costs and was not, the cheapest first."""
-        measures = [measure for cost in costs for measure in self._measures[cost]]
-        found = [offer for measure in measures for offer in measure.propose(self._situation)]
-        return [offer for offer in ranked(found) if offer.step.key not in self._tried]
+        kinds = [kind for cost in costs for kind in self._kinds if kind.cost == cost]
+        offers = [offer for kind in kinds for offer in kind.propose(self._situation)]
+        return [offer for offer in ranked(offers) if offer.step.key not in self._tried]
 
     def _take(self, offer: Offer) -> None:
         """Make a change, plan again, and keep it where that is better and accurate enough."""
@@ -289,7 +275,7 @@ class FitLoop:
         """Go on from there; a new version of a model moves to where the workload finds it."""
         if fitted is not None and self.folder is not None:
             fitted = self.folder.adopt(fitted)
-            self._bench.books[fitted.name] = fitted
+            self._context.versions[fitted.name] = fitted
             entry = msgspec.structs.replace(entry_of(after.workload, fitted.name), path=fitted.path)
             planned = dataclasses.replace(after.planned, workload=with_entry(after.workload, entry))
             after = dataclasses.replace(after, planned=planned)
@@ -297,7 +283,7 @@ class FitLoop:
 
     def _restore(self) -> None:
         """Models that were changed, and need not have been: what came later is enough without."""
-        for name in list(self._bench.books):
+        for name in list(self._context.versions):
             before, started = self._situation, time.monotonic()
             own = entry_of(self._original, name)
             entry = msgspec.structs.replace(entry_of(before.workload, name), path=own.path, constants=own.constants)
@@ -305,12 +291,12 @@ class FitLoop:
             if not before.what_if(workload=workload, notify=self.notify).fits:
                 continue
             self._situation = Situation.of(self._app, workload, before.margin_ratio, self.notify)
-            del self._bench.books[name]
+            del self._context.versions[name]
             self._append(
                 FitStep(
                     number=len(self._steps) + 1,
                     key=f"restore: {name} {len(self._steps) + 1}",
-                    measure="restore",
+                    name="restore",
                     model=name,
                     what=f"give {name!r} its own weights back",
                     load_ratio=(before.standing.load_ratio, self._situation.standing.load_ratio),
@@ -329,7 +315,7 @@ class FitLoop:
         """
         assert self.folder is not None
         situation, started = self._situation, time.monotonic()
-        number = sum(step.measure == "verify" for step in self._steps) + 1
+        number = sum(step.name == "verify" for step in self._steps) + 1
         folder = self.folder.step(len(self._steps) + 1, "verify")
         planned = situation.standing.least_share_ratio
         share: float | None = None
@@ -351,7 +337,7 @@ class FitLoop:
             FitStep(
                 number=len(self._steps) + 1,
                 key=f"verify {number}",
-                measure="verify",
+                name="verify",
                 what="simulate the plan" if situation.described else "run the plan",
                 folder=self.folder.name_of(folder),
                 load_ratio=(load, load),
@@ -382,7 +368,7 @@ class FitLoop:
             FitStep(
                 number=len(self._steps) + 1,
                 key=step.key,
-                measure=step.measure,
+                name=step.name,
                 model=step.model,
                 what=step.what,
                 folder=self.folder.name_of(folder) if files else None,
@@ -407,15 +393,15 @@ class FitLoop:
         """No step is taken twice, and what was too sparse is not tried sparser."""
         self._tried.add(step.key)
         if step.cycles_ratio is not None and step.outcome == "too inaccurate" and step.model is not None:
-            self._bench.rejected.setdefault(step.model, []).append(step.cycles_ratio)
+            self._context.rejected.setdefault(step.model, []).append(step.cycles_ratio)
 
     def _accurate(self) -> bool:
         """The models that were changed, on test data: whether each is within what may be lost."""
         within = True
-        for name, fitted in self._bench.books.items():
+        for name, fitted in self._context.versions.items():
             self.notify(f"final accuracy of {name}")
             test = self.labelled.final(fitted, Path(fitted.path))
-            self._bench.books[name] = msgspec.structs.replace(fitted, test=test)
+            self._context.versions[name] = msgspec.structs.replace(fitted, test=test)
             if test.drop > self.settings.max_drop + _ROUNDING:
                 within = False
                 low, high = test.interval
@@ -443,7 +429,7 @@ class FitLoop:
             margin_ratio=self._situation.margin_ratio,
             steps=tuple(self._steps),
             proposals=tuple(offer.step for offer in offers),
-            models=tuple(self._bench.books.values()),
+            models=tuple(self._context.versions.values()),
             table=self.folder.table.name if table and self.folder is not None else None,
             interrupted=interrupted,
             notes=(*self._notes, *self._situation.planned.timetable.reasons),
@@ -457,6 +443,21 @@ class FitLoop:
 
     def _seconds_left(self) -> float:
         return self.settings.max_seconds - self._ledger.running_s
+
+
+def _kinds(without: Collection[str]) -> list[type[Step]]:
+    """The kinds of steps that may be taken, the cheapest first.
+
+    Raises:
+        InputError: there is no such kind.
+    """
+    known = known_steps()
+    unknown = [name for name in without if name not in known]
+    if unknown:
+        raise InputError(
+            f"there is no step {unknown[0]!r}", where="--without", remedy=f"choose from {', '.join(known)}"
+        )
+    return [kind for name, kind in known.items() if name not in without]
 
 
 @dataclass(frozen=True)
@@ -506,7 +507,7 @@ def fit(
         apply: take the steps; else they are proposed.
         target: instead of the workload's: a built-in name, or the path of a ``target.toml``.
         max_drop: of each model's top-1 that is allowed, 0 to 1.
-        without: measures that are not to be taken: "cuts", "units", "int8", "sparsify", "trees", "rate".
+        without: kinds of steps that are not to be taken: names of :func:`framefit.fit.steps.step_names`.
         max_miss_ratio: of the frames of each model that a verification may show late or dropped, 0 to 1.
         max_seconds: after which no further step begins.
         verify_seconds: length of each verification, of the device's time.
@@ -550,10 +551,10 @@ def fit(
     if folder is not None:
         folder.check_free(force=force)
     original = _original(settings)
-    course = FitLoop(settings, original, Labelled(settings, original), folder, notify)
+    loop = FitLoop(settings, original, Labelled(settings, original), folder, notify)
     if folder is not None:  # last: whatever is refused before leaves what is there
         folder.clear()
-    result, planned = course.run(apply=apply)
+    result, planned = loop.run(apply=apply)
     return Fitted(result, planned, None if folder is None else folder.path)
 
 
@@ -565,8 +566,8 @@ def _gone_on(folder: FitFolder, asked: Mapping[str, object], notify: Notify) -> 
     settings = from_data(msgspec.to_builtins(earlier.settings) | msgspec.to_builtins(asked), FitSettings, "options")
     original = _original(settings)
     begun = earlier, located(workload, folder.path)
-    course = FitLoop(settings, original, Labelled(settings, original), folder, notify, begun)
-    result, planned = course.run(apply=True)
+    loop = FitLoop(settings, original, Labelled(settings, original), folder, notify, begun)
+    result, planned = loop.run(apply=True)
     return Fitted(result, planned, folder.path)
 
 

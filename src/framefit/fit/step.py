@@ -1,15 +1,16 @@
-"""What a step of ``framefit fit`` is, and what steps share: the versions of each model, and what these cost."""
+"""What a step of ``framefit fit`` is, how kinds of steps are entered, and what they share."""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, TypeVar
 
 import msgspec
 
-from framefit.core.fit_results import FitSettings, FittedModel, MeasureName, ProposedStep, Standing, StepCost
+from framefit.core.fit_results import FitSettings, FittedModel, ProposedStep, Standing, StepCost
 from framefit.core.model import Model
 from framefit.core.settings import Notify
 from framefit.core.workload import ModelEntry, Workload
@@ -17,13 +18,23 @@ from framefit.devices.ort import quantised, weight_nodes
 from framefit.fit.accuracy import Labelled
 from framefit.fit.situation import Situation
 
-__all__ = ["COSTS", "MEASURES", "Change", "Offer", "Step", "Versions", "entry_of", "ranked", "with_entry"]
+__all__ = [
+    "COSTS",
+    "STEPS",
+    "Change",
+    "Offer",
+    "Step",
+    "StepContext",
+    "entry_of",
+    "ranked",
+    "step",
+    "with_entries",
+    "with_entry",
+]
 
 
 COSTS: tuple[StepCost, ...] = ("none", "accuracy", "rate")
 """What steps cost, the cheapest first."""
-MEASURES: tuple[MeasureName, ...] = ("cuts", "units", "int8", "sparsify", "trees", "rate")
-"""In the order in which steps of one cost are taken: what leaves a network most as it is comes first."""
 
 
 @dataclass(frozen=True)
@@ -50,58 +61,120 @@ class Offer:
     Attributes:
         step: what it is.
         take: makes the change; its files go to the folder that it is handed.
+        rank: of its kind, see :func:`step`.
     """
 
     step: ProposedStep
     take: Callable[[Path], Change]
+    rank: int = 0
 
 
-class Step(Protocol):
-    """A kind of step."""
+class Step(abc.ABC):
+    """A kind of step: it looks at a situation and offers what may help there. :func:`step` enters it.
 
+    Args:
+        context: what all steps share.
+    """
+
+    name: ClassVar[str]
+    cost: ClassVar[StepCost]
+    rank: ClassVar[int]
+
+    def __init__(self, context: StepContext) -> None:
+        self.context = context
+
+    @abc.abstractmethod
     def propose(self, situation: Situation) -> Sequence[Offer]:
         """Steps that may help, by cheap means: nothing is trained, and nothing is kept."""
-        ...
+
+    def offer(
+        self,
+        what: str,
+        take: Callable[[Path], Change],
+        *,
+        key: str | None = None,
+        model: str | None = None,
+        predicted_load_ratio: float | None = None,
+        enough: bool = False,
+        cycles_ratio: float | None = None,
+    ) -> Offer:
+        """A step of this kind; a step that changes a model says what it lacks of labelled data and tools.
+
+        Args:
+            what: it is, as a part of a sentence.
+            take: makes the change.
+            key: tells it from other steps of the kind; default: ``what``.
+            model: that it changes.
+            predicted_load_ratio: see :class:`~framefit.core.fit_results.ProposedStep`; so are the others.
+            enough: whether it alone is predicted to be.
+            cycles_ratio: where sparsity is asked for.
+        """
+        step = ProposedStep(
+            key=f"{self.name}: {key or what}",
+            name=self.name,
+            model=model,
+            what=what,
+            cost=self.cost,
+            predicted_load_ratio=predicted_load_ratio,
+            enough=enough,
+            cycles_ratio=cycles_ratio,
+            needs=None if model is None else self.context.labelled.lacks(model),
+        )
+        return Offer(step, take, self.rank)
+
+    def replanned(self, what: str, workload: Workload, standing: Standing, situation: Situation) -> Offer:
+        """A step that is a workload of the same models, and was planned already.
+
+        Args:
+            what: it is.
+            workload: that it makes.
+            standing: of that.
+            situation: before.
+        """
+        detail = "" if standing.fits else f"least-served {situation.standing.least_share_ratio:.0%} -> "
+        detail += "" if standing.fits else f"{standing.least_share_ratio:.0%}"
+        change = Change(workload, detail=detail)
+        return self.offer(what, lambda _: change, predicted_load_ratio=standing.load_ratio, enough=standing.fits)
+
+
+STEPS: dict[str, type[Step]] = {}
+"""Kinds of steps that were entered, by name; :func:`framefit.fit.steps.known_steps` has all of them."""
+K = TypeVar("K", bound=type[Step])
+
+
+def step(name: str, *, cost: StepCost, rank: int) -> Callable[[K], K]:
+    """Enter a kind of step.
+
+    Args:
+        name: that users leave it out by, and its file has in ``framefit.fit.steps``.
+        cost: of taking it: nothing, accuracy or frames.
+        rank: among steps of the same cost; what leaves a network most as it is comes first.
+    """
+
+    def enter(kind: K) -> K:
+        kind.name, kind.cost, kind.rank = name, cost, rank
+        STEPS[name] = kind
+        return kind
+
+    return enter
 
 
 def ranked(offers: Sequence[Offer]) -> list[Offer]:
     """The cheapest first: what lacks nothing; what costs nothing, then accuracy, then frames; what is enough alone.
 
-    Of those alike, in the order of the measures, and then the one that is predicted to gain most.
+    Of those alike, in the order of their kinds, and then the one that is predicted to gain most.
     """
 
     def place(offer: Offer) -> tuple[bool, int, bool, int, float]:
         step = offer.step
         predicted = float("inf") if step.predicted_load_ratio is None else step.predicted_load_ratio
-        return (
-            step.needs is not None,
-            COSTS.index(step.cost),
-            not step.enough,
-            MEASURES.index(step.measure),
-            predicted,
-        )
+        return step.needs is not None, COSTS.index(step.cost), not step.enough, offer.rank, predicted
 
     return sorted(offers, key=place)
 
 
-def arranged(
-    measure: MeasureName, what: str, cost: StepCost, workload: Workload, found: Standing, situation: Situation
-) -> Offer:
-    """A step that is a workload of the same models, and was planned already."""
-    step = ProposedStep(
-        key=f"{measure}: {what}",
-        measure=measure,
-        what=what,
-        cost=cost,
-        predicted_load_ratio=found.load_ratio,
-        enough=found.fits,
-    )
-    detail = "" if found.fits else f"least-served {situation.standing.least_share_ratio:.0%} -> "
-    detail += "" if found.fits else f"{found.least_share_ratio:.0%}"
-    return Offer(step, lambda _: Change(workload, detail=detail))
-
-
 def with_entries(workload: Workload, names: Sequence[str], changed: Callable[[ModelEntry], ModelEntry]) -> Workload:
+    """A workload with some of its models' entries changed."""
     models = tuple(changed(entry) if entry.name in names else entry for entry in workload.models)
     return msgspec.structs.replace(workload, models=models)
 
@@ -112,8 +185,8 @@ _CALIBRATION = 256  # examples that ranges of activations are found on
 
 
 @dataclass
-class Versions:
-    """Where models are made cheaper.
+class StepContext:
+    """What all steps share: the versions of each model, how accurate these are, and how cheap one must be.
 
     Attributes:
         app: the user's file.
@@ -121,7 +194,8 @@ class Versions:
         labelled: data and accuracy of the models.
         seconds_left: until no further step begins.
         notify: receives what is being done.
-        books: model -> what became of it so far; those that were changed.
+        folder: of all steps' files.
+        versions: model -> what became of it so far; those that were changed.
         rejected: model -> parts of the original's cycles at which sparsity was tried and cost too much accuracy.
     """
 
@@ -130,14 +204,15 @@ class Versions:
     labelled: Labelled
     seconds_left: Callable[[], float]
     notify: Notify
-    books: dict[str, FittedModel] = field(default_factory=dict)
+    folder: Path
+    versions: dict[str, FittedModel] = field(default_factory=dict)
     rejected: dict[str, list[float]] = field(default_factory=dict)
     _needs: tuple[Situation, dict[str, float | None]] | None = field(default=None, repr=False)
 
-    def book(self, entry: ModelEntry) -> FittedModel:
+    def version(self, entry: ModelEntry) -> FittedModel:
         """What became of a model so far."""
         fresh = FittedModel(name=entry.name, original=entry.path, float_path=entry.path, path=entry.path)
-        return self.books.get(entry.name, fresh)
+        return self.versions.get(entry.name, fresh)
 
     def candidates(self, situation: Situation) -> list[ModelEntry]:
         """Models that it may pay to change: of one frame at once, and of some weight in the load."""

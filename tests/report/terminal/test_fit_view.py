@@ -52,7 +52,7 @@ RESULT = FitResult(
         FitStep(
             number=1,
             key="int8: [tags]",
-            measure="int8",
+            name="int8",
             model="[tags]",
             what="quantise '[tags]' to int8",
             predicted_load_ratio=0.88,
@@ -65,7 +65,7 @@ RESULT = FitResult(
         FitStep(
             number=2,
             key="verify 1",
-            measure="verify",
+            name="verify",
             what="simulate the plan",
             load_ratio=(0.9, 0.9),
             share_ratio=(1.0, 1.0),
@@ -114,10 +114,8 @@ def test_a_fit_that_succeeded_shows_how() -> None:
 def test_what_is_left_is_listed_with_its_cost() -> None:
     """A workload that does not fit: what binds, proposals, what they need, and that nothing was changed."""
     proposals = (
-        ProposedStep(
-            key="a", measure="sparsify", what="sparsify 'x'", cost="accuracy", needs="needs data", enough=True
-        ),
-        ProposedStep(key="b", measure="rate", what="fewer frames", cost="rate", predicted_load_ratio=0.8, enough=True),
+        ProposedStep(key="a", name="sparsify", what="sparsify 'x'", cost="accuracy", needs="needs data", enough=True),
+        ProposedStep(key="b", name="rate", what="fewer frames", cost="rate", predicted_load_ratio=0.8, enough=True),
     )
     before = standing(fits=False)
     result = msgspec.structs.replace(

@@ -13,7 +13,7 @@ from framefit.core.workload import Workload
 from framefit.devices.host import realtime_priority_permitted
 from framefit.errors import FramefitError
 from framefit.fit.situation import Situation, is_better
-from framefit.fit.step import Offer, arranged, with_entries
+from framefit.fit.step import Offer, Step, step, with_entries
 
 __all__ = ["Cuts"]
 
@@ -21,22 +21,16 @@ __all__ = ["Cuts"]
 _MODES: tuple[Literal["fill", "fewest", "equal"], ...] = ("fill", "fewest", "equal")
 
 
-class Cuts:
-    """Other segments: another mode of segmentation, models that would fit whole cut all the same, interruption.
-
-    Args:
-        notify: receives what is being done.
-    """
-
-    def __init__(self, notify: Notify) -> None:
-        self._notify = notify
+@step("cuts", cost="none", rank=0)
+class Cuts(Step):
+    """Other segments: another mode of segmentation, models that would fit whole cut all the same, interruption."""
 
     def propose(self, situation: Situation) -> list[Offer]:
         """Each way that planning again shows to be better."""
         return [
-            arranged("cuts", what, "none", workload, found, situation)
+            self.replanned(what, workload, standing, situation)
             for what, workload in self._ways(situation)
-            for found in _tried(situation, workload, self._notify)
+            for standing in _tried(situation, workload, self.context.notify)
         ]
 
     @staticmethod
@@ -46,8 +40,8 @@ class Cuts:
         units = situation.planned.device.target.units
         if schedule.preemption == "never" and all(unit.preemptive for unit in units) and realtime_priority_permitted():
             interrupted = msgspec.structs.replace(schedule, preemption="auto")
-            told = "let the operating system interrupt background models"
-            yield told, msgspec.structs.replace(workload, schedule=interrupted)
+            what = "let the operating system interrupt background models"
+            yield what, msgspec.structs.replace(workload, schedule=interrupted)
         if timetable.preemptive or not any(model.role == "background" for model in timetable.models):
             return
         for mode in _MODES:
@@ -63,7 +57,7 @@ class Cuts:
 def _tried(situation: Situation, workload: Workload, notify: Notify) -> list[Standing]:
     """What planning again says of a workload, where that is better."""
     try:
-        found = situation.what_if(workload=workload, notify=notify)
+        standing = situation.what_if(workload=workload, notify=notify)
     except FramefitError:
         return []
-    return [found] if is_better(situation.standing, found) else []
+    return [standing] if is_better(situation.standing, standing) else []

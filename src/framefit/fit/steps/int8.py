@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from framefit.core.fit_results import FittedModel, ProposedStep
+from framefit.core.fit_results import FittedModel
 from framefit.core.model import Model, epilogue_groups
 from framefit.core.workload import ModelEntry
 from framefit.devices.device import ModelledDevice, is_modelled, random_inputs
@@ -19,7 +19,7 @@ from framefit.devices.ort import quantised, weight_nodes
 from framefit.errors import FramefitError
 from framefit.fit.accuracy import opened
 from framefit.fit.situation import Situation, fixed_ns
-from framefit.fit.step import Change, Offer, Versions
+from framefit.fit.step import Change, Offer, Step, StepContext, step
 
 __all__ = ["Int8"]
 
@@ -29,60 +29,55 @@ _KINDS: tuple[Literal["all", "ends"], ...] = ("all", "ends")  # of nodes: all, o
 _DRAFTED = 4  # examples that a draft is calibrated on: only its latency counts
 
 
-class Int8:
-    """Static int8 by ONNX Runtime's own tool; its first and last layer stay as they are where that is more accurate.
+@step("int8", cost="accuracy", rank=0)
+class Int8(Step):
+    """Static int8 by ONNX Runtime's own tool; its first and last layer stay as they are where that is more accurate."""
 
-    Args:
-        bench: where models are changed.
-    """
-
-    def __init__(self, bench: Versions) -> None:
-        self._bench = bench
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
         self._ratios: dict[str, float | None] = {}
 
     def propose(self, situation: Situation) -> list[Offer]:
         """Models that eight bits make faster: on a described target as its cycles say, here by a draft of them."""
         offers = []
-        for entry in self._bench.candidates(situation):
-            book = self._bench.book(entry)
-            if book.int8 != "no" or book.trees:
+        for entry in self.context.candidates(situation):
+            version = self.context.version(entry)
+            if version.int8 != "no" or version.trees:
                 continue
             if entry.path not in self._ratios:
                 self._ratios[entry.path] = self._ratio(situation, entry)
             ratio = self._ratios[entry.path]
             if ratio is None or ratio > _WORTH:
                 continue
-            needed = self._bench.cost_that_fits(situation, entry.name)
-            step = ProposedStep(
-                key=f"int8: {entry.name}",
-                measure="int8",
+            needed = self.context.cost_that_fits(situation, entry.name)
+            offer = self.offer(
+                f"quantise {entry.name!r} to int8",
+                functools.partial(self._take, situation, entry),
+                key=entry.name,
                 model=entry.name,
-                what=f"quantise {entry.name!r} to int8",
-                cost="accuracy",
                 predicted_load_ratio=situation.if_model_took(entry.name, ratio),
                 enough=needed is not None and ratio <= needed,
-                needs=self._bench.labelled.lacks(entry.name),
             )
-            offers.append(Offer(step, functools.partial(self._take, situation, entry)))
+            offers.append(offer)
         return offers
 
     def _take(self, situation: Situation, entry: ModelEntry, folder: Path) -> Change:
         """All of it in int8, or all but its ends where that costs too much."""
-        bench, book = self._bench, self._bench.book(entry)
-        model = opened(entry, book.float_path)
-        whole = bench.labelled.top1(entry.name, model)
+        context, version = self.context, self.context.version(entry)
+        model = opened(entry, version.float_path)
+        whole = context.labelled.top1(entry.name, model)
         versions: list[tuple[FittedModel, float]] = []
         for kind in _KINDS:
-            bench.notify(f"quantising {entry.name}" + (", its ends in floating point" if kind == "ends" else ""))
-            path = bench.in_int8(entry, model, folder, ends=kind == "ends")
-            top1 = bench.labelled.top1(entry.name, opened(entry, path))
-            drop = book.float_drop + whole - top1
-            versions.append((msgspec.structs.replace(book, path=str(path), int8=kind, drop=drop), top1))
-            if drop <= bench.settings.max_drop:
+            context.notify(f"quantising {entry.name}" + (", its ends in floating point" if kind == "ends" else ""))
+            path = context.in_int8(entry, model, folder, ends=kind == "ends")
+            top1 = context.labelled.top1(entry.name, opened(entry, path))
+            drop = version.float_drop + whole - top1
+            versions.append((msgspec.structs.replace(version, path=str(path), int8=kind, drop=drop), top1))
+            if drop <= context.settings.max_drop:
                 break
         made, top1 = min(versions, key=lambda version: version[0].drop)
         detail = "but its first and last layer with weights" if made.int8 == "ends" else ""
-        return bench.change(situation, entry, made, top1, whole, detail)
+        return context.change(situation, entry, made, top1, whole, detail)
 
     def _ratio(self, situation: Situation, entry: ModelEntry) -> float | None:
         """Latency in int8 over the present one; ``None``: it cannot be told, or nothing is gained."""
@@ -93,7 +88,7 @@ class Int8:
             device = situation.planned.device
             if is_modelled(device):
                 return _described_ratio(device, situation, model)
-            self._bench.notify(f"a draft of {entry.name} in int8")
+            self.context.notify(f"a draft of {entry.name} in int8")
             return _measured_ratio(model)
         except FramefitError:
             return None  # the tool or the device cannot use it: no step

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 import msgspec
 
 from framefit.core.fit_results import Standing
-from framefit.core.settings import Notify
 from framefit.core.workload import Workload
 from framefit.fit.situation import SERVED, Situation
-from framefit.fit.step import Offer, arranged, with_entries
+from framefit.fit.step import Offer, Step, step, with_entries
 
 __all__ = ["Rate"]
 
@@ -21,21 +20,15 @@ _MORE_EVERY = 8  # windows between a background model's frames, above what it ge
 _RATES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.1)  # of the present ones
 
 
-class Rate:
-    """Fewer frames: of background models that do not keep up, else of everything.
-
-    Args:
-        notify: receives what is being done.
-    """
-
-    def __init__(self, notify: Notify) -> None:
-        self._notify = notify
+@step("rate", cost="rate", rank=0)
+class Rate(Step):
+    """Fewer frames: of background models that do not keep up, else of everything."""
 
     def propose(self, situation: Situation) -> list[Offer]:
         """The most frames that fit."""
-        found = self._rarer(situation) if situation.standing.feasible else None
-        found = found or self._slower(situation)
-        return [] if found is None else [arranged("rate", found[0], "rate", found[1], found[2], situation)]
+        way = self._rarer(situation) if situation.standing.feasible else None
+        way = way or self._slower(situation)
+        return [] if way is None else [self.replanned(*way, situation)]
 
     def _rarer(self, situation: Situation) -> tuple[str, Workload, Standing] | None:
         """Models that get a part of their frames take every second, third, ... of them from the start.
@@ -55,10 +48,10 @@ class Rate:
             workload = _rarer(situation.workload, every)
             if workload is None:
                 continue
-            standing = situation.what_if(workload=workload, notify=self._notify)
+            standing = situation.what_if(workload=workload, notify=self.context.notify)
             if standing.fits:
-                told = " and ".join(f"every {_ordinal(count)} frame to {name!r}" for name, count in every.items())
-                return f"give {told}", workload, standing
+                said = " and ".join(f"every {_ordinal(count)} frame to {name!r}" for name, count in every.items())
+                return f"give {said}", workload, standing
         return None
 
     def _slower(self, situation: Situation) -> tuple[str, Workload, Standing] | None:
@@ -68,7 +61,7 @@ class Rate:
         while low < high:
             middle = (low + high) // 2
             workload = _slowed(situation.workload, _RATES[middle])
-            standing = situation.what_if(workload=workload, notify=self._notify)
+            standing = situation.what_if(workload=workload, notify=self.context.notify)
             if standing.fits:
                 found = f"{_RATES[middle]:g} x all rates: {workload.beat_hz:.4g} windows a second", workload, standing
                 high = middle

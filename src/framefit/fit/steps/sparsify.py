@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from framefit.core.fit_results import FittedModel, ProposedStep
+from framefit.core.fit_results import FittedModel
 from framefit.core.model import Model
 from framefit.core.sparsity import SparsifySettings
 from framefit.core.workload import ModelEntry
@@ -20,7 +20,7 @@ from framefit.devices.ort import weight_nodes
 from framefit.fit.accuracy import opened
 from framefit.fit.folder import slug
 from framefit.fit.situation import Situation, layers_ratio
-from framefit.fit.step import Change, Offer, Versions, entry_of
+from framefit.fit.step import Change, Offer, Step, entry_of, step
 
 __all__ = ["Sparsify"]
 
@@ -34,49 +34,40 @@ _LEVELS = 101  # of equal sparsity
 _KEPT = ("sparsify.json", "database.npz")  # of an earlier search of the same network: they serve any cycles
 
 
-class Sparsify:
+@step("sparsify", cost="accuracy", rank=1)
+class Sparsify(Step):
     """``framefit sparsify`` of the models whose cycles are missing, from the user's own network each time.
 
     Zeros of the pattern that the target rewards; on this machine, which multiplies zeros, whole channels. What costs
     too much accuracy is tried again half as far.
-
-    Args:
-        bench: where models are changed.
-        steps: the folder of all steps.
     """
-
-    def __init__(self, bench: Versions, steps: Path) -> None:
-        self._bench, self._steps = bench, steps
 
     def propose(self, situation: Situation) -> list[Offer]:
         """A model at the part of its cycles at which everything would fit; else at half of what it takes."""
         offers = []
-        for entry in self._bench.candidates(situation):
-            book = self._bench.book(entry)
-            model = opened(entry, book.float_path)
-            if book.trees or len(model.inputs) != 1 or not weight_nodes(model):
+        for entry in self.context.candidates(situation):
+            version = self.context.version(entry)
+            model = opened(entry, version.float_path)
+            if version.trees or len(model.inputs) != 1 or not weight_nodes(model):
                 continue
             if situation.described and situation.planned.device.target.processor is None:
                 continue  # nobody knows what zeros are worth there
-            needed = self._bench.cost_that_fits(situation, entry.name)
-            asked = book.cycles_ratio * self._layers(situation, entry, model, _PARTIAL if needed is None else needed)
-            cycles = self._untried(entry.name, book, asked)
+            needed = self.context.cost_that_fits(situation, entry.name)
+            asked = version.cycles_ratio * self._layers(situation, entry, model, _PARTIAL if needed is None else needed)
+            cycles = self._untried(entry.name, version, asked)
             if cycles is None:
                 continue
-            ratio = cycles / book.cycles_ratio
-            lacks = self._bench.labelled.lacks(entry.name)
-            step = ProposedStep(
-                key=f"sparsify: {entry.name} {cycles:g}",
-                measure="sparsify",
+            ratio = cycles / version.cycles_ratio
+            offer = self.offer(
+                f"sparsify {entry.name!r} to {cycles:g} of its cycles",
+                functools.partial(self._take, situation, entry.name, cycles),
+                key=f"{entry.name} {cycles:g}",
                 model=entry.name,
-                what=f"sparsify {entry.name!r} to {cycles:g} of its cycles",
-                cost="accuracy",
                 predicted_load_ratio=situation.if_model_took(entry.name, ratio),
                 enough=needed is not None and cycles <= asked,
                 cycles_ratio=cycles,
-                needs=lacks,
             )
-            offers.append(Offer(step, functools.partial(self._take, situation, entry.name, cycles)))
+            offers.append(offer)
         return offers
 
     @staticmethod
@@ -88,25 +79,25 @@ class Sparsify:
         unit = situation.planned.timetable.model(entry.name).segments[0].unit
         return _SAFE * layers_ratio(device, model, unit, ratio)
 
-    def _untried(self, name: str, book: FittedModel, asked: float) -> float | None:
+    def _untried(self, name: str, version: FittedModel, asked: float) -> float | None:
         """These cycles, or half as far where so few cost too much accuracy before; ``None``: all was tried."""
-        rejected = self._bench.rejected.get(name, [])
+        rejected = self.context.rejected.get(name, [])
         worst = max(rejected, default=_LEAST - _ALIKE)
         cycles = max(asked, _LEAST)
         if cycles < worst + _ALIKE:
-            cycles = (worst + book.cycles_ratio) / 2
+            cycles = (worst + version.cycles_ratio) / 2
         cycles = math.floor(100 * cycles) / 100
-        new = worst + _ALIKE / 2 <= cycles <= min(book.cycles_ratio - _ALIKE, _MOST)
+        new = worst + _ALIKE / 2 <= cycles <= min(version.cycles_ratio - _ALIKE, _MOST)
         return cycles if new and len(rejected) < _ATTEMPTS else None
 
     def _take(self, situation: Situation, name: str, cycles: float, folder: Path) -> Change:
         from framefit.workflows.search import sparsify
 
-        bench, entry = self._bench, entry_of(situation.workload, name)
-        book = bench.book(entry)
-        model = bench.labelled.original(name)
+        context, entry = self.context, entry_of(situation.workload, name)
+        version = context.version(entry)
+        model = context.labelled.original(name)
         search = folder / "search"
-        self._prepare(search, name)
+        _keep_database(search, context.folder, name)
         going_on = (search / "sparsify.json").is_file()
         settings = SparsifySettings(
             model="",
@@ -114,40 +105,40 @@ class Sparsify:
             target=situation.workload.target,
             unit=situation.planned.timetable.model(name).segments[0].unit if situation.described else None,
             cycles_ratio=cycles,
-            seed=bench.settings.seed,
+            seed=context.settings.seed,
         )
         done = sparsify(
             model,
-            bench.labelled.data(name),
+            context.labelled.data(name),
             settings.target,
             unit=settings.unit,
             cycles=self._own_cycles(settings, model, name),
-            accuracy_drop=bench.settings.max_drop,
-            finetune_epochs=bench.settings.finetune_epochs,
-            max_seconds=max(bench.seconds_left() / 3, 1.0),
-            seed=bench.settings.seed,
+            accuracy_drop=context.settings.max_drop,
+            finetune_epochs=context.settings.finetune_epochs,
+            max_seconds=max(context.seconds_left() / 3, 1.0),
+            seed=context.settings.seed,
             compare=False,
             resume=search if going_on else None,
             output=None if going_on else search,
-            notify=bench.notify,
+            notify=context.notify,
         )
         if done.result.interrupted:
             raise KeyboardInterrupt
         made = opened(entry, search / "model.onnx")
-        reference, top1 = bench.labelled.reference(name, trained=True), bench.labelled.top1(name, made)
+        reference, top1 = context.labelled.reference(name, trained=True), context.labelled.top1(name, made)
         float_path = str(search / "model.onnx")
-        book = msgspec.structs.replace(
-            book, float_path=float_path, path=float_path, cycles_ratio=cycles, float_drop=reference - top1
+        version = msgspec.structs.replace(
+            version, float_path=float_path, path=float_path, cycles_ratio=cycles, float_drop=reference - top1
         )
-        book = msgspec.structs.replace(book, drop=book.float_drop)
+        version = msgspec.structs.replace(version, drop=version.float_drop)
         detail = ""
-        if book.int8 != "no":
-            path = bench.in_int8(entry, made, folder, ends=book.int8 == "ends")
-            narrow = bench.labelled.top1(name, opened(entry, path))
-            book = msgspec.structs.replace(book, path=str(path), drop=book.float_drop + top1 - narrow)
+        if version.int8 != "no":
+            path = context.in_int8(entry, made, folder, ends=version.int8 == "ends")
+            narrow = context.labelled.top1(name, opened(entry, path))
+            version = msgspec.structs.replace(version, path=str(path), drop=version.float_drop + top1 - narrow)
             top1, detail = narrow, "and quantised again"
-        seen = bench.labelled.reference(name, trained=False)
-        return bench.change(situation, entry, book, top1, seen, detail)
+        seen = context.labelled.reference(name, trained=False)
+        return context.change(situation, entry, version, top1, seen, detail)
 
     def _own_cycles(self, settings: SparsifySettings, model: Model, name: str) -> float:
         """The cycles that a search is to be asked for, so that a plan has the part that it needs.
@@ -159,7 +150,7 @@ class Sparsify:
         from framefit.training.campaign import Ledger
 
         assert settings.cycles_ratio is not None
-        subject = open_subject(settings, Ledger(), model, self._bench.labelled.data(name))
+        subject = open_subject(settings, Ledger(), model, self.context.labelled.data(name))
         if subject.pattern != "unstructured":
             return settings.cycles_ratio
         levels = np.linspace(0, 1, _LEVELS)
@@ -173,16 +164,17 @@ class Sparsify:
         place = int(np.argmax(fewest <= settings.cycles_ratio)) if fewest[-1] <= settings.cycles_ratio else -1
         return min(float(counted[place] / counted[0]), 1.0)
 
-    def _prepare(self, search: Path, name: str) -> None:
-        """Nothing but the layer database of an earlier search, or of one that was interrupted in this place."""
-        own = re.compile(rf"\d+-{re.escape(slug(f'sparsify {name}'))}-0-\d+")  # with the cycles that were asked for
-        earlier_steps = sorted(path for path in self._steps.glob("*") if own.fullmatch(path.name))
-        for earlier in (search, *(step / "search" for step in earlier_steps)):
-            if all((earlier / file).is_file() for file in _KEPT):
-                known = {file: (earlier / file).read_bytes() for file in _KEPT}
-                shutil.rmtree(search, ignore_errors=True)
-                search.mkdir(parents=True)
-                for file, content in known.items():
-                    (search / file).write_bytes(content)
-                return
-        shutil.rmtree(search, ignore_errors=True)
+
+def _keep_database(search: Path, steps: Path, name: str) -> None:
+    """Nothing but the layer database of an earlier search, or of one that was interrupted in this place."""
+    own = re.compile(rf"\d+-{re.escape(slug(f'sparsify {name}'))}-0-\d+")  # with the cycles that were asked for
+    earlier_steps = sorted(path for path in steps.glob("*") if own.fullmatch(path.name))
+    for earlier in (search, *(folder / "search" for folder in earlier_steps)):
+        if all((earlier / file).is_file() for file in _KEPT):
+            known = {file: (earlier / file).read_bytes() for file in _KEPT}
+            shutil.rmtree(search, ignore_errors=True)
+            search.mkdir(parents=True)
+            for file, content in known.items():
+                (search / file).write_bytes(content)
+            return
+    shutil.rmtree(search, ignore_errors=True)

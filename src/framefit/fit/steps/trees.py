@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 
 from framefit.core.files import read_record
-from framefit.core.fit_results import ProposedStep
 from framefit.core.model import Model
 from framefit.core.tree_results import TreeifyResult, TreeifySettings
 from framefit.core.trees import TREES
@@ -16,7 +15,7 @@ from framefit.core.workload import ModelEntry
 from framefit.errors import InfeasibleError
 from framefit.fit.accuracy import opened
 from framefit.fit.situation import Situation
-from framefit.fit.step import Change, Offer, Versions, entry_of
+from framefit.fit.step import Change, Offer, Step, entry_of, step
 from framefit.trees.groups import boundaries
 
 __all__ = ["Treeify"]
@@ -26,83 +25,74 @@ _LEAST_LAYERS = 3  # with weights: a group, and something on either side of it
 _SETTINGS = "treeify.json"
 
 
-class Treeify:
+@step("trees", cost="accuracy", rank=2)
+class Treeify(Step):
     """``framefit treeify`` of a group of layers of one model.
 
     What that gains only planning the hybrid tells, and what it costs only fitting: it comes after what can be told.
-
-    Args:
-        bench: where models are changed.
     """
-
-    def __init__(self, bench: Versions) -> None:
-        self._bench = bench
 
     def propose(self, situation: Situation) -> list[Offer]:
         """Each model that has groups to replace, where a unit that it may use runs trees."""
         offers = []
-        for entry in self._bench.candidates(situation):
-            book = self._bench.book(entry)
-            if book.trees or not _tree_units(situation, entry):
+        for entry in self.context.candidates(situation):
+            version = self.context.version(entry)
+            if version.trees or not _tree_units(situation, entry):
                 continue
-            if len(boundaries(opened(entry, book.float_path))) < _LEAST_LAYERS:
+            if len(boundaries(opened(entry, version.float_path))) < _LEAST_LAYERS:
                 continue
-            step = ProposedStep(
-                key=f"trees: {entry.name}",
-                measure="trees",
-                model=entry.name,
-                what=f"trees for a group of layers of {entry.name!r}",
-                cost="accuracy",
-                needs=self._bench.labelled.lacks(entry.name),
+            what, take = (
+                f"trees for a group of layers of {entry.name!r}",
+                functools.partial(self._take, situation, entry.name),
             )
-            offers.append(Offer(step, functools.partial(self._take, situation, entry.name)))
+            offers.append(self.offer(what, take, key=entry.name, model=entry.name))
         return offers
 
     def _take(self, situation: Situation, name: str, folder: Path) -> Change:
         from framefit.workflows.search import treeify
 
-        bench, entry = self._bench, entry_of(situation.workload, name)
-        book = bench.book(entry)
-        model = opened(entry, book.float_path)
-        reference = bench.labelled.reference(name, trained=True)
+        context, entry = self.context, entry_of(situation.workload, name)
+        version = context.version(entry)
+        model = opened(entry, version.float_path)
+        reference = context.labelled.reference(name, trained=True)
         search = folder / "search"
         begun = (search / _SETTINGS).is_file()  # a step that was interrupted
         search_seconds, finetune_seconds = self._seconds(search)
         done = treeify(
             model,
-            bench.labelled.data(name),
+            context.labelled.data(name),
             objective="speed",
             target=situation.workload.target,
             unit=self._unit(situation, entry),
             max_drop=self._left(name, model, reference),
-            finetune_epochs=bench.settings.finetune_epochs,
+            finetune_epochs=context.settings.finetune_epochs,
             max_seconds=search_seconds,
             finetune_seconds=finetune_seconds,
-            seed=bench.settings.seed,
+            seed=context.settings.seed,
             resume=search if begun else None,
             output=search,
-            notify=bench.notify,
+            notify=context.notify,
         )
         if done.result.chosen is None:
             raise InfeasibleError(f"no group is worth replacing: {_why(done.result)}", where=name)
         path = str(search / "model.onnx")
-        top1 = bench.labelled.top1(name, opened(entry, path))
+        top1 = context.labelled.top1(name, opened(entry, path))
         drop = reference - top1
         made = msgspec.structs.replace(
-            book, float_path=path, path=path, trees=True, int8="no", float_drop=drop, drop=drop
+            version, float_path=path, path=path, trees=True, int8="no", float_drop=drop, drop=drop
         )
-        return bench.change(situation, entry, made, top1, bench.labelled.reference(name, trained=False))
+        return context.change(situation, entry, made, top1, context.labelled.reference(name, trained=False))
 
     def _left(self, name: str, model: Model, reference: float) -> float:
         """What earlier steps left of the accuracy that may be lost, 0 to 1."""
-        return max(self._bench.settings.max_drop + self._bench.labelled.top1(name, model) - reference, 0.0)
+        return max(self.context.settings.max_drop + self.context.labelled.top1(name, model) - reference, 0.0)
 
     def _seconds(self, search: Path) -> tuple[float | None, float | None]:
         """Of search and fine-tuning at most; as before a break, for a search with other settings begins anew."""
         if (search / _SETTINGS).is_file():
             stored = read_record(search / _SETTINGS, TreeifySettings)
             return stored.max_seconds, stored.finetune_seconds
-        third = max(self._bench.seconds_left() / 3, 1.0)
+        third = max(self.context.seconds_left() / 3, 1.0)
         return third, third
 
     @staticmethod

@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 
-from framefit.core.settings import Notify
 from framefit.core.workload import Workload
 from framefit.devices.host import available_cores
 from framefit.errors import FramefitError
 from framefit.fit.situation import Situation, is_better
-from framefit.fit.step import Offer, arranged, with_entries
+from framefit.fit.step import Offer, Step, step, with_entries
 
 __all__ = ["Units"]
 
 
-class Units:
-    """Units that models were kept from; on this machine further cores where the workload names none.
-
-    Args:
-        app: the workload's file.
-        notify: receives what is being done.
-    """
-
-    def __init__(self, app: Path, notify: Notify) -> None:
-        self._app, self._notify = app, notify
+@step("units", cost="none", rank=1)
+class Units(Step):
+    """Units that models were kept from; on this machine further cores where the workload names none."""
 
     def propose(self, situation: Situation) -> list[Offer]:
         """Each that planning anew shows to be better: the device is opened again."""
         offers = []
         for what, workload in self._ways(situation):
             try:
-                found = Situation.of(self._app, workload, situation.margin_ratio, self._notify).standing
+                after = Situation.of(self.context.app, workload, situation.margin_ratio, self.context.notify)
             except FramefitError:
                 continue  # a model does not run there: no step
-            if is_better(situation.standing, found):
-                offers.append(arranged("units", what, "none", workload, found, situation))
+            if is_better(situation.standing, after.standing):
+                offers.append(self.replanned(what, workload, after.standing, situation))
         return offers
 
     @staticmethod

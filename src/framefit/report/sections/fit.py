@@ -59,7 +59,7 @@ def _charts(named: Sequence[tuple[str, FitResult]]) -> Iterator[Chart]:
         load = [(0.0, 100 * result.before.load_ratio)]
         told = ["before"]
         for step in result.steps:
-            if step.measure == "verify":
+            if step.name == "verify":
                 continue
             kept = step.outcome == "kept" and step.load_ratio[1] is not None
             load.append(

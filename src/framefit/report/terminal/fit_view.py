@@ -71,7 +71,7 @@ def _steps(result: FitResult) -> RenderableType:
     table = plain_table("Steps", ["", "detail", "outcome"], ["predicted", "load", "top-1", "seconds"], caption=caption)
     for step in result.steps:
         before, after = step.load_ratio
-        now = "-" if after is None or step.measure == "verify" else f"{_percent(before)} -> {_percent(after)}"
+        now = "-" if after is None or step.name == "verify" else f"{_percent(before)} -> {_percent(after)}"
         add_row(
             table,
             str(step.number),
