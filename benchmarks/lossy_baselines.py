@@ -1,6 +1,6 @@
 """What repairs of lossy traces are compared with: greedy matching, and dropping what is incomplete.
 
-Used by the benchmarks of profiling; they have the form of ``framefit.profiling.rule.rebuild``.
+Used by the benchmarks of profiling; they have the form of ``framefit.profiling.rule.reconstruct``.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ LOSSES = (("random", 0.1), ("burst", 0.1), ("random", 0.4), ("burst", 0.4))
 def arms(truth: Truth) -> dict[str, Callable[[Trace, Sequence], Reconstruction]]:
     """The methods that are compared."""
     return {
-        "align": align.rebuild,
-        "rule": lambda trace, sequence: rule.rebuild(trace, sequence, truth.program.rule_offsets_ns),
+        "align": align.reconstruct,
+        "rule": lambda trace, sequence: rule.reconstruct(trace, sequence, truth.program.rule_offsets_ns),
         "greedy": lambda trace, sequence: rebuild_greedy(trace, sequence, truth.program.rule_offsets_ns),
         "drop": rebuild_dropping,
     }

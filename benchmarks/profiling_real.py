@@ -83,7 +83,7 @@ def main() -> None:
             read = recorded(made(), options.runs, folder)
         assert read.program is not None
         sequence = Sequence.of(read.program, None, read.trace.kinds)
-        truth = told(rule.rebuild(read.trace, sequence, {}).log, len(read.trace))
+        truth = told(rule.reconstruct(read.trace, sequence, {}).log, len(read.trace))
         for kind, rate in LOSSES:
             for named in (True, False):
                 matched: dict[str, list[float]] = {"align": [], "rule": []}
@@ -93,8 +93,8 @@ def main() -> None:
                     if not named:
                         thin = replace(thin, operation=np.full(len(thin), -1, np.int64))
                     for method, log in (
-                        ("align", align.rebuild(thin, sequence).log),
-                        ("rule", rule.rebuild(thin, sequence, {}).log),
+                        ("align", align.reconstruct(thin, sequence).log),
+                        ("rule", rule.reconstruct(thin, sequence, {}).log),
                     ):
                         matched[method].append(float(np.mean(told(log, len(thin)) == truth[lossy.kept])))
                 table.append(

@@ -31,7 +31,7 @@ from framefit.core.workload import StreamEntry, load_workload
 from framefit.errors import FramefitError
 from framefit.execution.streams import opened_image, stored_array
 from framefit.latency.subjects import GridSpec, grid_models
-from framefit.profiling.formats.raw import packed
+from framefit.profiling.formats.raw import pack
 from framefit.profiling.formats.readers import read_trace
 from framefit.profiling.formats.stp import StpMapping
 from framefit.training.data import load_data
@@ -205,7 +205,7 @@ _RUN = played(program(segment("net", ("conv", "npu0", 4000), ("pool", "npu0", 90
 
 def _write_traces(folder: Path) -> None:
     _RUN.write(folder / "own.npz")
-    (folder / "raw.bin").write_bytes(packed(_RUN))
+    (folder / "raw.bin").write_bytes(pack(_RUN))
     stream = Stream().begin().frequency(1_000_000_000)
     events: list[dict[str, Any]] = []
     for time, kind, type_, core in zip(_RUN.time_ns.tolist(), _RUN.id, _RUN.type, _RUN.core, strict=True):

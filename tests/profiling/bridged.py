@@ -48,7 +48,7 @@ def program_of(
 class Bridged:
     """A log, and what really happened."""
 
-    rebuilt: Reconstruction
+    reconstruction: Reconstruction
     sequence: Sequence
     program: Program
     true_ns: npt.NDArray[np.int64]
@@ -142,7 +142,7 @@ def bridged(
     received = int(np.count_nonzero(~lost))
     rebuilt = Reconstruction(
         log=log,
-        fate=np.full(received, PacketClass.MATCHED, np.uint8),
+        packet_class=np.full(received, PacketClass.MATCHED, np.uint8),
         out_of_order=np.zeros(received, np.bool_),
         calibrated=True,
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.profile import How, OperationLog
-from framefit.profiling.align.aligner import Aligner, rebuild
+from framefit.profiling.align.aligner import Aligner, reconstruct
 from framefit.profiling.inject import drop_packets
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 from profiling_truth import Setting, Truth, scored, simulate
@@ -77,8 +77,8 @@ def assert_measured_stay(trace: Trace, rebuilt: Reconstruction) -> None:
 def test_no_loss(setting: Setting) -> None:
     """A complete trace comes back as it is: everything measured, nothing inferred, nothing spurious."""
     truth = simulate(setting)
-    rebuilt = rebuild(truth.trace, sequence_of(truth))
-    assert np.all(rebuilt.fate == PacketClass.MATCHED)
+    rebuilt = reconstruct(truth.trace, sequence_of(truth))
+    assert np.all(rebuilt.packet_class == PacketClass.MATCHED)
     assert not rebuilt.log.inferred.any()
     assert np.array_equal(rebuilt.log.start_ns, truth.start_ns)
     assert np.array_equal(rebuilt.log.end_ns, truth.end_ns)
@@ -92,7 +92,7 @@ def test_accuracy(kind: str, rate: float, matched: float, models: int) -> None:
     """Packets find their operation, and intervals hold about as many true times as they say."""
     truth = simulate(replace(SMALL, inferences=100, models=models, seed=5))
     lossy = drop_packets(truth.trace, truth.program, truth.launches, kind=kind, rate=rate, seed=3)  # type: ignore[arg-type]
-    rebuilt = rebuild(lossy.trace, sequence_of(truth))
+    rebuilt = reconstruct(lossy.trace, sequence_of(truth))
     score = scored(truth, lossy.kept, rebuilt)
     assert score.matched >= matched
     assert 0.82 <= score.coverage <= 0.97
@@ -108,7 +108,7 @@ def test_launches_with_idle_gaps(period_ns: float) -> None:
         )
     )
     lossy = drop_packets(truth.trace, truth.program, truth.launches, kind="burst", rate=0.1, burst=5, seed=1)
-    rebuilt = rebuild(lossy.trace, sequence_of(truth))
+    rebuilt = reconstruct(lossy.trace, sequence_of(truth))
     assert scored(truth, lossy.kept, rebuilt).matched >= 0.995
     assert len(rebuilt.log) == len(truth.start_ns)
 
@@ -133,7 +133,7 @@ def test_bursts_of_most_of_an_inference(rate: float, identified: bool) -> None:
         )
     )
     lossy = drop_packets(truth.trace, truth.program, None, kind="burst", rate=rate, burst=20, seed=1)
-    assert scored(truth, lossy.kept, rebuild(lossy.trace, sequence_of(truth))).matched >= 0.99
+    assert scored(truth, lossy.kept, reconstruct(lossy.trace, sequence_of(truth))).matched >= 0.99
 
 
 def test_ties_stay_as_they_arrived() -> None:
@@ -141,7 +141,7 @@ def test_ties_stay_as_they_arrived() -> None:
     truth = simulate(replace(SMALL, units=1, gap_ns=1.0, resolution_ns=100, seed=3))
     starts = np.flatnonzero(truth.trace.type == 0)[5::7]
     kept = ~np.isin(np.arange(len(truth.trace)), starts)
-    rebuilt = rebuild(part_of(truth.trace, np.flatnonzero(kept)), sequence_of(truth))
+    rebuilt = reconstruct(part_of(truth.trace, np.flatnonzero(kept)), sequence_of(truth))
     assert scored(truth, kept, rebuilt).matched == 1.0
 
 
@@ -162,7 +162,7 @@ def test_consistent(seed: int, units: int, rate: float, kind: str, exclusive: bo
     truth = simulate(setting)
     rate = min(rate, 0.45) if kind == "start-only" else rate
     lossy = drop_packets(truth.trace, truth.program, truth.launches, kind=kind, rate=rate, burst=5, seed=seed)  # type: ignore[arg-type]
-    rebuilt = rebuild(lossy.trace, sequence_of(truth))
+    rebuilt = reconstruct(lossy.trace, sequence_of(truth))
     assert_measured_stay(lossy.trace, rebuilt)
     if scored(truth, lossy.kept, rebuilt).matched == 1.0:
         assert_consistent(rebuilt.log, sequence_of(truth))
@@ -177,9 +177,9 @@ def test_disturbed() -> None:
     trace = part_of(truth.trace, order)
     ids = trace.id.copy()
     ids[[50, 60]] = 99  # no such event
-    rebuilt = rebuild(replace(trace, id=ids), sequence_of(truth))
-    assert np.count_nonzero(rebuilt.fate == PacketClass.DUPLICATED) == 2
-    assert set(np.flatnonzero(rebuilt.fate == PacketClass.SPURIOUS)) == {50, 60}
+    rebuilt = reconstruct(replace(trace, id=ids), sequence_of(truth))
+    assert np.count_nonzero(rebuilt.packet_class == PacketClass.DUPLICATED) == 2
+    assert set(np.flatnonzero(rebuilt.packet_class == PacketClass.SPURIOUS)) == {50, 60}
     assert rebuilt.counts.lost == 2
     log = rebuilt.log
     measured = (log.start_how == How.MEASURED) & (log.end_how == How.MEASURED)
@@ -195,7 +195,7 @@ def test_only_some_kinds_recorded(rate: float) -> None:
     trace = part_of(truth.trace, recorded)
     trace = replace(trace, meta=msgspec.structs.replace(trace.meta, selected_kinds=chosen))
     lossy = drop_packets(trace, truth.program, None, kind="random", rate=rate, seed=2)
-    rebuilt = rebuild(lossy.trace, sequence_of(truth))
+    rebuilt = reconstruct(lossy.trace, sequence_of(truth))
     assert {rebuilt.log.kinds[kind] for kind in rebuilt.log.kind} == set(chosen)
     assert rebuilt.counts.expected == np.count_nonzero(recorded)
     assert rebuilt.counts.lost == lossy.lost
@@ -210,7 +210,7 @@ def test_cut_off() -> None:
     """A trace that begins and ends within an inference says nothing of what it did not see."""
     truth = simulate(SMALL)
     part = slice(21, len(truth.trace) - 21)
-    rebuilt = rebuild(part_of(truth.trace, part), sequence_of(truth))
+    rebuilt = reconstruct(part_of(truth.trace, part), sequence_of(truth))
     score = scored(truth, np.isin(np.arange(len(truth.trace)), np.arange(len(truth.trace))[part]), rebuilt)
     assert score.matched == 1.0
     assert len(rebuilt.log) < len(truth.start_ns)
@@ -220,7 +220,7 @@ def test_identified() -> None:
     """Packets that name their operation are matched to it even where nothing else tells."""
     truth = simulate(replace(SMALL, kinds=1, identified=True, sigma_ratio=0.1))
     lossy = drop_packets(truth.trace, truth.program, truth.launches, kind="burst", rate=0.5, burst=10, seed=1)
-    assert scored(truth, lossy.kept, rebuild(lossy.trace, sequence_of(truth))).matched >= 0.99
+    assert scored(truth, lossy.kept, reconstruct(lossy.trace, sequence_of(truth))).matched >= 0.99
 
 
 def _empty(trace: Trace) -> Trace:
@@ -262,8 +262,8 @@ def test_never_fatal(spoilt: object) -> None:
     """A trace of which nothing makes sense has an answer; where no packet fits, with a warning."""
     truth = simulate(replace(SMALL, inferences=6))
     trace = spoilt(truth.trace)  # type: ignore[operator]
-    rebuilt = rebuild(trace, sequence_of(truth))
-    assert len(rebuilt.fate) == len(trace)
+    rebuilt = reconstruct(trace, sequence_of(truth))
+    assert len(rebuilt.packet_class) == len(trace)
     assert np.all(rebuilt.log.start_ns <= rebuilt.log.end_ns)
     assert rebuilt.warnings or spoilt in (_still, _leaping, _noise)
 
@@ -272,8 +272,8 @@ def test_another_program() -> None:
     """A program that is not the trace's gives an answer and says that few packets fit."""
     truth, other = simulate(SMALL), simulate(replace(SMALL, seed=99, kinds=2))
     trace = replace(truth.trace, id=(truth.trace.id % 2).astype(np.int32), kinds=other.trace.kinds)
-    rebuilt = rebuild(trace, sequence_of(other))
-    assert len(rebuilt.fate) == len(trace)
+    rebuilt = reconstruct(trace, sequence_of(other))
+    assert len(rebuilt.packet_class) == len(trace)
     assert np.all(rebuilt.log.start_ns <= rebuilt.log.end_ns)
 
 
@@ -304,6 +304,6 @@ def test_same_seed() -> None:
     """The same trace and seed give the same answer."""
     truth = simulate(SMALL)
     lossy = drop_packets(truth.trace, truth.program, None, kind="burst", rate=0.2, burst=6, seed=1)
-    first, second = (rebuild(lossy.trace, sequence_of(truth), seed=3) for _ in range(2))
+    first, second = (reconstruct(lossy.trace, sequence_of(truth), seed=3) for _ in range(2))
     assert np.array_equal(first.log.start_low_ns, second.log.start_low_ns)
     assert np.array_equal(first.log.end_high_ns, second.log.end_high_ns)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.profiling.edge_inference import Precedence, Times, Window, fill, find_gaps
+from framefit.profiling.edge_inference import Precedence, Times, Window, find_gaps, infer_edges
 from framefit.profiling.sequence import Sequence
 from profiling_truth import Setting, simulate
 
@@ -38,7 +38,7 @@ def test_closed_form() -> None:
     times = Times(np.arange(1.0, 7.0) * 9000, np.arange(1.0, 7.0) * 1e4, np.full(6, 300.0), np.full(6, 50.0))
     whole = window.time.copy()
     window.seen[2:5] = False
-    deviation, *_ = fill(window, precedence, times)
+    deviation, *_ = infer_edges(window, precedence, times)
     steps = np.array([value for op in (2, 3, 4) for value in (times.gap_ns[op], times.duration_ns[op])] + [300.0])
     spread = np.array([value for op in (2, 3, 4) for value in (times.gap_var[op], times.duration_var[op])] + [50.0])
     c, q = np.cumsum(steps), np.cumsum(spread)
@@ -57,7 +57,7 @@ def test_bounds(seed: int, units: int, rate: float) -> None:
     window.seen[:] = np.random.default_rng(seed).random(window.seen.shape) > rate
     window.time[~window.seen] = -7
     times = Times(np.full(9, 2e4), np.full(9, 1e7), np.full(9, 300.0), np.full(9, 1e4))
-    deviation, low, high, run, before, after = fill(window, precedence, times)
+    deviation, low, high, run, before, after = infer_edges(window, precedence, times)
     lost = ~window.seen
     assert np.all((low <= true) & (true <= high) | window.seen)
     told = lost & (before | after)

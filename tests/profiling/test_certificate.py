@@ -8,10 +8,10 @@ import pytest
 from framefit.core.events import Trace
 from framefit.core.profile import Certificate
 from framefit.profiling.inject import drop_packets
-from framefit.profiling.rule import rebuild
+from framefit.profiling.rule import reconstruct
 from framefit.profiling.sequence import Reconstruction, Sequence
 from framefit.profiling.settings import LossKind
-from framefit.profiling.validation import _Losses, certify
+from framefit.profiling.validation import _LossPattern, certify
 from lossy_runs import played, program, segment
 
 PROGRAM = program(
@@ -29,9 +29,9 @@ def audited(trace: Trace, seed: int = 0) -> tuple[Reconstruction, Certificate | 
 
     def again(masked: Trace) -> Reconstruction:
         seen.append(masked)
-        return rebuild(masked, sequence, {})
+        return reconstruct(masked, sequence, {})
 
-    rebuilt = rebuild(trace, sequence, {})
+    rebuilt = reconstruct(trace, sequence, {})
     return rebuilt, certify(trace, rebuilt, again, seed), seen
 
 
@@ -108,7 +108,7 @@ def test_the_same_seed_masks_the_same() -> None:
 def test_losses_are_described_as_they_are() -> None:
     """Runs of lost events, and how many."""
     trace = thinned("burst", rate=0.2)
-    losses = _Losses.of(rebuild(trace, Sequence.of(PROGRAM, None, trace.kinds), {}).log)
+    losses = _LossPattern.of(reconstruct(trace, Sequence.of(PROGRAM, None, trace.kinds), {}).log)
     assert losses.count == losses.runs.sum()
     assert losses.ratio == pytest.approx(0.2, abs=0.03)
     assert np.median(losses.runs) == pytest.approx(8, abs=1)

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framefit.profiling.align.aligner import Follower
-from framefit.profiling.align.estimates import first_model
-from framefit.profiling.align.tracks import Queue, Tie, Track
-from framefit.profiling.align.viterbi import Costs, Room
+from framefit.profiling.align.aligner import BeamSearch
+from framefit.profiling.align.estimates import initial_model
+from framefit.profiling.align.tracks import LaunchTiming, Queue, Track
+from framefit.profiling.align.viterbi import Costs, Workspace
 from framefit.profiling.edge_inference import Precedence
 from framefit.profiling.sequence import Sequence
 from profiling_truth import Setting, simulate
@@ -91,7 +91,7 @@ def test_best_of_all(seed: int, stretch: float, marked: bool) -> None:
     truth = simulate(Setting(operations=3, inferences=LAUNCHES, units=1, kinds=2, seed=seed))
     sequence = Sequence.of(truth.program, None, truth.trace.kinds)
     precedence, _ = Precedence.of(sequence)
-    model = first_model(sequence, precedence, 2, 1)
+    model = initial_model(sequence, precedence, 2, 1)
     track = model.tracks[0]
     costs = model.costs._replace(beam=1e6, cap=4096, patience=1000, inertia_ns=1e18)
     keep = np.sort(random.choice(len(truth.trace), 6, replace=False))
@@ -101,8 +101,8 @@ def test_best_of_all(seed: int, stretch: float, marked: bool) -> None:
     marks = random.random(6) < 0.3 if marked else np.zeros(6, np.bool_)
     queue = Queue(time.astype(np.float64), symbol.astype(np.int32), marks, np.arange(6))
     best = max(score_of(track, costs, queue, one) for one in every_assignment(track, queue))
-    follower = Follower(track, Room.make())
-    follower.follow(queue, Tie(0, 1, LAUNCHES, 0, np.zeros(0), np.inf, np.zeros(0), 0.0, 0.0), costs)
+    follower = BeamSearch(track, Workspace.allocate())
+    follower.advance(queue, LaunchTiming(0, 1, LAUNCHES, 0, np.zeros(0), np.inf, np.zeros(0), 0.0, 0.0), costs)
     _, match = follower.settle(all_of_it=True)
     numbers = np.full(6, -1)
     numbers[match.packet] = match.launch * track.events + match.event

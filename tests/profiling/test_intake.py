@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from framefit.core.events import Trace
 from framefit.profiling.align.aligner import Aligner
-from framefit.profiling.align.tracks import ReorderBuffer, joined
+from framefit.profiling.align.tracks import ReorderBuffer, concatenate_queues
 from framefit.profiling.sequence import Sequence
 from profiling_truth import Setting, simulate
 
@@ -62,11 +62,11 @@ def test_every_packet_is_sorted(seed: int, cut: int) -> None:
             loss_after=trace.loss_after[inside] - part.start,
         )
         some, out_of_order = intake.add(piece)
-        queues = some if queues is None else [joined(a, b) for a, b in zip(queues, some, strict=True)]
+        queues = some if queues is None else [concatenate_queues(a, b) for a, b in zip(queues, some, strict=True)]
         told.append(intake.foreign)
         late.append(out_of_order)
     assert queues is not None
-    queues = [joined(a, b) for a, b in zip(queues, intake.close(), strict=True)]
+    queues = [concatenate_queues(a, b) for a, b in zip(queues, intake.close(), strict=True)]
 
     foreign, expected = [], {int(core): [] for core in SEQUENCE.cores}
     latest, marked, disorder = dict.fromkeys(expected, -1), dict.fromkeys(expected, False), []

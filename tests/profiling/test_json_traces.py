@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from framefit.errors import InputError
 from framefit.profiling.formats import chrome as json_events
 from framefit.profiling.formats import ort as ort_profile
-from framefit.profiling.formats.chrome import parse_events, trace_of
-from framefit.profiling.formats.ort import is_ort_profile, profile_of
+from framefit.profiling.formats.chrome import parse_events, read_chrome_events
+from framefit.profiling.formats.ort import is_ort_profile, read_ort_events
 
 
 def chrome(events: list[Any] | dict[str, Any] | str) -> tuple[list[tuple[int, str, int, int]], tuple[str, ...]]:
     """Packets as (time_ns, kind, type, core), and warnings."""
     text = events if isinstance(events, str) else json.dumps(events)
     parsed, odd = parse_events(text.encode(), "made")
-    trace, more = trace_of(parsed, "made")
+    trace, more = read_chrome_events(parsed, "made")
     columns = (trace.time_ns, [trace.kinds[kind] for kind in trace.id], trace.type, trace.core)
     return list(zip(*map(list, columns), strict=True)), (*odd, *more)
 
@@ -164,7 +164,7 @@ def test_a_profile_shows_its_program() -> None:
     """Nodes in order, each run an inference, medians as expectations."""
     parsed, _ = parse_events(json.dumps(profile()).encode(), "made")
     assert is_ort_profile(parsed)
-    trace, program, warnings = profile_of(parsed, "made", "net")
+    trace, program, warnings = read_ort_events(parsed, "made", "net")
     assert warnings == ()
     operations = program.programs[0].groups[0].operations
     assert [(one.name, one.kind, one.expected_ns) for one in operations] == [
@@ -184,7 +184,7 @@ def test_the_last_run_may_be_incomplete() -> None:
     text = json.dumps(profile())
     cut = text[: text.index('"c2_kernel_time"', text.index('"c2_kernel_time"', text.index('"c2_kernel_time"') + 1) + 1)]
     parsed, odd = parse_events(cut.encode(), "made")
-    trace, program, _ = profile_of(parsed, "made", "net")
+    trace, program, _ = read_ort_events(parsed, "made", "net")
     assert any("cut off" in one for one in odd)
     assert program.repeats == 3
     assert len(trace) == 16
@@ -194,7 +194,7 @@ def test_a_full_profile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many events as ONNX Runtime keeps at most mean that it stopped there."""
     parsed, _ = parse_events(json.dumps(profile()).encode(), "made")
     monkeypatch.setattr(ort_profile, "_MOST_EVENTS", len(parsed))
-    _, _, warnings = profile_of(parsed, "made", "net")
+    _, _, warnings = read_ort_events(parsed, "made", "net")
     assert any("stopped recording" in one for one in warnings)
     assert ort_profile._MOST_EVENTS == 16
 
@@ -204,7 +204,7 @@ def test_kernels_inside_kernels_and_on_other_threads_are_not_the_program() -> No
     events = [kernel("loop", 0, 100, "Loop"), kernel("body", 10, 5, "Add"), kernel("body", 20, 5, "Add")]
     events += [kernel("after", 200, 10), kernel("other", 0, 5, "Conv", 8), session("model_run", 0, 300)]
     parsed, _ = parse_events(json.dumps(events).encode(), "made")
-    trace, program, warnings = profile_of(parsed, "made", "net")
+    trace, program, warnings = read_ort_events(parsed, "made", "net")
     assert [one.name for one in program.programs[0].groups[0].operations] == ["loop", "after"]
     assert len(trace) == 6
     assert any("2 kernels ran inside another one" in one for one in warnings)
@@ -215,7 +215,7 @@ def test_kernels_of_no_measurable_length_stay() -> None:
     """Microseconds are coarse: a kernel of none is still an operation."""
     events = [kernel("a", 5, 0), kernel("b", 5, 0), kernel("c", 5, 3), kernel("d", 8, 0), session("model_run", 0, 10)]
     parsed, _ = parse_events(json.dumps(events).encode(), "made")
-    _, program, warnings = profile_of(parsed, "made", "net")
+    _, program, warnings = read_ort_events(parsed, "made", "net")
     assert sorted(one.name for one in program.programs[0].groups[0].operations) == ["a", "b", "c", "d"]
     assert warnings == ()
     assert min(one.expected_ns for one in program.programs[0].groups[0].operations) == 500
@@ -226,7 +226,7 @@ def test_a_profile_without_kernels_is_refused() -> None:
     parsed, _ = parse_events(json.dumps([session("session_initialization", 0, 1)]).encode(), "made")
     assert is_ort_profile(parsed)
     with pytest.raises(InputError, match="is a kernel's"):
-        profile_of(parsed, "made", "net")
+        read_ort_events(parsed, "made", "net")
 
 
 @given(st.data())
@@ -245,7 +245,11 @@ def test_damage_never_does_more_than_harm(data: st.DataObject) -> None:
             raw[place : place + data.draw(st.integers(0, 30))] = data.draw(st.binary(max_size=8) | st.just(b"1e999"))
     try:
         parsed, _ = parse_events(bytes(raw), "made")
-        trace = profile_of(parsed, "made", "net")[0] if is_ort_profile(parsed) else trace_of(parsed, "made")[0]
+        trace = (
+            read_ort_events(parsed, "made", "net")[0]
+            if is_ort_profile(parsed)
+            else read_chrome_events(parsed, "made")[0]
+        )
     except InputError:
         return
     assert len(trace) <= len(raw)

@@ -11,9 +11,9 @@ from framefit.core.events import Trace, TraceMeta
 from framefit.core.program import Program
 from framefit.core.target import TraceUnit
 from framefit.devices.npu.packets import PacketBuffer
-from framefit.profiling.diagnosis import Remedies, diagnose, remedies
+from framefit.profiling.diagnosis import Remedies, diagnose, find_remedies
 from framefit.profiling.inject import drop_packets
-from framefit.profiling.rule import rebuild
+from framefit.profiling.rule import reconstruct
 from framefit.profiling.sequence import Sequence
 from lossy_runs import played, program, segment
 
@@ -40,13 +40,13 @@ def recorded(unit: TraceUnit, launches: int = 80) -> Trace:
 def advised(trace: Trace, held_against: Program = PROGRAM) -> Remedies | None:
     """The advice on a trace that was repaired by rule."""
     sequence = Sequence.of(held_against, None, trace.kinds)
-    return remedies(trace, sequence, rebuild(trace, sequence, {}))
+    return find_remedies(trace, sequence, reconstruct(trace, sequence, {}))
 
 
 def said_of(trace: Trace, held_against: Program = PROGRAM) -> tuple[str, ...]:
     """The sentences on it."""
     sequence = Sequence.of(held_against, None, trace.kinds)
-    return diagnose(trace, sequence, rebuild(trace, sequence, {}))
+    return diagnose(trace, sequence, reconstruct(trace, sequence, {}))
 
 
 def lost(trace: Trace) -> int:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.profiling.edge_inference import EARLIER, Found, Precedence, Times, Window, fill
+from framefit.profiling.edge_inference import EARLIER, InferredEdges, Precedence, Times, Window, infer_edges
 from framefit.profiling.sequence import Sequence
 from profiling_truth import Setting, simulate
 
@@ -25,7 +25,7 @@ def told(setting: Setting, after: list[list[int]]) -> Sequence:
     return replace(sequence, after_first=np.cumsum([0, *counts], dtype=np.int64), after=flat)
 
 
-def filled(setting: Setting, after: list[list[int]], units: int) -> tuple[Window, Found]:
+def filled(setting: Setting, after: list[list[int]], units: int) -> tuple[Window, InferredEdges]:
     """Two launches of a program, of which but the first operation and the last one was lost."""
     truth, sequence = simulate(setting), told(setting, after)
     precedence, dropped = Precedence.of(sequence)
@@ -42,7 +42,7 @@ def filled(setting: Setting, after: list[list[int]], units: int) -> tuple[Window
     window.time[:] = np.stack([truth.start_ns, truth.end_ns], axis=1)
     window.time[~window.seen] = 0
     times = Times(np.full(size, 2e4), np.full(size, 4e7), np.full(size, 300.0), np.full(size, 1e4))
-    return window, fill(window, precedence, times)
+    return window, infer_edges(window, precedence, times)
 
 
 @pytest.mark.parametrize("named", ["previous", "twice", "all"])

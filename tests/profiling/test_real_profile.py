@@ -12,7 +12,7 @@ import networks
 from framefit.core.profile import OperationLog
 from framefit.profiling.formats.readers import ReadTrace, read_trace
 from framefit.profiling.inject import drop_packets
-from framefit.profiling.rule import rebuild
+from framefit.profiling.rule import reconstruct
 from framefit.profiling.sequence import Sequence
 
 RUNS = 60
@@ -44,7 +44,7 @@ def rebuilt(read: ReadTrace, trace: object = None) -> OperationLog:
     """The log by rule, of the trace that was read or of what is left of it."""
     assert read.program is not None
     given = read.trace if trace is None else trace
-    return rebuild(given, Sequence.of(read.program, None, read.trace.kinds), {}).log  # type: ignore[arg-type]
+    return reconstruct(given, Sequence.of(read.program, None, read.trace.kinds), {}).log  # type: ignore[arg-type]
 
 
 def test_every_run_is_an_inference_and_fits_its_program(real: ReadTrace) -> None:

@@ -12,7 +12,7 @@ from framefit.core.events import Trace, TraceMeta
 from framefit.core.profile import How
 from framefit.core.program import Launches, Program, RuleOffsets
 from framefit.profiling.inject import drop_packets
-from framefit.profiling.rule import match_in_order, place_lost, rebuild
+from framefit.profiling.rule import match_in_order, place_lost, reconstruct
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 from lossy_runs import played, program, segment, trace
 
@@ -38,7 +38,7 @@ WHOLE = [
 def repaired(packets: list[tuple[int, str, int, int]], held_against: Program = CHAIN) -> Reconstruction:
     """Packets repaired with the offsets above."""
     given = trace(packets, KINDS)
-    return rebuild(given, Sequence.of(held_against, None, KINDS), OFFSETS)
+    return reconstruct(given, Sequence.of(held_against, None, KINDS), OFFSETS)
 
 
 def edges(rebuilt: Reconstruction) -> list[tuple[int, int]]:
@@ -150,7 +150,7 @@ def test_duplicates_and_strangers_are_told_apart_and_change_nothing() -> None:
     fates = [PacketClass.MATCHED, PacketClass.DUPLICATED, PacketClass.SPURIOUS, PacketClass.SPURIOUS] + 5 * [
         PacketClass.MATCHED
     ]
-    assert dirty.fate.tolist() == fates
+    assert dirty.packet_class.tolist() == fates
     assert edges(dirty) == edges(clean)
     assert (dirty.counts.lost, dirty.counts.spurious, dirty.counts.duplicated) == (0, 2, 1)
 
@@ -165,8 +165,8 @@ def test_a_packet_of_the_wrong_kind_is_spurious() -> None:
         name: np.insert(getattr(run, name), 30, getattr(run, name)[29]) for name in ("core", "operation", "time_ns")
     }
     odd = Trace(id=np.insert(run.id, 30, 1), type=np.insert(run.type, 30, 1), kinds=run.kinds, **column)
-    rebuilt = rebuild(odd, Sequence.of(endless, None, run.kinds), {})
-    assert np.count_nonzero(rebuilt.fate == PacketClass.SPURIOUS) == 1
+    rebuilt = reconstruct(odd, Sequence.of(endless, None, run.kinds), {})
+    assert np.count_nonzero(rebuilt.packet_class == PacketClass.SPURIOUS) == 1
     assert rebuilt.counts.lost == 0
 
 
@@ -187,7 +187,7 @@ def test_launches_name_the_operations() -> None:
     kinds = ["conv", "pool", "conv", "conv"]
     packets = [(at * 100 + 50 * type_, kind, type_, 0) for at, kind in enumerate(kinds) for type_ in (0, 1)]
     given = trace(packets, KINDS)
-    log = rebuild(given, Sequence.of(two, launches, KINDS), {}).log
+    log = reconstruct(given, Sequence.of(two, launches, KINDS), {}).log
     assert log.inference.tolist() == [0, 1, 1, 2]
     assert log.program.tolist() == [0, 1, 1, 0]
     assert log.operation.tolist() == [0, 0, 1, 0]
@@ -205,7 +205,7 @@ def test_a_counter_that_wraps_is_laid_out() -> None:
     run = played(CHAIN, 30)
     endless = Sequence.of(program(CHAIN.programs[0]), None, run.kinds)
     short = replace(run, time_ns=run.time_ns % (1 << 10), meta=TraceMeta(wrap_bits=10))
-    long, wrapped = rebuild(run, endless, {}).log, rebuild(short, endless, {}).log
+    long, wrapped = reconstruct(run, endless, {}).log, reconstruct(short, endless, {}).log
     np.testing.assert_array_equal(long.end_ns - long.start_ns, wrapped.end_ns - wrapped.start_ns)
 
 
@@ -214,12 +214,12 @@ def test_a_trace_that_begins_in_the_middle_is_numbered_alike_on_all_cores() -> N
     cycle = program(*BOTH.programs, units=("npu0", "npu1"))
     run = played(cycle, 40)
     sequence = Sequence.of(cycle, None, run.kinds)
-    whole = rebuild(run, sequence, {}).log
+    whole = reconstruct(run, sequence, {}).log
     for cut in range(1, 12):
         part = replace(
             run, **{name: getattr(run, name)[cut:] for name in ("time_ns", "id", "type", "core", "operation")}
         )
-        log = rebuild(part, sequence, {}).log
+        log = reconstruct(part, sequence, {}).log
         known = (log.start_event >= 0) & (log.end_event >= 0)
         same = np.isin(whole.start_event, log.start_event[known] + cut)
         shift = whole.inference[same] - log.inference[known]
@@ -237,7 +237,7 @@ def test_what_was_received_stays_as_it_was(kind: str, rate: float, seed: int) ->
     run = played(BOTH, 15)
     endless = program(*BOTH.programs, units=("npu0", "npu1"))
     thin = drop_packets(run, endless, None, kind=kind, rate=rate, burst=5, seed=seed).trace
-    rebuilt = rebuild(thin, Sequence.of(endless, None, run.kinds), OFFSETS)
+    rebuilt = reconstruct(thin, Sequence.of(endless, None, run.kinds), OFFSETS)
     log = rebuilt.log
     for time, how, event, low, high, type_ in (
         (log.start_ns, log.start_how, log.start_event, log.start_low_ns, log.start_high_ns, 0),
@@ -255,7 +255,7 @@ def test_what_was_received_stays_as_it_was(kind: str, rate: float, seed: int) ->
     for core in (0, 1):
         mine = log.core == core
         assert (log.end_ns[mine][:-1] <= log.start_ns[mine][1:]).all()
-    assert np.count_nonzero(rebuilt.fate == PacketClass.MATCHED) == 2 * len(log) - rebuilt.counts.lost
+    assert np.count_nonzero(rebuilt.packet_class == PacketClass.MATCHED) == 2 * len(log) - rebuilt.counts.lost
 
 
 def test_look_ahead_finds_its_place_after_bursts_where_greed_does_not() -> None:

@@ -23,9 +23,9 @@ def part(log: OperationLog, at: slice) -> OperationLog:
 def run_of(run: Bridged, pieces: int) -> RunningProfile:
     """Its log, taken in piece by piece."""
     running = RunningProfile(run.sequence, run.program, 0.9, 1)
-    size = len(run.rebuilt.log)
+    size = len(run.reconstruction.log)
     for at in np.array_split(np.arange(size), pieces):
-        log = part(run.rebuilt.log, slice(int(at[0]), int(at[-1]) + 1))
+        log = part(run.reconstruction.log, slice(int(at[0]), int(at[-1]) + 1))
         received = int((log.start_event >= 0).sum() + (log.end_event >= 0).sum())
         running.add(log, np.full(received, PacketClass.MATCHED, np.uint8), np.zeros(received, np.bool_))
     return running
@@ -35,14 +35,14 @@ def run_of(run: Bridged, pieces: int) -> RunningProfile:
 def test_pieces_of_one_block_give_the_profile_of_the_whole(pieces: int) -> None:
     """However the operations come, as long as all of them are kept."""
     run = bridged(program_of("cppcrc"), 20, loss=0.2, burst=3)
-    whole = summarise(run.rebuilt, run.sequence, run.program, method="align")
+    whole = summarise(run.reconstruction, run.sequence, run.program, method="align")
     assert run_of(run, pieces).profile(calibrated=True) == whole
 
 
 def test_blocks_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums and counts are exact over blocks that were given up; intervals are no narrower than those of the whole."""
     run = bridged(program_of("cppcrc"), 60, loss=0.2, burst=3)
-    whole = summarise(run.rebuilt, run.sequence, run.program, method="align")
+    whole = summarise(run.reconstruction, run.sequence, run.program, method="align")
     monkeypatch.setattr("framefit.profiling.streaming._BLOCK", 90)
     running = run_of(run, 13)
     assert sum(map(len, running._logs)) < 90

@@ -15,7 +15,7 @@ from framefit.core.latency_table import LatencyTable
 from framefit.core.profile import How, OperationLog, Profile
 from framefit.core.program import Launches, Program
 from framefit.core.timetable import PriorityPeriod, Timetable, Window
-from framefit.profiling.expectation import expecting, operation_times, positions, profiled_entries
+from framefit.profiling.expectation import apply_table_to_program, latency_entries, operation_positions, operation_times
 from framefit.profiling.profile import summarise
 from framefit.profiling.totals import Sums
 
@@ -24,13 +24,13 @@ PROGRAM = program_of("cppcrcccprccpprc")
 
 def summary(run: Bridged, **given: object) -> Profile:
     """Its profile."""
-    return summarise(run.rebuilt, run.sequence, run.program, method="align", **given)  # type: ignore[arg-type]
+    return summarise(run.reconstruction, run.sequence, run.program, method="align", **given)  # type: ignore[arg-type]
 
 
 def covered(run: Bridged, names: list[str], key: np.ndarray) -> list[bool]:  # type: ignore[type-arg]
     """Whether each total's interval holds the truth."""
     truth = np.bincount(key, run.true_ns, len(names))
-    totals = Sums(run.rebuilt.log, run.sequence, 0.9).by(key.astype(np.int64), names)
+    totals = Sums(run.reconstruction.log, run.sequence, 0.9).by(key.astype(np.int64), names)
     return [totals[name].interval_ns[0] <= true <= totals[name].interval_ns[1] for name, true in zip(names, truth)]  # noqa: B905
 
 
@@ -47,7 +47,7 @@ def test_a_complete_trace_has_exact_totals() -> None:
     assert set(found.totals_by_kind) == {"c", "p", "r"}
     assert found.totals_by_layer.keys() == {f"net/layer{index}" for index in range(16)}
     assert found.totals_by_group.keys() == {"net.0/0", "net.0/1"}
-    log = run.rebuilt.log
+    log = run.reconstruction.log
     assert found.covered_ns == log.end_ns[-1] - log.start_ns[0]
     assert found.utilisation_by_unit["npu0"] == pytest.approx(run.true_ns.sum() / found.covered_ns)
     assert found.gaps_by_unit["npu0"].count == 5 * 16 - 1
@@ -60,7 +60,7 @@ def test_intervals_of_totals_hold_the_truth(loss: float, burst: int) -> None:
     for seed in range(12):
         factors = tuple(np.random.default_rng(seed).uniform(0.3, 3, 16))
         run = bridged(PROGRAM, 40, loss=loss, burst=burst, seed=seed, factors=factors)
-        log, at = run.rebuilt.log, positions(run.rebuilt.log, run.sequence)
+        log, at = run.reconstruction.log, operation_positions(run.reconstruction.log, run.sequence)
         hits["kind"] += covered(run, list(log.kinds), log.kind)
         hits["layer"] += covered(run, [str(index) for index in range(16)], at)
         hits["group"] += covered(run, ["0", "1"], run.sequence.group[at])
@@ -81,7 +81,7 @@ def test_errors_inside_a_gap_cancel() -> None:
 def test_nothing_bounds_what_lies_beyond_the_last_event() -> None:
     """Open ends widen a total by as much as their operations vary."""
     run = bridged(PROGRAM, 30, loss=0.0)
-    log, last = run.rebuilt.log, len(run.rebuilt.log) - 1
+    log, last = run.reconstruction.log, len(run.reconstruction.log) - 1
     how, low, high = log.end_how.copy(), log.end_low_ns.copy(), log.end_high_ns.copy()
     how[last], low[last], high[last] = How.OUTSIDE, log.end_ns[last] - 700, log.end_ns[last] + 700
     open_log = dataclasses.replace(log, end_how=how, end_low_ns=low, end_high_ns=high)
@@ -103,7 +103,7 @@ def test_profiles_of_any_loss_are_sound(loss: float, burst: int, seed: int, open
     except ValueError:
         assume(False)  # noqa: FBT003 - nothing was left
     found = summary(run)
-    log = run.rebuilt.log
+    log = run.reconstruction.log
     for totals in (found.totals_by_kind, found.totals_by_layer, found.totals_by_group, found.totals_by_unit):
         assert sum(one.duration_ns for one in totals.values()) == (log.end_ns - log.start_ns).sum()
         for one in totals.values():
@@ -117,8 +117,8 @@ def test_profiles_of_any_loss_are_sound(loss: float, burst: int, seed: int, open
 def test_totals_of_many_keys_are_those_of_few() -> None:
     """What is added up in parts is the same as what is added up at once."""
     run = bridged(program_of("cp" * 150), 4, loss=0.3, burst=3)
-    log = run.rebuilt.log
-    sums, at = Sums(log, run.sequence, 0.9), positions(log, run.sequence)
+    log = run.reconstruction.log
+    sums, at = Sums(log, run.sequence, 0.9), operation_positions(log, run.sequence)
     many = sums.by(at, [str(index) for index in range(300)])
     alone = sums.by(np.where(at == 270, 0, -1).astype(np.int64), ["one"])
     assert many["270"] == alone["one"]
@@ -127,12 +127,14 @@ def test_totals_of_many_keys_are_those_of_few() -> None:
 def test_an_empty_log_gives_an_empty_profile() -> None:
     """No operations, no totals, no traceback."""
     run = bridged(PROGRAM, 1, loss=0.0)
-    log = run.rebuilt.log
+    log = run.reconstruction.log
     nothing = {
         field.name: getattr(log, field.name)[:0] for field in dataclasses.fields(OperationLog) if field.name != "kinds"
     }
     found = summary(
-        dataclasses.replace(run, rebuilt=dataclasses.replace(run.rebuilt, log=dataclasses.replace(log, **nothing)))
+        dataclasses.replace(
+            run, reconstruction=dataclasses.replace(run.reconstruction, log=dataclasses.replace(log, **nothing))
+        )
     )
     assert found.totals_by_kind == {}
     assert found.inferences == found.covered_ns == 0
@@ -178,7 +180,7 @@ def windows_of(late: tuple[int, ...], loss: float = 0.0) -> tuple[Bridged, Launc
     """20 windows of 1 ms with a priority period of 60 us at 100 us; in some the launch is 50 us late."""
     program = program_of("cccc", expected_ns=12_000, window_ns=1_000_000)
     run = bridged(program, 20, loss=loss, idle_ns=100)
-    log, inference = run.rebuilt.log, run.rebuilt.log.inference
+    log, inference = run.reconstruction.log, run.reconstruction.log.inference
     first = log.start_ns[np.searchsorted(inference, np.arange(20))]
     wanted = 5_000_000 + np.arange(20) * 1_000_000 + 100_000
     wanted[list(late)] += 50_000
@@ -208,7 +210,11 @@ def windows_of(late: tuple[int, ...], loss: float = 0.0) -> tuple[Bridged, Launc
         models=(),
         memory_bytes={},
     )
-    return dataclasses.replace(run, rebuilt=dataclasses.replace(run.rebuilt, log=moved)), launches, timetable
+    return (
+        dataclasses.replace(run, reconstruction=dataclasses.replace(run.reconstruction, log=moved)),
+        launches,
+        timetable,
+    )
 
 
 @pytest.mark.parametrize("late", [(), (3,), (0, 7, 19)])
@@ -225,7 +231,7 @@ def test_a_table_tells_what_to_expect_and_learns_what_was() -> None:
     """Entries of a profile are the true medians; a program that expects them has no violations."""
     factors = tuple(np.random.default_rng(3).uniform(0.5, 2, 16))
     run = bridged(PROGRAM, 80, loss=0.2, factors=factors)
-    entries = profiled_entries(run.rebuilt.log, run.sequence, 0.9)
+    entries = latency_entries(run.reconstruction.log, run.sequence, 0.9)
     assert [entry.configuration["place"] for entry in entries] == list(range(16))
     assert {entry.source for entry in entries} == {"profiled"}
     for entry, factor in zip(entries, factors, strict=True):
@@ -233,7 +239,9 @@ def test_a_table_tells_what_to_expect_and_learns_what_was() -> None:
         assert entry.interval_ns[0] <= entry.latency_ns <= entry.interval_ns[1]
         assert 8 <= len(entry.samples_ns) <= 80
     assert len(summary(run).violations) >= 5
-    told, found, lacking = expecting(PROGRAM, LatencyTable(target="x", fingerprint={}, entries=entries[1:]))
+    told, found, lacking = apply_table_to_program(
+        PROGRAM, LatencyTable(target="x", fingerprint={}, entries=entries[1:])
+    )
     assert (found, lacking) == (15, 1)
     operations = [operation for group in told.programs[0].groups for operation in group.operations]
     assert operations[0].expected_ns == 10_000
@@ -254,14 +262,14 @@ def test_layers_of_one_configuration_share_an_entry() -> None:
     )
     same = msgspec.structs.replace(program, programs=(msgspec.structs.replace(one, groups=groups),))
     run = bridged(same, 10, loss=0.0)
-    entries = profiled_entries(run.rebuilt.log, run.sequence, 0.9)
+    entries = latency_entries(run.reconstruction.log, run.sequence, 0.9)
     assert [(entry.op, len(entry.samples_ns)) for entry in entries] == [("c", 20), ("p", 10)]
 
 
 def test_few_executions_give_wide_intervals() -> None:
     """Three executions say between which bounds the median lies, no more."""
     run = bridged(PROGRAM, 3, loss=0.0)
-    times = operation_times(run.rebuilt.log, positions(run.rebuilt.log, run.sequence), 16, 0.9)
+    times = operation_times(run.reconstruction.log, operation_positions(run.reconstruction.log, run.sequence), 16, 0.9)
     taken = run.true_ns.reshape(3, 16)
     assert np.array_equal(times.low_ns, taken.min(0))
     assert np.array_equal(times.high_ns, taken.max(0))

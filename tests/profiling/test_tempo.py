@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from framefit.profiling.align.aligner import steadied, tempo_step_of
+from framefit.profiling.align.aligner import estimate_tempo_step, smooth_tempo
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,8 +27,8 @@ def test_followed_whatever_variances_claim(seed: int, claimed: float) -> None:
     """A speed that swings by 15 % is followed better than launches tell it, also where the variances contain it."""
     speed = 1 + 0.15 * np.sin(np.arange(LAUNCHES) / 23)
     ratio, var = seen(speed, seed, claimed=claimed)
-    step = tempo_step_of(ratio, var)
-    smooth, _ = steadied(ratio, var, step, float(ratio[0]), 1e-2)
+    step = estimate_tempo_step(ratio, var)
+    smooth, _ = smooth_tempo(ratio, var, step, float(ratio[0]), 1e-2)
     assert np.std(smooth - speed) < 0.6 * np.std(ratio - speed)
 
 
@@ -40,18 +40,18 @@ def test_step_of_a_walk(step_sd: float) -> None:
     var[::9] = np.inf
     ratio[::9] = 1.0
     ratio[4::50] += 0.03
-    assert 0.5 < np.sqrt(tempo_step_of(ratio, var)) / step_sd < 2
+    assert 0.5 < np.sqrt(estimate_tempo_step(ratio, var)) / step_sd < 2
 
 
 @pytest.mark.parametrize("claimed", [0.05, 1.0, 20.0])
 def test_steady_speed(claimed: float) -> None:
     """A speed that does not change is taken for one that hardly does, also where variances are far too small."""
     ratio, var = seen(np.ones(LAUNCHES), 7, claimed=claimed)
-    smooth, _ = steadied(ratio, var, tempo_step_of(ratio, var), 1.0, 1e-2)
+    smooth, _ = smooth_tempo(ratio, var, estimate_tempo_step(ratio, var), 1.0, 1e-2)
     assert np.std(smooth - 1) < 0.4 * np.std(ratio - 1)
 
 
 def test_too_few_launches() -> None:
     """Of a handful of launches no step is estimated, and nothing breaks."""
     nothing = np.full(3, np.inf)
-    assert tempo_step_of(np.ones(3), nothing) == tempo_step_of(np.ones(0), np.ones(0)) > 0
+    assert estimate_tempo_step(np.ones(3), nothing) == estimate_tempo_step(np.ones(0), np.ones(0)) > 0

@@ -11,9 +11,9 @@ import pytest
 from framefit.core.events import Trace
 from framefit.core.program import Launches
 from framefit.errors import InputError
-from framefit.profiling.rule import rebuild
+from framefit.profiling.rule import reconstruct
 from framefit.profiling.sequence import Sequence
-from framefit.profiling.validation import covered, is_complete, readable, sanity_warnings
+from framefit.profiling.validation import drop_unreadable, find_first_launch, is_complete, sanity_warnings
 from lossy_runs import played, program, segment, trace
 
 PROGRAM = program(segment("net", ("conv", "npu0", 9_000), ("pool", "npu0", 4_000), ("conv", "npu0", 7_000)))
@@ -46,14 +46,14 @@ def test_a_trace_is_complete_where_nothing_is_missing(known: bool, gone: list[in
     """A whole inference that is missing looks complete to matching in order; its pause, or its launch, tells."""
     one = left(np.setdiff1d(np.arange(len(RUN)), gone))
     sequence = Sequence.of(PROGRAM, launched() if known else None, one.kinds)
-    assert is_complete(rebuild(one, sequence, {}), one, sequence) == complete
+    assert is_complete(reconstruct(one, sequence, {}), one, sequence) == complete
 
 
 def test_nothing_is_not_complete() -> None:
     """An empty trace has lost everything."""
     one = left(np.zeros(0, np.int64))
     sequence = Sequence.of(PROGRAM, None, one.kinds)
-    assert not is_complete(rebuild(one, sequence, {}), one, sequence)
+    assert not is_complete(reconstruct(one, sequence, {}), one, sequence)
 
 
 @pytest.mark.parametrize("same_clock", [True, False])
@@ -65,25 +65,25 @@ def test_the_beginning_of_a_long_trace_is_found(same_clock: bool) -> None:
     if not same_clock:
         launches = dataclasses.replace(launches, submit_ns=launches.submit_ns - 10**12)
     beat = msgspec.structs.replace(PROGRAM, window_ns=10_000)
-    first, before = covered(one, beat, launches)
+    first, before = find_first_launch(one, beat, launches)
     assert first <= 20
     assert before == 6 * (20 - first) if same_clock else first == 10
-    assert covered(RUN, PROGRAM, launches) == (0, 0)
+    assert find_first_launch(RUN, PROGRAM, launches) == (0, 0)
 
 
 def test_a_sound_trace_raises_no_doubts() -> None:
     """Nothing is said of it."""
     sequence = Sequence.of(PROGRAM, None, RUN.kinds)
-    same, notes = readable(RUN, sequence)
+    same, notes = drop_unreadable(RUN, sequence)
     assert same is RUN
-    assert notes == sanity_warnings(rebuild(RUN, sequence, {}), RUN, PROGRAM, "trace") == []
+    assert notes == sanity_warnings(reconstruct(RUN, sequence, {}), RUN, PROGRAM, "trace") == []
 
 
 def test_kinds_that_were_not_selected_are_told() -> None:
     """It is said which operations the device was told not to record."""
     sequence = Sequence.of(PROGRAM, None, RUN.kinds)
     meta = msgspec.structs.replace(RUN.meta, selected_kinds=RUN.kinds[:1])
-    _, notes = readable(dataclasses.replace(RUN, meta=meta), sequence)
+    _, notes = drop_unreadable(dataclasses.replace(RUN, meta=meta), sequence)
     assert any(RUN.kinds[1] in one and "not selected" in one for one in notes)
 
 
@@ -91,7 +91,7 @@ def test_a_foreign_trace_is_refused() -> None:
     """No packet of it is the program's."""
     foreign = trace([(1000 * at, "lstm", at % 2, 0) for at in range(40)], ("lstm",))
     sequence = Sequence.of(PROGRAM, None, foreign.kinds)
-    _, notes = readable(foreign, sequence)
+    _, notes = drop_unreadable(foreign, sequence)
     assert any("'lstm'" in note for note in notes)
     with pytest.raises(InputError, match="none of 40 events"):
-        sanity_warnings(rebuild(foreign, sequence, {}), foreign, PROGRAM, "trace")
+        sanity_warnings(reconstruct(foreign, sequence, {}), foreign, PROGRAM, "trace")

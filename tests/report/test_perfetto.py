@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from framefit.core.events import EventType, TraceMeta
 from framefit.errors import InputError
-from framefit.profiling.event_log import executions
+from framefit.profiling.pairing import pair_events
 from framefit.report.perfetto import write_perfetto
 
 
@@ -81,7 +81,7 @@ def decode(data: bytes) -> tuple[dict[int, str], list[dict[str, object]]]:
 
 def write(path, run, *, force=False):
     """The run as its folder holds it."""
-    log = executions(run.trace, run.program, run.launches)
+    log = pair_events(run.trace, run.program, run.launches)
     write_perfetto(path, log, run.program, run.launches, run.releases_ns, run.priority_models, force=force)
 
 
@@ -131,9 +131,9 @@ def test_lost_event(run, tmp_path, lost):
     """The pair of a lost event is left out; a lost START leaves nobody with a guessed launch."""
     path = tmp_path / "trace.pftrace"
     mask = np.arange(len(run.trace)) != lost
-    whole = executions(run.trace, run.program, run.launches)
+    whole = pair_events(run.trace, run.program, run.launches)
     damaged = keep(run, mask)
-    executed = executions(damaged.trace, run.program, run.launches)
+    executed = pair_events(damaged.trace, run.program, run.launches)
     at = lost // 2
     assert executed.start_ns.tolist() == np.delete(whole.start_ns, at).tolist()
     assert executed.end_ns.tolist() == np.delete(whole.end_ns, at).tolist()
@@ -149,20 +149,20 @@ def test_lost_event(run, tmp_path, lost):
 def test_reported_loss(run):
     """Launches are not guessed where the device reports a loss, even when the numbers agree."""
     trace = dataclasses.replace(run.trace, meta=TraceMeta(lost_events=2))
-    assert set(executions(trace, run.program, run.launches).inference.tolist()) == {-1}
+    assert set(pair_events(trace, run.program, run.launches).inference.tolist()) == {-1}
 
 
 def test_launches_of_other_segments(run):
     """Launches are not believed where their segments are not those of the trace."""
     launches = dataclasses.replace(run.launches, program=run.launches.program[::-1].copy())
-    assert set(executions(run.trace, run.program, launches).inference.tolist()) == {-1}
+    assert set(pair_events(run.trace, run.program, launches).inference.tolist()) == {-1}
 
 
 def test_order_of_arrival(run):
     """Events that arrive out of order are paired by their times."""
     order = np.random.default_rng(1).permutation(len(run.trace))
     shuffled = keep(run, order)
-    executed = executions(shuffled.trace, run.program, run.launches)
+    executed = pair_events(shuffled.trace, run.program, run.launches)
     assert executed.inference.tolist() == list(range(len(run.launches)))
     assert executed.start_ns.tolist() == run.trace.time_ns[::2].tolist()
 
@@ -183,7 +183,7 @@ def test_two_units(run):
     order = np.argsort(run.launches.submit_ns - np.where(core[::2] == 2, 50_000_000, 0), kind="stable")
     launches = dataclasses.replace(run.launches, program=which[order], frame=run.launches.frame[order])
     trace = dataclasses.replace(run.trace, core=core)
-    executed = executions(trace, program, launches)
+    executed = pair_events(trace, program, launches)
     assert sorted(executed.inference.tolist()) == list(range(len(launches)))
     assert executed.inference.tolist() == np.argsort(order).tolist()
 
@@ -191,7 +191,7 @@ def test_two_units(run):
 def test_wrapped_times(run):
     """A device counter that wraps does not bend the times."""
     wrapped = dataclasses.replace(run.trace, time_ns=run.trace.time_ns % (1 << 28), meta=TraceMeta(wrap_bits=28))
-    executed = executions(wrapped, run.program, run.launches)
+    executed = pair_events(wrapped, run.program, run.launches)
     offset = run.trace.time_ns[0] - executed.start_ns[0]
     assert executed.start_ns.tolist() == (run.trace.time_ns[::2] - offset).tolist()
 

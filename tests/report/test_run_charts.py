@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framefit.core.run_record import FrameTable, Metrics, ModelMetrics, Percentiles, RunInfo
-from framefit.profiling.event_log import executions
+from framefit.profiling.pairing import pair_events
 from framefit.report.sections.run import RunContent, _busy_until, run_charts
 from framefit.report.timeline import Happened, TimelineWindows
 
@@ -44,7 +44,7 @@ def content_of(run, starts_ns):
     submit = run.launches.submit_ns.copy()
     submit[own] = 77_000 + released + starts_ns[:count]  # on a clock of its own
     launches = dataclasses.replace(run.launches, submit_ns=submit)
-    log = executions(run.trace, run.program, run.launches)
+    log = pair_events(run.trace, run.program, run.launches)
     windows = TimelineWindows(run.releases_ns, np.zeros((0, 2), np.int64))
     metrics = Metrics(
         windows=len(run.releases_ns),

@@ -252,7 +252,7 @@ def test_an_unusable_trace_costs_no_run(folder: Path, tmp_path: Path, monkeypatc
     def refuse(*_: object, **__: object) -> None:
         raise InputError("no way", where="trace")
 
-    monkeypatch.setattr("framefit.workflows.record.profiled", refuse)
+    monkeypatch.setattr("framefit.workflows.record.profile_trace", refuse)
     result = simulate(app_in(folder), windows=5, output=tmp_path / "run")
     assert result.profile is None
     assert result.warnings[-1] == "the trace was not profiled: no way"

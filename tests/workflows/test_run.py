@@ -27,7 +27,7 @@ from framefit.devices.npu.packets import PacketBuffer
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
 from framefit.planning.plan import Plan
-from framefit.profiling.event_log import executions
+from framefit.profiling.pairing import pair_events
 from framefit.workflows.plan import plan
 from framefit.workflows.record import RunResult
 from framefit.workflows.run import run
@@ -133,7 +133,7 @@ def assert_complete(folder: Path, windows: int, target: str = "cpu") -> None:
     begun = np.flatnonzero(trace.type == EventType.START)
     begun = begun[np.argsort(trace.time_ns[begun], kind="stable")]
     assert kinds == [trace.kinds[index] for index in trace.id[begun]]
-    assert (executions(trace, program, launches).inference >= 0).all()
+    assert (pair_events(trace, program, launches).inference >= 0).all()
     fates = Counter((row["model"], int(row["frame"])) for row in rows(folder))
     assert fates == Counter((model.name, frame) for model in timetable.models for frame in range(windows))
     for model in metrics.models:
@@ -500,7 +500,7 @@ def test_a_preemptive_run(folder: Path, tmp_path: Path) -> None:
             model = {"s": "small", "c": "chain"}[name]
             done = [int(r["frame"]) for r in rows(tmp_path / "out") if r["model"] == model and r["finished_ns"]]
             assert archive["frame"].tolist() == sorted(done)
-    done = executions(result.trace, result.program, result.launches)
+    done = pair_events(result.trace, result.program, result.launches)
     whole = (done.end_ns - done.start_ns)[result.launches.program[done.inference] == 1]
     assert np.median(whole) > 2_000_000  # more than a window, and still no overrun
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from framefit.core.files import Record
-    from framefit.profiling.streaming import Whereabouts
+    from framefit.profiling.streaming import StreamPosition
 
 __all__ = ["Interrupt", "Positions", "Progress", "parse_numbers", "show", "show_json", "show_line"]
 
@@ -138,7 +138,7 @@ class Positions:
         if self._live is not None:
             self._live.stop()
 
-    def __call__(self, at: Whereabouts) -> None:
+    def __call__(self, at: StreamPosition) -> None:
         """Show the position."""
         if self._json:
             show_line(at)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from framefit.profiling.edge_inference import Precedence, Times, Window, fill
+from framefit.profiling.edge_inference import Precedence, Times, Window, infer_edges
 
-__all__ = ["RUNS", "Bands", "calibrated_bands"]
+__all__ = ["RUNS", "ErrorQuantiles", "calibrate_intervals"]
 
 
 Ints = npt.NDArray[np.int64]
@@ -31,20 +31,20 @@ _NORMAL_90 = 1.6449
 
 
 @dataclass(frozen=True)
-class Bands:
+class ErrorQuantiles:
     """Quantiles of errors over their standard deviations, of each class.
 
     Attributes:
         low, high: float64, runs x types x kinds.
-        sure: bool, whether the evidence suffices.
+        calibrated: bool, whether the evidence suffices.
     """
 
     low: Floats
     high: Floats
-    sure: npt.NDArray[np.bool_]
+    calibrated: npt.NDArray[np.bool_]
 
 
-def calibrated_bands(
+def calibrate_intervals(
     window: Window,
     precedence: Precedence,
     times: Times,
@@ -53,7 +53,7 @@ def calibrated_bands(
     kinds: int,
     confidence: float,
     random: np.random.Generator,
-) -> Bands:
+) -> ErrorQuantiles:
     """Count errors on hidden edges.
 
     Args:
@@ -83,7 +83,7 @@ def calibrated_bands(
         hidden &= window.seen.ravel()
         seen = window.seen.ravel() & ~hidden
         masked = window._replace(seen=seen.reshape(-1, 2), time=window.time.copy())
-        deviation, _, _, run, known, followed = fill(masked, precedence, times)
+        deviation, _, _, run, known, followed = infer_edges(masked, precedence, times)
         use = np.flatnonzero(hidden & known.ravel() & followed.ravel())
         errors.append((window.time.ravel()[use] - masked.time.ravel()[use]) / deviation.ravel()[use])
         classes.append(np.ravel_multi_index((np.searchsorted(RUNS, run.ravel()[use]), use % 2, kind[use // 2]), shape))
@@ -91,28 +91,28 @@ def calibrated_bands(
         if size >= _SAMPLES:
             break
     if size < _LEAST:
-        return Bands(low, high, sure)
+        return ErrorQuantiles(low, high, sure)
     error, class_ = np.concatenate(errors), np.concatenate(classes)
     tail = (1 - confidence) / 2
 
-    def enter(part: tuple[slice | int, ...], samples: Floats) -> None:
+    def set_quantiles(part: tuple[slice | int, ...], samples: Floats) -> None:
         reach = min((1 - tail) * (len(samples) + 1) / len(samples), 1.0)
         low[part], high[part] = np.quantile(samples, 1 - reach), np.quantile(samples, reach)
         sure[part] = part != (slice(None),)
 
-    enter((slice(None),), error)  # the best guess for classes of which there is next to nothing
+    set_quantiles((slice(None),), error)  # the best guess for classes of which there is next to nothing
     at_run, at_type, at_kind = np.unravel_index(class_, shape)
     for run_class in range(shape[0]):
         for type_ in range(2):
             coarse = (at_run == run_class) & (at_type == type_)
             if coarse.sum() < _COARSE:
                 continue
-            enter((run_class, type_), error[coarse])
-            for one in range(kinds):
-                fine = coarse & (at_kind == one)
+            set_quantiles((run_class, type_), error[coarse])
+            for kind_id in range(kinds):
+                fine = coarse & (at_kind == kind_id)
                 if fine.sum() >= _FINE:
-                    enter((run_class, type_, one), error[fine])
-    return Bands(low, high, sure)
+                    set_quantiles((run_class, type_, kind_id), error[fine])
+    return ErrorQuantiles(low, high, sure)
 
 
 def _normal_quantile(confidence: float) -> float:

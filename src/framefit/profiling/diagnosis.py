@@ -19,7 +19,7 @@ from framefit.core.events import EventType, Trace
 from framefit.core.profile import How, OperationLog
 from framefit.profiling.sequence import Reconstruction, Sequence
 
-__all__ = ["Remedies", "diagnose", "remedies"]
+__all__ = ["Remedies", "diagnose", "find_remedies"]
 
 
 Ints = npt.NDArray[np.int64]
@@ -69,70 +69,74 @@ class _Events:
         return _Events(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
 
 
-def diagnose(trace: Trace, sequence: Sequence, rebuilt: Reconstruction) -> tuple[str, ...]:
+def diagnose(trace: Trace, sequence: Sequence, reconstruction: Reconstruction) -> tuple[str, ...]:
     """How events were lost and what would have kept them, as sentences; none where none were lost.
 
     Args:
         trace: as it came.
         sequence: what it was held against.
-        rebuilt: by either method.
+        reconstruction: by either method.
     """
-    said = list(_unseen(trace))
-    log = rebuilt.log
-    events = _events(log, sequence)
+    sentences = list(_describe_ends(trace))
+    log = reconstruction.log
+    events = _all_events(log, sequence)
     lost = int(np.count_nonzero(events.lost))
     if not lost:
-        return tuple(said)
-    said += _pattern(log, events)
-    found = remedies(trace, sequence, rebuilt)
-    if found is None:
-        said += _elsewhere(trace, events)
-        return tuple(said)
-    each = " for each core" if found.a_core else ""
+        return tuple(sentences)
+    sentences += _describe_pattern(log, events)
+    remedies = find_remedies(trace, sequence, reconstruction)
+    if remedies is None:
+        sentences += _describe_unexplained(trace, events)
+        return tuple(sentences)
+    each = " for each core" if remedies.a_core else ""
     size, rate = trace.meta.buffer_events, trace.meta.drain_rate_hz
-    if found.buffer_events is not None and size is not None:
-        said.append(f"a buffer of {found.buffer_events} events{each} (it was {size}) would have kept all of them")
-    if found.drain_rate_hz is not None and rate is not None:
-        said.append(
-            f"a drain rate of {_per_second(found.drain_rate_hz)}{each} (it was {_per_second(rate)}) "
+    if remedies.buffer_events is not None and size is not None:
+        sentences.append(
+            f"a buffer of {remedies.buffer_events} events{each} (it was {size}) would have kept all of them"
+        )
+    if remedies.drain_rate_hz is not None and rate is not None:
+        sentences.append(
+            f"a drain rate of {_format_rate(remedies.drain_rate_hz)}{each} (it was {_format_rate(rate)}) "
             "would have kept all of them"
         )
-    if found.kinds is not None:
-        dropped = [log.kinds[kind] for kind in np.unique(log.kind) if log.kinds[kind] not in found.kinds]
-        said.append(f"without events of {', '.join(dropped)} it would have kept all others")
-    enough = "would have kept them all" if found.starts_only else "would not have been enough by itself"
-    said.append(f"recording STARTs only would have halved the rate, and {enough}")
-    return tuple(said)
+    if remedies.kinds is not None:
+        dropped = [log.kinds[kind] for kind in np.unique(log.kind) if log.kinds[kind] not in remedies.kinds]
+        sentences.append(f"without events of {', '.join(dropped)} it would have kept all others")
+    enough = "would have kept them all" if remedies.starts_only else "would not have been enough by itself"
+    sentences.append(f"recording STARTs only would have halved the rate, and {enough}")
+    return tuple(sentences)
 
 
-def remedies(trace: Trace, sequence: Sequence, rebuilt: Reconstruction) -> Remedies | None:
+def find_remedies(trace: Trace, sequence: Sequence, reconstruction: Reconstruction) -> Remedies | None:
     """What would have kept all events.
 
     Returns:
         ``None``: nothing was lost, or a buffer such as the trace tells of does not explain it.
     """
-    meta, log = trace.meta, rebuilt.log
-    events = _events(log, sequence)
+    meta, log = trace.meta, reconstruction.log
+    events = _all_events(log, sequence)
     lost = int(np.count_nonzero(events.lost))
     if not lost or meta.buffer_events is None:
         return None
     size = meta.buffer_events
     per_ns = -1.0 if meta.drain_rate_hz is None else meta.drain_rate_hz / 1e9
-    one, each = (sum(_dropped(stream, size, per_ns) for stream in split) for split in ([events], events.by_core()))
-    a_core = abs(each - lost) < abs(one - lost)
-    if max(one, each) < _EXPLAINED * lost:
+    shared, separate = (
+        sum(_count_dropped(stream, size, per_ns) for stream in split) for split in ([events], events.by_core())
+    )
+    a_core = abs(separate - lost) < abs(shared - lost)
+    if max(shared, separate) < _EXPLAINED * lost:
         return None
     streams = events.by_core() if a_core else [events]
     return Remedies(
-        buffer_events=math.ceil(_SPARE * max(_size(stream, per_ns) for stream in streams)),
-        drain_rate_hz=None if per_ns < 0 else _SPARE * 1e9 * max(_rate(stream, size) for stream in streams),
-        kinds=_kinds(log, streams, size, per_ns),
-        starts_only=not any(_dropped(stream, size, per_ns, stream.starts) for stream in streams),
+        buffer_events=math.ceil(_SPARE * max(_least_buffer(stream, per_ns) for stream in streams)),
+        drain_rate_hz=None if per_ns < 0 else _SPARE * 1e9 * max(_least_drain_rate(stream, size) for stream in streams),
+        kinds=_kinds_that_fit(log, streams, size, per_ns),
+        starts_only=not any(_count_dropped(stream, size, per_ns, stream.starts) for stream in streams),
         a_core=a_core,
     )
 
 
-def _unseen(trace: Trace) -> Iterable[str]:
+def _describe_ends(trace: Trace) -> Iterable[str]:
     """Losses beyond the trace's ends, which nothing but the device's count tells."""
     meta = trace.meta
     if meta.overwritten_events:
@@ -148,25 +152,25 @@ def _unseen(trace: Trace) -> Iterable[str]:
         )
 
 
-def _events(log: OperationLog, sequence: Sequence) -> _Events:
+def _all_events(log: OperationLog, sequence: Sequence) -> _Events:
     """Edges of all operations, by time."""
-    core, kind, inference = (np.repeat(one.astype(np.int64), 2) for one in (log.core, log.kind, log.inference))
+    core, kind, inference = (np.repeat(column.astype(np.int64), 2) for column in (log.core, log.kind, log.inference))
     starts = np.tile([True, False], len(log))
     time = np.stack([log.start_ns, log.end_ns], axis=1).ravel()
     how = np.stack([log.start_how, log.end_how], axis=1).ravel()
     expected = sequence.expected_ns[sequence.first[log.program] + log.operation]
-    for one in np.unique(core):
-        mine = np.flatnonzero(core == one)
-        heaped = how[mine] == How.T3
+    for number in np.unique(core):
+        of_core = np.flatnonzero(core == number)
+        heaped = how[of_core] == How.T3
         if heaped.any() and not heaped.all():
-            passed = np.cumsum(np.where(starts[mine], 1.0, expected[mine // 2]))
-            known = mine[~heaped]
-            time[mine[heaped]] = np.interp(passed[heaped], passed[~heaped], time[known])
+            passed = np.cumsum(np.where(starts[of_core], 1.0, expected[of_core // 2]))
+            known = of_core[~heaped]
+            time[of_core[heaped]] = np.interp(passed[heaped], passed[~heaped], time[known])
     order = np.argsort(time, kind="stable")
     return _Events(time[order], core[order], kind[order], inference[order], starts[order], (how != How.MEASURED)[order])
 
 
-def _dropped(events: _Events, size: int, per_ns: float, recorded: Bools | None = None) -> int:
+def _count_dropped(events: _Events, size: int, per_ns: float, recorded: Bools | None = None) -> int:
     """How many events a buffer drops, of those that are recorded."""
     from framefit.devices.npu.packets import CLOSES, RECORDED, admit
 
@@ -180,47 +184,47 @@ def _dropped(events: _Events, size: int, per_ns: float, recorded: Bools | None =
     return int(admit(rows, size, per_ns, 0.0, int(rows[0, 0]), losing=False, resolution_ns=1, mask=-1)[1])
 
 
-def _size(events: _Events, per_ns: float) -> int:
+def _least_buffer(events: _Events, per_ns: float) -> int:
     """The least size of a buffer that drops nothing."""
     low, high = 0, max(len(events.time_ns), 1)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _dropped(events, middle, per_ns) else (low, middle)
+        low, high = (middle, high) if _count_dropped(events, middle, per_ns) else (low, middle)
     return high
 
 
-def _rate(events: _Events, size: int) -> float:
+def _least_drain_rate(events: _Events, size: int) -> float:
     """The least drain rate, in events a nanosecond, at which a buffer drops nothing."""
     low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if _dropped(events, size, middle) else (low, middle)
+        low, high = (middle, high) if _count_dropped(events, size, middle) else (low, middle)
     return high
 
 
-def _kinds(log: OperationLog, streams: list[_Events], size: int, per_ns: float) -> tuple[str, ...] | None:
+def _kinds_that_fit(log: OperationLog, streams: list[_Events], size: int, per_ns: float) -> tuple[str, ...] | None:
     """Kinds whose events all fit: those of the shortest operations, which tell the least for an event, go first."""
     length = log.end_ns - log.start_ns
     order = sorted(np.unique(log.kind).tolist(), key=lambda kind: float(np.mean(length[log.kind == kind])))
     for dropped in range(1, len(order)):
-        if not any(_dropped(one, size, per_ns, np.isin(one.kind, order[dropped:])) for one in streams):
+        if not any(_count_dropped(stream, size, per_ns, np.isin(stream.kind, order[dropped:])) for stream in streams):
             return tuple(log.kinds[kind] for kind in sorted(order[dropped:]))
     return None
 
 
-def _runs(events: _Events) -> list[Ints]:
+def _loss_runs(events: _Events) -> list[Ints]:
     """Lengths of the runs of lost events, core by core."""
     lengths = []
-    for one in events.by_core():
-        steps = np.diff(np.concatenate([[False], one.lost, [False]]).astype(np.int8))
+    for stream in events.by_core():
+        steps = np.diff(np.concatenate([[False], stream.lost, [False]]).astype(np.int8))
         lengths.append(np.flatnonzero(steps == -1) - np.flatnonzero(steps == 1))
     return lengths
 
 
-def _pattern(log: OperationLog, events: _Events) -> Iterable[str]:
+def _describe_pattern(log: OperationLog, events: _Events) -> Iterable[str]:
     """What the losses look like."""
     lost = int(np.count_nonzero(events.lost))
-    runs = np.concatenate(_runs(events))
+    runs = np.concatenate(_loss_runs(events))
     yield (
         f"{lost} of {len(events.lost)} events were lost ({100 * lost / len(events.lost):.1f} %), in {len(runs)} runs "
         f"of {int(np.median(runs))} events in the median and {int(runs.max())} at most"
@@ -240,9 +244,9 @@ def _pattern(log: OperationLog, events: _Events) -> Iterable[str]:
         yield f"{whole} inferences left no event at all"
 
 
-def _elsewhere(trace: Trace, events: _Events) -> Iterable[str]:
+def _describe_unexplained(trace: Trace, events: _Events) -> Iterable[str]:
     """Where no buffer that is known explains the losses."""
-    runs = np.concatenate(_runs(events))
+    runs = np.concatenate(_loss_runs(events))
     if trace.meta.buffer_events is not None:
         yield (
             f"a buffer of {trace.meta.buffer_events} events does not overflow at these rates: "
@@ -260,7 +264,7 @@ def _elsewhere(trace: Trace, events: _Events) -> Iterable[str]:
         )
 
 
-def _per_second(rate_hz: float) -> str:
+def _format_rate(rate_hz: float) -> str:
     for unit, factor in (("M", 1e6), ("k", 1e3)):
         if rate_hz >= factor:
             return f"{rate_hz / factor:.3g} {unit} events/s"

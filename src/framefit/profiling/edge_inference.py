@@ -24,7 +24,16 @@ from numba import njit
 
 from framefit.profiling.sequence import Sequence
 
-__all__ = ["Found", "Precedence", "Times", "Window", "fill", "find_gaps", "nominal_times", "tempo_ratios"]
+__all__ = [
+    "InferredEdges",
+    "Precedence",
+    "Times",
+    "Window",
+    "find_gaps",
+    "infer_edges",
+    "nominal_times",
+    "tempo_ratios",
+]
 
 
 Ints = npt.NDArray[np.int64]
@@ -77,17 +86,17 @@ class Precedence(NamedTuple):
                 latest[core[op]] = op - low
             last[program] = latest
             wants = [
-                {int(one) - int(low) for one in sequence.after[sequence.after_first[op] : sequence.after_first[op + 1]]}
+                {int(at) - int(low) for at in sequence.after[sequence.after_first[op] : sequence.after_first[op + 1]]}
                 for op in range(low, high)
             ]
-            placed, left_out = _ordered(before[low:high], wants)
+            placed, left_out = _topological_order(before[low:high], wants)
             order[low:high] = placed
-            _reduce(before[low:high], wants, placed, core[low:high])
+            _remove_implied(before[low:high], wants, placed, core[low:high])
             dropped += left_out
             needs.extend(sorted(want) for want in wants)
         counts = [len(want) for want in needs]
-        flat = np.array([one for want in needs for one in want], np.int64)
-        found = cls(
+        flat = np.array([index for want in needs for index in want], np.int64)
+        precedence = cls(
             first=sequence.first.astype(np.int64),
             order=order,
             core=core,
@@ -96,42 +105,42 @@ class Precedence(NamedTuple):
             needs_first=np.cumsum([0, *counts], dtype=np.int64),
             needs=flat,
         )
-        return found, dropped
+        return precedence, dropped
 
 
-def _ordered(before: Ints, wants: list[set[int]]) -> tuple[list[int], int]:
+def _topological_order(before: Ints, wants: list[set[int]]) -> tuple[list[int], int]:
     """Operations so that each comes after what it waits for; wishes in a circle are taken out of ``wants``."""
     count, dropped = len(before), 0
-    waits = [{int(one) for one in before[op] if one >= 0} | wants[op] for op in range(count)]
-    heirs: list[list[int]] = [[] for _ in range(count)]
-    for op, ones in enumerate(waits):
-        for one in ones:
-            heirs[one].append(op)
-    left = [len(ones) for ones in waits]
-    free = [op for op in range(count) if not left[op]]
+    waits = [{int(predecessor) for predecessor in before[op] if predecessor >= 0} | wants[op] for op in range(count)]
+    successors: list[list[int]] = [[] for _ in range(count)]
+    for op, predecessors in enumerate(waits):
+        for predecessor in predecessors:
+            successors[predecessor].append(op)
+    waiting_for = [len(predecessors) for predecessors in waits]
+    free = [op for op in range(count) if not waiting_for[op]]
     heapq.heapify(free)
     placed: list[int] = []
-    stuck = set(range(count))
-    while stuck:
+    remaining = set(range(count))
+    while remaining:
         if not free:  # a circle: the first operation no longer waits for later ones
-            op = min(stuck)
-            later = {one for one in wants[op] if one in stuck}
+            op = min(remaining)
+            later = {predecessor for predecessor in wants[op] if predecessor in remaining}
             dropped += len(later)
             wants[op] -= later
-            for one in later:
-                heirs[one].remove(op)
+            for predecessor in later:
+                successors[predecessor].remove(op)
             free.append(op)
         op = heapq.heappop(free)
-        stuck.discard(op)
+        remaining.discard(op)
         placed.append(op)
-        for heir in heirs[op]:
-            left[heir] -= 1
-            if not left[heir] and heir in stuck:
-                heapq.heappush(free, heir)
+        for successor in successors[op]:
+            waiting_for[successor] -= 1
+            if not waiting_for[successor] and successor in remaining:
+                heapq.heappush(free, successor)
     return placed, dropped
 
 
-def _reduce(before: Ints, wants: list[set[int]], placed: list[int], core: Ints) -> None:
+def _remove_implied(before: Ints, wants: list[set[int]], placed: list[int], core: Ints) -> None:
     """Take out, in place, what another predecessor has waited for: it says nothing more.
 
     Nor may it be asked twice: the maximum of two variables that are one would lie 0.56 deviations above it, for
@@ -146,12 +155,16 @@ def _reduce(before: Ints, wants: list[set[int]], placed: list[int], core: Ints) 
     reached = np.full(before.shape, NOT_BOUND, np.int64)  # of each core, the latest that has ended before it starts
     for op in placed:
         bound = before[op]
-        named = {int(one) for one in bound if one >= 0} | wants[op]
+        named = {int(predecessor) for predecessor in bound if predecessor >= 0} | wants[op]
         behind = reached[sorted(named)].max(axis=0, initial=NOT_BOUND)
-        wants[op] = {one for one in wants[op] if one > behind[core[one]] and one != bound[core[one]]}
+        wants[op] = {
+            predecessor
+            for predecessor in wants[op]
+            if predecessor > behind[core[predecessor]] and predecessor != bound[core[predecessor]]
+        }
         reached[op] = np.maximum(behind, bound)
-        for one in wants[op]:
-            reached[op, core[one]] = max(reached[op, core[one]], one)
+        for predecessor in wants[op]:
+            reached[op, core[predecessor]] = max(reached[op, core[predecessor]], predecessor)
         bound[bound <= behind] = NOT_BOUND
 
 
@@ -186,8 +199,8 @@ def nominal_times(precedence: Any, launches: Any, ready_ns: Any, duration_ns: An
                     time = max(time, free[core])
                 elif precedence.before[op, core] >= 0:
                     time = max(time, end[base + precedence.before[op, core]])
-            for one in range(precedence.needs_first[op], precedence.needs_first[op + 1]):
-                time = max(time, end[base + precedence.needs[one]])
+            for need in range(precedence.needs_first[op], precedence.needs_first[op + 1]):
+                time = max(time, end[base + precedence.needs[need]])
             here = base + op - first
             start[here] = time + gap_ns[op]
             end[here] = start[here] + duration_ns[op]
@@ -270,7 +283,7 @@ class Window(NamedTuple):
         )
 
 
-class Found(NamedTuple):
+class InferredEdges(NamedTuple):
     """Of the edges of a window; arrays of operations x 2.
 
     Attributes:
@@ -297,16 +310,16 @@ class Found(NamedTuple):
 @njit(cache=True, nogil=True, error_model="numpy")
 def _place(before: Any, earlier: Any, launch: Any, base: Any, op: Any, core: Any) -> Any:
     """Where the operation of ``core`` is that ``op`` waits for: -1 before the window, -2 nowhere."""
-    one = before[op, core]
-    if one >= 0:
-        return base + one
-    if one == NOT_BOUND:
+    predecessor = before[op, core]
+    if predecessor >= 0:
+        return base + predecessor
+    if predecessor == NOT_BOUND:
         return NOT_BOUND
     return earlier[launch, core]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _greater(m1: Any, v1: Any, m2: Any, v2: Any) -> Any:
+def _maximum_of_normals(m1: Any, v1: Any, m2: Any, v2: Any) -> Any:
     """Mean and variance of the greater one of two normal variables."""
     if (m1 - m2) * (m1 - m2) >= _CLEAR * _CLEAR * (v1 + v2):
         return (m1, v1) if m1 >= m2 else (m2, v2)
@@ -345,8 +358,8 @@ def find_gaps(window: Any, precedence: Any) -> Any:
                     latest = max(latest, float(time[place, 1]))
                 elif place == -1 and carried[core] > -_HUGE:
                     latest = max(latest, float(carried[core]))
-            for one in range(needs_first[op], needs_first[op + 1]):
-                place = base + needs[one]
+            for need in range(needs_first[op], needs_first[op + 1]):
+                place = base + needs[need]
                 known &= seen[place, 1]
                 latest = max(latest, float(time[place, 1]))
             latest = max(latest, window.released[launch])
@@ -395,7 +408,7 @@ def tempo_ratios(window: Any, precedence: Any, times: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _forwards(
+def _infer_forwards(
     window: Any, precedence: Any, times: Any, mean: Any, var: Any, late: Any, spread: Any, low: Any, high: Any,
     run: Any, since: Any,
 ) -> None:  # fmt: skip
@@ -407,50 +420,50 @@ def _forwards(
         first = precedence.first[program]
         for at in range(first, precedence.first[program + 1]):
             op = first + order[at]
-            here, mine = base + op - first, precedence.core[op]
+            here, own_core = base + op - first, precedence.core[op]
             for edge in range(2):  # nothing is known from after yet
                 var[here, edge], run[here, edge] = 0.0, 0
                 late[here, edge], spread[here, edge], high[here, edge] = 0.0, np.inf, _HUGE
             if seen[here, 0] and seen[here, 1]:
                 mean[here, 0], mean[here, 1] = time[here, 0], time[here, 1]
                 low[here, 0], low[here, 1] = time[here, 0], time[here, 1]
-                since[mine] = 0
+                since[own_core] = 0
                 continue
             if seen[here, 0]:
                 mean[here, 0] = low[here, 0] = time[here, 0]
-                since[mine] = 0
+                since[own_core] = 0
             else:
-                since[mine] += 1
-                run[here, 0] = since[mine]
+                since[own_core] += 1
+                run[here, 0] = since[own_core]
                 m, v, bound = window.released[launch], 0.0, -_HUGE
                 for core in range(earlier.shape[1]):
                     place = _place(before, earlier, launch, base, op, core)
                     if place >= 0:
                         bound = max(bound, low[place, 1])
-                        m, v = _greater(mean[place, 1], var[place, 1], m, v)
+                        m, v = _maximum_of_normals(mean[place, 1], var[place, 1], m, v)
                     elif place == -1 and carried[core] > -_HUGE:
                         bound = max(bound, carried[core])
-                        m, v = _greater(float(carried[core]), 0.0, m, v)
-                for one in range(needs_first[op], needs_first[op + 1]):
-                    place = base + needs[one]
+                        m, v = _maximum_of_normals(float(carried[core]), 0.0, m, v)
+                for need in range(needs_first[op], needs_first[op + 1]):
+                    place = base + needs[need]
                     bound = max(bound, low[place, 1])
-                    m, v = _greater(mean[place, 1], var[place, 1], m, v)
+                    m, v = _maximum_of_normals(mean[place, 1], var[place, 1], m, v)
                 mean[here, 0] = m + times.gap_ns[op] * speed
                 var[here, 0] = v + times.gap_var[op] * speed * speed
                 low[here, 0] = bound
             if seen[here, 1]:
                 mean[here, 1] = low[here, 1] = time[here, 1]
-                since[mine] = 0
+                since[own_core] = 0
             else:
-                since[mine] += 1
-                run[here, 1] = since[mine]
+                since[own_core] += 1
+                run[here, 1] = since[own_core]
                 mean[here, 1] = mean[here, 0] + times.duration_ns[op] * speed
                 var[here, 1] = var[here, 0] + times.duration_var[op] * speed * speed
                 low[here, 1] = low[here, 0]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _backwards(
+def _infer_backwards(
     window: Any, precedence: Any, times: Any, mean: Any, var: Any, late: Any, spread: Any, high: Any, run: Any,
     since: Any,
 ) -> None:  # fmt: skip
@@ -464,19 +477,19 @@ def _backwards(
         first = precedence.first[program]
         for at in range(precedence.first[program + 1] - 1, first - 1, -1):
             op = first + order[at]
-            here, mine = base + op - first, precedence.core[op]
+            here, own_core = base + op - first, precedence.core[op]
             if seen[here, 1]:
                 late[here, 1], spread[here, 1], high[here, 1] = time[here, 1], 0.0, time[here, 1]
-                since[mine] = 0
+                since[own_core] = 0
             else:
-                run[here, 1] += since[mine]
-                since[mine] += 1
+                run[here, 1] += since[own_core]
+                since[own_core] += 1
             if seen[here, 0]:
                 late[here, 0], spread[here, 0], high[here, 0] = time[here, 0], 0.0, time[here, 0]
-                since[mine] = 0
+                since[own_core] = 0
             else:
-                run[here, 0] += since[mine]
-                since[mine] += 1
+                run[here, 0] += since[own_core]
+                since[own_core] += 1
                 late[here, 0] = late[here, 1] - times.duration_ns[op] * speed
                 spread[here, 0] = spread[here, 1] + times.duration_var[op] * speed * speed
                 high[here, 0] = high[here, 1]
@@ -492,8 +505,8 @@ def _backwards(
                     continue
                 places[count] = place
                 count += 1
-            for one in range(needs_first[op], needs_first[op + 1]):
-                places[count] = base + needs[one]
+            for need in range(needs_first[op], needs_first[op + 1]):
+                places[count] = base + needs[need]
                 open_ |= not seen[places[count], 1]
                 count += 1
             if not open_:
@@ -502,8 +515,8 @@ def _backwards(
             target, target_var = late[here, 0] - times.gap_ns[op] * speed, spread[here, 0] + gap_var
             latest, second, who = window.released[launch], -float(_HUGE), _NOBODY
             latest_var, second_var = 0.0, 0.0
-            for one in range(count):
-                place = places[one]
+            for index in range(count):
+                place = places[index]
                 value, value_var = (mean[place, 1], var[place, 1]) if place >= 0 else (float(carried[-1 - place]), 0.0)
                 if value > latest:
                     if place != who:
@@ -511,22 +524,22 @@ def _backwards(
                     latest, latest_var, who = value, value_var, place
                 elif place >= 0 and place != who and value > second:
                     second, second_var = value, value_var
-            for one in range(count):
-                place = places[one]
+            for index in range(count):
+                place = places[index]
                 if place < 0 or seen[place, 1]:
                     continue
                 high[place, 1] = min(high[place, 1], high[here, 0])
                 waited = place == who
                 if seen[here, 0]:  # did it wait for this one, or for the latest other one and a little longer?
-                    others, others_var = (second, second_var) if place == who else (latest, latest_var)
-                    longer, later = max(target - others, 0.0), target - mean[place, 1]
+                    second_best, others_var = (second, second_var) if place == who else (latest, latest_var)
+                    longer, later = max(target - second_best, 0.0), target - mean[place, 1]
                     waited = longer * longer * (target_var + var[place, 1]) > later * later * (gap_var + others_var)
                 if waited and target_var < spread[place, 1]:
                     late[place, 1], spread[place, 1] = target, target_var
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _settle(
+def _combine(
     window: Any, precedence: Any, mean: Any, var: Any, late: Any, spread: Any, low: Any, high: Any, known: Any,
     followed: Any, deviation: Any,
 ) -> None:  # fmt: skip
@@ -569,8 +582,8 @@ def _settle(
                                 least = max(least, time[place, 1])
                         elif place == -1:
                             least = max(least, carried[core])
-                    for one in range(needs_first[op], needs_first[op + 1]):
-                        place = base + needs[one]
+                    for need in range(needs_first[op], needs_first[op + 1]):
+                        place = base + needs[need]
                         if known[place, 1] or followed[place, 1]:
                             least = max(least, time[place, 1])
                 time[here, edge] = min(max(np.int64(round(value)), least), high[here, edge])
@@ -579,7 +592,7 @@ def _settle(
                     time[here, 1] = max(time[here, 1], time[here, 0])
 
 
-def fill(window: Window, precedence: Precedence, times: Times) -> Found:
+def infer_edges(window: Window, precedence: Precedence, times: Times) -> InferredEdges:
     """Times of the edges that were not received.
 
     Args:
@@ -591,7 +604,7 @@ def fill(window: Window, precedence: Precedence, times: Times) -> Found:
     mean, var, late, spread, deviation = np.empty((5, *shape))
     low, high, run = np.empty((3, *shape), np.int64)
     known, followed = np.empty((2, *shape), np.bool_)
-    _forwards(window, precedence, times, mean, var, late, spread, low, high, run, np.zeros(cores, np.int64))
-    _backwards(window, precedence, times, mean, var, late, spread, high, run, np.zeros(cores, np.int64))
-    _settle(window, precedence, mean, var, late, spread, low, high, known, followed, deviation)
-    return Found(deviation, low, high, run, known, followed)
+    _infer_forwards(window, precedence, times, mean, var, late, spread, low, high, run, np.zeros(cores, np.int64))
+    _infer_backwards(window, precedence, times, mean, var, late, spread, high, run, np.zeros(cores, np.int64))
+    _combine(window, precedence, mean, var, late, spread, low, high, known, followed, deviation)
+    return InferredEdges(deviation, low, high, run, known, followed)

@@ -22,15 +22,15 @@ from framefit.profiling.totals import medians
 
 __all__ = [
     "OperationTimes",
-    "Reserved",
-    "expecting",
-    "named",
+    "PriorityLaunches",
+    "apply_table_to_program",
+    "find_overrun_periods",
+    "find_slow_operations",
+    "fully_measured",
+    "latency_entries",
+    "operation_name",
+    "operation_positions",
     "operation_times",
-    "periods_not_kept",
-    "positions",
-    "profiled_entries",
-    "slower_than_expected",
-    "wholly_measured",
     "window_releases",
 ]
 
@@ -61,12 +61,12 @@ class OperationTimes:
     high_ns: npt.NDArray[np.float64]
 
 
-def positions(log: OperationLog, sequence: Sequence) -> Ints:
+def operation_positions(log: OperationLog, sequence: Sequence) -> Ints:
     """Position in ``sequence.operations`` of each entry of the log."""
     return np.asarray(sequence.first[log.program] + log.operation, np.int64)
 
 
-def wholly_measured(log: OperationLog) -> Flags:
+def fully_measured(log: OperationLog) -> Flags:
     """Operations of which both edges are measured."""
     return np.asarray((log.start_how == How.MEASURED) & (log.end_how == How.MEASURED))
 
@@ -83,7 +83,7 @@ def operation_times(log: OperationLog, key: Ints, count: int, confidence: float)
         count: of keys.
         confidence: of the log's intervals, and of those of the medians.
     """
-    whole = wholly_measured(log)
+    whole = fully_measured(log)
     number = np.bincount(key[key >= 0], minlength=count).astype(np.int64)
     measured = np.bincount(key[whole & (key >= 0)], minlength=count).astype(np.int64)
     enough = np.append(measured >= _ENOUGH, True)  # the last one: of no key
@@ -98,18 +98,18 @@ def operation_times(log: OperationLog, key: Ints, count: int, confidence: float)
     low = np.maximum(np.floor(samples / 2 - reach).astype(np.int64) - 1, 0)
     high = np.minimum(np.ceil(samples / 2 + reach).astype(np.int64), np.maximum(samples - 1, 0))
     return OperationTimes(
-        number, measured, median, _ranked(key, least, samples, low), _ranked(key, most, samples, high)
+        number, measured, median, _value_of_rank(key, least, samples, low), _value_of_rank(key, most, samples, high)
     )
 
 
-def _ranked(key: Ints, value: npt.NDArray[np.float64], samples: Ints, rank: Ints) -> npt.NDArray[np.float64]:
+def _value_of_rank(key: Ints, value: npt.NDArray[np.float64], samples: Ints, rank: Ints) -> npt.NDArray[np.float64]:
     """The value of a rank (from 0) among those of each key; 0 where it has none."""
     ordered = np.append(value[np.lexsort((value, key))], 0.0)
     at = np.cumsum(samples) - samples + rank
     return np.where(samples > 0, ordered[np.minimum(at, len(value))], 0.0)
 
 
-def slower_than_expected(
+def find_slow_operations(
     log: OperationLog, sequence: Sequence, program: Program, confidence: float, resolution_ns: int = 1
 ) -> tuple[Violation, ...]:
     """Operations whose median is, surely and by more than 2 %, above the expectation; the costliest first.
@@ -123,7 +123,7 @@ def slower_than_expected(
         confidence: of the intervals.
         resolution_ns: of the trace's clock.
     """
-    key = positions(log, sequence)
+    key = operation_positions(log, sequence)
     times = operation_times(log, key, len(sequence.operations), confidence)
     allowed = sequence.expected_ns * (1 + _MATERIAL_RATIO) + resolution_ns
     late = np.flatnonzero((times.count > 0) & (times.low_ns > allowed))
@@ -132,7 +132,7 @@ def slower_than_expected(
     cost = (times.median_ns - sequence.expected_ns) * times.count
     return tuple(
         Violation(
-            operation=named(program, sequence, int(at)),
+            operation=operation_name(program, sequence, int(at)),
             expected_ns=round(sequence.expected_ns[at]),
             actual_ns=round(times.median_ns[at]),
             interval_ns=(math.floor(times.low_ns[at]), math.ceil(times.high_ns[at])),
@@ -142,14 +142,14 @@ def slower_than_expected(
     )
 
 
-def named(program: Program, sequence: Sequence, position: int) -> str:
+def operation_name(program: Program, sequence: Sequence, position: int) -> str:
     """Segment (which names its model) and operation."""
     which = int(np.searchsorted(sequence.first, position, "right")) - 1
     segment, operation = program.programs[which].name, sequence.operations[position].name
     return segment if segment == operation else f"{segment}/{operation}"  # one of which only the whole is seen
 
 
-def periods_not_kept(
+def find_overrun_periods(
     log: OperationLog,
     program: Program,
     launches: Launches | None,
@@ -175,7 +175,7 @@ def periods_not_kept(
         start, low, high = (np.minimum.reduceat(a, first) for a in (log.start_ns, log.start_low_ns, log.start_high_ns))
         taken = np.diff(start)
         late = low[1:] - high[:-1] > program.window_ns + slack
-        return _overrun("period of the cycle", program.window_ns, taken, late, confidence)
+        return _overrun_violation("period of the cycle", program.window_ns, taken, late, confidence)
     window = launches.window[np.minimum(log.inference, len(launches) - 1)]
     order = np.argsort(window, kind="stable")
     first = np.unique(window[order], return_index=True)[1]
@@ -183,20 +183,22 @@ def periods_not_kept(
         start = np.minimum.reduceat(log.start_ns[order], first)
         end, end_low = (np.maximum.reduceat(a[order], first) for a in (log.end_ns, log.end_low_ns))
         late = end_low - np.minimum.reduceat(log.start_high_ns[order], first) > program.window_ns + slack
-        return _overrun("window", program.window_ns, end - start, late, confidence)
-    found: list[Violation] = []
+        return _overrun_violation("window", program.window_ns, end - start, late, confidence)
+    violations: list[Violation] = []
     _, release, reserved = window_releases(log, program, launches, timetable)
-    for one in reserved:
-        opens = release[one.at] + one.opens_ns
-        length = one.closes_ns - one.opens_ns
-        late = one.planned & (one.end_low_ns - opens > length + resolution_ns)
+    for reserved_launches in reserved:
+        opens = release[reserved_launches.at] + reserved_launches.opens_ns
+        length = reserved_launches.closes_ns - reserved_launches.opens_ns
+        late = reserved_launches.planned & (reserved_launches.end_low_ns - opens > length + resolution_ns)
         longest = int(length[late].max(initial=0))
-        found += _overrun(f"priority period of {one.model}", longest, one.end_ns - opens, late, confidence)
-    return tuple(found)
+        violations += _overrun_violation(
+            f"priority period of {reserved_launches.model}", longest, reserved_launches.end_ns - opens, late, confidence
+        )
+    return tuple(violations)
 
 
 @dataclass(frozen=True)
-class Reserved:
+class PriorityLaunches:
     """A priority model's launches, one a window; arrays of one length.
 
     Attributes:
@@ -218,7 +220,7 @@ class Reserved:
 
 def window_releases(
     log: OperationLog, program: Program, launches: Launches, timetable: Timetable
-) -> tuple[Ints, Ints, list[Reserved]]:
+) -> tuple[Ints, Ints, list[PriorityLaunches]]:
     """When each window that the trace shows began, on the device's clock, and what ran in its reserved times.
 
     The device's clock tells nothing of the beat's phase: it is taken such that the earliest launch of 64
@@ -229,34 +231,39 @@ def window_releases(
     """
     window = launches.window[np.minimum(log.inference, max(len(launches) - 1, 0))]
     shown = np.unique(window)
-    length = np.array([one.length_ns for one in timetable.windows], np.int64)
+    length = np.array([planned.length_ns for planned in timetable.windows], np.int64)
     begins = np.concatenate([[0], np.cumsum(length)])
     turn, index = np.divmod(shown, len(length))
     release = turn * begins[-1] + begins[index]  # on the plan's clock
-    model = np.array([one.model for one in program.programs])[log.program]
-    periods = {(at, p.model): p for at, one in enumerate(timetable.windows) for p in one.priority}
-    found = []
+    model = np.array([segment.model for segment in program.programs])[log.program]
+    periods = {
+        (at, period.model): period for at, planned in enumerate(timetable.windows) for period in planned.priority
+    }
+    reserved = []
     for name in dict.fromkeys(name for _, name in periods):
-        mine = np.flatnonzero(model == name)
-        if not len(mine):
+        entries = np.flatnonzero(model == name)
+        if not len(entries):
             continue
-        mine = mine[np.argsort(window[mine], kind="stable")]
-        windows, first = np.unique(window[mine], return_index=True)
-        planned = [periods.get((at, name)) for at in (windows % len(length)).tolist()]
-        found.append(
-            Reserved(
+        entries = entries[np.argsort(window[entries], kind="stable")]
+        windows, first = np.unique(window[entries], return_index=True)
+        of_window = [periods.get((at, name)) for at in (windows % len(length)).tolist()]
+        reserved.append(
+            PriorityLaunches(
                 name,
                 np.searchsorted(shown, windows),
-                np.array([one is not None for one in planned], np.bool_),
-                np.array([0 if one is None else one.start_ns for one in planned], np.int64),
-                np.array([0 if one is None else one.end_ns for one in planned], np.int64),
-                np.minimum.reduceat(log.start_ns[mine], first),
-                np.maximum.reduceat(log.end_ns[mine], first),
-                np.maximum.reduceat(log.end_low_ns[mine], first),
+                np.array([period is not None for period in of_window], np.bool_),
+                np.array([0 if period is None else period.start_ns for period in of_window], np.int64),
+                np.array([0 if period is None else period.end_ns for period in of_window], np.int64),
+                np.minimum.reduceat(log.start_ns[entries], first),
+                np.maximum.reduceat(log.end_ns[entries], first),
+                np.maximum.reduceat(log.end_low_ns[entries], first),
             )
         )
-    begun = [(one.at[one.planned], (one.start_ns - one.opens_ns)[one.planned]) for one in found]
-    return shown, release + _phases(shown, release, begun), found
+    begun = [
+        (launched.at[launched.planned], (launched.start_ns - launched.opens_ns)[launched.planned])
+        for launched in reserved
+    ]
+    return shown, release + _phases(shown, release, begun), reserved
 
 
 def _phases(shown: Ints, release: Ints, begun: list[tuple[Ints, Ints]]) -> Ints:
@@ -272,7 +279,9 @@ def _phases(shown: Ints, release: Ints, begun: list[tuple[Ints, Ints]]) -> Ints:
     return least[filled][blocks]
 
 
-def _overrun(name: str, expected_ns: int, taken: Ints, late: Flags, confidence: float) -> tuple[Violation, ...]:
+def _overrun_violation(
+    name: str, expected_ns: int, taken: Ints, late: Flags, confidence: float
+) -> tuple[Violation, ...]:
     """One line about the periods that were not kept: how often, and their median."""
     if not late.any():
         return ()
@@ -295,7 +304,7 @@ _LEAST_SAMPLES = 8  # of an entry, to take the spread of a duration from
 _MOST_SAMPLES = 512  # kept of each entry
 
 
-def expecting(program: Program, table: LatencyTable) -> tuple[Program, int, int]:
+def apply_table_to_program(program: Program, table: LatencyTable) -> tuple[Program, int, int]:
     """The program with the durations that a table says.
 
     Operations that the table does not have (or that are no layers: transfers) keep theirs.
@@ -308,17 +317,17 @@ def expecting(program: Program, table: LatencyTable) -> tuple[Program, int, int]
         The program, how many of its operations' expectations are the table's, and how many layers
         the table lacks.
     """
-    found = lacking = 0
+    covered = lacking = 0
 
-    def told(operation: Operation) -> Operation:
-        nonlocal found, lacking
+    def from_table(operation: Operation) -> Operation:
+        nonlocal covered, lacking
         if not operation.op:
             return operation
         entry = table.find(operation.op, operation.configuration, operation.unit)
         if entry is None:
             lacking += 1
             return operation
-        found += 1
+        covered += 1
         samples = np.asarray(entry.samples_ns, np.float64)
         spread = operation.sigma_ratio
         if len(samples) >= _LEAST_SAMPLES and (middle := float(np.median(samples))) > 0:
@@ -327,17 +336,18 @@ def expecting(program: Program, table: LatencyTable) -> tuple[Program, int, int]
 
     programs = tuple(
         msgspec.structs.replace(
-            one,
+            segment,
             groups=tuple(
-                msgspec.structs.replace(group, operations=tuple(map(told, group.operations))) for group in one.groups
+                msgspec.structs.replace(group, operations=tuple(map(from_table, group.operations)))
+                for group in segment.groups
             ),
         )
-        for one in program.programs
+        for segment in program.programs
     )
-    return msgspec.structs.replace(program, programs=programs), found, lacking
+    return msgspec.structs.replace(program, programs=programs), covered, lacking
 
 
-def profiled_entries(log: OperationLog, sequence: Sequence, confidence: float) -> tuple[LatencyEntry, ...]:
+def latency_entries(log: OperationLog, sequence: Sequence, confidence: float) -> tuple[LatencyEntry, ...]:
     """Entries for a latency table: medians of what layers took, executions of one configuration together.
 
     Measured executions count alone where there are enough of them; a layer that was never seen whole
@@ -352,31 +362,31 @@ def profiled_entries(log: OperationLog, sequence: Sequence, confidence: float) -
     numbers: dict[tuple[str, str, bytes], int] = {}
     layers: list[Operation] = []
     group = np.full(len(sequence.operations), -1, np.int64)
-    for position, one in enumerate(sequence.operations):
-        if one.op:
-            name = (one.op, one.unit, msgspec.json.encode(one.configuration, order="sorted"))
+    for position, operation in enumerate(sequence.operations):
+        if operation.op:
+            name = (operation.op, operation.unit, msgspec.json.encode(operation.configuration, order="sorted"))
             if name not in numbers:
-                layers.append(one)
+                layers.append(operation)
             group[position] = numbers.setdefault(name, len(numbers))
-    key = group[positions(log, sequence)]
+    key = group[operation_positions(log, sequence)]
     times = operation_times(log, key, len(layers), confidence)
-    whole = np.flatnonzero(wholly_measured(log) & (key >= 0))
+    whole = np.flatnonzero(fully_measured(log) & (key >= 0))
     whole = whole[np.argsort(key[whole], kind="stable")]
     ends = np.cumsum(times.measured)
     entries = []
-    for number, one in enumerate(layers):
+    for number, operation in enumerate(layers):
         if not times.count[number] or times.high_ns[number] <= 0:
             continue
-        mine = whole[ends[number] - times.measured[number] : ends[number]]
-        mine = mine[:: max(-(-len(mine) // _MOST_SAMPLES), 1)]
+        executions = whole[ends[number] - times.measured[number] : ends[number]]
+        executions = executions[:: max(-(-len(executions) // _MOST_SAMPLES), 1)]
         entries.append(
             LatencyEntry(
-                op=one.op,
-                configuration=one.configuration,
-                unit=one.unit,
+                op=operation.op,
+                configuration=operation.configuration,
+                unit=operation.unit,
                 latency_ns=round(times.median_ns[number]),
                 interval_ns=(round(times.low_ns[number]), round(times.high_ns[number])),
-                samples_ns=tuple((log.end_ns[mine] - log.start_ns[mine]).tolist()),
+                samples_ns=tuple((log.end_ns[executions] - log.start_ns[executions]).tolist()),
                 source="profiled",
             )
         )

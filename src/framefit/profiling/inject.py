@@ -17,11 +17,11 @@ from framefit.core.events import EventType, Trace, unwrapped_ns
 from framefit.core.program import Launches, Program
 from framefit.core.settings import verb
 from framefit.errors import InputError
-from framefit.profiling.profile import opened
+from framefit.profiling.profile import open_trace
 from framefit.profiling.sequence import Sequence
 from framefit.profiling.settings import InjectLossSettings, LossKind
 
-__all__ = ["Injected", "drop_packets", "inject_loss", "launch_of_packets"]
+__all__ = ["ThinnedTrace", "drop_packets", "inject_loss", "launch_of_packets"]
 
 
 Bools = npt.NDArray[np.bool_]
@@ -31,7 +31,7 @@ _BISECTIONS = 40
 
 
 @dataclass(frozen=True)
-class Injected:
+class ThinnedTrace:
     """A trace that lost packets, and the truth.
 
     Attributes:
@@ -58,7 +58,7 @@ def drop_packets(
     burst: int = 20,
     seed: int,
     buffer_events: int = 64,
-) -> Injected:
+) -> ThinnedTrace:
     """Take packets out of a trace, as many as asked for, the same ones for the same seed.
 
     Of all packets, ``rate`` are lost, rounded to whole ones:
@@ -86,16 +86,16 @@ def drop_packets(
     Raises:
         InputError: a rate that cannot be, an unknown kind, or a burst or buffer below 1.
     """
-    _check(kind, rate, burst, buffer_events)
+    _check_arguments(kind, rate, burst, buffer_events)
     generator = np.random.default_rng(seed)
     size = len(trace)
     wanted = round(rate * size)
     if kind == "overflow":
-        return _overflow(trace, wanted, buffer_events, generator)
+        return _drop_on_overflow(trace, wanted, buffer_events, generator)
     if kind == "random":
         lost = generator.choice(size, wanted, replace=False)
     elif kind == "burst":
-        lost = _bursts(size, wanted, burst, generator)
+        lost = _choose_bursts(size, wanted, burst, generator)
     elif kind == "start-only":
         starts = np.flatnonzero(trace.type == EventType.START)
         if wanted > len(starts):
@@ -111,10 +111,10 @@ def drop_packets(
         lost = np.flatnonzero(np.isin(launch, generator.choice(count, round(rate * count), replace=False)))
     kept = np.ones(size, np.bool_)
     kept[lost] = False
-    return Injected(_thinned(trace, kept, np.zeros(0, np.int64)), kept)
+    return ThinnedTrace(_thin(trace, kept, np.zeros(0, np.int64)), kept)
 
 
-def _check(kind: str, rate: float, burst: int, buffer_events: int) -> None:
+def _check_arguments(kind: str, rate: float, burst: int, buffer_events: int) -> None:
     if kind not in get_args(LossKind):
         raise InputError(
             f"no kind of loss {kind!r}", where="--kind", remedy=f"choose from {', '.join(get_args(LossKind))}"
@@ -127,7 +127,7 @@ def _check(kind: str, rate: float, burst: int, buffer_events: int) -> None:
         raise InputError(f"a buffer holds at least 1 packet, not {buffer_events}", remedy="choose 1 or more")
 
 
-def _bursts(size: int, wanted: int, burst: int, generator: np.random.Generator) -> Ints:
+def _choose_bursts(size: int, wanted: int, burst: int, generator: np.random.Generator) -> Ints:
     """Positions lost: runs put between kept packets, at places drawn without replacement."""
     runs = -(-wanted // burst)
     places = size - wanted + 1
@@ -140,7 +140,7 @@ def _bursts(size: int, wanted: int, burst: int, generator: np.random.Generator) 
     return np.asarray(np.repeat(begins, lengths) + within)
 
 
-def _overflow(trace: Trace, wanted: int, buffer_events: int, generator: np.random.Generator) -> Injected:
+def _drop_on_overflow(trace: Trace, wanted: int, buffer_events: int, generator: np.random.Generator) -> ThinnedTrace:
     """Packets that a bounded buffer a core dropped, with the drain rate that drops as many as wanted."""
     size = len(trace)
     cores, counts = np.unique(trace.core, return_counts=True)
@@ -152,8 +152,8 @@ def _overflow(trace: Trace, wanted: int, buffer_events: int, generator: np.rando
 
     def kept_at(per_ns: float) -> Bools:
         kept = np.zeros(size, np.bool_)
-        for mine in packets:
-            kept[mine[_admitted(time_ns[mine], buffer_events, per_ns)]] = True
+        for positions in packets:
+            kept[positions[_admitted_packets(time_ns[positions], buffer_events, per_ns)]] = True
         return kept
 
     kept, low, high = np.ones(size, np.bool_), 0.0, 0.0
@@ -173,7 +173,7 @@ def _overflow(trace: Trace, wanted: int, buffer_events: int, generator: np.rando
         kept[generator.choice(first if len(first) >= excess else lost, excess, replace=False)] = True
     elif len(lost) < wanted:  # a single packet's buffer keeps the first one of each core
         kept[generator.choice(np.flatnonzero(kept), wanted - len(lost), replace=False)] = False
-    thinned = _thinned(trace, kept, _reported(kept, packets))
+    thinned = _thin(trace, kept, _reported_losses(kept, packets))
     if wanted:
         meta = msgspec.structs.replace(
             trace.meta,
@@ -182,10 +182,10 @@ def _overflow(trace: Trace, wanted: int, buffer_events: int, generator: np.rando
             lost_events=(trace.meta.lost_events or 0) + wanted,
         )
         thinned = replace(thinned, meta=meta)
-    return Injected(thinned, kept)
+    return ThinnedTrace(thinned, kept)
 
 
-def _admitted(time_ns: Ints, size: int, per_ns: float) -> Ints:
+def _admitted_packets(time_ns: Ints, size: int, per_ns: float) -> Ints:
     """Positions of the packets that find room in a buffer."""
     from framefit.devices.npu.packets import RECORDED, admit
 
@@ -197,13 +197,13 @@ def _admitted(time_ns: Ints, size: int, per_ns: float) -> Ints:
     return np.asarray(rows[:kept, 4])
 
 
-def _reported(kept: Bools, packets: list[Ints]) -> Ints:
+def _reported_losses(kept: Bools, packets: list[Ints]) -> Ints:
     """Numbers of kept packets after which a core's next packet tells that some were dropped."""
     rank = np.concatenate([[0], np.cumsum(kept)])
     reported = []
-    for mine in packets:
-        here = kept[mine]
-        left = mine[here]
+    for positions in packets:
+        here = kept[positions]
+        left = positions[here]
         dropped_before = np.diff(np.concatenate([[0], np.cumsum(~here)[here]])) > 0
         reported.append(rank[left[dropped_before]])
         if len(here) and not here[-1]:
@@ -211,10 +211,10 @@ def _reported(kept: Bools, packets: list[Ints]) -> Ints:
     return np.unique(np.concatenate(reported)) if reported else np.zeros(0, np.int64)
 
 
-def _thinned(trace: Trace, kept: Bools, reported: Ints) -> Trace:
+def _thin(trace: Trace, kept: Bools, reported: Ints) -> Trace:
     """The packets that are left; losses told before keep their place among them."""
     rank = np.concatenate([[0], np.cumsum(kept)])
-    told = rank[np.clip(trace.loss_after, 0, len(kept))]
+    marks = rank[np.clip(trace.loss_after, 0, len(kept))]
     return Trace(
         time_ns=trace.time_ns[kept],
         id=trace.id[kept],
@@ -222,7 +222,7 @@ def _thinned(trace: Trace, kept: Bools, reported: Ints) -> Trace:
         core=trace.core[kept],
         operation=trace.operation[kept],
         kinds=trace.kinds,
-        loss_after=np.unique(np.concatenate([told, reported])).astype(np.int64),
+        loss_after=np.unique(np.concatenate([marks, reported])).astype(np.int64),
         meta=trace.meta,
     )
 
@@ -245,26 +245,26 @@ def launch_of_packets(trace: Trace, program: Program, launches: Launches | None)
     program_of = np.repeat(np.arange(len(sequence.first) - 1), np.diff(sequence.first))
     stream = (trace.core.astype(np.int64) << 40) + (trace.id.astype(np.int64) << 8) + trace.type
     order = np.argsort(stream, kind="stable")
-    for mine in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):
-        if not len(mine):
+    for positions in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):
+        if not len(positions):
             continue
-        sends = (sequence.core == trace.core[mine[0]]) & (sequence.kind == trace.id[mine[0]])
+        sends = (sequence.core == trace.core[positions[0]]) & (sequence.kind == trace.id[positions[0]])
         each = np.bincount(program_of[sends], minlength=len(sequence.first) - 1)
         if sequence.launch_program is not None:
             ends = np.cumsum(each[sequence.launch_program])
-            mine = mine[: int(ends[-1]) if len(ends) else 0]
-            launch[mine] = np.searchsorted(ends, np.arange(len(mine)), "right")
+            positions = positions[: int(ends[-1]) if len(ends) else 0]
+            launch[positions] = np.searchsorted(ends, np.arange(len(positions)), "right")
         elif each[0]:
-            launch[mine] = np.arange(len(mine)) // each[0]
+            launch[positions] = np.arange(len(positions)) // each[0]
     known = np.maximum.accumulate(np.where(launch >= 0, np.arange(len(trace)), -1))
     return np.where(known >= 0, launch[np.maximum(known, 0)], 0)
 
 
-_NOTHING = Program(window_ns=0, units=(), programs=())
+_EMPTY_PROGRAM = Program(window_ns=0, units=(), programs=())
 
 
 @verb(InjectLossSettings, "trace")
-def inject_loss(settings: InjectLossSettings, *, launches: Launches | None = None) -> Injected:
+def inject_loss(settings: InjectLossSettings, *, launches: Launches | None = None) -> ThinnedTrace:
     """Take packets out of a trace, to see what a profile makes of the rest.
 
     Args:
@@ -288,10 +288,10 @@ def inject_loss(settings: InjectLossSettings, *, launches: Launches | None = Non
     if settings.burst is not None and kind != "burst":
         raise InputError(f"--burst is of kind burst, not {kind}", remedy="leave one of them out")
     if isinstance(trace, Trace) and kind != "inference":
-        source, executed, listed = trace, program if isinstance(program, Program) else _NOTHING, launches
+        source, executed, listed = trace, program if isinstance(program, Program) else _EMPTY_PROGRAM, launches
     else:
-        opened_trace = opened(trace, program, launches, needs_program=kind == "inference")
-        source, executed, listed = opened_trace.trace, opened_trace.program, opened_trace.launches
+        opened = open_trace(trace, program, launches, needs_program=kind == "inference")
+        source, executed, listed = opened.trace, opened.program, opened.launches
     injected = drop_packets(
         source,
         executed,

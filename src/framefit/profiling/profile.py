@@ -26,21 +26,26 @@ from framefit.core.timetable import Timetable
 from framefit.errors import InputError
 from framefit.profiling import rule
 from framefit.profiling.diagnosis import diagnose
-from framefit.profiling.event_log import executions
-from framefit.profiling.expectation import expecting, periods_not_kept, positions, slower_than_expected
+from framefit.profiling.expectation import (
+    apply_table_to_program,
+    find_overrun_periods,
+    find_slow_operations,
+    operation_positions,
+)
 from framefit.profiling.formats.readers import ReadTrace, read_trace
+from framefit.profiling.pairing import pair_events
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 from framefit.profiling.totals import Sums
-from framefit.profiling.validation import certify, covered, is_complete, readable, sanity_warnings
+from framefit.profiling.validation import certify, drop_unreadable, find_first_launch, is_complete, sanity_warnings
 
-__all__ = ["Method", "Profiled", "Source", "expecting_table", "opened", "profiled", "summarise"]
+__all__ = ["Method", "ProfileInput", "ProfileResult", "apply_table", "open_trace", "profile_trace", "summarise"]
 
 
 Ints = npt.NDArray[np.int64]
 
 
 def summarise(
-    rebuilt: Reconstruction,
+    reconstruction: Reconstruction,
     sequence: Sequence,
     program: Program,
     *,
@@ -55,7 +60,7 @@ def summarise(
     """Add up what happened; see :mod:`framefit.profiling.totals` for the intervals.
 
     Args:
-        rebuilt: the operations, and what became of the packets.
+        reconstruction: the operations, and what became of the packets.
         sequence: what they were held against.
         program: names models, segments and units.
         method: that rebuilt them.
@@ -63,26 +68,26 @@ def summarise(
         launches: in the log's numbering of inferences; with their windows.
         timetable: with the priority periods.
         diagnosis: of the loss, as sentences.
-        warnings: beside those of ``rebuilt``.
+        warnings: beside those of ``reconstruction``.
         resolution_ns: of the trace's clock.
     """
-    log = rebuilt.log
+    log = reconstruction.log
     sums = Sums(log, sequence, confidence)
-    position = positions(log, sequence)
+    position = operation_positions(log, sequence)
     unit_names = {unit.core: unit.name for unit in program.units}
     units = [unit_names[int(core)] for core in sequence.cores]
     unit = np.searchsorted(sequence.cores, log.core).astype(np.int64)
-    layers, layer_of = _numbered(
-        f"{one.model}/{op.layer}" for one in program.programs for group in one.groups for op in group.operations
+    layers, layer_of = _number_names(
+        f"{part.model}/{op.layer}" for part in program.programs for group in part.groups for op in group.operations
     )
-    groups, group_of = _numbered(
-        f"{one.name}/{group.index}" for one in program.programs for group in one.groups for _ in group.operations
+    groups, group_of = _number_names(
+        f"{part.name}/{group.index}" for part in program.programs for group in part.groups for _ in group.operations
     )
     covered = int(log.end_ns.max() - log.start_ns.min()) if len(log) else 0
     by_unit = sums.by(unit, units)
     return Profile(
         method=method,
-        events=rebuilt.counts,
+        events=reconstruction.counts,
         inferences=len(np.unique(log.inference)),
         totals_by_kind=sums.by(log.kind.astype(np.int64), log.kinds),
         utilisation_by_unit={
@@ -91,37 +96,37 @@ def summarise(
         totals_by_layer=sums.by(layer_of[position], layers),
         totals_by_group=sums.by(group_of[position], groups),
         violations=(
-            *slower_than_expected(log, sequence, program, confidence, resolution_ns),
-            *periods_not_kept(log, program, launches, timetable, confidence, resolution_ns),
+            *find_slow_operations(log, sequence, program, confidence, resolution_ns),
+            *find_overrun_periods(log, program, launches, timetable, confidence, resolution_ns),
         ),
         diagnosis=tuple(diagnosis),
-        calibrated=rebuilt.calibrated,
-        warnings=tuple(dict.fromkeys((*warnings, *rebuilt.warnings))),
+        calibrated=reconstruction.calibrated,
+        warnings=tuple(dict.fromkeys((*warnings, *reconstruction.warnings))),
         confidence=confidence,
         covered_ns=covered,
         totals_by_unit=by_unit,
-        gaps_by_unit=_gaps(log, unit, units),
+        gaps_by_unit=_idle_times(log, unit, units),
     )
 
 
-def _numbered(names: Iterable[str]) -> tuple[list[str], Ints]:
+def _number_names(names: Iterable[str]) -> tuple[list[str], Ints]:
     """Distinct names in order, and each one's number."""
     number: dict[str, int] = {}
     numbers = [number.setdefault(name, len(number)) for name in names]
     return list(number), np.array(numbers, np.int64)
 
 
-def _gaps(log: OperationLog, unit: Ints, names: list[str]) -> dict[str, Percentiles]:
+def _idle_times(log: OperationLog, unit: Ints, names: list[str]) -> dict[str, Percentiles]:
     """Idle times between operations that follow each other on a unit; touching ones leave none."""
     order = np.lexsort((log.end_ns, log.start_ns, unit))
     idle = log.start_ns[order][1:] - log.end_ns[order][:-1]
     same = (unit[order][1:] == unit[order][:-1]) & (idle > 0)
-    found = {}
+    percentiles = {}
     for index, name in enumerate(names):
-        mine = idle[same & (unit[order][1:] == index)]
-        if len(mine):
-            found[name] = Percentiles.of(mine)
-    return found
+        of_unit = idle[same & (unit[order][1:] == index)]
+        if len(of_unit):
+            percentiles[name] = Percentiles.of(of_unit)
+    return percentiles
 
 
 Method = Literal["align", "rule"]
@@ -129,7 +134,7 @@ _WORSE = 0.02  # of the packets: beyond it durations are not as the program expe
 
 
 @dataclass(frozen=True)
-class Source:
+class ProfileInput:
     """A trace with all that is known of its run.
 
     Attributes:
@@ -150,7 +155,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Profiled:
+class ProfileResult:
     """A profile, and what it was made of.
 
     Attributes:
@@ -163,20 +168,20 @@ class Profiled:
 
     profile: Profile
     log: OperationLog
-    source: Source
+    source: ProfileInput
     sequence: Sequence
     folder: Path | None = None
 
 
-def profiled(
-    source: Source,
+def profile_trace(
+    source: ProfileInput,
     *,
     method: Method = "align",
     confidence: float = 0.9,
     audit: bool = False,
     seed: int = 0,
     notify: Notify = silent,
-) -> Profiled:
+) -> ProfileResult:
     """The profile of a trace that has been read; see :func:`profile`.
 
     Raises:
@@ -184,52 +189,52 @@ def profiled(
     """
     trace, launches, first = source.trace, source.launches, 0
     if launches is not None and trace.meta.overwritten_events:
-        first, before = covered(trace, source.program, launches)
-        launches = _from(launches, first)
+        first, before = find_first_launch(trace, source.program, launches)
+        launches = _launches_from(launches, first)
         trace = dataclasses.replace(trace, meta=msgspec.structs.replace(trace.meta, overwritten_events=before))
     sequence = Sequence.of(source.program, launches, trace.kinds)
-    trace, notes = readable(trace, sequence)
+    trace, notes = drop_unreadable(trace, sequence)
     notify(f"holding {len(trace)} events against the program")
 
-    def rebuild(one: Trace) -> Reconstruction:
-        return rebuilt_by(method, one, sequence, source.program, launches, confidence)
+    def reconstruct(received: Trace) -> Reconstruction:
+        return _reconstruct(method, received, sequence, source.program, launches, confidence)
 
-    rebuilt = rebuild(trace)
-    notes += sanity_warnings(rebuilt, trace, source.program, source.where)
+    reconstruction = reconstruct(trace)
+    notes += sanity_warnings(reconstruction, trace, source.program, source.where)
     certificate = None
     if audit:
         notify("masking events to see what the repair is worth")
-        certificate = certify(trace, rebuilt, rebuild, seed)
+        certificate = certify(trace, reconstruction, reconstruct, seed)
         if certificate is None:
             notes.append("too few events for an audit")
     if first:
-        log = dataclasses.replace(rebuilt.log, inference=rebuilt.log.inference + first)
-        rebuilt = dataclasses.replace(rebuilt, log=log)
+        log = dataclasses.replace(reconstruction.log, inference=reconstruction.log.inference + first)
+        reconstruction = dataclasses.replace(reconstruction, log=log)
     notify("adding up")
-    as_told = dataclasses.replace(trace, meta=source.trace.meta)
+    as_received = dataclasses.replace(trace, meta=source.trace.meta)
     summary = summarise(
-        rebuilt,
+        reconstruction,
         sequence,
         source.program,
         method=method,
         confidence=confidence,
         launches=source.launches,
         timetable=source.timetable,
-        diagnosis=diagnose(as_told, sequence, rebuilt),
+        diagnosis=diagnose(as_received, sequence, reconstruction),
         warnings=(*source.warnings, *notes),
         resolution_ns=trace.meta.resolution_ns,
     )
     summary = msgspec.structs.replace(summary, certificate=certificate)
-    return Profiled(summary, rebuilt.log, dataclasses.replace(source, trace=as_told), sequence)
+    return ProfileResult(summary, reconstruction.log, dataclasses.replace(source, trace=as_received), sequence)
 
 
-def opened(
+def open_trace(
     trace: str | Path | Trace,
     program: str | Path | Program | None = None,
     launches: Launches | None = None,
     *,
     needs_program: bool = True,
-) -> Source:
+) -> ProfileInput:
     """A trace, with the program that it is held against.
 
     Args:
@@ -277,10 +282,10 @@ def opened(
     timetable = None
     if folder is not None and (folder / "timetable.json").is_file():
         timetable = read_record(folder / "timetable.json", Timetable)
-    return Source(read.trace, program, launches, timetable, where, read.warnings)
+    return ProfileInput(read.trace, program, launches, timetable, where, read.warnings)
 
 
-def rebuilt_by(
+def _reconstruct(
     method: Method,
     trace: Trace,
     sequence: Sequence,
@@ -293,17 +298,17 @@ def rebuilt_by(
     A trace that lost nothing needs no repair: where all packets pair, or each one is the very next one
     that the program expects, that is how it was, and nothing is aligned.
     """
-    if launches is not None and (paired := _paired(trace, program, launches)) is not None:
+    if launches is not None and (paired := _pair_complete(trace, program, launches)) is not None:
         return paired
     spurious: int | None = None
     if method == "rule" or not (trace.meta.lost_events or len(trace.loss_after)):
-        by_rule = rule.rebuild(trace, sequence, program.rule_offsets_ns)
+        by_rule = rule.reconstruct(trace, sequence, program.rule_offsets_ns)
         spurious, complete = by_rule.counts.spurious, is_complete(by_rule, trace, sequence)
         if method == "rule" or complete:
             return dataclasses.replace(by_rule, calibrated=complete)
     from framefit.profiling.align import aligner as align  # compiled loops: only where they are needed
 
-    aligned = align.rebuild(trace, sequence, confidence=confidence)
+    aligned = align.reconstruct(trace, sequence, confidence=confidence)
     if spurious is not None and aligned.counts.spurious > spurious + _WORSE * len(trace):
         note = (
             f"{aligned.counts.spurious} packets found no place by their times, in order alone only {spurious}: "
@@ -313,35 +318,35 @@ def rebuilt_by(
     return aligned
 
 
-def _paired(trace: Trace, program: Program, launches: Launches) -> Reconstruction | None:
+def _pair_complete(trace: Trace, program: Program, launches: Launches) -> Reconstruction | None:
     """All operations of all launches, measured; ``None``: something is missing. Units may preempt."""
-    log = executions(trace, program, launches)
+    log = pair_events(trace, program, launches)
     if 2 * len(log) != len(trace) or not len(log) or (log.inference < 0).any():
         return None
     order = np.lexsort((log.operation, log.inference))
     columns = {field.name: getattr(log, field.name) for field in dataclasses.fields(log) if field.name != "kinds"}
     return Reconstruction(
         log=OperationLog(**{name: column[order] for name, column in columns.items()}, kinds=log.kinds),
-        fate=np.full(len(trace), PacketClass.MATCHED, np.uint8),
+        packet_class=np.full(len(trace), PacketClass.MATCHED, np.uint8),
         out_of_order=np.zeros(len(trace), bool),
         calibrated=True,
     )
 
 
-def expecting_table(source: Source, table: LatencyTable) -> Source:
+def apply_table(source: ProfileInput, table: LatencyTable) -> ProfileInput:
     """With the table's expectations, and a word on what it lacks."""
-    program, found, lacking = expecting(source.program, table)
+    program, covered, lacking = apply_table_to_program(source.program, table)
     notes = list(source.warnings)
-    if not found:
+    if not covered:
         notes.append("the table has no entry for any operation: expected are the program's own durations")
     elif lacking:
         notes.append(
-            f"the table has no entry for {lacking} of {found + lacking} operations: expected as the program says"
+            f"the table has no entry for {lacking} of {covered + lacking} operations: expected as the program says"
         )
     return dataclasses.replace(source, program=program, warnings=tuple(notes))
 
 
-def _from(launches: Launches, first: int) -> Launches:
+def _launches_from(launches: Launches, first: int) -> Launches:
     """The later launches."""
     return Launches(
         program=launches.program[first:],

@@ -46,7 +46,15 @@ from framefit.core.profile import How, OperationLog
 from framefit.core.program import RuleOffsets
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 
-__all__ = ["CoreRow", "Matched", "follow", "match_in_order", "place_lost", "rebuild", "rows_of_cores"]
+__all__ = [
+    "CoreSequence",
+    "MatchedTrace",
+    "core_sequences",
+    "match_greedily",
+    "match_in_order",
+    "place_lost",
+    "reconstruct",
+]
 
 
 Ints = npt.NDArray[np.int64]
@@ -59,7 +67,7 @@ _COMPARED = 64
 
 
 @dataclass(frozen=True)
-class CoreRow:
+class CoreSequence:
     """What one core executes, in order; ``START`` and ``END`` of each operation is expected of it.
 
     Attributes:
@@ -84,25 +92,25 @@ class CoreRow:
 
 
 @dataclass(frozen=True)
-class Matched:
+class MatchedTrace:
     """Where each packet belongs.
 
     Attributes:
         time_ns: int64, unwrapped.
         place: int64, place of the packet's operation in its core's row; -1: nowhere.
-        fate: uint8, :class:`Fate`.
+        packet_class: uint8, :class:`PacketClass`.
         out_of_order: bool, later packets of the core arrived before.
         rows: of the cores of which at least one packet was matched.
     """
 
     time_ns: Ints
     place: Ints
-    fate: npt.NDArray[np.uint8]
+    packet_class: npt.NDArray[np.uint8]
     out_of_order: npt.NDArray[np.bool_]
-    rows: tuple[CoreRow, ...]
+    rows: tuple[CoreSequence, ...]
 
 
-def rows_of_cores(sequence: Sequence, selected_kinds: tuple[str, ...] | None) -> list[CoreRow]:
+def core_sequences(sequence: Sequence, selected_kinds: tuple[str, ...] | None) -> list[CoreSequence]:
     """The operations of each core that send packets, in the order in which they are executed."""
     sends = sequence.recorded(selected_kinds)
     rows = []
@@ -113,18 +121,18 @@ def rows_of_cores(sequence: Sequence, selected_kinds: tuple[str, ...] | None) ->
         ]
         if sequence.launch_program is None:
             length = None if sequence.repeats is None else sequence.repeats * len(parts[0])
-            row = CoreRow(int(core), parts[0], None, length)
+            row = CoreSequence(int(core), parts[0], None, length)
         else:
             sizes = np.array([len(part) for part in parts])[sequence.launch_program]
             launched = [parts[number] for number in sequence.launch_program]
             operation = np.concatenate(launched) if launched else np.zeros(0, np.int64)
-            row = CoreRow(int(core), operation, np.repeat(np.arange(len(sizes)), sizes), len(operation))
+            row = CoreSequence(int(core), operation, np.repeat(np.arange(len(sizes)), sizes), len(operation))
         if len(row.operation) and row.length != 0:
             rows.append(row)
     return rows
 
 
-def match_in_order(trace: Trace, sequence: Sequence, look_ahead: int = LOOK_AHEAD) -> Matched:
+def match_in_order(trace: Trace, sequence: Sequence, look_ahead: int = LOOK_AHEAD) -> MatchedTrace:
     """Compare a trace with its program.
 
     Args:
@@ -135,60 +143,60 @@ def match_in_order(trace: Trace, sequence: Sequence, look_ahead: int = LOOK_AHEA
     size = len(trace)
     time_ns = unwrapped_ns(trace.time_ns, trace.meta)
     place = np.full(size, -1, np.int64)
-    fate = np.full(size, PacketClass.SPURIOUS, np.uint8)
+    packet_class = np.full(size, PacketClass.SPURIOUS, np.uint8)
     late = np.zeros(size, np.bool_)
     rows = []
     recorded = sequence.recorded(trace.meta.selected_kinds)
-    for row in rows_of_cores(sequence, trace.meta.selected_kinds):
-        mine = np.flatnonzero(trace.core == row.core)
-        if not len(mine):
+    for row in core_sequences(sequence, trace.meta.selected_kinds):
+        packets = np.flatnonzero(trace.core == row.core)
+        if not len(packets):
             continue
-        late[mine[1:]] = np.maximum.accumulate(time_ns[mine])[:-1] > time_ns[mine[1:]]
-        mine = mine[np.argsort(time_ns[mine], kind="stable")]
-        same = _repeated(trace, time_ns, mine)
+        late[packets[1:]] = np.maximum.accumulate(time_ns[packets])[:-1] > time_ns[packets[1:]]
+        packets = packets[np.argsort(time_ns[packets], kind="stable")]
+        same = _repeated_packets(trace, time_ns, packets)
         coinciding = sequence.coinciding(row.core, recorded, trace.meta.resolution_ns)
-        if np.any(same & ~_may_coincide(trace, coinciding, mine)):  # it sends duplicates, so these are some, too
-            fate[mine[same]] = PacketClass.DUPLICATED
-            mine = mine[~same]
-        found = _followed(trace, sequence, row, mine, look_ahead)
-        fate[mine[found >= 0]] = PacketClass.MATCHED
-        place[mine] = np.where(found >= 0, found // 2, -1)
-        if np.any(found >= 0):
+        if np.any(same & ~_may_coincide(trace, coinciding, packets)):  # it sends duplicates, so these are some, too
+            packet_class[packets[same]] = PacketClass.DUPLICATED
+            packets = packets[~same]
+        expected = _match_core(trace, sequence, row, packets, look_ahead)
+        packet_class[packets[expected >= 0]] = PacketClass.MATCHED
+        place[packets] = np.where(expected >= 0, expected // 2, -1)
+        if np.any(expected >= 0):
             rows.append(row)
-    rows = _same_inference(rows, sequence, trace, time_ns, place)
-    return Matched(time_ns, place, fate, late, tuple(rows))
+    rows = _align_inferences(rows, sequence, trace, time_ns, place)
+    return MatchedTrace(time_ns, place, packet_class, late, tuple(rows))
 
 
-def _repeated(trace: Trace, time_ns: Ints, mine: Ints) -> npt.NDArray[np.bool_]:
+def _repeated_packets(trace: Trace, time_ns: Ints, packets: Ints) -> npt.NDArray[np.bool_]:
     """Packets that say again what the one before them on the core said."""
-    same = np.ones(max(len(mine) - 1, 0), np.bool_)
+    same = np.ones(max(len(packets) - 1, 0), np.bool_)
     for column in (time_ns, trace.id, trace.type, trace.operation):
-        same &= column[mine[1:]] == column[mine[:-1]]
-    return np.concatenate([[False], same])[: len(mine)]
+        same &= column[packets[1:]] == column[packets[:-1]]
+    return np.concatenate([[False], same])[: len(packets)]
 
 
-def _may_coincide(trace: Trace, coinciding: npt.NDArray[np.bool_], mine: Ints) -> npt.NDArray[np.bool_]:
+def _may_coincide(trace: Trace, coinciding: npt.NDArray[np.bool_], packets: Ints) -> npt.NDArray[np.bool_]:
     """Packets that another operation may send at the same time; see :meth:`Sequence.coinciding`."""
-    symbol = 2 * trace.id[mine].astype(np.int64) + trace.type[mine]
-    nameless = (trace.operation[mine] < 0) & (symbol >= 0) & (symbol < len(coinciding))
+    symbol = 2 * trace.id[packets].astype(np.int64) + trace.type[packets]
+    nameless = (trace.operation[packets] < 0) & (symbol >= 0) & (symbol < len(coinciding))
     return np.asarray(nameless & coinciding[np.where(nameless, symbol, 0)])
 
 
-def _followed(trace: Trace, sequence: Sequence, row: CoreRow, mine: Ints, look_ahead: int) -> Ints:
+def _match_core(trace: Trace, sequence: Sequence, row: CoreSequence, packets: Ints, look_ahead: int) -> Ints:
     """For each packet of a core the number of the expected packet that it is, -1 for none."""
-    if np.all(trace.operation[mine] >= 0):
+    if np.all(trace.operation[packets] >= 0):
         names = np.array([sequence.operations[at].index for at in row.operation], np.int64)
-        said = trace.operation[mine]
+        stated = trace.operation[packets]
     else:
         names = sequence.kind[row.operation].astype(np.int64)
-        said = trace.id[mine].astype(np.int64)
+        stated = trace.id[packets].astype(np.int64)
     expected = np.stack([2 * names, 2 * names + 1], axis=1).ravel()
-    symbols = np.where((said >= 0) & (trace.type[mine] <= 1), 2 * said + trace.type[mine], -1)
+    symbols = np.where((stated >= 0) & (trace.type[packets] <= 1), 2 * stated + trace.type[packets], -1)
     symbols[~np.isin(symbols, expected)] = -1
-    found = np.full(len(mine), -1, np.int64)
+    matched = np.full(len(packets), -1, np.int64)
     known = symbols >= 0
     cyclic = row.launch is None
-    found[known] = follow(
+    matched[known] = match_greedily(
         symbols[known],
         expected,
         np.iinfo(np.int64).max // 4 if row.length is None else 2 * row.length,
@@ -196,10 +204,12 @@ def _followed(trace: Trace, sequence: Sequence, row: CoreRow, mine: Ints, look_a
         look_ahead,
         len(expected) if cyclic or trace.meta.overwritten_events else 0,
     )
-    return found
+    return matched
 
 
-def _same_inference(rows: list[CoreRow], sequence: Sequence, trace: Trace, time_ns: Ints, place: Ints) -> list[CoreRow]:
+def _align_inferences(
+    rows: list[CoreSequence], sequence: Sequence, trace: Trace, time_ns: Ints, place: Ints
+) -> list[CoreSequence]:
     """Number inferences alike on all cores, where a trace of a repeating program begins in the middle of one.
 
     Operations that are seen at the same time on two cores are taken to be as near to each other
@@ -208,12 +218,12 @@ def _same_inference(rows: list[CoreRow], sequence: Sequence, trace: Trace, time_
     if len(rows) < 2 or sequence.launch_program is not None:
         return rows
     count = int(sequence.first[1])
-    mine = [np.flatnonzero((trace.core == row.core) & (place >= 0)) for row in rows]
-    mine = [packets[np.argsort(time_ns[packets], kind="stable")] for packets in mine]
-    times = [time_ns[packets] for packets in mine]
+    packets_of = [np.flatnonzero((trace.core == row.core) & (place >= 0)) for row in rows]
+    packets_of = [packets[np.argsort(time_ns[packets], kind="stable")] for packets in packets_of]
+    times = [time_ns[packets] for packets in packets_of]
     orders = [
         row.launch_of(place[packets]) * count + row.operation_of(place[packets])
-        for row, packets in zip(rows, mine, strict=True)
+        for row, packets in zip(rows, packets_of, strict=True)
     ]
     first = min(range(len(rows)), key=lambda core: int(times[core][0]))
     shift = []
@@ -222,7 +232,7 @@ def _same_inference(rows: list[CoreRow], sequence: Sequence, trace: Trace, time_
         some = slice(0, min(max(within, 1), _COMPARED))
         beside = orders[first][_nearest(times[first], time[some])]
         shift.append(round(float(np.median(beside - order[some])) / count))
-    for row, packets, by in zip(rows, mine, shift, strict=True):
+    for row, packets, by in zip(rows, packets_of, shift, strict=True):
         place[packets] += (by - min(shift)) * len(row.operation)
     return rows
 
@@ -234,19 +244,19 @@ def _nearest(times: Ints, wanted: Ints) -> Ints:
     return np.asarray(np.where(before, after - 1, np.minimum(after, len(times) - 1)))
 
 
-_GAP = 4
+_GAP_COST = 4
 """Cost of a gap beside the packets lost in it, one each: three short gaps are dearer than one of ten."""
-_STRANGE = 16
+_SPURIOUS_COST = 16
 """Cost of a packet that nobody sent: devices lose packets often, and make them up hardly ever."""
 _AT_SIGHT = 3
 """Packets that have to agree at sight for no other place to be tried."""
-_DROPPED = 2
+_MOST_SPURIOUS = 2
 """Packets in a row that may be tried as strangers."""
-_UNDONE = 3
+_MOST_UNDONE = 3
 """Packets already placed that may be taken for strangers after all,"""
-_TAKEN_BACK = 16
+_UNDO_COST = 16
 """and the cost of each: a place ahead of the truth costs the rest of an inference, if it is kept."""
-_BEGIN = 8
+_BEGIN_FACTOR = 8
 """Times the look-ahead that decides where in the program a trace begins: a mistake there shifts all of it."""
 
 
@@ -271,15 +281,19 @@ def _cost(symbols: Any, first: Any, last: Any, expected: Any, place: Any, limit:
     for packet in range(first, last):
         here = _nearest_in_time(symbols[packet], expected, place, min(place + reach, limit))
         skipped = here - place
-        if here >= 0 and _GAP + skipped > _STRANGE and packet + 1 < last:  # a stranger, if the next one fits here
-            fits = _nearest_in_time(symbols[packet + 1], expected, place, min(place + _STRANGE - _GAP, limit))
+        if (
+            here >= 0 and _GAP_COST + skipped > _SPURIOUS_COST and packet + 1 < last
+        ):  # a stranger, if the next one fits here
+            fits = _nearest_in_time(
+                symbols[packet + 1], expected, place, min(place + _SPURIOUS_COST - _GAP_COST, limit)
+            )
             if fits >= 0 and fits - place < skipped // 2:
                 here = -1
         if here < 0:
-            cost += _STRANGE
+            cost += _SPURIOUS_COST
         else:
             if skipped > 0:
-                cost += _GAP + skipped
+                cost += _GAP_COST + skipped
             place = here + 1
         if cost >= bound:
             break
@@ -287,7 +301,7 @@ def _cost(symbols: Any, first: Any, last: Any, expected: Any, place: Any, limit:
 
 
 @njit(cache=True)
-def _best(
+def _best_place(
     symbols: Any,
     packet: Any,
     last: Any,
@@ -301,7 +315,7 @@ def _best(
     bound: Any,
 ) -> Any:
     """The least cost below ``bound`` of having ``packet`` within ``span`` from ``place`` on, and where; -1: none."""
-    found = -1
+    best_place = -1
     here = place
     while True:
         here = _nearest_in_time(symbols[packet], expected, here, min(place + span, limit))
@@ -309,23 +323,23 @@ def _best(
             break
         cost = paid
         if here > place:
-            cost += _GAP + (here - place if began else 0)
+            cost += _GAP_COST + (here - place if began else 0)
         if cost >= bound and began:
             break
         if cost < bound:
             cost += _cost(symbols, packet + 1, last, expected, here + 1, limit, reach, bound - cost)
         if cost < bound:
-            bound, found = cost, here
+            bound, best_place = cost, here
         here += 1
-    return bound, found
+    return bound, best_place
 
 
 @njit(cache=True)
-def _matched_before(found: Any, packet: Any) -> Any:
+def _matched_before(matched: Any, packet: Any) -> Any:
     """Where the latest packet before ``packet`` was found; -1: none was."""
     for earlier in range(packet - 1, -1, -1):
-        if found[earlier] >= 0:
-            return found[earlier]
+        if matched[earlier] >= 0:
+            return matched[earlier]
     return -1
 
 
@@ -340,7 +354,7 @@ def _agrees(symbols: Any, packet: Any, expected: Any, place: Any, limit: Any) ->
 
 
 @njit(cache=True)
-def follow(symbols: Any, expected: Any, limit: Any, reach: Any, look_ahead: Any, begins_within: Any) -> Any:
+def match_greedily(symbols: Any, expected: Any, limit: Any, reach: Any, look_ahead: Any, begins_within: Any) -> Any:
     """Where each packet is expected.
 
     Args:
@@ -355,37 +369,41 @@ def follow(symbols: Any, expected: Any, limit: Any, reach: Any, look_ahead: Any,
     Returns:
         int64, number of the expected packet for each symbol, -1 for none, ascending otherwise.
     """
-    found = np.full(len(symbols), -1, np.int64)
+    matched = np.full(len(symbols), -1, np.int64)
     place, packet = 0, 0
     began = begins_within <= 0
     while packet < len(symbols):
         if began and _agrees(symbols, packet, expected, place, limit):
-            found[packet] = place
+            matched[packet] = place
             place, packet = place + 1, packet + 1
             continue
         span = reach if began else max(begins_within, reach)
         if look_ahead == 0:
             here = _nearest_in_time(symbols[packet], expected, place, min(place + span, limit))
             if here >= 0:
-                found[packet] = here
+                matched[packet] = here
                 place = here + 1
             began = True
             packet += 1
             continue
-        last = min(packet + look_ahead * (1 if began else _BEGIN), len(symbols))
-        best, best_place, best_dropped, best_undone = _STRANGE * (last - packet) + 1, -1, 0, 0
-        for dropped in range(min(_DROPPED + 1, last - packet)):
-            paid = dropped * _STRANGE
-            best, here = _best(symbols, packet + dropped, last, expected, place, limit, span, reach, began, paid, best)
+        last = min(packet + look_ahead * (1 if began else _BEGIN_FACTOR), len(symbols))
+        best, best_place, best_dropped, best_undone = _SPURIOUS_COST * (last - packet) + 1, -1, 0, 0
+        for dropped in range(min(_MOST_SPURIOUS + 1, last - packet)):
+            paid = dropped * _SPURIOUS_COST
+            best, here = _best_place(
+                symbols, packet + dropped, last, expected, place, limit, span, reach, began, paid, best
+            )
             if here >= 0:
                 best_place, best_dropped = here, dropped
         undone, latest = 0, packet - 1
-        while undone < _UNDONE and latest >= 0:  # ahead of the truth: that would cost a whole inference
-            if found[latest] >= 0:
+        while undone < _MOST_UNDONE and latest >= 0:  # ahead of the truth: that would cost a whole inference
+            if matched[latest] >= 0:
                 undone += 1
-                back = _matched_before(found, latest) + 1
-                paid = undone * _TAKEN_BACK
-                best, here = _best(symbols, packet, last, expected, back, limit, place - back, reach, 1, paid, best)
+                back = _matched_before(matched, latest) + 1
+                paid = undone * _UNDO_COST
+                best, here = _best_place(
+                    symbols, packet, last, expected, back, limit, place - back, reach, 1, paid, best
+                )
                 if here >= 0:
                     best_place, best_dropped, best_undone = here, 0, undone
             latest -= 1
@@ -394,17 +412,17 @@ def follow(symbols: Any, expected: Any, limit: Any, reach: Any, look_ahead: Any,
             continue
         latest = packet - 1
         while best_undone > 0:
-            best_undone -= found[latest] >= 0
-            found[latest] = -1
+            best_undone -= matched[latest] >= 0
+            matched[latest] = -1
             latest -= 1
         began = True
         packet += best_dropped
-        found[packet] = best_place
+        matched[packet] = best_place
         place, packet = best_place + 1, packet + 1
-    return found
+    return matched
 
 
-def rebuild(trace: Trace, sequence: Sequence, offsets: Mapping[str, RuleOffsets]) -> Reconstruction:
+def reconstruct(trace: Trace, sequence: Sequence, offsets: Mapping[str, RuleOffsets]) -> Reconstruction:
     """Match the packets in order, and put in what was lost, by rule.
 
     Args:
@@ -425,7 +443,7 @@ class _Edges:
         time_ns, how, low_ns, high_ns: as in :class:`OperationLog`.
     """
 
-    row: CoreRow
+    row: CoreSequence
     place: Ints
     event: Ints
     time_ns: Ints
@@ -435,7 +453,7 @@ class _Edges:
 
 
 def place_lost(
-    trace: Trace, sequence: Sequence, offsets: Mapping[str, RuleOffsets], matched: Matched
+    trace: Trace, sequence: Sequence, offsets: Mapping[str, RuleOffsets], matched: MatchedTrace
 ) -> Reconstruction:
     """Put in what was lost of a trace whose packets have been matched.
 
@@ -446,15 +464,17 @@ def place_lost(
         matched: where each packet belongs.
     """
     each = [offsets.get(kind, RuleOffsets()) for kind in sequence.kinds]
-    t1, t2, t3 = (np.array([getattr(one, name) for one in each], np.int64) for name in ("t1", "t2", "t3"))
-    covered = _covered(trace, sequence, matched)
-    edges = [_of_core(trace, matched, row, places) for row, places in covered]
+    t1, t2, t3 = (np.array([getattr(offset, name) for offset in each], np.int64) for name in ("t1", "t2", "t3"))
+    covered = _covered_places(trace, sequence, matched)
+    edges = [_core_edges(trace, matched, row, places) for row, places in covered]
     for core in edges:
         kind = np.repeat(sequence.kind[core.row.operation_of(core.place)], 2)
-        _single(core, t1[kind], t2[kind])
-        _several(core, t3[kind])
+        _place_single(core, t1[kind], t2[kind])
+        _place_runs(core, t3[kind])
     for core in edges:
-        _end_overlaps(core, [other for other in edges if other is not core and _excludes(sequence, core, other)])
+        _place_at_overlap(
+            core, [rival for rival in edges if rival is not core and _are_exclusive(sequence, core, rival)]
+        )
     silent = set(np.unique(sequence.core).tolist()) - {row.core for row, _ in covered}
     warnings = [
         f"core {core} sent nothing that the program expects of it: its operations are not in the log"
@@ -462,15 +482,15 @@ def place_lost(
         if len(trace)
     ]
     return Reconstruction(
-        log=_log(edges, sequence),
-        fate=matched.fate,
+        log=_make_log(edges, sequence),
+        packet_class=matched.packet_class,
         out_of_order=matched.out_of_order,
         calibrated=False,
         warnings=tuple(warnings),
     )
 
 
-def _covered(trace: Trace, sequence: Sequence, matched: Matched) -> list[tuple[CoreRow, Ints]]:
+def _covered_places(trace: Trace, sequence: Sequence, matched: MatchedTrace) -> list[tuple[CoreSequence, Ints]]:
     """Each core's operations from the first to the last that the trace has a packet of, in the program's order."""
     if not matched.rows:
         return []
@@ -481,7 +501,7 @@ def _covered(trace: Trace, sequence: Sequence, matched: Matched) -> list[tuple[C
         for row, places in zip(matched.rows, seen, strict=True)
         for at in (places[[0, -1]],)
     ]
-    first, last = min(int(one[0]) for one in order), max(int(one[1]) for one in order)
+    first, last = min(int(ends[0]) for ends in order), max(int(ends[1]) for ends in order)
     covered = []
     for row in matched.rows:
         if row.launch is None:
@@ -496,13 +516,13 @@ def _covered(trace: Trace, sequence: Sequence, matched: Matched) -> list[tuple[C
     return covered
 
 
-def _of_core(trace: Trace, matched: Matched, row: CoreRow, place: Ints) -> _Edges:
+def _core_edges(trace: Trace, matched: MatchedTrace, row: CoreSequence, place: Ints) -> _Edges:
     """The edges of a core with what was measured of them, and the bounds of what was not."""
     size = 2 * len(place)
-    mine = np.flatnonzero((trace.core == row.core) & (matched.place >= 0))
-    at = 2 * (matched.place[mine] - place[0]) + trace.type[mine]
+    packets = np.flatnonzero((trace.core == row.core) & (matched.place >= 0))
+    at = 2 * (matched.place[packets] - place[0]) + trace.type[packets]
     event = np.full(size, -1, np.int64)
-    event[at] = mine
+    event[at] = packets
     received = event >= 0
     time_ns = np.where(received, matched.time_ns[event], 0)
     before = np.maximum.accumulate(np.where(received, np.arange(size), -1))
@@ -513,30 +533,30 @@ def _of_core(trace: Trace, matched: Matched, row: CoreRow, place: Ints) -> _Edge
     return _Edges(row, place, event, time_ns, np.full(size, How.MEASURED, np.uint8), low, np.maximum(low, high))
 
 
-def _gaps(core: _Edges) -> tuple[Ints, Ints]:
+def _find_gaps(core: _Edges) -> tuple[Ints, Ints]:
     """The first lost edge of each gap, and the first received one after it."""
     lost = np.concatenate([[False], core.event < 0, [False]]).astype(np.int8)
     steps = np.diff(lost)
     return np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
 
 
-def _single(core: _Edges, t1: Ints, t2: Ints) -> None:
+def _place_single(core: _Edges, t1: Ints, t2: Ints) -> None:
     """Rules 1 and 2, without the overlap."""
-    first, after = _gaps(core)
-    one = first[after - first == 1]
-    start = one % 2 == 0
-    core.time_ns[one] = np.maximum(core.high_ns[one] - np.where(start, t1[one], t2[one]), core.low_ns[one])
-    core.how[one] = np.where(start, How.T1, How.T2)
+    first, after = _find_gaps(core)
+    edges = first[after - first == 1]
+    start = edges % 2 == 0
+    core.time_ns[edges] = np.maximum(core.high_ns[edges] - np.where(start, t1[edges], t2[edges]), core.low_ns[edges])
+    core.how[edges] = np.where(start, How.T1, How.T2)
 
 
-def _several(core: _Edges, t3: Ints) -> None:
+def _place_runs(core: _Edges, t3: Ints) -> None:
     """Rule 3; where offsets differ from kind to kind, an edge is never later than the one after it."""
-    first, after = _gaps(core)
+    first, after = _find_gaps(core)
     several = after - first > 1
     first, after = first[several], after[several]
     size = after - first
-    lost = np.repeat(after, size) - _back(size)
-    back = core.high_ns[lost] - t3[lost] * _back(size)
+    lost = np.repeat(after, size) - _countdown(size)
+    back = core.high_ns[lost] - t3[lost] * _countdown(size)
     core.time_ns[lost], core.how[lost] = back, How.T3
     disordered = np.unique(np.searchsorted(after, lost[:-1][(np.diff(back) < 0) & (np.diff(lost) == 1)], "right"))
     for gap in disordered.tolist():
@@ -545,17 +565,17 @@ def _several(core: _Edges, t3: Ints) -> None:
     core.time_ns[lost] = np.maximum(core.time_ns[lost], core.low_ns[lost])
 
 
-def _back(size: Ints) -> Ints:
+def _countdown(size: Ints) -> Ints:
     """Indices that count back to 1 at the end of each gap."""
     return np.repeat(np.cumsum(size), size) - np.arange(int(size.sum()))
 
 
-def _excludes(sequence: Sequence, core: _Edges, other: _Edges) -> bool:
-    here, there = np.searchsorted(sequence.cores, (core.row.core, other.row.core))
-    return bool(sequence.exclusive[here, there])
+def _are_exclusive(sequence: Sequence, first: _Edges, second: _Edges) -> bool:
+    row, column = np.searchsorted(sequence.cores, (first.row.core, second.row.core))
+    return bool(sequence.exclusive[row, column])
 
 
-def _end_overlaps(core: _Edges, others: list[_Edges]) -> None:
+def _place_at_overlap(core: _Edges, exclusive: list[_Edges]) -> None:
     """Rule 2: an operation of which only the END was lost ends where one that excludes it starts.
 
     STARTs that count as seen are those received, and those of which the END was received.
@@ -563,10 +583,10 @@ def _end_overlaps(core: _Edges, others: list[_Edges]) -> None:
     at = np.flatnonzero(core.how == How.T2)
     at = at[core.event[at - 1] >= 0]  # the END of an operation that was running when the trace began has no START
     started, until = core.time_ns[at - 1], core.high_ns[at]
-    for other in others:
-        starts = np.arange(0, len(other.event), 2)
-        seen = (other.event[starts] >= 0) | (other.how[starts] == How.T1)
-        times = np.sort(other.time_ns[starts[seen]])
+    for rival in exclusive:
+        starts = np.arange(0, len(rival.event), 2)
+        seen = (rival.event[starts] >= 0) | (rival.how[starts] == How.T1)
+        times = np.sort(rival.time_ns[starts[seen]])
         place = np.searchsorted(times, started, "right")
         begins = times[np.minimum(place, len(times) - 1)] if len(times) else until
         overlaps = (place < len(times)) & (begins < until)
@@ -575,7 +595,7 @@ def _end_overlaps(core: _Edges, others: list[_Edges]) -> None:
         until = np.where(overlaps, begins, until)
 
 
-def _log(edges: list[_Edges], sequence: Sequence) -> OperationLog:
+def _make_log(edges: list[_Edges], sequence: Sequence) -> OperationLog:
     """All cores' operations in the program's order."""
 
     def joined(parts: list[Ints]) -> Ints:

@@ -73,16 +73,16 @@ class Sequence:
         """
         core_of = {unit.name: unit.core for unit in program.units}
         names = dict.fromkeys(
-            (*kinds, *(op.kind for one in program.programs for g in one.groups for op in g.operations))
+            (*kinds, *(op.kind for segment in program.programs for part in segment.groups for op in part.operations))
         )
         kind_of = {name: index for index, name in enumerate(names)}
         operations: list[Operation] = []
         group: list[int] = []
         after: list[list[int]] = []
         first = [0]
-        for number, one in enumerate(program.programs):
+        for number, segment in enumerate(program.programs):
             where = f"program.json, $.programs[{number}]"
-            here = [(op, part.index) for part in one.groups for op in part.operations]
+            here = [(op, part.index) for part in segment.groups for op in part.operations]
             position = {op.index: first[-1] + at for at, (op, _) in enumerate(here)}
             if len(position) < len(here):
                 raise InputError("two operations have one index", where=where, remedy="count through all groups")
@@ -126,8 +126,8 @@ class Sequence:
             group=np.array(group, np.int32),
             expected_ns=np.array([max(op.expected_ns, 1) for op in operations], np.float64),
             sigma_ratio=np.array([op.sigma_ratio for op in operations], np.float64),
-            after_first=np.cumsum([0, *(len(one) for one in after)], dtype=np.int64),
-            after=np.array([index for one in after for index in one], np.int64),
+            after_first=np.cumsum([0, *(len(positions) for positions in after)], dtype=np.int64),
+            after=np.array([index for positions in after for index in positions], np.int64),
             kinds=tuple(kind_of),
             exclusive=exclusive,
             cores=cores,
@@ -153,16 +153,16 @@ class Sequence:
         Returns:
             bool, by ``2 * kind + type``.
         """
-        found = np.zeros(2 * len(self.kinds), np.bool_)
+        result = np.zeros(2 * len(self.kinds), np.bool_)
         for first, end in itertools.pairwise(self.first.tolist()):
-            mine = first + np.flatnonzero((self.core[first:end] == core) & recorded[first:end])
-            mine = mine[np.argsort(self.kind[mine], kind="stable")]
-            kind, took = self.kind[mine], self.expected_ns - 1  # which is 1 where nothing is expected
-            ended = np.cumsum(np.where(self.core[first:end] == core, took[first:end], 0))[mine - first]
-            for type_, edge in enumerate((ended - took[mine], ended)):
+            operations = first + np.flatnonzero((self.core[first:end] == core) & recorded[first:end])
+            operations = operations[np.argsort(self.kind[operations], kind="stable")]
+            kind, took = self.kind[operations], self.expected_ns - 1  # which is 1 where nothing is expected
+            ended = np.cumsum(np.where(self.core[first:end] == core, took[first:end], 0))[operations - first]
+            for type_, edge in enumerate((ended - took[operations], ended)):
                 near = (kind[1:] == kind[:-1]) & (np.diff(edge) <= resolution_ns)
-                found[2 * kind[1:][near] + type_] = True
-        return found
+                result[2 * kind[1:][near] + type_] = True
+        return result
 
 
 class PacketClass(IntEnum):
@@ -180,14 +180,14 @@ class Reconstruction:
     Attributes:
         log: every operation of every inference that the trace covers; of its first and last
             inference what lies within the trace.
-        fate: uint8, :class:`Fate` of each packet, in order of arrival.
+        packet_class: uint8, :class:`PacketClass` of each packet, in order of arrival.
         out_of_order: bool, packets that arrived after one that happened later on the same core.
         calibrated: whether the intervals were checked on masked events of this trace.
         warnings: sentences.
     """
 
     log: OperationLog
-    fate: npt.NDArray[np.uint8]
+    packet_class: npt.NDArray[np.uint8]
     out_of_order: npt.NDArray[np.bool_]
     calibrated: bool
     warnings: tuple[str, ...] = ()
@@ -195,12 +195,12 @@ class Reconstruction:
     @property
     def counts(self) -> EventCounts:
         """Packets received against those that the program expects."""
-        matched = int(np.count_nonzero(self.fate == PacketClass.MATCHED))
+        matched = int(np.count_nonzero(self.packet_class == PacketClass.MATCHED))
         return EventCounts(
-            received=len(self.fate),
+            received=len(self.packet_class),
             expected=2 * len(self.log),
             lost=2 * len(self.log) - matched,
-            spurious=int(np.count_nonzero(self.fate == PacketClass.SPURIOUS)),
-            duplicated=int(np.count_nonzero(self.fate == PacketClass.DUPLICATED)),
+            spurious=int(np.count_nonzero(self.packet_class == PacketClass.SPURIOUS)),
+            duplicated=int(np.count_nonzero(self.packet_class == PacketClass.DUPLICATED)),
             out_of_order=int(np.count_nonzero(self.out_of_order)),
         )

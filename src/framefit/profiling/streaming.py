@@ -22,12 +22,12 @@ from framefit.core.profile import EventCounts, OperationLog, Profile, Totals
 from framefit.core.program import Launches, Program, read_program
 from framefit.errors import InputError
 from framefit.profiling.align.aligner import Aligner, Position
-from framefit.profiling.event_log import empty_log, joined_logs
-from framefit.profiling.formats.raw import chunks, read_header
+from framefit.profiling.event_log import concatenate_logs, empty_log
+from framefit.profiling.formats.raw import read_chunks, read_header
 from framefit.profiling.profile import summarise
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 
-__all__ = ["RunningProfile", "Whereabouts", "follow"]
+__all__ = ["RunningProfile", "StreamPosition", "follow"]
 
 
 _BLOCK = 100_000  # operations that are kept: some 15 MB
@@ -51,20 +51,20 @@ class RunningProfile:
         self._confidence, self._resolution_ns = confidence, resolution_ns
         self._logs: list[OperationLog] = []
         self._before: Profile | None = None
-        self._fates = np.zeros(len(PacketClass), np.int64)
+        self._packet_classes = np.zeros(len(PacketClass), np.int64)
         self._late = 0
         self._first_ns: int | None = None
         self._last_ns = 0
 
-    def add(self, log: OperationLog, fate: npt.NDArray[np.uint8], late: npt.NDArray[np.bool_]) -> None:
+    def add(self, log: OperationLog, packet_class: npt.NDArray[np.uint8], late: npt.NDArray[np.bool_]) -> None:
         """Take in operations, the next ones in order, and what became of packets.
 
         Args:
             log: of operations that have not been added before.
-            fate: uint8, :class:`Fate` of packets that have not been added before.
+            packet_class: uint8, :class:`PacketClass` of packets that have not been added before.
             late: bool, of packets: which of them were out of order.
         """
-        self._fates += np.bincount(fate, minlength=len(PacketClass))
+        self._packet_classes += np.bincount(packet_class, minlength=len(PacketClass))
         self._late += int(np.count_nonzero(late))
         if not len(log):
             return
@@ -73,19 +73,19 @@ class RunningProfile:
         self._last_ns = max(self._last_ns, last)
         self._logs.append(log)
         if sum(map(len, self._logs)) >= _BLOCK:
-            self._before = self._joined(self._block(calibrated=True, warnings=()))
+            self._before = self._join(self._block(calibrated=True, warnings=()))
             self._logs = []
 
     def counts(self) -> EventCounts:
         """Packets so far against what the program expects."""
-        matched = int(self._fates[PacketClass.MATCHED])
+        matched = int(self._packet_classes[PacketClass.MATCHED])
         expected = 2 * sum(map(len, self._logs)) + (0 if self._before is None else self._before.events.expected)
         return EventCounts(
-            received=int(self._fates.sum()),
+            received=int(self._packet_classes.sum()),
             expected=expected,
             lost=max(expected - matched, 0),
-            spurious=int(self._fates[PacketClass.SPURIOUS]),
-            duplicated=int(self._fates[PacketClass.DUPLICATED]),
+            spurious=int(self._packet_classes[PacketClass.SPURIOUS]),
+            duplicated=int(self._packet_classes[PacketClass.DUPLICATED]),
             out_of_order=self._late,
         )
 
@@ -98,7 +98,7 @@ class RunningProfile:
         """
         whole = self._before
         if self._logs or whole is None:
-            whole = self._joined(self._block(calibrated=calibrated, warnings=warnings))
+            whole = self._join(self._block(calibrated=calibrated, warnings=warnings))
         elif warnings:
             whole = msgspec.structs.replace(whole, warnings=tuple(dict.fromkeys((*whole.warnings, *warnings))))
         covered = 0 if self._first_ns is None else self._last_ns - self._first_ns
@@ -116,11 +116,11 @@ class RunningProfile:
         )
 
     def _block(self, *, calibrated: bool, warnings: tuple[str, ...]) -> Profile:
-        log = joined_logs(self._logs) if self._logs else empty_log(self._sequence.kinds)
+        log = concatenate_logs(self._logs) if self._logs else empty_log(self._sequence.kinds)
         nothing = np.zeros(0, np.uint8)
-        rebuilt = Reconstruction(log, nothing, nothing.astype(np.bool_), calibrated, warnings)
+        reconstruction = Reconstruction(log, nothing, nothing.astype(np.bool_), calibrated, warnings)
         return summarise(
-            rebuilt,
+            reconstruction,
             self._sequence,
             self._program,
             method="align",
@@ -128,7 +128,7 @@ class RunningProfile:
             resolution_ns=self._resolution_ns,
         )
 
-    def _joined(self, block: Profile) -> Profile:
+    def _join(self, block: Profile) -> Profile:
         before = self._before
         if before is None:
             return block
@@ -136,36 +136,36 @@ class RunningProfile:
             block,
             events=self.counts(),
             inferences=before.inferences + block.inferences,
-            totals_by_kind=_added(before.totals_by_kind, block.totals_by_kind),
-            totals_by_layer=_added(before.totals_by_layer, block.totals_by_layer),
-            totals_by_group=_added(before.totals_by_group, block.totals_by_group),
-            totals_by_unit=_added(before.totals_by_unit, block.totals_by_unit),
+            totals_by_kind=_add_totals(before.totals_by_kind, block.totals_by_kind),
+            totals_by_layer=_add_totals(before.totals_by_layer, block.totals_by_layer),
+            totals_by_group=_add_totals(before.totals_by_group, block.totals_by_group),
+            totals_by_unit=_add_totals(before.totals_by_unit, block.totals_by_unit),
             warnings=tuple(dict.fromkeys((*before.warnings, *block.warnings))),
         )
 
 
-def _added(before: dict[str, Totals], block: dict[str, Totals]) -> dict[str, Totals]:
-    found = dict(before)
+def _add_totals(before: dict[str, Totals], block: dict[str, Totals]) -> dict[str, Totals]:
+    totals = dict(before)
     for name, new in block.items():
-        old = found.get(name)
+        old = totals.get(name)
         if old is None:
-            found[name] = new
+            totals[name] = new
             continue
         count = old.count + new.count
-        found[name] = Totals(
+        totals[name] = Totals(
             count=count,
             duration_ns=old.duration_ns + new.duration_ns,
             interval_ns=(old.interval_ns[0] + new.interval_ns[0], old.interval_ns[1] + new.interval_ns[1]),
             inferred_ratio=(old.inferred_ratio * old.count + new.inferred_ratio * new.count) / count,
         )
-    return found
+    return totals
 
 
 _POLL_S = 0.05
 _EVERY_S = 0.1  # between two reports: a screen's pace
 
 
-class Whereabouts(Record, kw_only=True):
+class StreamPosition(Record, kw_only=True):
     """Where the device is, and what came so far.
 
     Attributes:
@@ -197,7 +197,7 @@ def follow(
     confidence: float = 0.9,
     seed: int = 0,
     stop: Callable[[], bool] = lambda: False,
-    on_position: Callable[[Whereabouts], None] | None = None,
+    on_position: Callable[[StreamPosition], None] | None = None,
 ) -> Profile:
     """Follow a raw stream, until it ends or ``stop`` says so.
 
@@ -226,10 +226,12 @@ def follow(
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=where, remedy="check the path") from error
     with os.fdopen(descriptor, "rb", buffering=0) as file:
-        return _followed(_Source(file.fileno(), stop), where, program, launches, confidence, seed, on_position)
+        return _profile_stream(
+            _StreamSource(file.fileno(), stop), where, program, launches, confidence, seed, on_position
+        )
 
 
-class _Source:
+class _StreamSource:
     """Bytes as they come; a pipe's end is its end, a file's may still grow."""
 
     def __init__(self, descriptor: int, stop: Callable[[], bool]) -> None:
@@ -245,9 +247,9 @@ class _Source:
         ready, _, _ = select.select([self._descriptor], [], [], _POLL_S)
         if not ready:
             return b""
-        found = os.read(self._descriptor, size)
-        self._ended = not found and not self._grows
-        return found
+        data = os.read(self._descriptor, size)
+        self._ended = not data and not self._grows
+        return data
 
     def wait(self) -> bool:
         """Whether more may come."""
@@ -258,14 +260,14 @@ class _Source:
         return True
 
 
-def _followed(
-    source: _Source,
+def _profile_stream(
+    source: _StreamSource,
     where: str,
     program: Program,
     launches: Launches | None,
     confidence: float,
     seed: int,
-    on_position: Callable[[Whereabouts], None] | None,
+    on_position: Callable[[StreamPosition], None] | None,
 ) -> Profile:
     header = read_header(source, source.wait, where)
     if header is None:
@@ -276,20 +278,20 @@ def _followed(
     sequence = Sequence.of(program, launches, header.kinds)
     aligner = Aligner(sequence, len(header.kinds), header.meta, confidence=confidence, seed=seed)
     running = RunningProfile(sequence, program, confidence, header.meta.resolution_ns)
-    received, told_s = 0, 0.0
+    received, reported_s = 0, 0.0
 
-    def tell() -> None:
+    def report_position() -> None:
         if on_position is None:
             return
         at, counts = aligner.position() or Position(-1, -1, -1, 0.0), running.counts()
         name = ""
         if at.inference >= 0:
             which = 0 if launches is None else int(launches.program[at.inference])
-            one = program.programs[which]
-            operations = [operation for group in one.groups for operation in group.operations]
-            name = f"{one.name}/{operations[at.operation].name}"
+            segment = program.programs[which]
+            operations = [operation for group in segment.groups for operation in group.operations]
+            name = f"{segment.name}/{operations[at.operation].name}"
         on_position(
-            Whereabouts(
+            StreamPosition(
                 inference=at.inference,
                 group=at.group,
                 operation=at.operation,
@@ -301,14 +303,14 @@ def _followed(
             )
         )
 
-    for packets in chunks(source, header, source.wait):
+    for packets in read_chunks(source, header, source.wait):
         received += len(packets)
         settled = aligner.feed(packets)
-        running.add(settled.log, settled.fate, aligner.out_of_order)
-        if time.monotonic() - told_s >= _EVERY_S:
-            tell()
-            told_s = time.monotonic()
-    tell()
+        running.add(settled.log, settled.packet_class, aligner.out_of_order)
+        if time.monotonic() - reported_s >= _EVERY_S:
+            report_position()
+            reported_s = time.monotonic()
+    report_position()
     settled = aligner.close()
-    running.add(settled.log, settled.fate, aligner.out_of_order[:0])
+    running.add(settled.log, settled.packet_class, aligner.out_of_order[:0])
     return running.profile(calibrated=aligner.calibrated, warnings=aligner.warnings())

@@ -117,15 +117,15 @@ class Sums:
         variance, shift = self._uncertainty(key, len(names))
         low = total + np.minimum(shift, 0) - self._z * np.sqrt(variance)
         high = total + np.maximum(shift, 0) + self._z * np.sqrt(variance)
-        found = {}
+        totals = {}
         for index in np.flatnonzero(count).tolist():
-            found[names[index]] = Totals(
+            totals[names[index]] = Totals(
                 count=int(count[index]),
                 duration_ns=int(total[index]),
                 interval_ns=(max(math.floor(low[index]), int(certain[index])), math.ceil(high[index])),
                 inferred_ratio=float(inferred[index] / (2 * count[index])),
             )
-        return found
+        return totals
 
     def _uncertainty(self, key: Ints, count: int) -> tuple[Floats, Floats]:
         """Variance of each total, and how far it lies off because steps are skewed."""
@@ -191,16 +191,16 @@ def _gap_variances(
         for at in range(begin, end):
             whole += variance[node[at]]
         # The method's own variances of the edges against the model's: the level of this gap.
-        told, modelled, until = 0.0, 0.0, 0.0
+        stated, modelled, until = 0.0, 0.0, 0.0
         forward = known[steps[begin]] or not known[steps[end - 1] + 1]
         for at in range(begin, end + 1):
             edge = steps[at] if at < end else steps[end - 1] + 1
             if not known[edge]:
-                told += deviation[edge] ** 2
+                stated += deviation[edge] ** 2
                 modelled += until * (whole - until) / whole if closed else (until if forward else whole - until)
             if at < end:
                 until += variance[node[at]]
-        level = told / modelled if modelled > 0 else 1.0
+        level = stated / modelled if modelled > 0 else 1.0
         for at in range(begin, end):
             if group[at] >= 0:
                 share[group[at]] += variance[node[at]]
@@ -212,8 +212,8 @@ def _gap_variances(
             share[here] = 0.0  # each total once
             ratio = part / whole if closed else 0.0
             drawn[here] += level * part * (1.0 - ratio)
-            for other in range(begin, end):
-                sensitivity[node[other], here] += (1.0 if group[other] == here else 0.0) - ratio
+            for step in range(begin, end):
+                sensitivity[node[step], here] += (1.0 if group[step] == here else 0.0) - ratio
     return drawn, sensitivity
 
 

@@ -23,7 +23,7 @@ from framefit.errors import InputError
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 from framefit.stats import wilson
 
-__all__ = ["certify", "covered", "is_complete", "readable", "sanity_warnings"]
+__all__ = ["certify", "drop_unreadable", "find_first_launch", "is_complete", "sanity_warnings"]
 
 
 _MOST_NS = 1 << 61  # 73 years: beyond it differences of times overflow
@@ -32,7 +32,7 @@ _PAUSE = 1.5  # cycles: an inference that is missing leaves a pause of two
 _OF_ANOTHER = 0.02  # of the packets, where they match by chance only
 
 
-def readable(trace: Trace, sequence: Sequence) -> tuple[Trace, list[str]]:
+def drop_unreadable(trace: Trace, sequence: Sequence) -> tuple[Trace, list[str]]:
     """The packets that can be looked at, and what is wrong with the others and with the rest.
 
     Args:
@@ -50,15 +50,15 @@ def readable(trace: Trace, sequence: Sequence) -> tuple[Trace, list[str]]:
     note((trace.id < 0) | (trace.id >= len(trace.kinds)), "have an id that the trace does not name: ignored")
     note(trace.type > 1, "are neither START nor END: ignored")
     note(~np.isin(trace.core, sequence.cores), "come from a core that is no unit of the program: ignored")
-    told = np.unique([op.kind for op in sequence.operations])
-    strange = [index for index, kind in enumerate(trace.kinds) if kind not in told]
+    known_kinds = np.unique([op.kind for op in sequence.operations])
+    unknown_kinds = [index for index, kind in enumerate(trace.kinds) if kind not in known_kinds]
     note(
-        np.isin(trace.id, strange),
-        f"are of kinds that the program does not have ({_few(trace.kinds, strange)}): ignored",
+        np.isin(trace.id, unknown_kinds),
+        f"are of kinds that the program does not have ({_quote_some(trace.kinds, unknown_kinds)}): ignored",
     )
     recorded = sequence.recorded(trace.meta.selected_kinds)
     if not recorded.all():
-        kinds = sorted({op.kind for op, one in zip(sequence.operations, recorded, strict=True) if not one})
+        kinds = sorted({op.kind for op, sends in zip(sequence.operations, recorded, strict=True) if not sends})
         notes.append(
             f"{', '.join(kinds)}: not selected for recording; {np.count_nonzero(~recorded)} of {len(recorded)} "
             "operations of the program are neither in the profile nor counted as lost"
@@ -70,14 +70,14 @@ def readable(trace: Trace, sequence: Sequence) -> tuple[Trace, list[str]]:
         notes.append("some losses are reported beyond the end of the trace")
     damaged = (trace.time_ns > _MOST_NS) | (trace.time_ns < -_MOST_NS)
     note(damaged, "have impossible times: left out")
-    return (_kept(trace, ~damaged) if damaged.any() else trace), notes
+    return (_select_packets(trace, ~damaged) if damaged.any() else trace), notes
 
 
-def _few(names: tuple[str, ...], which: list[int]) -> str:
+def _quote_some(names: tuple[str, ...], which: list[int]) -> str:
     return ", ".join(repr(names[index]) for index in which[:3]) + (", ..." if len(which) > 3 else "")
 
 
-def _kept(trace: Trace, kept: npt.NDArray[np.bool_]) -> Trace:
+def _select_packets(trace: Trace, kept: npt.NDArray[np.bool_]) -> Trace:
     rank = np.concatenate([[0], np.cumsum(kept)])
     return replace(
         trace,
@@ -90,11 +90,11 @@ def _kept(trace: Trace, kept: npt.NDArray[np.bool_]) -> Trace:
     )
 
 
-def sanity_warnings(rebuilt: Reconstruction, trace: Trace, program: Program, where: str) -> list[str]:
+def sanity_warnings(reconstruction: Reconstruction, trace: Trace, program: Program, where: str) -> list[str]:
     """Whether this was the trace's program at all, and what became of packets that are not as they should be.
 
     Args:
-        rebuilt: the trace held against the program.
+        reconstruction: the trace held against the program.
         trace: for its kinds.
         program: for its kinds.
         where: the trace's name.
@@ -102,16 +102,16 @@ def sanity_warnings(rebuilt: Reconstruction, trace: Trace, program: Program, whe
     Raises:
         InputError: no packet is the program's.
     """
-    counts, size = rebuilt.counts, len(rebuilt.fate)
-    matched = int(np.count_nonzero(rebuilt.fate == PacketClass.MATCHED))
+    counts, size = reconstruction.counts, len(reconstruction.packet_class)
+    matched = int(np.count_nonzero(reconstruction.packet_class == PacketClass.MATCHED))
     if not size:
         return []
     if matched <= _OF_ANOTHER * size:
-        own = dict.fromkeys(op.kind for one in program.programs for group in one.groups for op in group.operations)
+        kinds = dict.fromkeys(op.kind for part in program.programs for group in part.groups for op in group.operations)
         raise InputError(
             f"{'none' if not matched else f'only {matched}'} of {size} events fit the program; the trace's kinds are "
-            f"{_few(trace.kinds, list(range(len(trace.kinds)))) or 'none'}, the program's "
-            f"{_few(tuple(own), list(range(len(own))))}",
+            f"{_quote_some(trace.kinds, list(range(len(trace.kinds)))) or 'none'}, the program's "
+            f"{_quote_some(tuple(kinds), list(range(len(kinds))))}",
             where=where,
             remedy="name the program that was executed: --program PROGRAM",
         )
@@ -129,7 +129,7 @@ def sanity_warnings(rebuilt: Reconstruction, trace: Trace, program: Program, whe
     return notes
 
 
-def is_complete(rebuilt: Reconstruction, trace: Trace, sequence: Sequence) -> bool:
+def is_complete(reconstruction: Reconstruction, trace: Trace, sequence: Sequence) -> bool:
     """Whether nothing at all is missing, so that matching the packets in order is certain.
 
     That each packet is the next one expected is not enough: whole launches may be missing, and what
@@ -137,11 +137,11 @@ def is_complete(rebuilt: Reconstruction, trace: Trace, sequence: Sequence) -> bo
     to go on without a pause; a trace of which only the last packets were kept has to say that it lost none.
 
     Args:
-        rebuilt: the packets matched in order.
+        reconstruction: the packets matched in order.
         trace: as it came.
         sequence: what it was held against.
     """
-    counts, log = rebuilt.counts, rebuilt.log
+    counts, log = reconstruction.counts, reconstruction.log
     if not len(log) or counts.lost or counts.spurious or counts.duplicated or counts.out_of_order:
         return False
     launches = sequence.repeats if sequence.launch_program is None else len(sequence.launch_program)
@@ -153,7 +153,7 @@ def is_complete(rebuilt: Reconstruction, trace: Trace, sequence: Sequence) -> bo
     return ends and (trace.meta.lost_events == 0 if trace.meta.overwritten_events else int(log.inference[0]) == 0)
 
 
-def covered(trace: Trace, program: Program, launches: Launches) -> tuple[int, int]:
+def find_first_launch(trace: Trace, program: Program, launches: Launches) -> tuple[int, int]:
     """Where a trace begins among the launches that kept only its last packets.
 
     By time where device and host share a clock (the last launch and the last packet then fit
@@ -168,8 +168,8 @@ def covered(trace: Trace, program: Program, launches: Launches) -> tuple[int, in
     selected = trace.meta.selected_kinds
     each = np.array(
         [
-            2 * sum(selected is None or op.kind in selected for group in one.groups for op in group.operations)
-            for one in program.programs
+            2 * sum(selected is None or op.kind in selected for group in segment.groups for op in group.operations)
+            for segment in program.programs
         ],
         np.int64,
     )
@@ -194,39 +194,39 @@ _ONE_TYPE = 0.95  # of the losses: then only this type is masked
 
 
 def certify(
-    trace: Trace, rebuilt: Reconstruction, rebuild: Callable[[Trace], Reconstruction], seed: int
+    trace: Trace, reconstruction: Reconstruction, rebuild: Callable[[Trace], Reconstruction], seed: int
 ) -> Certificate | None:
     """Mask, repair, compare.
 
     Args:
         trace: as it came.
-        rebuilt: what became of it.
+        reconstruction: what became of it.
         rebuild: makes the same of any trace of the same program.
         seed: of the mask.
 
     Returns:
         ``None``: too few events to learn anything from.
     """
-    log = rebuilt.log
+    log = reconstruction.log
     events = np.concatenate([log.start_event, log.end_event])
     entry = np.tile(np.arange(len(log)), 2)[events >= 0]
     edge = np.repeat([EventType.START, EventType.END], len(log))[events >= 0]
     order = np.argsort(events[events >= 0])
     event, entry, edge = events[events >= 0][order], entry[order], edge[order]
-    lost = _Losses.of(log)
+    lost = _LossPattern.of(log)
     masked = lost.mask(edge, np.random.default_rng(seed))
     if np.count_nonzero(masked) < _LEAST_MASKED:
         return None
     kept = np.ones(len(trace), np.bool_)
     kept[event[masked]] = False
-    again = rebuild(_without(trace, kept)).log
-    row = _rows(log, again)
+    again = rebuild(_mask_packets(trace, kept)).log
+    row = _matching_rows(log, again)
     here = row[entry]
-    found = np.flatnonzero(masked & (here >= 0))
-    start = edge[found] == EventType.START
-    true = np.where(start, log.start_ns[entry[found]], log.end_ns[entry[found]])
+    repaired = np.flatnonzero(masked & (here >= 0))
+    start = edge[repaired] == EventType.START
+    true = np.where(start, log.start_ns[entry[repaired]], log.end_ns[entry[repaired]])
     time, low, high = (
-        np.where(start, s[here[found]], e[here[found]])
+        np.where(start, s[here[repaired]], e[here[repaired]])
         for s, e in (
             (again.start_ns, again.end_ns),
             (again.start_low_ns, again.end_low_ns),
@@ -259,28 +259,28 @@ def _duration_error(log: OperationLog, again: OperationLog, row: Ints, touched: 
     whole = (log.start_how[touched] == How.MEASURED) & (log.end_how[touched] == How.MEASURED) & (row[touched] >= 0)
     touched = touched[whole]
     true = (log.end_ns - log.start_ns)[touched]
-    told = (again.end_ns - again.start_ns)[row[touched]]
-    return float(np.abs(told - true).sum() / max(int(true.sum()), 1))
+    repaired = (again.end_ns - again.start_ns)[row[touched]]
+    return float(np.abs(repaired - true).sum() / max(int(true.sum()), 1))
 
 
-def _rows(log: OperationLog, again: OperationLog) -> Ints:
+def _matching_rows(log: OperationLog, again: OperationLog) -> Ints:
     """Where each entry of one log is in another; -1: nowhere."""
     if not len(again):
         return np.full(len(log), -1, np.int64)
     width = int(max(log.operation.max(initial=0), again.operation.max(initial=0))) + 1
     tall = int(max(log.program.max(initial=0), again.program.max(initial=0))) + 1
-    here, there = ((one.inference * tall + one.program) * width + one.operation for one in (log, again))
+    here, there = ((each.inference * tall + each.program) * width + each.operation for each in (log, again))
     order = np.argsort(there, kind="stable")
     at = np.minimum(np.searchsorted(there[order], here), len(order) - 1)
     return np.where(there[order][at] == here, order[at], -1)
 
 
-def _without(trace: Trace, kept: Flags) -> Trace:
+def _mask_packets(trace: Trace, kept: Flags) -> Trace:
     """A trace that lost more; it tells so where it told of losses before."""
     rank = np.concatenate([[0], np.cumsum(kept)])
-    told = rank[np.clip(trace.loss_after, 0, len(kept))]
-    if len(told):
-        told = np.concatenate([told, rank[:-1][~kept]])
+    marks = rank[np.clip(trace.loss_after, 0, len(kept))]
+    if len(marks):
+        marks = np.concatenate([marks, rank[:-1][~kept]])
     return replace(
         trace,
         time_ns=trace.time_ns[kept],
@@ -288,12 +288,12 @@ def _without(trace: Trace, kept: Flags) -> Trace:
         type=trace.type[kept],
         core=trace.core[kept],
         operation=trace.operation[kept],
-        loss_after=np.unique(told).astype(np.int64),
+        loss_after=np.unique(marks).astype(np.int64),
     )
 
 
 @dataclass(frozen=True)
-class _Losses:
+class _LossPattern:
     """How a trace lost events.
 
     Attributes:
@@ -309,7 +309,7 @@ class _Losses:
     only: EventType | None
 
     @classmethod
-    def of(cls, log: OperationLog) -> _Losses:
+    def of(cls, log: OperationLog) -> _LossPattern:
         """As the log tells them, all cores together, in order of time."""
         time = np.concatenate([log.start_ns, log.end_ns])
         kind = np.repeat([EventType.START, EventType.END], len(log))

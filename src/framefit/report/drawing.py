@@ -19,7 +19,7 @@ from framefit.core.events import Trace
 from framefit.core.files import Record
 from framefit.core.program import Launches, Program
 from framefit.errors import InputError
-from framefit.profiling.event_log import executions
+from framefit.profiling.pairing import pair_events
 
 __all__ = [
     "OVERRUN_LOOK",
@@ -394,7 +394,7 @@ def _segments(
     The operations of one launch on one unit become one bar. Where launches are unknown, an
     operation's kind still names its segment when only one segment has operations of that kind.
     """
-    executed = executions(trace, program, launches)
+    executed = pair_events(trace, program, launches)
     lanes = {unit.core: lane for lane, unit in enumerate(program.units)}
     of_kind: dict[str, set[int]] = {}
     for index, segment in enumerate(program.programs):

@@ -112,7 +112,7 @@ def write_perfetto(
 
     Args:
         path: usually ``trace.pftrace``.
-        log: operations, for example of :func:`~framefit.profiling.event_log.executions`.
+        log: operations, for example of :func:`~framefit.profiling.pairing.pair_events`.
         program: names the units; its operations belong to models and segments.
         launches: windows and frames of the inferences; ``None``: not known.
         releases_ns: int64, one release a window, ascending, on the log's clock.

@@ -23,8 +23,8 @@ from framefit.core.workload import Workload
 from framefit.devices.device import Device, is_modelled, is_simulated
 from framefit.devices.registry import open_device
 from framefit.errors import InputError
-from framefit.profiling.expectation import expecting, profiled_entries, window_releases
-from framefit.profiling.profile import Profiled, expecting_table, opened, profiled
+from framefit.profiling.expectation import apply_table_to_program, latency_entries, window_releases
+from framefit.profiling.profile import ProfileResult, apply_table, open_trace, profile_trace
 from framefit.profiling.totals import long_losses
 from framefit.report.chrome import write_chrome
 from framefit.report.csv_files import write_events, write_lost
@@ -57,7 +57,7 @@ def own_profile_folder(trace: Path) -> Path | None:
     return trace / "profile" if trace.is_dir() else None
 
 
-def write_numbered_profile(trace: Path, found: Profiled) -> Profiled:
+def write_numbered_profile(trace: Path, found: ProfileResult) -> ProfileResult:
     """Write a profile as ``profiles/TRACE-N``, the first N that is free.
 
     Args:
@@ -87,7 +87,7 @@ def check_profile_folder(folder: Path, *, force: bool) -> None:
     check_folder(folder, _MARK, "a profile", force=force)
 
 
-def write_profile_folder(folder: Path, found: Profiled, *, force: bool = False) -> None:
+def write_profile_folder(folder: Path, found: ProfileResult, *, force: bool = False) -> None:
     """The profile's files: made beside their place, then renamed.
 
     Args:
@@ -101,7 +101,7 @@ def write_profile_folder(folder: Path, found: Profiled, *, force: bool = False) 
     _write(folder, found, force=force, claimed=False)
 
 
-def _write(folder: Path, found: Profiled, *, force: bool, claimed: bool) -> None:
+def _write(folder: Path, found: ProfileResult, *, force: bool, claimed: bool) -> None:
     """See :func:`write_profile_folder`."""
     log, source = found.log, found.source
     program, launches, timetable = source.program, source.launches, source.timetable
@@ -120,7 +120,7 @@ def _write(folder: Path, found: Profiled, *, force: bool, claimed: bool) -> None
         write_timeline_page(part / "timeline.html", seen, title=source.where, profile=found.profile)
 
 
-def happened(found: Profiled) -> Happened:
+def happened(found: ProfileResult) -> Happened:
     """What a trace says, with the beat and the losses around it.
 
     Args:
@@ -163,7 +163,7 @@ def table_for(workload: Workload, device: Device) -> LatencyTable:
 
 def planned_expectations(workload: Workload, device: Device, program: Program) -> Program:
     """A program with the durations that its plan was made with: those of the workload's table, if it has one."""
-    return program if workload.table is None else expecting(program, table_for(workload, device))[0]
+    return program if workload.table is None else apply_table_to_program(program, table_for(workload, device))[0]
 
 
 def _described(device: Device) -> Overhead:
@@ -222,7 +222,7 @@ def check_update(path: str | Path, base: LatencyTable | None) -> None:
         check_fingerprint(read_table(path), base.fingerprint, path, "choose another file")
 
 
-def updated_table(found: Profiled, base: LatencyTable, path: str | Path | None = None) -> LatencyTable:
+def updated_table(found: ProfileResult, base: LatencyTable, path: str | Path | None = None) -> LatencyTable:
     """A table with what the layers really took.
 
     Args:
@@ -233,7 +233,7 @@ def updated_table(found: Profiled, base: LatencyTable, path: str | Path | None =
     Raises:
         InputError: the program does not say which layers its operations are.
     """
-    entries = profiled_entries(found.log, found.sequence, found.profile.confidence)
+    entries = latency_entries(found.log, found.sequence, found.profile.confidence)
     if not entries:
         raise InputError(
             "the profile has no layer that a table could hold",
@@ -245,7 +245,7 @@ def updated_table(found: Profiled, base: LatencyTable, path: str | Path | None =
     return merged([base, *there, new])
 
 
-def write_update(path: str | Path, found: Profiled, base: LatencyTable) -> LatencyTable:
+def write_update(path: str | Path, found: ProfileResult, base: LatencyTable) -> LatencyTable:
     """Write the table; one that is there is updated: it keeps what the profile says nothing of.
 
     Raises:
@@ -258,7 +258,7 @@ def write_update(path: str | Path, found: Profiled, base: LatencyTable) -> Laten
 
 
 @verb(ProfileSettings, "trace", "program")
-def profile(settings: ProfileSettings, *, launches: Launches | None = None, notify: Notify = silent) -> Profiled:
+def profile(settings: ProfileSettings, *, launches: Launches | None = None, notify: Notify = silent) -> ProfileResult:
     """Say what happened in a run, whatever its trace lost.
 
     Packets are matched with the program; lost ones are put back with intervals, and nothing inferred is
@@ -282,16 +282,16 @@ def profile(settings: ProfileSettings, *, launches: Launches | None = None, noti
     if folder is not None:
         check_profile_folder(folder, force=settings.force)
     notify("reading the trace")
-    source = opened(trace, settings.program, launches)
+    source = open_trace(trace, settings.program, launches)
     if isinstance(table, str):
         table = read_table(table)
     if table is not None:
-        source = expecting_table(source, table)
+        source = apply_table(source, table)
     base = table
     if update_table is not None:
         base = table_of_run(trace) if base is None else base
         check_update(update_table, base)
-    result = profiled(
+    result = profile_trace(
         source,
         method=settings.method,
         confidence=settings.confidence,

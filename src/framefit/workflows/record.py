@@ -36,8 +36,8 @@ from framefit.planning.bounds import Work, fair_rates, fluid_bounds_hz, packing_
 from framefit.planning.plan import Plan
 from framefit.planning.task import PlannedTask
 from framefit.planning.timetable import instructions
-from framefit.profiling.event_log import executions
-from framefit.profiling.profile import Source, profiled
+from framefit.profiling.pairing import pair_events
+from framefit.profiling.profile import ProfileInput, profile_trace
 from framefit.report.csv_files import write_frames
 from framefit.report.drawing import run_picture, run_rows
 from framefit.report.perfetto import write_perfetto
@@ -216,7 +216,7 @@ def write_folder(
         priority = [model.name for model in result.timetable.models if model.role == "priority"]
         first = _first_shown(result)
         seen, launches, releases = result.part(first)
-        executed = executions(seen, result.seen_program, launches)
+        executed = pair_events(seen, result.seen_program, launches)
         write_perfetto(
             part / "trace.pftrace",
             executed,
@@ -481,9 +481,9 @@ def with_profile(
         notify: receives what is being done.
     """
     trace, notes = _latest(result.trace, str(result.folder))
-    source = Source(trace, result.program, result.launches, result.timetable, str(result.folder), notes)
+    source = ProfileInput(trace, result.program, result.launches, result.timetable, str(result.folder), notes)
     try:
-        found = profiled(source, notify=notify)
+        found = profile_trace(source, notify=notify)
         result = dataclasses.replace(result, profile=found.profile)
         if update_table is not None:
             write_update(update_table, found, table_for(planned.workload, planned.device))

@@ -20,7 +20,7 @@ from framefit.core.timetable import Timetable
 from framefit.core.tree_results import TreeifyResult
 from framefit.core.workload import Workload
 from framefit.errors import InputError
-from framefit.profiling.profile import opened, profiled
+from framefit.profiling.profile import open_trace, profile_trace
 from framefit.report.csv_files import read_events, read_frames
 from framefit.report.description import Subject
 from framefit.report.html import Content, write_report_page
@@ -124,10 +124,10 @@ def _run(folder: Path) -> RunContent:
     info, notes = read_record(folder / "run.json", RunInfo), []
     program, launches, seen, profile = None, None, None, None
     if (folder / "program.json").is_file() and (folder / "trace.npz").is_file():
-        source = opened(folder)
+        source = open_trace(folder)
         program, launches = source.program, source.launches
         try:
-            found = profiled(source)
+            found = profile_trace(source)
             seen, profile = happened(found), found.profile
         except InputError as error:
             notes.append(f"there is no timeline: {error.what}")

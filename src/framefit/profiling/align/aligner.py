@@ -42,32 +42,56 @@ from framefit.core.profile import OperationLog
 from framefit.profiling.align.estimates import (
     Match,
     Model,
-    first_model,
+    estimate_times,
+    estimate_tracks,
     hides_launches,
-    learned_times,
-    learned_tracks,
+    initial_model,
     operations_of,
 )
-from framefit.profiling.align.tracks import EMPTY, Queue, ReorderBuffer, Tie, Track, earliest, joined
-from framefit.profiling.align.viterbi import BEAM, Costs, Room, advance, agreed, compacted, matches_of, path_of
-from framefit.profiling.calibration import Bands, calibrated_bands
-from framefit.profiling.edge_inference import Precedence, Times, Window, fill, tempo_ratios
-from framefit.profiling.event_log import empty_log, enter, filled_launches, joined_logs, lay_out, log_of
+from framefit.profiling.align.tracks import (
+    EMPTY_QUEUE,
+    LaunchTiming,
+    Queue,
+    ReorderBuffer,
+    Track,
+    concatenate_queues,
+    take_earliest,
+)
+from framefit.profiling.align.viterbi import (
+    BEAM,
+    Costs,
+    Workspace,
+    assign_packets,
+    common_match,
+    compact,
+    matches_of,
+    trace_back,
+)
+from framefit.profiling.calibration import ErrorQuantiles, calibrate_intervals
+from framefit.profiling.edge_inference import Precedence, Times, Window, infer_edges, tempo_ratios
+from framefit.profiling.event_log import (
+    concatenate_logs,
+    empty_log,
+    enter_packets,
+    fill_launch_gaps,
+    make_log,
+    write_matches,
+)
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 
 __all__ = [
     "LAUNCH",
     "Aligner",
-    "Follower",
-    "Learned",
+    "BeamSearch",
+    "MultiCoreSearch",
     "Position",
-    "Search",
-    "Settled",
-    "rebuild",
-    "rows_of",
-    "steadied",
-    "tempo_step_of",
-    "window_tempo",
+    "SampleEstimates",
+    "SettledBatch",
+    "estimate_tempo",
+    "estimate_tempo_step",
+    "match_rows",
+    "reconstruct",
+    "smooth_tempo",
 ]
 
 
@@ -77,7 +101,7 @@ _WIDE = 4096
 _SCORE, _NUMBER, _LAUNCH, _PLACE, _SPEED, _NODE = 0, 4, 5, 6, 7, 10  # columns of an assignment
 
 
-class Follower:
+class BeamSearch:
     """Keeps the assignments that are still possible, and hands out what all of them agree on.
 
     Args:
@@ -85,62 +109,67 @@ class Follower:
         room: to work in; may be shared by searches that take turns.
 
     Attributes:
-        worth: logarithm of the likelihood of the best assignment so far.
+        log_likelihood: logarithm of the likelihood of the best assignment so far.
     """
 
-    def __init__(self, track: Track, room: Room) -> None:
-        self.track, self.worth, self._room = track, 0.0, room
+    def __init__(self, track: Track, room: Workspace) -> None:
+        self.track, self.log_likelihood, self._workspace = track, 0.0, room
         self._beam = np.zeros((_WIDE, BEAM))
         self._beam[0, _NUMBER] = self._beam[0, _LAUNCH] = self._beam[0, _NODE] = -1
-        self._size, self._used, self._idle, self._born = 1, 0, 0, 0
+        self._size, self._used, self._unmatched, self._since_restart = 1, 0, 0, 0
         self._nodes = np.empty((_NODES, 4), np.int64)
         self._token = 0  # of the first packet in ``_open``
-        self._open = EMPTY
+        self._pending = EMPTY_QUEUE
 
     @property
-    def open(self) -> int:
+    def pending_count(self) -> int:
         """Packets of which it is not settled what they are."""
-        return len(self._open)
+        return len(self._pending)
 
     @property
-    def waiting(self) -> Queue:
+    def pending(self) -> Queue:
         """These packets."""
-        return self._open
+        return self._pending
 
     @property
     def speed(self) -> float:
         """How slow the core is by its best assignment, over what its track says."""
         return float(self._beam[self._best(), _SPEED]) or 1.0
 
-    def copy(self) -> Follower:
+    def copy(self) -> BeamSearch:
         """The same search, to be carried on elsewhere."""
-        other = Follower(self.track, self._room)
-        other._beam[: self._size] = self._beam[: self._size]
-        other._size, other._used, other._idle, other._born = self._size, self._used, self._idle, self._born
-        other._nodes[: self._used] = self._nodes[: self._used]
-        other._token, other._open = self._token, self._open
-        return other
+        duplicate = BeamSearch(self.track, self._workspace)
+        duplicate._beam[: self._size] = self._beam[: self._size]
+        duplicate._size, duplicate._used, duplicate._unmatched, duplicate._since_restart = (
+            self._size,
+            self._used,
+            self._unmatched,
+            self._since_restart,
+        )
+        duplicate._nodes[: self._used] = self._nodes[: self._used]
+        duplicate._token, duplicate._pending = self._token, self._pending
+        return duplicate
 
-    def follow(self, queue: Queue, tie: Tie, costs: Costs) -> None:
+    def advance(self, queue: Queue, tie: LaunchTiming, costs: Costs) -> None:
         """Look at packets; what they settle is handed out by :meth:`settle`."""
-        done = len(self._open)
-        packets = self._open = joined(self._open, queue)
+        done = len(self._pending)
+        packets = self._pending = concatenate_queues(self._pending, queue)
         while done < len(packets):
-            self._room.slots[:] = -1
-            done, self._size, self._used, self._idle, self._born, worth = advance(
+            self._workspace.slots[:] = -1
+            done, self._size, self._used, self._unmatched, self._since_restart, worth = assign_packets(
                 packets.time, packets.symbol, packets.marked, done, self._token + done, self.track, tie, costs,
-                self._room, self._beam, self._size, self._nodes, self._used, self._idle, self._born,
+                self._workspace, self._beam, self._size, self._nodes, self._used, self._unmatched, self._since_restart,
             )  # fmt: skip
-            self.worth += worth
+            self.log_likelihood += worth
             if done < len(packets):
-                self._make_room()
+                self._free_nodes()
 
-    def _make_room(self) -> None:
-        self._used = compacted(self._beam, self._size, self._nodes, self._used)
+    def _free_nodes(self) -> None:
+        self._used = compact(self._beam, self._size, self._nodes, self._used)
         if self._used > _NODES // 2:  # nothing agreed on for tens of thousands of packets: the best one decides
             self._beam[0] = self._beam[self._best()]
             self._size = 1
-            self._used = compacted(self._beam, self._size, self._nodes, self._used)
+            self._used = compact(self._beam, self._size, self._nodes, self._used)
         if self._used > _NODES // 2:
             self._nodes = np.concatenate([self._nodes[: self._used], np.empty((_NODES, 4), np.int64)])
 
@@ -153,15 +182,19 @@ class Follower:
         Args:
             all_of_it: no more packets come: the best assignment is taken for the last ones.
         """
-        node = int(self._beam[self._best(), _NODE]) if all_of_it else int(agreed(self._beam, self._size, self._nodes))
+        node = (
+            int(self._beam[self._best(), _NODE])
+            if all_of_it
+            else int(common_match(self._beam, self._size, self._nodes))
+        )
         if all_of_it:
-            upto = len(self._open)
+            upto = len(self._pending)
         elif node < 0:
-            return EMPTY, self._match(np.zeros(0, np.int64), 0)
+            return EMPTY_QUEUE, self._match(np.zeros(0, np.int64), 0)
         else:
             upto = int(self._nodes[node, 0]) - self._token + 1
-        match = self._match(path_of(self._nodes, node), upto)
-        queue, self._open = self._open[:upto], self._open[upto:]
+        match = self._match(trace_back(self._nodes, node), upto)
+        queue, self._pending = self._pending[:upto], self._pending[upto:]
         rest = self._nodes[node + 1 : self._used].copy()
         rest[:, 3] = np.maximum(rest[:, 3] - (node + 1), -1)
         self._nodes[: len(rest)] = rest
@@ -171,18 +204,18 @@ class Follower:
         self._token += upto
         return queue, match
 
-    def likely(self) -> Match:
+    def best_matches(self) -> Match:
         """Matches of the best assignment among the packets that are not settled."""
-        return self._match(path_of(self._nodes, int(self._beam[self._best(), _NODE])), len(self._open))
+        return self._match(trace_back(self._nodes, int(self._beam[self._best(), _NODE])), len(self._pending))
 
     def _match(self, path: Ints, packets: int) -> Match:
-        track, waiting = self.track, self._open
+        track, waiting = self.track, self._pending
         packet, launch, event, time, marked = matches_of(
             self._nodes, path, self._token, track.first, track.launch_program, waiting.time, waiting.marked
         )
         return Match(packet, launch, event, time, marked, packets)
 
-    def belief(self) -> tuple[Match, npt.NDArray[np.float64]]:
+    def latest_matches(self) -> tuple[Match, npt.NDArray[np.float64]]:
         """The latest match of each possible assignment, and its probability."""
         beam = self._beam[: self._size]
         beam = beam[beam[:, _LAUNCH] >= 0]
@@ -211,7 +244,7 @@ _STEPS = 10.0 ** np.arange(-5.0, 3.1, 0.25)  # that are tried, over the median o
 
 
 @njit(cache=True, nogil=True)
-def _walk(ratio: Any, var: Any, step: Any, before: Any, before_var: Any) -> Any:
+def _smooth_random_walk(ratio: Any, var: Any, step: Any, before: Any, before_var: Any) -> Any:
     count = len(ratio)
     mean, spread = np.empty(count), np.empty(count)
     m, v = before, before_var
@@ -226,7 +259,7 @@ def _walk(ratio: Any, var: Any, step: Any, before: Any, before_var: Any) -> Any:
     return smooth, spread
 
 
-def steadied(
+def smooth_tempo(
     ratio: Floats, var: Floats, step: float, before: float = 1.0, before_var: float = 1e-2
 ) -> tuple[Floats, Floats]:
     """Speeds of launches, smoothed as a random walk (Rauch, Tung and Striebel, 1965).
@@ -241,30 +274,30 @@ def steadied(
     Returns:
         Smoothed speeds; and filtered variances, the last of which starts the next window.
     """
-    smooth, spread = _walk(ratio, var, step, before, before_var)
+    smooth, spread = _smooth_random_walk(ratio, var, step, before, before_var)
     return smooth, spread
 
 
 @njit(cache=True, nogil=True)
-def _missed(ratio: Any, var: Any, step: Any, before: Any, before_var: Any) -> Any:
+def _leave_one_out_errors(ratio: Any, var: Any, step: Any, before: Any, before_var: Any) -> Any:
     """By how much each launch is missed by the speed that the others tell for it, squared, over its variance."""
-    smooth, spread = _walk(ratio, var, step, before, before_var)
-    missed = np.empty(len(ratio))
-    count, told = 0, 0.0
+    smooth, spread = _smooth_random_walk(ratio, var, step, before, before_var)
+    squared = np.empty(len(ratio))
+    count, smooth_var = 0, 0.0
     for at in range(len(ratio) - 1, -1, -1):
         if at == len(ratio) - 1:
-            told = spread[at]
+            smooth_var = spread[at]
         else:
             gain = spread[at] / (spread[at] + step)
-            told = spread[at] + gain * gain * (told - spread[at] - step)
+            smooth_var = spread[at] + gain * gain * (smooth_var - spread[at] - step)
         if np.isfinite(var[at]):
-            left = max(1 - told / var[at], 1e-9)  # how little of its own it tells by itself
-            missed[count] = ((ratio[at] - smooth[at]) / left) ** 2 / var[at]
+            left = max(1 - smooth_var / var[at], 1e-9)  # how little of its own it tells by itself
+            squared[count] = ((ratio[at] - smooth[at]) / left) ** 2 / var[at]
             count += 1
-    return missed[:count]
+    return squared[:count]
 
 
-def tempo_step_of(ratio: Floats, var: Floats) -> float:
+def estimate_tempo_step(ratio: Floats, var: Floats) -> float:
     """Variance of the speed's change from launch to launch, on the scale of the variances that are given.
 
     The step with which the other launches tell best what each one says (cross-validation by leaving one out, Stone,
@@ -282,15 +315,15 @@ def tempo_step_of(ratio: Floats, var: Floats) -> float:
         return _UNSEEN
     around, usual = float(np.median(ratio[sure])), float(np.median(var[sure]))
 
-    def worth(step: float) -> float:
-        missed = _missed(ratio, var, step, around, _VAGUE * usual)
-        most = (_FAR * _MAD) ** 2 * float(np.median(missed))  # a launch that stalled is no speed
-        return float(np.minimum(missed, most).mean())
+    def mean_error(step: float) -> float:
+        errors = _leave_one_out_errors(ratio, var, step, around, _VAGUE * usual)
+        most = (_FAR * _MAD) ** 2 * float(np.median(errors))  # a launch that stalled is no speed
+        return float(np.minimum(errors, most).mean())
 
-    return max(min(map(float, usual * _STEPS), key=worth), 1e-8)
+    return max(min(map(float, usual * _STEPS), key=mean_error), 1e-8)
 
 
-def window_tempo(
+def estimate_tempo(
     window: Window, precedence: Precedence, times: Times, step: float | None, before: float, before_var: float
 ) -> tuple[Floats, float, float]:
     """Speed of each launch of a window.
@@ -300,10 +333,10 @@ def window_tempo(
     """
     ratio, var = tempo_ratios(window, precedence, times)
     if step is None:
-        step = tempo_step_of(ratio, var)
+        step = estimate_tempo_step(ratio, var)
         sure = np.isfinite(var)
         before = float(np.median(ratio[sure])) if sure.any() else 1.0
-    smooth, spread = steadied(ratio, var, step, before, before_var)
+    smooth, spread = smooth_tempo(ratio, var, step, before, before_var)
     return smooth, step, float(spread[-1]) if len(spread) else before_var
 
 
@@ -312,32 +345,32 @@ _ROUNDS = 2
 _UNHIDDEN = -12.0  # added to the logarithm of the probability that a gap hides a launch, to rule it out
 _RARE = 7.0  # by how much more likely it has to be that launches lie in gaps: a thousandth of traces have such ones
 _ENDLESS = 1 << 40  # launches of a program that repeats until its trace ends
-_STARTS = 3000  # places that a trace's first packet is tried at
+_START_PLACES = 3000  # places that a trace's first packet is tried at
 _HUGE = 1 << 60
 LAUNCH = 1
-"""Column of a settled match that holds its launch, see :func:`framefit.profiling.event_log.lay_out`."""
+"""Column of a settled match that holds its launch, see :func:`framefit.profiling.event_log.enter_packets`."""
 
 
 @dataclass(frozen=True)
-class Learned:
+class SampleEstimates:
     """Estimates from a sample.
 
     Attributes:
         model: what was learned.
         window: the sample; ``None``: no packet fitted.
-        worth: logarithm of the sample's likelihood.
+        log_likelihood: logarithm of the sample's likelihood.
         hidden: whether launches are taken to lie between two packets of a core.
         begins: the first launch with a packet.
     """
 
     model: Model
     window: Window | None
-    worth: float
+    log_likelihood: float
     hidden: bool
     begins: int
 
 
-class Search:
+class MultiCoreSearch:
     """Looks at packets, in whatever state the followers of the cores are.
 
     Args:
@@ -347,7 +380,7 @@ class Search:
 
     Attributes:
         precedence: of the sequence.
-        circles: entries of ``after`` that contradict the order on the units.
+        contradictions: entries of ``after`` that contradict the order on the units.
         sizes: int64, operations of each program.
         recorded: bool, operations of the sequence that send packets: kinds that were not selected do not.
         first: what the program's table says.
@@ -355,40 +388,40 @@ class Search:
 
     def __init__(self, sequence: Sequence, kinds: int, meta: TraceMeta) -> None:
         self._sequence, self._meta = sequence, meta
-        self.precedence, self.circles = Precedence.of(sequence)
+        self.precedence, self.contradictions = Precedence.of(sequence)
         self.sizes = np.diff(sequence.first)
         self.recorded = sequence.recorded(meta.selected_kinds)
-        self.first = first_model(sequence, self.precedence, kinds, meta.resolution_ns, self.recorded)
+        self.first = initial_model(sequence, self.precedence, kinds, meta.resolution_ns, self.recorded)
         self._packets = np.sum([np.diff(track.first) for track in self.first.tracks], axis=0)
-        self._room = Room.make()
+        self._workspace = Workspace.allocate()
         self._from_first = False
         self._submit = np.zeros(0)
         if sequence.submit_ns is not None and len(sequence.submit_ns) and np.ptp(sequence.submit_ns) > 0:
             self._submit = (sequence.submit_ns - sequence.submit_ns[0]).astype(np.float64)
         tracks = self.first.tracks
         events = [track.count_before[-1] if len(track.launch_program) else track.events for track in tracks]
-        self._turns = [int(core) for core in np.argsort([-count for count in events], kind="stable")]
+        self._core_order = [int(core) for core in np.argsort([-count for count in events], kind="stable")]
 
-    def followers(self, model: Model) -> list[Follower]:
+    def start_searches(self, model: Model) -> list[BeamSearch]:
         """Searches that begin, one a core; they share their room to work in."""
-        return [Follower(track, self._room) for track in model.tracks]
+        return [BeamSearch(track, self._workspace) for track in model.tracks]
 
-    def look(
-        self, followers: list[Follower], queues: list[Queue], model: Model, *, all_of_it: bool
+    def advance(
+        self, searches: list[BeamSearch], queues: list[Queue], model: Model, *, all_of_it: bool
     ) -> list[tuple[Queue, Match]]:
         """Let every core look at its packets, the leading one first; by core, what that settles."""
         settled: dict[int, tuple[Queue, Match]] = {}
         begin, first = np.zeros(0), 0
-        for turn, core in enumerate(self._turns):
-            follower = followers[core]
-            follower.follow(queues[core], self._tie(model, begin, first, core), model.costs)
-            settled[core] = follower.settle(all_of_it=all_of_it)
-            if turn == 0 and len(self._turns) > 1:
-                likely = () if all_of_it else (follower.likely(),)
-                begin, first = _begins(follower, (settled[core][1], *likely))
-        return [settled[core] for core in range(len(followers))]
+        for turn, core in enumerate(self._core_order):
+            search = searches[core]
+            search.advance(queues[core], self._timing(model, begin, first, core), model.costs)
+            settled[core] = search.settle(all_of_it=all_of_it)
+            if turn == 0 and len(self._core_order) > 1:
+                likely = () if all_of_it else (search.best_matches(),)
+                begin, first = _launch_begins(search, (settled[core][1], *likely))
+        return [settled[core] for core in range(len(searches))]
 
-    def _tie(self, model: Model, begin: Floats, first: int, core: int) -> Tie:
+    def _timing(self, model: Model, begin: Floats, first: int, core: int) -> LaunchTiming:
         track, programs, overwritten = model.tracks[core], self._sequence.launch_program, self._meta.overwritten_events
         if programs is None:
             end = _ENDLESS if self._sequence.repeats is None else self._sequence.repeats
@@ -396,22 +429,22 @@ class Search:
             high = min(low + 1, end)
         else:
             end = len(programs)
-            reach = max(_STARTS // max(track.events, 1), 1)
+            reach = max(_START_PLACES // max(track.events, 1), 1)
             low = int(np.searchsorted(np.cumsum(self._packets[programs]), overwritten, "right")) if overwritten else 0
             low, high = max(low - reach, 0), min(1 if self._from_first else low + reach, end)
-        return Tie(
+        return LaunchTiming(
             low=low,
             high=high,
             end=end,
             first_launch=first,
             begin_ns=begin,
-            tolerance_ns=0.45 * track.period_ns + model.astray_ns,
+            tolerance_ns=0.45 * track.period_ns + model.core_spread_ns,
             submit_ns=self._submit,
             offset_ns=np.nan if model.offset_ns is None else model.offset_ns,
             submit_var=model.submit_var,
         )
 
-    def learned(self, queues: list[Queue]) -> Learned:
+    def learn(self, queues: list[Queue]) -> SampleEstimates:
         """Two rounds of alignment and estimates.
 
         A launch that is late and one that was lost look much alike, and estimates are drawn to what was taken
@@ -420,51 +453,53 @@ class Search:
         of the launches: those of a timetable repeat, and so do the times between them.
         """
         self._from_first = False
-        found = self._rounds(queues, 0.0)
-        if found.hidden:
-            other = self._rounds(queues, _UNHIDDEN)
-            if other.worth > found.worth - _RARE:
-                found = other
-        if found.begins > 0 and self._meta.overwritten_events == 0 and self._sequence.launch_program is not None:
+        estimates = self._rounds(queues, 0.0)
+        if estimates.hidden:
+            candidate = self._rounds(queues, _UNHIDDEN)
+            if candidate.log_likelihood > estimates.log_likelihood - _RARE:
+                estimates = candidate
+        if estimates.begins > 0 and self._meta.overwritten_events == 0 and self._sequence.launch_program is not None:
             self._from_first = True
-            other = self._rounds(queues, 0.0)
-            if other.worth > found.worth - _RARE:
-                found = other
+            candidate = self._rounds(queues, 0.0)
+            if candidate.log_likelihood > estimates.log_likelihood - _RARE:
+                estimates = candidate
             else:
                 self._from_first = False
-        return found
+        return estimates
 
-    def _rounds(self, queues: list[Queue], hidden_cost: float) -> Learned:
+    def _rounds(self, queues: list[Queue], hidden_cost: float) -> SampleEstimates:
         """Estimates; ``hidden_cost`` is added to the logarithm of the probability that a gap hides a launch."""
 
-        def judged(model: Model) -> Model:
+        def with_hidden_cost(model: Model) -> Model:
             lengths = model.costs.lengths
             launch = min((track.events for track in model.tracks if len(track.operation)), default=1)
             lengths = lengths + hidden_cost * (np.arange(len(lengths)) // launch)
             return replace(model, costs=model.costs._replace(lengths=lengths))
 
-        model = judged(self.first)
+        model = with_hidden_cost(self.first)
         window: Window | None = None
-        worth, hidden = 0.0, False
+        log_likelihood, hidden = 0.0, False
         for turn in range(_ROUNDS + 1):
-            followers = self.followers(model)
-            part = queues if turn else earliest(queues, _FIRST_SAMPLE)
-            pieces = self.look(followers, part, model, all_of_it=True)
-            worth = sum(follower.worth for follower in followers)
-            rows = rows_of(followers, pieces)
+            searches = self.start_searches(model)
+            part = queues if turn else take_earliest(queues, _FIRST_SAMPLE)
+            pieces = self.advance(searches, part, model, all_of_it=True)
+            log_likelihood = sum(search.log_likelihood for search in searches)
+            rows = match_rows(searches, pieces)
             if not len(rows):
-                return Learned(model, None, worth, hidden, 0)
+                return SampleEstimates(model, None, log_likelihood, hidden, 0)
             hidden = hides_launches(model.tracks, [match for _, match in pieces])
-            launches, _ = filled_launches(rows[:, LAUNCH])
+            launches, _ = fill_launch_gaps(rows[:, LAUNCH])
             window, _ = self.window(launches, rows, model, np.full(len(model.tracks), -_HUGE, np.int64))
             if turn:
-                tempo, step, _ = window_tempo(window, self.precedence, model.times, None, 1.0, 1.0)
+                tempo, step, _ = estimate_tempo(window, self.precedence, model.times, None, 1.0, 1.0)
                 window, model = window._replace(tempo=tempo), replace(model, tempo_step=step)
             if turn < _ROUNDS:
-                model = judged(learned_tracks(model, [m for _, m in pieces], self._sequence, window.tempo, launches))
+                model = with_hidden_cost(
+                    estimate_tracks(model, [m for _, m in pieces], self._sequence, window.tempo, launches)
+                )
                 window = window._replace(released=self._released(launches, model))
-            model = learned_times(model, window, self.precedence, self._sequence)
-        return Learned(model, window, worth, hidden, int(launches[0]))
+            model = estimate_times(model, window, self.precedence, self._sequence)
+        return SampleEstimates(model, window, log_likelihood, hidden, int(launches[0]))
 
     def window(self, launches: Ints, rows: Ints, model: Model, carried: Ints) -> tuple[Window, Ints]:
         """Launches with what was received of them, and which packets that was."""
@@ -472,7 +507,7 @@ class Search:
         program = np.zeros(len(launches), np.int64) if programs is None else programs[launches].astype(np.int64)
         window = Window.of(program, self.sizes, self.precedence.last, carried, self._released(launches, model))
         arrival = np.full(window.seen.shape, -1, np.int64)
-        lay_out(window, launches, rows, self._sequence.first, arrival)
+        enter_packets(window, launches, rows, self._sequence.first, arrival)
         return window, arrival
 
     def _released(self, launches: Ints, model: Model) -> Floats:
@@ -481,13 +516,13 @@ class Search:
         return np.asarray(self._submit[launches] + model.offset_ns)
 
 
-def rows_of(
-    followers: list[Follower], pieces: list[tuple[Queue, Match]], before: Ints | None = None, least: int = -_HUGE
+def match_rows(
+    searches: list[BeamSearch], pieces: list[tuple[Queue, Match]], before: Ints | None = None, least: int = -_HUGE
 ) -> Ints:
     """Matches with all that is needed to place them in a window.
 
     Args:
-        followers: of the cores.
+        searches: of the cores.
         pieces: packets and matches of each.
         before: rows to which they are added.
         least: matches of launches before it are left out.
@@ -496,20 +531,20 @@ def rows_of(
     rows = np.empty((at + sum(len(match.packet) for _, match in pieces), 5), np.int64)
     if before is not None:
         rows[:at] = before
-    for follower, (queue, match) in zip(followers, pieces, strict=True):
-        at = enter(
-            rows, at, queue.arrival, match.packet, match.launch, match.event, match.time, follower.track.operation,
-            follower.track.type, least,
+    for search, (queue, match) in zip(searches, pieces, strict=True):
+        at = write_matches(
+            rows, at, queue.arrival, match.packet, match.launch, match.event, match.time, search.track.operation,
+            search.track.type, least,
         )  # fmt: skip
     return rows[:at]
 
 
-def _begins(follower: Follower, matches: tuple[Match, ...]) -> tuple[Floats, int]:
+def _launch_begins(search: BeamSearch, matches: tuple[Match, ...]) -> tuple[Floats, int]:
     """When launches began by the leading core's matches (NaN: none), and the launch that this starts with."""
     launch = np.concatenate([match.launch for match in matches])
     if not len(launch) or launch[-1] - launch[0] > 4 * len(launch) + 1000:
         return np.zeros(0), 0
-    since = np.concatenate([follower.track.since_begin[match.event] for match in matches]) * follower.speed
+    since = np.concatenate([search.track.since_begin[match.event] for match in matches]) * search.speed
     at = launch - launch[0]
     count = np.bincount(at)
     total = np.bincount(at, np.concatenate([match.time for match in matches]) - since)
@@ -524,18 +559,18 @@ _THIN_RATIO = 0.01  # part of the intervals that may lack evidence
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettledBatch:
     """What has become certain.
 
     Attributes:
         log: operations of whole launches, the next ones in order.
         arrival: int64, positions in the stream of packets of which it is now known what they are,
-        fate: uint8, :class:`~framefit.profiling.sequence.PacketClass`, and what.
+        packet_class: uint8, :class:`~framefit.profiling.sequence.PacketClass`, and what.
     """
 
     log: OperationLog
     arrival: Ints
-    fate: npt.NDArray[np.uint8]
+    packet_class: npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -574,26 +609,26 @@ class Aligner:
         self, sequence: Sequence, kinds: int, meta: TraceMeta, *, confidence: float = 0.9, seed: int = 0
     ) -> None:
         self._sequence, self._meta, self._confidence, self._seed = sequence, meta, confidence, seed
-        self._search = Search(sequence, kinds, meta)
+        self._search = MultiCoreSearch(sequence, kinds, meta)
         self._precedence, self._model = self._search.precedence, self._search.first
         recorded, resolution_ns = self._search.recorded, meta.resolution_ns
         coinciding = np.stack([sequence.coinciding(int(core), recorded, resolution_ns) for core in sequence.cores])
-        self._intake = ReorderBuffer(sequence.cores, self._model.tracks, kinds, meta, coinciding)
+        self._reorder_buffer = ReorderBuffer(sequence.cores, self._model.tracks, kinds, meta, coinciding)
         cores = len(sequence.cores)
-        self._buffer = [EMPTY] * cores
-        self._followers: list[Follower] = []
-        self._bands: Bands | None = None
+        self._buffer = [EMPTY_QUEUE] * cores
+        self._searches: list[BeamSearch] = []
+        self._quantiles: ErrorQuantiles | None = None
         self._rows = np.zeros((0, 5), np.int64)
         self._latest = np.full(cores, -1, np.int64)  # launch of each core's last settled match
         self._carried = np.full(cores, -_HUGE, np.int64)
         self._next = -1  # the first launch that has not been handed out
         self._tempo = 1.0, 1e-2
         self._longest = 2
-        self._rough: tuple[int, Model] | None = None
+        self._rough_model: tuple[int, Model] | None = None
         self._uncertain = self._inferred = self._skipped = 0
         self.out_of_order: Bools = np.zeros(0, np.bool_)
 
-    def feed(self, packets: Trace) -> Settled:
+    def feed(self, packets: Trace) -> SettledBatch:
         """Take in the next packets of the stream.
 
         Args:
@@ -602,37 +637,42 @@ class Aligner:
         Returns:
             What has become certain: often nothing, then much at once.
         """
-        queues, self.out_of_order = self._intake.add(packets)
-        self._buffer = [joined(old, new) for old, new in zip(self._buffer, queues, strict=True)]
+        queues, self.out_of_order = self._reorder_buffer.add(packets)
+        self._buffer = [concatenate_queues(old, new) for old, new in zip(self._buffer, queues, strict=True)]
         waiting = sum(len(queue) for queue in self._buffer)
-        settled = [self._outside()]
+        settled = [self._take_rejected()]
         if waiting >= _SAMPLE:
-            settled.append(self._work(close=False))
-        return _together(settled)
+            settled.append(self._process(close=False))
+        return _join_batches(settled)
 
-    def close(self) -> Settled:
+    def close(self) -> SettledBatch:
         """Everything that is left: no more packets come."""
-        self._buffer = [joined(old, new) for old, new in zip(self._buffer, self._intake.close(), strict=True)]
-        return self._work(close=True)
+        self._buffer = [
+            concatenate_queues(old, new) for old, new in zip(self._buffer, self._reorder_buffer.close(), strict=True)
+        ]
+        return self._process(close=True)
 
     def position(self) -> Position | None:
         """Where the device is by the packets so far; ``None`` as long as none fitted."""
-        queues = [joined(queue, held) for queue, held in zip(self._buffer, self._intake.held(), strict=True)]
-        model, followers = self._model, [follower.copy() for follower in self._followers]
-        if not followers:
+        queues = [
+            concatenate_queues(queue, held)
+            for queue, held in zip(self._buffer, self._reorder_buffer.held(), strict=True)
+        ]
+        model, searches = self._model, [search.copy() for search in self._searches]
+        if not searches:
             count = sum(len(queue) for queue in queues)
-            if self._rough is None or count > 2 * self._rough[0]:
-                self._rough = count, self._search.learned(queues).model
-            model = self._rough[1]
-            followers = self._search.followers(model)
-        self._search.look(followers, queues, model, all_of_it=False)
+            if self._rough_model is None or count > 2 * self._rough_model[0]:
+                self._rough_model = count, self._search.learn(queues).model
+            model = self._rough_model[1]
+            searches = self._search.start_searches(model)
+        self._search.advance(searches, queues, model, all_of_it=False)
         best: tuple[float, Position] | None = None
-        for follower in followers:
-            match, chance = follower.belief()
-            if not len(chance):
+        for search in searches:
+            match, probability = search.latest_matches()
+            if not len(probability):
                 continue
-            operation = follower.track.operation[match.event]
-            leader = int(np.argmax(chance))
+            operation = search.track.operation[match.event]
+            leader = int(np.argmax(probability))
             same = (match.launch == match.launch[leader]) & (operation == operation[leader])
             at = int(operation[leader])
             program = int(np.searchsorted(self._sequence.first, at, "right")) - 1
@@ -640,7 +680,7 @@ class Aligner:
                 inference=int(match.launch[leader]),
                 group=int(self._sequence.group[at]),
                 operation=at - int(self._sequence.first[program]),
-                confidence=min(float(chance[same].sum()), 1.0),
+                confidence=min(float(probability[same].sum()), 1.0),
             )
             if best is None or match.time[leader] > best[0]:
                 best = float(match.time[leader]), here
@@ -653,59 +693,61 @@ class Aligner:
 
     def warnings(self) -> tuple[str, ...]:
         """What to know of all that was handed out so far, as sentences."""
-        found = []
-        if self._search.circles:
-            found.append(
-                f"{self._search.circles} entries of `after` contradict the order on the units and were ignored."
+        sentences = []
+        if self._search.contradictions:
+            sentences.append(
+                f"{self._search.contradictions} entries of `after` contradict the order on the units and were ignored."
             )
         if self._uncertain:
-            found.append(
+            sentences.append(
                 f"{self._uncertain} of {self._inferred} intervals of inferred edges are uncalibrated: "
                 "too few packets were received around losses like theirs."
             )
         if self._skipped:
-            found.append(f"{self._skipped} launches in long silences left no packet and are not filled in.")
-        return tuple(found)
+            sentences.append(f"{self._skipped} launches in long silences left no packet and are not filled in.")
+        return tuple(sentences)
 
-    def _outside(self) -> Settled:
+    def _take_rejected(self) -> SettledBatch:
         """Packets that no core could have sent, and ones that came twice."""
-        foreign, again = self._intake.foreign, self._intake.duplicated
-        fate = np.repeat(np.array([PacketClass.SPURIOUS, PacketClass.DUPLICATED], np.uint8), [len(foreign), len(again)])
-        return Settled(empty_log(self._sequence.kinds), np.concatenate([foreign, again]), fate)
+        foreign, duplicated = self._reorder_buffer.foreign, self._reorder_buffer.duplicated
+        packet_class = np.repeat(
+            np.array([PacketClass.SPURIOUS, PacketClass.DUPLICATED], np.uint8), [len(foreign), len(duplicated)]
+        )
+        return SettledBatch(empty_log(self._sequence.kinds), np.concatenate([foreign, duplicated]), packet_class)
 
-    def _work(self, *, close: bool) -> Settled:
+    def _process(self, *, close: bool) -> SettledBatch:
         """Look at the packets that wait, in portions of bounded size."""
-        if not self._followers:
-            self._learn()
+        if not self._searches:
+            self._learn_model()
         settled = []
         while True:
             cuts = _cuts(self._buffer)
             portion = [queue[:cut] for queue, cut in zip(self._buffer, cuts, strict=True)]
             self._buffer = [queue[cut:] for queue, cut in zip(self._buffer, cuts, strict=True)]
             last = not any(len(queue) for queue in self._buffer)
-            pieces = self._search.look(self._followers, portion, self._model, all_of_it=last and close)
-            settled += [self._enter(pieces), self._hand_out(close=last and close)]
+            pieces = self._search.advance(self._searches, portion, self._model, all_of_it=last and close)
+            settled += [self._keep_matches(pieces), self._emit(close=last and close)]
             if last:
-                return _together(settled)
+                return _join_batches(settled)
 
-    def _learn(self) -> None:
+    def _learn_model(self) -> None:
         """Estimates from the first packets, and a calibration of the intervals on the same."""
-        learned = self._search.learned(earliest(self._buffer, _SAMPLE))
-        self._model, window = learned.model, learned.window
-        self._followers = self._search.followers(self._model)
+        estimates = self._search.learn(take_earliest(self._buffer, _SAMPLE))
+        self._model, window = estimates.model, estimates.window
+        self._searches = self._search.start_searches(self._model)
         if window is None:
             return
-        found = fill(window, self._precedence, self._model.times)
+        edges = infer_edges(window, self._precedence, self._model.times)
         operation = operations_of(window, self._precedence)
         recorded = self._search.recorded[operation]
-        told = found.known & recorded
-        order = np.argsort(window.time[told].ravel(), kind="stable")
-        seen = window.seen[told].ravel()[order]
+        shown = edges.known & recorded
+        order = np.argsort(window.time[shown].ravel(), kind="stable")
+        seen = window.seen[shown].ravel()[order]
         inside = np.flatnonzero(seen)  # what is before and after them was perhaps not recorded
         seen = seen[inside[0] : inside[-1] + 1] if len(inside) else seen
         turns = np.flatnonzero(seen[1:] != seen[:-1])
         self._longest = max(2, int(np.max(turns[1::2] - turns[::2], initial=0)))
-        self._bands = calibrated_bands(
+        self._quantiles = calibrate_intervals(
             window,
             self._precedence,
             self._model.times,
@@ -718,51 +760,53 @@ class Aligner:
 
     # -- handing out -----------------------------------------------------------------------------------------
 
-    def _enter(self, pieces: list[tuple[Queue, Match]]) -> Settled:
+    def _keep_matches(self, pieces: list[tuple[Queue, Match]]) -> SettledBatch:
         """Keep matches until their launch is complete; tell which packets are none."""
         arrivals = []
         for core, (queue, match) in enumerate(pieces):
-            strange = np.ones(len(queue), np.bool_)
+            unmatched = np.ones(len(queue), np.bool_)
             timely = match.launch >= self._next  # others are of launches that were handed out long ago
-            strange[match.packet[timely]] = False
-            arrivals.append(queue.arrival[strange])
+            unmatched[match.packet[timely]] = False
+            arrivals.append(queue.arrival[unmatched])
             if len(match.launch):
                 self._latest[core] = match.launch[-1]
-        self._rows = rows_of(self._followers, pieces, self._rows, self._next)
-        told = np.concatenate(arrivals)
-        return Settled(empty_log(self._sequence.kinds), told, np.full(len(told), PacketClass.SPURIOUS, np.uint8))
+        self._rows = match_rows(self._searches, pieces, self._rows, self._next)
+        positions = np.concatenate(arrivals)
+        return SettledBatch(
+            empty_log(self._sequence.kinds), positions, np.full(len(positions), PacketClass.SPURIOUS, np.uint8)
+        )
 
-    def _complete(self) -> int:
+    def _first_open_launch(self) -> int:
         """The first launch of which a packet may still come."""
-        active = [core for core, follower in enumerate(self._followers) if len(follower.track.operation)]
+        active = [core for core, search in enumerate(self._searches) if len(search.track.operation)]
         top = int(self._latest[active].max(initial=-1))
-        quiet = {core for core in active if not self._followers[core].open}
+        quiet = {core for core in active if not self._searches[core].pending_count}
         return min(
             (max(int(self._latest[core]), (top - _SILENT) if core in quiet else -1) for core in active), default=0
         )
 
-    def _hand_out(self, *, close: bool) -> Settled:
+    def _emit(self, *, close: bool) -> SettledBatch:
         """Operations of the launches of which nothing more can come."""
-        none = Settled(empty_log(self._sequence.kinds), np.zeros(0, np.int64), np.zeros(0, np.uint8))
+        none = SettledBatch(empty_log(self._sequence.kinds), np.zeros(0, np.int64), np.zeros(0, np.uint8))
         rows = self._rows
         if not len(rows):
             return none
-        until = int(rows[:, LAUNCH].max()) + 1 if close else self._complete()
+        until = int(rows[:, LAUNCH].max()) + 1 if close else self._first_open_launch()
         if until <= max(self._next, int(rows[:, LAUNCH].min())):
             return none
         if not close:  # what the last complete launches are followed by, as far as it is known
-            ahead = [(one.waiting, one.likely()) for one in self._followers]
-            rows = rows_of(self._followers, ahead, rows, self._next)
-        launches, skipped = filled_launches(rows[:, LAUNCH], self._next)
+            ahead = [(search.pending, search.best_matches()) for search in self._searches]
+            rows = match_rows(self._searches, ahead, rows, self._next)
+        launches, skipped = fill_launch_gaps(rows[:, LAUNCH], self._next)
         window, arrival = self._search.window(launches, rows, self._model, self._carried)
-        tempo, _, _ = window_tempo(window, self._precedence, self._model.times, self._model.tempo_step, *self._tempo)
+        tempo, _, _ = estimate_tempo(window, self._precedence, self._model.times, self._model.tempo_step, *self._tempo)
         window = window._replace(tempo=tempo)
-        found = fill(window, self._precedence, self._model.times)
+        edges = infer_edges(window, self._precedence, self._model.times)
         covered = self._covered(window, begins=self._next < 0, ends=close)
         count = int(np.searchsorted(launches, until))
-        log, inferred, uncertain = log_of(
-            window, found, self._bands, covered, arrival, launches, count, self._sequence, self._search.recorded,
-            self._confidence, self._intake.origin_ns,
+        log, inferred, uncertain = make_log(
+            window, edges, self._quantiles, covered, arrival, launches, count, self._sequence, self._search.recorded,
+            self._confidence, self._reorder_buffer.origin_ns,
         )  # fmt: skip
         self._inferred += inferred
         self._uncertain += uncertain
@@ -773,9 +817,11 @@ class Aligner:
         self._tempo = float(tempo[count - 1]), self._tempo[1]
         self._next = until
         done = self._rows[:, LAUNCH] < until
-        told, self._rows = self._rows[done, 0], self._rows[~done]
-        fate = np.where(_among(told, arrival), PacketClass.MATCHED, PacketClass.SPURIOUS).astype(np.uint8)
-        return Settled(log, told, fate)
+        positions, self._rows = self._rows[done, 0], self._rows[~done]
+        packet_class = np.where(_contained(positions, arrival), PacketClass.MATCHED, PacketClass.SPURIOUS).astype(
+            np.uint8
+        )
+        return SettledBatch(log, positions, packet_class)
 
     def _covered(self, window: Window, *, begins: bool, ends: bool) -> Bools:
         """Operations that the trace tells of; empty: all.
@@ -797,7 +843,7 @@ class Aligner:
         return covered
 
 
-def _among(positions: Ints, kept: Ints) -> Bools:
+def _contained(positions: Ints, kept: Ints) -> Bools:
     """Which of some packets are among those that stayed where they were matched: a search that begins anew can
     find another packet for an edge that has one.
     """
@@ -818,15 +864,15 @@ def _cuts(queues: list[Queue]) -> list[int]:
     return cuts if any(cuts) else [min(len(queue), _CHUNK) for queue in queues]
 
 
-def _together(parts: Many[Settled]) -> Settled:
-    return Settled(
-        joined_logs([part.log for part in parts]),
-        np.concatenate([part.arrival for part in parts]),
-        np.concatenate([part.fate for part in parts]),
+def _join_batches(batches: Many[SettledBatch]) -> SettledBatch:
+    return SettledBatch(
+        concatenate_logs([batch.log for batch in batches]),
+        np.concatenate([batch.arrival for batch in batches]),
+        np.concatenate([batch.packet_class for batch in batches]),
     )
 
 
-def rebuild(trace: Trace, sequence: Sequence, *, confidence: float = 0.9, seed: int = 0) -> Reconstruction:
+def reconstruct(trace: Trace, sequence: Sequence, *, confidence: float = 0.9, seed: int = 0) -> Reconstruction:
     """Hold a trace against its program.
 
     Args:
@@ -840,7 +886,7 @@ def rebuild(trace: Trace, sequence: Sequence, *, confidence: float = 0.9, seed: 
         wrong with it is said in ``warnings``.
     """
     aligner = Aligner(sequence, len(trace.kinds), trace.meta, confidence=confidence, seed=seed)
-    fate = np.full(len(trace), PacketClass.SPURIOUS, np.uint8)
+    packet_class = np.full(len(trace), PacketClass.SPURIOUS, np.uint8)
     out_of_order = np.zeros(len(trace), np.bool_)
     logs = []
     losses = np.sort(np.asarray(trace.loss_after, np.int64))
@@ -858,17 +904,17 @@ def rebuild(trace: Trace, sequence: Sequence, *, confidence: float = 0.9, seed: 
         )
         settled = aligner.feed(piece)
         out_of_order[part] = aligner.out_of_order
-        fate[settled.arrival] = settled.fate
+        packet_class[settled.arrival] = settled.packet_class
         logs.append(settled.log)
     settled = aligner.close()
-    fate[settled.arrival] = settled.fate
-    log = joined_logs([*logs, settled.log])
+    packet_class[settled.arrival] = settled.packet_class
+    log = concatenate_logs([*logs, settled.log])
     warnings = list(aligner.warnings())
-    matched = int(np.count_nonzero(fate == PacketClass.MATCHED))
+    matched = int(np.count_nonzero(packet_class == PacketClass.MATCHED))
     if not len(trace):
         warnings.append("The trace is empty.")
     elif 2 * matched < len(trace):
         warnings.append(
             f"Only {matched} of {len(trace)} packets fit the program: check that this is the trace's program."
         )
-    return Reconstruction(log, fate, out_of_order, aligner.calibrated, tuple(warnings))
+    return Reconstruction(log, packet_class, out_of_order, aligner.calibrated, tuple(warnings))

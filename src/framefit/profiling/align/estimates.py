@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from framefit.profiling.align.tracks import Track, retimed, track_of
+from framefit.profiling.align.tracks import Track, make_track, retime
 from framefit.profiling.align.viterbi import Costs
 from framefit.profiling.edge_inference import Precedence, Times, Window, find_gaps, nominal_times
 from framefit.profiling.sequence import Sequence
@@ -20,13 +20,13 @@ __all__ = [
     "LATE_SPREAD",
     "Match",
     "Model",
-    "Tally",
-    "first_model",
-    "gap_lengths",
+    "TransitionCounts",
+    "estimate_costs",
+    "estimate_times",
+    "estimate_tracks",
+    "gap_length_logs",
     "hides_launches",
-    "learned_costs",
-    "learned_times",
-    "learned_tracks",
+    "initial_model",
     "medians_by",
 ]
 
@@ -47,7 +47,7 @@ LATE_SPREAD = 4.0
 
 
 @dataclass
-class Tally:
+class TransitionCounts:
     """Transitions that took as long as they should, and not: within a launch, and from launch to launch."""
 
     usual: int = 0
@@ -80,7 +80,7 @@ class Tally:
         return middle, max(weight * scale + (1 - weight) * LATE_SPREAD, _LATE_LEAST)
 
 
-def gap_lengths(seen: Ints) -> Floats:
+def gap_length_logs(seen: Ints) -> Floats:
     """Logarithm of the probability that a gap is so long, by length.
 
     Devices lose packets in their own ways: single ones, as many as a buffer holds, as many as a flush takes. So
@@ -97,15 +97,15 @@ def gap_lengths(seen: Ints) -> Floats:
     length = np.maximum(np.arange(_LENGTHS), 1)
     before = np.maximum((1 - stay) * stay ** (length - 1), np.where(length >= 8, long / 12 / length, 0.0))
     count = np.bincount(seen[seen < _LENGTHS], minlength=_LENGTHS)
-    others = np.maximum(count - 1, 0)  # what a gap was taken for is no evidence for taking it for that
-    return np.asarray(np.log((others + _PRIOR_GAPS * before) / (max(len(seen) - 1, 0) + _PRIOR_GAPS)))
+    count_but_one = np.maximum(count - 1, 0)  # what a gap was taken for is no evidence for taking it for that
+    return np.asarray(np.log((count_but_one + _PRIOR_GAPS * before) / (max(len(seen) - 1, 0) + _PRIOR_GAPS)))
 
 
-def learned_costs(
+def estimate_costs(
     costs: Costs,
     lost: Ints,
     marked: npt.NDArray[np.bool_],
-    tally: Tally,
+    transitions: TransitionCounts,
     *,
     received: int,
     matched: int,
@@ -117,7 +117,7 @@ def learned_costs(
         costs: what was thought before.
         lost: int64, events lost in each transition.
         marked: bool, whether the device reported a loss there.
-        tally: of transitions that took as long as they should, and not.
+        transitions: of transitions that took as long as they should, and not.
         received: packets,
         matched: and those that found their event.
         elapsed_ns: time that all cores together were seen for.
@@ -130,22 +130,22 @@ def learned_costs(
         return (int(np.count_nonzero(part)) + 20 * opened) / (len(part) + 20)
 
     some, marked_some = gaps(lost[~marked], 0.1), gaps(lost[marked], 0.6)
-    others = max(received - matched - 1, 0)
-    spurious = min(max((others + _PRIOR_STRANGERS * 1000) / (received + 1000), 1e-5), 0.1)
-    late_log, late_spread = tally.lateness(costs)
+    unmatched = max(received - matched - 1, 0)
+    spurious = min(max((unmatched + _PRIOR_STRANGERS * 1000) / (received + 1000), 1e-5), 0.1)
+    late_log, late_spread = transitions.lateness(costs)
     pace = max(elapsed_ns / max(matched, 1), 1.0)
     return costs._replace(
         kept=np.log1p(-some),
         opened=np.log(some),
         marked_kept=np.log1p(-marked_some),
         marked_opened=np.log(marked_some),
-        lengths=gap_lengths(lost[lost > 0]),
+        lengths=gap_length_logs(lost[lost > 0]),
         spurious=np.log(spurious / pace / _SYMBOLS),
-        stalled=min(tally.late / (tally.usual + 1000) + 1e-5, 0.1),
-        paused=min((tally.paused + 1) / (tally.opened + tally.released + 20), 0.3),
+        stalled=min(transitions.late / (transitions.usual + 1000) + 1e-5, 0.1),
+        paused=min((transitions.paused + 1) / (transitions.opened + transitions.released + 20), 0.3),
         late_log=late_log,
         late_spread=late_spread,
-        early=np.log(min((tally.early + 1) / (tally.usual + tally.opened + 1000), 0.1)),
+        early=np.log(min((transitions.early + 1) / (transitions.usual + transitions.opened + 1000), 0.1)),
     )
 
 
@@ -190,7 +190,7 @@ class Model:
         offset_ns: from the host's clock to the device's; ``None``: not known.
         submit_var: of the time from a submit to the launch's begin.
         tempo_step: variance of the change of speed from launch to launch.
-        astray_ns: how far launches usually are from their nominal time on one core by that on another.
+        core_spread_ns: how far launches usually are from their nominal time on one core by that on another.
     """
 
     tracks: tuple[Track, ...]
@@ -199,10 +199,10 @@ class Model:
     offset_ns: float | None = None
     submit_var: float = 0.0
     tempo_step: float = 1e-6
-    astray_ns: float = 0.0
+    core_spread_ns: float = 0.0
 
 
-def first_model(
+def initial_model(
     sequence: Sequence,
     precedence: Precedence,
     kinds: int,
@@ -235,10 +235,10 @@ def first_model(
     base = np.cumsum([0, *np.diff(sequence.first)[launches]])
     begin = np.minimum.reduceat(start, base[:-1])
     spans = np.array([np.median((np.maximum.reduceat(end, base[:-1]) - begin)[launches == p]) for p in range(programs)])
-    least = _floor(resolution_ns)
+    least = _least_variance(resolution_ns)
     tracks = []
     for core in sequence.cores:
-        track = track_of(sequence, int(core), kinds, recorded)
+        track = make_track(sequence, int(core), kinds, recorded)
         local = track.operation - np.repeat(sequence.first[:-1], np.diff(track.first))
         events = np.concatenate([np.arange(track.first[p], track.first[p + 1]) for p in launches])
         at = np.concatenate([base[n] + local[track.first[p] : track.first[p + 1]] for n, p in enumerate(launches)])
@@ -249,20 +249,20 @@ def first_model(
         owner = np.repeat(np.arange(len(launches)), np.diff(track.first)[launches])
         since, _, _ = medians_by(events, time - begin[owner], len(track.operation))
         mean, since = np.maximum(np.nan_to_num(mean), 0.0), np.maximum(np.nan_to_num(since), 0.0)
-        own = np.hypot(_TABLE_SPREAD, sequence.sigma_ratio[track.operation]) * mean
+        transition_sd = np.hypot(_TABLE_SPREAD, sequence.sigma_ratio[track.operation]) * mean
         waits = track.type == 0
-        own[waits] = np.hypot(_TABLE_SPREAD * mean[waits], np.where(mean[waits] > 0, 0.5, 0.15) * typical)
+        transition_sd[waits] = np.hypot(_TABLE_SPREAD * mean[waits], np.where(mean[waits] > 0, 0.5, 0.15) * typical)
         opens = track.first[:-1][np.diff(track.first) > 0]
         program = np.searchsorted(track.first, opens, "right") - 1
-        own[opens] = np.hypot(own[opens], 0.1 * spans[program])
-        tracks.append(retimed(track, mean, own**2, since, spans, least))
+        transition_sd[opens] = np.hypot(transition_sd[opens], 0.1 * spans[program])
+        tracks.append(retime(track, mean, transition_sd**2, since, spans, least))
     period = max(float(spans[0] if sequence.launch_program is None else spans.mean()), 1.0)
     costs = Costs(
         kept=np.log(0.9),
         opened=np.log(0.1),
         marked_kept=np.log(0.4),
         marked_opened=np.log(0.6),
-        lengths=gap_lengths(np.zeros(0, np.int64)),
+        lengths=gap_length_logs(np.zeros(0, np.int64)),
         spurious=np.log(1e-3 / typical / max(2 * kinds, 1)),
         stalled=0.1,
         paused=0.1 if sequence.launch_program is None else 0.3,
@@ -274,7 +274,7 @@ def first_model(
         cap=64,
         restart=-15.0,
         patience=12,
-        astray=-12.0,
+        disagreement=-12.0,
         floor_ns2=least,
         inertia_ns=period,
     )
@@ -287,12 +287,12 @@ def first_model(
     return Model(tuple(tracks), costs, times, submit_var=(0.5 * typical) ** 2)
 
 
-def _floor(resolution_ns: float) -> float:
+def _least_variance(resolution_ns: float) -> float:
     """Variance that rounding two time stamps down adds to the time between them, and 1 ns for good measure."""
     return resolution_ns**2 / 6 + 1.0
 
 
-def learned_tracks(model: Model, matches: Many[Match], sequence: Sequence, tempo: Floats, launches: Ints) -> Model:
+def estimate_tracks(model: Model, matches: Many[Match], sequence: Sequence, tempo: Floats, launches: Ints) -> Model:
     """Medians and deviations of each transition, and what losses were like, from an alignment.
 
     Args:
@@ -305,11 +305,13 @@ def learned_tracks(model: Model, matches: Many[Match], sequence: Sequence, tempo
     tracks = []
     counts: list[Ints] = []
     marks: list[npt.NDArray[np.bool_]] = []
-    tally = Tally()
+    counts_seen = TransitionCounts()
     off = [np.zeros(1)]
     begin = launch_begins(model, matches, launches)
-    offset, submit_var = _offset(begin, launches, sequence, model)
-    spans = np.array([np.nanmax([_span(track, p) for track in model.tracks]) for p in range(len(sequence.first) - 1)])
+    offset, submit_var = _clock_offset(begin, launches, sequence, model)
+    spans = np.array(
+        [np.nanmax([_launch_span(track, p) for track in model.tracks]) for p in range(len(sequence.first) - 1)]
+    )
     for track, match in zip(model.tracks, matches, strict=True):
         if len(match.packet) < 2:
             tracks.append(track)
@@ -323,21 +325,21 @@ def learned_tracks(model: Model, matches: Many[Match], sequence: Sequence, tempo
         opens = np.diff(match.launch) > 0
         # What waited for its submit says nothing of how long a core takes from launch to launch.
         released = opens & _released(track, match, speed, sequence, offset, submit_var)[1:]
-        mean, var = _transitions(track, match.event[1:], np.where(released, -1, lost), step)
+        mean, var = _estimate_transitions(track, match.event[1:], np.where(released, -1, lost), step)
         since, _, _ = medians_by(match.event, (match.time - begin[at]) / speed, len(mean))
         since = np.where(np.isfinite(since), since, track.since_begin)
         off.append(np.abs(match.time - begin[at] - since[match.event] * speed))
         direct = (lost == 0) & ~released
         event = match.event[1:][direct]
-        tally.add(step[direct] - mean[event], np.sqrt(var[event]), opens[direct])
-        tally.released += int(np.count_nonzero(released))
-        tracks.append(retimed(track, mean, var, since, spans, model.costs.floor_ns2))
+        counts_seen.add(step[direct] - mean[event], np.sqrt(var[event]), opens[direct])
+        counts_seen.released += int(np.count_nonzero(released))
+        tracks.append(retime(track, mean, var, since, spans, model.costs.floor_ns2))
     received, matched = sum(match.packets for match in matches), sum(len(match.packet) for match in matches)
-    costs = learned_costs(
+    costs = estimate_costs(
         model.costs,
         np.concatenate([np.zeros(0, np.int64), *counts]),
         np.concatenate([np.zeros(0, np.bool_), *marks]),
-        tally,
+        counts_seen,
         received=received,
         matched=matched,
         elapsed_ns=sum(float(match.time[-1] - match.time[0]) for match in matches if len(match.time) > 1),
@@ -348,11 +350,11 @@ def learned_tracks(model: Model, matches: Many[Match], sequence: Sequence, tempo
         costs=costs,
         offset_ns=offset,
         submit_var=submit_var,
-        astray_ns=8 * float(np.median(np.concatenate(off))),
+        core_spread_ns=8 * float(np.median(np.concatenate(off))),
     )
 
 
-def _span(track: Track, program: int) -> float:
+def _launch_span(track: Track, program: int) -> float:
     here = slice(track.first[program], track.first[program + 1])
     return float(track.since_begin[here].max()) if here.stop > here.start else 0.0
 
@@ -375,7 +377,7 @@ def hides_launches(tracks: Many[Track], matches: Many[Match]) -> bool:
     )
 
 
-def _transitions(track: Track, event: Ints, lost: Ints, step: Floats) -> tuple[Floats, Floats]:
+def _estimate_transitions(track: Track, event: Ints, lost: Ints, step: Floats) -> tuple[Floats, Floats]:
     """Mean and variance of the transition into each event: its samples against what was thought before."""
     size = len(track.operation)
     direct = lost == 0
@@ -405,13 +407,13 @@ def _transitions(track: Track, event: Ints, lost: Ints, step: Floats) -> tuple[F
         typical = float(np.median(deviation[pool] / np.maximum(median[pool], 1.0))) if pool.any() else 0.1
         here = seen & kind
         guess = np.maximum(typical * median[here], 1.0)
-        own = (count[here] * deviation[here] ** 2 + 4 * guess**2) / (count[here] + 4)
-        own = np.maximum(own, (_LEAST_RATIO * median[here]) ** 2)
+        sample_var = (count[here] * deviation[here] ** 2 + 4 * guess**2) / (count[here] + 4)
+        sample_var = np.maximum(sample_var, (_LEAST_RATIO * median[here]) ** 2)
         far = np.abs(median[here] - mean[here]) - _FAR * np.sqrt(track.var_ns2[here])
-        doubt = (_MEDIAN_VAR * own + np.maximum(far, 0.0) ** 2) / count[here]
+        doubt = (_MEDIAN_VAR * sample_var + np.maximum(far, 0.0) ** 2) / count[here]
         weight = track.var_ns2[here] / (track.var_ns2[here] + doubt)
         mean[here] += weight * (median[here] - mean[here])
-        var[here] = own + (1 - weight) * track.var_ns2[here]
+        var[here] = sample_var + (1 - weight) * track.var_ns2[here]
     return np.maximum(mean, 0.0), var
 
 
@@ -428,7 +430,7 @@ def launch_begins(model: Model, matches: Many[Match], launches: Ints) -> Floats:
     return begin
 
 
-def _offset(begin: Floats, launches: Ints, sequence: Sequence, model: Model) -> tuple[float | None, float]:
+def _clock_offset(begin: Floats, launches: Ints, sequence: Sequence, model: Model) -> tuple[float | None, float]:
     """The host's clock against the device's: launches that did not have to wait begin soon after their submit.
 
     How soon is what many have in common: the middle of the shortest interval that holds a fifth of the
@@ -459,7 +461,7 @@ def _released(
     return np.asarray(delay < offset + 4 * np.sqrt(submit_var + track.since_var[match.event]))
 
 
-def learned_times(model: Model, window: Window, precedence: Precedence, sequence: Sequence) -> Model:
+def estimate_times(model: Model, window: Window, precedence: Precedence, sequence: Sequence) -> Model:
     """Durations of operations and what they wait, and how fast the speed changes, from what was received.
 
     Args:
@@ -473,14 +475,14 @@ def learned_times(model: Model, window: Window, precedence: Precedence, sequence
     speed = np.repeat(window.tempo, np.diff(window.base))
     whole = window.seen.all(axis=1)
     took = (window.time[:, 1] - window.time[:, 0]) / speed
-    duration, duration_var = _judged(operation[whole], took[whole], size, *_known_times(model, 1))
+    duration, duration_var = _shrunk_medians(operation[whole], took[whole], size, *_known_times(model, 1))
     gaps = find_gaps(window, precedence) / speed
     there = np.isfinite(gaps)
     # Gaps of operations that were never seen whole: as those of all others.
     usual = float(np.median(gaps[there])) if there.any() else 0.0
     rest = (_MAD * float(np.median(np.abs(gaps[there] - usual))) if there.any() else 0.0) + 0.05 * usual
     floor = model.costs.floor_ns2
-    gap, gap_var = _judged(
+    gap, gap_var = _shrunk_medians(
         operation[there], gaps[there], size, np.full(size, usual), np.full(size, max(4 * rest**2, floor))
     )
     times = Times(duration, np.maximum(duration_var, floor), np.maximum(gap, 0.0), np.maximum(gap_var, floor))
@@ -496,20 +498,22 @@ def _known_times(model: Model, type_: int) -> tuple[Floats, Floats]:
     return mean, var
 
 
-def _judged(key: Ints, value: Floats, size: int, before: Floats, before_var: Floats) -> tuple[Floats, Floats]:
+def _shrunk_medians(key: Ints, value: Floats, size: int, before: Floats, before_var: Floats) -> tuple[Floats, Floats]:
     """Median and variance of each key's values, against what was thought before where they are few."""
     median, deviation, count = medians_by(key, value, size)
     seen = count > 0
-    own = np.where(seen, deviation**2, 0.0)
+    sample_var = np.where(seen, deviation**2, 0.0)
     enough = count >= 5
     if enough.any():
         ratio = float(np.median(deviation[enough] / np.maximum(np.abs(median[enough]), 1.0)))
-        own = np.where(seen, (count * own + 4 * (ratio * np.nan_to_num(median)) ** 2) / (count + 4), own)
-    own = np.maximum(own, (_LEAST_RATIO * np.nan_to_num(median)) ** 2 + 1e-3)
-    doubt = _MEDIAN_VAR * own / np.maximum(count, 1)
+        sample_var = np.where(
+            seen, (count * sample_var + 4 * (ratio * np.nan_to_num(median)) ** 2) / (count + 4), sample_var
+        )
+    sample_var = np.maximum(sample_var, (_LEAST_RATIO * np.nan_to_num(median)) ** 2 + 1e-3)
+    doubt = _MEDIAN_VAR * sample_var / np.maximum(count, 1)
     weight = np.where(seen, before_var / (before_var + doubt), 0.0)
     mean = before + weight * (np.nan_to_num(median) - before)
-    return mean, np.where(seen, own, 0.0) + (1 - weight) * before_var
+    return mean, np.where(seen, sample_var, 0.0) + (1 - weight) * before_var
 
 
 def operations_of(window: Window, precedence: Precedence) -> Ints:

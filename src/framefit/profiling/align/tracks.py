@@ -15,7 +15,17 @@ from numba import njit
 from framefit.core.events import Trace, TraceMeta, unwrapped_ns
 from framefit.profiling.sequence import Sequence
 
-__all__ = ["EMPTY", "Queue", "ReorderBuffer", "Tie", "Track", "earliest", "joined", "retimed", "track_of"]
+__all__ = [
+    "EMPTY_QUEUE",
+    "LaunchTiming",
+    "Queue",
+    "ReorderBuffer",
+    "Track",
+    "concatenate_queues",
+    "make_track",
+    "retime",
+    "take_earliest",
+]
 
 
 Ints = npt.NDArray[np.int64]
@@ -67,7 +77,7 @@ class Track(NamedTuple):
     period_idle: float
 
 
-class Tie(NamedTuple):
+class LaunchTiming(NamedTuple):
     """What ties a core's events to time from outside its own packets.
 
     Attributes:
@@ -92,7 +102,7 @@ class Tie(NamedTuple):
     submit_var: float
 
 
-def track_of(sequence: Sequence, core: int, kinds: int, recorded: npt.NDArray[np.bool_] | None = None) -> Track:
+def make_track(sequence: Sequence, core: int, kinds: int, recorded: npt.NDArray[np.bool_] | None = None) -> Track:
     """The events of the core number ``core``, without times.
 
     Args:
@@ -105,9 +115,9 @@ def track_of(sequence: Sequence, core: int, kinds: int, recorded: npt.NDArray[np
     programs = len(sequence.first) - 1
     most = int(np.diff(sequence.first).max())
     symbols = 2 * (kinds + most)
-    mine = np.flatnonzero((sequence.core == core) & (True if recorded is None else recorded))
-    operation = np.repeat(mine, 2)
-    type_ = np.tile([0, 1], len(mine))
+    of_core = np.flatnonzero((sequence.core == core) & (True if recorded is None else recorded))
+    operation = np.repeat(of_core, 2)
+    type_ = np.tile([0, 1], len(of_core))
     program = np.searchsorted(sequence.first, operation, "right") - 1
     first = np.searchsorted(program, np.arange(programs + 1))
     place = np.arange(len(operation)) - first[program]
@@ -146,7 +156,7 @@ def track_of(sequence: Sequence, core: int, kinds: int, recorded: npt.NDArray[np
     )
 
 
-def retimed(
+def retime(
     track: Track, mean_ns: Floats, var_ns2: Floats, since_begin: Floats, spans_ns: Floats, least_var: float
 ) -> Track:
     """The same events at other times.
@@ -204,7 +214,7 @@ class Queue:
 
     Attributes:
         time: float64, ns since the trace's first packet.
-        symbol: int32, see :func:`framefit.profiling.align.tracks.track_of`.
+        symbol: int32, see :func:`framefit.profiling.align.tracks.make_track`.
         marked: bool, whether the device reported a loss before it.
         arrival: int64, position in the trace.
     """
@@ -226,7 +236,7 @@ class Queue:
         return np.concatenate([[False], same])[: len(self)]
 
 
-def joined(first: Queue, second: Queue) -> Queue:
+def concatenate_queues(first: Queue, second: Queue) -> Queue:
     """One queue behind the other."""
     if not len(first):
         return second
@@ -238,7 +248,7 @@ def joined(first: Queue, second: Queue) -> Queue:
     )
 
 
-def earliest(queues: list[Queue], count: int) -> list[Queue]:
+def take_earliest(queues: list[Queue], count: int) -> list[Queue]:
     """The first ``count`` packets of all cores together."""
     if sum(len(queue) for queue in queues) <= count:
         return queues
@@ -246,7 +256,7 @@ def earliest(queues: list[Queue], count: int) -> list[Queue]:
     return [queue[: int(np.searchsorted(queue.time, until))] for queue in queues]
 
 
-EMPTY = Queue(np.zeros(0), np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.int64))
+EMPTY_QUEUE = Queue(np.zeros(0), np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.int64))
 
 
 class ReorderBuffer:
@@ -273,14 +283,14 @@ class ReorderBuffer:
         self._cores, self._kinds, self._meta = cores, kinds, meta
         self._unique = np.ones((len(cores), tracks[0].symbols), np.bool_)
         self._unique[:, : 2 * kinds] = ~coinciding[:, : 2 * kinds]
-        self._doubles = np.zeros(len(cores), np.bool_)
+        self._sends_duplicates = np.zeros(len(cores), np.bool_)
         programs = len(tracks[0].first) - 1
         sends = [np.diff(t.occurs_first).reshape(programs, t.symbols).sum(axis=0) > 0 for t in tracks]
-        self._sends = np.array([np.append(one, False) for one in sends])
+        self._sends = np.array([np.append(symbols, False) for symbols in sends])
         place = np.full(1 << 16, -1, np.int64)
         place[cores.astype(np.int64) & 0xFFFF] = np.arange(len(cores))
-        self._place = place
-        self._held = [EMPTY] * len(cores)
+        self._place_of_core = place
+        self._held = [EMPTY_QUEUE] * len(cores)
         self._latest = np.full(len(cores), np.iinfo(np.int64).min)
         self._mark = np.zeros(len(cores), np.bool_)
         self._before: tuple[int, int] | None = None
@@ -303,22 +313,22 @@ class ReorderBuffer:
         time = self._continued(trace.time_ns)
         losses = np.sort(np.asarray(trace.loss_after, np.int64))
         out_of_order = np.zeros(count, np.bool_)
-        size, foreign, *columns = _sorted_in(
+        size, foreign, *columns = _sort_by_core(
             time, trace.core, trace.id, trace.type, trace.operation, losses, self.received, self.origin_ns, self._kinds,
-            self._place, self._sends, self._latest, self._mark, out_of_order,
+            self._place_of_core, self._sends, self._latest, self._mark, out_of_order,
         )  # fmt: skip
         duplicated = [np.zeros(0, np.int64)]
         queues = []
         for at in range(len(self._cores)):
-            queue = joined(self._held[at], Queue(*(column[at, : size[at]] for column in columns)))
+            queue = concatenate_queues(self._held[at], Queue(*(column[at, : size[at]] for column in columns)))
             if np.any(queue.time[1:] <= queue.time[:-1]):
                 queue = queue[np.argsort(queue.time, kind="stable")]
-                again = queue.repeated()
-                self._doubles[at] |= np.any(again & self._unique[at, queue.symbol])
-                if self._doubles[at]:
-                    duplicated.append(queue.arrival[again])
-                    queue = queue[~again]
-                queue = _alternating(queue, self._kinds)
+                repeated = queue.repeated()
+                self._sends_duplicates[at] |= np.any(repeated & self._unique[at, queue.symbol])
+                if self._sends_duplicates[at]:
+                    duplicated.append(queue.arrival[repeated])
+                    queue = queue[~repeated]
+                queue = _restore_alternation(queue, self._kinds)
             ready = max(len(queue) - _LATE, 0)
             self._held[at] = queue[ready:]
             queues.append(queue[:ready])
@@ -332,7 +342,7 @@ class ReorderBuffer:
 
     def close(self) -> list[Queue]:
         """The packets that were held back: no more come."""
-        held, self._held = self._held, [EMPTY] * len(self._cores)
+        held, self._held = self._held, [EMPTY_QUEUE] * len(self._cores)
         return held
 
     def _continued(self, time_ns: Ints) -> Ints:
@@ -350,7 +360,7 @@ class ReorderBuffer:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _sorted_in(
+def _sort_by_core(
     time: Any, core: Any, id_: Any, type_: Any, operation: Any, losses: Any, received: Any, origin_ns: Any, kinds: Any,
     place: Any, sends: Any, latest: Any, mark: Any, out_of_order: Any,
 ) -> Any:  # fmt: skip
@@ -377,7 +387,7 @@ def _sorted_in(
         position of the others: cores x packets.
     """
     count, cores, operations = len(time), len(mark), (sends.shape[1] - 1) // 2 - kinds
-    size, foreign, strangers = np.zeros(cores, np.int64), np.empty(count, np.int64), 0
+    size, foreign, foreign_count = np.zeros(cores, np.int64), np.empty(count, np.int64), 0
     times, symbols = np.empty((cores, count)), np.empty((cores, count), np.int32)
     marks, arrivals = np.empty((cores, count), np.bool_), np.empty((cores, count), np.int64)
     loss = 0
@@ -387,8 +397,8 @@ def _sorted_in(
             loss += 1
         at = place[np.int64(core[index]) & 0xFFFF]
         if at < 0:
-            foreign[strangers] = received + index
-            strangers += 1
+            foreign[foreign_count] = received + index
+            foreign_count += 1
             continue
         symbol = sends.shape[1] - 1  # nothing that any core sends
         named = np.int64(operation[index])
@@ -402,15 +412,15 @@ def _sorted_in(
             marks[at, row], arrivals[at, row] = mark[at], received + index
             size[at] += 1
         else:
-            foreign[strangers] = received + index
-            strangers += 1
+            foreign[foreign_count] = received + index
+            foreign_count += 1
         mark[at] = False
     if loss < len(losses):
         mark[:] = True
-    return size, foreign[:strangers].copy(), times, symbols, marks, arrivals
+    return size, foreign[:foreign_count].copy(), times, symbols, marks, arrivals
 
 
-def _alternating(queue: Queue, kinds: int) -> Queue:
+def _restore_alternation(queue: Queue, kinds: int) -> Queue:
     """END before START where both have one time stamp and cannot have happened as they arrived.
 
     A core runs one operation at a time, so the END that follows a START is its own: of another kind, the

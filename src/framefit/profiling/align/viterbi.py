@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-__all__ = ["BEAM", "Costs", "Room", "advance", "agreed", "compacted", "matches_of", "path_of"]
+__all__ = ["BEAM", "Costs", "Workspace", "assign_packets", "common_match", "compact", "matches_of", "trace_back"]
 
 
 Floats = npt.NDArray[np.float64]
@@ -69,7 +69,7 @@ class Costs(NamedTuple):
         beam: assignments that are this much worse than the best are given up.
         cap: assignments kept.
         restart: of a fresh start; made when ``patience`` packets in a row fitted nothing.
-        astray: of a launch that was elsewhere in time by the other cores' packets.
+        disagreement: of a launch that was elsewhere in time by the other cores' packets.
         floor_ns2: variance of what the time stamps' resolution rounds away.
         inertia_ns: time in which the speed adapts.
     """
@@ -90,12 +90,12 @@ class Costs(NamedTuple):
     cap: int
     restart: float
     patience: int
-    astray: float
+    disagreement: float
     floor_ns2: float
     inertia_ns: float
 
 
-class Room(NamedTuple):
+class Workspace(NamedTuple):
     """Memory that the search works in; nothing in it outlives a call.
 
     Attributes:
@@ -108,7 +108,7 @@ class Room(NamedTuple):
     slots: npt.NDArray[np.int64]
 
     @classmethod
-    def make(cls) -> Room:
+    def allocate(cls) -> Workspace:
         """Room for one search at a time."""
         return cls(np.empty((_WIDEST, BEAM)), np.full(_SLOTS, -1, np.int64))
 
@@ -153,7 +153,7 @@ def _push(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _lost(kept: Any, opened: Any, lengths: Any, count: Any) -> Any:
+def _loss_log(kept: Any, opened: Any, lengths: Any, count: Any) -> Any:
     """Logarithm of the probability that ``count`` events in a row were lost."""
     if count == 0:
         return kept
@@ -164,7 +164,7 @@ def _lost(kept: Any, opened: Any, lengths: Any, count: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _late(count: Any, excess: Any, middle: Any, spread: Any) -> Any:
+def _delay_log(count: Any, excess: Any, middle: Any, spread: Any) -> Any:
     """Logarithm of the density of ``count`` delays: their logarithm has Cauchy's distribution."""
     z = (math.log(excess) - middle) / spread
     return math.log(count / (3.141592653589793 * spread * (1.0 + z * z) * excess))
@@ -219,7 +219,7 @@ def _score_of_rank(fresh: Any, count: Any, cap: Any, low: Any, high: Any) -> Any
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _seed(
+def _add_starts(
     room: Any, size: Any, token: Any, costs: Any, track: Any, tie: Any,
     symbol: Any, time: Any, low: Any, high: Any, score: Any, speed: Any, offset: Any,
     node: Any,
@@ -238,10 +238,10 @@ def _seed(
             event = track.first[program] + place
             here = score
             if node == -2.0:  # most traces begin where the program does
-                lost = _lost(costs.kept, costs.opened, costs.lengths, number + place)
+                lost = _loss_log(costs.kept, costs.opened, costs.lengths, number + place)
                 here += max(lost, -6.0 - math.log(track.events))
             begin = time - track.since_begin[event] * speed
-            here += _astray(costs.astray, tie.begin_ns, tie.first_launch, tie.tolerance_ns, launch, begin)
+            here += _disagreement(costs.disagreement, tie.begin_ns, tie.first_launch, tie.tolerance_ns, launch, begin)
             since = offset
             if len(tie.submit_ns) > 0:
                 since = begin - tie.submit_ns[launch]
@@ -249,7 +249,7 @@ def _seed(
                 if since < offset - usual:  # nothing begins before it is submitted
                     if node == -2.0:
                         continue
-                    here += costs.astray
+                    here += costs.disagreement
                 since = offset if since > offset else since
             size = _push(
                 room.fresh, room.slots, size, token, here, time, mean + track.local_mean[event],
@@ -260,7 +260,7 @@ def _seed(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _astray(astray: Any, begin_ns: Any, first_launch: Any, tolerance_ns: Any, launch: Any, begin: Any) -> Any:
+def _disagreement(astray: Any, begin_ns: Any, first_launch: Any, tolerance_ns: Any, launch: Any, begin: Any) -> Any:
     """What it costs that by the other cores ``launch`` did not begin at ``begin``."""
     at = launch - first_launch
     if at < 0 or at >= len(begin_ns) or not np.isfinite(begin_ns[at]):
@@ -269,7 +269,7 @@ def _astray(astray: Any, begin_ns: Any, first_launch: Any, tolerance_ns: Any, la
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _offset_by(offset: Any, since: Any, var: Any, submit_var: Any, released: Any) -> Any:
+def _updated_offset(offset: Any, since: Any, var: Any, submit_var: Any, released: Any) -> Any:
     """The offset between the clocks, after a launch that began ``since`` after its submit."""
     off, usual = since - offset, 2.0 * math.sqrt(var + submit_var)
     if off < -usual:  # it was never more than this; all before had waited
@@ -280,7 +280,7 @@ def _offset_by(offset: Any, since: Any, var: Any, submit_var: Any, released: Any
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def advance(
+def assign_packets(
     times: Any, symbols: Any, marks: Any, begin: Any, token: Any, track: Any, tie: Any, costs: Any, room: Any,
     beam: Any, size: Any, nodes: Any, used: Any, idle: Any, born: Any,
 ) -> Any:  # fmt: skip
@@ -293,7 +293,7 @@ def advance(
         begin: the first packet to look at.
         token: int64, of that packet; different for each packet of a core.
         track: what the core sends, :class:`framefit.profiling.align.tracks.Track`.
-        tie: when launches began, :class:`framefit.profiling.align.tracks.Tie`.
+        tie: when launches began, :class:`framefit.profiling.align.tracks.LaunchTiming`.
         costs: what judges.
         room: to work in.
         beam: float64, the assignments so far, ``size`` of them; overwritten.
@@ -339,7 +339,7 @@ def advance(
             if symbol < 0:
                 launch = tie.end
             elif launch0 < 0:
-                count = _seed(
+                count = _add_starts(
                     room, count, token, costs, track, tie, symbol, time, tie.low, tie.high, score0, 1.0, tie.offset_ns,
                     -2.0,
                 )  # fmt: skip
@@ -376,7 +376,7 @@ def advance(
                             since_v = since_var[event] * speed * speed
                             if begin_at + offset - time0 > mu:
                                 mu, var_here = begin_at + offset - time0, since_v + tie.submit_var
-                            offset = _offset_by(offset, time - begin_at, since_v, tie.submit_var, mu > soonest)
+                            offset = _updated_offset(offset, time - begin_at, since_v, tie.submit_var, mu > soonest)
                         excess, less = since - mu, 0.0
                         waits = idle0 + local_idle[event]
                         if excess < 0.0:  # the core need not have waited
@@ -397,15 +397,17 @@ def advance(
                                 late = costs.stalled * (lost + 1)  # any of the transitions may have
                                 if launch > launch0:
                                     late += costs.paused
-                                chance = max(chance, _late(late, excess + stall_ns, costs.late_log, costs.late_spread))
+                                chance = max(
+                                    chance, _delay_log(late, excess + stall_ns, costs.late_log, costs.late_spread)
+                                )
                             elif excess + less > 0.0:
                                 chance = max(chance, costs.early - math.log(less))
                             if chance > usual:  # a delay says little of the speed
                                 trust = _DELAYED
-                        score = score0 + chance + _lost(kept, opened, lengths, lost)
+                        score = score0 + chance + _loss_log(kept, opened, lengths, lost)
                         if lost > 0 and launch > launch0 and score > top - costs.beam:  # else the core knows better
-                            score += _astray(
-                                costs.astray, begin_ns, tie.first_launch, tie.tolerance_ns, launch,
+                            score += _disagreement(
+                                costs.disagreement, begin_ns, tie.first_launch, tie.tolerance_ns, launch,
                                 time - since_begin[event] * speed,
                             )  # fmt: skip
                         if score > top - costs.beam:
@@ -446,7 +448,7 @@ def advance(
             if submits:
                 near = max(low, _before(submit_ns, time - beam[lead, _OFFSET]))
             low = max(low, near - (_BACKLOG if submits else 2))
-            count = _seed(
+            count = _add_starts(
                 room, count, token, costs, track, tie, symbol, time, low, min(near + 2, tie.end),
                 best + costs.restart, beam[lead, _SPEED], beam[lead, _OFFSET], -3.0 - beam[lead, _NODE],
             )  # fmt: skip
@@ -487,7 +489,7 @@ def advance(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def agreed(beam: Any, size: Any, nodes: Any) -> Any:
+def common_match(beam: Any, size: Any, nodes: Any) -> Any:
     """The latest match that all assignments have in common; -1: none."""
     live = np.empty(size, np.int64)
     for row in range(size):
@@ -502,7 +504,7 @@ def agreed(beam: Any, size: Any, nodes: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def path_of(nodes: Any, node: Any) -> Any:
+def trace_back(nodes: Any, node: Any) -> Any:
     """Rows of ``nodes`` from the first match to ``node``."""
     path = np.empty(node + 1, np.int64)  # matches come after those that they follow
     begin = node + 1
@@ -541,7 +543,7 @@ def matches_of(nodes: Any, path: Any, token: Any, first: Any, programs: Any, tim
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def compacted(beam: Any, size: Any, nodes: Any, used: Any) -> Any:
+def compact(beam: Any, size: Any, nodes: Any, used: Any) -> Any:
     """Drop the matches that no assignment contains; how many rows are left."""
     kept = np.zeros(used, np.bool_)
     for row in range(size):

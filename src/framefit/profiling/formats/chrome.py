@@ -18,7 +18,7 @@ import numpy as np
 from framefit.core.events import EventType, Trace, TraceMeta
 from framefit.errors import InputError
 
-__all__ = ["EventTable", "JsonEvent", "duration_ns", "parse_events", "time_ns", "trace_of"]
+__all__ = ["EventTable", "JsonEvent", "duration_ns", "parse_events", "read_chrome_events", "time_ns"]
 
 
 _MOST_OBJECTS = 12_000_000
@@ -62,28 +62,28 @@ def parse_events(raw: bytes, where: str) -> tuple[list[JsonEvent], tuple[str, ..
         if raw.startswith(b"["):
             return msgspec.json.decode(raw, type=list[JsonEvent]), ()
         return msgspec.json.decode(raw, type=_Object).traceEvents, ()
-    return _one_by_one(raw, where)  # cut off, or with an event that is odd
+    return _parse_damaged(raw, where)  # cut off, or with an event that is odd
 
 
-def _one_by_one(raw: bytes, where: str) -> tuple[list[JsonEvent], tuple[str, ...]]:
+def _parse_damaged(raw: bytes, where: str) -> tuple[list[JsonEvent], tuple[str, ...]]:
     """Events of a file that is not well-formed, as far as it goes."""
     text = raw.decode("utf-8", "replace")
     begin = 0
     if not text.startswith("["):
-        found = re.search(r'"traceEvents"\s*:\s*\[', text)
-        if not text.startswith("{") or found is None:
+        match = re.search(r'"traceEvents"\s*:\s*\[', text)
+        if not text.startswith("{") or match is None:
             raise InputError(
                 "no array of events, and no object with traceEvents",
                 where=where,
                 remedy="give a Chrome trace, or a profile that ONNX Runtime wrote",
             )
-        begin = found.end() - 1
+        begin = match.end() - 1
     events, odd = [], 0
     ended = False
     for data in _elements(text, begin + 1):
         if data is _END:
             ended = True
-        elif (event := _event(data)) is not None:
+        elif (event := _make_event(data)) is not None:
             events.append(event)
         else:
             odd += 1
@@ -115,7 +115,7 @@ def _elements(text: str, at: int) -> Iterator[Any]:
         yield data
 
 
-def _event(data: Any) -> JsonEvent | None:
+def _make_event(data: Any) -> JsonEvent | None:
     """An object as an event; fields of other types are taken as absent."""
     if not isinstance(data, dict):
         return None
@@ -211,7 +211,7 @@ def _nanoseconds(microseconds: int | float | None) -> int | None:
     return 1000 * microseconds if isinstance(microseconds, int) else round(1000 * microseconds)
 
 
-def trace_of(events: list[JsonEvent], where: str) -> tuple[Trace, tuple[str, ...]]:
+def read_chrome_events(events: list[JsonEvent], where: str) -> tuple[Trace, tuple[str, ...]]:
     """A Chrome trace's B, E and X events as packets: names are kinds, threads are cores.
 
     Packets come in the order of the file where it has only B and E; X events are written when they
@@ -223,7 +223,11 @@ def trace_of(events: list[JsonEvent], where: str) -> tuple[Trace, tuple[str, ...
     table = EventTable(where)
     open_: dict[int, list[str]] = {}
     odd = negative = nameless = whole = 0
-    ordered = sorted(range(len(events)), key=lambda at: _when(events[at])) if _has_whole(events) else range(len(events))
+    ordered = (
+        sorted(range(len(events)), key=lambda at: _sort_key(events[at]))
+        if _has_complete_events(events)
+        else range(len(events))
+    )
     for at in ordered:
         event = events[at]
         if event.ph not in ("B", "E", "X"):
@@ -275,11 +279,11 @@ def trace_of(events: list[JsonEvent], where: str) -> tuple[Trace, tuple[str, ...
     return table.trace(by_time=whole > 0, meta=TraceMeta()), tuple(warnings)
 
 
-def _has_whole(events: list[JsonEvent]) -> bool:
+def _has_complete_events(events: list[JsonEvent]) -> bool:
     return any(event.ph == "X" for event in events)
 
 
-def _when(event: JsonEvent) -> tuple[float, bool, float]:
+def _sort_key(event: JsonEvent) -> tuple[float, bool, float]:
     """Order of events: those of no length, then those that contain others."""
     begin, length = time_ns(event), duration_ns(event)
     return (float(begin or 0), bool(length), -float(length or 0))

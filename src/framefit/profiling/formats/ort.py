@@ -19,7 +19,7 @@ from framefit.core.program import Group, Operation, Program, ProgramUnit, Segmen
 from framefit.errors import InputError
 from framefit.profiling.formats.chrome import EventTable, JsonEvent, duration_ns, time_ns
 
-__all__ = ["is_ort_profile", "profile_of"]
+__all__ = ["is_ort_profile", "read_ort_events"]
 
 
 _MOST_EVENTS = 1_000_000  # core/common/profiler.cc, global_max_num_events_: later ones are dropped
@@ -53,7 +53,7 @@ def is_ort_profile(events: list[JsonEvent]) -> bool:
     )
 
 
-def profile_of(events: list[JsonEvent], where: str, name: str) -> tuple[Trace, Program, tuple[str, ...]]:
+def read_ort_events(events: list[JsonEvent], where: str, name: str) -> tuple[Trace, Program, tuple[str, ...]]:
     """The trace, and the program that it shows.
 
     Args:
@@ -70,29 +70,31 @@ def profile_of(events: list[JsonEvent], where: str, name: str) -> tuple[Trace, P
             f"the profile has exactly {_MOST_EVENTS} events: ONNX Runtime stopped recording there; profile fewer runs"
         )
     table = EventTable(where)
-    nodes, odd = _nodes(events, table)
+    nodes, odd = _kernel_nodes(events, table)
     if not nodes:
         raise InputError(
             f"none of {len(events)} events is a kernel's", where=where, remedy="run the model while it is profiled"
         )
     if odd:
         warnings.append(f"{odd} kernels have no time, or one that cannot be, and were left out")
-    others = sum(event.cat not in ("Node", "Session") for event in events)
-    if others:
-        warnings.append(f"{others} events are of other categories than Node and Session and were left out")
-    nodes, inner = _outermost(nodes)
+    other_categories = sum(event.cat not in ("Node", "Session") for event in events)
+    if other_categories:
+        warnings.append(f"{other_categories} events are of other categories than Node and Session and were left out")
+    nodes, inner = _keep_outermost(nodes)
     if inner:
         warnings.append(f"{inner} kernels ran inside another one (Loop, If, Scan) and count as part of it")
     main = Counter(node.core for node in nodes).most_common(1)[0][0]
     if beside := sum(node.core != main for node in nodes):
         warnings.append(f"{beside} kernels ran on other threads than most and are not in the program")
-    runs = _runs([node for node in nodes if node.core == main], events)
+    runs = _split_runs([node for node in nodes if node.core == main], events)
     program = _program(runs, main, name)
     index = {op.layer: op.index for op in program.programs[0].groups[0].operations}
     number = [index.get(node.name, -1) if node.core == main else -1 for node in nodes]
     if len(index) < len(program.programs[0].groups[0].operations):  # names that occur twice tell nothing
         number = [-1] * len(nodes)
-    elif unknown := sum(one < 0 and node.core == main for one, node in zip(number, nodes, strict=True)):
+    elif unknown := sum(
+        operation_number < 0 and node.core == main for operation_number, node in zip(number, nodes, strict=True)
+    ):
         warnings.append(f"{unknown} kernels are not in every run of the model")
     for node, operation in zip(nodes, number, strict=True):
         table.add(node.begin_ns, node.kind, EventType.START, node.core, operation)
@@ -100,7 +102,7 @@ def profile_of(events: list[JsonEvent], where: str, name: str) -> tuple[Trace, P
     return table.trace(by_time=True, meta=TraceMeta(resolution_ns=_RESOLUTION_NS)), program, tuple(warnings)
 
 
-def _nodes(events: list[JsonEvent], table: EventTable) -> tuple[list[_Node], int]:
+def _kernel_nodes(events: list[JsonEvent], table: EventTable) -> tuple[list[_Node], int]:
     """Kernels by time, and how many could not be used."""
     nodes, odd = [], 0
     kinds: dict[str, str] = {}
@@ -130,7 +132,7 @@ def _kind(event: JsonEvent) -> str:
         return ""
 
 
-def _outermost(nodes: list[_Node]) -> tuple[list[_Node], int]:
+def _keep_outermost(nodes: list[_Node]) -> tuple[list[_Node], int]:
     """Kernels that run inside no other one of their thread; those of no length are inside none."""
     until: dict[int, int] = {}
     kept = []
@@ -142,7 +144,7 @@ def _outermost(nodes: list[_Node]) -> tuple[list[_Node], int]:
     return kept, len(nodes) - len(kept)
 
 
-def _runs(nodes: list[_Node], events: list[JsonEvent]) -> list[list[_Node]]:
+def _split_runs(nodes: list[_Node], events: list[JsonEvent]) -> list[list[_Node]]:
     """Kernels run by run: by the runs that were recorded, and what comes after them by the first node."""
     ends = sorted(
         begin + length
@@ -166,7 +168,7 @@ def _runs(nodes: list[_Node], events: list[JsonEvent]) -> list[list[_Node]]:
 def _program(runs: list[list[_Node]], core: int, name: str) -> Program:
     """The longest run of the model, the most frequent one of those, with medians of the durations."""
     orders = Counter(tuple(node.name for node in run) for run in runs)
-    order = max(orders, key=lambda one: (len(one), orders[one]))
+    order = max(orders, key=lambda names: (len(names), orders[names]))
     kind = {node.name: node.kind for run in runs for node in run}
     durations: dict[str, list[int]] = {}
     for run in runs:

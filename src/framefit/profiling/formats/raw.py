@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.files import Record, from_data
 from framefit.errors import InputError
 
-__all__ = ["ByteSource", "StreamHeader", "chunks", "packed", "read_header"]
+__all__ = ["ByteSource", "StreamHeader", "pack", "read_chunks", "read_header"]
 
 
 _RECORD = np.dtype([("time_ns", "<i8"), ("id", "<i4"), ("core", "<i2"), ("type", "u1"), ("pad", "u1")])
@@ -40,7 +42,7 @@ class ByteSource(Protocol):
         ...
 
 
-def packed(trace: Trace) -> bytes:
+def pack(trace: Trace) -> bytes:
     """A trace as such a stream; numbers of operations and reported losses have no place in it."""
     records = np.zeros(len(trace), _RECORD)
     for name in ("time_ns", "id", "core", "type"):
@@ -65,28 +67,28 @@ def read_header(source: ByteSource, wait: Callable[[], bool], where: str) -> Str
     """
     line = bytearray()
     while not line.endswith(b"\n"):
-        one = source.read(1)
-        if not one:
+        byte = source.read(1)
+        if not byte:
             if wait():
                 continue
             if not line.strip():
                 return None
             break
-        line += one
-        if len(line) > _MOST_HEADER or (len(line) == 1 and one not in b"{ \t\r\n"):
-            raise _no_header("does not begin with a JSON header line", where)
+        line += byte
+        if len(line) > _MOST_HEADER or (len(line) == 1 and byte not in b"{ \t\r\n"):
+            raise _header_error("does not begin with a JSON header line", where)
     try:
         data = msgspec.json.decode(bytes(line))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _no_header(f"its first line is not JSON: {error}", where) from error
+        raise _header_error(f"its first line is not JSON: {error}", where) from error
     return from_data(data, StreamHeader, f"{where}, first line")
 
 
-def _no_header(what: str, where: str) -> InputError:
+def _header_error(what: str, where: str) -> InputError:
     return InputError(what, where=where, remedy='write {"kinds": ["conv", ...], "meta": {}} and a line feed first')
 
 
-def chunks(source: ByteSource, header: StreamHeader, wait: Callable[[], bool]) -> Iterator[Trace]:
+def read_chunks(source: ByteSource, header: StreamHeader, wait: Callable[[], bool]) -> Iterator[Trace]:
     """Packets as they come; a record that is cut off by the end of the stream is left out.
 
     Args:
@@ -96,12 +98,12 @@ def chunks(source: ByteSource, header: StreamHeader, wait: Callable[[], bool]) -
     """
     rest = b""
     while True:
-        found = source.read(_MOST_READ)
-        if not found:
+        data = source.read(_MOST_READ)
+        if not data:
             if wait():
                 continue
             return
-        rest += found
+        rest += data
         whole = len(rest) - len(rest) % _RECORD.itemsize
         if not whole:
             continue
@@ -115,3 +117,34 @@ def chunks(source: ByteSource, header: StreamHeader, wait: Callable[[], bool]) -
             kinds=header.kinds,
             meta=header.meta,
         )
+
+
+def is_raw_stream(raw: bytes) -> bool:
+    """Whether the first line is the header of a raw stream rather than the beginning of a Chrome trace."""
+    line = raw[: raw.find(b"\n")] if b"\n" in raw else raw
+    return line.startswith(b"{") and b'"kinds"' in line and b'"traceEvents"' not in line
+
+
+def read_raw_stream(raw: bytes, where: str) -> tuple[Trace, tuple[str, ...]]:
+    """Read a whole stream, which may end in the middle of a record; the sentences say so."""
+    file = io.BytesIO(raw)
+    header = read_header(file, lambda: False, where)
+    assert header is not None  # there is a line with a key in it
+    cut_off = (len(raw) - file.tell()) % _RECORD.itemsize
+    parts = list(read_chunks(file, header, lambda: False))
+    if not parts:
+        raise InputError("has a header, but no whole record", where=where, remedy="record a trace first")
+
+    def joined(name: str) -> npt.NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    trace = Trace(
+        time_ns=joined("time_ns"),
+        id=joined("id"),
+        type=joined("type"),
+        core=joined("core"),
+        operation=joined("operation"),
+        kinds=header.kinds,
+        meta=header.meta,
+    )
+    return trace, (f"the last record is cut off: {cut_off} bytes at the end were left out",) if cut_off else ()

@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import io
 import stat
-import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import NamedTuple
 
 from framefit.core.arrays import ArrayFile
 from framefit.core.events import Trace
 from framefit.core.files import read_bytes
 from framefit.core.program import Program
 from framefit.errors import InputError
-from framefit.profiling.formats.raw import chunks, read_header
+from framefit.profiling.formats.raw import is_raw_stream, read_raw_stream
 from framefit.profiling.formats.stp import StpMapping, is_stp, read_stp
 
 __all__ = ["ReadTrace", "read_trace"]
 
 
-_RECORD = "<qihBx"
-"""A packet of a raw stream: time_ns, id, core, type and a byte of nothing."""
 _MOST_BYTES = 1 << 31
 """Of a file that is read at once: 100 million packets of a raw stream; longer ones can be followed."""
 
@@ -101,9 +95,9 @@ def read_trace(path: str | Path, mapping: StpMapping | None = None) -> ReadTrace
             where=path,
             remedy="follow a raw stream with --follow, or record a shorter time",
         )
-    with _opened(path) as file:
+    with _open_file(path) as file:
         if file.read(4) == b"PK\x03\x04":
-            return _own(path)
+            return _read_npz(path)
     raw = read_bytes(path)
     if not raw.strip():
         raise InputError("is empty", where=where, remedy="record a trace first")
@@ -119,14 +113,14 @@ def read_trace(path: str | Path, mapping: StpMapping | None = None) -> ReadTrace
     )
 
 
-def _opened(path: Path) -> io.BufferedReader:
+def _open_file(path: Path) -> io.BufferedReader:
     try:
         return path.open("rb")
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=path, remedy="check the file") from error
 
 
-def _own(path: Path) -> ReadTrace:
+def _read_npz(path: Path) -> ReadTrace:
     """``trace.npz``, where it is not too large."""
     claimed = ArrayFile(path).bytes
     if claimed > _MOST_BYTES:
@@ -136,63 +130,36 @@ def _own(path: Path) -> ReadTrace:
     return ReadTrace(Trace.read(path), None, ())
 
 
-def _is_stream(raw: bytes) -> bool:
-    """Whether the first line is the header of a raw stream rather than the beginning of a Chrome trace."""
-    line = raw[: raw.find(b"\n")] if b"\n" in raw else raw
-    return line.startswith(b"{") and b'"kinds"' in line and b'"traceEvents"' not in line
-
-
-def _stream(raw: bytes, source: _Source) -> ReadTrace:
-    """A raw stream, which may end in the middle of a record."""
-    file = io.BytesIO(raw)
-    header = read_header(file, lambda: False, source.where)
-    assert header is not None  # there is a line with a key in it
-    cut_off = (len(raw) - file.tell()) % struct.calcsize(_RECORD)
-    parts = list(chunks(file, header, lambda: False))
-
-    def joined(name: str) -> npt.NDArray[Any]:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    if not parts:
-        raise InputError("has a header, but no whole record", where=source.where, remedy="record a trace first")
-    trace = Trace(
-        time_ns=joined("time_ns"),
-        id=joined("id"),
-        type=joined("type"),
-        core=joined("core"),
-        operation=joined("operation"),
-        kinds=header.kinds,
-        meta=header.meta,
-    )
-    warnings = (f"the last record is cut off: {cut_off} bytes at the end were left out",) if cut_off else ()
-    return ReadTrace(trace, None, warnings)
-
-
 def _is_json(raw: bytes) -> bool:
     return raw.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"[", b"{"))
 
 
-def _json(raw: bytes, source: _Source) -> ReadTrace:
+def _read_json(raw: bytes, source: _Source) -> ReadTrace:
     """A profile of ONNX Runtime, or a Chrome trace."""
-    from framefit.profiling.formats.chrome import parse_events, trace_of
-    from framefit.profiling.formats.ort import is_ort_profile, profile_of
+    from framefit.profiling.formats.chrome import parse_events, read_chrome_events
+    from framefit.profiling.formats.ort import is_ort_profile, read_ort_events
 
     events, odd = parse_events(raw, source.where)
     if is_ort_profile(events):
-        trace, program, more = profile_of(events, source.where, source.name)
+        trace, program, more = read_ort_events(events, source.where, source.name)
         return ReadTrace(trace, program, (*odd, *more))
-    trace, more = trace_of(events, source.where)
+    trace, more = read_chrome_events(events, source.where)
     return ReadTrace(trace, None, (*odd, *more))
 
 
-def _stp(raw: bytes, source: _Source) -> ReadTrace:
+def _read_raw(raw: bytes, source: _Source) -> ReadTrace:
+    trace, warnings = read_raw_stream(raw, source.where)
+    return ReadTrace(trace, None, warnings)
+
+
+def _read_stp(raw: bytes, source: _Source) -> ReadTrace:
     trace, warnings = read_stp(raw, source.where, source.mapping)
     return ReadTrace(trace, None, warnings)
 
 
 READERS: tuple[TraceFormat, ...] = (
-    TraceFormat("a raw stream with its JSON header", _is_stream, _stream),
-    TraceFormat("a Chrome or ONNX Runtime JSON", _is_json, _json),
-    TraceFormat("an STPv2 stream", is_stp, _stp),
+    TraceFormat("a raw stream with its JSON header", is_raw_stream, _read_raw),
+    TraceFormat("a Chrome or ONNX Runtime JSON", _is_json, _read_json),
+    TraceFormat("an STPv2 stream", is_stp, _read_stp),
 )
 """The formats beside the project's own ``trace.npz``; the first that matches reads the file."""
