@@ -19,11 +19,12 @@ from framefit.core.timetable import PlannedModel
 from framefit.core.workload import WhenFull
 from framefit.devices.clock import RealClock
 from framefit.execution.execution import Execution
-from framefit.runtime.channel import ReadModel, StageJob, connect_reader, stage_jobs
-from framefit.runtime.job import Job
+from framefit.runtime.channel import FrameChannel
+from framefit.runtime.job import Job, ReadModel, connect_reader, stage_jobs
 from framefit.runtime.log import FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
-from framefit.runtime.streams import Feed, Queue
+from framefit.runtime.recovery import FindTarget
+from framefit.runtime.streams import Feed
 from framefit.runtime.units import UnitAssignment, UnitGroup
 
 __all__ = ["MS", "RATE_HZ", "WINDOW_NS", "Entry", "assert_sound", "fates", "launched", "made", "network", "planned"]
@@ -101,6 +102,7 @@ def made(
     link_ns: int = 0,
     rate_hz: float = RATE_HZ,
     preemptive: Sequence[str] = (),
+    find_target: FindTarget | None = None,
 ) -> tuple[UnitGroup, dict[str, list[Job]]]:
     """A group as a workflow makes it, and each model's jobs; priority entries first."""
     units = [unit.name for unit in device.target.units]
@@ -124,7 +126,7 @@ def made(
             estimates_ns=entry.estimates_ns,
             deadline_ns=round(1e9 / rate_hz) if entry.priority else None,
             sources={name: NumberStream(entry.length) for name in ("x", "number")},
-            queue=Queue(entry.queue, entry.when_full),
+            input=FrameChannel(entry.queue, entry.when_full),
             feed=entry.feed or Feed(),
             sinks=[(entry.sink, ["number"])],
             every=entry.every,
@@ -154,6 +156,7 @@ def made(
             for unit, jobs in assignments.items()
         },
         Grid(rate_hz),
+        find_target=find_target,
     )
     return group, found
 
@@ -224,8 +227,9 @@ def assert_sound(
             assert (len(launches) == count) == (frame in done)
             for (before, _, end), (after, begin, _) in itertools.pairwise(launches):
                 assert begin >= end + (link_ns if entry.units[before] != entry.units[after] else 0)
-        if isinstance(jobs[entry.name][0], StageJob):
-            assert 0 <= jobs[entry.name][0].relay.most <= entry.slots
+        pipeline = jobs[entry.name][0].pipeline
+        if pipeline is not None:
+            assert 0 <= pipeline.most <= entry.slots
             spans = [(spent[0][1], spent[-1][2]) for frame, spent in sorted(started.items()) if frame in done]
             for one, later in zip(spans, spans[entry.slots :], strict=False):
                 assert later[0] >= one[1]

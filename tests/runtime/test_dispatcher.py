@@ -28,10 +28,11 @@ from framefit.execution.execution import Execution
 from framefit.execution.streams import EndOfStream
 from framefit.planning.beat import Beat, Demand
 from framefit.planning.timetable import build_timetable
+from framefit.runtime.channel import Dropped, FrameChannel
 from framefit.runtime.job import Job
 from framefit.runtime.log import FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher, instants, steady
-from framefit.runtime.streams import Arrival, Feed, Queue
+from framefit.runtime.streams import Arrival, Feed
 
 MS = 1_000_000
 RATE_HZ = 100.0
@@ -100,11 +101,10 @@ def dispatcher(
                 estimates_ns=entry.estimates_ns,
                 deadline_ns=deadline_ns,
                 sources={name: NumberStream(entry.length) for name in ("x", "number")},
-                queue=Queue(entry.queue, entry.when_full),
+                input=FrameChannel(entry.queue, entry.when_full, frames=entry.frames),
                 feed=entry.feed or Feed(),
                 sinks=[(entry.sink, ["number"])],
                 every=entry.every,
-                frames=entry.frames,
             )
         )
         first += count
@@ -826,14 +826,14 @@ def test_a_priority_model_of_every_second_window_stays_on_time() -> None:
     assert feed.waited > 20
 
 
-class Watched(Queue):
+class Watched(FrameChannel):
     """Remembers how many waited at most."""
 
     most = 0
 
-    def put(self, frame: Arrival) -> Arrival | None:
-        """As every queue does."""
-        dropped = super().put(frame)
+    def offer(self, arrival: Arrival) -> Dropped | None:
+        """As every channel does."""
+        dropped = super().offer(arrival)
         self.most = max(self.most, len(self))
         return dropped
 
@@ -878,9 +878,9 @@ def test_no_frame_is_lost_where_the_stream_waits(
         [(0, index) for index, e in enumerate(entries) if e.priority and window % e.every == 0] for window in range(6)
     ]
     run = dispatcher(device, *entries, reserved=pattern)
-    queues = [Watched(entry.queue, entry.when_full) for entry in entries]
+    queues = [Watched(entry.queue, entry.when_full, frames=entry.frames) for entry in entries]
     for job, queue in zip(run._jobs, queues, strict=True):
-        job.queue = queue
+        job.input = queue
     run.run(60)
     assert feed.delivered + feed.waited <= run.windows <= 60
     if length is None:

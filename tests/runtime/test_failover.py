@@ -14,9 +14,9 @@ from framefit.core.workload import WhenFull
 from framefit.devices.clock import Clock, RealClock
 from framefit.devices.faulty import FaultyDevice
 from framefit.execution.execution import Execution
-from framefit.runtime.failover import FailoverTarget
 from framefit.runtime.log import FrameOutcome
 from framefit.runtime.loop import LEAD_NS
+from framefit.runtime.recovery import FailoverTarget
 from framefit.runtime.streams import Feed
 from framefit.runtime.units import UnitGroup
 from unit_groups import MS, Entry, fates, made, network
@@ -30,16 +30,13 @@ def run(
     units: int = 2,
     nowhere: Sequence[str] = (),
     clock: Clock | None = None,
+    link_ns: int = 0,
 ) -> UnitGroup:
     """A run in which models may go on on any unit that works, but for some."""
     estimates = {label: ns for entry in entries for label, ns in zip(entry.labels(), entry.estimates_ns, strict=True)}
-    fake = FakeDevice(lambda label, _: estimates[label], units=units, clock=clock, on_host=False)
+    fake = FakeDevice(lambda label, _: estimates[label], units=units, clock=clock, link_ns=link_ns, on_host=False)
     device = FaultyDevice(fake, faults)
     device.patience_ns = 15 * MS
-    group, jobs = made(device, *entries)  # type: ignore[arg-type]  # a device like any other
-    for entry in entries:
-        for job in jobs[entry.name]:
-            job.on_error = "skip" if entry.priority else "retry"
 
     def find_target(model: int, working: Sequence[str]) -> FailoverTarget | None:
         entry = entries[model]
@@ -51,7 +48,10 @@ def run(
         first_program = sum(len(one.estimates_ns) for one in entries[:model])
         return FailoverTarget(working[0], execution, entry.estimates_ns, first_program)
 
-    group.enable_failover(find_target)
+    group, jobs = made(device, *entries, find_target=find_target)  # type: ignore[arg-type]  # a device like any other
+    for entry in entries:
+        for job in jobs[entry.name]:
+            job.on_error = "skip" if entry.priority else "retry"
     device.arm(device.clock.now_ns() + LEAD_NS)
     group.run(windows)
     for number, entry in enumerate(entries):
@@ -99,6 +99,14 @@ def test_a_model_that_fails_where_it_went_to() -> None:
     assert set(fates(group, 0).values()) == {FrameOutcome.DONE}
     assert group.faults.degraded == set()
     assert [one.to for one in group.migrations] == ["fake0"]
+
+
+def test_a_result_that_arrives_after_the_end() -> None:
+    """A model that has migrated is given its frame all the same, and each frame has one outcome."""
+    entries = [Entry("a", [(0, [2 * MS])]), Entry("b", [(1, [2 * MS])], reads=["a"]), Entry("c", [(2, [2 * MS])])]
+    group = run(entries, gone(1, 50 * MS), 60, units=3, link_ns=300 * MS)
+    assert [(one.model, one.to) for one in group.migrations] == [(1, "fake0")]
+    assert sum(outcome == FrameOutcome.RUN_ENDED for outcome in fates(group, 1).values()) > 20
 
 
 def test_what_has_no_place_elsewhere_stays_degraded() -> None:

@@ -12,8 +12,9 @@ from fakes import NumberStream
 from framefit.core.model import TensorInfo
 from framefit.core.workload import WhenFull
 from framefit.devices.device import Array, Completion, Tensors
+from framefit.runtime.channel import FrameChannel
 from framefit.runtime.job import Job
-from framefit.runtime.streams import Arrival, Queue
+from framefit.runtime.streams import Arrival
 
 X = TensorInfo(name="x", dtype="float32", shape=(2,))
 
@@ -52,8 +53,7 @@ def job(execution: Recorded, *, frames: int = 1, depth: int = 3) -> Job:
         estimates_ns=[10, 20],
         deadline_ns=None,
         sources={"x": NumberStream()},
-        queue=Queue(depth),
-        frames=frames,
+        input=FrameChannel(depth, frames=frames),
     )
 
 
@@ -61,7 +61,7 @@ def test_what_it_would_launch_next() -> None:
     """Nothing without a frame, else the planned quantile of the segment that is due."""
     subject = job(Recorded())
     assert (subject.ready, subject.busy, subject.next_ns) == (False, False, None)
-    subject.queue.put(Arrival(0, 0))
+    subject.offer(Arrival(0, 0))
     assert (subject.ready, subject.busy, subject.next_ns) == (True, False, 10)
     subject.take()
     subject.next_segment = 1
@@ -73,14 +73,14 @@ def test_one_frame_is_loaded_by_itself() -> None:
     execution = Recorded()
     subject = job(execution)
     for frame in (4, 5):
-        subject.queue.put(Arrival(frame, frame))
+        subject.offer(Arrival(frame, frame))
     subject.take()
     subject.load()
     (loaded,) = execution.loaded
     assert isinstance(loaded, dict)
     assert loaded["x"].tolist() == [4, 4]
     assert subject.in_flight == [(4, 4)]
-    assert len(subject.queue) == 1
+    assert len(subject.input) == 1
 
 
 def test_several_frames_are_loaded_together() -> None:
@@ -88,9 +88,9 @@ def test_several_frames_are_loaded_together() -> None:
     execution = Recorded()
     subject = job(execution, frames=3)
     for frame in (4, 5):
-        subject.queue.put(Arrival(frame, frame))
+        subject.offer(Arrival(frame, frame))
         assert subject.next_ns is None
-    subject.queue.put(Arrival(6, 8))
+    subject.offer(Arrival(6, 8))
     assert subject.next_ns == 10
     subject.take()
     subject.load()
@@ -103,7 +103,7 @@ def test_without_inputs_nothing_is_read() -> None:
     """Bare durations have no frames to load."""
     execution = Recorded(frame_inputs=())
     subject = job(execution)
-    subject.queue.put(Arrival(0, 0))
+    subject.offer(Arrival(0, 0))
     subject.take()
     subject.load()
     assert execution.loaded == []
@@ -115,7 +115,7 @@ def test_clearing_gives_every_frame_back(taken: bool) -> None:
     """Those in flight and those that wait, each once; the next frame begins with the first segment."""
     subject = job(Recorded(), frames=2, depth=4)
     for frame in range(3):
-        subject.queue.put(Arrival(frame, frame))
+        subject.offer(Arrival(frame, frame))
     if taken:
         subject.take()
         subject.next_segment = 1
@@ -127,10 +127,10 @@ def test_clearing_gives_every_frame_back(taken: bool) -> None:
 def test_only_a_full_queue_that_waits_accepts_no_frame(rule: WhenFull) -> None:
     """The others drop one instead; a frame that the model skips needs no room."""
     subject = job(Recorded())
-    subject.queue, subject.every = Queue(2, rule), 2
+    subject.input, subject.every = FrameChannel(2, rule), 2
     for frame in (0, 2):
         assert subject.accepts(frame, frame)
-        subject.queue.put(Arrival(frame, frame))
+        subject.offer(Arrival(frame, frame))
     assert subject.accepts(4, 4) == (rule != "block")
     assert subject.accepts(3, 4)
     subject.take()

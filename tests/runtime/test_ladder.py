@@ -10,10 +10,10 @@ import pytest
 from fakes import FakeBinding, FakeDevice
 from framefit.core.grid import Grid
 from framefit.core.policy import Rotation
+from framefit.runtime.channel import FrameChannel
 from framefit.runtime.job import Job, Part
 from framefit.runtime.ladder import Drift, Ladder
 from framefit.runtime.loop import Dispatcher
-from framefit.runtime.streams import Queue
 from framefit.runtime.switching import Rung, Share
 from framefit.runtime.timed import TimedExecution
 
@@ -34,7 +34,7 @@ def climbing(durations: Callable[[str, int], int], *, drifts: bool = True) -> tu
             estimates_ns=[estimate],
             deadline_ns=None,
             sources={},
-            queue=Queue(1),
+            input=FrameChannel(1),
         )
         for number, (label, estimate) in enumerate((("face", FACE_NS), ("big", BIG_NS)))
     ]

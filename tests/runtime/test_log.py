@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from framefit.runtime.log import FrameLog, FrameOutcome, FrameOutcomes, LaunchLog, ObservableFrameLog
+from framefit.runtime.log import FrameLog, FrameOutcome, FrameOutcomes, LaunchLog
 
 
 def test_launches_that_failed_are_left_out() -> None:
@@ -155,7 +155,8 @@ def test_snapshots_while_another_thread_logs() -> None:
 def test_fates_can_be_asked_for() -> None:
     """One is known as soon as it is decided or logged; before that, and beyond, nothing is."""
     fates = FrameOutcomes(2)
-    log = ObservableFrameLog(fates)
+    log = FrameLog()
+    log.outcomes = fates
     log.add(1, 3, FrameOutcome.SKIPPED, 3, 0)
     fates.decide(0, 1, FrameOutcome.LATE)
     assert [fates.of(0, frame) for frame in range(3)] == [None, FrameOutcome.LATE, None]

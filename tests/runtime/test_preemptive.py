@@ -28,11 +28,12 @@ from framefit.devices.ort import EventRecorder, OrtDevice
 from framefit.errors import DeviceError
 from framefit.execution.execution import Execution
 from framefit.execution.streams import EndOfStream
+from framefit.runtime.channel import Dropped, FrameChannel
 from framefit.runtime.job import Job
 from framefit.runtime.log import FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.preemptive import PreemptiveDispatcher
-from framefit.runtime.streams import Arrival, Feed, Queue
+from framefit.runtime.streams import Arrival, Feed
 
 MS = 1_000_000
 RATE_HZ = 100.0
@@ -107,11 +108,10 @@ def dispatcher(
                 estimates_ns=[MS] * entry.segments,
                 deadline_ns=round(1e9 / rate_hz) if entry.priority else None,
                 sources={"x": entry.stream},
-                queue=Queue(entry.queue, entry.when_full),
+                input=FrameChannel(entry.queue, entry.when_full, frames=entry.frames),
                 feed=entry.feed,
                 sinks=[(entry.sink, None)],
                 every=entry.every,
-                frames=entry.frames,
             )
         )
         first += entry.segments
@@ -335,24 +335,24 @@ def test_a_stream_is_read_by_one_thread_at_a_time() -> None:
     assert all(len(entry.sink.taken) >= 20 for entry in entries)
 
 
-class Hesitant(Queue):
+class Hesitant(FrameChannel):
     """Gives other threads a turn between looking and taking."""
 
-    def __len__(self) -> int:
-        """The length a moment ago."""
-        length = super().__len__()
+    @property
+    def ready(self) -> bool:
+        """Whether it was a moment ago."""
+        ready = super().ready
         time.sleep(0)
-        return length
+        return ready
 
-    def put(self, frame: Arrival) -> Arrival | None:
-        """As every queue does, but slowly."""
-        if super().__len__() == self.depth:
+    def offer(self, arrival: Arrival) -> Dropped | None:
+        """As every channel does, but slowly."""
+        dropped = None
+        if len(self) == self.slots:
             time.sleep(0.0005)
-            dropped = self._frames.popleft()
+            dropped = Dropped(self._items.popleft(), FrameOutcome.QUEUE_FULL)
             time.sleep(0.0005)
-        else:
-            dropped = None
-        self._frames.append(frame)
+        self._items.append(arrival)
         return dropped
 
 
@@ -360,7 +360,7 @@ def test_no_frame_is_lost_between_the_threads() -> None:
     """A frame arrives at a full queue of one just when the other thread takes from it: all are accounted for."""
     entry = Entry("big", queue=1)
     run = dispatcher(slow(face=0.1, big=2.3), Entry("face", priority=True), entry, rate_hz=500)
-    run._jobs[1].queue = Hesitant(1)
+    run._jobs[1].input = Hesitant(1)
     run.run(200)
     for model in (0, 1):
         assert sorted(fates(run, model)) == list(range(200))

@@ -14,9 +14,10 @@ from fakes import FakeDevice, ListSink
 from framefit.core.model import TensorInfo
 from framefit.devices.clock import RealClock
 from framefit.devices.host import realtime_priority_permitted
+from framefit.runtime.channel import FrameChannel
 from framefit.runtime.job import Job
 from framefit.runtime.log import FrameOutcome
-from framefit.runtime.reading import ReadQueue, ResultJoin, ResultStream, with_unread
+from framefit.runtime.reading import ResultJoin, ResultStream, with_unread
 from framefit.runtime.streams import Arrival, Feed
 from framefit.runtime.units import UnitGroup
 from unit_groups import MS, WINDOW_NS, Entry, assert_sound, fates, launched, made, planned
@@ -47,19 +48,19 @@ def test_copies_are_bounded_and_come_back() -> None:
 def test_a_queue_lets_go_what_it_drops_and_what_was_read() -> None:
     """Frames in use stay until as many others are taken."""
     one = supply(6)
-    queue = ReadQueue(2, "drop-oldest", [one], 1)
+    queue = FrameChannel(2, buffers=[one])
     for frame in range(3):
         assert one.keep(frame)
         one.offer(frame, frame)
-        queue.put(Arrival(frame, frame))
+        queue.offer(Arrival(frame, frame))
     assert [one.has(frame) for frame in range(3)] == [False, True, True]
-    assert queue.take().frame == 1
+    assert queue.take()[0] == [Arrival(1, 1)]
     assert one.has(1)
-    assert queue.take().frame == 2
+    assert queue.take()[0] == [Arrival(2, 2)]
     assert [one.has(1), one.has(2)] == [False, True]
     assert one.keep(3)
     one.offer(3, 3)
-    queue.put(Arrival(3, 3))
+    queue.offer(Arrival(3, 3))
     assert [frame.frame for frame in queue.clear()] == [3]
     assert not one.has(3)
 
@@ -208,7 +209,7 @@ def assert_read(group: UnitGroup, jobs: dict[str, list[Job]], entries: Sequence[
             continue
         found = jobs[entry.name][0].join
         assert found is not None
-        assert all(one.most <= one.copies for one in found.supplies)
+        assert all(one.most <= one.copies for one in found.streams)
         for frame, fate in fates(group, entries.index(entry)).items():
             if fate not in (FrameOutcome.DONE, FrameOutcome.LATE):
                 continue

@@ -16,12 +16,11 @@ from fakes import FakeDevice, ListSink
 from framefit.core.faults import Fault, FaultKind
 from framefit.devices.faulty import FaultyDevice
 from framefit.errors import DeviceError, HangError, InputError, LostUnitError
-from framefit.runtime.channel import StageJob
+from framefit.runtime.channel import FrameChannel
 from framefit.runtime.job import Job
 from framefit.runtime.log import FaultCause, FrameOutcome, LaunchLog
 from framefit.runtime.loop import LEAD_NS
-from framefit.runtime.recovery import RestingQueue
-from framefit.runtime.streams import Arrival, Feed, Queue
+from framefit.runtime.streams import Arrival, Feed
 from framefit.runtime.units import UnitGroup
 from unit_groups import MS, WINDOW_NS, Entry, fates, made, planned
 
@@ -78,9 +77,9 @@ def assert_accounted(group: UnitGroup, jobs: dict[str, list[Job]], entries: Sequ
         } <= failed.keys()
         assert all(times <= 1 + len(entry.stages) for times in failed.values())
         for job in jobs[entry.name]:
-            assert len(job.queue) == 0
-            if isinstance(job, StageJob):
-                assert job.relay.most <= entry.slots
+            assert len(job.input) == 0
+            if job.pipeline is not None:
+                assert job.pipeline.most <= entry.slots
         first += count
 
 
@@ -173,7 +172,7 @@ def test_a_model_that_recovers_is_as_it_was() -> None:
     assert [frame for frame, fate in found.items() if fate == FrameOutcome.FAILED] == [0, 1, 2, 40]
     assert [frame for frame, fate in found.items() if fate == FrameOutcome.DEGRADED] == list(range(3, 11))
     assert group.faults.degraded == set()
-    assert not isinstance(jobs["big"][0].queue, RestingQueue)
+    assert not jobs["big"][0].queue.refuses
 
 
 def test_a_priority_model_is_tried_in_every_window() -> None:
@@ -369,29 +368,24 @@ def test_priority_goes_on_whatever_fails_in_the_background(
 # Its parts ---------------------------------------------------------------------------------------
 
 
-class _Holder:
-    """Whatever has a queue."""
-
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
-
-
 @given(st.lists(st.integers(0, 30), max_size=20), st.integers(0, 30), st.integers(1, 3))
-def test_a_resting_queue(windows: list[int], until: int, depth: int) -> None:
-    """It refuses all until its window, whatever is waiting; then the queue that it stands for is there again."""
-    inner = Queue(depth, "block")
-    holder = _Holder(inner)
-    holder.queue = RestingQueue(holder, until)  # type: ignore[arg-type]
+def test_a_channel_that_refuses(windows: list[int], until: int, depth: int) -> None:
+    """It takes no frame until its window, whatever is waiting; then it does as before."""
+    channel = FrameChannel(depth, "block")
+    channel.offer(Arrival(-1, 0))
+    assert channel.refuse_until(until) == [Arrival(-1, 0)]
     for number, window in enumerate(sorted(windows)):
-        resting = holder.queue is not inner
-        dropped = holder.queue.put(Arrival(number, window))
+        refused, room = channel.refuses, len(channel) < depth
+        dropped = channel.offer(Arrival(number, window))
         if window < until:
-            assert resting
-            assert dropped == Arrival(number, window)
-            assert not holder.queue.full
+            assert refused
+            assert dropped == (Arrival(number, window), FrameOutcome.DEGRADED)
+            assert not channel.full
+            assert len(channel) == 0
         else:
-            assert holder.queue is inner
-        assert len(holder.queue) <= depth
+            assert not channel.refuses
+            assert dropped == (None if room else (Arrival(number, window), FrameOutcome.REFUSED))
+        assert len(channel) <= depth
 
 
 def test_a_frame_that_does_not_fit_is_dropped_and_the_run_goes_on() -> None:

@@ -16,11 +16,10 @@ from framefit.core.grid import Grid
 from framefit.core.policy import Rotation
 from framefit.devices.clock import RealClock
 from framefit.execution.execution import Execution
-from framefit.runtime.channel import StageJob, stage_jobs
-from framefit.runtime.job import Job, Part
+from framefit.runtime.channel import FrameChannel
+from framefit.runtime.job import Job, Part, stage_jobs
 from framefit.runtime.ladder import Drift, Ladder
 from framefit.runtime.log import FrameOutcome, LaunchLog
-from framefit.runtime.streams import Queue
 from framefit.runtime.switching import Rung, Share, TimetableSwitcher
 from framefit.runtime.units import UnitAssignment, UnitGroup
 from unit_groups import MS, fates, network
@@ -158,7 +157,7 @@ def made(plan: Plan, device: FakeDevice) -> tuple[UnitGroup, list[Rung], ListSin
                     deadline_ns = 10**9 // way.rate_hz
                     parts.append(Part(one.execution, one.first_program, one.estimates_ns, deadline_ns))
                     continue
-                stage = one.position if isinstance(one, StageJob) else 0
+                stage = one.position
                 finest = part(plan, bridges[stage], first_programs[-1], executions[-1].bounds, way.slots)
                 parts.append(part(plan, own[number][stage], first_programs[number], way.bounds, way.slots, finest))
             due = [(0 if not unit else way.eyes_ns, 0)] if unit < len(PRIORITY) else []
@@ -218,7 +217,7 @@ def job(
         estimates_ns=estimates_ns,
         deadline_ns=None,
         sources={name: NumberStream() for name in ("x", "number")},
-        queue=Queue(2),
+        input=FrameChannel(2),
         sinks=[(sink or ListSink(), ["number"])],
         model=model,
         begins=[first for first, _ in execution.bounds],

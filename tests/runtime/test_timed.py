@@ -71,17 +71,15 @@ def dispatcher(timetable: Timetable, variation: Variation, beat: Beat, seed: int
     """On virtual time, with what the models demand."""
     device = NpuDevice(varied(variation), VirtualClock(), seed=seed)
     names = [model.name for model in timetable.models]
-    run = timed_dispatcher(
+    return timed_dispatcher(
         timetable,
         device,
         Grid(1e9 / timetable.window_ns),
         Rotation(sum(model.role == "background" for model in timetable.models)),
         queues={name: max(beat.of(name).queue, beat.of(name).frames) for name in names},
         every={name: beat.of(name).every for name in names},
+        frames={name: beat.of(name).frames for name in names},
     )
-    for job, name in zip(run._jobs, names, strict=True):
-        job.frames = beat.of(name).frames
-    return run
 
 
 @st.composite

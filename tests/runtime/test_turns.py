@@ -14,10 +14,11 @@ from framefit.core.grid import Grid, merged
 from framefit.core.model import GraphBuilder, Model
 from framefit.core.policy import Rotation
 from framefit.execution.execution import Execution
+from framefit.runtime.channel import FrameChannel
 from framefit.runtime.job import Job, Part
 from framefit.runtime.log import FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
-from framefit.runtime.streams import Feed, Queue
+from framefit.runtime.streams import Feed
 from framefit.runtime.switching import Rung, Share
 
 MS = 1_000_000
@@ -59,7 +60,7 @@ def job(
         estimates_ns=list(estimates_ns),
         deadline_ns=deadline_ns,
         sources={name: NumberStream() for name in ("x", "number")},
-        queue=Queue(queue),
+        input=FrameChannel(queue),
         feed=Feed(streams=frozenset(streams)),
         sinks=[(ListSink(), ["number"])],
         every=every,
@@ -184,7 +185,7 @@ def rungs(
         estimates_ns=first.estimates_ns,
         deadline_ns=None,
         sources={name: NumberStream() for name in ("x", "number")},
-        queue=Queue(2),
+        input=FrameChannel(2),
         sinks=[(ListSink(), ["number"])],
         begins=first.begins,
     )

@@ -25,10 +25,10 @@ from framefit.devices.host import realtime_priority_permitted
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError
 from framefit.execution.execution import Execution, greatest_difference
-from framefit.runtime.channel import stage_jobs
-from framefit.runtime.job import Job
+from framefit.runtime.channel import FrameChannel
+from framefit.runtime.job import Job, stage_jobs
 from framefit.runtime.log import FrameLog, FrameOutcome
-from framefit.runtime.streams import Feed, Queue
+from framefit.runtime.streams import Feed
 from framefit.runtime.units import UnitAssignment, UnitGroup
 from networks import NETWORKS
 from unit_groups import MS, WINDOW_NS, Entry, assert_sound, fates, launched, made, planned
@@ -56,8 +56,9 @@ def test_with_one_slot_frames_do_not_overlap() -> None:
     group, jobs = made(device, *entries)
     group.run(20)
     assert_sound(group, jobs, entries, 20, 0)
-    relay = jobs["big"][0].relay  # type: ignore[attr-defined]
-    assert relay.most == 1
+    pipeline = jobs["big"][0].pipeline
+    assert pipeline is not None
+    assert pipeline.most == 1
     assert Counter(fates(group, 0).values()) == {FrameOutcome.DONE: 20}
 
 
@@ -70,7 +71,7 @@ def test_two_slots_double_the_throughput_of_a_model() -> None:
         group, jobs = made(device, *entries)
         group.run(100)
         assert_sound(group, jobs, entries, 100, 0)
-        assert jobs["big"][0].relay.most == slots  # type: ignore[attr-defined]
+        assert jobs["big"][0].pipeline.most == slots  # type: ignore[attr-defined]
         done.append(sum(fate == FrameOutcome.DONE for fate in fates(group, 0).values()))
     assert done == [50, 99]
 
@@ -449,8 +450,8 @@ def test_units_that_interrupt_background_work(preemptive: list[str]) -> None:
         done = sorted(frame for frame, fate in found.items() if fate in (FrameOutcome.DONE, FrameOutcome.LATE))
         assert [frame for frame, _ in entry.sink.taken] == done == list(range(len(done)))
         assert all(outputs["number"].tolist() == [frame] for frame, outputs in entry.sink.taken)
-        relay = jobs[entry.name][0].relay  # type: ignore[attr-defined]
-        assert relay.most <= 2
+        pipeline = jobs[entry.name][0].pipeline  # type: ignore[attr-defined]
+        assert pipeline.most <= 2
     assert len(group.launches) == len(device.launches)
     assert len(group.trace()) == 2 * len(device.launches)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("framefit")]
@@ -523,7 +524,7 @@ def test_what_threads_compute_is_what_the_model_computes(name: str, tmp_path: Pa
         estimates_ns=[MS] * len(pieces),
         deadline_ns=None,
         sources={tensor.name: stream for tensor in staged.inputs},
-        queue=Queue(1, "block"),
+        input=FrameChannel(1, "block"),
         feed=Feed(waits=True),
         sinks=[(sink, None)],
         model=0,

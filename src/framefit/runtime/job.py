@@ -1,20 +1,43 @@
-"""A model as the dispatcher sees it."""
+"""The jobs of a model: what a unit launches of it, for which frame, and how a frame goes through its stages.
+
+A model on one unit is one :class:`Job`. Where several units run parts of it, each has a job for its stage, and the
+jobs share a :class:`Pipeline`, through which frames go in order. What happens when a frame of a job ends stands in two
+places: ``Dispatcher._complete`` and ``Dispatcher._abort`` in ``loop.py`` say in which order, and the pipeline says what
+the other stages are told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from framefit.core.model import TensorInfo
+from framefit.core.timetable import PlannedModel
 from framefit.core.workload import OnError
-from framefit.devices.device import Array
+from framefit.devices.clock import Clock
+from framefit.devices.device import Array, Device
+from framefit.execution.buffers import copies_of
 from framefit.execution.execution import Launchable
 from framefit.execution.streams import Stream
-from framefit.runtime.reading import ResultJoin
+from framefit.runtime.channel import Dropped, FrameChannel, Mailbox, Message, MessageKind, Port, StageChannel
+from framefit.runtime.reading import ResultJoin, ResultStream
 from framefit.runtime.sinks import Sink
-from framefit.runtime.streams import Arrival, Feed, Queue
+from framefit.runtime.streams import Arrival, Feed, SharedStream
 
-__all__ = ["Job", "Part"]
+__all__ = [
+    "Drained",
+    "FrameObserver",
+    "Job",
+    "MigratedJob",
+    "Part",
+    "Pipeline",
+    "ReadModel",
+    "connect_reader",
+    "reading_models",
+    "share_streams",
+    "stage_jobs",
+]
 
 
 @dataclass(frozen=True)
@@ -40,9 +63,22 @@ class Part:
     slots: int = 1
 
 
+class FrameObserver(Protocol):
+    """Follows a model's frames; called by the thread that completes them, at once."""
+
+    def frame_finished(self, arrivals: Sequence[Arrival], started_ns: int, finished_ns: int) -> None:
+        """A frame is done; the model's outputs are still those of this frame.
+
+        Args:
+            arrivals: what was in flight.
+            started_ns: begin of the model's first launch for it.
+            finished_ns: end of its last one.
+        """
+
+
 @dataclass
 class Job:
-    """One model of a run.
+    """What one unit runs of a model.
 
     Attributes:
         execution: what it launches.
@@ -51,23 +87,23 @@ class Job:
         estimates_ns: planned quantile of each segment.
         deadline_ns: after release; ``None``: none.
         sources: graph input -> stream that feeds it.
-        queue: frames that wait.
+        input: where its frames wait.
         feed: brings them; shared by models whose streams stay in step.
         sinks: where outputs go, and which (``None``: all).
         every: windows between its frames; the frames between are skipped.
-        in_flight: frames that are being worked on.
-        frames: frames that it consumes at once.
         model: its number in the log of frames; ``None``: that of the job.
-        onward: hands the frame in flight on to another unit, told since when it can; ``None``: it is done.
-        freed: told when a frame is done; ``None``: nobody waits for that.
-        told: of every frame as soon as it is done: what was in flight, when it started and
-            finished. The outputs are still those of that frame.
-        reading: brings its frames, instead of the feed, where it reads other models.
+        observers: follow the model's frames.
+        join: brings its frames, instead of the feed, where it reads other models.
         readers: first jobs of the models that read this one.
+        pipeline: of the model's stages; ``None``: the job is the whole model.
+        position: among the stages.
         begins: first layer of each segment; of no account where there is one timetable.
+        on_error: what a launch that fails means: try it again once, abort the frame, or end the run.
+        in_flight: frames that are being worked on.
+        next_segment: that is to be launched for them.
+        started_ns: begin of the model's first launch for them; -1: it has not begun.
         following: part that it takes up when the frame in flight is done; ``None``: it keeps this one.
-        on_error: what a launch that fails means: try it again once, give the frame up, or end the run.
-        moved_to: the job that takes its frames, on another unit, since its own one fails; ``None``: it does so itself.
+        migrated: the job that takes its frames, on another unit, since its own one fails; ``None``: it does so itself.
     """
 
     execution: Launchable
@@ -76,79 +112,29 @@ class Job:
     estimates_ns: Sequence[int]
     deadline_ns: int | None
     sources: Mapping[str, Stream]
-    queue: Queue
+    input: FrameChannel | StageChannel
     sinks: Sequence[tuple[Sink, Sequence[str] | None]] = ()
     every: int = 1
-    frames: int = 1
     feed: Feed = field(default_factory=Feed)
-    told: list[Callable[[Sequence[Arrival], int, int], None]] = field(default_factory=list)
+    observers: list[FrameObserver] = field(default_factory=list)
     model: int | None = None
     join: ResultJoin | None = None
     readers: list[Job] = field(default_factory=list)
-    onward: Callable[[int], None] | None = None
-    freed: Callable[[int], None] | None = None
+    pipeline: Pipeline | None = None
+    position: int = 0
+    begins: Sequence[int] = (0,)
+    on_error: OnError = "stop"
     next_segment: int = 0
     in_flight: list[Arrival] = field(default_factory=list)
     started_ns: int = -1
-    begins: Sequence[int] = (0,)
     following: Part | None = None
-    on_error: OnError = "stop"
-    moved_to: Job | None = None
+    migrated: MigratedJob | None = None
     _inputs: tuple[TensorInfo, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self._inputs = self.execution.frame_inputs
 
-    @property
-    def part(self) -> Part:
-        """Its present part."""
-        return Part(self.execution, self.first_program, self.estimates_ns, self.deadline_ns, self.begins)
-
-    def take_up(self, part: Part) -> None:
-        """Have another part from here on, between two launches.
-
-        A frame in flight goes on where it is; where no segment begins there, in the finest segments to its end.
-        """
-        self.deadline_ns, self.following = part.deadline_ns, None
-        if self.moved_to is not None:
-            self.moved_to.deadline_ns = part.deadline_ns
-        if part.execution is self.execution:  # another thread may be at it
-            self.estimates_ns, self.begins = part.estimates_ns, part.begins
-            return
-        if self.next_segment:
-            layer = self.begins[self.next_segment]
-            if layer not in part.begins and part.finest is not None:
-                self.following, part = part, part.finest
-            self.next_segment = list(part.begins).index(layer)
-        part.execution.follow(self.execution)
-        self.execution, self.first_program = part.execution, part.first_program
-        self.estimates_ns, self.begins = part.estimates_ns, part.begins
-
-    @property
-    def reads_streams(self) -> bool:
-        """Whether frames come to it from a feed."""
-        return self.join is None
-
-    @property
-    def owed(self) -> bool:
-        """Whether a frame that has come is still on its way to this job."""
-        return self.join is not None and self.join.owed
-
-    @property
-    def pending(self) -> bool:
-        """Whether a frame that has come is still to be done."""
-        return self.ready or self.owed
-
-    @property
-    def has_work(self) -> bool:
-        """The same, of models that read it, and where it has moved to, too."""
-        elsewhere = self.readers if self.moved_to is None else [*self.readers, self.moved_to]
-        return self.pending or any(job.has_work for job in elsewhere)
-
-    @property
-    def waiting(self) -> int:
-        """Frames that others have handed over: launches of the model that it can begin at once."""
-        return 0 if self.join is None else len(self.queue) // self.frames
+    # What it is asked while the loop decides ------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
@@ -158,12 +144,49 @@ class Job:
     @property
     def ready(self) -> bool:
         """Whether something could be launched."""
-        return bool(self.in_flight) or len(self.queue) >= self.frames
+        return bool(self.in_flight) or self.input.ready
 
     @property
     def next_ns(self) -> int | None:
         """Planned quantile of what it would launch next; ``None``: nothing."""
         return self.estimates_ns[self.next_segment] if self.ready else None
+
+    @property
+    def owed(self) -> bool:
+        """Whether a frame that has come is still on its way to this job, or waits for a slot."""
+        return self.input.owed or (self.join is not None and self.join.owed)
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything is left to do for a frame, here or, seen from the first stage, further on."""
+        if self.ready or self.owed:
+            return True
+        return self.pipeline is not None and not self.position and self.pipeline.in_flight > 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a frame is pending here, at models that read this one, or where it has migrated to."""
+        elsewhere = self.readers if self.migrated is None else [*self.readers, self.migrated]
+        return self.pending or any(job.has_work for job in elsewhere)
+
+    # Frames that come -----------------------------------------------------------------------------------------------
+
+    @property
+    def reads_streams(self) -> bool:
+        """Whether frames come to it from a feed."""
+        return self.join is None and not self.position
+
+    @property
+    def frames(self) -> int:
+        """How many frames it consumes at once."""
+        return self.input.frames
+
+    @property
+    def queue(self) -> FrameChannel:
+        """Where the model's frames wait; of a first stage."""
+        channel = self.input if self.migrated is None else self.migrated.input
+        assert isinstance(channel, FrameChannel)
+        return channel
 
     def accepts(self, frame: int, turn: int) -> bool:
         """Whether a frame may come now: it is skipped, or there is room for it.
@@ -176,28 +199,37 @@ class Job:
 
     @property
     def backlog(self) -> int:
-        """Frames that came and are not done."""
-        return len(self.queue) + len(self.in_flight)
+        """Frames that came and are not done, in any stage; of the first one."""
+        begun = len(self.in_flight) if self.pipeline is None else self.pipeline.in_flight * self.frames
+        return len(self.input) + begun
 
     def room_behind(self, coming: int) -> bool:
         """Whether models that read this one have room for all that it will give; ``coming``: frames until then."""
         for reader in self.readers:
             assert reader.join is not None
             results = -(-coming // self.frames) + reader.join.on_the_way
-            if len(reader.queue) + results > reader.queue.depth or not reader.room_behind(results + reader.backlog):
+            if len(reader.input) + results > reader.queue.slots or not reader.room_behind(results + reader.backlog):
                 return False
         return True
+
+    def offer(self, arrival: Arrival) -> Dropped | None:
+        """A frame arrives; returns the one that is dropped for it, which may be the same."""
+        if self.migrated is None:
+            return self.input.offer(arrival)  # type: ignore[union-attr]  # frames arrive at first stages only
+        dropped = self.queue.offer(arrival)
+        self.migrated.notify()
+        return dropped
+
+    def take(self) -> None:
+        """Put the frames that waited longest in flight."""
+        self.in_flight, self.started_ns = self.input.take()
 
     def read(self, frame: int) -> dict[str, Array]:
         """A frame's tensors."""
         return {tensor.name: self.sources[tensor.name].read(frame, tensor) for tensor in self._inputs}
 
-    def take(self) -> None:
-        """Put the frames that waited longest in flight."""
-        self.in_flight = [self.queue.take() for _ in range(self.frames)]
-
     def load(self) -> None:
-        """Hand the frames in flight over.
+        """Hand the frames in flight over to the execution.
 
         Raises:
             EndOfStream: there are not so many.
@@ -207,34 +239,357 @@ class Job:
         read = [self.read(arrival.frame) for arrival in self.in_flight]
         self.execution.load(read[0] if self.frames == 1 else read)
 
-    def gives_none(self, failing: Collection[int]) -> bool:
-        """Whether the model has no results while these models fail: it is one of them, or reads one."""
-        return self.model in failing or self.starves(failing)
+    # Frames that end ------------------------------------------------------------------------------------------------
 
-    def starves(self, failing: Collection[int]) -> bool:
-        """Whether no frames come to it while these models fail."""
-        return self.join is not None and any(giver.gives_none(failing) for giver in self.join.givers)
-
-    @property
-    def entry(self) -> Job:
-        """Where the model's frames wait."""
-        return self
-
-    @property
-    def outlet(self) -> Job:
-        """Where its results come from."""
-        return self
-
-    def abort_frame(self, now_ns: int) -> list[Arrival]:  # noqa: ARG002 - a stage tells the others
-        """Let the frame in flight go, unfinished; what it consisted of."""
-        left, self.in_flight, self.next_segment, self.started_ns = self.in_flight, [], 0, -1
-        self.execution.abandon()
+    def abort_frame(self, now_ns: int) -> list[Arrival]:
+        """Let the frame in flight go, unfinished; returns what it consisted of."""
+        left = self.in_flight
+        if self.position:
+            assert self.pipeline is not None
+            self.pipeline.skip_after(self, now_ns, 1)
+        else:
+            self.execution.abandon()
+            if self.pipeline is not None:
+                self.pipeline.take_back()
+        self.in_flight, self.next_segment, self.started_ns = [], 0, -1
         if self.following is not None:
             self.take_up(self.following)
         return left
 
     def clear(self) -> list[Arrival]:
-        """Forget all frames; those in flight and those that wait."""
-        left = [*self.in_flight, *self.queue.clear()]
+        """Forget all frames; returns those in flight and those that wait."""
+        left = [*self.in_flight, *self.input.clear()]
+        if self.migrated is not None and not self.position:
+            left += self.migrated.input.clear()
         self.in_flight, self.next_segment, self.started_ns = [], 0, -1
         return left
+
+    def gives_none(self, failing: Collection[int]) -> bool:
+        """Whether the model has no results while these models fail: it is one of them, or reads one."""
+        return self.model in failing or self.starves(failing)
+
+    def starves(self, failing: Collection[int]) -> bool:
+        """Whether no frames come to it while these models fail; those of a later stage are an earlier one's."""
+        if self.position:
+            return self.entry.gives_none(failing)
+        return self.join is not None and any(giver.gives_none(failing) for giver in self.join.givers)
+
+    @property
+    def entry(self) -> Job:
+        """The job at which the model's frames wait: of its first stage."""
+        return self if self.pipeline is None else self.pipeline.stages[0]
+
+    @property
+    def outlet(self) -> Job:
+        """The job that gives the model's results: of its last stage."""
+        return self if self.pipeline is None else self.pipeline.stages[-1]
+
+    # Timetables that change -----------------------------------------------------------------------------------------
+
+    @property
+    def part(self) -> Part:
+        """Its present part."""
+        slots = 1 if self.pipeline is None else self.pipeline.slots
+        return Part(self.execution, self.first_program, self.estimates_ns, self.deadline_ns, self.begins, slots=slots)
+
+    def take_up(self, part: Part) -> None:
+        """Have another part from here on, between two launches.
+
+        A frame in flight goes on where it is; where no segment begins there, in the finest segments to its end. The
+        first stage begins no more frames than may be in flight under the new part.
+        """
+        if self.pipeline is not None and not self.position:
+            self.pipeline.slots = part.slots
+        self.deadline_ns, self.following = part.deadline_ns, None
+        if self.migrated is not None:
+            self.migrated.deadline_ns = part.deadline_ns
+        if part.execution is self.execution:  # another thread may be at it
+            self.estimates_ns, self.begins = part.estimates_ns, part.begins
+            return
+        if self.next_segment:
+            layer = self.begins[self.next_segment]
+            if layer not in part.begins and part.finest is not None:
+                self.following, part = part, part.finest
+            self.next_segment = list(part.begins).index(layer)
+        part.execution.follow(self.execution)
+        self.execution, self.first_program = part.execution, part.first_program
+        self.estimates_ns, self.begins = part.estimates_ns, part.begins
+
+
+@dataclass
+class MigratedJob(Job):
+    """A model's job on a unit to which it has migrated: its frames come to the unit that it ran on before.
+
+    Attributes:
+        mailbox: of the unit that it runs on.
+        clock: the run's.
+        ordinals: of messages about migrated jobs of the run, so that they come in order.
+        number: of the job there; -1: it has not come yet.
+    """
+
+    mailbox: Mailbox = field(kw_only=True)
+    clock: Clock = field(kw_only=True)
+    ordinals: Iterator[int] = field(kw_only=True)
+    number: int = field(default=-1, kw_only=True)
+
+    @property
+    def reads_streams(self) -> bool:
+        """A migrated job is on no feed of its unit."""
+        return False
+
+    def notify(self) -> None:
+        """Tell its unit that a frame has come, or that one may begin."""
+        message = Message(self.clock.now_ns(), -1, next(self.ordinals), MessageKind.MIGRATED, migrated=self)
+        self.mailbox.send(message)
+
+
+class Pipeline:
+    """The frames of one model on their way through its stages, in order.
+
+    Each stage tells the next one of a frame that it is done with, and the last one tells the first that a slot is free.
+    A frame that a stage aborts is skipped by the later ones: a message for it goes behind those of the frames before
+    it, so that the order stays and its slot is free only when these are done. What goes to another unit is copied there
+    at once, while that does something else; it can be used when it has arrived.
+
+    Each count is written by one unit only.
+
+    Args:
+        slots: frames that may be in flight: so often exist the tensors between stages.
+        bytes_between: that each stage but the last hands on.
+
+    Attributes:
+        stages: the job of each stage.
+        started: frames that the first stage has begun.
+        most: frames that were in flight at most.
+        successor: begins when no frame is in flight any more, on another unit; ``None``: nothing has failed.
+    """
+
+    holds_unit = True  # a priority frame that waits for a slot: nothing else starts before it
+
+    def __init__(self, slots: int, bytes_between: Sequence[int]) -> None:
+        self.slots = slots
+        self.stages: list[Job] = []
+        self.started = 0
+        self.most = 0
+        self.successor: MigratedJob | None = None
+        self._bytes_between = bytes_between
+        self._completed = 0
+        self._ports: list[Port] = []
+        self._device: Device | None = None
+        self._sent = [0] * len(bytes_between)  # frames that each stage has handed on, or skipped
+        self._sent_ns = [0] * len(bytes_between)  # when the last one of them is there
+
+    def connect(self, device: Device, ports: Sequence[Port]) -> None:
+        """Before the run: where each stage's messages go, and what knows how long the way to another unit takes."""
+        self._device, self._ports = device, list(ports)
+
+    @property
+    def in_flight(self) -> int:
+        """Frames between the begin of the first stage and the end of the last."""
+        return self.started - self._completed
+
+    @property
+    def allows_another(self) -> bool:
+        """Whether a slot is free."""
+        return self.started - self._completed < self.slots
+
+    def begin(self) -> None:
+        """The first stage has taken a frame."""
+        self.started += 1
+        self.most = max(self.most, self.in_flight)
+
+    def hand_on(self, job: Job, finished_ns: int) -> None:
+        """A stage is done with a frame, which the next one needs."""
+        position = job.position
+        here, there = self._ports[position], self._ports[position + 1]
+        assert self._device is not None
+        # A copy begins now, not when the stage starts.
+        ready_ns = self._device.arrival_ns(here.unit, there.unit, self._bytes_between[position], finished_ns)
+        self._sent[position] = ordinal = self._sent[position] + 1
+        self._sent_ns[position] = ready_ns
+        there.mailbox.send(Message(ready_ns, there.number, ordinal, MessageKind.STAGE, job.in_flight, job.started_ns))
+
+    def stage_finished(self, job: Job, finished_ns: int) -> None:
+        """A stage is done with a frame, and whoever waited for it has been told."""
+        if job.position == len(self.stages) - 1:
+            self._free_slot(finished_ns)
+        if job.position:
+            self.skip_after(job, finished_ns, 0)
+
+    def skip(self, job: Job, now_ns: int) -> None:
+        """A frame that an earlier stage has aborted comes by a later one."""
+        assert isinstance(job.input, StageChannel)
+        if job.input.skip(busy=job.busy):
+            self._skip(job, now_ns)
+
+    def skip_after(self, job: Job, now_ns: int, frames: int) -> None:
+        """Frames of a later stage go on as aborted, and then those that came by behind them."""
+        assert isinstance(job.input, StageChannel)
+        frames, job.input.behind = frames + job.input.behind, 0
+        for _ in range(frames):
+            self._skip(job, now_ns)
+
+    def take_back(self) -> None:
+        """The first stage has aborted a frame: the next one takes its place."""
+        self.started -= 1
+        self._notify()
+
+    def _skip(self, job: Job, now_ns: int) -> None:
+        position = job.position
+        job.execution.skip()
+        if position == len(self.stages) - 1:
+            self._free_slot(now_ns)
+            return
+        there = self._ports[position + 1]
+        self._sent[position] = ordinal = self._sent[position] + 1
+        self._sent_ns[position] = ready_ns = max(self._sent_ns[position], now_ns)
+        there.mailbox.send(Message(ready_ns, there.number, ordinal, MessageKind.SKIPPED))
+
+    def _free_slot(self, now_ns: int) -> None:
+        self._completed += 1
+        self._notify()
+        first = self._ports[0]
+        first.mailbox.send(Message(now_ns, first.number, self._completed, MessageKind.SLOT_FREE))
+
+    def _notify(self) -> None:
+        if self.successor is not None:
+            self.successor.notify()
+
+
+class Drained:
+    """Allows a migrated model to begin a frame when none is under way any more in the stages that it had before.
+
+    Args:
+        pipeline: of these stages.
+    """
+
+    holds_unit = False  # the unit's own models go on meanwhile
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    @property
+    def allows_another(self) -> bool:
+        """Whether nothing is under way there."""
+        return not self._pipeline.in_flight
+
+    def begin(self) -> None:
+        """Its frames have no slots."""
+
+
+def stage_jobs(job: Job, stages: Sequence[Launchable], slots: int, bytes_between: Sequence[int]) -> list[Job]:
+    """A model's job, divided into those of its stages; the job itself where there is one stage.
+
+    The first takes the streams, input and feed, or what it reads, the last deadline, sinks, and observers:
+    give it sinks that are opened later.
+
+    Args:
+        job: of the whole model, with its number.
+        stages: what each launches.
+        slots: frames that may be in flight.
+        bytes_between: that each stage hands on.
+    """
+    if len(stages) == 1:
+        return [job]
+    pipeline = Pipeline(slots, bytes_between)
+    job.queue.limit = pipeline
+    begin = 0
+    for position, stage in enumerate(stages):
+        end, first, last = begin + len(stage.labels), position == 0, position == len(stages) - 1
+        pipeline.stages.append(
+            Job(
+                execution=stage,
+                first_program=job.first_program + begin,
+                priority=job.priority,
+                estimates_ns=job.estimates_ns[begin:end],
+                deadline_ns=job.deadline_ns,
+                sources=job.sources if first else {},
+                input=job.input if first else StageChannel(job.frames, pipeline),
+                sinks=job.sinks if last else (),
+                every=job.every,
+                feed=job.feed,
+                observers=job.observers if last else [],
+                model=job.model,
+                join=job.join if first else None,
+                pipeline=pipeline,
+                position=position,
+                on_error=job.on_error,
+            )
+        )
+        begin = end
+    return pipeline.stages
+
+
+@dataclass(frozen=True)
+class ReadModel:
+    """A model that another one reads.
+
+    Attributes:
+        jobs: of the model's stages.
+        model: its part in the plan.
+        inputs: input of the reading model -> output that it reads, and what a frame of it is; none where no tensors are
+            computed.
+        step: releases of its stream between its results.
+    """
+
+    jobs: Sequence[Job]
+    model: PlannedModel
+    inputs: Mapping[str, tuple[str, TensorInfo]] = field(default_factory=dict)
+    step: int = 1
+
+    def output(self, name: str) -> Array:
+        """An output of the frame that it is done with, on whatever unit."""
+        last = self.jobs[-1]
+        return (last.migrated or last).execution.output(name)
+
+
+def connect_reader(first: Job, read: Sequence[ReadModel]) -> None:
+    """Have a model get its frames of others instead of a feed; of a stream it reads the frames of the same numbers.
+
+    Args:
+        first: its job, or that of its first stage, before it is assigned to a unit.
+        read: the models that it reads, in the order of its inputs.
+    """
+    queue = first.queue
+    copies = copies_of(queue.slots, first.frames, [entry.model for entry in read])
+    streams = [ResultStream(entry.inputs, entry.output, copies) for entry in read]
+    first.join = ResultJoin(
+        givers=[entry.jobs[0] for entry in read],
+        models=[_number(entry.jobs[0]) for entry in read],
+        streams=streams,
+        every=first.every,
+        step=read[0].step if first.priority else 0,
+    )
+    first.input = FrameChannel(
+        queue.slots, queue.when_full, frames=first.frames, buffers=streams, by_message=True, limit=queue.limit
+    )
+    first.every = 1
+    by_input = {name: stream for entry, stream in zip(read, streams, strict=True) for name in entry.inputs}
+    first.sources = {**first.sources, **by_input}
+    for entry in read:
+        entry.jobs[0].readers.append(first)
+
+
+def _number(job: Job) -> int:
+    assert job.model is not None
+    return job.model
+
+
+def reading_models(jobs: Sequence[Job]) -> dict[int, Sequence[int]]:
+    """Models that read others -> these; each after those that it reads."""
+    left = {job.model: job.join.models for job in jobs if job.join is not None and job.model is not None}
+    ordered: dict[int, Sequence[int]] = {}
+    while left:
+        model = next(model for model, reads in left.items() if left.keys().isdisjoint(reads))
+        ordered[model] = left.pop(model)
+    return ordered
+
+
+def share_streams(jobs: Iterable[Job]) -> None:
+    """Have jobs on different threads read their streams one at a time."""
+    shared: dict[int, Stream] = {}
+    for job in jobs:
+        job.sources = {
+            name: stream if isinstance(stream, SharedStream) else shared.setdefault(id(stream), SharedStream(stream))
+            for name, stream in job.sources.items()
+        }

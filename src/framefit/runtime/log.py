@@ -37,7 +37,6 @@ __all__ = [
     "FrameOutcome",
     "FrameOutcomes",
     "LaunchLog",
-    "ObservableFrameLog",
     "Packets",
     "SpillFile",
     "in_time_order",
@@ -222,6 +221,32 @@ class LaunchLog(_Table):
         )
 
 
+class FrameOutcomes:
+    """What became of each frame, as soon as it is decided; any thread may ask.
+
+    Args:
+        models: how many there are.
+    """
+
+    _NONE = 255
+
+    def __init__(self, models: int) -> None:
+        self._fates = [bytearray() for _ in range(models)]
+
+    def decide(self, model: int, frame: int, outcome: FrameOutcome) -> None:
+        """Note it; its times are logged when there is time for it."""
+        outcomes = self._fates[model]
+        if frame >= len(outcomes):
+            outcomes.extend(bytes((self._NONE,)) * (frame + 1 - len(outcomes)))
+        outcomes[frame] = outcome
+
+    def of(self, model: int, frame: int) -> FrameOutcome | None:
+        """What became of a frame; ``None``: that is not known yet."""
+        outcomes = self._fates[model]
+        found = outcomes[frame] if frame < len(outcomes) else self._NONE
+        return None if found == self._NONE else FrameOutcome(found)
+
+
 class FrameLog(_Table):
     """Frames in the order in which their fate was decided; times are -1 where there are none.
 
@@ -230,6 +255,8 @@ class FrameLog(_Table):
 
     columns = ("model", "frame", "fate", "released_ns", "started_ns", "finished_ns", "window")
     MODEL, FRAME, OUTCOME, RELEASED, STARTED, FINISHED, WINDOW = range(7)
+    outcomes: FrameOutcomes | None = None
+    """Where outcomes are noted, too, so that they can be asked for while the run goes on."""
 
     def add(
         self,
@@ -243,6 +270,8 @@ class FrameLog(_Table):
     ) -> None:
         """Append a frame."""
         self._fresh.extend((model, frame, outcome, released_ns, started_ns, finished_ns, window))
+        if self.outcomes is not None:
+            self.outcomes.decide(model, frame, outcome)
 
     def refuse(self, model: int, frames: Collection[int], outcome: FrameOutcome) -> None:
         """Frames of a model that were thought done have another fate after all."""
@@ -308,58 +337,6 @@ class FaultLog(_Table):
         """Model and frame -> the text of what went wrong last."""
         rows = self.snapshot().tolist()
         return {(row[self.MODEL], row[self.FRAME]): self.texts[row[self.TEXT]] for row in rows if row[self.TEXT] >= 0}
-
-
-class FrameOutcomes:
-    """What became of each frame, as soon as it is decided; any thread may ask.
-
-    Args:
-        models: how many there are.
-    """
-
-    _NONE = 255
-
-    def __init__(self, models: int) -> None:
-        self._fates = [bytearray() for _ in range(models)]
-
-    def decide(self, model: int, frame: int, outcome: FrameOutcome) -> None:
-        """Note it; its times are logged when there is time for it."""
-        outcomes = self._fates[model]
-        if frame >= len(outcomes):
-            outcomes.extend(bytes((self._NONE,)) * (frame + 1 - len(outcomes)))
-        outcomes[frame] = outcome
-
-    def of(self, model: int, frame: int) -> FrameOutcome | None:
-        """What became of a frame; ``None``: that is not known yet."""
-        outcomes = self._fates[model]
-        found = outcomes[frame] if frame < len(outcomes) else self._NONE
-        return None if found == self._NONE else FrameOutcome(found)
-
-
-class ObservableFrameLog(FrameLog):
-    """A log that notes fates where they can be asked for while the run goes on.
-
-    Args:
-        fates: where; other logs may note theirs there, too.
-    """
-
-    def __init__(self, outcomes: FrameOutcomes) -> None:
-        super().__init__()
-        self._told = outcomes
-
-    def add(
-        self,
-        model: int,
-        frame: int,
-        outcome: FrameOutcome,
-        window: int,
-        released_ns: int,
-        started_ns: int = -1,
-        finished_ns: int = -1,
-    ) -> None:
-        """See :meth:`FrameLog.add`."""
-        super().add(model, frame, outcome, window, released_ns, started_ns, finished_ns)
-        self._told.decide(model, frame, outcome)
 
 
 _MOST_PACKETS = 1 << 22  # that are kept, 23 bytes each

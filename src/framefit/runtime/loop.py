@@ -33,19 +33,16 @@ from framefit.devices.device import Array, Completion, Device
 from framefit.errors import InputError
 from framefit.execution.execution import Execution
 from framefit.execution.streams import EndOfStream
-from framefit.runtime.channel import Mailbox, Message, MigratedJob, StageJob
-from framefit.runtime.job import Job
-from framefit.runtime.log import FaultCause, FrameOutcome, LaunchLog, Packets
-from framefit.runtime.recovery import Recovery
+from framefit.runtime.channel import WARMUP_NS, FrameChannel, Mailbox, Message, MessageKind, StageChannel
+from framefit.runtime.job import Job, MigratedJob
+from framefit.runtime.log import FaultCause, FaultLog, FrameOutcome, LaunchLog, Packets
+from framefit.runtime.recovery import Failover, Recovery
 from framefit.runtime.sinks import Sink
-from framefit.runtime.streams import Arrival, Queue
+from framefit.runtime.streams import Arrival
+from framefit.runtime.switching import TimetableSwitcher
 from framefit.runtime.windows import Windows
 
 __all__ = ["LEAD_NS", "WARMUP_NS", "Dispatcher", "Service", "dummy_job", "instants", "steady"]
-
-
-WARMUP_NS = 60_000
-"""Going through a launch to warm the caches takes 30 to 60 us while they are cold."""
 
 
 class Service(Protocol):
@@ -142,8 +139,7 @@ def dummy_job(job: Job) -> Job | None:
         estimates_ns=(0, 0),  # two segments: no frame is completed
         deadline_ns=None,
         sources=dict.fromkeys(job.sources, _ConstantStream()),
-        queue=Queue(job.frames),
-        frames=job.frames,
+        input=FrameChannel(job.frames, frames=job.frames),
     )
 
 
@@ -176,6 +172,9 @@ class Dispatcher(Windows):
         reserved: for each window of a repeating pattern, when priority jobs are due: pairs
             of time after the release and number of the job. Default: all at the release.
         stalls: reads how long the host kept this machine from running (ns, ever growing).
+        mailbox: where other units' messages come; default: one that nobody else knows.
+        collects: whether it reads the device's events; of several units' dispatchers one does.
+        unit, switcher, place, faults, failover: see :class:`Windows`.
     """
 
     def __init__(
@@ -189,8 +188,17 @@ class Dispatcher(Windows):
         service: Service,
         reserved: Sequence[Sequence[tuple[int, int]]] | None = None,
         stalls: Callable[[], int] | None = None,
+        mailbox: Mailbox | None = None,
+        collects: bool = True,
+        unit: str = "",
+        switcher: TimetableSwitcher | None = None,
+        place: int = 0,
+        faults: FaultLog | None = None,
+        failover: Failover | None = None,
     ) -> None:
-        super().__init__(jobs, grid, guard_ns, reserved)
+        super().__init__(
+            jobs, grid, guard_ns, reserved, unit=unit, switcher=switcher, place=place, faults=faults, failover=failover
+        )
         self._device = device
         self._clock = clock
         self._service = service
@@ -198,14 +206,13 @@ class Dispatcher(Windows):
         self._stalled_ns = 0
         self._collects_events = device.capabilities.collects_events
         self._on_thread = isinstance(clock, RealClock) and device.capabilities.runs_on_host
-        self.mailbox = Mailbox()
+        self.mailbox = Mailbox() if mailbox is None else mailbox
         self._coming: list[Message] = []  # a heap: what cannot be used yet
         self._agenda: deque[tuple[int, int]] = deque()  # when which priority job is due
         self._awaited: list[int] = []  # priority jobs that were due before their frames were here
         self._outputs: deque[tuple[Sink, int, dict[str, Array]]] = deque()
         self._completed: deque[tuple[int, list[Arrival], int, int]] = deque()  # job, frames, start, finish
-        self.collects = True
-        """Whether it reads the device's events; of several units' dispatchers one does."""
+        self._collects = collects
         self._packets = Packets(device.events)
         self._drained = 0
         self._last_finish = -1
@@ -251,7 +258,8 @@ class Dispatcher(Windows):
     ) -> None:
         """The loop of :meth:`run`, between :meth:`begin` and :meth:`end`."""
         clock, warmup, self._thread = self._clock, self._warmup_dispatcher(), threading.get_ident()
-        agenda, awaited, coming, handed, wakeup = self._agenda, self._awaited, self._coming, *self.mailbox.parts
+        agenda, awaited, coming = self._agenda, self._awaited, self._coming
+        messages, wakeup = self.mailbox.messages, self.mailbox.wakeup
         clock.sleep_until_ns(self.start_ns)
         self._most_windows = windows
         while not self.ended and not stop():
@@ -268,7 +276,7 @@ class Dispatcher(Windows):
                 agenda.extend(self._next_due)
                 self.windows += 1
                 self._next_release, self._upcoming = self._second
-            if handed or coming:
+            if messages or coming:
                 self._receive(now)
             if agenda and agenda[0][0] <= now:
                 index = agenda[0][1]
@@ -306,39 +314,40 @@ class Dispatcher(Windows):
             self._service.rearrange(self._share.turns)
 
     def _receive(self, now: int) -> None:
-        """Take what other units have handed over, as far as it can be used by now."""
-        coming, handed = self._coming, self.mailbox.handed
-        while handed:
-            heapq.heappush(coming, handed.popleft())
+        """Read the messages of other units, as far as they can be used by now."""
+        coming, messages = self._coming, self.mailbox.messages
+        while messages:
+            heapq.heappush(coming, messages.popleft())
         while coming and coming[0].ready_ns <= now:
             self._accept(heapq.heappop(coming), now)
 
-    def _accept(self, one: Message, now: int) -> None:
+    def _accept(self, message: Message, now: int) -> None:
         """A frame for a job, or the news that its next one may begin."""
-        if one.migrated is not None:
-            self._receive_guest(one.migrated, now)
+        if message.kind == MessageKind.MIGRATED:
+            assert isinstance(message.migrated, MigratedJob)
+            self._accept_migrated(message.migrated, now)
             return
-        index, job, agenda = one.job, self._jobs[one.job], self._agenda
-        if one.source >= 0:
-            self._read(index, job, one)
-        elif one.arrivals:
-            assert isinstance(job, StageJob)
-            job.hand(one.arrivals, one.started_ns)
-        elif one.lost:
-            assert isinstance(job, StageJob)
-            job.lose(now)
+        index, job, agenda = message.job, self._jobs[message.job], self._agenda
+        if message.kind == MessageKind.RESULT:
+            self._read(index, job, message)
+        elif message.kind == MessageKind.STAGE:
+            assert isinstance(job.input, StageChannel)
+            job.input.add(message.arrivals, message.started_ns)
+        elif message.kind == MessageKind.SKIPPED:
+            assert job.pipeline is not None
+            job.pipeline.skip(job, now)
         if not job.priority:
             self._needed[self._turns[index]] = job.next_ns
             return
         due = sum(job_due == index for _, job_due in agenda) - job.busy
         if index in self._awaited and job.ready:
             self._awaited.remove(index)
-        elif job.waiting <= due:
+        elif job.input.waiting <= due:
             return  # it has an instant of its own
         # Behind what has begun, before whatever else is due.
         agenda.insert(1 if agenda and self._jobs[agenda[0][1]].busy else 0, (now, index))
 
-    def _receive_guest(self, job: MigratedJob, now: int) -> None:
+    def _accept_migrated(self, job: MigratedJob, now: int) -> None:
         """A frame has come for a job of a unit that failed; the first time the job itself comes, too."""
         if job.number < 0:
             job.number = self.take_in(job)
@@ -349,13 +358,13 @@ class Dispatcher(Windows):
             return
         behind = sum(due_ns <= now for due_ns, _ in self._agenda)  # its own models come first
         known = sum(due_job == job.number for _, due_job in self._agenda) - job.busy
-        for _ in range(known, job.waiting):
+        for _ in range(known, job.input.waiting):
             self._agenda.insert(behind, (now, job.number))
 
-    def _read(self, index: int, job: Job, one: Message) -> None:
+    def _read(self, index: int, job: Job, message: Message) -> None:
         """A result of a model that the job reads."""
         assert job.join is not None
-        for arrival, wanted in job.join.add(one.source, one.arrivals[-1]):
+        for arrival, wanted in job.join.add(message.source, message.arrivals[-1]):
             released_ns = self.release(arrival.window)
             if wanted:
                 self.admit([(index, job)], arrival, released_ns)
@@ -482,19 +491,22 @@ class Dispatcher(Windows):
         return max(done.duration_ns - max(off, 0), 0)
 
     def _complete(self, index: int, job: Job, finished_ns: int) -> None:
-        """A frame is done; its account is drawn up where there is time for it."""
-        if job.onward is not None:
-            job.onward(finished_ns)  # first of all: another unit waits for it
+        """A frame of a job is done; its outcome is logged where there is time for it."""
+        pipeline = job.pipeline
+        if pipeline is not None and job is not pipeline.stages[-1]:
+            pipeline.hand_on(job, finished_ns)  # first of all: another unit waits for it
         else:
             self._completed.append((index, job.in_flight, job.started_ns, finished_ns))
-            for tell in job.told:
-                tell(job.in_flight, job.started_ns, finished_ns)
+            for observer in job.observers:
+                observer.frame_finished(job.in_flight, job.started_ns, finished_ns)
             for sink, names in job.sinks:
                 self._outputs.append((sink, job.in_flight[-1].frame, job.execution.results(names)))
         if not job.execution.finish():
             self.faults.add(self._models[index], job.in_flight[-1].frame, self.windows - 1, FaultCause.STATE)
-        if job.freed is not None:
-            job.freed(finished_ns)
+        if self._recovery.troubles:
+            self._recovery.succeeded(index, job)
+        if pipeline is not None:
+            pipeline.stage_finished(job, finished_ns)
         job.in_flight, job.next_segment, job.started_ns = [], 0, -1
         if job.following is not None:
             job.take_up(job.following)
@@ -549,7 +561,7 @@ class Dispatcher(Windows):
                 self._stalled_ns = stalled
         if on_idle is not None and wake - self._clock.now_ns() >= _IDLE_NS:
             on_idle(self.windows)
-        if self._collects_events and self.collects and self.windows - self._drained >= _DRAIN_WINDOWS:
+        if self._collects_events and self._collects and self.windows - self._drained >= _DRAIN_WINDOWS:
             self._packets.collect()
             self._drained = self.windows
 
@@ -568,7 +580,7 @@ class Dispatcher(Windows):
             known = [source.length for source in job.sources.values() if source.length is not None]
             if known and min(known) < job.feed.delivered:  # a stream may turn out to be shorter than what was released
                 self.frames.forget(self._models[index], min(known))
-        if self.collects:
+        if self._collects:
             self._packets.collect()
         self._hand_out()
         for model, frames in self.faults.refused.items():

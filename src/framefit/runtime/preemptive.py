@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.events import EventType, Trace
-from framefit.runtime.channel import share_streams
-from framefit.runtime.job import Job
+from framefit.runtime.channel import Dropped
+from framefit.runtime.job import Job, share_streams
 from framefit.runtime.log import LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.streams import Arrival
@@ -79,9 +79,9 @@ class PreemptiveDispatcher(Dispatcher):
         super()._receive(now)
         self._arrived.set()
 
-    def _put(self, job: Job, frame: Arrival) -> Arrival | None:
+    def _offer(self, job: Job, arrival: Arrival) -> Dropped | None:
         with self._lock:
-            return super()._put(job, frame)
+            return super()._offer(job, arrival)
 
     def _has_work(self, job: Job) -> bool:
         with self._lock:  # else a frame might be seen neither waiting nor in flight
@@ -115,7 +115,7 @@ class PreemptiveDispatcher(Dispatcher):
     def end(self) -> None:
         """See :meth:`Dispatcher.end`."""
         super().end()
-        if self.collects:
+        if self._collects:
             self.launches.reorder(np.argsort(self.begun_ns(self.trace()), kind="stable"))
 
     def begun_ns(self, trace: Trace) -> npt.NDArray[np.int64]:

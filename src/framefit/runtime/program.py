@@ -505,9 +505,9 @@ class ResultPublisher:
         self._index, self._job, self._fates, self._release = index, job, fates, release
         self._receivers: tuple[tuple[Channel, ...], tuple[str, ...] | None] = ((), None)
         self._changing = threading.Lock()  # among those who subscribe
-        job.told.append(self)
+        job.observers.append(self)
 
-    def __call__(self, arrivals: Sequence[Arrival], started_ns: int, finished_ns: int) -> None:
+    def frame_finished(self, arrivals: Sequence[Arrival], started_ns: int, finished_ns: int) -> None:
         """A frame is done; hand its outputs to everybody who asked for them."""
         released = self._release(arrivals[-1].window)
         deadline = self._job.deadline_ns

@@ -11,12 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.model import TensorInfo
-from framefit.core.workload import WhenFull
-from framefit.devices.device import Array, allocate
+from framefit.devices.device import Array, Device, allocate
+from framefit.runtime.channel import Message, MessageKind, Port
 from framefit.runtime.log import FrameLog, FrameOutcome
-from framefit.runtime.streams import Arrival, Queue
+from framefit.runtime.streams import Arrival
 
-__all__ = ["ReadQueue", "ResultJoin", "ResultStream", "SourceModel", "with_unread"]
+__all__ = [
+    "ResultDelivery",
+    "ResultJoin",
+    "ResultStream",
+    "SourceModel",
+    "with_unread",
+]
 
 
 class SourceModel(Protocol):
@@ -90,48 +96,6 @@ class ResultStream:
         return self._ready[frame][tensor.name]
 
 
-class ReadQueue(Queue):
-    """A queue of frames that other models gave; what is dropped, and what was read, is let go.
-
-    Args:
-        depth: how many may wait.
-        when_full: which frame goes when another arrives.
-        supplies: that hold their tensors.
-        frames: taken at once: they are being read until as many others are taken.
-    """
-
-    def __init__(self, depth: int, when_full: WhenFull, supplies: Sequence[ResultStream], frames: int) -> None:
-        super().__init__(depth, when_full)
-        self._supplies, self._most = supplies, frames
-        self._in_use: deque[int] = deque()
-
-    def put(self, frame: Arrival) -> Arrival | None:
-        """Add a frame; the one that is dropped for it, or None."""
-        dropped = super().put(frame)
-        if dropped is not None:
-            self._let_go(dropped.frame)
-        return dropped
-
-    def take(self) -> Arrival:
-        """The one that waited longest."""
-        frame = super().take()
-        self._in_use.append(frame.frame)
-        if len(self._in_use) > self._most:
-            self._let_go(self._in_use.popleft())
-        return frame
-
-    def clear(self) -> Sequence[Arrival]:
-        """All that wait, and none any more."""
-        frames = super().clear()
-        for frame in frames:
-            self._let_go(frame.frame)
-        return frames
-
-    def _let_go(self, frame: int) -> None:
-        for supply in self._supplies:
-            supply.let_go(frame)
-
-
 @dataclass
 class ResultJoin:
     """How a model gets its frames of those that it reads: when all of them are done with the same release.
@@ -139,7 +103,7 @@ class ResultJoin:
     Attributes:
         givers: first jobs of these models, in the order of its inputs.
         models: numbers of these models.
-        supplies: what each gives.
+        streams: what each gives.
         every: results of theirs between its own frames.
         step: releases between results of theirs, where its frames are due by their numbers; 0: results are counted,
             so that a model that drops every second one is read all the same.
@@ -149,7 +113,7 @@ class ResultJoin:
 
     givers: Sequence[SourceModel]
     models: Sequence[int]
-    supplies: Sequence[ResultStream]
+    streams: Sequence[ResultStream]
     every: int = 1
     step: int = 0
     given: list[int] = field(init=False)
@@ -181,16 +145,16 @@ class ResultJoin:
             newest = max(waiting[0].window for waiting in there)
             behind = [number for number, waiting in enumerate(there) if waiting[0].window < newest]
             for number in behind:
-                self.supplies[number].skip(there[number].popleft().frame)
+                self.streams[number].skip(there[number].popleft().frame)
             if behind:
                 continue
             heads = [waiting.popleft() for waiting in there]
             wanted = self._wanted(heads[0].frame)
-            for supply, head in zip(self.supplies, heads, strict=True):
+            for stream, head in zip(self.streams, heads, strict=True):
                 if wanted:
-                    supply.offer(head.frame, heads[0].frame)
+                    stream.offer(head.frame, heads[0].frame)
                 else:
-                    supply.skip(head.frame)
+                    stream.skip(head.frame)
             yield heads[0], wanted
         self.received += 1
 
@@ -203,6 +167,34 @@ class ResultJoin:
         number = frame // self.step if self.step else self._count
         self._count += 1
         return number % self.every == 0
+
+
+class ResultDelivery:
+    """Sends each result of a model to one that reads it; observes the job that gives the results.
+
+    Args:
+        device: knows how long the way to another unit takes.
+        unit: that the model's results are written on.
+        reader: where messages for the reading job go.
+        join: of the reading job.
+        source: number of the model among those that it reads.
+    """
+
+    def __init__(self, device: Device, unit: str, reader: Port, join: ResultJoin, source: int) -> None:
+        self._device, self._unit, self._reader = device, unit, reader
+        self._stream, self._given, self._source = join.streams[source], join.given, source
+
+    def frame_finished(self, arrivals: Sequence[Arrival], started_ns: int, finished_ns: int) -> None:  # noqa: ARG002
+        """Copy the outputs, and say when they can be read."""
+        newest = arrivals[-1]
+        if not self._stream.keep(newest.frame):
+            return  # nobody has read the last ones
+        unit, mailbox, number = self._reader
+        ready_ns = finished_ns
+        if unit != self._unit:
+            ready_ns = self._device.arrival_ns(self._unit, unit, self._stream.frame_bytes, finished_ns)
+        self._given[self._source] = ordinal = self._given[self._source] + 1
+        mailbox.send(Message(ready_ns, number, ordinal, MessageKind.RESULT, (newest,), source=self._source))
 
 
 _Rows = npt.NDArray[np.int64]

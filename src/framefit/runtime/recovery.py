@@ -1,62 +1,54 @@
-"""What failures come to: a launch is tried again, a frame is dropped, a model rests, and the others go on."""
+"""What follows a failure: a launch is tried again, a frame is aborted, a model rests, a unit's models migrate.
+
+:class:`Recovery` decides for the jobs of one unit, launch by launch. Where all that a unit launches keeps failing, it
+calls :class:`Failover`, which finds the unit's models a place on the units that work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
+from framefit.devices.clock import Clock, VirtualClock
 from framefit.errors import FramefitError, HangError, InputError, LostUnitError
-from framefit.runtime.job import Job
-from framefit.runtime.log import FaultCause, FrameOutcome
-from framefit.runtime.streams import Arrival, Queue
-from framefit.runtime.windows import Windows
+from framefit.execution.execution import Launchable
+from framefit.runtime.channel import FrameChannel, Mailbox
+from framefit.runtime.job import Drained, Job, MigratedJob
+from framefit.runtime.log import FaultCause, FaultLog, FrameOutcome
+from framefit.runtime.streams import Arrival
 
-__all__ = ["Recovery", "RestingQueue"]
+__all__ = ["Failover", "FailoverTarget", "FindTarget", "Migration", "Recovery"]
 
 
 _PATIENCE = 3  # frames in a row that fail before a model rests
 _FIRST_REST, _MOST_REST = 8, 512  # windows; twice as many each time: at 30 Hz from 0.3 s to 17 s
-_FATES = {
+_OUTCOMES = {
     FaultCause.ERROR: FrameOutcome.FAILED,
     FaultCause.HANG: FrameOutcome.HUNG,
     FaultCause.INPUT: FrameOutcome.UNREADABLE,
 }
 
 
-class RestingQueue(Queue):
-    """Takes no frames until a window, then is the queue that it stands for again.
+class RunningUnit(Protocol):
+    """The unit whose launches may fail, as recovery sees it."""
 
-    Args:
-        job: whose queue it becomes.
-        until: that window.
-    """
-
-    def __init__(self, job: Job, until: int) -> None:
-        super().__init__(job.queue.depth, job.queue.when_full)
-        self._job, self._queue, self._until = job, job.queue, until
+    unit: str
+    windows: int
+    faults: FaultLog
+    failover: Failover | None
 
     @property
-    def refusal(self) -> FrameOutcome:
-        """The model is degraded."""
-        return FrameOutcome.DEGRADED
+    def jobs(self) -> Sequence[Job]:
+        """Of the unit, by number."""
 
-    def put(self, frame: Arrival) -> Arrival | None:
-        """Refuse it, before that window."""
-        if frame.window >= self._until:
-            self._job.queue = self._queue
-            return self._queue.put(frame)
-        self._queue.put(frame)  # and out again, for what else it does with frames that it does not keep
-        self._queue.clear()
-        return frame
+    def abort_frame(self, index: int, outcome: FrameOutcome, now_ns: int) -> None:
+        """The frame in flight of a job ends, unfinished."""
 
-    @property
-    def behind(self) -> Queue:
-        """The queue that it stands for."""
-        return self._queue
-
-    def clear(self) -> Sequence[Arrival]:
-        """What came while it was put in place."""
-        return self._queue.clear()
+    def reject(self, index: int, arrivals: Iterable[Arrival], outcome: FrameOutcome) -> None:
+        """Frames that came to a job's model are dropped."""
 
 
 @dataclass
@@ -73,22 +65,23 @@ class Recovery:
     """Decides for the jobs of one unit what a failure comes to.
 
     A launch that raises is tried again once where its job says so, unless it hung, or its model is degraded. Else
-    the frame in flight is given up. After three in a row the model is degraded. Where its launches cost time that
+    the frame in flight is aborted. After three in a row the model is degraded. Where its launches cost time that
     others could have (of background models all, of priority models those that hang), it rests for 8 windows, after
     another failure for 16, and so on up to 512; its frames are dropped meanwhile. A frame that is finished ends it all.
 
-    Nothing of it runs while nothing fails: success is told by :attr:`Job.freed`, which is lent for that.
+    Nothing of it runs while nothing fails: success is reported only while there are :attr:`troubles`.
 
     Args:
         run: the unit's windows and frames.
     """
 
-    def __init__(self, run: Windows) -> None:
+    def __init__(self, run: RunningUnit) -> None:
         self._run = run
-        self._troubles: dict[int, _Trouble] = {}
+        self.troubles: dict[int, _Trouble] = {}
+        """By number, jobs that have failed since they last finished a frame."""
 
     def aborts_frame(self, index: int, job: Job, error: BaseException, now_ns: int) -> bool:
-        """Whether the frame in flight was given up; else its launch is tried again.
+        """Whether the frame in flight was aborted; else its launch is tried again.
 
         Args:
             index: number of the job.
@@ -104,52 +97,41 @@ class Recovery:
             raise error
         run, model = self._run, index if job.model is None else job.model
         run.faults.add(model, job.in_flight[-1].frame, run.windows - 1, cause, str(error))
-        trouble = self._troubles.get(index)
-        if trouble is None:
-            trouble = self._troubles[index] = _Trouble()
-            job.freed = self._recovered(index, job, job.freed)
+        trouble = self.troubles.setdefault(index, _Trouble())
         again = job.on_error == "retry" and cause == FaultCause.ERROR and not (trouble.tried_again or trouble.rests)
         trouble.tried_again = again
         if again:
             return False
-        run.abort_frame(index, _FATES[cause], now_ns)
+        run.abort_frame(index, _OUTCOMES[cause], now_ns)
         trouble.frames += 1
         trouble.launches += cause != FaultCause.INPUT
         if trouble.frames < _PATIENCE:
             return True
         run.faults.degraded.add(model)
         costs = cause == FaultCause.HANG or (cause == FaultCause.ERROR and not job.priority)
-        if costs and not isinstance(job.entry.queue, RestingQueue):
+        if costs and not job.entry.queue.refuses:
             self._rest(index, job.entry, trouble)
-        if run.failed is not None and all(self._fails(number) for number in range(len(run.jobs))):
-            failed, run.failed = run.failed, None
-            failed()
+        if run.failover is not None and all(self._fails(number) for number in range(len(run.jobs))):
+            failover, run.failover = run.failover, None  # once
+            failover.unit_failed(run)
         return True
+
+    def succeeded(self, index: int, job: Job) -> None:
+        """A job has finished a frame: whatever it failed in before is over."""
+        if self.troubles.pop(index, None) is not None:
+            self._run.faults.degraded.discard(index if job.model is None else job.model)
 
     def _fails(self, index: int) -> bool:
         """Whether launches of a job fail, and nothing else; or no more come, for what is before it fails."""
-        if index in self._troubles and self._troubles[index].launches >= _PATIENCE:
+        if index in self.troubles and self.troubles[index].launches >= _PATIENCE:
             return True
         return self._run.jobs[index].starves(self._run.faults.degraded)
 
     def _rest(self, index: int, entry: Job, trouble: _Trouble) -> None:
         """Let no frames come for a while."""
-        waiting = entry.queue
-        entry.queue = RestingQueue(entry, self._run.windows + min(_FIRST_REST << trouble.rests, _MOST_REST))
-        self._run.reject(index, waiting.clear(), FrameOutcome.DEGRADED)
+        dropped = entry.queue.refuse_until(self._run.windows + min(_FIRST_REST << trouble.rests, _MOST_REST))
+        self._run.reject(index, dropped, FrameOutcome.DEGRADED)
         trouble.rests += 1
-
-    def _recovered(self, index: int, job: Job, freed: Callable[[int], None] | None) -> Callable[[int], None]:
-        """What is told that a frame is done, for once."""
-
-        def told(finished_ns: int) -> None:
-            job.freed = freed
-            del self._troubles[index]
-            self._run.faults.degraded.discard(index if job.model is None else job.model)
-            if freed is not None:
-                freed(finished_ns)
-
-        return told
 
 
 def _cause(error: BaseException) -> FaultCause | None:
@@ -161,3 +143,102 @@ def _cause(error: BaseException) -> FaultCause | None:
     if isinstance(error, LostUnitError) or not isinstance(error, FramefitError):
         return None
     return FaultCause.ERROR
+
+
+class FailoverTarget(NamedTuple):
+    """Where a model may go on.
+
+    Attributes:
+        unit: its name.
+        execution: compiled for it, with the state that the model has.
+        estimates_ns: quantile of each segment there.
+        first_program: number of the first segment's program.
+    """
+
+    unit: str
+    execution: Launchable
+    estimates_ns: Sequence[int]
+    first_program: int
+
+
+class Migration(NamedTuple):
+    """A model that has migrated, when, and where from and to."""
+
+    model: int
+    window: int
+    unit: str
+    to: str
+
+
+FindTarget = Callable[[int, Sequence[str]], FailoverTarget | None]  # number of a model, units that work -> where to go
+
+
+class Failover:
+    """Finds models of a unit that has failed a place on others, while these go on, and hands them over.
+
+    Frames of a model come where they always came, and are taken on the other unit, which serves it last in its
+    round, or, if it is a priority model, behind its own. One in several stages, of which one was on the unit, goes
+    there with all of them; it begins when the frames that were under way in them are done or aborted.
+
+    Args:
+        clock: the run's.
+        mailboxes: by unit.
+        find_target: where a model may go on; ``None``: nowhere.
+
+    Attributes:
+        migrations: so far.
+    """
+
+    def __init__(self, clock: Clock, mailboxes: Mapping[str, Mailbox], find_target: FindTarget) -> None:
+        self._clock, self._mailboxes, self._find_target = clock, mailboxes, find_target
+        self._failed: set[str] = set()
+        self._ordinals = itertools.count()
+        self.migrations: list[Migration] = []
+
+    def unit_failed(self, run: RunningUnit) -> None:
+        """Launches of all jobs of a unit fail again and again; its thread says so."""
+        self._failed.add(run.unit)
+        if isinstance(self._clock, VirtualClock):
+            self._migrate_all(run)
+        else:
+            threading.Thread(target=self._migrate_all, args=(run,), name="framefit-failover", daemon=True).start()
+
+    def _migrate_all(self, run: RunningUnit) -> None:
+        for job in list(run.jobs):
+            working = [unit for unit in self._mailboxes if unit not in self._failed]
+            if isinstance(job, MigratedJob) or job.model is None or job.entry.migrated is not None or not working:
+                continue
+            target = self._find_target(job.model, working)
+            if target is not None:
+                self._migrate(job, target)
+                run.faults.degraded.discard(job.model)
+                self.migrations.append(Migration(job.model, run.windows, run.unit, target.unit))
+
+    def _migrate(self, job: Job, target: FailoverTarget) -> None:
+        """Have another unit take the frames of a job's model."""
+        entry, outlet, pipeline = job.entry, job.outlet, job.pipeline
+        queue = entry.queue
+        queue.migrate(None if pipeline is None else Drained(pipeline))
+        migrated = MigratedJob(
+            execution=target.execution,
+            first_program=target.first_program,
+            priority=job.priority,
+            estimates_ns=target.estimates_ns,
+            deadline_ns=outlet.deadline_ns,
+            sources=entry.sources,
+            input=queue,
+            sinks=outlet.sinks,
+            every=entry.every,
+            feed=entry.feed,
+            observers=outlet.observers,
+            model=job.model,
+            on_error=job.on_error,
+            mailbox=self._mailboxes[target.unit],
+            clock=self._clock,
+            ordinals=self._ordinals,
+        )
+        if pipeline is not None:
+            pipeline.successor = migrated
+        entry.migrated = outlet.migrated = migrated  # first: what arrives from here on is for the other unit
+        entry.input = FrameChannel(queue.slots, queue.when_full, frames=queue.frames)
+        migrated.notify()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+import threading
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from framefit.core.workload import WhenFull
-from framefit.runtime.log import FrameOutcome
+from framefit.core.model import TensorInfo
+from framefit.devices.device import Array
+from framefit.execution.streams import Stream
 
-__all__ = ["Arrival", "Feed", "FrameSource", "Gate", "Queue"]
+__all__ = ["Arrival", "Feed", "FrameSource", "Gate", "SharedStream"]
 
 
 class Arrival(NamedTuple):
@@ -72,49 +72,28 @@ class Feed:
         return self.over or (self.frame_source is not None and not len(self.frame_source))
 
 
-class Queue:
-    """Frames that wait for one model.
+class SharedStream:
+    """A stream that several threads read, one at a time.
 
     Args:
-        depth: how many may wait.
-        when_full: which frame goes when another arrives; "block": the feed asks for
-            :attr:`full` first, and none goes.
+        stream: that is read.
     """
 
-    def __init__(self, depth: int, when_full: WhenFull = "drop-oldest") -> None:
-        self._frames: deque[Arrival] = deque()
-        self.depth = depth
-        self.when_full = when_full
-
-    def __len__(self) -> int:
-        return len(self._frames)
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
 
     @property
-    def refusal(self) -> FrameOutcome:
-        """What becomes of a frame that it does not take."""
-        return FrameOutcome.REFUSED
+    def length(self) -> int | None:
+        """The stream's."""
+        return self._stream.length
 
-    @property
-    def full(self) -> bool:
-        """Whether a frame that arrives has to wait outside: never where one is dropped instead."""
-        return self.when_full == "block" and len(self._frames) >= self.depth
+    def has(self, frame: int) -> bool:
+        """Whether the stream has it."""
+        with self._lock:
+            return self._stream.has(frame)
 
-    def put(self, frame: Arrival) -> Arrival | None:
-        """Add a frame; the one that is dropped for it, or None."""
-        dropped = None
-        if len(self._frames) == self.depth:
-            if self.when_full != "drop-oldest":
-                return frame
-            dropped = self._frames.popleft()
-        self._frames.append(frame)
-        return dropped
-
-    def take(self) -> Arrival:
-        """The one that waited longest."""
-        return self._frames.popleft()
-
-    def clear(self) -> Sequence[Arrival]:
-        """All that wait, and none any more."""
-        frames = list(self._frames)
-        self._frames.clear()
-        return frames
+    def read(self, frame: int, tensor: TensorInfo) -> Array:
+        """Frame number ``frame``; see :class:`framefit.execution.streams.Stream`."""
+        with self._lock:
+            return self._stream.read(frame, tensor)

@@ -13,10 +13,9 @@ from framefit.core.model import TensorInfo
 from framefit.core.timetable import PlannedModel, Timetable
 from framefit.devices.device import Array, Binding, Device, ModelledDevice, Tensors
 from framefit.execution.execution import Launchable
-from framefit.runtime.channel import ReadModel, connect_reader, stage_jobs
-from framefit.runtime.job import Job
+from framefit.runtime.channel import FrameChannel
+from framefit.runtime.job import Job, ReadModel, connect_reader, stage_jobs
 from framefit.runtime.loop import Dispatcher, Service, instants
-from framefit.runtime.streams import Queue
 from framefit.runtime.units import MakeService, UnitGroup, assign_units
 
 __all__ = ["TimedExecution", "timed_dispatcher", "timed_group"]
@@ -86,6 +85,7 @@ def timed_dispatcher(
     queues: dict[str, int] | None = None,
     every: dict[str, int] | None = None,
     deadlines_ns: dict[str, int] | None = None,
+    frames: dict[str, int] | None = None,
 ) -> Dispatcher:
     """A dispatcher that runs a timetable's models on a device of given durations: the medians, as it varies them.
 
@@ -97,8 +97,9 @@ def timed_dispatcher(
         queues: model -> frames that may wait; default: 1.
         every: model -> windows between its frames; default: 1.
         deadlines_ns: model -> deadline; default: the window for priority models.
+        frames: model -> frames that it takes at once; default: 1.
     """
-    jobs = [job for job, _ in _jobs(timetable, device, queues or {}, every or {}, deadlines_ns or {}, {})]
+    jobs = [job for job, _ in _jobs(timetable, device, queues or {}, every or {}, deadlines_ns or {}, frames or {})]
     numbers = {model.name: index for index, model in enumerate(timetable.models)}
     return Dispatcher(
         device,
@@ -176,9 +177,8 @@ def _jobs(
             estimates_ns=[segment.duration_ns for segment in model.segments],
             deadline_ns=deadlines_ns.get(model.name, timetable.window_ns if priority else None),
             sources={},
-            queue=Queue(queues.get(model.name, 1)),
+            input=FrameChannel(queues.get(model.name, 1), frames=frames.get(model.name, 1)),
             every=every.get(model.name, 1),
-            frames=frames.get(model.name, 1),
             model=number,
         )
         jobs.append((job, execution))

@@ -1,25 +1,14 @@
-"""Waiting for an instant or for another unit, in real and in virtual time.
-
-What goes from stage to stage and from model to model: who tells whom, and when it can be used there.
-
-Several units on one beat: a dispatcher each, and what goes from one to another.
-
-Which unit does what in a run: the stages of a timetable's models, and when they are due.
-"""
+"""Several units on one beat: which unit does what, a dispatcher for each, and one log of what they did."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import functools
-import itertools
 import sys
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,180 +19,41 @@ from framefit.core.timetable import Timetable
 from framefit.devices.clock import Clock, RealClock, VirtualClock
 from framefit.devices.device import Device
 from framefit.devices.host import pinned
-from framefit.runtime.channel import Mailbox, Message, SharedQueue, StageJob, share_streams
-from framefit.runtime.failover import Failover, FindTarget, Migration
-from framefit.runtime.job import Job
-from framefit.runtime.log import FrameLog, FrameOutcome, FrameOutcomes, LaunchLog, ObservableFrameLog, in_time_order
-from framefit.runtime.loop import LEAD_NS, WARMUP_NS, Dispatcher, Service, instants
+from framefit.runtime.channel import Mailbox, Port, ThreadWakeup, VirtualWakeup, WakeupEvent
+from framefit.runtime.job import Job, reading_models, share_streams
+from framefit.runtime.log import FaultLog, FrameLog, FrameOutcome, FrameOutcomes, LaunchLog, in_time_order
+from framefit.runtime.loop import LEAD_NS, Dispatcher, Service, instants
 from framefit.runtime.preemptive import PreemptiveDispatcher
-from framefit.runtime.reading import with_unread
+from framefit.runtime.reading import ResultDelivery, with_unread
+from framefit.runtime.recovery import Failover, FindTarget, Migration
 from framefit.runtime.streams import Arrival, Feed
 from framefit.runtime.switching import Rung, Stretch, TimetableSwitcher
+from framefit.runtime.windows import share_of
 
-__all__ = ["MakeService", "ThreadWakeup", "UnitAssignment", "UnitGroup", "VirtualWakeup", "assign_units", "connect"]
-
-
-class ThreadWakeup:
-    """For a unit with a thread of its own.
-
-    The event is a lock that is free once it is set. Nothing that Python offers is set with less work.
-
-    Args:
-        clock: the run's.
-    """
-
-    def __init__(self, clock: RealClock) -> None:
-        self._clock = clock
-        self._silent = threading.Lock()
-        self._silent.acquire()
-
-    def set(self, time_ns: int) -> None:  # noqa: ARG002 - the thread looks itself when something can be used
-        """Wake the thread up, or keep it from going to sleep."""
-        with contextlib.suppress(RuntimeError):  # somebody else has rung
-            self._silent.release()
-
-    def wait_until_ns(self, time_ns: int, get_ready: Callable[[], None] | None) -> None:
-        """Sleep, get ready, and spin; at the first ring return."""
-        now, rung = self._clock.now_ns, self._silent.acquire
-        rest = time_ns - self._clock.spin_ns - now()
-        if rest > 0 and rung(timeout=rest / 1e9):
-            return
-        if get_ready is not None and time_ns - now() >= WARMUP_NS:
-            get_ready()
-        while now() < time_ns and not rung(blocking=False):
-            time.sleep(0)  # other units' threads need Python's lock, too
+__all__ = ["MakeService", "UnitAssignment", "UnitGroup", "assign_units"]
 
 
-class VirtualWakeup:
-    """For a unit that is a part of a virtual clock.
+def connect(device: Device, mailboxes: Mapping[str, Mailbox], jobs: Mapping[str, Sequence[Job]]) -> None:
+    """Tell stages where the next one is, and have models send their results to those that read them.
 
     Args:
-        clock: the run's.
-        part: the unit's number on it.
-    """
-
-    def __init__(self, clock: VirtualClock, part: int) -> None:
-        self._clock = clock
-        self._part = part
-
-    def set(self, time_ns: int) -> None:
-        """Wake the unit up at ``time_ns``, if it waits."""
-        self._clock.rouse(self._part, time_ns)
-
-    def wait_until_ns(self, time_ns: int, get_ready: Callable[[], None] | None) -> None:  # noqa: ARG002
-        """Let the other units go on."""
-        self._clock.rest_until_ns(time_ns)
-
-
-class _Place(NamedTuple):
-    """A job where it runs."""
-
-    unit: str
-    dispatcher: Dispatcher
-    number: int
-    job: Job
-
-
-def connect(device: Device, dispatchers: Mapping[str, Dispatcher], jobs: Mapping[str, Sequence[Job]]) -> None:
-    """Have stages and models hand their frames on.
-
-    Each stage hands a frame to the next one, the last one tells the first when a slot is free. A model hands
-    its results to those that read it. What goes to another unit is copied there at once, while that does something
-    else; it can be used when it has arrived.
-
-    Args:
-        device: knows what the way to another unit takes.
-        dispatchers: by unit.
+        device: knows how long the way to another unit takes.
+        mailboxes: by unit.
         jobs: of each unit, as its dispatcher numbers them.
     """
-    places = [
-        _Place(unit, dispatchers[unit], index, job) for unit, own in jobs.items() for index, job in enumerate(own)
-    ]
-    stages: defaultdict[int, list[_Place]] = defaultdict(list)
-    for place in places:
-        relay = place.job.relay if isinstance(place.job, StageJob) else place.job
-        stages[id(relay)].append(place)
-    models: dict[int, list[_Place]] = {}
-    for found in stages.values():
-        found.sort(key=lambda place: place.job.position if isinstance(place.job, StageJob) else 0)
-        if found[0].job.model is not None:
-            models[found[0].job.model] = found
-        for one, other in itertools.pairwise(found):
-            one.job.onward = _onward(device, one, other)
-        if len(found) > 1:
-            found[-1].job.freed = free = _freed(found[-1], found[0])
-            _skip_downstream(found, free)
-    for place in places:
-        if place.job.join is not None:
-            for source, model in enumerate(place.job.join.models):
-                models[model][0].job.readers.append(place.job)
-                models[model][-1].job.told.append(_give(device, models[model][-1], place, source))
-
-
-def _onward(device: Device, one: _Place, other: _Place) -> Callable[[int], None]:
-    """A stage's frame for the next one."""
-    job, mailbox, arrival_ns = one.job, other.dispatcher.mailbox, device.arrival_ns
-    assert isinstance(job, StageJob)
-    sender, receiver, size, index = one.unit, other.unit, job.onward_bytes, other.number
-
-    def hand_over(written_ns: int) -> None:
-        ready_ns = arrival_ns(sender, receiver, size, written_ns)  # a copy begins now, not when the stage starts
-        job.passed += 1
-        job.sent_ns = ready_ns
-        mailbox.put(Message(ready_ns, index, job.passed, job.in_flight, job.started_ns))
-
-    return hand_over
-
-
-def _freed(last: _Place, first: _Place) -> Callable[[int], None]:
-    """The news that a slot is free again."""
-    assert isinstance(last.job, StageJob)
-    relay, mailbox, index = last.job.relay, first.dispatcher.mailbox, first.number
-
-    def free(finished_ns: int) -> None:
-        relay.complete()
-        mailbox.put(Message(finished_ns, index, relay.completed))
-
-    return free
-
-
-def _skip_downstream(stages: Sequence[_Place], free: Callable[[int], None]) -> None:
-    """A frame that was given up goes by the later stages, behind those before it, and then its slot is free."""
-
-    def next_to(job: StageJob, mailbox: Mailbox, index: int) -> Callable[[int], None]:
-        def skip_downstream(now_ns: int) -> None:
-            job.passed += 1
-            job.sent_ns = max(job.sent_ns, now_ns)
-            mailbox.put(Message(job.sent_ns, index, job.passed, lost=True))
-
-        return skip_downstream
-
-    for one, other in itertools.pairwise(stages):
-        assert isinstance(one.job, StageJob)
-        one.job.skip_downstream = next_to(one.job, other.dispatcher.mailbox, other.number)
-    last = stages[-1].job
-    assert isinstance(last, StageJob)
-    last.skip_downstream = free
-
-
-def _give(device: Device, giver: _Place, reader: _Place, source: int) -> Callable[[Sequence[Arrival], int, int], None]:
-    """A model's result for another one."""
-    join = reader.job.join
-    assert join is not None
-    supply, given, mailbox = join.supplies[source], join.given, reader.dispatcher.mailbox
-    sender, receiver, index = giver.unit, reader.unit, reader.number
-
-    def give(arrivals: Sequence[Arrival], started_ns: int, finished_ns: int) -> None:  # noqa: ARG001 - a job's form
-        newest = arrivals[-1]
-        if not supply.keep(newest.frame):
-            return  # nobody has read the last ones
-        ready_ns = finished_ns
-        if sender != receiver:
-            ready_ns = device.arrival_ns(sender, receiver, supply.frame_bytes, finished_ns)
-        given[source] += 1
-        mailbox.put(Message(ready_ns, index, given[source], (newest,), source=source))
-
-    return give
+    ports = {
+        id(job): Port(unit, mailboxes[unit], number) for unit, its in jobs.items() for number, job in enumerate(its)
+    }
+    every = [job for its in jobs.values() for job in its]
+    outlets = {job.model: job.outlet for job in every if job.model is not None}
+    for pipeline in {id(job.pipeline): job.pipeline for job in every if job.pipeline is not None}.values():
+        pipeline.connect(device, [ports[id(stage)] for stage in pipeline.stages])
+    for job in every:
+        for source, model in enumerate(() if job.join is None else job.join.models):
+            assert job.join is not None
+            outlet = outlets[model]
+            delivery = ResultDelivery(device, ports[id(outlet)].unit, ports[id(job)], job.join, source)
+            outlet.observers.append(delivery)
 
 
 _SWITCH_INTERVAL_S = 2e-5  # a thread that wants Python's lock waits for one that spins so long at most
@@ -251,16 +101,39 @@ class UnitGroup:
         assignments: unit -> what it does; one without jobs stays idle. A model's jobs carry its number
             (:attr:`Job.model`).
         grid: when windows begin, and what they bring.
+        find_target: where a model of a unit that fails for good may go on; ``None``: nowhere.
     """
 
-    def __init__(self, device: Device, clock: Clock, assignments: Mapping[str, UnitAssignment], grid: Grid) -> None:
+    def __init__(
+        self,
+        device: Device,
+        clock: Clock,
+        assignments: Mapping[str, UnitAssignment],
+        grid: Grid,
+        *,
+        find_target: FindTarget | None = None,
+    ) -> None:
         self._device = device
         self._clock = clock
         assignments = {unit: assignment for unit, assignment in assignments.items() if assignment.jobs}
+        jobs = [job for assignment in assignments.values() for job in assignment.jobs]
+        self._readers = reading_models(jobs)
+        mailboxes = {
+            unit: Mailbox(self._wakeup(part, len(assignments), assignment))
+            for part, (unit, assignment) in enumerate(assignments.items())
+        }
+        connect(device, mailboxes, {unit: assignment.jobs for unit, assignment in assignments.items()})
+        failover = None
+        if find_target is not None and len(assignments) > 1:
+            failover = Failover(clock, mailboxes, find_target)
+        shares = [share_of(each.jobs, each.guard_ns, each.reserved) for each in assignments.values()]
+        switcher = TimetableSwitcher(Rung(grid, shares))
+        self.faults = FaultLog()
+        self.migrations: list[Migration] = [] if failover is None else failover.migrations
         self.dispatchers: dict[str, Dispatcher] = {}
-        for unit, assignment in assignments.items():
+        for part, (unit, assignment) in enumerate(assignments.items()):
             kind = PreemptiveDispatcher if assignment.preemptive else Dispatcher
-            self.dispatchers[unit] = dispatcher = kind(
+            self.dispatchers[unit] = kind(
                 device,
                 clock,
                 assignment.jobs,
@@ -269,37 +142,34 @@ class UnitGroup:
                 service=assignment.service,
                 reserved=assignment.reserved,
                 stalls=assignment.stalls,
+                mailbox=mailboxes[unit],
+                collects=not part,
+                unit=unit,
+                switcher=switcher,
+                place=part,
+                faults=self.faults,
+                failover=failover,
             )
-            dispatcher.collects = len(self.dispatchers) == 1
         self._lead = next(iter(self.dispatchers.values()))
         self._copies: list[tuple[Feed, Feed]] = []
         self._over = False
         self._away: list[Dispatcher] = []  # whose part is over
         self._failures: list[BaseException] = []
-        self._readers = _readers([job for assignment in assignments.values() for job in assignment.jobs])
         if len(assignments) > 1:
-            self._share(assignments)
-        elif self._readers and assignments and next(iter(assignments.values())).preemptive:
-            self._lead.mailbox.wakeup = ThreadWakeup(_real(clock))  # the one thread is to be woken up by the other
-        connect(device, self.dispatchers, {unit: assignment.jobs for unit, assignment in assignments.items()})
+            self._share_feeds(assignments)
         self.launches = self._lead.launches
         self.frames = self._lead.frames
-        self.faults = self._lead.faults
-        for dispatcher in self.dispatchers.values():
-            dispatcher.faults = self.faults
         self.stalled: dict[int, int] = {}
-        self.migrations: list[Migration] = []
 
-    def enable_failover(self, find_target: FindTarget) -> None:
-        """Have models of a unit that fails for good go on on others; before the run.
-
-        Args:
-            find_target: where a model may go on.
-        """
-        failover = Failover(self._clock, self.dispatchers, find_target)
-        self.migrations = failover.migrations
-        for unit, dispatcher in self.dispatchers.items():
-            dispatcher.failed = functools.partial(failover, unit) if len(self.dispatchers) > 1 else None
+    def _wakeup(self, part: int, units: int, assignment: UnitAssignment) -> WakeupEvent | None:
+        """What wakes a unit up; ``None``: its only thread sends all messages to itself."""
+        clock = self._clock
+        if units > 1 and isinstance(clock, VirtualClock):
+            return VirtualWakeup(clock, part)
+        if units > 1 or (self._readers and assignment.preemptive):  # there the one thread is woken up by the other
+            assert isinstance(clock, RealClock)
+            return ThreadWakeup(clock)
+        return None
 
     @property
     def start_ns(self) -> int:
@@ -338,11 +208,10 @@ class UnitGroup:
         """Whether frames that were handed over still wait or are worked on."""
         return any(dispatcher.at_work() for dispatcher in self.dispatchers.values())
 
-    def tell(self, fates: FrameOutcomes) -> None:
-        """Note the fates of frames there, too, as soon as they are decided; before the run."""
+    def observe_outcomes(self, outcomes: FrameOutcomes) -> None:
+        """Note what becomes of frames there, too, as soon as it is decided; before the run."""
         for dispatcher in self.dispatchers.values():
-            dispatcher.frames = ObservableFrameLog(fates)
-        self.frames = self._lead.frames
+            dispatcher.frames.outcomes = outcomes
 
     def so_far(self) -> UnitGroup:
         """What has happened while the run goes on, for another thread; what happened last may be missing."""
@@ -416,6 +285,8 @@ class UnitGroup:
         self._end(members)
 
     def _end(self, members: Sequence[Dispatcher]) -> None:
+        for member in members:
+            member.mailbox.close()
         for member in reversed(members):  # the first one collects the events
             try:
                 member.end()
@@ -469,20 +340,12 @@ class UnitGroup:
                 thread.join()
             sys.setswitchinterval(before)
 
-    def _share(self, assignments: Mapping[str, UnitAssignment]) -> None:
-        """Make the switcher, wake-up events, locked streams, and feeds that bring each unit the same frames."""
+    def _share_feeds(self, assignments: Mapping[str, UnitAssignment]) -> None:
+        """Have feeds bring each unit the same frames, and units read streams one at a time."""
         jobs = [
             (unit, index, job) for unit, assignment in assignments.items() for index, job in enumerate(assignment.jobs)
         ]
-        clock = self._clock
-        rungs = [dispatcher.stretches[0].rung for dispatcher in self.dispatchers.values()]
-        switcher = TimetableSwitcher(Rung(rungs[0].grid, [share for rung in rungs for share in rung.shares]))
-        for part, dispatcher in enumerate(self.dispatchers.values()):
-            dispatcher.join(switcher, part)
-            dispatcher.mailbox.wakeup = (
-                VirtualWakeup(clock, part) if isinstance(clock, VirtualClock) else ThreadWakeup(_real(clock))
-            )
-        if not isinstance(clock, VirtualClock):
+        if not isinstance(self._clock, VirtualClock):
             share_streams(job for _, _, job in jobs)
         readers: defaultdict[int, list[tuple[str, int, Job]]] = defaultdict(list)
         for unit, index, job in jobs:
@@ -534,7 +397,7 @@ class _Gate:
         self._feed = feed
         self._readers: defaultdict[Dispatcher, list[tuple[int, Job]]] = defaultdict(list)
         for dispatcher, index, job in readers:
-            job.queue = SharedQueue(job.queue)
+            job.queue.share()
             self._readers[dispatcher].append((index, job))
         self._lock = threading.Lock()
         self._windows = 0
@@ -563,21 +426,6 @@ class _Gate:
             for dispatcher, members in self._readers.items():
                 for number in range(frame, frame + came):
                     dispatcher.admit(members, Arrival(number, window), dispatcher.release(window), by_another=True)
-
-
-def _real(clock: Clock) -> RealClock:
-    assert isinstance(clock, RealClock)
-    return clock
-
-
-def _readers(jobs: Sequence[Job]) -> dict[int, Sequence[int]]:
-    """Models that read others -> these; each after those that it reads."""
-    left = {job.model: job.join.models for job in jobs if job.join is not None and job.model is not None}
-    found: dict[int, Sequence[int]] = {}
-    while left:
-        model = next(model for model, reads in left.items() if left.keys().isdisjoint(reads))
-        found[model] = left.pop(model)
-    return found
 
 
 def _stalled(members: Sequence[Dispatcher]) -> dict[int, int]:

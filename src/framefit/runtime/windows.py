@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from framefit.core.grid import Grid
+from framefit.runtime.channel import Dropped
 from framefit.runtime.job import Job
 from framefit.runtime.log import FaultLog, FrameLog, FrameOutcome
+from framefit.runtime.recovery import Failover
 from framefit.runtime.streams import Arrival, Feed
 from framefit.runtime.switching import Rung, Share, Stretch, TimetableSwitcher, bringing, served
 
-__all__ = ["Windows"]
+__all__ = ["Windows", "share_of"]
+
+
+def share_of(jobs: Sequence[Job], guard_ns: int, reserved: Sequence[Sequence[tuple[int, int]]] | None = None) -> Share:
+    """What a unit does under the timetable that its jobs were made for; default: all priority jobs at the release."""
+    due = reserved or [[(0, index) for index, job in enumerate(jobs) if job.priority]]
+    return Share(due, guard_ns, [job.part for job in jobs])
 
 
 class Windows:
@@ -21,6 +29,11 @@ class Windows:
         grid: when windows begin, and what they bring.
         guard_ns: kept free before each reserved instant.
         reserved: when priority jobs are due; default: all at every release.
+        unit: its name.
+        switcher: of all units, where there are several.
+        place: of this unit's share of each timetable.
+        faults: where faults are logged, of all units.
+        failover: finds models of a unit that fails for good a place on others; ``None``: there is none.
     """
 
     _one_thread = True
@@ -31,16 +44,22 @@ class Windows:
         grid: Grid,
         guard_ns: int,
         reserved: Sequence[Sequence[tuple[int, int]]] | None = None,
+        *,
+        unit: str = "",
+        switcher: TimetableSwitcher | None = None,
+        place: int = 0,
+        faults: FaultLog | None = None,
+        failover: Failover | None = None,
     ) -> None:
+        self.unit = unit
         self._jobs = list(jobs)
         self._models = [index if job.model is None else job.model for index, job in enumerate(jobs)]
         self._background = [(index, job) for index, job in enumerate(jobs) if not job.priority]
         self._turns = {index: turn for turn, (index, _) in enumerate(self._background)}
         self._needed: list[int | None] = [None] * len(self._background)  # quantiles of what each would launch next
-        due = reserved or [[(0, index) for index, job in enumerate(jobs) if job.priority]]
-        self.switcher = TimetableSwitcher(Rung(grid, [Share(due, guard_ns, [job.part for job in jobs])]))
+        self.switcher = switcher or TimetableSwitcher(Rung(grid, [share_of(jobs, guard_ns, reserved)]))
         """What is in force, and will be."""
-        self._place = 0  # among the units that it is in force on
+        self._place = place
         self._stretch = self.switcher.stretches[0]
         self.watch: Callable[[Sequence[int]], None] | None = None
         """Told of launches when there is time: rows of their log, one after the other."""
@@ -48,9 +67,9 @@ class Windows:
         self._next_release = self._upcoming = 0  # and the first reserved instant from then on
         self._ahead, self._next_due, self._second = -1, list[tuple[int, int]](), (0, 0)  # see _look_ahead
         self._most_windows = 0
-        self.frames, self.faults = FrameLog(), FaultLog()
-        self.failed: Callable[[], None] | None = None
-        """Told when launches of all its jobs fail again and again; ``None``: nobody can do anything."""
+        self.frames = FrameLog()
+        self.faults = FaultLog() if faults is None else faults
+        self.failover = failover
         self.start_ns = 0
         self.windows = 0
 
@@ -63,15 +82,6 @@ class Windows:
     def stretches(self) -> list[Stretch]:
         """What was in force from which window on."""
         return self.switcher.stretches
-
-    def join(self, switcher: TimetableSwitcher, place: int) -> None:
-        """Follow a switcher together with other units; before the run.
-
-        Args:
-            switcher: theirs.
-            place: of this unit's share of each timetable.
-        """
-        self.switcher, self._place = switcher, place
 
     def begin(self, start_ns: int) -> None:
         """Make ready for a first release at ``start_ns``."""
@@ -191,14 +201,11 @@ class Windows:
             if frame % job.every:
                 self.frames.add(self._models[index], frame, FrameOutcome.SKIPPED, window, released_ns)
                 continue
-            dropped = self._put(job, arrival)
+            dropped = self._offer(job, arrival)
             if self._one_thread and not by_another and index in self._turns:
                 self._needed[self._turns[index]] = job.next_ns
             if dropped is not None:
-                outcome = job.queue.refusal if dropped.frame == frame else FrameOutcome.QUEUE_FULL
-                self.frames.add(
-                    self._models[index], dropped.frame, outcome, dropped.window, self.release(dropped.window)
-                )
+                self.reject(index, [dropped.arrival], dropped.outcome)
 
     def take_in(self, job: Job) -> int:
         """Serve another job from here on; its number."""
@@ -220,8 +227,8 @@ class Windows:
         for frame, window in arrivals:
             self.frames.add(self._models[index], frame, outcome, window, self.release(window))
 
-    def _put(self, job: Job, frame: Arrival) -> Arrival | None:
-        return job.queue.put(frame)
+    def _offer(self, job: Job, arrival: Arrival) -> Dropped | None:
+        return job.offer(arrival)
 
     def _take(self, job: Job) -> None:
         job.take()

@@ -46,10 +46,9 @@ from framefit.execution.streams import Stream, open_stream
 from framefit.planning.beat import in_order
 from framefit.planning.plan import Plan
 from framefit.planning.task import PlannedTask
-from framefit.runtime.channel import ReadModel, StageJob, connect_reader, stage_jobs
-from framefit.runtime.failover import FailoverTarget
+from framefit.runtime.channel import FrameChannel
 from framefit.runtime.injection import disturb_feeds, disturbed
-from framefit.runtime.job import Job
+from framefit.runtime.job import Job, ReadModel, connect_reader, stage_jobs
 from framefit.runtime.log import FaultCause, FrameOutcomes, LaunchLog
 from framefit.runtime.loop import LEAD_NS, steady
 from framefit.runtime.metrics import frame_records, run_metrics, stream_metrics
@@ -62,8 +61,9 @@ from framefit.runtime.program import (
     with_submitted,
 )
 from framefit.runtime.reading import ResultStream
+from framefit.runtime.recovery import FailoverTarget
 from framefit.runtime.sinks import AggregatingSink, CheckedSink, Sink, open_sink
-from framefit.runtime.streams import Feed, Queue
+from framefit.runtime.streams import Feed
 from framefit.runtime.timed import TimedExecution
 from framefit.runtime.units import UnitGroup, assign_units
 from framefit.runtime.watchdog import patience_ns, watched
@@ -443,7 +443,7 @@ class Outcome:
                 task.segments,
                 [segment.unit for segment in model.segments],
                 task.wired.entry.state,
-                slots=max(first.relay.most, 1) if isinstance(first, StageJob) else 1,
+                slots=1 if first.pipeline is None else max(first.pipeline.most, 1),
                 separate=bool(timetable.links),
             )
             supplies = {id(one): one for one in first.sources.values() if isinstance(one, ResultStream)}
@@ -595,9 +595,12 @@ class Session:
                 else None
             ),
         )
-        self.group = UnitGroup(device, device.clock, assignments, planned.workload.grid)
-        self.group.enable_failover(
-            lambda model, working: failover_target(planned, model, self.jobs[model][-1].execution, working)
+        self.group = UnitGroup(
+            device,
+            device.clock,
+            assignments,
+            planned.workload.grid,
+            find_target=lambda model, working: failover_target(planned, model, self.jobs[model][-1].execution, working),
         )
         self.climb = Climb(planned, self._injected or device, self.group, self.jobs)
         self._outcome = Outcome(planned, self.sources, self.jobs, self.climb)
@@ -616,10 +619,9 @@ class Session:
             estimates_ns=[segment.duration_ns for segment in model.segments],
             deadline_ns=deadline_ns(task, plan.workload.grid),
             sources={name: streams[source] for name, source in task.wired.sources.items() if frames},
-            queue=Queue(task.wired.depth, task.wired.when_full),
+            input=FrameChannel(task.wired.depth, task.wired.when_full, frames=entry.frames),
             feed=self.sources.feed(task),
             every=entry.every,
-            frames=entry.frames,
             model=number,
             on_error=entry.on_error or ("skip" if task.priority else "retry"),
         )
@@ -678,7 +680,7 @@ class Session:
     def publishers(self) -> dict[str, ResultPublisher]:
         """Model -> where its results can be had while the run goes on."""
         fates = FrameOutcomes(len(self.jobs))
-        self.group.tell(fates)
+        self.group.observe_outcomes(fates)
         found: dict[str, ResultPublisher] = {}
         for index, (task, jobs) in enumerate(zip(self.plan.tasks, self.jobs, strict=True)):
             wired = task.wired

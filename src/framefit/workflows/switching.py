@@ -17,8 +17,7 @@ from framefit.errors import InfeasibleError
 from framefit.execution.execution import Launchable
 from framefit.planning.plan import Cuts, Plan, PlannedLadder, PlannedRung, rates_name
 from framefit.planning.task import PlannedTask
-from framefit.runtime.channel import MigratedJob, StageJob
-from framefit.runtime.job import Job, Part
+from framefit.runtime.job import Job, MigratedJob, Part
 from framefit.runtime.ladder import LEAST_RECENT, Drift, Ladder
 from framefit.runtime.loop import instants
 from framefit.runtime.switching import Rung, Share, Stretch
@@ -172,7 +171,7 @@ class Climb:
 
     def _cut(self, rung: PlannedRung, job: Job, cuts: Cuts, slower: float = 1.0) -> Part:
         """A job's part in a rung, cut in some way; launched by what was first compiled for the same cut."""
-        model, stage = job.model or 0, job.position if isinstance(job, StageJob) else 0
+        model, stage = job.model or 0, job.position
         number = next(n for n, one in enumerate(self._ladder.cuts) if one.begins[model] == cuts.begins[model])
         segments = cuts.models[model].segments
         begin, end = _segments(cuts.models[model])[stage]
