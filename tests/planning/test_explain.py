@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from explained_plans import MS, interrupted_plan, late_plan, long_plan, ns, plan_of_three, two_unit_plan, workload_of
+from framefit.core.timetable import free_times, window_starts
 from framefit.core.workload import StreamEntry
-from framefit.planning.explain import free_times, loss_of, model_schedules, window_starts
+from framefit.planning.explain import loss_of, model_schedules
 
 
 def test_a_way_leads_from_release_to_result():

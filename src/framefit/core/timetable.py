@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -18,6 +19,7 @@ from framefit.core.target import Link
 
 __all__ = [
     "Fix",
+    "FreeTime",
     "Instruction",
     "InstructionLists",
     "PlannedModel",
@@ -26,7 +28,9 @@ __all__ = [
     "Slot",
     "Timetable",
     "Window",
+    "free_times",
     "reserved_share",
+    "window_starts",
     "within_windows",
 ]
 
@@ -313,3 +317,42 @@ def _parted_slots(slots: Sequence[Slot], length_ns: int, priority: set[str]) -> 
         begin = max(slot.start_ns, length_ns)
         rest.append(msgspec.structs.replace(slot, start_ns=begin - length_ns, duration_ns=end - begin))
     return sorted(here, key=lambda slot: slot.start_ns), rest
+
+
+@dataclass(frozen=True)
+class FreeTime:
+    """A stretch of a window that no priority period takes on a unit; its last ``guard_ns`` stay free."""
+
+    unit: str
+    start_ns: int
+    end_ns: int
+    guard_ns: int
+
+    @property
+    def room_ns(self) -> int:
+        """The longest segment that fits."""
+        return self.end_ns - self.start_ns - self.guard_ns
+
+
+def window_starts(timetable: Timetable) -> tuple[int, ...]:
+    """Release of each window after that of the first, and the end of the last one."""
+    return tuple(itertools.accumulate((window.length_ns for window in timetable.windows), initial=0))
+
+
+def free_times(timetable: Timetable, window: Window, unit: str) -> list[FreeTime]:
+    """What the priority periods leave of a window on a unit, in order.
+
+    Args:
+        timetable: says how long the guard is.
+        window: one of its windows.
+        unit: one of its units.
+    """
+    edges = [0]
+    for period in sorted((p for p in window.priority if p.unit == unit), key=lambda period: period.start_ns):
+        edges += [min(period.start_ns, window.length_ns), max(edges[-1], min(period.end_ns, window.length_ns))]
+    edges.append(window.length_ns)
+    return [
+        FreeTime(unit, start, end, min(timetable.guard_ns, end - start))
+        for start, end in zip(edges[::2], edges[1::2], strict=True)
+        if end > start
+    ]

@@ -5,165 +5,33 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from framefit.core.timetable import PlannedModel, Slot, Timetable, Window, within_windows
+from framefit.core.explanation import FramePath, Hop, ModelSchedule, PlanExplanation, ResidualLoss
+from framefit.core.timetable import PlannedModel, Slot, Timetable, free_times, window_starts, within_windows
 from framefit.core.workload import ModelEntry, Workload
 
-__all__ = [
-    "FramePath",
-    "FreeTime",
-    "Hop",
-    "ModelSchedule",
-    "ResidualLoss",
-    "deadline_ns",
-    "free_times",
-    "loss_of",
-    "model_schedules",
-    "window_starts",
-]
+__all__ = ["explain", "loss_of", "model_schedules"]
 
 
 _ROUNDING_NS = 20_000  # a plan's windows are whole nanoseconds, periods are not: not so far off in 10,000 windows
 
 
-@dataclass(frozen=True)
-class FreeTime:
-    """A stretch of a window that no priority period takes on a unit; its last ``guard_ns`` stay free."""
-
-    unit: str
-    start_ns: int
-    end_ns: int
-    guard_ns: int
-
-    @property
-    def room_ns(self) -> int:
-        """The longest segment that fits."""
-        return self.end_ns - self.start_ns - self.guard_ns
-
-
-@dataclass(frozen=True)
-class Hop:
-    """What one window does for a frame: segments in their order, on a unit."""
-
-    window: int
-    unit: str
-    segments: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class FramePath:
-    """A frame's path through the windows of the plan.
-
-    Attributes:
-        release_window: it is released as this window begins: the newest frame when its first segment starts.
-        start_ns, result_ns: of first and last segment, after the first window's release.
-        age_ns: from its release to its result.
-    """
-
-    model: str
-    frame: int
-    release_window: int
-    hops: tuple[Hop, ...]
-    release_ns: int
-    start_ns: int
-    result_ns: int
-
-    @property
-    def age_ns(self) -> int:
-        """From release to result."""
-        return self.result_ns - self.release_ns
-
-
-@dataclass(frozen=True)
-class ModelSchedule:
-    """How one model came to its part of the plan.
-
-    Attributes:
-        entry: its part of the workload.
-        before: background models that are placed before it; none for priority models.
-        residual_ns: least and greatest residual that it finds in a window; ``None`` for priority models.
-        room_ns: the longest segment that every window has room for.
-        period_ns: from one release of its frames to the next.
-        paths: of its frames, in order.
-    """
-
-    model: PlannedModel
-    entry: ModelEntry
-    before: tuple[str, ...]
-    residual_ns: tuple[int, int] | None
-    room_ns: int
-    period_ns: float
-    paths: tuple[FramePath, ...]
-
-
-@dataclass(frozen=True)
-class ResidualLoss:
-    """Where the residuals of all windows and units go, in nanoseconds.
-
-    Attributes:
-        work_ns: models, as if they were not cut.
-        boundary_ns: what cutting them costs.
-        guard_ns: kept free before reserved instants.
-        packing_ns: too short for the segment that is due.
-        waiting_ns: no frame is there to be worked on, or its tensors are still elsewhere, or the plan is
-            about to begin anew.
-    """
-
-    work_ns: int
-    boundary_ns: int
-    guard_ns: int
-    packing_ns: int
-    waiting_ns: int
-
-    @property
-    def shares(self) -> tuple[tuple[str, float, str], ...]:
-        """Name, ratio and explanation of each part that the residuals are lost to, the work first."""
-        parts = (
-            ("work", self.work_ns, "background models"),
-            ("boundaries", self.boundary_ns, "what cutting them costs"),
-            ("guard", self.guard_ns, "kept free so that nothing runs into the next reserved instant"),
-            ("packing", self.packing_ns, "too short for the segment that is due"),
-            ("no work", self.waiting_ns, "nothing is there to be worked on, or the plan is about to begin anew"),
-        )
-        whole = sum(part[1] for part in parts)
-        return tuple((name, ns / whole, why) for name, ns, why in parts) if whole else ()
-
-
-def window_starts(timetable: Timetable) -> tuple[int, ...]:
-    """Release of each window after that of the first, and the end of the last one."""
-    return tuple(itertools.accumulate((window.length_ns for window in timetable.windows), initial=0))
-
-
-def deadline_ns(schedule: ModelSchedule, timetable: Timetable) -> int:
-    """When a priority model's result has to be ready, after its frame's release.
+def explain(timetable: Timetable, workload: Workload) -> PlanExplanation:
+    """How a plan came about: from the timetable and the workload alone, nothing is planned.
 
     Args:
-        schedule: of the model.
-        timetable: its plan.
+        timetable: the plan, feasible or not.
+        workload: that it was made for.
     """
-    if schedule.entry.deadline_ms is not None:
-        return round(schedule.entry.deadline_ms * 1e6)
-    return round(schedule.period_ns / schedule.entry.every) if timetable.lengths_ns else timetable.window_ns
+    schedules = model_schedules(timetable, workload)
+    return PlanExplanation(tuple(schedules), loss_of(timetable, schedules))
 
 
-def free_times(timetable: Timetable, window: Window, unit: str) -> list[FreeTime]:
-    """What the priority periods leave of a window on a unit, in order.
-
-    Args:
-        timetable: says how long the guard is.
-        window: one of its windows.
-        unit: one of its units.
-    """
-    edges = [0]
-    for period in sorted((p for p in window.priority if p.unit == unit), key=lambda period: period.start_ns):
-        edges += [min(period.start_ns, window.length_ns), max(edges[-1], min(period.end_ns, window.length_ns))]
-    edges.append(window.length_ns)
-    return [
-        FreeTime(unit, start, end, min(timetable.guard_ns, end - start))
-        for start, end in zip(edges[::2], edges[1::2], strict=True)
-        if end > start
-    ]
+def _deadline_ns(timetable: Timetable, entry: ModelEntry, period_ns: float) -> int:
+    if entry.deadline_ms is not None:
+        return round(entry.deadline_ms * 1e6)
+    return round(period_ns / entry.every) if timetable.lengths_ns else timetable.window_ns
 
 
 def loss_of(timetable: Timetable, schedules: Sequence[ModelSchedule]) -> ResidualLoss:
@@ -259,6 +127,7 @@ def model_schedules(timetable: Timetable, workload: Workload) -> list[ModelSched
             residual_ns=None,
             room_ns=_room(timetable, model),
             period_ns=period_ns,
+            deadline_ns=_deadline_ns(timetable, entries[model.name], period_ns),
             paths=tuple(_frame_paths(timetable, model, period_ns, read)),
         )
     for model in timetable.models:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import Record
-from framefit.report.markup import Markup, script_json
 
 __all__ = [
     "Axis",
@@ -20,7 +18,6 @@ __all__ = [
     "Line",
     "colour",
     "decades",
-    "figure",
     "histogram",
     "percent_axis",
     "row_height_px",
@@ -92,15 +89,10 @@ class Chart(Record, kw_only=True):
     lines: tuple[Line, ...]
     height_px: int = _HEIGHT_PX
 
-
-def figure(chart: Chart) -> Markup:
-    """The chart's place in a page, with its data."""
-    return Markup(
-        f'<figure class="panel chart{" tall" * (chart.height_px > _TALL_PX)}"><h3>{escape(chart.title)}</h3>'
-        f'<div class="plot" role="img" aria-label="{escape(chart.title)}" style="height:{chart.height_px}px"></div>'
-        f"<figcaption>{escape(chart.summary)}</figcaption>"
-        f'<script type="application/json">{script_json(chart)}</script></figure>'
-    )
+    @property
+    def tall(self) -> bool:
+        """Whether it stands alone."""
+        return self.height_px > _TALL_PX
 
 
 def row_height_px(rows: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Literal
 
@@ -20,7 +20,16 @@ from framefit.core.run_record import Fated, FrameTable
 from framefit.errors import InputError
 from framefit.report.operations import NamedOperations
 
-__all__ = ["read_events", "read_frames", "read_lines", "write_events", "write_frames", "write_lost"]
+__all__ = [
+    "read_events",
+    "read_frames",
+    "read_lines",
+    "write_events",
+    "write_frames",
+    "write_lost",
+    "write_table",
+    "write_text",
+]
 
 
 @contextlib.contextmanager
@@ -318,3 +327,18 @@ def _write_json(file: IO[bytes], events: _Events, edges: npt.NDArray[np.int64], 
             file.write((b"," if first else b"") + values[1:-1])
         file.write(b"]")
     file.write(b"\n}}\n")
+
+
+def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table of a result's folder, in place of an older one."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of a result's folder, in place of an older one."""
+    with write_whole(path, force=True) as file:
+        file.write(text.encode())

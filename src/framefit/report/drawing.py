@@ -6,35 +6,31 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import groupby
 from typing import Literal
-from xml.sax.saxutils import escape
 
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from framefit.core.events import Trace
+from framefit.core.explanation import FramePath, ModelSchedule
 from framefit.core.files import Record
+from framefit.core.profile import OperationLog
 from framefit.core.program import Launches, Program
+from framefit.core.timetable import FreeTime, Slot, Timetable, Window, free_times, window_starts, within_windows
 from framefit.errors import InputError
-from framefit.profiling.pairing import pair_events
+from framefit.report.formats import format_duration
 
 __all__ = [
-    "OVERRUN_LOOK",
-    "UNKNOWN_LOOK",
-    "Bar",
     "ChartSeries",
-    "Look",
-    "Row",
     "RunRows",
-    "axis_line",
-    "block_of",
-    "looks_of",
+    "WindowPictures",
+    "need_picture",
+    "plan_pictures",
     "run_picture",
     "run_rows",
-    "step_ms",
     "svg_chart",
     "terminal_picture",
 ]
@@ -317,7 +313,7 @@ class RunRows:
 
 
 def run_rows(
-    trace: Trace,
+    executed: OperationLog,
     program: Program,
     launches: Launches,
     releases_ns: npt.NDArray[np.int64],
@@ -331,10 +327,10 @@ def run_rows(
     """The asked windows with what was executed in each; a segment is cut at the ends of windows.
 
     Args:
-        trace: events of the run.
+        executed: what was executed, on the clock of the releases.
         program: its units, models and segments.
         launches: in the order of submission.
-        releases_ns: int64, one release a window, ascending, on the trace's clock.
+        releases_ns: int64, one release a window, ascending, on the log's clock.
         priority_models: their names.
         reserved_ns: unit -> for each window of a pattern that repeats, the time from its release to
             its first reserved instant there: until then other segments may run on into it. Default: none.
@@ -356,7 +352,7 @@ def run_rows(
     last = min(first_window + windows, len(releases))
     bars: list[list[Bar]] = [[] for _ in range(len(releases))]
     span = (int(releases[first_window]), int(ends[min(last, len(ends) - 1)]))  # and what interrupts the last window's
-    segments = sorted(_segments(trace, program, launches, span), key=lambda segment: segment[4])
+    segments = sorted(_segments(executed, program, launches, span), key=lambda segment: segment[4])
     starts = [np.asarray([s[4] for s in segments if s[0] == lane]) for lane in range(len(program.units))]
     for lane, which, frame, odd, start, end in segments:
         # What another segment interrupted may go on in the next window: nobody waited for it.
@@ -387,14 +383,13 @@ def run_rows(
 
 
 def _segments(
-    trace: Trace, program: Program, launches: Launches, span: tuple[int, int]
+    executed: OperationLog, program: Program, launches: Launches, span: tuple[int, int]
 ) -> Iterator[tuple[int, int, int, bool, int, int]]:
     """Lane, program, frame, its parity, start and end of what was executed within ``span``.
 
     The operations of one launch on one unit become one bar. Where launches are unknown, an
     operation's kind still names its segment when only one segment has operations of that kind.
     """
-    executed = pair_events(trace, program, launches)
     lanes = {unit.core: lane for lane, unit in enumerate(program.units)}
     of_kind: dict[str, set[int]] = {}
     for index, segment in enumerate(program.programs):
@@ -408,7 +403,7 @@ def _segments(
             continue
         start, end = int(executed.start_ns[at]), int(executed.end_ns[at])
         if launch < 0:
-            found = of_kind.get(trace.kinds[executed.kind[at]], set())
+            found = of_kind.get(executed.kinds[executed.kind[at]], set())
             yield lane, next(iter(found)) if len(found) == 1 else -1, -1, False, start, end
         elif (lane, launch) in merged:
             whole = merged[lane, launch]
@@ -466,7 +461,7 @@ class _SvgPicture:
     def svg(self) -> str:
         height = self._bottom + 54
         title = self._title()
-        frame = f'viewBox="0 0 {self._WIDTH:g} {height:g}" role="img" aria-label="{_quoted(title)}"'
+        frame = f'viewBox="0 0 {self._WIDTH:g} {height:g}" role="img" aria-label="{escape(title)}"'
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" {frame}>',
             f"<style>{_PICTURE_STYLE}</style>",
@@ -578,10 +573,6 @@ class _SvgPicture:
             yield _text(end, y + 22, "number: segment; shade: changes with the frame", "text", anchor="end")
 
 
-def _quoted(text: str) -> str:
-    return escape(text, {'"': "&quot;"})
-
-
 def _text_width(text: str, size: float) -> float:
     """Width in pixels, on the safe side: sans-serif letters are about 0.56 of their size wide."""
     return 0.58 * size * len(text)
@@ -666,3 +657,384 @@ class _TerminalPicture:
 
     def _axis(self, margin: int, cells: int, span_ms: float) -> Text:
         return Text(f"{'window':>{margin}} " + axis_line(cells, span_ms), style="dim")
+
+
+_UNIT_NAME, _CAPTION, _TRACK, _UNIT_GAP = 17, 17, 36, 8
+_LANE, _LANE_GAP, _AXIS = 22, 4, 20
+_TICKS = 5
+
+
+@dataclass(frozen=True)
+class _FlightLane:
+    """Where the frames of a model are drawn that are in flight one after the other."""
+
+    model: str
+    paths: tuple[FramePath, ...]
+
+
+class WindowPictures:
+    """Draws the windows of one plan, all to the same scale."""
+
+    def __init__(self, timetable: Timetable, schedules: Sequence[ModelSchedule]) -> None:
+        """Lay the plan out.
+
+        Args:
+            timetable: the plan.
+            schedules: of its models.
+        """
+        self._timetable = timetable = within_windows(timetable)
+        self._units = timetable.units
+        self._starts = window_starts(timetable)
+        names = [model.name for model in timetable.models]
+        self.looks = looks_of(names, [model.name for model in timetable.models if model.role == "priority"])
+        self._places = {name: place for place, name in enumerate(names)}
+        self._cut = {model.name for model in timetable.models if len(model.segments) > 1}
+        self._lanes = [_FlightLane(one.model.name, paths) for one in schedules for paths in _in_lanes(one.paths)]
+        self._flying: dict[tuple[int, int], list[FramePath]] = {}  # lane and window
+        for number, lane in enumerate(self._lanes):
+            for path in lane.paths:
+                for place in range(path.release_window, path.hops[-1].window + 1):
+                    self._flying.setdefault((number, place), []).append(path)
+        ends = [period.end_ns for window in timetable.windows for period in window.priority]
+        self._span_ns = max([1, *(window.length_ns for window in timetable.windows), *ends])
+        self._unit_name = _UNIT_NAME if len(self._units) > 1 else 0
+        self._unit_height = self._unit_name + _CAPTION + _TRACK + _UNIT_GAP
+        self._lanes_top = len(self._units) * self._unit_height + (_LANE_GAP if self._lanes else 0)
+        self._bottom = self._lanes_top + len(self._lanes) * _LANE
+        self._height = self._bottom + _AXIS
+
+    def window(self, place: int) -> str:
+        """One window as a figure.
+
+        Args:
+            place: in ``Timetable.windows``.
+        """
+        window, start = self._timetable.windows[place], self._starts[place]
+        flying = sum(len(self._flying.get((number, place), ())) for number in range(len(self._lanes)))
+        caption = f"from {format_duration(start)}; {flying} frame{'s' * (flying != 1)} in flight"
+        parts = [
+            f'<figure class="cell" data-window="{window.index}">',
+            f"<figcaption><b>Window {window.index}</b> <span>{caption}</span></figcaption>",
+            f'<svg class="window" width="100%" height="{self._height}" role="img" aria-label="Window {window.index}">',
+            *self._beat(window),
+        ]
+        for number, unit in enumerate(self._units):
+            parts += self._track(place, window, unit, number * self._unit_height)
+        for number, lane in enumerate(self._lanes):
+            paths = self._flying.get((number, place), [])
+            parts += self._flights(place, window, self.looks[lane.model], paths, self._lanes_top + number * _LANE)
+        return "\n".join([*parts, "</svg></figure>"])
+
+    def _x(self, ns: float) -> str:
+        return f"{100 * ns / self._span_ns:.4f}%"
+
+    def _beat(self, window: Window) -> Iterator[str]:
+        """Times across, and the window's ends."""
+        length_ms, step = window.length_ns / 1e6, step_ms(self._span_ns / 1e6, _TICKS)
+        y = self._bottom + 14
+        for number in range(int(length_ms / step) + 1):
+            x = self._x(number * step * 1e6)
+            yield f'<line class="tick" x1="{x}" x2="{x}" y1="{self._unit_name + _CAPTION}" y2="{self._bottom}"/>'
+            if number and length_ms - number * step > 0.5 * step:
+                yield f'<text class="at" x="{x}" y="{y}" text-anchor="middle">{number * step:g}</text>'
+        end = self._x(window.length_ns)
+        yield f'<line class="release" x1="0" x2="0" y1="0" y2="{self._bottom}"/>'
+        yield f'<line class="release" x1="{end}" x2="{end}" y1="0" y2="{self._bottom}"/>'
+        yield f'<text class="at" x="0" dx="4" y="{y}">0</text>'
+        yield f'<text class="at" x="{end}" dx="-4" y="{y}" text-anchor="end">{length_ms:.4g} ms</text>'
+
+    def _track(self, place: int, window: Window, unit: str, top: int) -> Iterator[str]:
+        if self._unit_name:
+            yield f'<text class="unit" x="0" dx="6" y="{top + 12}">{escape(unit)}</text>'
+        captions, y = top + self._unit_name, top + self._unit_name + _CAPTION
+        free = free_times(self._timetable, window, unit)
+        yield f'<rect class="lane" x="0" y="{y}" width="{self._x(window.length_ns)}" height="{_TRACK}"/>'
+        for stretch in free:
+            yield self._residual(stretch, captions, y)
+        periods = sorted((p for p in window.priority if p.unit == unit), key=lambda period: period.start_ns)
+        for period in periods:
+            length = format_duration(period.end_ns - period.start_ns)
+            over = " over" if period.end_ns > window.length_ns else ""
+            box = f'x="{self._x(period.start_ns)}" width="{self._x(period.end_ns - period.start_ns)}"'
+            yield f'<rect class="reserved{over}" {box} y="{captions}" height="{_CAPTION + _TRACK}"/>'
+            yield (
+                f'<svg {box} y="{captions}" height="{_CAPTION}"><text class="caption" x="4" y="12" '
+                f"{texts(f'priority {length}', 'priority', length)}</text></svg>"
+            )
+        for slot in window.slots:
+            if slot.unit == unit:
+                yield from self._slot(place, slot, y)
+
+    def _residual(self, free: FreeTime, captions: int, y: int) -> str:
+        length = format_duration(free.end_ns - free.start_ns)
+        box = f'x="{self._x(free.start_ns)}" width="{self._x(free.end_ns - free.start_ns)}"'
+        caption = (
+            f'<svg {box} y="{captions}" height="{_CAPTION}"><text class="caption" x="4" y="12" '
+            f"{texts(f'residual {length}', 'residual', '')}</text></svg>"
+        )
+        if not free.guard_ns:
+            return caption
+        guard = f'x="{self._x(free.end_ns - free.guard_ns)}" width="{self._x(free.guard_ns)}" y="{y}" height="{_TRACK}"'
+        return f'{caption}<rect class="guard" {guard}><title>guard: {format_duration(free.guard_ns)}</title></rect>'
+
+    def _slot(self, place: int, slot: Slot, y: int) -> Iterator[str]:
+        look = self.looks[slot.model]
+        box = f'x="{self._x(slot.start_ns)}" width="{self._x(slot.duration_ns)}" y="{y + 3}" height="{_TRACK - 6}"'
+        which = f"segment {slot.segment}" if slot.model in self._cut else "whole"
+        title = (
+            f"{slot.model}, {which}, frame {slot.frame}: {format_duration(slot.start_ns)} to "
+            f"{format_duration(slot.start_ns + slot.duration_ns)}"
+        )
+        facts = (place, slot.start_ns, slot.duration_ns, self._places[slot.model], slot.segment, slot.frame)
+        yield (
+            f'<g class="slot" data-slot="{",".join(map(str, facts))}" '
+            f'data-way="{self._places[slot.model]}/{slot.frame}"><title>{escape(title)}</title>'
+            f'<rect {box} rx="4" fill="{_shade(look, slot.frame)}"/><svg {box}>'
+            f'<text class="in" x="50%" y="50%" dy="0.35em" text-anchor="middle" fill="{look.ink}" '
+        )
+        label = (str(slot.segment),) if slot.model in self._cut else (slot.model, slot.model[:1])
+        yield f"{texts(*label, '')}</text></svg></g>"
+
+    def _flights(self, place: int, window: Window, look: Look, paths: Sequence[FramePath], top: int) -> Iterator[str]:
+        """The pieces of the arcs from release to result that lie in this window."""
+        start, y = self._starts[place], top + _LANE - 6
+        end = start + window.length_ns
+        for path in paths:
+            left, right = max(path.release_ns, start) - start, min(path.result_ns, end) - start
+            begun = min(max(path.start_ns - start, left), right)
+            begins, ends = path.release_ns >= start, path.result_ns <= end
+            name = f"{path.model} frame {path.frame}"
+            age = format_duration(path.age_ns)
+            yield (
+                f'<g class="way" data-way="{self._places[path.model]}/{path.frame}" stroke="{look.fill}" '
+                f'data-flight="{path.release_window},{path.start_ns},{path.result_ns},{path.age_ns}">'
+                f"<title>{escape(name)}: result {age} after its release</title>"
+            )
+            x1, x2, x3 = self._x(left), self._x(begun), self._x(right)
+            yield f'<rect class="hit" x="{x1}" width="{self._x(right - left)}" y="{top}" height="{_LANE}"/>'
+            if begun > left:
+                yield f'<line class="waits" x1="{x1}" x2="{x2}" y1="{y}" y2="{y}"/>'
+            if right > begun:
+                yield f'<line x1="{x2}" x2="{x3}" y1="{y}" y2="{y}"/>'
+            if begins:
+                yield f'<circle cx="{x1}" cy="{y}" r="4" fill="{look.fill}"/>'
+            rise = y - len(self._units) * self._unit_height + _UNIT_GAP - 3
+            if ends:
+                yield (
+                    f'<svg x="{x3}" y="{y}" overflow="visible"><path fill="none" d="M-1 0Q0 0 0 -5V{-rise}'
+                    f'm-4 6l4 -6l4 6"/></svg>'
+                )
+            labels: tuple[str, ...] = (name, f"frame {path.frame}", str(path.frame))
+            if ends:
+                labels = (*(f"{label}: {age}" for label in labels), age)
+            yield (
+                f'<svg x="{x1}" width="{self._x(right - left)}" y="{top}" height="{_LANE}">'
+                f'<text class="flight" x="8" y="11" {texts(*labels, "")}</text></svg></g>'
+            )
+
+
+def need_picture(schedule: ModelSchedule, timetable: Timetable, look: Look) -> str:
+    """What a model needs above what it finds in the tightest window, to the same scale.
+
+    Args:
+        schedule: of the model.
+        timetable: its plan.
+        look: of the model.
+    """
+    model = schedule.model
+    window_ns = max((window.length_ns for window in timetable.windows), default=timetable.window_ns)
+    finds_ns = max(schedule.residual_ns[0] if schedule.residual_ns else window_ns, 0)
+    span = max(model.duration_ns, finds_ns, 1)
+
+    def box(start: float, length: float, y: int) -> str:
+        return f'x="{100 * start / span:.3f}%" width="{100 * length / span:.3f}%" y="{y}" height="20"'
+
+    needs = f"needs {format_duration(model.duration_ns)}"
+    finds = ("residual" if schedule.residual_ns else "window") + f" of {format_duration(finds_ns)}"
+    finds = finds if finds_ns else "no residual"
+    parts = [
+        f'<svg class="need" width="100%" height="76" role="img" aria-label="{escape(model.name)} {needs}, {finds}">',
+        f'<text class="caption" y="11">{needs}</text>',
+    ]
+    now = 0
+    for segment in model.segments:
+        own = box(now, segment.duration_ns, 17)
+        label = str(segment.index) if len(model.segments) > 1 else ""
+        parts.append(
+            f'<rect {own} rx="3" fill="{_shade(look, segment.index)}"/><svg {own}><text class="in" x="50%" y="14" '
+            f'text-anchor="middle" fill="{look.ink}" {texts(label, "")}</text></svg>'
+        )
+        now += segment.duration_ns
+    parts.append(f'<rect class="finds" {box(0, finds_ns, 41)} rx="3"/>')
+    guard = min(timetable.guard_ns, finds_ns)
+    if schedule.residual_ns and guard:
+        parts.append(f'<rect class="guard" {box(finds_ns - guard, guard, 41)}/>')
+    return "".join([*parts, f'<text class="caption" y="73">{finds}</text></svg>'])
+
+
+def texts(*variants: str) -> str:
+    """The end of a text element's start tag, and its content: the page shows the longest variant that has room."""
+    listed = "|".join(variant.replace("|", "/") for variant in variants)
+    return f'data-texts="{escape(listed)}">{escape(variants[0])}'
+
+
+def _shade(look: Look, frame: int) -> str:
+    return look.alternate if frame % 2 else look.fill
+
+
+def _in_lanes(paths: Sequence[FramePath]) -> list[tuple[FramePath, ...]]:
+    """As few lanes as hold all frames of a model that are in flight at once."""
+    lanes: list[list[FramePath]] = []
+    for path in sorted(paths, key=lambda path: path.release_ns):
+        lane = next((lane for lane in lanes if lane[-1].result_ns <= path.release_ns), None)
+        if lane is None:
+            lanes.append([path])
+        else:
+            lane.append(path)
+    return [tuple(lane) for lane in lanes]
+
+
+_MOST_ROWS = 12  # windows of a plan on a terminal
+_FIRST_ROWS, _LAST_ROWS = 8, 2  # of more windows than those
+_LEAST_CELLS = 8
+_Mark = tuple[str, str]  # character and style of a cell
+
+
+def plan_pictures(timetable: Timetable) -> list[RenderableType]:
+    """The windows of a plan in characters, one picture a unit, as wide as the console."""
+    return [_UnitPicture(timetable, unit) for unit in timetable.units] if timetable.windows else []
+
+
+class _UnitPicture:
+    """What one unit does in each window, in cells; each cell shows what is planned in its middle."""
+
+    def __init__(self, timetable: Timetable, unit: str) -> None:
+        self._timetable = timetable = within_windows(timetable)
+        self._unit = unit
+        priority = [model.name for model in timetable.models if model.role == "priority"]
+        self._looks = looks_of((model.name for model in timetable.models), priority)
+        self._cut = {model.name for model in timetable.models if len(model.segments) > 1}
+        ends = [period.end_ns for window in timetable.windows for period in window.priority]
+        self._span_ns = max(*(window.length_ns for window in timetable.windows), *ends, 1)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        coloured = console.color_system is not None and not console.no_color
+        block = block_of(coloured=coloured, ascii_only=options.ascii_only)
+        margin = max(len("window"), len(str(len(self._timetable.windows) - 1)))
+        cells = max(options.max_width - margin - 4, _LEAST_CELLS)
+        ascii_only = options.ascii_only
+        yield self._legend(block, ascii_only=ascii_only)
+        lines = [Text(), Text(f"{'':>{margin}} ") + self._parts(cells, ascii_only=ascii_only)]
+        for window in self._shown():
+            if window is None:
+                lines.append(Text(f"{'...':>{margin}}  windows {self._left_out()} are left out", style="dim"))
+                continue
+            lines.append(Text(f"{window.index:>{margin}} ") + self._row(window, cells, block, ascii_only=ascii_only))
+            lines.append(Text(f"{'':>{margin}}  ") + self._frames(window, cells))
+        lines.append(Text(f"{'window':>{margin}} {axis_line(cells, self._span_ns / 1e6)}", style="dim"))
+        for line in lines:
+            line.no_wrap, line.overflow = True, "crop"
+        yield Group(*lines)
+
+    def _shown(self) -> Iterator[Window | None]:
+        windows = self._timetable.windows
+        if len(windows) <= _MOST_ROWS:
+            yield from windows
+            return
+        yield from windows[:_FIRST_ROWS]
+        yield None
+        yield from windows[-_LAST_ROWS:]
+
+    def _left_out(self) -> str:
+        return f"{_FIRST_ROWS} to {len(self._timetable.windows) - _LAST_ROWS - 1}"
+
+    def _legend(self, block: Callable[[Look], str], *, ascii_only: bool) -> Text:
+        legend = Text.assemble(("Unit ", "bold"), (self._unit, "bold"))
+        named = {slot.model for window in self._timetable.windows for slot in window.slots if slot.unit == self._unit}
+        for name, look in self._looks.items():
+            if name in named:
+                legend.append_text(Text.assemble("   ", (block(look) * 2, look.fill), f" {name}"))
+        waking = "." if ascii_only else "·"
+        marks = [(f"{waking}{waking}", "reserved for waking up late")] if self._timetable.priority_ns else []
+        marks += [("//", "guard")] if self._timetable.guard_ns else []
+        for mark, text in marks:
+            legend.append(f"   {mark} {text}", style="dim")
+        return legend.append("   numbers: segments", style="dim")
+
+    def _cell(self, ns: int, cells: int) -> int:
+        return round(ns * cells / self._span_ns)
+
+    def _parts(self, cells: int, *, ascii_only: bool) -> Text:
+        """What the first window is divided into, as brackets with names above the rows."""
+        wall, rule = ("|", "-") if ascii_only else ("├", "─")
+        window = self._timetable.windows[0]
+        parts = [(p.start_ns, p.end_ns, "priority") for p in window.priority if p.unit == self._unit]
+        joined: list[tuple[int, int, str]] = []
+        for start, end, name in sorted([*parts, *((f.start_ns, f.end_ns, "residual") for f in self._free(window))]):
+            if joined and joined[-1][2] == name:
+                start = joined.pop()[0]
+            joined.append((start, end, name))
+        line = Text(style="dim")
+        for start, end, name in joined:
+            width = self._cell(end, cells) - self._cell(start, cells) - 1
+            texts = (f" {name} {format_duration(end - start)} ", f" {name} ", "")
+            text = next(text for text in texts if len(text) <= max(width, 0))
+            line.append(wall + text.center(max(width, 0), rule))
+        return line.append("|" if ascii_only else "┤")
+
+    def _free(self, window: Window) -> list[FreeTime]:
+        return free_times(self._timetable, window, self._unit)
+
+    def _row(self, window: Window, cells: int, block: Callable[[Look], str], *, ascii_only: bool) -> Text:
+        shown = self._kept(window, cells, ascii_only=ascii_only)
+        for slot in window.slots:
+            if slot.unit == self._unit:
+                first = min(self._cell(slot.start_ns, cells), cells - 1)
+                after = min(max(self._cell(slot.start_ns + slot.duration_ns, cells), first + 1), cells)
+                shown[first:after] = self._bar(slot, after - first, block)
+        width = max(self._cell(window.length_ns, cells), 1)
+        wall = "|" if ascii_only else "│"
+        drawn = Text(wall)
+        for style, run in groupby(shown[:width], key=operator.itemgetter(1)):
+            drawn.append("".join(mark for mark, _ in run), style=style)
+        beyond = "".join("!" if mark != " " else " " for mark, _ in shown[width:]).rstrip()
+        return drawn.append(wall).append(beyond, style=f"bold {OVERRUN_LOOK.fill}")
+
+    def _kept(self, window: Window, cells: int, *, ascii_only: bool) -> list[_Mark]:
+        """The window before anything is placed in it: guards and priority periods."""
+        shown: list[_Mark] = [(" ", "")] * cells
+        for free in self._free(window):
+            if free.guard_ns:
+                after = self._cell(free.end_ns, cells)
+                first = min(self._cell(free.end_ns - free.guard_ns, cells), after - 1)
+                shown[first:after] = [("/", "dim")] * (after - first)
+        for period in window.priority:
+            if period.unit == self._unit:
+                first, after = self._cell(period.start_ns, cells), self._cell(period.end_ns, cells)
+                waking = ("." if ascii_only else "·", self._looks[period.model].fill)
+                shown[first:after] = [waking] * (after - first)
+        return shown
+
+    def _bar(self, slot: Slot, cells: int, block: Callable[[Look], str]) -> list[_Mark]:
+        """A segment, with its number where there is room for it."""
+        look = self._looks[slot.model]
+        colour = look.alternate if slot.frame % 2 else look.fill
+        label = str(slot.segment) if slot.model in self._cut else slot.model
+        label = label if len(label) < cells else ""
+        lettered = [(letter, f"bold {look.ink} on {colour}") for letter in label]
+        return [*lettered, *[(block(look), colour)] * (cells - len(label))]
+
+    def _frames(self, window: Window, cells: int) -> Text:
+        """Below each run of segments the frame that they belong to, where there is room to say so."""
+        line, reached = Text(style="dim"), 0
+        slots = [slot for slot in sorted(window.slots, key=lambda slot: slot.start_ns) if slot.unit == self._unit]
+        for (_, frame), run in groupby(slots, key=lambda slot: (slot.model, slot.frame)):
+            own = list(run)
+            first = self._cell(own[0].start_ns, cells)
+            room = self._cell(own[-1].start_ns + own[-1].duration_ns, cells) - first
+            text = next((text for text in (f"frame {frame}", f"f{frame}") if len(text) < max(room, 4)), "")
+            if first < reached or not text:
+                continue
+            line.append(" " * (first - reached) + text)
+            reached = first + len(text)
+        return line

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["format_bytes", "format_difference", "format_duration", "format_hz", "format_ratio", "format_uncertain"]
+__all__ = [
+    "format_bytes",
+    "format_count",
+    "format_difference",
+    "format_duration",
+    "format_hz",
+    "format_percent",
+    "format_ratio",
+    "format_uncertain",
+]
 
 
 def format_duration(ns: float) -> str:
@@ -55,6 +64,20 @@ def format_bytes(count: int) -> str:
     return f"{size:.1f} {unit}" if size < 99.95 else f"{size:.0f} {unit}"
 
 
+def format_count(number: int) -> str:
+    """A number with about three digits and its decimal unit, such as ``2.36 M``."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * size:
+            value = number / size
+            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
+    return str(number)
+
+
+def format_percent(ratio: float, digits: int = 2) -> str:
+    """A ratio as a percentage with so many digits, as accuracies have."""
+    return f"{100 * ratio:.{digits}f} %"
+
+
 def format_hz(rate_hz: float) -> str:
     """A rate."""
     return f"{rate_hz:.2f} Hz" if rate_hz < 99.95 else f"{rate_hz:.1f} Hz"
@@ -81,9 +104,9 @@ def format_uncertain(ns: float, interval_ns: tuple[float, float]) -> str:
     )
     digits = min(digits, 3)
 
-    def told(value: float) -> str:
+    def scaled(value: float) -> str:
         return f"{value / scale:.{digits}f}"
 
     if min(below, above) >= 0.5 * max(below, above):
-        return f"{told(ns)} {unit} ± {told(max(below, above))}"
-    return f"{told(ns)} {unit} +{told(max(above, 0))} -{told(max(below, 0))}"
+        return f"{scaled(ns)} {unit} ± {scaled(max(below, above))}"
+    return f"{scaled(ns)} {unit} +{scaled(max(above, 0))} -{scaled(max(below, 0))}"

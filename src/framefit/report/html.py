@@ -1,42 +1,74 @@
-"""A report: one page on what several files and folders hold, each kind compared where there are several of it."""
+"""Descriptions as pages of one file: templates, styles and scripts put together, nothing loaded from elsewhere."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from html import escape
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jinja2
+import msgspec
+from markupsafe import Markup
+
+from framefit.core.files import Record, write_whole
 from framefit.core.fit_results import FitResult
 from framefit.core.latency_table import LatencyTable
+from framefit.core.profile import Profile
 from framefit.core.sparsity import SparsityResult
+from framefit.core.timetable import Timetable
 from framefit.core.tree_results import TreeifyResult
-from framefit.report.charts import Chart, figure
-from framefit.report.description import Kind, Quantity, Subject, card_row
-from framefit.report.markup import Markup, Use, joined, panel, quantity, table, write_page
-from framefit.report.sections.fit import FITS
-from framefit.report.sections.latency import TABLES
-from framefit.report.sections.plan import PLANS, PlanContent
-from framefit.report.sections.profile import PROFILES, ProfileContent
-from framefit.report.sections.run import RUNS, RunContent
-from framefit.report.sections.sparsity import SPARSITY
-from framefit.report.sections.trees import TREES
+from framefit.report.description import (
+    NONE,
+    Block,
+    Cell,
+    Description,
+    Facts,
+    Folded,
+    Kind,
+    PlanPicture,
+    Quantity,
+    RunPicture,
+    Section,
+    Sentences,
+    Subject,
+    Timeline,
+    Use,
+    columns,
+)
+from framefit.report.drawing import WindowPictures, need_picture
+from framefit.report.formats import format_bytes, format_duration
+from framefit.report.sections import kind_of
+from framefit.report.sections.plan import PlanContent, format_beat
+from framefit.report.sections.profile import ProfileContent
+from framefit.report.sections.run import RunContent
+from framefit.report.timeline import Happened, timeline_data
 
-__all__ = ["Content", "write_report_page"]
+__all__ = ["Content", "write_plan_page", "write_report_page", "write_timeline_page"]
 
 
 Content = FitResult | RunContent | PlanContent | ProfileContent | LatencyTable | SparsityResult | TreeifyResult
-_KINDS: dict[type, Kind[Any]] = {  # in the order of the page
-    FitResult: FITS,
-    RunContent: RUNS,
-    PlanContent: PLANS,
-    ProfileContent: PROFILES,
-    LatencyTable: TABLES,
-    SparsityResult: SPARSITY,
-    TreeifyResult: TREES,
-}
 _EQUAL, _NOTABLE = 5e-4, 0.05  # relative differences: that no three digits show, and that is coloured
+_SORTED_ROWS = 4  # shorter tables need no sorting
+_LONG_ROWS = 20  # of longer ones the page shows the first dozen, until all are asked for
+_SHARE_COLOURS = ("#2f9e6e", "#af7ac5", "#f5b041", "#e5683b", "#aab7b8")
+_FIRST_WINDOWS = 12  # of a plan, drawn at once; more are folded, if it is more than
+_FEW_WINDOWS = 4
+_MOST_WINDOWS = 240  # of a plan that repeats later still, the page would take long to open
+_READY = 'Object.assign(root.dataset, { wide: root.scrollWidth > innerWidth, state: "ready" });'
+_STYLES: dict[Use, str] = {"report": "report.css", "plan": "plan/plan.css", "timeline": "timeline/timeline.css"}
+_HOSTED: dict[Use, tuple[str, ...]] = {  # one scope for each element of that class, as a page may hold several
+    "plan": ("plan/plan.js",),
+    "timeline": tuple(f"timeline/{name}.js" for name in ("data", "aggregate", "draw", "overview", "control", "words")),
+}
+_PLAN_FOOTER = "Durations are planned, not measured in a run: framefit run, or framefit simulate, shows what happens."
+_TIMELINE_FOOTER = (
+    "Times are from the first event. An inferred time is never shown as measured: it is hatched, and its interval "
+    "holds 90 %."
+)
 
 
 def write_report_page(
@@ -53,120 +85,360 @@ def write_report_page(
     Raises:
         InputError: the file exists and ``force`` is not set, or it cannot be written.
     """
-    groups = {kind: [one for one in subjects if isinstance(one.content, kind)] for kind in _KINDS}
-    present = [(kind, group) for kind, group in groups.items() if group]
+    groups: dict[int, tuple[Kind[Any], list[Subject[Content]]]] = {}
+    for subject in subjects:
+        place, kind = kind_of(subject.content)
+        groups.setdefault(place, (kind, []))[1].append(subject)
+    parts = [_part(kind, group) for _, (kind, group) in sorted(groups.items(), key=lambda item: item[0])]
     alone = len(subjects) == 1
-    parts: list[Markup] = []
-    if not alone:
-        parts += [_contents(present), _glance(present)]
-    for kind, group in present:
-        parts += _told(_KINDS[kind], group, alone=alone)
-    names = " + ".join(one.name for one in subjects)
+    names = " + ".join(subject.name for subject in subjects)
     where = f": {subjects[0].where}" if alone else ""
-    counts = [_count(_KINDS[kind], len(group)) for kind, group in present]
-    body = joined(parts)
-    uses: list[Use] = ["report", *dict.fromkeys(use for kind, _ in present for use in _KINDS[kind].uses)]
-    uses += ["charts"] * ('class="plot"' in body)
-    write_page(
+    counts = " and ".join(
+        f"a {part.kind.noun}" if not part.several else f"{len(part.members)} {part.kind.plural}" for part in parts
+    )
+    uses: list[Use] = ["report", *dict.fromkeys(use for part in parts for use in part.kind.uses)]
+    uses += ["charts"] * any(part.charts for part in parts)
+    few = len(subjects) < 4
+    _write_page(
         path,
         title=f"{names}: Framefit report",
-        heading=names if len(subjects) < 4 else f"Framefit report on {' and '.join(counts)}",
-        subtitle=f"Framefit report on {' and '.join(counts)}{where}" if len(subjects) < 4 else names,
-        body=body,
+        heading=names if few else f"Framefit report on {counts}",
+        subtitle=f"Framefit report on {counts}{where}" if few else names,
+        body=_rendered("report.html", parts=parts, alone=alone),
         footer=f"{made} Percentiles are of all samples; intervals are 90 % where nothing else is said.",
         uses=uses,
         force=force,
     )
 
 
-def _count(kind: Kind[Any], count: int) -> str:
-    return f"a {kind.noun}" if count == 1 else f"{count} {kind.plural}"
+def write_plan_page(path: str | Path, content: PlanContent, *, title: str, force: bool = False) -> None:
+    """Write a plan as a page that any current browser opens, without a server or a network.
+
+    Pictures and words stand in the page as they are, so that it can be read and printed without a script; the script
+    adds what moves: details on touch, and labels where there is room for them.
+
+    Args:
+        path: usually ``plan.html``.
+        content: the plan, feasible or not, and what it was made for.
+        title: what the plan was made from, such as the workload's file.
+        force: overwrite.
+
+    Raises:
+        InputError: the file exists and ``force`` is not set, or it cannot be written.
+    """
+    timetable = content.timetable
+    heading, repeats = " + ".join(model.name for model in timetable.models), timetable.hyperperiod_windows
+    again = f"; the plan repeats after {repeats} windows" if repeats > 1 else ""
+    beat = f"on {', '.join(timetable.units)}; windows of {format_beat(timetable)}{again}"
+    _, kind = kind_of(content)
+    _write_page(
+        path,
+        title=f"{title}: {heading}",
+        heading=heading,
+        subtitle=f"{title}, {beat}",
+        body=_rendered("single.html", description=kind.describe(content, detail="page"), name=""),
+        footer=_PLAN_FOOTER,
+        uses=("plan",),
+        force=force,
+    )
 
 
-def _anchor(kind: Kind[Any], place: int) -> str:
-    return f"{kind.noun.replace(' ', '-')}-{place + 1}"
+def write_timeline_page(
+    path: str | Path, happened: Happened, *, title: str, profile: Profile | None = None, force: bool = False
+) -> None:
+    """Write the timeline as a page that any current browser opens, without a server or a network.
+
+    Args:
+        path: usually ``timeline.html``.
+        happened: every operation.
+        title: heading of the page.
+        profile: figures above and tables below; ``None``: the timeline alone.
+        force: overwrite.
+
+    Raises:
+        InputError: the file exists and ``force`` is not set, or it cannot be written.
+    """
+    units = [unit.name for unit in happened.program.units]
+    models = dict.fromkeys(segment.model for segment in happened.program.programs)
+    named = [f"{len(units)} unit{'s' * (len(units) != 1)}", ", ".join(filter(None, models))]
+    if profile is None:
+        body = _drawn(Timeline(happened), "")
+    else:
+        _, kind = kind_of(profile)
+        description = kind.describe(ProfileContent(profile, happened), detail="page")
+        body = _rendered("single.html", description=description, name="")
+    _write_page(
+        path,
+        title=title,
+        heading=title,
+        subtitle=" \u00b7 ".join(filter(None, named)),
+        body=body,
+        footer=_TIMELINE_FOOTER,
+        uses=("timeline",),
+        force=force,
+    )
 
 
-def _contents(present: Sequence[tuple[type, Sequence[Subject[Content]]]]) -> Markup:
-    links = []
-    for type_, group in present:
-        kind = _KINDS[type_]
-        if len(group) > 1:
-            links.append((f"{kind.noun.replace(' ', '-')}-compared", f"{kind.plural} compared".capitalize()))
-        links += [(_anchor(kind, place), one.name) for place, one in enumerate(group)]
-    listed = "".join(f'<li><a href="#{anchor}">{escape(text)}</a></li>' for anchor, text in links)
-    return Markup(f'<nav aria-label="Contents"><ul>{listed}</ul></nav>')
+@dataclass(frozen=True)
+class _Member:
+    """One subject of a report; ``pictures`` come before the charts, ``rest`` behind them."""
+
+    name: str
+    where: str
+    anchor: str
+    description: Description
+
+    @property
+    def pictures(self) -> Description:
+        drawn = [block for block in self.description.blocks if isinstance(block, Timeline)]
+        return replace(self.description, blocks=drawn)
+
+    @property
+    def rest(self) -> Description:
+        rest = [block for block in self.description.blocks if not isinstance(block, Timeline)]
+        return replace(self.description, blocks=rest)
 
 
-def _glance(present: Sequence[tuple[type, Sequence[Subject[Content]]]]) -> Markup:
-    """Every subject's verdict under its name."""
-    verdicts = [
-        f'<div><dt><a href="#{_anchor(_KINDS[type_], place)}">{escape(one.name)}</a> '
-        f"<small>{_KINDS[type_].noun}</small></dt><dd>{_KINDS[type_].verdict(one.content)}</dd></div>"
-        for type_, group in present
-        for place, one in enumerate(group)
+@dataclass(frozen=True)
+class _Part:
+    """All subjects of one kind, compared where there are several."""
+
+    kind: Kind[Any]
+    anchor: str
+    members: Sequence[_Member]
+    charts: Sequence[Any]
+    compared: Section
+    beside: Description
+
+    @property
+    def several(self) -> bool:
+        return len(self.members) > 1
+
+
+def _part(kind: Kind[Any], group: Sequence[Subject[Content]]) -> _Part:
+    anchor = kind.noun.replace(" ", "-")
+    named = [(subject.name, subject.content) for subject in group]
+    members = [
+        _Member(subject.name, subject.where, f"{anchor}-{place}", kind.describe(subject.content, detail="page"))
+        for place, subject in enumerate(group, start=1)
     ]
-    return Markup(f'<dl class="glance">{"".join(verdicts)}</dl>')
-
-
-def _told(kind: Kind[Any], group: Sequence[Subject[Content]], *, alone: bool) -> Iterator[Markup]:
-    named = [(one.name, one.content) for one in group]
     several = len(group) > 1
-    if several:
-        title = f"{kind.plural} compared".capitalize()
-        yield Markup(f'<section class="part" id="{kind.noun.replace(" ", "-")}-compared"><h2>{escape(title)}</h2>')
-        yield _charts(kind.charts(named))
-        yield panel(
-            "Figures",
-            _compared(kind, named),
-            f"Small figures: difference to {group[0].name}; coloured where it is above {100 * _NOTABLE:g} %.",
-        )
-        yield Markup("" if kind.beside is None else kind.beside(named))
-        yield Markup("</section>")
-    for place, one in enumerate(group):
-        name = _anchor(kind, place)
-        yield Markup(f'<section class="part" id="{name}">')
-        if alone:
-            yield Markup(f'<h2 class="unseen">{kind.noun.capitalize()}</h2>')
-        else:
-            yield Markup(f"<h2>{escape(one.name)} <small>{kind.noun}</small></h2>")
-            yield Markup(f'<p class="where">{escape(one.where)}</p>')
-        yield kind.verdict(one.content)
-        yield card_row(kind.quantities(one.content))
-        if kind.picture is not None:
-            yield kind.picture(one.content, name)
-        if not several:
-            yield _charts(kind.charts(named))
-        yield kind.tables(one.content, name)
-        yield Markup("</section>")
+    beside = Description(members[0].description.verdict, (), kind.beside(named) if several else ())
+    return _Part(kind, anchor, members, kind.charts(named), _compared(kind, members), beside)
 
 
-def _charts(charts: Sequence[Chart]) -> Markup:
-    return Markup(f'<div class="charts">{"".join(map(figure, charts))}</div>' if charts else "")
-
-
-def _compared(kind: Kind[Any], named: Sequence[tuple[str, Content]]) -> Markup:
+def _compared(kind: Kind[Any], members: Sequence[_Member]) -> Section:
     """A line for each quantity, a column for each subject; differences to the first."""
-    columns = [{one.name: one for one in kind.quantities(content)} for _, content in named]
+    figures = [{quantity.name: quantity for quantity in member.description.quantities} for member in members]
     rows = []
-    for name in dict.fromkeys(itertools.chain.from_iterable(columns)):
-        first = columns[0].get(name)
-        rows.append((name, *(_cell(column.get(name), None if at == 0 else first) for at, column in enumerate(columns))))
-    return table(f"{kind.plural} compared", rows, left=("",), right=[name for name, _ in named], plain=True)
+    for name in dict.fromkeys(itertools.chain.from_iterable(figures)):
+        first = figures[0].get(name)
+        cells = [_compared_cell(column.get(name), first if at else None) for at, column in enumerate(figures)]
+        rows.append((name, *cells))
+    note = f"Small figures: difference to {members[0].name}; coloured where it is above {100 * _NOTABLE:g} %."
+    shown = columns(("",), [member.name for member in members])
+    return Section(f"{kind.plural} compared", shown, rows, note, plain=True)
 
 
-def _cell(one: Quantity | None, first: Quantity | None) -> str:
-    if one is None:
-        return "\u2013"
+def _compared_cell(quantity: Quantity | None, first: Quantity | None) -> Cell:
+    if quantity is None:
+        return NONE
     if first is None:
-        return quantity(one.value, one.text)
-    difference = one.value - first.value
+        return Cell(quantity.text, quantity.value)
+    difference = quantity.value - first.value
     if abs(difference) <= _EQUAL * abs(first.value):
-        return quantity(one.value, one.text, "=")
-    note = f"{100 * difference / first.value:+.1f} %" if first.value > 0 and one.value >= 0 else ""
-    if not one.better:
-        return quantity(one.value, one.text, note)
-    good = (difference < 0) == (one.better == "less")
+        return Cell(quantity.text, quantity.value, "=")
+    note = f"{100 * difference / first.value:+.1f} %" if first.value > 0 and quantity.value >= 0 else ""
+    if not quantity.better:
+        return Cell(quantity.text, quantity.value, note)
+    good = (difference < 0) == (quantity.better == "less")
     notable = abs(difference) > _NOTABLE * abs(first.value)
-    told = note or ("better" if good else "worse")
-    return quantity(one.value, one.text, told, kind=("good" if good else "bad") if notable else "")
+    remark = note or ("better" if good else "worse")
+    return Cell(quantity.text, quantity.value, remark, ("good" if good else "bad") if notable else "")
+
+
+# -- pages
+
+
+def _write_page(
+    path: str | Path,
+    *,
+    title: str,
+    heading: str,
+    subtitle: str,
+    body: Markup,
+    footer: str,
+    uses: Sequence[Use],
+    force: bool,
+) -> None:
+    scripts = ["page.js"] + ["echarts/echarts.min.js", "charts/series.js", "charts/charts.js"] * ("charts" in uses)
+    code = [*map(_asset, scripts), *(_hosted(use) for use in uses if use in _HOSTED), _READY]
+    styles = ("page.css", *(_STYLES[use] for use in uses if use in _STYLES))
+    text = _rendered(
+        "page.html",
+        title=title,
+        heading=heading,
+        subtitle=subtitle,
+        style=Markup("\n".join(map(_asset, styles))),  # noqa: S704 - our own
+        body=body,
+        footer=footer,
+        script=Markup("\n".join(code)),  # noqa: S704 - our own
+    )
+    with write_whole(path, force=force) as file:
+        file.write(text.encode())
+
+
+def _hosted(use: Use) -> str:
+    code = "\n".join(map(_asset, _HOSTED[use]))
+    return f'for (const host of document.querySelectorAll(".{use}")) (() => {{\n{code}\n}})();'
+
+
+def _asset(name: str) -> str:
+    return (files("framefit.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+# -- templates
+
+
+def _rendered(template: str, **context: object) -> Markup:
+    return Markup(_environment().get_template(template).render(**context))  # noqa: S704 - autoescape is on
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("framefit.report"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.globals["share_colours"] = _SHARE_COLOURS
+    environment.filters |= {
+        "dashed": lambda text: "\u2013" if text == "-" else text,
+        "drawn": _drawn,
+        "exact": lambda value: f"{value:.17g}",
+        "groups": lambda blocks: list(_groups(blocks)),
+        "script_json": _script_json,
+        "sorting": _sorting,
+    }
+    environment.tests |= {
+        "facts": lambda block: isinstance(block, Facts),
+        "section": lambda block: isinstance(block, Section),
+        "sentences": lambda block: isinstance(block, Sentences),
+    }
+    return environment
+
+
+def _script_json(value: object) -> Markup:
+    """JSON for a script element; a ``</`` in a name would end it early."""
+    return Markup(msgspec.json.encode(value).decode().replace("<", "\\u003c"))  # noqa: S704
+
+
+def _sorting(section: Section) -> str:
+    """The class of a table: all but short ones can be sorted, and of long ones the first rows are shown."""
+    rows = len(section.rows)
+    return "" if section.plain or rows < _SORTED_ROWS else "sorts long" if rows > _LONG_ROWS else "sorts"
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Panels side by side, or one under the other where they are ``wide``; a picture; or what is folded."""
+
+    panels: Sequence[Block] = ()
+    wide: bool = False
+    drawn: PlanPicture | Timeline | None = None
+    folded: Folded | None = None
+
+
+def _groups(blocks: Sequence[Block]) -> Iterator[_Group]:
+    panels: list[Block] = []
+    wide = False
+    for block in blocks:
+        single = isinstance(block, PlanPicture | Timeline | Folded | RunPicture)
+        if panels and (single or wide != getattr(block, "wide", False)):
+            yield _Group(panels, wide)
+            panels = []
+        if isinstance(block, PlanPicture | Timeline):
+            yield _Group(drawn=block)
+        elif isinstance(block, Folded):
+            yield _Group(folded=block)
+        elif not isinstance(block, RunPicture):  # of terminals
+            panels, wide = [*panels, block], block.wide
+    if panels:
+        yield _Group(panels, wide)
+
+
+def _drawn(block: PlanPicture | Timeline, name: str) -> Markup:
+    """A picture's place in a page, with its data; ``name`` tells it from others of its kind."""
+    prefix = f"{name}-" if name else ""
+    if isinstance(block, Timeline):
+        return _rendered("timeline.html", name=f"{prefix}timeline", timeline=timeline_data(block.happened))
+    timetable, explanation = block.timetable, block.explanation
+    schedules = () if explanation is None else explanation.schedules
+    pictures = WindowPictures(timetable, schedules)
+    count = len(timetable.windows)
+    drawn = list(range(min(count, _MOST_WINDOWS)))
+    first = _FIRST_WINDOWS if count > _FIRST_WINDOWS + _FEW_WINDOWS else len(drawn)
+    needs = {one.model.name: need_picture(one, timetable, pictures.looks[one.model.name]) for one in schedules}
+    return _rendered(
+        "plan.html",
+        name=f"{prefix}plan",
+        timetable=timetable,
+        pictures=pictures,
+        drawn=drawn,
+        first=drawn[:first],
+        rest=drawn[first:],
+        left_out=count - len(drawn),
+        stories=[(story, needs[story.name]) for story in block.stories],
+        percentile=block.percentile,
+        data=_plan_data(timetable, block.percentile),
+    )
+
+
+class _SegmentData(Record, kw_only=True):
+    """A segment as the script tells of it: all texts ready."""
+
+    unit: str
+    fill: str
+    last: str
+    out: str
+    planned: str
+    median: str
+    bytes: str
+
+
+class _ModelData(Record, kw_only=True):
+    name: str
+    role: str
+    bound: str
+    parts: tuple[_SegmentData, ...]
+
+
+class _PlanData(Record, kw_only=True):
+    """What the script of a plan's windows reads; places in ``models`` and segments are those of the pictures."""
+
+    percentile: str
+    models: tuple[_ModelData, ...]
+
+
+def _plan_data(timetable: Timetable, percentile: str) -> _PlanData:
+    return _PlanData(
+        percentile=percentile,
+        models=tuple(
+            _ModelData(
+                name=model.name,
+                role=model.role,
+                bound="no bound" if model.result_age_windows is None else str(model.result_age_windows),
+                parts=tuple(
+                    _SegmentData(
+                        unit=segment.unit,
+                        fill=segment.fill_layer,
+                        last=segment.last_layer,
+                        out=", ".join(segment.output_layers),
+                        planned=format_duration(segment.duration_ns),
+                        median=format_duration(segment.median_ns),
+                        bytes=format_bytes(segment.boundary_bytes),
+                    )
+                    for segment in model.segments
+                ),
+            )
+            for model in timetable.models
+        ),
+    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import zlib
 from dataclasses import dataclass
-from html import escape
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +18,9 @@ from framefit.core.files import Record
 from framefit.core.profile import How, OperationLog
 from framefit.core.program import Launches, Program
 from framefit.report.formats import format_duration
-from framefit.report.markup import Markup, fragment, script_json
 from framefit.report.operations import HOW_WORDS, NamedOperations, UnitTrack, unit_tracks
 
-__all__ = ["Happened", "LossRegion", "TimelineWindows", "timeline"]
+__all__ = ["Happened", "LossRegion", "TimelineData", "TimelineWindows", "timeline_data"]
 
 
 _COMPRESSION = 6
@@ -146,22 +144,35 @@ class _Blob:
         return base64.b64encode(zlib.compress(b"".join(self._parts), _COMPRESSION)).decode()
 
 
-def timeline(happened: Happened, name: str = "timeline") -> Markup:
-    """The timeline's place in a page, with its data.
+@dataclass(frozen=True)
+class TimelineData:
+    """A timeline as its script reads it.
+
+    Attributes:
+        summary: for those who do not see it.
+        page: names, and where each column lies in ``data``.
+        data: compressed columns, base64.
+    """
+
+    summary: str
+    page: Record
+    data: str
+
+
+def timeline_data(happened: Happened) -> TimelineData:
+    """Every operation, and what is known around it, for a page's script.
 
     Args:
-        happened: every operation, and what is known around it.
-        name: its id in the page; an address may name it.
+        happened: what a trace says.
     """
     blob = _Blob()
     page = _page(blob, happened)
     tracks = len(page.tracks)
-    told = (
+    summary = (
         f"Timeline of {len(happened.log):,} operations on {tracks} unit{'s' * (tracks != 1)}, in "
         f"{format_duration(page.span_ns)}"
     )
-    places = {"name": escape(name), "summary": escape(told), "page": script_json(page), "data": blob.text()}
-    return fragment("timeline/timeline.html", places)
+    return TimelineData(summary, page, blob.text())
 
 
 def _page(blob: _Blob, happened: Happened) -> _Page:

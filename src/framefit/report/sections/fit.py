@@ -1,33 +1,69 @@
-"""A fit in a report: how the workload came to fit, step by step, and what each step cost."""
+"""A fit: how the workload came to fit, step by step, what each step cost, and what may still be tried."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from framefit.core.fit_results import FitResult, Standing
+from framefit.core.fit_results import FitResult, FittedModel, Standing
 from framefit.report.charts import Axis, Chart, Line, colour, percent_axis, row_height_px
-from framefit.report.description import Kind, Quantity
-from framefit.report.formats import format_duration, format_hz, format_ratio
-from framefit.report.markup import Markup, bullet_list, facts_panel, joined, panel, panels, quantity, table, verdict
+from framefit.report.description import (
+    NONE,
+    Block,
+    Cell,
+    Description,
+    Facts,
+    Kind,
+    Quantity,
+    Section,
+    Sentences,
+    Verdict,
+    columns,
+    count,
+    duration,
+    rate,
+    ratio,
+)
+from framefit.report.formats import format_duration, format_percent, format_ratio
 
-__all__ = ["FITS"]
+__all__ = ["KIND"]
 
 
-_NONE = "\u2013"
+_GOOD = ("kept", "verified")
+_COSTS = {"none": "nothing", "accuracy": "accuracy", "rate": "frames"}
 
 
-def _verdict(result: FitResult) -> Markup:
-    shown = {"simulated": "a simulation shows it", "run": "a run shows it"}.get(result.verified or "", "not verified")
+def _describe(result: FitResult, *, folder: Path | None = None, **_: object) -> Description:
+    """A fit: the verdict, steps, what each model asks for and gets, and what is left; ``folder`` is where it lies."""
+    return Description(_verdict(result), list(_quantities(result)), list(_blocks(result, folder)))
+
+
+def _verdict(result: FitResult) -> Verdict:
+    proof = {"simulated": "a simulation shows it", "run": "a run shows it"}.get(result.verified or "", "not verified")
     kept = sum(step.outcome == "kept" for step in result.steps)
     ended = " It was interrupted." if result.interrupted else ""
+    load = f"the models ask for {format_ratio(result.after.load_ratio)} of the units' time on {result.target}"
+    before = (
+        ""
+        if result.before.load_ratio == result.after.load_ratio
+        else (f", {format_ratio(result.before.load_ratio)} before")
+    )
     if result.fits:
-        how = f"after {kept} step{'s' * (kept != 1)}, {shown}" if result.applied else "as it is"
-        load = f"the units are asked for {format_ratio(result.after.load_ratio)} of their time"
-        before = f", {format_ratio(result.before.load_ratio)} before" if kept else ""
-        return verdict("fits", "Fits", f"{how}: {load}{before}.{ended}")
-    binding = result.after.binding or "what binds is not known"
+        how = f"after {kept} step{'s' * (kept != 1)}, {proof}" if result.applied else "as it is"
+        return Verdict("fits", "Fits", f"{how}: {load}{before}.{ended}")
     word = "Does not fit." if result.applied else "Does not fit as it is."
-    return verdict("fails", word, f"{binding}{ended}")
+    return Verdict("fails", word, f"{_why(result)}; {load}{before}.{ended}")
+
+
+def _why(result: FitResult) -> str:
+    """What binds, or what is missing where the plan fits."""
+    if not result.after.fits or not result.applied:
+        return result.after.binding or "What binds is not known"
+    if result.verified is None:
+        return "The plan fits, but nothing shows that it holds"
+    if result.interrupted:
+        return "The plan fits, but its accuracy on test data is not known yet"
+    return "The plan fits, but it lost too much accuracy"
 
 
 def _quantities(result: FitResult) -> Iterator[Quantity]:
@@ -52,12 +88,138 @@ def _quantities(result: FitResult) -> Iterator[Quantity]:
     yield Quantity("Took", result.seconds, f"{result.seconds:,.0f} s", "", "less", card=True)
 
 
+def _blocks(result: FitResult, folder: Path | None) -> Iterator[Block]:
+    if result.steps:
+        yield _steps(result)
+    yield _served(result)
+    if result.models:
+        yield _models(result)
+    if result.proposals:
+        rows = [
+            (
+                one.what,
+                _COSTS[one.cost],
+                Cell("unknown") if one.predicted_load_ratio is None else ratio(one.predicted_load_ratio),
+                "yes" if one.enough else "no" if one.predicted_load_ratio is not None else "unknown",
+                one.needs or "nothing",
+            )
+            for one in result.proposals
+        ]
+        proposed = columns(("step", "costs"), ("asked then", "enough"), ("needs",))
+        yield Section("What may be tried", proposed, rows, "Asked then: of the units' time, as predicted.")
+    notes = list(result.notes)
+    if folder is None and result.proposals and not result.applied:
+        notes.append("Nothing was changed: --apply takes the steps.")
+    if notes:
+        yield Sentences("Notes", notes)
+    settings = result.settings
+    facts = (
+        ("workload", settings.app),
+        ("target", result.target),
+        ("accuracy that may be lost", _points(settings.max_drop)),
+        ("seconds that it may take", settings.max_seconds),
+        ("seed", settings.seed),
+        ("latency table", result.table),
+    )
+    yield Facts("Settings", facts)
+    if folder is not None:
+        table = None if result.table is None else folder / result.table
+        files = (("workload", folder / "app.toml"), ("record", folder / "fit.json"), ("latency table", table))
+        yield Facts("Files", files)
+
+
+def _steps(result: FitResult) -> Section:
+    rows = []
+    for step in result.steps:
+        before, after = step.load_ratio
+        accuracy = "-" if step.top1 is None else " -> ".join(format_percent(top1) for top1 in step.top1)
+        rows.append(
+            (
+                count(step.number),
+                Cell(step.outcome, tone="good" if step.outcome in _GOOD else "uncertain"),
+                ratio(step.predicted_load_ratio),
+                ratio(before),
+                NONE if step.measure == "verify" else ratio(after),
+                accuracy,
+                Cell(f"{step.seconds:.1f} s", step.seconds),
+                step.what,
+                step.detail,
+            )
+        )
+    figures = ("predicted", "before", "after", "top-1", "took")
+    note = "Predicted, before, after: what the models ask for of the units' time, as predicted and as planned again."
+    return Section("Steps", columns(("step", "outcome"), figures, ("what", "why")), rows, note)
+
+
+def _served(result: FitResult) -> Section:
+    rows = []
+    before = {model.name: model for model in result.before.models}
+    for model in result.after.models:
+        old = before.get(model.name)
+        rows.append(
+            (
+                Cell(model.name, tone=model.role),
+                model.role,
+                NONE if old is None else duration(old.duration_ns),
+                duration(model.duration_ns),
+                rate(model.asked_hz),
+                NONE if old is None else _given(old.planned_hz, result.before),
+                _given(model.planned_hz, result.after),
+                ratio(model.share_ratio),
+            )
+        )
+    figures = ("took", "takes", "asks for", "got", "gets", "share")
+    note = "Asks for, got, gets: launches a second. Took, got: before the steps."
+    return Section("What each model asks for and gets", columns(("model", "role"), figures), rows, note)
+
+
+def _given(rate_hz: float, standing: Standing) -> Cell:
+    return rate(rate_hz) if standing.feasible else NONE
+
+
+def _models(result: FitResult) -> Section:
+    rows = []
+    for model in result.models:
+        tested = [NONE] * 3
+        if (test := model.test) is not None:
+            low, high = test.interval
+            interval = f"({100 * low:.2f} to {100 * high:.2f} %)"
+            tested = [
+                Cell(format_percent(test.top1[0]), test.top1[0]),
+                Cell(format_percent(test.top1[1]), test.top1[1], interval),
+                Cell(_points(test.drop), test.drop),
+            ]
+        rows.append(
+            (
+                model.name,
+                _changes(model),
+                *tested,
+                count(None if test is None else test.images),
+                Cell(_points(model.drop), model.drop),
+                model.path,
+            )
+        )
+    figures = ("test top-1 before", "after, 90 %", "lost", "test images", "lost (validation)")
+    changed = columns(("model", "now"), figures, ("file",))
+    return Section("Models that were changed", changed, rows)
+
+
+def _changes(model: FittedModel) -> str:
+    done = [f"{format_ratio(model.cycles_ratio)} of its cycles"] if model.cycles_ratio < 1 else []
+    done += {"no": [], "all": ["int8"], "ends": ["int8 but for its ends"]}[model.int8]
+    return ", ".join(done + ["trees"] * bool(model.trees))
+
+
+def _points(drop: float) -> str:
+    return f"{100 * drop:.2f} points"
+
+
 def _charts(named: Sequence[tuple[str, FitResult]]) -> Iterator[Chart]:
     several = len(named) > 1
     lines = []
     for place, (name, result) in enumerate(named):
         load = [(0.0, 100 * result.before.load_ratio)]
-        told = ["before"]
+        labels = ["before"]
         for step in result.steps:
             if step.name == "verify":
                 continue
@@ -65,9 +227,9 @@ def _charts(named: Sequence[tuple[str, FitResult]]) -> Iterator[Chart]:
             load.append(
                 (float(step.number), 100 * (step.load_ratio[1] if kept and step.load_ratio[1] else load[-1][1] / 100))
             )
-            told.append(step.what if kept else f"{step.what} ({step.outcome})")
+            labels.append(step.what if kept else f"{step.what} ({step.outcome})")
         label = name if several else "asked of the units"
-        lines.append(Line(name=label, kind="line", data=tuple(load), labels=tuple(told), colour=colour(place)))
+        lines.append(Line(name=label, kind="line", data=tuple(load), labels=tuple(labels), colour=colour(place)))
         guessed = [(float(s.number), 100 * s.predicted_load_ratio) for s in result.steps if s.predicted_load_ratio]
         if guessed and not several:
             lines.append(Line(name="predicted", kind="points", data=tuple(guessed), colour=1))
@@ -104,114 +266,4 @@ def _charts(named: Sequence[tuple[str, FitResult]]) -> Iterator[Chart]:
         )
 
 
-def _tables(result: FitResult, _: str) -> Markup:
-    parts = [panel("Steps", _steps(result))] if result.steps else []
-    parts.append(panel("What each model asks for and gets", _served(result)))
-    if result.models:
-        parts.append(panel("Models that were changed", _models(result)))
-    if result.proposals:
-        rows = [
-            (
-                one.what,
-                one.cost,
-                _NONE
-                if one.predicted_load_ratio is None
-                else quantity(one.predicted_load_ratio, format_ratio(one.predicted_load_ratio)),
-                one.needs or "nothing",
-            )
-            for one in result.proposals
-        ]
-        listed = table("Proposals", rows, left=("step", "costs"), right=("asked then",), words=("needs",))
-        parts.append(panel("What may be tried", listed))
-    few = [panel("What to know of this fit", bullet_list(result.notes))] if result.notes else []
-    settings = result.settings
-    facts = (
-        ("workload", settings.app),
-        ("target", result.target),
-        ("accuracy that may be lost", _points(settings.max_drop)),
-        ("seconds that it may take", settings.max_seconds),
-        ("seed", settings.seed),
-        ("latency table", result.table),
-    )
-    return joined([panels(parts, one=True), panels([*few, facts_panel("Settings", facts)])])
-
-
-def _steps(result: FitResult) -> Markup:
-    rows = []
-    for step in result.steps:
-        before, after = step.load_ratio
-        accuracy = _NONE if step.top1 is None else f"{100 * step.top1[0]:.2f} to {100 * step.top1[1]:.2f} %"
-        guess = step.predicted_load_ratio
-        rows.append(
-            (
-                step.outcome,
-                quantity(step.number, str(step.number)),
-                _NONE if guess is None else quantity(guess, format_ratio(guess)),
-                quantity(before, format_ratio(before)),
-                _NONE if after is None else quantity(after, format_ratio(after)),
-                accuracy,
-                quantity(step.seconds, f"{step.seconds:.1f} s"),
-                step.what,
-                step.detail,
-            )
-        )
-    right = ("step", "predicted", "before", "after", "top-1", "took")
-    return table("Steps", rows, left=("outcome",), right=right, words=("what", "why"))
-
-
-def _served(result: FitResult) -> Markup:
-    rows = []
-    before = {model.name: model for model in result.before.models}
-    for model in result.after.models:
-        old = before.get(model.name)
-        rows.append(
-            (
-                model.name,
-                model.role,
-                _NONE if old is None else quantity(old.duration_ns, format_duration(old.duration_ns)),
-                quantity(model.duration_ns, format_duration(model.duration_ns)),
-                quantity(model.asked_hz, format_hz(model.asked_hz)),
-                _NONE if old is None else _given(old.planned_hz, result.before),
-                _given(model.planned_hz, result.after),
-                quantity(model.share_ratio, format_ratio(model.share_ratio)),
-            )
-        )
-    right = ("took", "takes", "asks for", "got", "gets", "share")
-    return table("Models", rows, left=("model", "role"), right=right)
-
-
-def _given(rate_hz: float, standing: Standing) -> Markup | str:
-    return quantity(rate_hz, format_hz(rate_hz)) if standing.feasible else _NONE
-
-
-def _models(result: FitResult) -> Markup:
-    rows = []
-    for model in result.models:
-        done = [f"{format_ratio(model.cycles_ratio)} of its cycles"] if model.cycles_ratio < 1 else []
-        done += {"no": [], "all": ["int8"], "ends": ["int8 but for its ends"]}[model.int8]
-        done += ["trees"] if model.trees else []
-        tested = [_NONE] * 3
-        if (test := model.test) is not None:
-            low, high = test.interval
-            tested = [
-                quantity(test.top1[0], f"{100 * test.top1[0]:.2f} %"),
-                quantity(test.top1[1], f"{100 * test.top1[1]:.2f} %", f"{100 * low:.1f} to {100 * high:.1f} %"),
-                quantity(test.drop, _points(test.drop)),
-            ]
-        rows.append((model.name, ", ".join(done), *tested, quantity(model.drop, _points(model.drop)), model.path))
-    right = ("test top-1 before", "after, 90 %", "lost", "lost (validation)")
-    return table("Changed models", rows, left=("model", "now"), right=right, words=("file",))
-
-
-def _points(ratio: float) -> str:
-    return f"{100 * ratio:.2f} points"
-
-
-FITS = Kind(
-    noun="fit",
-    plural="fits",
-    verdict=_verdict,
-    quantities=lambda result: list(_quantities(result)),
-    charts=lambda named: list(_charts(named)),
-    tables=_tables,
-)
+KIND: Kind[FitResult] = Kind(noun="fit", plural="fits", describe=_describe, charts=lambda named: list(_charts(named)))

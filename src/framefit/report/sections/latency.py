@@ -1,20 +1,48 @@
-"""Latency tables: what layers cost, how surely that is known, and how tables differ."""
+"""Latency tables, estimates and cycle models: what layers cost, how surely that is known, and how tables differ."""
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from framefit.core.latency_table import AdditivityAudit, Correction, LatencyEntry, LatencyTable, Value, compared
+from framefit.core.latency_table import (
+    AdditivityAudit,
+    Correction,
+    EntryComparison,
+    LatencyEntry,
+    LatencyTable,
+    TableComparison,
+    Value,
+    compared,
+)
+from framefit.core.run_record import CycleReport, LatencyEstimate, LayerCycles
 from framefit.report.charts import Axis, Chart, Line, colour, row_height_px
-from framefit.report.description import Kind, Quantity
-from framefit.report.formats import format_duration, format_ratio, format_uncertain
-from framefit.report.markup import Markup, bullet_list, facts_panel, joined, panel, panels, quantity, table, verdict
+from framefit.report.description import (
+    NONE,
+    Block,
+    Cell,
+    Description,
+    Facts,
+    Kind,
+    Quantity,
+    Section,
+    Sentences,
+    Verdict,
+    columns,
+    count,
+    duration,
+    ratio,
+    size,
+)
+from framefit.report.formats import format_count, format_duration, format_ratio
 
-__all__ = ["TABLES", "correction_kept", "correction_sentence", "format_configuration", "format_value"]
+__all__ = ["COMPARISON", "CYCLES", "ESTIMATE", "TABLE"]
+
+
+_MOST_BARS = 20
 
 
 _TERMS = {
@@ -26,14 +54,16 @@ _TERMS = {
 }
 
 
-def correction_kept(audit: AdditivityAudit) -> str:
+def _correction_kept(audit: AdditivityAudit) -> str:
     """Which terms of the correction an audit has kept."""
     if audit.terms:
         return f"corrected by {', '.join(_TERMS.get(term, term) for term in audit.terms)}"
-    return "no correction made networks that were left out better told: the sum stands as it is"
+    return (
+        "no correction brought the estimates of left-out networks nearer to what was measured: the sum stands as it is"
+    )
 
 
-def correction_sentence(correction: Correction) -> str:
+def _correction_sentence(correction: Correction) -> str:
     """What is added to the plain sum of layers, and how well that does."""
     parts = [f"{correction.scale:.3f} x the sum"]
     parts += [
@@ -54,24 +84,24 @@ def correction_sentence(correction: Correction) -> str:
     ]
     return (
         f"correction: {', '.join(parts)}, from {correction.networks} networks; those that were left out differ by "
-        f"{format_ratio(correction.error_ratio)} (standard deviation)"
+        f"{format_ratio(correction.error_ratio)} (standard deviation)."
     )
 
 
-def format_configuration(configuration: dict[str, Value]) -> str:
+def _configuration(configuration: dict[str, Value]) -> str:
     """Shapes first, then what is not empty; all that there is where nothing has a shape."""
     shapes = [", ".join(map(str, _listed(configuration.get(name)))) for name in ("inputs", "outputs")]
     if not any(shapes):
-        return "; ".join(f"{name} {format_value(value)}" for name, value in configuration.items())
+        return "; ".join(f"{name} {_value(value)}" for name, value in configuration.items())
     rest = [
-        f"{name} {format_value(value)}"
+        f"{name} {_value(value)}"
         for name, value in configuration.items()
         if name in ("kernel", "stride", "groups") and value not in (None, 1)
     ]
     return "; ".join([" -> ".join(shapes), *rest])
 
 
-def format_value(value: Value) -> str:
+def _value(value: Value) -> str:
     """A fact of a fingerprint or a configuration."""
     if isinstance(value, list):
         return "x".join(map(str, value))
@@ -82,55 +112,100 @@ def _listed(value: Value) -> Sequence[object]:
     return value if isinstance(value, list) else ()
 
 
-_MOST_BARS = 20
-
-
-def _verdict(told: LatencyTable) -> Markup:
-    units = ", ".join(told.units) or "no unit"
-    text = f"of {told.target} on {units}."
-    if told.correction is not None and told.correction.networks:
+def _table(table: LatencyTable, **_: object) -> Description:
+    """A latency table: its overhead and correction, entries, and where it was measured."""
+    units = ", ".join(table.units) or "no unit"
+    text = f"of {table.target}, unit {units}."
+    if table.correction is not None and table.correction.networks:
         text += (
-            f" Whole networks that were left out of the fit differ from the corrected sum by "
-            f"{format_ratio(told.correction.error_ratio)} (standard deviation of {told.correction.networks})."
+            " Whole networks that were left out of the fit differ from the corrected sum by "
+            f"{format_ratio(table.correction.error_ratio)} (standard deviation of {table.correction.networks})."
         )
-    if told.unmeasured:
-        text += f" {len(told.unmeasured)} layers could not be measured."
-    return verdict("plain", f"{len(told.entries)} layers priced", text)
+    if table.unmeasured:
+        text += f" {len(table.unmeasured)} layers could not be measured."
+    verdict = Verdict("plain", f"{len(table.entries):,} entries", text)
+    return Description(verdict, list(_table_quantities(table)), list(_table_blocks(table)))
 
 
-def _quantities(told: LatencyTable) -> Iterator[Quantity]:
-    sources = ", ".join(f"{count} {name}" for name, count in Counter(one.source for one in told.entries).items())
-    yield Quantity("Entries", len(told.entries), f"{len(told.entries):,}", sources, card=True)
+def _table_quantities(table: LatencyTable) -> Iterator[Quantity]:
+    sources = ", ".join(f"{number} {name}" for name, number in Counter(e.source for e in table.entries).items())
+    yield Quantity("Entries", len(table.entries), f"{len(table.entries):,}", sources, card=True)
     wide = [
-        (high - low) / (2 * one.latency_ns)
-        for one in told.entries
-        if one.latency_ns > 0
-        for low, high in [one.interval_ns]
+        (entry.interval_ns[1] - entry.interval_ns[0]) / (2 * entry.latency_ns)
+        for entry in table.entries
+        if entry.latency_ns > 0
     ]
     if wide:
         half = float(np.median(wide))
-        yield Quantity(
-            "Interval", half, f"\u00b1 {format_ratio(half)}", "90 %, of half of the entries at most", "less", card=True
-        )
-    noisy = sum(one.below_noise for one in told.entries)
+        remark = "90 %, of half of the entries at most"
+        yield Quantity("Interval", half, f"\u00b1 {format_ratio(half)}", remark, "less", card=True)
+    noisy = sum(entry.below_noise for entry in table.entries)
     yield Quantity("Below noise", noisy, f"{noisy:,}", "cannot be told from 0", "less", card=True)
-    if (overhead := told.overhead) is not None:
-        remark = f"condition number {overhead.condition_number:.1f}"
-        yield Quantity(
-            "Overhead of a launch",
-            overhead.intercept_ns,
-            format_duration(overhead.intercept_ns),
-            remark,
-            "less",
-            card=True,
-        )
-        for name, ns in (("input", overhead.input_ns_per_byte), ("output", overhead.output_ns_per_byte)):
-            yield Quantity(f"Overhead of an {name} byte", ns, f"{ns:.3g} ns", "", "less")
-    if told.audit is not None:
-        error = told.audit.left_out_error_ratio
-        yield Quantity(
-            "Error on whole networks", error, format_ratio(error), "median, each left out of its fit", "less", card=True
-        )
+    if (overhead := table.overhead) is not None:
+        ns, remark = overhead.intercept_ns, f"condition number {overhead.condition_number:.1f}"
+        yield Quantity("Overhead of a launch", ns, format_duration(ns), remark, "less", card=True)
+        for name, per_byte in (("input", overhead.input_ns_per_byte), ("output", overhead.output_ns_per_byte)):
+            yield Quantity(f"Overhead of an {name} byte", per_byte, f"{per_byte:.3g} ns", "", "less", card=True)
+    if table.audit is not None:
+        error, remark = table.audit.left_out_error_ratio, "median, each left out of its fit"
+        yield Quantity("Error on whole networks", error, format_ratio(error), remark, "less", card=True)
+
+
+def _table_blocks(table: LatencyTable) -> Iterator[Block]:
+    if table.warnings:
+        yield Sentences("What to know of this table", table.warnings)
+    if table.correction is not None:
+        yield Sentences("Correction", [_correction_sentence(table.correction)])
+    if table.audit is not None:
+        yield _audit(table.audit)
+    rows = []
+    for entry in table.entries:
+        cells = (*_latency_cells(entry), count(len(entry.samples_ns)) if entry.samples_ns else NONE)
+        p99 = duration(entry.quantile_ns(0.99)) if entry.samples_ns else NONE
+        source = entry.source + (", below noise" if entry.below_noise else "")
+        rows.append((entry.op, entry.unit, *cells, p99, source, _configuration(entry.configuration)))
+    figures = ("latency", "90 %", "samples", "p99")
+    entry_columns = columns(("op", "unit"), figures, ("source", "configuration"), page=("p99",))
+    yield Section("Entries", entry_columns, rows)
+    if table.unmeasured:
+        lacking = [(one.op, one.unit, one.reason) for one in table.unmeasured]
+        yield Section("Not measured", columns(("op", "unit"), words=("why",)), lacking)
+    stated = itertools.chain(table.fingerprint.items(), table.settings.items())
+    facts = [(name, value if isinstance(value, bool) else _value(value)) for name, value in stated]
+    yield Facts("Device and settings", facts, wide=True)
+
+
+def _latency_cells(entry: LatencyEntry) -> tuple[Cell, Cell]:
+    return duration(entry.latency_ns), _interval(entry.latency_ns, entry.interval_ns)
+
+
+def _interval(latency_ns: int, interval_ns: tuple[int, int]) -> Cell:
+    """Bounds relative to what they are around."""
+    if latency_ns <= 0:
+        if interval_ns == (0, 0):
+            return NONE
+        return Cell(f"{format_duration(interval_ns[0])} .. {format_duration(interval_ns[1])}")
+    low, high = (100 * (bound / latency_ns - 1) for bound in interval_ns)
+    if abs(low + high) < 0.1 * (high - low):
+        return Cell(f"\u00b1 {(high - low) / 2:.1f} %", high - low)
+    return Cell(f"{low:+.0f} .. {high:+.0f} %", high - low)
+
+
+def _audit(audit: AdditivityAudit) -> Section:
+    """Whole networks as measured, and as they are estimated with and without correction."""
+    rows = []
+    for network in audit.networks:
+        row: list[Cell | str] = [network.name, duration(network.measured_ns)]
+        for ns in (network.plain_sum_ns + network.overhead_ns, network.corrected_ns, network.left_out_ns):
+            error = ns / max(network.measured_ns, 1) - 1
+            row.append(Cell(format_duration(ns), ns, f"({100 * error:+.1f} %)"))
+        rows.append(row)
+    note = (
+        f"{_correction_kept(audit)}; median error {format_ratio(audit.plain_error_ratio)} of the sum, "
+        f"{format_ratio(audit.left_out_error_ratio)} of networks left out of the fit."
+    )
+    figures = ("measured", "sum and overhead", "corrected", "left out")
+    return Section("Whole networks", columns(("network",), figures), rows, note[0].upper() + note[1:])
 
 
 def _labels(entries: Sequence[LatencyEntry]) -> list[str]:
@@ -138,7 +213,7 @@ def _labels(entries: Sequence[LatencyEntry]) -> list[str]:
     seen: Counter[str] = Counter()
     labels = []
     for one in entries:
-        label = f"{one.op} {format_configuration(one.configuration)}"
+        label = f"{one.op} {_configuration(one.configuration)}"
         seen[label] += 1
         labels.append(label if seen[label] == 1 else f"{label} ({one.unit})")
     return labels
@@ -152,11 +227,11 @@ def _charts(named: Sequence[tuple[str, LatencyTable]]) -> Iterator[Chart]:
         return
     scale, unit = (1e6, "ms") if longest[0].latency_ns >= 2e6 else (1e3, "us")
     lines = []
-    for place, (name, told) in enumerate(named):
-        found = [(at, told.find(one.op, one.configuration, one.unit)) for at, one in enumerate(longest)]
+    for place, (name, table) in enumerate(named):
+        matched = [(at, table.find(one.op, one.configuration, one.unit)) for at, one in enumerate(longest)]
         data = tuple(
             (float(at), max(one.latency_ns, 0) / scale, one.interval_ns[0] / scale, one.interval_ns[1] / scale)
-            for at, one in found
+            for at, one in matched
             if one is not None
         )
         lines.append(Line(name=name if len(named) > 1 else "", kind="bars", data=data, colour=colour(place)))
@@ -174,105 +249,164 @@ def _charts(named: Sequence[tuple[str, LatencyTable]]) -> Iterator[Chart]:
     )
 
 
-def _tables(told: LatencyTable, _: str) -> Markup:
-    rows = []
-    for one in told.entries:
-        p99 = one.quantile_ns(0.99)
-        rows.append(
-            (
-                one.op,
-                one.unit,
-                quantity(one.latency_ns, format_uncertain(one.latency_ns, one.interval_ns)),
-                quantity(p99, format_duration(p99)) if one.samples_ns else "\u2013",
-                quantity(len(one.samples_ns), f"{len(one.samples_ns):,}"),
-                one.source + (", below noise" if one.below_noise else ""),
-                format_configuration(one.configuration),
-            )
-        )
-    right, words = ("p50, 90 %", "p99", "samples"), ("source", "configuration")
-    listed = table("Entries", rows, left=("op", "unit"), right=right, words=words)
-    parts = [panels([panel("Entries", listed)], one=True)]
-    said = [] if told.correction is None else [correction_sentence(told.correction)]
-    said += [] if told.audit is None else [correction_kept(told.audit)]
-    few = [] if told.audit is None else [panel("Whole networks, measured and told", _audit(told))]
-    few += [panel("Corrections", bullet_list(said))] if said else []
-    few += [panel("What to know of this table", bullet_list(told.warnings))] if told.warnings else []
-    if told.unmeasured:
-        lacking = [(one.op, one.unit, one.reason) for one in told.unmeasured]
-        few.append(panel("Not measured", table("Not measured", lacking, left=("op", "unit"), words=("why",))))
-    parts.append(panels(few))
-    stated = itertools.chain(told.fingerprint.items(), told.settings.items())
-    facts = [(name, value if isinstance(value, bool) else format_value(value)) for name, value in stated]
-    parts.append(panels([facts_panel("Device and settings", facts)], one=True))
-    return joined(parts)
-
-
-def _audit(told: LatencyTable) -> Markup:
-    assert told.audit is not None
-    rows = []
-    for one in told.audit.networks:
-        sums = (one.plain_sum_ns + one.overhead_ns, one.left_out_ns)
-        errors = [ns / max(one.measured_ns, 1) - 1 for ns in sums]
-        rows.append(
-            (
-                one.name,
-                quantity(one.measured_ns, format_duration(one.measured_ns)),
-                *(
-                    quantity(ns, format_duration(ns), f"({100 * error:+.1f} %)")
-                    for ns, error in zip(sums, errors, strict=True)
-                ),
-            )
-        )
-    return table("Audit", rows, left=("network",), right=("measured", "sum and overhead", "corrected, left out"))
-
-
-def _beside(named: Sequence[tuple[str, LatencyTable]]) -> Markup:
+def _beside(named: Sequence[tuple[str, LatencyTable]]) -> Iterator[Block]:
     """Ratios and facts of each table against the first."""
     here, first = named[0]
-    parts = []
-    for there, other in named[1:]:
-        found = compared(first, other)
-        rows = []
-        for one in found.entries:
-            if one.ratio is None or one.ratio_interval is None:
-                continue
-            low, high = one.ratio_interval
-            beyond = not low <= 1 <= high
-            rows.append(
-                (
-                    one.op,
-                    one.unit,
-                    quantity(one.here_ns, format_duration(one.here_ns)),
-                    quantity(one.there_ns, format_duration(one.there_ns)),
-                    quantity(
-                        one.ratio,
-                        f"{one.ratio:.3f} \u00d7",
-                        kind="" if not beyond else "bad" if one.ratio > 1 else "good",
-                    ),
-                    quantity(high - low, f"{low:.3f} to {high:.3f}"),
-                    format_configuration(one.configuration),
-                )
+    for there, table in named[1:]:
+        yield from _comparison_blocks(compared(first, table), here, there)
+
+
+def _comparison(comparison: TableComparison, **_: object) -> Description:
+    """Two tables: the median ratio, facts in which they differ, each shared entry, and what one lacks."""
+    median = "no entry in common" if comparison.ratio is None else f"{comparison.ratio:.3f} x"
+    text = (
+        f"is the median of {len(comparison.entries)} entries of {comparison.there} over those of {comparison.here}; "
+        f"{len(comparison.only_here)} only here, {len(comparison.only_there)} only there."
+    )
+    return Description(Verdict("plain", median, text), (), list(_comparison_blocks(comparison, "here", "there")))
+
+
+def _comparison_blocks(comparison: TableComparison, here: str, there: str) -> Iterator[Block]:
+    against = "" if here == "here" else f": {there} against {here}"
+    if comparison.differences:
+        facts = [(one.fact, _value(one.here), _value(one.there)) for one in comparison.differences]
+        yield Section(f"Facts that differ{against}", columns(("fact",), words=(here, there)), facts)
+    if comparison.entries:
+        rows = [_compared_cells(entry) for entry in sorted(comparison.entries, key=_departure, reverse=True)]
+        median = "no ratio" if comparison.ratio is None else f"the median ratio is {comparison.ratio:.3f}"
+        note = f"{median[0].upper()}{median[1:]}. A coloured ratio differs from 1 beyond its 90 % interval."
+        figures = (here, there, "ratio", "90 %")
+        compared_columns = columns(("op", "unit"), figures, ("configuration",))
+        yield Section(f"Entries{against}" if against else "Entries", compared_columns, rows, note)
+    for side, lacking in ((here, comparison.only_here), (there, comparison.only_there)):
+        if lacking:
+            missing = [
+                (entry.op, entry.unit, duration(entry.latency_ns), _configuration(entry.configuration))
+                for entry in lacking
+            ]
+            only = columns(("op", "unit"), ("latency",), ("configuration",))
+            yield Section(f"Only {side}" if not against else f"Only in {side}", only, missing)
+
+
+def _compared_cells(entry: EntryComparison) -> Sequence[Cell | str]:
+    interval, tone = entry.ratio_interval, ""
+    between = NONE if interval is None else Cell(f"{interval[0]:.3f} to {interval[1]:.3f}", interval[1] - interval[0])
+    cell = NONE
+    if entry.ratio is not None:
+        beyond = interval is not None and not interval[0] <= 1 <= interval[1]
+        tone = "" if not beyond else "bad" if entry.ratio > 1 else "good"
+        cell = Cell(f"{entry.ratio:.3f}", entry.ratio, tone="bad" if tone == "bad" else "good" if tone else "")
+    times = (duration(entry.here_ns), duration(entry.there_ns))
+    return (entry.op, entry.unit, *times, cell, between, _configuration(entry.configuration))
+
+
+def _departure(entry: EntryComparison) -> float:
+    """How far a ratio is from 1, either way."""
+    return max(entry.ratio, 1 / entry.ratio) if entry.ratio else 0.0
+
+
+def _estimate(estimate: LatencyEstimate, **_: object) -> Description:
+    """A network's latency: the total, what it is made of, and each layer."""
+    interval = _interval(estimate.total_ns, estimate.interval_ns).text
+    text = f"(90 %: {interval}): {estimate.model} on {estimate.target}, unit {estimate.unit}"
+    timed = sum(layer.source != "view" for layer in estimate.layers)
+    coverage, remark = estimate.coverage_ratio, f"of {timed} layers have an entry of their own"
+    quantities = [
+        *(
+            Quantity(name, ns, format_duration(ns), remark, card=True)
+            for name, ns, remark in (
+                ("Plain sum", estimate.plain_sum_ns, "of the layers"),
+                ("Correction", estimate.correction_ns, "from whole networks that were audited"),
+                ("Overhead", estimate.overhead_ns, "of the host and of transfers, once"),
             )
-        median = "no entry in common" if found.ratio is None else f"{found.ratio:.3f} \u00d7 is the median ratio"
-        note = (
-            f"{median}; {len(found.only_here)} entries only in {here}, {len(found.only_there)} only in {there}. A "
-            "coloured ratio differs from 1 beyond its 90 % interval."
+        ),
+        Quantity("Coverage", coverage, format_ratio(coverage), remark, "more", card=True),
+        Quantity(
+            "Estimated",
+            estimate.estimated_ns,
+            format_duration(estimate.estimated_ns),
+            "of the plain sum come from a fallback",
+            "less",
+            card=True,
+        ),
+    ]
+    rows = [
+        (
+            layer.name,
+            layer.op,
+            duration(layer.latency_ns),
+            _interval(layer.latency_ns, layer.interval_ns),
+            ratio(layer.latency_ns / estimate.plain_sum_ns) if estimate.plain_sum_ns else NONE,
+            Cell(layer.source, tone="uncertain" if layer.source in ("interpolated", "modelled") else ""),
         )
-        right = (here, there, "ratio", "90 %")
-        listed = table("Entries in both", rows, left=("op", "unit"), right=right, words=("configuration",))
-        parts.append(panel(f"{there} against {here}", listed, note))
-        if found.differences:
-            facts = [(one.fact, format_value(one.here), format_value(one.there)) for one in found.differences]
-            parts.append(panel("Facts that differ", table("Facts", facts, left=("fact",), words=(here, there))))
-    return panels(parts, one=True)
+        for layer in estimate.layers
+    ]
+    layers = Section("Layers", columns(("layer", "op"), ("latency", "90 %", "share"), ("source",)), rows)
+    notes = [Sentences("Notes", estimate.notes)] if estimate.notes else []
+    return Description(Verdict("plain", format_duration(estimate.total_ns), text), quantities, [layers, *notes])
 
 
-TABLES = Kind(
+def _cycles(report: CycleReport, **_: object) -> Description:
+    """A model's cost on a cycle model: the total, what binds, and each layer."""
+    text = f"{format_duration(report.total_ns)} at {report.clock_mhz:g} MHz: {report.model} on {report.target}"
+    text += f", unit {report.unit}" if report.unit != report.target else ""
+    verdict = Verdict("plain", f"{report.total_cycles:,} cycles", text)
+    notes = [Sentences("Notes", report.notes)] if report.notes else []
+    return Description(verdict, (), [_layer_cycles(report), _binding(report), *notes])
+
+
+def _layer_cycles(report: CycleReport) -> Section:
+    sparse = any(layer.weight_sparsity_ratio or layer.activation_sparsity_ratio for layer in report.layers)
+    rows = []
+    for layer in report.layers:
+        used = Cell(f"{100 * layer.utilisation_ratio:.0f} %", layer.utilisation_ratio) if layer.macs else NONE
+        cells = [
+            Cell(format_count(layer.macs), layer.macs) if layer.macs else NONE,
+            size(layer.bytes_read + layer.bytes_written),
+            count(layer.cycles),
+            ratio(layer.cycles / report.total_cycles) if report.total_cycles else NONE,
+            used,
+        ]
+        if sparse:
+            zeros = (layer.weight_sparsity_ratio, layer.activation_sparsity_ratio)
+            cells.append(Cell(", ".join(f"{100 * part:.0f} %" for part in zeros), zeros[0]))
+        rows.append((layer.name, layer.op, *cells, _bound(layer)))
+    figures = ("MACs", "bytes", "cycles", "share", "used", *(("zeros",) if sparse else ()))
+    note = "Bytes: read and written. Used: multiply-accumulates over what the unit could do meanwhile."
+    note += " Zeros: of weights, of inputs." if sparse else ""
+    return Section("Layers", columns(("layer", "op"), figures, ("binds",)), rows, note)
+
+
+def _binding(report: CycleReport) -> Section:
+    """Cycles and layers by what binds."""
+    cycles: defaultdict[str, int] = defaultdict(int)
+    layers: Counter[str] = Counter()
+    for layer in report.layers:
+        cycles[layer.bound] += layer.cycles
+        layers[layer.bound] += 1
+    rows = [
+        (
+            bound,
+            count(layers[bound]),
+            count(cycles[bound]),
+            ratio(cycles[bound] / report.total_cycles) if report.total_cycles else NONE,
+        )
+        for bound in sorted(cycles, key=lambda name: -cycles[name])
+    ]
+    return Section("What binds", columns(("binds",), ("layers", "cycles", "share")), rows)
+
+
+def _bound(layer: LayerCycles) -> str:
+    return layer.bound + {"bytes": " (by bytes)", "unknown": " (in part)"}.get(layer.method, "")
+
+
+TABLE: Kind[LatencyTable] = Kind(
     noun="latency table",
     plural="latency tables",
-    verdict=_verdict,
-    quantities=lambda told: list(_quantities(told)),
+    describe=_table,
     charts=lambda named: list(_charts(named)),
-    tables=_tables,
-    beside=_beside,
+    beside=lambda named: list(_beside(named)),
 )
+COMPARISON: Kind[TableComparison] = Kind(noun="comparison", plural="comparisons", describe=_comparison)
+ESTIMATE: Kind[LatencyEstimate] = Kind(noun="estimate", plural="estimates", describe=_estimate)
+CYCLES: Kind[CycleReport] = Kind(noun="cycle report", plural="cycle reports", describe=_cycles)

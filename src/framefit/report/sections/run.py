@@ -9,35 +9,50 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from framefit.core.explanation import PlanExplanation
 from framefit.core.profile import Profile
 from framefit.core.program import Launches, Program
 from framefit.core.run_record import FrameTable, Metrics, ModelMetrics, Percentiles, RunInfo
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload
-from framefit.planning.explain import deadline_ns, model_schedules
 from framefit.report.charts import Axis, Chart, Line, colour, decades, histogram, row_height_px, steps
-from framefit.report.description import Kind, Quantity, fraction_row
-from framefit.report.formats import format_bytes, format_difference, format_duration, format_hz, format_ratio
-from framefit.report.markup import (
-    Markup,
-    bullet_list,
-    facts_panel,
-    folded,
-    joined,
-    panel,
-    panels,
-    quantity,
-    shares,
-    table,
-    verdict,
+from framefit.report.description import (
+    NONE,
+    Block,
+    Cell,
+    Description,
+    Detail,
+    Facts,
+    Folded,
+    Kind,
+    Quantity,
+    RunPicture,
+    Section,
+    Sentences,
+    Shares,
+    Timeline,
+    Verdict,
+    columns,
+    count,
+    duration,
+    rate,
+    ratio,
+    ratio_quantity,
+    size,
 )
-from framefit.report.sections.plan import plan_markup
-from framefit.report.sections.profile import profile_charts, profile_panels, profile_verdict
-from framefit.report.timeline import Happened, timeline
+from framefit.report.drawing import RunRows
+from framefit.report.formats import format_bytes, format_difference, format_duration, format_hz, format_ratio
+from framefit.report.sections.plan import KIND as PLAN
+from framefit.report.sections.plan import PlanContent
+from framefit.report.sections.profile import KIND as PROFILE
+from framefit.report.sections.profile import profile_charts, run_notes
+from framefit.report.timeline import Happened
 
-__all__ = ["RUNS", "RunContent", "run_charts"]
+__all__ = ["KIND", "RunContent"]
 
 
+_TOLERATED = 0.01  # misses of a model: framefit run ends with exit code 1 above it
+_MOST_MISSES = 1000  # listed
 _MOST_MODELS = 4  # a chart each
 _LEAST_US = 1.0  # what takes less is told as this: in virtual time most starts take nothing
 _APART = 1.5  # values whose names do not lie on each other
@@ -46,38 +61,45 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RunContent:
-    """What lies in a run folder.
+    """A run: its figures, and whatever else of a run folder is known; what is ``None`` is not.
 
     Attributes:
-        workload: ``None``: an older Framefit wrote it, and this one does not read it any more.
-        frames: the fate of every frame; ``None``: there is no such file.
-        program, launches: what was executed; ``None``: likewise.
-        happened, profile: what the trace says; ``None``: nothing that could be used.
-        notes: on what could not be read.
+        frames: the outcome of every frame.
+        program, launches: what was executed.
+        happened, profile: what the trace says.
+        explanation: of the timetable, how it came about.
+        rows: windows that a terminal draws.
+        notes: what a reader should know beside the warnings in ``info``.
+        files: name and path of what lies in the run folder.
     """
 
-    info: RunInfo
     metrics: Metrics
-    timetable: Timetable
-    workload: Workload | None
-    frames: FrameTable | None
-    program: Program | None
-    launches: Launches | None
-    happened: Happened | None
-    profile: Profile | None
+    info: RunInfo | None = None
+    timetable: Timetable | None = None
+    workload: Workload | None = None
+    explanation: PlanExplanation | None = None
+    frames: FrameTable | None = None
+    program: Program | None = None
+    launches: Launches | None = None
+    happened: Happened | None = None
+    profile: Profile | None = None
+    rows: RunRows | None = None
     notes: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
 
     @property
     def priority(self) -> list[ModelMetrics]:
         """Figures of the priority models."""
         return [model for model in self.metrics.models if model.role == "priority"]
 
+    @property
+    def background(self) -> list[ModelMetrics]:
+        """Figures of the background models."""
+        return [model for model in self.metrics.models if model.role == "background"]
+
     def deadlines_ns(self) -> dict[str, int]:
         """Of the priority models, after release; those that are known."""
-        if self.workload is None:
-            return {}
-        told = model_schedules(self.timetable, self.workload)
-        return {one.model.name: deadline_ns(one, self.timetable) for one in told if one.model.role == "priority"}
+        return {} if self.explanation is None else self.explanation.deadlines_ns()
 
     def finish_ms(self, model: str) -> _Floats:
         """From release to result of each frame that was finished."""
@@ -151,13 +173,16 @@ def _busy_until(
     return np.where(place > 0, before[place] - beyond, 0).astype(np.float64)
 
 
-def run_charts(named: Sequence[tuple[str, RunContent]]) -> list[Chart]:
-    """The charts of one run, or of several overlaid; what their files do not tell is left out.
-
-    Args:
-        named: name and content of each; a single one's name is not shown.
-    """
-    return [*_finish_charts(named), *_start_charts(named), *_use_charts(named), *_rate_charts(named)]
+def _charts(named: Sequence[tuple[str, RunContent]]) -> list[Chart]:
+    """The charts of one run, or of several overlaid; what their files do not say is left out."""
+    profiles = [(name, run.profile) for name, run in named if run.profile is not None]
+    return [
+        *_finish_charts(named),
+        *_start_charts(named),
+        *_use_charts(named),
+        *_rate_charts(named),
+        *profile_charts(profiles)[:1],  # by layer; kinds are a table
+    ]
 
 
 def _finish_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
@@ -307,32 +332,38 @@ def _bars(name: str, models: Sequence[str], values: dict[str, float], place: int
     return Line(name=name, kind="bars", data=data, colour=colour(place))
 
 
-_TOLERATED = 0.01  # misses of a model: framefit run ends with exit code 1 above it
-_MOST_MISSES = 1000  # listed
-_NONE = "\u2013"
+def _describe(run: RunContent | Metrics, *, detail: Detail = "normal") -> Description:
+    """A run: its answer, its figures beside the machine's floor and the bounds, and where the files lie."""
+    run = RunContent(run) if isinstance(run, Metrics) else run
+    return Description(_verdict(run), list(_quantities(run)), list(_blocks(run, detail)))
 
 
-def _verdict(run: RunContent) -> Markup:
+def _verdict(run: RunContent) -> Verdict:
     """Whether it fits, and by how much."""
     metrics, priority = run.metrics, run.priority
     missed, frames = sum(model.missed for model in priority), sum(model.releases for model in priority)
-    ended = " It was interrupted before its end." if run.info.interrupted else ""
-    ended = f" It ended early: {run.info.error}" if run.info.error else ended
+    ended = ""
+    if run.info is not None:
+        ended = " It was interrupted before its end." if run.info.interrupted else ""
+        ended = f" It ended early: {run.info.error}" if run.info.error else ended
     if not priority:
-        return verdict("plain", "No priority model:", f"{metrics.windows:,} windows, nothing had a deadline.{ended}")
+        return Verdict("plain", "No priority model:", f"{metrics.windows:,} windows, nothing had a deadline.{ended}")
     upper = format_ratio(max(model.miss_ratio_upper for model in priority))
     if not missed:
-        text = f"0 misses in {frames:,} priority frames (fewer than {upper} at 95 %).{_slack_told(run)}{ended}"
-        return verdict("fits", "Fits:", text)
-    causes = ", ".join(
-        f"{count} \u00d7 {cause}" for cause, count in Counter(m.cause for m in metrics.misses).most_common(3)
-    )
+        text = f"0 misses in {frames:,} priority frames (fewer than {upper} at 95 %).{_slack_sentence(run)}{ended}"
+        return Verdict("fits", "Fits:", text)
     noun = "miss" if missed == 1 else "misses"
     text = f"{missed:,} {noun} in {frames:,} priority frames; worst model {format_ratio(metrics.miss_ratio)}"
-    text += f", fewer than {upper} at 95 %." + (f" Causes: {causes}." if causes else "") + ended
+    text += f", fewer than {upper} at 95 %."
+    text += (f" Causes: {_causes(metrics)}." if metrics.misses else "") + ended
     if metrics.miss_ratio > _TOLERATED:
-        return verdict("fails", "Does not fit:", text)
-    return verdict("plain", "Nearly fits:", text)
+        return Verdict("fails", "Does not fit:", text)
+    return Verdict("plain", "Nearly fits:", text)
+
+
+def _causes(metrics: Metrics) -> str:
+    causes = Counter(miss.cause for miss in metrics.misses)
+    return ", ".join(f"{number} x {cause}" for cause, number in causes.most_common())
 
 
 def _slacks_ns(run: RunContent) -> dict[str, int]:
@@ -345,7 +376,7 @@ def _slacks_ns(run: RunContent) -> dict[str, int]:
     }
 
 
-def _slack_told(run: RunContent) -> str:
+def _slack_sentence(run: RunContent) -> str:
     slacks = _slacks_ns(run)
     if not slacks:
         return ""
@@ -362,219 +393,210 @@ def _quantities(run: RunContent) -> Iterator[Quantity]:
         yield Quantity("Miss ratio, 95 % bound", upper, f"< {format_ratio(upper)}", "", "less")
     if slacks:
         worst = min(slacks, key=lambda name: slacks[name])
-        yield Quantity(
-            "Worst slack", slacks[worst], format_duration(slacks[worst]), f"latest result of {worst}", "more", card=True
-        )
+        remark = f"latest result of {worst}"
+        yield Quantity("Worst slack", slacks[worst], format_duration(slacks[worst]), remark, "more", card=True)
     for model in run.priority:
-        for name, of in (("start", model.release_to_start_ns), ("finish", model.release_to_finish_ns)):
-            for quantile, ns in (("p50", of.p50), ("p99", of.p99), ("max", of.max)):
-                first = model is run.priority[0] and (name, quantile) in (("start", "p99"), ("finish", "p99"))
-                yield Quantity(
-                    f"{model.name}: release to {name}, {quantile}",
-                    ns,
-                    format_duration(ns),
-                    f"p50 {format_duration(of.p50)}, max {format_duration(of.max)}",
-                    "less",
-                    card=first,
-                )
-    background = [model for model in metrics.models if model.role == "background"]
-    if background:
+        yield from _time_quantities(run, model)
+    if run.background:
         remark = f"guard {format_ratio(metrics.guard_loss_ratio)}, packing {format_ratio(metrics.packing_loss_ratio)}"
-        yield fraction_row("Residual used", metrics.residual_utilisation_ratio, "more", remark, card=True)
-    for model in background:
-        bound = model.packing_bound_hz
-        remark = f"{format_ratio(model.throughput_hz / bound)} of its packing bound" if bound else "results a second"
-        yield Quantity(
-            f"{model.name}: throughput",
-            model.throughput_hz,
-            format_hz(model.throughput_hz),
-            remark,
-            "more",
-            card=model is background[0],
-        )
-        yield Quantity(
-            f"{model.name}: greatest age, windows",
-            model.result_age_windows_max,
-            str(model.result_age_windows_max),
-            "",
-            "less",
-        )
-    yield fraction_row("Launches over their estimate", metrics.estimate_exceeded_ratio, "less")
+        yield ratio_quantity("Residual used", metrics.residual_utilisation_ratio, "more", remark, card=True)
+    for model in run.background:
+        bound, reached = model.packing_bound_hz, model.throughput_hz
+        remark = f"{format_ratio(reached / bound)} of its packing bound" if bound else "results a second"
+        first = model is run.background[0]
+        yield Quantity(f"{model.name}: throughput", reached, format_hz(reached), remark, "more", card=first)
+        age = model.result_age_windows_max
+        yield Quantity(f"{model.name}: greatest age, windows", age, str(age), "", "less")
+    over = metrics.estimate_exceeded_ratio
+    yield ratio_quantity("Launches over their estimate", over, "less")
     yield Quantity("Peak memory", metrics.peak_memory_bytes, format_bytes(metrics.peak_memory_bytes), "tensors", "less")
 
 
-def _picture(run: RunContent, name: str) -> Markup:
-    return Markup("") if run.happened is None else timeline(run.happened, f"{name}-timeline")
+def _time_quantities(run: RunContent, model: ModelMetrics) -> Iterator[Quantity]:
+    """Jitter and latency of a priority model, the jitter beside that of the idle machine."""
+    floor = run.metrics.floor_release_to_start_ns
+    for name, of in (("start", model.release_to_start_ns), ("finish", model.release_to_finish_ns)):
+        remark = f"p50 {format_duration(of.p50)}, max {format_duration(of.max)}"
+        if name == "start" and floor.max:  # nobody wakes up late in virtual time
+            remark += f"; idle machine: p99 {format_duration(floor.p99)}"
+        for quantile, ns in (("p50", of.p50), ("p99", of.p99), ("max", of.max)):
+            title, first = (
+                f"{model.name}: release to {name}, {quantile}",
+                model is run.priority[0] and quantile == "p99",
+            )
+            yield Quantity(title, ns, format_duration(ns), remark, "less", card=first)
 
 
-def _tables(run: RunContent, name: str) -> Markup:
+def _blocks(run: RunContent, detail: Detail) -> Iterator[Block]:
     metrics = run.metrics
-    parts = [panels([panel("Frames", _frames(run)), panel("From release", _percentiles(run))], one=True)]
-    few = []
-    if any(model.role == "background" for model in metrics.models):
-        split = (
+    if detail == "page" and run.happened is not None:
+        yield Timeline(run.happened)
+    if run.rows is not None:
+        yield RunPicture(run.rows)
+    if metrics.misses and detail != "page":
+        yield _misses(metrics)
+    yield _frames(metrics)
+    yield _percentiles(metrics)
+    if run.background:
+        yield _throughput(run.background)
+        parts = (
             ("used", metrics.residual_utilisation_ratio, "useful time of background models"),
             ("guard", metrics.guard_loss_ratio, "kept free before reserved instants"),
             ("packing", metrics.packing_loss_ratio, "too short for the segment that was due"),
         )
-        few.append(panel("Where the residuals went", shares(split)))
+        yield Shares("Where the residuals went", parts)
     if len(metrics.units) > 1:
-        few.append(panel("Units", _units(run)))
+        yield _units(metrics)
     if metrics.streams:
-        few.append(panel("Streams", _streams(run)))
+        yield _streams(metrics)
     if metrics.switches:
-        rows = [(switch.rung, quantity(switch.window, str(switch.window)), switch.why) for switch in metrics.switches]
-        few.append(
-            panel(
-                "Timetables in force",
-                table("Switches", rows, left=("timetable",), right=("from window",), words=("why",)),
-            )
-        )
-    notes = [*run.info.warnings, *run.notes]
-    if notes:
-        few.append(panel("What to know of this run", bullet_list(notes)))
-    parts.append(panels(few))
-    if metrics.misses:
-        parts.append(panels([panel("Misses", _misses(run))], one=True))
-    if run.profile is not None:
-        told = joined([profile_verdict(run.profile), profile_panels(run.profile)])
-        parts.append(Markup(f'<div class="whole">{folded("What the trace says: the profile", told)}</div>'))
-    plan = plan_markup(run.timetable, run.workload, f"{name}-plan")
-    parts.append(Markup(f'<div class="whole">{folded("The plan that was run", plan)}</div>'))
-    parts.append(panels([facts_panel("Command and machine", _facts(run))], one=True))
-    return joined(parts)
-
-
-def _facts(run: RunContent) -> Iterator[tuple[str, object]]:
-    info = run.info
-    yield "command", info.command
-    yield "workload", info.app or "not known"
-    yield "created", info.created
-    yield "seed", info.seed
-    yield "target", info.workload.get("target", "cpu")
-    yield from info.host.items()
-
-
-def _frames(run: RunContent) -> Markup:
-    rows = []
-    faulty = any(model.faults or model.degraded for model in run.metrics.models)
-    for model in run.metrics.models:
-        late = model.role == "priority" and model.missed
-        rows.append(
-            (
-                model.name,
-                model.role,
-                quantity(model.releases, f"{model.releases:,}"),
-                quantity(model.completed, f"{model.completed:,}"),
-                quantity(model.missed, f"{model.missed:,}", kind="bad" if late else ""),
-                quantity(model.dropped, f"{model.dropped:,}"),
-                quantity(model.miss_ratio_upper, f"< {format_ratio(model.miss_ratio_upper)}"),
-                quantity(model.throughput_hz, format_hz(model.throughput_hz)),
-                _bound(model.fluid_bound_hz, model.throughput_hz),
-                _bound(model.packing_bound_hz, model.throughput_hz),
-                quantity(model.result_age_windows_max, str(model.result_age_windows_max)),
-                quantity(model.segmentation_overhead_ratio, format_ratio(model.segmentation_overhead_ratio)),
-                format_difference(model.max_relative_difference),
-                *([_faults(model)] if faulty else []),
-            )
-        )
-    right = (
-        "released",
-        "completed",
-        "missed",
-        "dropped",
-        "miss ratio, 95 %",
-        "throughput",
-        "fluid bound",
-        "packing bound",
+        rows = [(switch.rung, count(switch.window), switch.why) for switch in metrics.switches]
+        yield Section("Timetables in force", columns(("timetable",), ("from window",), ("why",)), rows, plain=True)
+    yield Facts(
+        "Launches and memory",
+        [
+            ("launches over their estimate", format_ratio(metrics.estimate_exceeded_ratio)),
+            ("peak memory of tensors", format_bytes(metrics.peak_memory_bytes)),
+            ("switches of granularity", metrics.rung_switches or None),
+        ],
     )
-    right += ("age, windows", "cutting", "difference", *(("faults",) if faulty else ()))
-    return table("Frames of each model", rows, left=("model", "role"), right=right)
+    notes = [*(() if run.info is None else run.info.warnings), *run.notes]
+    if run.profile is not None and detail != "page":
+        notes += [f"profile: {note}" for note in run_notes(run.profile, metrics.windows)]
+    if notes:
+        yield Sentences("What to know of this run", notes)
+    if metrics.misses and detail == "page":
+        yield _misses(metrics)
+    if detail == "page":
+        yield from _page_blocks(run)
+    if run.files:
+        yield Facts("Files", run.files)
+
+
+def _page_blocks(run: RunContent) -> Iterator[Block]:
+    if run.profile is not None:
+        yield Folded("What the trace says: the profile", PROFILE.describe(run.profile, detail="page"))
+    if run.timetable is not None:
+        plan = PlanContent(run.timetable, run.workload, run.explanation)
+        yield Folded("The plan that was run", PLAN.describe(plan, detail="page"))
+    if (info := run.info) is not None:
+        facts: list[tuple[str, object]] = [
+            ("command", info.command),
+            ("workload", info.app or "not known"),
+            ("created", info.created),
+            ("seed", info.seed),
+            ("target", info.workload.get("target", "cpu")),
+        ]
+        yield Facts("Command and machine", [*facts, *info.host.items()], wide=True)
+
+
+def _frames(metrics: Metrics) -> Section:
+    faulty = any(model.faults or model.degraded for model in metrics.models)
+    rows = []
+    for model in metrics.models:
+        late = model.role == "priority" and model.missed
+        cells: list[Cell | str] = [
+            Cell(model.name, tone=model.role),
+            model.role,
+            count(model.releases),
+            count(model.completed),
+            count(model.missed, "bad" if late else ""),
+            count(model.dropped),
+            Cell(f"< {format_ratio(model.miss_ratio_upper)}", model.miss_ratio_upper),
+            count(model.result_age_windows_max),
+            ratio(model.segmentation_overhead_ratio),
+            format_difference(model.max_relative_difference),
+        ]
+        rows.append([*cells, *([_faults(model)] if faulty else [])])
+    figures = ("released", "completed", "missed", "dropped", "miss ratio", "age", "cutting", "difference")
+    return Section(
+        "Frames",
+        columns(("model", "role"), figures, ("faults",) if faulty else ()),
+        rows,
+        "Miss ratio: upper bound, 95 %. Age: greatest, in windows. Cutting: its overhead, and how outputs differ.",
+    )
 
 
 def _faults(model: ModelMetrics) -> str:
-    told = [f"{count} {name}" for name, count in model.faults.items()] + ["rests"] * model.degraded
-    return ", ".join(told) or _NONE
+    faults = [f"{number} {name}" for name, number in model.faults.items()] + ["rests"] * model.degraded
+    return ", ".join(faults) or "-"
 
 
-def _bound(bound_hz: float | None, reached_hz: float) -> Markup | str:
-    if not bound_hz:
-        return _NONE
-    return quantity(bound_hz, format_hz(bound_hz), f"({reached_hz / bound_hz:.3f})")
-
-
-def _percentiles(run: RunContent) -> Markup:
-    rows = []
-    for model in run.metrics.models:
-        rows += [(model.name, "start", *_five(model.release_to_start_ns))]
-        rows += [(model.name, "finish", *_five(model.release_to_finish_ns))]
-    floor, dispatch = run.metrics.floor_release_to_start_ns, run.metrics.dispatch_ns
-    if floor.max:
-        rows += [("idle machine", "start", *_five(floor))]
-    if dispatch.max:
-        rows += [("one launch to the next", "dispatch", *_five(dispatch))]
-    return table("Percentiles", rows, left=("model", "to"), right=("p50", "p90", "p99", "p99.9", "max", "count"))
-
-
-def _five(of: Percentiles) -> Sequence[str]:
-    if not of.count:
-        return [_NONE] * 5 + ["0"]
-    times = [quantity(ns, format_duration(ns)) for ns in (of.p50, of.p90, of.p99, of.p999, of.max)]
-    return [*times, quantity(of.count, f"{of.count:,}")]
-
-
-def _units(run: RunContent) -> Markup:
-    rows = []
-    for unit in run.metrics.units:
-        ratios = (
-            unit.residual_utilisation_ratio,
-            unit.guard_loss_ratio,
-            unit.packing_loss_ratio,
-            unit.estimate_exceeded_ratio,
-        )
-        memory = (unit.peak_memory_bytes, unit.planned_memory_bytes)
-        rows.append(
-            (
-                unit.name,
-                quantity(unit.launches, f"{unit.launches:,}"),
-                *(quantity(ratio, format_ratio(ratio)) for ratio in ratios),
-                *(quantity(size, format_bytes(size)) for size in memory),
-            )
-        )
-    right = ("launches", "used", "guard", "packing", "over estimate", "memory", "planned")
-    return table("Units", rows, left=("unit",), right=right)
-
-
-def _streams(run: RunContent) -> Markup:
-    rows = []
-    for stream in run.metrics.streams:
-        counts = (stream.received, stream.dropped, stream.waited_windows, stream.empty_windows)
-        rows.append((stream.name, *(quantity(count, f"{count:,}") for count in counts)))
-    return table("Streams", rows, left=("stream",), right=("received", "dropped", "windows waited", "windows empty"))
-
-
-def _misses(run: RunContent) -> Markup:
-    misses = run.metrics.misses
+def _misses(metrics: Metrics) -> Section:
     rows = [
-        (miss.model, miss.cause, quantity(miss.window, str(miss.window)), miss.detail) for miss in misses[:_MOST_MISSES]
+        (Cell(miss.model, tone="priority"), miss.cause, count(miss.window), miss.detail)
+        for miss in metrics.misses[:_MOST_MISSES]
     ]
-    listed = table("Misses", rows, left=("model", "cause"), right=("window",), words=("detail",))
-    more = len(misses) - len(rows)
-    return joined([listed, Markup(f'<p class="note">{more:,} more are in metrics.json.</p>')]) if more > 0 else listed
+    more = len(metrics.misses) - len(rows)
+    note = f"{_causes(metrics)}." + (f" {more:,} more are in metrics.json." if more > 0 else "")
+    return Section("Misses", columns(("model", "cause"), ("window",), ("detail",)), rows, note, most=5)
 
 
-def _charts(named: Sequence[tuple[str, RunContent]]) -> list[Chart]:
-    profiles = [(name, run.profile) for name, run in named if run.profile is not None]
-    return [*run_charts(named), *profile_charts(profiles)[:1]]  # by layer; kinds are a table
+def _percentiles(metrics: Metrics) -> Section:
+    rows: list[Sequence[Cell | str]] = []
+    for model in metrics.models:
+        rows.append((Cell(model.name, tone=model.role), "start", *_five(model.release_to_start_ns)))
+        rows.append((Cell(model.name, tone=model.role), "finish", *_five(model.release_to_finish_ns)))
+    if metrics.floor_release_to_start_ns.max:
+        rows.append(("idle machine", "start", *_five(metrics.floor_release_to_start_ns)))
+    if metrics.dispatch_ns.max:  # nothing in virtual time
+        rows.append(("one launch to the next", "dispatch", *_five(metrics.dispatch_ns)))
+    return Section("From release", columns(("model", "to"), ("p50", "p90", "p99", "p99.9", "max", "count")), rows)
 
 
-RUNS = Kind(
-    noun="run",
-    plural="runs",
-    verdict=_verdict,
-    quantities=lambda run: list(_quantities(run)),
-    charts=_charts,
-    picture=_picture,
-    tables=_tables,
-    uses=("timeline", "plan"),
-)
+def _five(of: Percentiles) -> Sequence[Cell]:
+    if not of.count:
+        return [NONE] * 5 + [count(0)]
+    return [*(duration(ns) for ns in (of.p50, of.p90, of.p99, of.p999, of.max)), count(of.count)]
+
+
+def _throughput(models: Sequence[ModelMetrics]) -> Section:
+    """What background models reached, beside its bounds."""
+    rows = []
+    for model in models:
+        row = [Cell(model.name, tone=model.role), rate(model.throughput_hz)]
+        for bound_hz in (model.fluid_bound_hz, model.packing_bound_hz):
+            part = model.throughput_hz / bound_hz if bound_hz else 0.0
+            row += [rate(bound_hz), Cell(f"{part:.3f}", part)] if bound_hz else [NONE, NONE]
+        rows.append(row)
+    figures = ("reached", "fluid bound", "ratio", "packing bound", "ratio")
+    return Section("Background throughput", columns(("model",), figures), rows)
+
+
+def _units(metrics: Metrics) -> Section:
+    rows = [
+        (
+            unit.name,
+            count(unit.launches),
+            ratio(unit.residual_utilisation_ratio),
+            ratio(unit.guard_loss_ratio),
+            ratio(unit.packing_loss_ratio),
+            ratio(unit.estimate_exceeded_ratio),
+            size(unit.peak_memory_bytes),
+            size(unit.planned_memory_bytes),
+        )
+        for unit in metrics.units
+    ]
+    figures = ("launches", "used", "guard", "packing", "over estimate", "memory", "planned")
+    note = "Used, guard, packing: of the residual that the unit's priority models leave."
+    return Section("Units", columns(("unit",), figures), rows, note)
+
+
+def _streams(metrics: Metrics) -> Section:
+    waited = any(stream.waited_windows for stream in metrics.streams)
+    empty = any(stream.empty_windows for stream in metrics.streams)
+    rows = [
+        (
+            stream.name,
+            count(stream.received),
+            count(stream.dropped),
+            *([count(stream.waited_windows)] if waited else []),
+            *([count(stream.empty_windows)] if empty else []),
+        )
+        for stream in metrics.streams
+    ]
+    figures = ("received", "dropped", *(["windows waited"] if waited else []), *(["windows empty"] if empty else []))
+    return Section("Streams", columns(("stream",), figures), rows)
+
+
+KIND: Kind[RunContent] = Kind(noun="run", plural="runs", describe=_describe, charts=_charts, uses=("timeline", "plan"))

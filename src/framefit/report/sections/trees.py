@@ -2,115 +2,174 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from framefit.core.files import write_whole
-from framefit.core.tree_results import Candidate, TreeifyResult
+from framefit.core.tree_results import Candidate, GroupCircuit, RtlReport, TreeifiedModel, TreeifyResult
 from framefit.report.charts import Axis, Chart, Line, colour, percent_axis, row_height_px
-from framefit.report.description import Kind, Quantity
-from framefit.report.drawing import ChartSeries, svg_chart
-from framefit.report.formats import format_bytes, format_duration
-from framefit.report.markup import Markup, bullet_list, facts_panel, joined, panel, panels, quantity, table, verdict
-
-__all__ = ["TREES", "write_tree_files"]
-
-
-_HEADER = (
-    *("first_layer", "last_layer", "bound_top1_percent", "top1_percent", "latency_us", "layers_latency_us"),
-    *("saved_us", "lut6", "pareto"),
+from framefit.report.csv_files import write_table, write_text
+from framefit.report.description import (
+    NONE,
+    Block,
+    Cell,
+    Description,
+    Facts,
+    Kind,
+    Quantity,
+    Section,
+    Sentences,
+    Verdict,
+    columns,
+    count,
+    duration,
 )
+from framefit.report.drawing import ChartSeries, svg_chart
+from framefit.report.formats import format_bytes, format_duration, format_percent
+
+__all__ = ["CIRCUITS", "KIND", "write_tree_files"]
 
 
-def write_tree_files(folder: Path, result: TreeifyResult) -> None:
-    """Write ``candidates.csv``, ``accuracy_latency.svg`` and ``accuracy_luts.svg``.
-
-    Args:
-        folder: of the search.
-        result: what it found.
-    """
-    _write(folder / "candidates.csv", _csv(result))
-    fitted = [one for one in result.candidates if one.top1 is not None]
-    whole = result.original.latency_ns or 0
-    for name, words, unit in (
-        ("accuracy_latency", "a frame's latency with the group replaced", "us"),
-        ("accuracy_luts", "tables of six inputs for the group", ""),
-    ):
-        timed = unit == "us"
-        points = sorted(
-            (((whole - _saved_ns(one)) / 1e3 if timed else float(one.lut6 or 0)), 100 * (one.top1 or 0), one.pareto)
-            for one in fitted
-        )
-        series = [
-            ChartSeries(name="network", x=(whole / 1e3,) if timed else (), y=(100 * result.original.validation_top1,),
-                   kind="points"),
-            ChartSeries(name="candidates", x=tuple(x for x, _, best in points if not best),
-                   y=tuple(y for _, y, best in points if not best), kind="points"),
-            ChartSeries(name="not beaten", x=tuple(x for x, _, best in points if best),
-                   y=tuple(y for _, y, best in points if best)),
-        ]  # fmt: skip
-        axis = f"{words}, {unit}" if unit else words
-        title = f"Accuracy against {'latency' if timed else 'look-up tables'}"
-        _write(folder / f"{name}.svg", svg_chart(title, axis, "validation top-1, %", series))
+_OPERATORS = {"core": "core operators", "ml": "tree operators of ai.onnx.ml"}
 
 
-def _saved_ns(one: Candidate) -> int:
-    return (one.layers_latency_ns or 0) - (one.latency_ns or 0)
+def _describe(result: TreeifyResult, **_: object) -> Description:
+    """The hybrid beside the network, and the groups that were tried."""
+    return Description(_verdict(result), list(_quantities(result)), list(_blocks(result)))
 
 
-def _csv(result: TreeifyResult) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_HEADER)
-    for one in result.candidates:
-        fitted: tuple[object, ...] = ("", "", "", "", "", "")
-        if one.top1 is not None and one.latency_ns is not None and one.layers_latency_ns is not None:
-            times = (one.latency_ns, one.layers_latency_ns, _saved_ns(one))
-            fitted = (round(100 * one.top1, 2), *(round(time / 1e3, 1) for time in times), one.lut6, int(one.pareto))
-        writer.writerow((one.first_layer, one.last_layer, round(100 * one.bound_top1, 2), *fitted))
-    return text.getvalue()
-
-
-def _write(path: Path, text: str) -> None:
-    with write_whole(path, force=True) as file:
-        file.write(text.encode())
-
-
-_NONE = "\u2013"
-
-
-def _verdict(result: TreeifyResult) -> Markup:
+def _verdict(result: TreeifyResult) -> Verdict:
     chosen, original = result.chosen, result.original
     if chosen is None or not chosen.groups:
-        return verdict("fails", "No group was replaced:", f"none is worth it, {result.model} stays as it is.")
+        text = f"no group of layers is worth replacing, {result.model} stays as it is."
+        return Verdict("fails", "No group was replaced:", text)
     points = 100 * (chosen.top1 - original.top1)
     groups = " and ".join(_group(one.first_layer, one.last_layer) for one in chosen.groups)
     trees = sum(one.trees for one in chosen.groups)
-    text = f"of {result.model} are {trees:,} trees now: top-1 {_percent(chosen.top1)} ({points:+.2f} points)"
+    text = f"of {result.model} are {trees:,} trees now: top-1 {format_percent(chosen.top1)} ({points:+.2f} points)"
     if chosen.latency_ns is not None and original.latency_ns is not None:
         text += (
             f", a frame takes {format_duration(chosen.latency_ns)} instead of {format_duration(original.latency_ns)}"
         )
-    return verdict("plain", groups[0].upper() + groups[1:], f"{text}.")
+    return Verdict("plain", groups[0].upper() + groups[1:], f"{text}.")
 
 
 def _quantities(result: TreeifyResult) -> Iterator[Quantity]:
-    chosen, original = result.chosen, result.original
+    chosen, tried = result.chosen, len(result.candidates)
     fitted = sum(one.top1 is not None for one in result.candidates)
-    yield Quantity("Groups tried", len(result.candidates), str(len(result.candidates)), f"{fitted} fitted", card=True)
+    yield Quantity("Groups tried", tried, str(tried), f"{fitted} fitted", card=True)
+    validation = result.original.validation_top1
+    remark = "of the network, on validation data"
+    yield Quantity("Validation top-1", validation, format_percent(validation), remark, card=chosen is None)
     if chosen is None:
         return
-    yield Quantity("Top-1", chosen.top1, _percent(chosen.top1), f"before: {_percent(original.top1)}", "more", card=True)
+    remark = f"before: {format_percent(result.original.top1)}"
+    yield Quantity("Top-1", chosen.top1, format_percent(chosen.top1), remark, "more", card=True)
     if (ns := chosen.latency_ns) is not None:
-        before = "" if original.latency_ns is None else f"before: {format_duration(original.latency_ns)}"
+        before = "" if result.original.latency_ns is None else f"before: {format_duration(result.original.latency_ns)}"
         yield Quantity("A frame takes", ns, format_duration(ns), before, "less", card=True)
     trees = sum(one.trees for one in chosen.groups)
     yield Quantity("Trees", trees, f"{trees:,}", format_bytes(chosen.bytes), "less", card=True)
     yield Quantity("Tree bytes", chosen.bytes, format_bytes(chosen.bytes), "", "less")
     if (tables := chosen.lut6) is not None:
         yield Quantity("Look-up tables", tables, f"{tables:,}", "of a fixed-function circuit", "less", card=True)
+
+
+def _blocks(result: TreeifyResult) -> Iterator[Block]:
+    rows = [
+        (
+            _group(one.first_layer, one.last_layer),
+            Cell(format_percent(one.bound_top1), one.bound_top1),
+            NONE if one.top1 is None else Cell(format_percent(one.top1), one.top1),
+            duration(one.latency_ns),
+            duration(one.layers_latency_ns),
+            count(one.lut6),
+            "yes" if one.pareto else "",
+        )
+        for one in result.candidates
+    ]
+    figures = ("quantised", "with trees", "trees' time", "layers' time", "tables", "not beaten")
+    note = f"Top-1 on validation data; the network itself has {format_percent(result.original.validation_top1)}. "
+    note += "Tables: look-up tables of six inputs. Not beaten: in accuracy and time, or accuracy and tables."
+    yield Section("Groups tried", columns(("layers",), figures), rows, note)
+    if (chosen := result.chosen) is not None:
+        yield _groups(chosen)
+        yield Sentences("The hybrid", list(_hybrid_sentences(chosen)))
+    if result.notes:
+        yield Sentences("What to know of these figures", result.notes)
+    yield Facts("Settings", (("model", result.model), ("seed", result.seed)))
+
+
+def _groups(chosen: TreeifiedModel) -> Section:
+    rows = [
+        (
+            _group(one.first_layer, one.last_layer),
+            one.kind,
+            count(one.trees),
+            count(one.depth),
+            count(one.accumulator_bits),
+            Cell(f"{one.fit_seconds:.1f} s", one.fit_seconds),
+        )
+        for one in chosen.groups
+    ]
+    figures = ("trees", "depth", "bits of sums", "fitted in")
+    return Section("Groups replaced", columns(("layers", "leaves"), figures), rows)
+
+
+def _hybrid_sentences(chosen: TreeifiedModel) -> Iterator[str]:
+    yield (
+        f"Before {chosen.finetune_seconds:.1f} s of fine-tuning its top-1 was "
+        f"{format_percent(chosen.top1_before_finetune)}; trees take {chosen.bytes:,} bytes."
+    )
+    for one in chosen.exports:
+        latency = "-" if one.runtime_latency_ns is None else format_duration(one.runtime_latency_ns)
+        yield (
+            f"{one.file}: trees as {_OPERATORS[one.flavour]}, equal to the last bit; a frame takes {latency} where "
+            "ONNX Runtime alone executes it."
+        )
+
+
+def _group(first: int, last: int) -> str:
+    return f"layer {first}" if first == last else f"layers {first} to {last}"
+
+
+def _circuits(report: RtlReport, **_: object) -> Description:
+    """What trees take in hardware: each group's circuit, whether it is equal to the model, and its costs."""
+    wrong = sum(group.mismatches for group in report.groups)
+    rows = sum(group.rows for group in report.groups)
+    text = f"{report.core} core, {len(report.groups)} group{'s' * (len(report.groups) != 1)} of trees."
+    verdict = Verdict("fails", f"{wrong:,} of {rows:,} rows differ from the model:", text)
+    if not wrong:
+        verdict = Verdict("plain", f"All {rows:,} rows are equal to the model:", text)
+    blocks: list[Block] = []
+    for group in report.groups:
+        blocks.append(Sentences(f"{group.group}, {report.core}", list(_circuit_sentences(group))))
+        if group.costs:
+            blocks.append(_costs(group))
+    return Description(verdict, (), blocks)
+
+
+def _circuit_sentences(group: GroupCircuit) -> Iterator[str]:
+    yield f"{group.trees} trees ({group.kind}), {group.features} features, {group.outputs} outputs"
+    yield f"equal to the model on {group.rows - group.mismatches} of {group.rows} rows"
+    if group.positions > 1:
+        yield f"one of {group.positions} positions"
+    if group.latency_cycles is not None:
+        yield f"latency {group.latency_cycles} cycles, a row a cycle" if group.latency_cycles else "no register"
+    if group.cycles_per_node is not None:
+        yield f"{group.cycles_per_node:.3f} cycles a node ({group.nodes:,} nodes)"
+    if group.lut6_per_output is not None:
+        yield f"{group.lut6_per_output:.1f} LUT6 an output"
+    yield from group.notes
+
+
+def _costs(group: GroupCircuit) -> Section:
+    rows = []
+    for cost in group.costs:
+        numbers = (cost.lut6, cost.lut6_depth, cost.lut4, cost.lut4_depth, cost.flip_flops, cost.memory_bits)
+        scaled = "" if cost.factor == 1 else f" (times {cost.factor:,.4g})"
+        rows.append((cost.circuit, *map(count, numbers), cost.synthesised + scaled))
+    figures = ("LUT6", "depth", "LUT4", "depth", "flip-flops", "memory bits")
+    return Section(f"Circuits of {group.group}", columns(("circuit",), figures, ("synthesised",)), rows, plain=True)
 
 
 def _charts(named: Sequence[tuple[str, TreeifyResult]]) -> Iterator[Chart]:
@@ -166,57 +225,61 @@ def _bound_chart(named: Sequence[tuple[str, TreeifyResult]]) -> Iterator[Chart]:
     )
 
 
-def _tables(result: TreeifyResult, _: str) -> Markup:
-    tried = [
-        (
-            _group(one.first_layer, one.last_layer),
-            quantity(one.bound_top1, _percent(one.bound_top1)),
-            _NONE if one.top1 is None else quantity(one.top1, _percent(one.top1)),
-            _time(one.latency_ns),
-            _time(one.layers_latency_ns),
-            _NONE if one.lut6 is None else quantity(one.lut6, f"{one.lut6:,}"),
-            "yes" if one.pareto else "",
+_HEADER = (
+    *("first_layer", "last_layer", "bound_top1_percent", "top1_percent", "latency_us", "layers_latency_us"),
+    *("saved_us", "lut6", "pareto"),
+)
+
+
+def write_tree_files(folder: Path, result: TreeifyResult) -> None:
+    """Write ``candidates.csv``, ``accuracy_latency.svg`` and ``accuracy_luts.svg``.
+
+    Args:
+        folder: of the search.
+        result: what it found.
+    """
+    write_table(folder / "candidates.csv", _HEADER, _candidate_rows(result))
+    fitted = [one for one in result.candidates if one.top1 is not None]
+    whole = result.original.latency_ns or 0
+    for name, words, unit in (
+        ("accuracy_latency", "a frame's latency with the group replaced", "us"),
+        ("accuracy_luts", "tables of six inputs for the group", ""),
+    ):
+        timed = unit == "us"
+        points = sorted(
+            (((whole - _saved_ns(one)) / 1e3 if timed else float(one.lut6 or 0)), 100 * (one.top1 or 0), one.pareto)
+            for one in fitted
         )
-        for one in result.candidates
-    ]
-    right = ("quantised", "with trees", "trees' time", "layers' time", "look-up tables", "not beaten")
-    parts = [panel("Groups tried", table("Groups tried", tried, left=("layers",), right=right))]
-    few = []
-    if result.chosen is not None:
-        chosen = [
-            (
-                _group(one.first_layer, one.last_layer),
-                one.kind,
-                quantity(one.trees, f"{one.trees:,}"),
-                quantity(one.depth, str(one.depth)),
-                quantity(one.fit_seconds, f"{one.fit_seconds:.1f} s"),
-            )
-            for one in result.chosen.groups
-        ]
-        listed = table("Groups replaced", chosen, left=("layers", "leaves"), right=("trees", "depth", "fitted in"))
-        few.append(panel("Groups replaced", listed))
-    few += [panel("What to know of these figures", bullet_list(result.notes))] if result.notes else []
-    few.append(facts_panel("Settings", (("model", result.model), ("seed", result.seed))))
-    return joined([panels(parts, one=True), panels(few)])
+        series = [
+            ChartSeries(name="network", x=(whole / 1e3,) if timed else (), y=(100 * result.original.validation_top1,),
+                   kind="points"),
+            ChartSeries(name="candidates", x=tuple(x for x, _, best in points if not best),
+                   y=tuple(y for _, y, best in points if not best), kind="points"),
+            ChartSeries(name="not beaten", x=tuple(x for x, _, best in points if best),
+                   y=tuple(y for _, y, best in points if best)),
+        ]  # fmt: skip
+        axis = f"{words}, {unit}" if unit else words
+        title = f"Accuracy against {'latency' if timed else 'look-up tables'}"
+        write_text(folder / f"{name}.svg", svg_chart(title, axis, "validation top-1, %", series))
 
 
-def _time(ns: int | None) -> str:
-    return _NONE if ns is None else quantity(ns, format_duration(ns))
+def _saved_ns(one: Candidate) -> int:
+    return (one.layers_latency_ns or 0) - (one.latency_ns or 0)
 
 
-def _group(first: int, last: int) -> str:
-    return f"layer {first}" if first == last else f"layers {first} to {last}"
+def _candidate_rows(result: TreeifyResult) -> Iterable[Sequence[object]]:
+    for one in result.candidates:
+        fitted: tuple[object, ...] = ("", "", "", "", "", "")
+        if one.top1 is not None and one.latency_ns is not None and one.layers_latency_ns is not None:
+            times = (one.latency_ns, one.layers_latency_ns, _saved_ns(one))
+            fitted = (round(100 * one.top1, 2), *(round(time / 1e3, 1) for time in times), one.lut6, int(one.pareto))
+        yield one.first_layer, one.last_layer, round(100 * one.bound_top1, 2), *fitted
 
 
-def _percent(ratio: float) -> str:
-    return f"{100 * ratio:.2f} %"
-
-
-TREES = Kind(
+KIND: Kind[TreeifyResult] = Kind(
     noun="tree search",
     plural="tree searches",
-    verdict=_verdict,
-    quantities=lambda result: list(_quantities(result)),
+    describe=_describe,
     charts=lambda named: list(_charts(named)),
-    tables=_tables,
 )
+CIRCUITS: Kind[RtlReport] = Kind(noun="circuit report", plural="circuit reports", describe=_circuits)

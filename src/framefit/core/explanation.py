@@ -1,0 +1,116 @@
+"""How a plan came about: each model's schedule, its frames' paths through windows, and where residuals go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from framefit.core.timetable import PlannedModel
+from framefit.core.workload import ModelEntry
+
+__all__ = ["FramePath", "Hop", "ModelSchedule", "PlanExplanation", "ResidualLoss"]
+
+
+@dataclass(frozen=True)
+class Hop:
+    """What one window does for a frame: segments in their order, on a unit."""
+
+    window: int
+    unit: str
+    segments: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FramePath:
+    """A frame's path through the windows of the plan.
+
+    Attributes:
+        release_window: it is released as this window begins: the newest frame when its first segment starts.
+        start_ns, result_ns: of first and last segment, after the first window's release.
+        age_ns: from its release to its result.
+    """
+
+    model: str
+    frame: int
+    release_window: int
+    hops: tuple[Hop, ...]
+    release_ns: int
+    start_ns: int
+    result_ns: int
+
+    @property
+    def age_ns(self) -> int:
+        """From release to result."""
+        return self.result_ns - self.release_ns
+
+
+@dataclass(frozen=True)
+class ModelSchedule:
+    """How one model came to its part of the plan.
+
+    Attributes:
+        entry: its part of the workload.
+        before: background models that are placed before it; none for priority models.
+        residual_ns: least and greatest residual that it finds in a window; ``None`` for priority models.
+        room_ns: the longest segment that every window has room for.
+        period_ns: from one release of its frames to the next.
+        deadline_ns: when a result has to be ready, after its frame's release; counts for priority models.
+        paths: of its frames, in order.
+    """
+
+    model: PlannedModel
+    entry: ModelEntry
+    before: tuple[str, ...]
+    residual_ns: tuple[int, int] | None
+    room_ns: int
+    period_ns: float
+    deadline_ns: int
+    paths: tuple[FramePath, ...]
+
+
+@dataclass(frozen=True)
+class ResidualLoss:
+    """Where the residuals of all windows and units go, in nanoseconds.
+
+    Attributes:
+        work_ns: models, as if they were not cut.
+        boundary_ns: what cutting them costs.
+        guard_ns: kept free before reserved instants.
+        packing_ns: too short for the segment that is due.
+        waiting_ns: no frame is there to be worked on, or its tensors are still elsewhere, or the plan is
+            about to begin anew.
+    """
+
+    work_ns: int
+    boundary_ns: int
+    guard_ns: int
+    packing_ns: int
+    waiting_ns: int
+
+    @property
+    def shares(self) -> tuple[tuple[str, float, str], ...]:
+        """Name, ratio and explanation of each part that the residuals are lost to, the work first."""
+        parts = (
+            ("work", self.work_ns, "background models"),
+            ("boundaries", self.boundary_ns, "what cutting them costs"),
+            ("guard", self.guard_ns, "kept free so that nothing runs into the next reserved instant"),
+            ("packing", self.packing_ns, "too short for the segment that is due"),
+            ("no work", self.waiting_ns, "nothing is there to be worked on, or the plan is about to begin anew"),
+        )
+        whole = sum(part[1] for part in parts)
+        return tuple((name, ns / whole, why) for name, ns, why in parts) if whole else ()
+
+
+@dataclass(frozen=True)
+class PlanExplanation:
+    """How a whole plan came about.
+
+    Attributes:
+        schedules: one a model, in the order of the timetable.
+    """
+
+    schedules: tuple[ModelSchedule, ...]
+    loss: ResidualLoss
+
+    def deadlines_ns(self) -> dict[str, int]:
+        """Deadlines of the priority models, after release."""
+        return {s.model.name: s.deadline_ns for s in self.schedules if s.model.role == "priority"}
