@@ -13,6 +13,7 @@ import pytest
 from framefit.core.events import EventType, Trace
 from framefit.core.profile import EventCounts, How, OperationLog, Profile, Totals, Violation
 from framefit.core.program import Group, Launches, Operation, Program, ProgramUnit, SegmentProgram
+from framefit.profiling.event_log import executions
 from framefit.report.timeline import LossRegion, TimelineWindows
 
 WINDOW_NS = 33_333_333
@@ -47,9 +48,14 @@ class Run:
     priority_models: frozenset[str] = field(default=frozenset({"face"}))
 
     @property
-    def arguments(self) -> tuple[Trace, Program, Launches, np.ndarray, frozenset[str]]:
+    def executed(self) -> OperationLog:
+        """What was executed."""
+        return executions(self.trace, self.program, self.launches)
+
+    @property
+    def arguments(self) -> tuple[OperationLog, Program, Launches, np.ndarray, frozenset[str]]:
         """In the order of the functions' parameters."""
-        return self.trace, self.program, self.launches, self.releases_ns, self.priority_models
+        return self.executed, self.program, self.launches, self.releases_ns, self.priority_models
 
 
 def make_run(windows: int = 20, *, late_window: int | None = None) -> Run:

@@ -18,6 +18,7 @@ from framefit.core.sparsity import (
     Threshold,
 )
 from framefit.core.tree_results import Candidate, ChosenGroup, Original, TreeifiedModel, TreeifyResult
+from framefit.planning.explain import explain
 from framefit.report.sections.run import RunContent
 
 __all__ = ["ODD", "fit", "model_metrics", "run", "sparsity", "table", "trees"]
@@ -63,11 +64,7 @@ def run(*, missed: int = 0, priority: bool = True, **changed: object) -> RunCont
         metrics=metrics,
         timetable=plan,
         workload=workload_of(plan),
-        frames=None,
-        program=None,
-        launches=None,
-        happened=None,
-        profile=None,
+        explanation=explain(plan, workload_of(plan)),
     )
 
 

@@ -164,7 +164,7 @@ def test_svg_names(run):
     programs = tuple(
         replace(one, model="a<b>&\"c'" if one.model == "face" else one.model) for one in run.program.programs
     )
-    rows = run_rows(run.trace, replace(run.program, programs=programs), run.launches, run.releases_ns, ["x"])
+    rows = run_rows(run.executed, replace(run.program, programs=programs), run.launches, run.releases_ns, ["x"])
     text = run_picture(rows)
     assert any(tooltip.startswith("a<b>&\"c'") for tooltip, _, _ in bars(text))
 
@@ -172,7 +172,7 @@ def test_svg_names(run):
 def test_svg_legend(run):
     """A legend of many models takes as many lines as it needs; none overlaps another or leaves the picture."""
     programs = tuple(replace(one, model=f"model with a long name {at}") for at, one in enumerate(run.program.programs))
-    rows = run_rows(run.trace, replace(run.program, programs=programs), run.launches, run.releases_ns, [])
+    rows = run_rows(run.executed, replace(run.program, programs=programs), run.launches, run.releases_ns, [])
     root = ET.fromstring(run_picture(rows))
     first_row = float(root.find(f"{SVG}rect[@class='row']").get("y"))
     labels = [label for label in root.findall(f"{SVG}text") if label.text.startswith("model with a long name")][1:]

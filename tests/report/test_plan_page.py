@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from explained_plans import interrupted_plan, late_plan, long_plan, ns, plan_of_three, two_unit_plan, workload_of
 from framefit.errors import InputError
-from framefit.report.sections.plan import write_plan_page
+from framefit.planning.explain import explain
+from framefit.report.html import write_plan_page
+from framefit.report.sections.plan import PlanContent
 
 PLANS = {
     "three": plan_of_three(),
@@ -23,10 +25,16 @@ PLANS = {
 }
 
 
+def explained(plan):
+    """A plan with the workload that it was made for."""
+    workload = workload_of(plan)
+    return PlanContent(plan, workload, explain(plan, workload))
+
+
 def written(folder, plan, title="app"):
     """The page of a plan, and its path."""
     path = folder / "plan.html"
-    write_plan_page(path, plan, workload_of(plan), title=title, force=True)
+    write_plan_page(path, explained(plan), title=title, force=True)
     return path.read_text(), path
 
 
@@ -171,7 +179,7 @@ def test_overwriting_a_page(tmp_path):
     plan = plan_of_three()
     _, path = written(tmp_path, plan)
     with pytest.raises(InputError, match="--force"):
-        write_plan_page(path, plan, workload_of(plan), title="app")
+        write_plan_page(path, explained(plan), title="app")
 
 
 @needs_browser

@@ -67,14 +67,14 @@ def everything(profile):
         (run(), "fits", "Fits: 0 misses in 1,000 priority frames (fewer than 0.30 % at 95 %). The latest result was"),
         (run(missed=3), "plain", "Nearly fits: 3 misses in 1,000 priority frames; worst model 0.30 %"),
         (run(missed=50), "fails", "Does not fit: 50 misses in 1,000 priority frames; worst model 5.0 %"),
-        (run(missed=50), "fails", "Causes: 50 \u00d7 late wake-up."),
+        (run(missed=50), "fails", "Causes: 50 x late wake-up."),
         (run(priority=False), "plain", "No priority model: 1,000 windows"),
         (run(interrupted=True), "fits", "It was interrupted before its end."),
         (run(error="the board went away"), "fits", "It ended early: the board went away"),
         (PlanContent(plan_of_three(), workload_of(plan_of_three())), "fits", "Fits. Where everything takes its p99"),
-        (PlanContent(plan_of_three(), None), "fits", "Fits. Worst slack 1.40 ms."),
-        (PlanContent(late_plan(), None), "fails", "Does not fit. Worst slack -2.10 ms."),
-        (table(), "plain", "30 layers priced of board on npu0."),
+        (PlanContent(plan_of_three(), None), "fits", "Fits. The worst slack is 1.40 ms."),
+        (PlanContent(late_plan(), None), "fails", "Does not fit. 2.10 ms are missing in the tightest window."),
+        (table(), "plain", "30 entries of board, unit npu0."),
         (sparsity(), "fits", "Deployed: 48.0 % of the cycles of the dense model, top-1 90.00 % (90 %: 89.00 % to"),
         (sparsity(deployed=False), "plain", "Not deployed (discard): 48.0 %"),
         (sparsity(deployed=False, chosen=0), "fails", "Not deployed (discard): 50.0 %"),
@@ -84,7 +84,7 @@ def everything(profile):
         (
             fit(),
             "fits",
-            "Fits after 1 step, a simulation shows it: the units are asked for 78.0 % of their time",
+            "Fits after 1 step, a simulation shows it: the models ask for 78.0 % of the units' time on board",
         ),
         (fit(fits=False), "fails", "Does not fit. 'net' gets 60 of 100 frames"),
     ],
@@ -102,7 +102,7 @@ def test_a_run_without_timeline(tmp_path):
     """Figures, bounds, floor, causes, notes and facts stand in the page; files that lack are no error."""
     text, _ = written(tmp_path, subjects_of(first=run(missed=3)))
     seen = read(text)
-    for part in ("late wake-up", "idle machine", "120.0 Hz (0.833)", "virtualised yes", ODD, "stage2/<conv>"):
+    for part in ("late wake-up", "idle machine", "120.0 Hz 0.833", "virtualised yes", ODD, "stage2/<conv>"):
         assert part in seen
     assert "Background throughput" in charts(text)
     assert 'class="stage timeline"' not in text
@@ -134,7 +134,7 @@ def test_several_of_a_kind_are_compared(tmp_path):
     assert len({line["colour"] for line in chart["lines"]}) == 3
     assert chart["lines"][1]["data"][0][1] == pytest.approx(1.5 * chart["lines"][0]["data"][0][1])
     seen = read(text)
-    assert "1.500 \u00d7 is the median ratio; 0 entries only in one, 0 only in two" in seen
+    assert "The median ratio is 1.500; 0 entries only in one, 0 only in two." in seen
     assert 'class="bad">1.500' in text
     assert 'class="good">0.500' in text
     runs, _ = written(tmp_path, subjects_of(calm=run(), late=run(missed=50)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from framefit.core.run_record import FrameTable, Metrics, ModelMetrics, Percentiles, RunInfo
 from framefit.profiling.pairing import pair_events
-from framefit.report.sections.run import RunContent, _busy_until, run_charts
+from framefit.report.sections.run import KIND, RunContent, _busy_until
 from framefit.report.timeline import Happened, TimelineWindows
 
 NOTHING = Percentiles.of(())
@@ -103,12 +103,12 @@ def test_residual_in_use_is_what_the_trace_says(run):
 def test_charts_of_one_and_of_several(run):
     """One run is told without its name; several share the charts, each with a colour of its own."""
     content = content_of(run, np.full(20, 20_000))
-    alone = {chart.title: chart for chart in run_charts([("a", content)])}
+    alone = {chart.title: chart for chart in KIND.charts([("a", content)])}
     assert {"face: frames against their deadline", "Jitter: when frames were begun", "Background throughput"} <= set(
         alone
     )
     assert not any(line.name == "a" for chart in alone.values() for line in chart.lines)
-    both = {chart.title: chart for chart in run_charts([("a", content), ("b", content)])}
+    both = {chart.title: chart for chart in KIND.charts([("a", content), ("b", content)])}
     assert set(both) == set(alone)
     for chart in both.values():
         named = [line for line in chart.lines if line.name in ("a", "b")]
@@ -120,4 +120,4 @@ def test_what_files_do_not_tell_is_left_out(run):
     """Without frames, launches and trace only the figures' chart is left."""
     content = content_of(run, np.full(20, 20_000))
     bare = dataclasses.replace(content, frames=None, launches=None, program=None, happened=None)
-    assert [chart.title for chart in run_charts([("a", bare)])] == ["Background throughput"]
+    assert [chart.title for chart in KIND.charts([("a", bare)])] == ["Background throughput"]

@@ -409,10 +409,10 @@ def cycles(given: dict[str, Any], screen: Screen) -> None:
     Example: framefit cycles face.onnx --target vpu --weight-sparsity 0.5
     """
     from framefit.devices.npu.costs import cycles
-    from framefit.report.terminal.cycle_table import cycles_view
+    from framefit.report.terminal import view
 
     report = cycles(**given)
-    show_json(report) if screen.json else show(cycles_view(report))
+    show_json(report) if screen.json else show(view(report))
 
 
 class MeasureScreen(Screen, kw_only=True):
@@ -440,12 +440,12 @@ def measure(given: dict[str, Any], screen: MeasureScreen) -> int:
             raise InputError("--audit and --no-audit contradict each other", remedy="leave one of them out")
         given["audit"] = "none"
     from framefit.latency.measure import measure
-    from framefit.report.terminal.latency_tables import table_view
+    from framefit.report.terminal import view
 
     with Interrupt() as interrupt, Progress() as progress:
         table = measure(**given, stop=interrupt, notify=progress, on_round=progress.rounds)
     lost = (f"not measured: {layer.op} ({', '.join(layer.layers)}): {layer.reason}" for layer in table.unmeasured)
-    show_json(table) if screen.json else show(table_view(table), *lost)
+    show_json(table) if screen.json else show(view(table), *lost)
     return 130 if interrupt.asked else 0
 
 
@@ -458,10 +458,10 @@ def estimate(given: dict[str, Any], screen: Screen) -> None:
     Example: framefit estimate face.onnx --table board.table.json
     """
     from framefit.latency.estimate import estimate
-    from framefit.report.terminal.latency_tables import estimate_view
+    from framefit.report.terminal import view
 
     estimated = estimate(**given)
-    show_json(estimated) if screen.json else show(estimate_view(estimated))
+    show_json(estimated) if screen.json else show(view(estimated))
 
 
 @_command(InjectLossSettings, Settings)

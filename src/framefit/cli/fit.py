@@ -96,9 +96,9 @@ def fit(
     if json:
         show_json(done.result)
     else:
-        from framefit.report.terminal.fit_view import fit_view
+        from framefit.report.terminal import view
 
-        show(fit_view(done.result, done.folder))
+        show(view(done.result, folder=done.folder))
     if done.result.interrupted:
         raise typer.Exit(130)
     if not done.result.fits:

@@ -75,9 +75,9 @@ def rtl(
     if json:
         show_json(done.report)
     else:
-        from framefit.report.terminal.rtl_view import rtl_view
+        from framefit.report.terminal import view
 
-        show(rtl_view(done.report), f"\nresult: {done.folder}")
+        show(view(done.report), f"\nresult: {done.folder}")
 
 
 def _product(text: str) -> tuple[int, int]:

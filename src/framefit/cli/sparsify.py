@@ -169,9 +169,9 @@ def sparsify(
     if json:
         show_json(done.result)
     else:
-        from framefit.report.terminal.sparsity_view import sparsity_view
+        from framefit.report.terminal import view
 
-        show(sparsity_view(done.result), f"\nresult: {done.folder}")
+        show(view(done.result), f"\nresult: {done.folder}")
     if done.result.interrupted:
         raise typer.Exit(130)
     if not done.result.satisfied:

@@ -233,9 +233,9 @@ def treeify(
     if json:
         show_json(done.result)
     else:
-        from framefit.report.terminal.treeify_view import treeify_view
+        from framefit.report.terminal import view
 
-        show(treeify_view(done.result), f"\nresult: {done.folder}")
+        show(view(done.result), f"\nresult: {done.folder}")
     if done.result.chosen is None:
         raise typer.Exit(1)
 

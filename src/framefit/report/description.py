@@ -114,25 +114,33 @@ class Column:
     """A column of a table.
 
     Attributes:
-        kind: names and sentences stand left, figures right.
+        kind: names and words stand left, figures right.
         page: it is shown on pages only, as a terminal has no room for it.
+        short: where it is narrow, a terminal shortens its texts; other words are folded.
     """
 
     name: str
     kind: Literal["name", "figure", "words"] = "figure"
     page: bool = False
+    short: bool = False
 
 
 def columns(
-    names: Sequence[str] = (), figures: Sequence[str] = (), words: Sequence[str] = (), page: Sequence[str] = ()
+    names: Sequence[str] = (),
+    figures: Sequence[str] = (),
+    words: Sequence[str] = (),
+    page: Sequence[str] = (),
+    short: Sequence[str] = (),
 ) -> tuple[Column, ...]:
-    """Columns of names, then of figures, then of words; those in ``page`` are shown on pages only."""
+    """Columns of names, figures and words, in this order; ``page`` and ``short`` name those that are so."""
     kinds: tuple[tuple[Sequence[str], Literal["name", "figure", "words"]], ...] = (
         (names, "name"),
         (figures, "figure"),
         (words, "words"),
     )
-    return tuple(Column(name, kind, name in page) for group, kind in kinds for name in group)
+    return tuple(
+        Column(name, kind, name in page, kind == "name" or name in short) for group, kind in kinds for name in group
+    )
 
 
 @dataclass(frozen=True)

@@ -230,7 +230,7 @@ def _part(kind: Kind[Any], group: Sequence[Subject[Content]]) -> _Part:
 def _compared(kind: Kind[Any], members: Sequence[_Member]) -> Section:
     """A line for each quantity, a column for each subject; differences to the first."""
     figures = [{quantity.name: quantity for quantity in member.description.quantities} for member in members]
-    rows = []
+    rows: list[Sequence[Cell | str]] = []
     for name in dict.fromkeys(itertools.chain.from_iterable(figures)):
         first = figures[0].get(name)
         cells = [_compared_cell(column.get(name), first if at else None) for at, column in enumerate(figures)]

@@ -36,6 +36,7 @@ __all__ = ["show", "view"]
 
 
 _BAR_CELLS, _SHARE_CELLS = 12, 40
+_MOST_BARRED = 5  # columns: wider tables have no room for bars
 _STYLES: dict[Tone, str] = {
     "": "",
     "good": "green",
@@ -138,13 +139,14 @@ def _table(section: Section) -> RenderableType:
         column = section.columns[at]
         if column.kind == "figure":
             table.add_column(column.name, justify="right", no_wrap=True)
-        elif column.kind == "name":
-            table.add_column(column.name, no_wrap=True, overflow="ellipsis")
         else:
             table.add_column(column.name, overflow="fold")
     before = ""
     for row in section.rows[: section.most]:
-        cells = [_cell(row[at]) for at in shown]
+        cells = [_cell(row[at], bars=len(shown) <= _MOST_BARRED) for at in shown]
+        for at, cell in zip(shown, cells, strict=True):
+            if section.columns[at].short:
+                cell.no_wrap, cell.overflow = True, "ellipsis"
         if cells and section.columns[shown[0]].kind == "name":  # of rows about one thing, the first one names it
             name = cells[0].plain
             cells[0] = Text("") if name == before and _repeats(section) else cells[0]
@@ -158,14 +160,14 @@ def _repeats(section: Section) -> bool:
     return section.columns[0].name == "model" and len(section.columns) > 1
 
 
-def _cell(cell: Cell | str) -> Text:
+def _cell(cell: Cell | str, *, bars: bool) -> Text:
     """Text, not markup: names may contain brackets."""
     if isinstance(cell, str):
         return Text(cell)
     text = Text(cell.text, style=_STYLES[cell.tone])
     if cell.note:
         text.append(f" {cell.note}", style="dim")
-    if cell.bar is not None:
+    if cell.bar is not None and bars:
         cells = round(_BAR_CELLS * min(max(cell.bar, 0.0), 1.0))
         text.append(" " + "#" * cells, style="blue").append("." * (_BAR_CELLS - cells), style="dim")
     return text

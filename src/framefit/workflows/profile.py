@@ -28,8 +28,8 @@ from framefit.profiling.profile import ProfileResult, apply_table, open_trace, p
 from framefit.profiling.totals import long_losses
 from framefit.report.chrome import write_chrome
 from framefit.report.csv_files import write_events, write_lost
+from framefit.report.html import write_timeline_page
 from framefit.report.perfetto import write_perfetto
-from framefit.report.sections.profile import write_timeline_page
 from framefit.report.timeline import Happened, LossRegion, TimelineWindows
 from framefit.workflows.settings import ProfileSettings
 

@@ -41,6 +41,7 @@ from framefit.profiling.profile import ProfileInput, profile_trace
 from framefit.report.csv_files import write_frames
 from framefit.report.drawing import run_picture, run_rows
 from framefit.report.perfetto import write_perfetto
+from framefit.report.sections.run import RunContent
 from framefit.runtime.log import FrameLog, FrameOutcome
 from framefit.runtime.metrics import priority_ns
 from framefit.runtime.timed import timed_group
@@ -59,6 +60,7 @@ __all__ = [
     "free_folder",
     "left_out",
     "needs_feasible",
+    "run_content",
     "with_profile",
     "write_folder",
 ]
@@ -66,6 +68,8 @@ __all__ = [
 
 Releases = np.ndarray[tuple[int], np.dtype[np.int64]]
 _MARK, _WHAT = "run.json", "a run folder"
+_SHOWN_WINDOWS = 8  # on a terminal
+_DRAWN_FROM = 32  # windows: what began in those shown may end later
 _MOST_SHOWN = 100_000  # launches in trace.pftrace and run.svg: some 20 MB
 
 
@@ -126,6 +130,22 @@ class RunResult:
             ),
             self.releases_ns[first:last],
         )
+
+
+def run_content(result: RunResult) -> RunContent:
+    """What a terminal shows of a run: its figures, and its first windows as the host saw them."""
+    seen, launches, releases = result.part(0, _DRAWN_FROM)
+    rows = run_rows(
+        executions(seen, result.seen_program, launches),
+        result.seen_program,
+        launches,
+        releases,
+        [model.name for model in result.metrics.models if model.role == "priority"],
+        reserved_ns=result.timetable.first_reserved_ns,
+        overhang_ns=result.timetable.overhang_ns,
+        windows=_SHOWN_WINDOWS,
+    )
+    return RunContent(result.metrics, profile=result.profile, rows=rows, notes=result.warnings)
 
 
 def left_out(launches: Launches) -> list[str]:
@@ -232,7 +252,7 @@ def write_folder(
             for rooms in (result.timetable.first_reserved_ns, result.timetable.overhang_ns)
         )
         rows = run_rows(
-            seen, result.seen_program, launches, releases, priority, reserved_ns=reserved, overhang_ns=overhang
+            executed, result.seen_program, launches, releases, priority, reserved_ns=reserved, overhang_ns=overhang
         )
         with write_whole(part / "run.svg") as file:
             file.write(run_picture(rows).encode())

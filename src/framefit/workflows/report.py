@@ -20,6 +20,7 @@ from framefit.core.timetable import Timetable
 from framefit.core.tree_results import TreeifyResult
 from framefit.core.workload import Workload
 from framefit.errors import InputError
+from framefit.planning.explain import explain
 from framefit.profiling.profile import open_trace, profile_trace
 from framefit.report.csv_files import read_events, read_frames
 from framefit.report.description import Subject
@@ -134,11 +135,13 @@ def _run(folder: Path) -> RunContent:
     else:
         notes.append("there is no timeline: the folder has no trace.npz and program.json")
     frames = folder / "frames.csv"
+    timetable, workload = read_record(folder / "timetable.json", Timetable), _workload(info)
     return RunContent(
         info=info,
         metrics=read_record(folder / "metrics.json", Metrics),
-        timetable=read_record(folder / "timetable.json", Timetable),
-        workload=_workload(info),
+        timetable=timetable,
+        workload=workload,
+        explanation=None if workload is None else explain(timetable, workload),
         frames=read_frames(frames) if frames.is_file() else None,
         program=program,
         launches=launches,
@@ -170,7 +173,7 @@ _FOLDERS: dict[str, Callable[[Path], Content]] = {  # by the file that only such
     "result.json": lambda folder: _content(folder / "result.json"),
 }
 _FILES: tuple[tuple[set[str], Callable[[Path], Content]], ...] = (  # by keys that only such a file has
-    ({"hyperperiod_windows", "models", "windows"}, lambda path: PlanContent(read_record(path, Timetable), None)),
+    ({"hyperperiod_windows", "models", "windows"}, lambda path: PlanContent(read_record(path, Timetable))),
     ({"fingerprint", "entries"}, read_table),
     ({"dense", "configurations"}, lambda path: read_record(path, SparsityResult)),
     ({"original", "candidates"}, lambda path: read_record(path, TreeifyResult)),

@@ -178,7 +178,7 @@ def _given(rate_hz: float, standing: Standing) -> Cell:
 
 
 def _models(result: FitResult) -> Section:
-    rows = []
+    rows: list[Sequence[Cell | str]] = []
     for model in result.models:
         tested = [NONE] * 3
         if (test := model.test) is not None:
@@ -247,7 +247,7 @@ def _charts(named: Sequence[tuple[str, FitResult]]) -> Iterator[Chart]:
     )
     pairs = [(name, step) for name, result in named for step in result.steps if step.top1 is not None]
     if pairs:
-        labels = tuple(f"{step.number} {step.what}" + (f" ({name})" if several else "") for name, step in pairs)
+        steps = tuple(f"{step.number} {step.what}" + (f" ({name})" if several else "") for name, step in pairs)
         each = [
             tuple((100 * step.top1[which], float(at)) for at, (_, step) in enumerate(pairs) if step.top1)
             for which in (0, 1)
@@ -257,7 +257,7 @@ def _charts(named: Sequence[tuple[str, FitResult]]) -> Iterator[Chart]:
             summary="Top-1 of the model that a step changes, on validation data; it may lose "
             f"{_points(first.settings.max_drop)}.",
             x=percent_axis("top-1", [x for points in each for x, _ in points]),
-            y=Axis(name="", scale="category", categories=labels),
+            y=Axis(name="", scale="category", categories=steps),
             lines=(
                 Line(name="before", kind="points", data=each[0], colour=7),
                 Line(name="after", kind="points", data=each[1], colour=0),

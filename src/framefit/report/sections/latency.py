@@ -165,7 +165,9 @@ def _table_blocks(table: LatencyTable) -> Iterator[Block]:
         source = entry.source + (", below noise" if entry.below_noise else "")
         rows.append((entry.op, entry.unit, *cells, p99, source, _configuration(entry.configuration)))
     figures = ("latency", "90 %", "samples", "p99")
-    entry_columns = columns(("op", "unit"), figures, ("source", "configuration"), page=("p99",))
+    entry_columns = columns(
+        ("op", "unit"), figures, ("source", "configuration"), page=("p99",), short=("configuration",)
+    )
     yield Section("Entries", entry_columns, rows)
     if table.unmeasured:
         lacking = [(one.op, one.unit, one.reason) for one in table.unmeasured]
@@ -274,9 +276,10 @@ def _comparison_blocks(comparison: TableComparison, here: str, there: str) -> It
     if comparison.entries:
         rows = [_compared_cells(entry) for entry in sorted(comparison.entries, key=_departure, reverse=True)]
         median = "no ratio" if comparison.ratio is None else f"the median ratio is {comparison.ratio:.3f}"
-        note = f"{median[0].upper()}{median[1:]}. A coloured ratio differs from 1 beyond its 90 % interval."
+        alone = f"{len(comparison.only_here)} entries only in {here}, {len(comparison.only_there)} only in {there}"
+        note = f"{median[0].upper()}{median[1:]}; {alone}. A coloured ratio differs from 1 beyond its 90 % interval."
         figures = (here, there, "ratio", "90 %")
-        compared_columns = columns(("op", "unit"), figures, ("configuration",))
+        compared_columns = columns(("op", "unit"), figures, ("configuration",), short=("configuration",))
         yield Section(f"Entries{against}" if against else "Entries", compared_columns, rows, note)
     for side, lacking in ((here, comparison.only_here), (there, comparison.only_there)):
         if lacking:
@@ -284,7 +287,7 @@ def _comparison_blocks(comparison: TableComparison, here: str, there: str) -> It
                 (entry.op, entry.unit, duration(entry.latency_ns), _configuration(entry.configuration))
                 for entry in lacking
             ]
-            only = columns(("op", "unit"), ("latency",), ("configuration",))
+            only = columns(("op", "unit"), ("latency",), ("configuration",), short=("configuration",))
             yield Section(f"Only {side}" if not against else f"Only in {side}", only, missing)
 
 
@@ -357,7 +360,7 @@ def _cycles(report: CycleReport, **_: object) -> Description:
 
 def _layer_cycles(report: CycleReport) -> Section:
     sparse = any(layer.weight_sparsity_ratio or layer.activation_sparsity_ratio for layer in report.layers)
-    rows = []
+    rows: list[Sequence[Cell | str]] = []
     for layer in report.layers:
         used = Cell(f"{100 * layer.utilisation_ratio:.0f} %", layer.utilisation_ratio) if layer.macs else NONE
         cells = [

@@ -49,9 +49,9 @@ def _doctor(report: HostReport, **_: object) -> Description:
     shown = ", ".join(f"{counts[status]} {status}" for status in _MARKS if counts[status])
     facts = report.fingerprint
     machine = ", ".join(str(facts[key]) for key in ("cpu", "machine", "os", "kernel") if key in facts)
-    versions = ", ".join(f"{key} {facts[key]}" for key in ("python", "numpy", "onnxruntime") if key in facts)
+    versions = [(key, facts[key]) for key in ("python", "numpy", "onnxruntime") if key in facts]
     findings = Section("Findings", columns(("status",), words=("topic", "found")), rows, plain=True)
-    return Description(Verdict("plain", f"{shown}:", machine), (), [findings, Facts("Versions", [("", versions)])])
+    return Description(Verdict("plain", f"{shown}:", machine), (), [findings, Facts("Versions", versions)])
 
 
 def _targets(listed: TargetList, **_: object) -> Description:

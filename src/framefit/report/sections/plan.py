@@ -430,7 +430,7 @@ def _segments(timetable: Timetable, percentile: str, most: int) -> Section:
     figures = ("segment", percentile, "p50", "hands on")
     note = "Layers: the fill layer, which receives the tensors of the segment before, to the last layer; "
     note += "output layers are named where others hand on."
-    return Section("Segments", columns(("model", "unit"), figures, ("layers",)), rows, note, most)
+    return Section("Segments", columns(("model", "unit"), figures, ("layers",), short=("layers",)), rows, note, most)
 
 
 def _layers(segment: Segment, prefix: str) -> str:

@@ -129,7 +129,7 @@ def _blocks(profile: Profile) -> Iterator[Block]:
 
 
 def _units(profile: Profile) -> Section:
-    rows = []
+    rows: list[Sequence[Cell | str]] = []
     for name, busy in profile.utilisation_by_unit.items():
         gaps = profile.gaps_by_unit.get(name)
         known = gaps is not None and gaps.count

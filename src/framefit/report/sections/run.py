@@ -436,6 +436,8 @@ def _blocks(run: RunContent, detail: Detail) -> Iterator[Block]:
     if metrics.misses and detail != "page":
         yield _misses(metrics)
     yield _frames(metrics)
+    if detail == "brief":
+        return
     yield _percentiles(metrics)
     if run.background:
         yield _throughput(run.background)
@@ -458,6 +460,7 @@ def _blocks(run: RunContent, detail: Detail) -> Iterator[Block]:
             ("launches over their estimate", format_ratio(metrics.estimate_exceeded_ratio)),
             ("peak memory of tensors", format_bytes(metrics.peak_memory_bytes)),
             ("switches of granularity", metrics.rung_switches or None),
+            *(() if detail == "page" else map(_cutting, metrics.models)),
         ],
     )
     notes = [*(() if run.info is None else run.info.warnings), *run.notes]
@@ -502,19 +505,29 @@ def _frames(metrics: Metrics) -> Section:
             count(model.completed),
             count(model.missed, "bad" if late else ""),
             count(model.dropped),
+            rate(model.throughput_hz),
             Cell(f"< {format_ratio(model.miss_ratio_upper)}", model.miss_ratio_upper),
             count(model.result_age_windows_max),
             ratio(model.segmentation_overhead_ratio),
             format_difference(model.max_relative_difference),
         ]
         rows.append([*cells, *([_faults(model)] if faulty else [])])
-    figures = ("released", "completed", "missed", "dropped", "miss ratio", "age", "cutting", "difference")
+    figures = ("released", "completed", "missed", "dropped", "throughput", "miss ratio", "age", "cutting", "difference")
     return Section(
         "Frames",
-        columns(("model", "role"), figures, ("faults",) if faulty else ()),
+        columns(
+            ("model", "role"), figures, ("faults",) if faulty else (), page=("throughput", "cutting", "difference")
+        ),
         rows,
-        "Miss ratio: upper bound, 95 %. Age: greatest, in windows. Cutting: its overhead, and how outputs differ.",
+        "Miss ratio: upper bound, 95 %. Age: greatest, in windows.",
     )
+
+
+def _cutting(model: ModelMetrics) -> tuple[str, str]:
+    """What cutting a model cost; nothing where it is not cut."""
+    overhead, difference = model.segmentation_overhead_ratio, model.max_relative_difference
+    text = f"overhead {format_ratio(overhead)}, difference of outputs {format_difference(difference)}"
+    return f"cutting {model.name}", text if overhead or difference else ""
 
 
 def _faults(model: ModelMetrics) -> str:
@@ -540,7 +553,7 @@ def _percentiles(metrics: Metrics) -> Section:
     if metrics.floor_release_to_start_ns.max:
         rows.append(("idle machine", "start", *_five(metrics.floor_release_to_start_ns)))
     if metrics.dispatch_ns.max:  # nothing in virtual time
-        rows.append(("one launch to the next", "dispatch", *_five(metrics.dispatch_ns)))
+        rows.append(("between launches", "dispatch", *_five(metrics.dispatch_ns)))
     return Section("From release", columns(("model", "to"), ("p50", "p90", "p99", "p99.9", "max", "count")), rows)
 
 
@@ -585,7 +598,7 @@ def _units(metrics: Metrics) -> Section:
 def _streams(metrics: Metrics) -> Section:
     waited = any(stream.waited_windows for stream in metrics.streams)
     empty = any(stream.empty_windows for stream in metrics.streams)
-    rows = [
+    rows: list[Sequence[Cell | str]] = [
         (
             stream.name,
             count(stream.received),

@@ -24,7 +24,7 @@ from framefit.report.description import (
     ratio,
 )
 from framefit.report.drawing import ChartSeries, svg_chart
-from framefit.report.formats import format_count, format_percent, format_ratio
+from framefit.report.formats import format_percent, format_ratio
 
 __all__ = ["KIND", "write_sparsity_files"]
 
@@ -153,7 +153,11 @@ def _between(bounds: tuple[float, float]) -> Cell:
 
 
 def _thousands(number: int) -> Cell:
-    return Cell(format_count(number) if number >= 10_000 else f"{number:,}", number)
+    """A number with about four digits."""
+    for unit_size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 10 * unit_size:
+            return Cell(f"{number / unit_size:.{1 if number < 1000 * unit_size else 0}f} {unit}", number)
+    return count(number)
 
 
 def _layers(row: Configuration) -> Section:

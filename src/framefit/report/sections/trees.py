@@ -163,7 +163,7 @@ def _circuit_sentences(group: GroupCircuit) -> Iterator[str]:
 
 
 def _costs(group: GroupCircuit) -> Section:
-    rows = []
+    rows: list[Sequence[Cell | str]] = []
     for cost in group.costs:
         numbers = (cost.lut6, cost.lut6_depth, cost.lut4, cost.lut4_depth, cost.flip_flops, cost.memory_bits)
         scaled = "" if cost.factor == 1 else f" (times {cost.factor:,.4g})"

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from framefit.core.run_record import Finding, HostReport
-from framefit.report.terminal.doctor_table import doctor_view
+from framefit.report.terminal import view
 
 REPORT = HostReport(
     findings=(
@@ -23,7 +23,7 @@ REPORT = HostReport(
 def rendered(width: int = 80) -> str:
     """What a terminal of this width shows."""
     file = io.StringIO()
-    Console(file=file, width=width, no_color=True).print(doctor_view(REPORT))
+    Console(file=file, width=width, no_color=True).print(view(REPORT))
     return file.getvalue()
 
 
@@ -55,5 +55,5 @@ def test_is_plain_ascii_apart_from_the_rule() -> None:
 
 
 def test_counts_each_status() -> None:
-    """The last line sums up."""
-    assert rendered().rstrip().splitlines()[-1] == "1 good, 1 fair, 1 poor, 1 unknown"
+    """The first line sums up."""
+    assert rendered().startswith("1 good, 1 fair, 1 poor, 1 unknown: Some CPU")

@@ -20,7 +20,7 @@ from framefit.core.sparsity import (
 )
 from framefit.report.drawing import ChartSeries, svg_chart
 from framefit.report.sections.sparsity import write_sparsity_files
-from framefit.report.terminal.sparsity_view import sparsity_view
+from framefit.report.terminal import view
 
 
 def layer(name: str, zeros: float) -> LayerSparsity:
@@ -88,11 +88,11 @@ def result() -> SparsityResult:
 def test_the_view_says_verdict_table_layers_and_what_not_to_expect(result: SparsityResult) -> None:
     """Within 80 columns, nothing of a figure cut off; names with brackets are text."""
     console = Console(width=80, record=True, highlight=False)
-    console.print(sparsity_view(result), markup=False)
+    console.print(view(result), markup=False)
     text = console.export_text()
     for part in (
         "retrain",
-        "* dp",
+        "dp (chosen)",
         "dp, blind",
         "87.50",
         "-0.50",

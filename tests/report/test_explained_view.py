@@ -9,7 +9,15 @@ import pytest
 from rich.console import Console
 
 from explained_plans import interrupted_plan, late_plan, long_plan, plan_of_three, two_unit_plan, workload_of
-from framefit.report.terminal.explained_view import explained_view
+from framefit.planning.explain import explain
+from framefit.report.sections.plan import PlanContent
+from framefit.report.terminal import view
+
+
+def explained(plan):
+    """A plan with its windows, and how each model came to its part."""
+    workload = workload_of(plan)
+    return view(PlanContent(plan, workload, explain(plan, workload)), detail="full")
 
 
 class Ascii(io.StringIO):
@@ -25,7 +33,7 @@ class Ascii(io.StringIO):
 def shown(plan, width=100, **options):
     """What a console without colour shows."""
     console = Console(file=options.pop("file", io.StringIO()), width=width, no_color=True, highlight=False, **options)
-    console.print(explained_view(plan, workload_of(plan)), markup=False)
+    console.print(explained(plan), markup=False)
     return console.file.getvalue()
 
 
@@ -77,7 +85,9 @@ def test_a_long_plan_is_folded():
 def test_an_infeasible_plan():
     """What binds and what would help come before the picture, and what is beyond the window's end is marked."""
     text = shown(late_plan())
-    assert text.startswith("DOES NOT FIT  short by 2.10 ms\n")
+    assert text.startswith(
+        "DOES NOT FIT. Where everything takes its p99, 2.10 ms are missing in the tightest window.\n"
+    )
     assert text.index("<12.1 ms>") < text.index("rate_hz = 78.3") < text.index("Unit npu0")
     assert "planned again: fits" in text
     assert "not verified" in text
@@ -119,7 +129,7 @@ def test_without_colour_and_without_unicode():
 def test_colour():
     """With colours, models differ by them, and the text is the same size."""
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="truecolor", no_color=False)
-    console.print(explained_view(plan_of_three(), workload_of(plan_of_three())), markup=False)
+    console.print(explained(plan_of_three()), markup=False)
     assert "\x1b[38;2;37;99;235m" in console.file.getvalue()
 
 

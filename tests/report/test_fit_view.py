@@ -18,7 +18,7 @@ from framefit.core.fit_results import (
     ServedModel,
     Standing,
 )
-from framefit.report.terminal.fit_view import fit_view
+from framefit.report.terminal import view
 
 
 def standing(*, fits: bool) -> Standing:
@@ -91,7 +91,7 @@ RESULT = FitResult(
 def shown(result: FitResult, folder: Path | None) -> str:
     """Without colours, 120 columns wide."""
     console = Console(file=io.StringIO(), width=120)
-    console.print(fit_view(result, folder), markup=False)
+    console.print(view(result, folder=folder), markup=False)
     file = console.file
     assert isinstance(file, io.StringIO)
     return " ".join(file.getvalue().split())
@@ -100,11 +100,14 @@ def shown(result: FitResult, folder: Path | None) -> str:
 def test_a_fit_that_succeeded_shows_how() -> None:
     """Verdict, load before and after, each step with its gain and accuracy, and where the files lie."""
     text = shown(RESULT, Path("out"))
-    assert text.startswith("FITS (simulated) the models ask for 90.0 % of the units' time, before: 125.0 % on board")
+    assert text.startswith(
+        "FITS after 1 step, a simulation shows it: the models ask for 90.0 % of the units' time on board, "
+        "125.0 % before."
+    )
     for told in (
-        "[tags] background 9.00 ms 30 Hz 30 Hz",
-        "quantise '[tags]' to int8 kept 88 % 125 % -> 90 % 91.00 % -> 90.50 % 3.2",
-        "[tags]: top-1 91.00 % -> 90.00 % (90 %: 88.00 to 92.00 %) on 1,000 test images",
+        "[tags] background 9.00 ms 9.00 ms 30.00 Hz 15.00 Hz 30.00 Hz",
+        "1 kept 88.0 % 125.0 % 90.0 % 91.00 % -> 90.50 % 3.2 s quantise",
+        "int8 91.00 % 90.00 % (88.00 to 92.00 %) 1.00 points 1,000",
         "out/app.toml",
         "out/measured.table.json",
     ):
@@ -122,8 +125,13 @@ def test_what_is_left_is_listed_with_its_cost() -> None:
         RESULT, fits=False, applied=False, after=before, verified=None, steps=(), models=(), proposals=proposals
     )
     text = shown(result, None)
-    assert "DOES NOT FIT the models ask for 125.0 %" in text
-    for told in ("gets 15 of 30 frames", "sparsify 'x' (needs data) accuracy unknown yes", "fewer frames frames 80 %"):
+    assert text.startswith("DOES NOT FIT AS IT IS.")
+    assert "the models ask for 125.0 %" in text
+    for told in (
+        "gets 15 of 30 frames",
+        "sparsify 'x' accuracy unknown yes needs data",
+        "fewer frames frames 80.0 % yes nothing",
+    ):
         assert told in text
     assert "--apply" in text
 

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from framefit.core.run_record import CycleReport, LayerCycles
-from framefit.report.terminal.cycle_table import cycles_view
+from framefit.report.terminal import view
 
 
 def shown(report: CycleReport, width: int = 100) -> str:
     """The text that a console without colour shows."""
     console = Console(width=width, file=io.StringIO(), no_color=True)
-    console.print(cycles_view(report))
+    console.print(view(report))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -65,7 +65,7 @@ def report(*layers: LayerCycles, **more: object) -> CycleReport:
 def test_total_layers_and_what_binds() -> None:
     """The total first; a layer's figures in one row; terms by their share."""
     text = shown(report(layer("a[b]"), layer("c", cycles=1000, bound="compute"), notes=("batch taken as 1",)))
-    assert text.startswith("4,000 cycles  4.6 us at 1300 MHz: net on vpu, unit vpu0\n")
+    assert text.startswith("4,000 cycles 4.6 us at 1300 MHz: net on vpu, unit vpu0\n")
     row = next(line for line in text.splitlines() if line.startswith("a[b]"))
     assert row.split() == [
         "a[b]",
@@ -86,7 +86,7 @@ def test_total_layers_and_what_binds() -> None:
         ["ddr", "read", "1", "3,000", "75.0", "%"],
         ["compute", "1", "1,000", "25.0", "%"],
     ]
-    assert "note: batch taken as 1" in text
+    assert "batch taken as 1" in text
     assert "zeros" not in text
 
 
@@ -115,7 +115,7 @@ def test_names_give_way(width: int) -> None:
 def test_nothing_to_do() -> None:
     """A model of views has no cycles and no shares."""
     free = layer("flat", op="Flatten", macs=0, cycles=0, latency_ns=0, bound="none", method="view")
-    assert shown(report(free)).startswith("0 cycles  0 ms at 1300 MHz")
+    assert shown(report(free)).startswith("0 cycles 0 ms at 1300 MHz")
 
 
 def test_many_layers_are_cut_off() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from msgspec.structs import replace
@@ -11,8 +12,7 @@ from rich.console import Console
 from framefit.core.run_record import Metrics, Miss, ModelMetrics, Percentiles, StreamMetrics, UnitMetrics
 from framefit.core.timetable import Fix, PlannedModel, Segment, Timetable
 from framefit.report.formats import format_bytes, format_duration, format_ratio
-from framefit.report.terminal.plan_tables import plan_view
-from framefit.report.terminal.run_view import metrics_view
+from framefit.report.terminal import view
 
 
 def shown(renderable, width=80):
@@ -160,10 +160,10 @@ def test_format_bytes(count, text):
 
 def test_feasible_plan():
     """A plan that fits says so first, with its slack, and shows models and segments."""
-    text = shown(plan_view(plan()))
-    assert text.startswith("FITS  worst slack 2.31 ms\n")
-    assert "33.3 ms (30 Hz)" in text
-    line = next(line for line in text.splitlines() if "segment[red]" in line)
+    text = shown(view(plan()))
+    assert text.startswith("FITS. The worst slack is 2.31 ms.\n")
+    assert re.search(r"Window +33.3 ms +30 Hz", text)
+    line = next(line for line in text.splitlines() if line.startswith("segment[red]"))
     assert line.split()[1:] == ["background", "54.0", "ms", "9", "3", "2.1", "%", "3.2e-07"]
     assert "stage3/conv" in text
     assert "What binds" not in text
@@ -173,42 +173,49 @@ def test_infeasible_plan():
     """A plan that does not fit names the constraint that binds and the changes that help."""
     fixes = (Fix(change="rate_hz = 27.5", effect="longer windows", verified=True),)
     text = shown(
-        plan_view(
+        view(
             replace(
                 plan(), feasible=False, worst_slack_ns=-3_200_000, binding_constraint="layer c is long", fixes=fixes
             )
         )
     )
-    assert text.startswith("DOES NOT FIT  short by 3.20 ms\n")
+    assert text.startswith("DOES NOT FIT. 3.20 ms are missing in the tightest window.\n")
     assert "layer c is long" in text
-    assert "rate_hz = 27.5: longer windows  planned again: fits" in text
+    assert re.search(r"rate_hz = 27.5 +longer windows +planned again: fits", text)
 
 
 def test_many_segments():
-    """A long list of segments ends with the number of those left out, and can be left away."""
-    text = shown(plan_view(plan(60)))
+    """A long list of segments ends with the number of those left out; in brief there is none."""
+    text = shown(view(plan(60)))
     assert "... 21 more" in text
-    assert text.count("cpu1") == 2 + 40
-    assert shown(plan_view(plan(60), segments=False)).count("cpu1") == 2
+    assert len(re.findall(r"cpu1 {4,}\d", text)) == 40
+    assert "... 1 more" not in shown(view(plan(39)))
+    assert not re.search(r"cpu1 {4,}\d", shown(view(plan(60), detail="brief")))
 
 
 def test_metrics():
     """A run without a miss shows jitter beside the floor, throughput beside its bounds, and losses."""
-    text = shown(metrics_view(metrics()))
-    assert text.startswith("NO MISS in 3000 priority frames")
-    assert "Misses" not in text
-    for part in ("idle machine", "< 0.10 %", "0.940", "0.973", "87.2 %", "9.7 %", "1.2 %", "p50 8.4 us, p99 17 us"):
-        assert part in text
-    assert "3000 frames received, 2 dropped" in text
+    text = shown(view(metrics()))
+    assert text.startswith("FITS: 0 misses in 3,000 priority frames")
+    assert "cause" not in text
+    for part in ("idle machine", "< 0.10 %", "0.940", "0.973", "87.2 %", "9.7 %", "1.2 %", "idle machine: p99 110 us"):
+        assert part in " ".join(text.split())
+    (line,) = [line for line in text.splitlines() if line.startswith("between launches")]
+    assert "8.4 us" in line
+    assert "17 us" in line
+    assert re.search(r"camera +3,000 +2 *\n", text)
     assert "waited" not in text
     waiting = StreamMetrics(name="camera", received=2900, dropped=0, waited_windows=100)
-    assert "0 dropped, waited in 100" in shown(metrics_view(replace(metrics(), streams=(waiting,))))
+    text = shown(view(replace(metrics(), streams=(waiting,))))
+    assert "windows waited" in text
+    assert re.search(r"camera +2,900 +0 +100 *\n", text)
 
 
 def test_misses():
     """Misses come first, counted by cause, with the first few in full."""
-    text = shown(metrics_view(metrics(7)))
-    assert text.startswith("7 MISSES in 3000 priority frames  worst model 0.23 %")
+    text = shown(view(metrics(7)))
+    assert text.startswith("Nearly fits: 7 misses in 3,000 priority frames; worst model 0.23 %")
+    text = " ".join(text.split())
     assert "6 x overrun, 1 x late wake-up" in text
     assert "... 2 more" in text
 
@@ -216,8 +223,8 @@ def test_misses():
 @pytest.mark.parametrize("width", [80, 120])
 def test_width(width):
     """No line is wider than the console, and only the names of layers are shortened."""
-    for view in (plan_view(plan()), metrics_view(metrics(3))):
-        lines = shown(view, width).splitlines()
+    for content in (plan(), metrics(3)):
+        lines = shown(view(content), width).splitlines()
         assert max(map(len, lines)) <= width
         assert not any("…" in line.split(" .. ")[0] for line in lines)
 
@@ -238,7 +245,7 @@ def test_several_units_have_a_table():
         )
         for number in range(2)
     )
-    text = shown(metrics_view(replace(metrics(), units=units)))
+    text = shown(view(replace(metrics(), units=units)))
     (line,) = [line for line in text.splitlines() if line.startswith("npu1")]
-    assert " ".join(line.split()) == "npu1 1001 90.0 % 3.0 % 7.0 % 1.0 % 2.0 MiB 3.0 MiB"
-    assert "Units" not in shown(metrics_view(replace(metrics(), units=units[:1])))
+    assert " ".join(line.split()) == "npu1 1,001 90.0 % 3.0 % 7.0 % 1.0 % 2.0 MiB 3.0 MiB"
+    assert "over estimate" not in shown(view(replace(metrics(), units=units[:1])))
