@@ -25,7 +25,7 @@ from sklearn.neural_network import MLPClassifier
 from stored import store
 
 from framefit.core.trees import Encoder, Ensemble, Forest, Levels, ObliviousTree
-from framefit.report.terminal.rtl_view import rtl_view
+from framefit.report.terminal import view
 from framefit.trees.boosting import Boosting
 from framefit.trees.fitting import Place, fit_ensemble
 from framefit.trees.rtl import rtl
@@ -108,7 +108,7 @@ def main() -> None:
                     output=Path(name) / f"{ensemble.name}-{core}-{pipelined}",
                 )
                 rows += [{"pipelined": pipelined, "core": core, **msgspec.to_builtins(g)} for g in done.report.groups]
-                Console().print(rtl_view(done.report))
+                Console().print(view(done.report))
     store("hardware", {"layers": LAYERS, "yosys": done.report.yosys, "groups": rows}, "hardware.py")
 
 

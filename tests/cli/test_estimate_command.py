@@ -36,7 +36,7 @@ def test_the_estimate_is_shown(framefit: Framefit, files: dict[str, Path]) -> No
     """Total with its interval, what it is made of, and each layer with its source, on stdout only."""
     ended = framefit("estimate", files["model"], "--table", files["board"])
     assert (ended.code, ended.err) == (0, "")
-    for text in ("residual on vpu, unit vpu0", "plain sum", "coverage", "100.0 %", "measured", "not audited"):
+    for text in ("residual on vpu, unit vpu0", "Plain sum", "Coverage", "100.0 %", "measured", "not audited"):
         assert text in ended.out
 
 

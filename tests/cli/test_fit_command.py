@@ -45,7 +45,12 @@ def test_steps_are_taken_and_proven(framefit: Framefit, models: Path) -> None:
     assert "--force" in ended.err
     ended = framefit("fit", app, "--apply", "--force", "--verify-seconds", "1")
     assert ended.code == 0
-    for told in ("FITS (simulated)", "every second frame", "verified", str(folder / "app.toml")[-20:]):
+    for told in (
+        "FITS after 1 step, a simulation shows it",
+        "every second frame",
+        "verified",
+        str(folder / "app.toml")[-20:],
+    ):
         assert told in "".join(ended.out.splitlines()) or told in " ".join(ended.out.split())
 
 

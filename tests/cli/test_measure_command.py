@@ -25,7 +25,7 @@ def test_the_table_is_shown_and_written(framefit: Framefit, plain: Path, tmp_pat
     command = ("measure", plain, "--target", "vpu", "--repeats", 10, "--no-audit")
     ended = framefit(*command, "-o", path)
     assert (ended.code, ended.err) == (0, "")
-    assert "overhead of a launch: " in ended.out
+    assert "Overhead of a launch " in ended.out
     table = json.loads(path.read_text())
     assert {"schema_version", "target", "fingerprint", "overhead", "correction", "entries"} <= table.keys()
     keys = "input_ns_per_byte output_ns_per_byte intercept_ns condition_number"

@@ -12,7 +12,7 @@ from rich.console import Console
 from framefit.core.files import write_record
 from framefit.core.tree_results import CircuitCost, GroupCircuit, RtlReport
 from framefit.core.trees import Forest
-from framefit.report.terminal.rtl_view import rtl_view
+from framefit.report.terminal import view
 from trees_cases import random_ensemble
 
 
@@ -81,7 +81,7 @@ def test_the_table_shows_counts_and_what_was_scaled() -> None:
     )
     console = Console(width=140, record=True, force_terminal=False)
     with console.capture() as captured:
-        console.print(rtl_view(RtlReport(model="net", core="programmable", yosys="0.70", seed=0, groups=(group,))))
+        console.print(view(RtlReport(model="net", core="programmable", yosys="0.70", seed=0, groups=(group,))))
     shown = captured.get()
     for text in ("hidden", "8 of 8 rows", "1.010 cycles a node", "54,321", " - ", "(times 512)", "some are scaled"):
         assert text in shown

@@ -18,7 +18,7 @@ def test_the_list_names_every_target(framefit: Framefit) -> None:
     ended = framefit("targets")
     assert (ended.code, ended.err) == (0, "")
     for name in BUILTIN_TARGETS:
-        assert f"\n {name} " in ended.out
+        assert f"\n{name} " in ended.out
     assert "edge0 .. edge7" in ended.out
 
 

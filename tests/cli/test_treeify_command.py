@@ -50,7 +50,7 @@ def test_the_table_and_exit_codes(framefit: Framefit, digits: Path) -> None:
     ended = framefit(*command, *votes, "-o", digits / "votes")
     assert (ended.code, ended.err) == (0, "")
     shown = " ".join(ended.out.split())
-    assert "192 trees of depth 5 (vote" in shown
+    assert "layer 2 vote 192 5 " in shown
     assert "model.onnx: trees as core operators, equal to the last bit" in shown
     assert framefit(*command, *votes, "-o", digits / "votes").code == 2
     poor = ("--first", "0", "--layers", "3", "--trees", "1", "--depth", "1", "--max-drop", "0")

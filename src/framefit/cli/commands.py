@@ -29,6 +29,7 @@ from framefit.workflows.settings import (
 )
 
 if TYPE_CHECKING:
+    from framefit.report.description import Detail
     from framefit.workflows.record import RunResult
 
 __all__ = ["COMMANDS"]
@@ -63,7 +64,7 @@ def demo(given: dict[str, Any], screen: Screen) -> int:
 
     Example: framefit demo --seconds 20
     """
-    from framefit.report.terminal.plan_tables import plan_view
+    from framefit.report.terminal import view
     from framefit.workflows.demo import demo
     from framefit.workflows.report import report_place
 
@@ -75,9 +76,11 @@ def demo(given: dict[str, Any], screen: Screen) -> int:
         show(
             "Two built-in networks with seeded random weights: the timing is real, their outputs mean nothing.\n"
             f"The workload is {plan.app}; change it and run it again with:\nframefit run {plan.app}\n",
-            plan_view(plan.timetable),
+            "The plan",
+            view(plan.timetable, detail="brief"),
+            "\nThe run",
         )
-        _show_run(result)
+        _show_run(result, detail="brief")
         show(f"report:     {report_place(result.folder)} (open it in a browser)")
     return 130 if result.interrupted else 0
 
@@ -114,20 +117,22 @@ def plan(given: dict[str, Any], screen: PlanScreen) -> int:
         )
     if page is not None and page.exists() and not given.get("force"):  # before measuring
         raise InputError("already exists", where=page, remedy="choose another path, or overwrite it with --force")
-    from framefit.report.sections.plan import write_plan_page
-    from framefit.report.terminal.explained_view import explained_view
-    from framefit.report.terminal.plan_tables import plan_view
+    from framefit.planning.explain import explain
+    from framefit.report.html import write_plan_page
+    from framefit.report.sections.plan import PlanContent
+    from framefit.report.terminal import view
     from framefit.workflows.plan import plan
 
     with Progress() as progress:
         planned = plan(**given, notify=progress)
     timetable, workload = planned.timetable, planned.workload
+    content = PlanContent(timetable, workload, explain(timetable, workload))
     if page is not None:
-        write_plan_page(page, timetable, workload, title=planned.app.name, force=bool(given.get("force")))
+        write_plan_page(page, content, title=planned.app.name, force=bool(given.get("force")))
     if screen.json:
         show_json(timetable)
     else:
-        show(explained_view(timetable, workload) if screen.explain else plan_view(timetable))
+        show(view(content, detail="full" if screen.explain else "normal"))
         if page is not None:
             show("", f"page: {page} (open it in a browser)")
     return 0 if timetable.feasible else 1
@@ -188,33 +193,14 @@ def _play(verb: Callable[..., RunResult], given: dict[str, Any], screen: RunScre
     return 1 if degraded or result.metrics.miss_ratio > screen.max_miss_ratio else 0
 
 
-_SHOWN_WINDOWS = 8
-_DRAWN_FROM = 32  # windows: what began in those shown may end later
-
-
-def _show_run(result: RunResult) -> None:
+def _show_run(result: RunResult, *, detail: Detail = "normal") -> None:
     """Figures, a picture, and where the files are."""
-    from framefit.report.drawing import run_rows, terminal_picture
-    from framefit.report.sections.profile import run_notes
-    from framefit.report.terminal.run_view import metrics_view
+    from framefit.report.terminal import view
+    from framefit.workflows.record import run_content
 
-    notes = [] if result.profile is None else run_notes(result.profile, result.metrics.windows)
-    seen, launches, releases = result.part(0, _DRAWN_FROM)
-    rows = run_rows(
-        seen,
-        result.seen_program,
-        launches,
-        releases,
-        [model.name for model in result.metrics.models if model.role == "priority"],
-        reserved_ns=result.timetable.first_reserved_ns,
-        overhang_ns=result.timetable.overhang_ns,
-        windows=_SHOWN_WINDOWS,
-    )
     show(
-        metrics_view(result.metrics),
-        terminal_picture(rows),
-        *(f"note: {warning}" for warning in result.warnings),
-        *(f"profile: {note}" for note in notes),
+        view(run_content(result), detail=detail),
+        "",
         f"run folder: {result.folder}\n"
         f"trace:      {result.folder / 'trace.pftrace'} (open it at https://ui.perfetto.dev)\n"
         f"picture:    {result.folder / 'run.svg'}",
@@ -241,8 +227,7 @@ def profile(given: dict[str, Any], screen: ProfileScreen) -> int:
     """
     if screen.follow:
         return _follow(given, screen)
-    from framefit.report.sections.profile import audit_notes
-    from framefit.report.terminal.profile_tables import profile_view
+    from framefit.report.terminal import view
     from framefit.workflows.profile import own_profile_folder, profile, write_numbered_profile
 
     trace = Path(given["trace"])
@@ -254,11 +239,10 @@ def profile(given: dict[str, Any], screen: ProfileScreen) -> int:
     if screen.json:
         show_json(profiled.profile)
         return 0
-    folder, certificate = profiled.folder, profiled.profile.certificate
+    folder = profiled.folder
     assert folder is not None
     show(
-        profile_view(profiled.profile),
-        *(audit_notes(certificate, given.get("confidence", 0.9)) if certificate is not None else ()),
+        view(profiled.profile),
         f"profile:  {folder}\n"
         f"timeline: {folder / 'timeline.html'} (open it in a browser)\n"
         f"trace:    {folder / 'trace.pftrace'} (open it at https://ui.perfetto.dev)",
@@ -274,7 +258,7 @@ def _follow(given: dict[str, Any], screen: ProfileScreen) -> int:
         raise InputError("--program missing: a stream does not say what is executed", remedy="name it with --program")
     settings = settings_of(ProfileSettings, given)
     from framefit.profiling.streaming import follow
-    from framefit.report.terminal.profile_tables import profile_view
+    from framefit.report.terminal import view
 
     with Interrupt() as interrupt, Positions(json=screen.json) as positions:
         profile = follow(
@@ -283,7 +267,7 @@ def _follow(given: dict[str, Any], screen: ProfileScreen) -> int:
     if screen.json:
         show_line(profile)
     else:
-        show(profile_view(profile))
+        show(view(profile))
     return 130 if interrupt.asked else 0
 
 
@@ -339,18 +323,18 @@ def table(given: dict[str, Any], screen: Screen) -> None:
     if others and not settings.merge:
         raise InputError(f"one table at a time, or --merge; got {others[0]} too", remedy="leave out what follows FILE")
     from framefit.core.latency_table import compare_tables, merge_tables, table
-    from framefit.report.terminal.latency_tables import comparison_view, table_view
+    from framefit.report.terminal import view
 
     if settings.against is not None:
         compared = compare_tables(file, settings.against)
-        show_json(compared) if screen.json else show(comparison_view(compared))
+        show_json(compared) if screen.json else show(view(compared))
         return
     if settings.output is not None:
         paths, any_device = [file, *settings.merge, *others], settings.any_fingerprint
         shown = merge_tables(paths, settings.output, any_fingerprint=any_device, force=settings.force)
     else:
         shown = table(file)
-    show_json(shown) if screen.json else show(table_view(shown))
+    show_json(shown) if screen.json else show(view(shown))
 
 
 class TargetsSettings(Settings, kw_only=True):
@@ -377,14 +361,14 @@ def targets(given: dict[str, Any], screen: Screen) -> None:
     if settings.name is None and settings.output is not None:
         raise InputError("-o copies the file of a target, and none is named", remedy="give NAME, too")
     from framefit.core.target import describe_target, targets
-    from framefit.report.terminal.target_tables import target_view, targets_view
+    from framefit.report.terminal import view
 
     if settings.name is None:
         listed = targets()
-        show_json(listed) if screen.json else show(targets_view(listed))
+        show_json(listed) if screen.json else show(view(listed))
         return
     target, notes = describe_target(settings.name, output=settings.output, force=settings.force)
-    show_json(target) if screen.json else show(target_view(target, notes))
+    show_json(target) if screen.json else show(view(target, notes=notes))
 
 
 @_command(None, Screen)
@@ -394,10 +378,10 @@ def doctor(given: dict[str, Any], screen: Screen) -> None:  # noqa: ARG001 - it 
     Example: framefit doctor
     """
     from framefit.devices.diagnosis import doctor
-    from framefit.report.terminal.doctor_table import doctor_view
+    from framefit.report.terminal import view
 
     report = doctor()
-    show_json(report) if screen.json else show(doctor_view(report))
+    show_json(report) if screen.json else show(view(report))
 
 
 @_command(CyclesSettings, Screen)
@@ -444,8 +428,7 @@ def measure(given: dict[str, Any], screen: MeasureScreen) -> int:
 
     with Interrupt() as interrupt, Progress() as progress:
         table = measure(**given, stop=interrupt, notify=progress, on_round=progress.rounds)
-    lost = (f"not measured: {layer.op} ({', '.join(layer.layers)}): {layer.reason}" for layer in table.unmeasured)
-    show_json(table) if screen.json else show(view(table), *lost)
+    show_json(table) if screen.json else show(view(table))
     return 130 if interrupt.asked else 0
 
 

@@ -192,15 +192,15 @@ def _models(result: FitResult) -> Section:
         rows.append(
             (
                 model.name,
-                _changes(model),
                 *tested,
                 count(None if test is None else test.images),
                 Cell(_points(model.drop), model.drop),
+                _changes(model),
                 model.path,
             )
         )
     figures = ("test top-1 before", "after, 90 %", "lost", "test images", "lost (validation)")
-    changed = columns(("model", "now"), figures, ("file",))
+    changed = columns(("model",), figures, ("now", "file"))
     return Section("Models that were changed", changed, rows)
 
 

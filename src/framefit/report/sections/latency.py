@@ -170,8 +170,8 @@ def _table_blocks(table: LatencyTable) -> Iterator[Block]:
     )
     yield Section("Entries", entry_columns, rows)
     if table.unmeasured:
-        lacking = [(one.op, one.unit, one.reason) for one in table.unmeasured]
-        yield Section("Not measured", columns(("op", "unit"), words=("why",)), lacking)
+        lacking = [(one.op, one.unit, ", ".join(one.layers), one.reason) for one in table.unmeasured]
+        yield Section("Not measured", columns(("op", "unit"), words=("layers", "why")), lacking)
     stated = itertools.chain(table.fingerprint.items(), table.settings.items())
     facts = [(name, value if isinstance(value, bool) else _value(value)) for name, value in stated]
     yield Facts("Device and settings", facts, wide=True)

@@ -9,7 +9,7 @@ import msgspec
 
 from framefit.core.files import Record
 from framefit.core.run_record import HostReport, TargetList
-from framefit.core.target import Target, Unit
+from framefit.core.target import Cost, Target, Unit
 from framefit.report.description import (
     Block,
     Cell,
@@ -75,9 +75,10 @@ def _target(target: Target, *, notes: str = "", **_: object) -> Description:
 
 
 def _target_blocks(target: Target) -> Iterator[Block]:
+    modelled = target.processor is not None or target.cost != Cost()
     for field in msgspec.structs.fields(target):
         value = getattr(target, field.name)
-        if target.kind == "ort" and value == field.default:
+        if not modelled and value == field.default:
             continue  # nothing is modelled, so there is nothing to say
         if field.name == "units":
             yield from _units(target.units)
