@@ -13,7 +13,7 @@ import pytest
 from framefit.core.events import EventType, Trace
 from framefit.core.profile import EventCounts, How, OperationLog, Profile, Totals, Violation
 from framefit.core.program import Group, Launches, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.profiling.event_log import executions
+from framefit.profiling.pairing import pair_events
 from framefit.report.timeline import LossRegion, TimelineWindows
 
 WINDOW_NS = 33_333_333
@@ -50,7 +50,7 @@ class Run:
     @property
     def executed(self) -> OperationLog:
         """What was executed."""
-        return executions(self.trace, self.program, self.launches)
+        return pair_events(self.trace, self.program, self.launches)
 
     @property
     def arguments(self) -> tuple[OperationLog, Program, Launches, np.ndarray, frozenset[str]]:

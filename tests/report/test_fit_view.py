@@ -129,8 +129,8 @@ def test_what_is_left_is_listed_with_its_cost() -> None:
     assert "the models ask for 125.0 %" in text
     for told in (
         "gets 15 of 30 frames",
-        "sparsify 'x' accuracy unknown yes needs data",
-        "fewer frames frames 80.0 % yes nothing",
+        "sparsify 'x': costs accuracy; asked of the units then: unknown; enough: yes (needs data)",
+        "fewer frames: costs frames; asked of the units then: 80.0 %; enough: yes",
     ):
         assert told in text
     assert "--apply" in text

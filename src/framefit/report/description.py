@@ -31,6 +31,7 @@ __all__ = [
     "Folded",
     "Kind",
     "PlanPicture",
+    "Prose",
     "Quantity",
     "RunPicture",
     "Section",
@@ -56,7 +57,7 @@ T = TypeVar("T")
 Better = Literal["less", "more", ""]
 Detail = Literal["brief", "normal", "full", "page"]
 """How much is told: the result alone, what a command prints, all that a terminal can show, or a page."""
-Tone = Literal["", "good", "bad", "uncertain", "faint", "priority", "background", "code"]
+Tone = Literal["", "good", "bad", "uncertain", "faint", "priority", "background"]
 Use = Literal["report", "charts", "plan", "timeline"]
 """What a page holds beside words and tables: each has styles and scripts."""
 
@@ -177,6 +178,15 @@ class Sentences:
 
 
 @dataclass(frozen=True)
+class Prose:
+    """A text under its title, line by line as it was written."""
+
+    title: str
+    text: str
+    wide: bool = False
+
+
+@dataclass(frozen=True)
 class Facts:
     """Names and their values under a title; empty values are left out."""
 
@@ -249,7 +259,7 @@ class Folded:
     content: Description
 
 
-Block = Section | Sentences | Facts | Shares | PlanPicture | RunPicture | Timeline | Folded
+Block = Section | Sentences | Prose | Facts | Shares | PlanPicture | RunPicture | Timeline | Folded
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from framefit.report.description import (
     Folded,
     Kind,
     PlanPicture,
+    Prose,
     Quantity,
     RunPicture,
     Section,
@@ -320,6 +321,7 @@ def _environment() -> jinja2.Environment:
     }
     environment.tests |= {
         "facts": lambda block: isinstance(block, Facts),
+        "prose": lambda block: isinstance(block, Prose),
         "section": lambda block: isinstance(block, Section),
         "sentences": lambda block: isinstance(block, Sentences),
     }

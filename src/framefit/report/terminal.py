@@ -18,6 +18,7 @@ from framefit.report.description import (
     Facts,
     Folded,
     PlanPicture,
+    Prose,
     Quantity,
     RunPicture,
     Section,
@@ -45,7 +46,6 @@ _STYLES: dict[Tone, str] = {
     "faint": "dim",
     "priority": "bold blue",
     "background": "yellow",
-    "code": "bold",
 }
 _VERDICT_STYLES = {"fits": "bold green", "fails": "bold red", "plain": "bold"}
 _SHARE_MARKS = {  # parts differ without colour, too
@@ -105,6 +105,8 @@ def _block(block: Block) -> list[RenderableType]:
             return [_table(block)]
         case Sentences():
             return [_headed(block.title, _list(block.items))]
+        case Prose():
+            return [_headed(block.title, Text(block.text))]
         case Facts():
             return [_headed(block.title, _facts(block.shown))]
         case Shares():

@@ -136,7 +136,7 @@ def run_content(result: RunResult) -> RunContent:
     """What a terminal shows of a run: its figures, and its first windows as the host saw them."""
     seen, launches, releases = result.part(0, _DRAWN_FROM)
     rows = run_rows(
-        executions(seen, result.seen_program, launches),
+        pair_events(seen, result.seen_program, launches),
         result.seen_program,
         launches,
         releases,

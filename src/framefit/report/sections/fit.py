@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from framefit.core.fit_results import FitResult, FittedModel, Standing
+from framefit.core.fit_results import FitResult, FittedModel, ProposedStep, Standing
 from framefit.report.charts import Axis, Chart, Line, colour, percent_axis, row_height_px
 from framefit.report.description import (
     NONE,
@@ -95,18 +95,7 @@ def _blocks(result: FitResult, folder: Path | None) -> Iterator[Block]:
     if result.models:
         yield _models(result)
     if result.proposals:
-        rows = [
-            (
-                one.what,
-                _COSTS[one.cost],
-                Cell("unknown") if one.predicted_load_ratio is None else ratio(one.predicted_load_ratio),
-                "yes" if one.enough else "no" if one.predicted_load_ratio is not None else "unknown",
-                one.needs or "nothing",
-            )
-            for one in result.proposals
-        ]
-        proposed = columns(("step", "costs"), ("asked then", "enough"), ("needs",))
-        yield Section("What may be tried", proposed, rows, "Asked then: of the units' time, as predicted.")
+        yield Sentences("What may be tried", [(one.what, _proposal(one)) for one in result.proposals])
     notes = list(result.notes)
     if folder is None and result.proposals and not result.applied:
         notes.append("Nothing was changed: --apply takes the steps.")
@@ -128,6 +117,15 @@ def _blocks(result: FitResult, folder: Path | None) -> Iterator[Block]:
         yield Facts("Files", files)
 
 
+def _proposal(step: ProposedStep) -> str:
+    """What a step costs and gives, and what it needs."""
+    load = step.predicted_load_ratio
+    asked = "unknown" if load is None else format_ratio(load)
+    enough = "yes" if step.enough else "no" if load is not None else "unknown"
+    needs = f" ({step.needs})" if step.needs else ""
+    return f"costs {_COSTS[step.cost]}; asked of the units then: {asked}; enough: {enough}{needs}"
+
+
 def _steps(result: FitResult) -> Section:
     rows = []
     for step in result.steps:
@@ -139,7 +137,7 @@ def _steps(result: FitResult) -> Section:
                 Cell(step.outcome, tone="good" if step.outcome in _GOOD else "uncertain"),
                 ratio(step.predicted_load_ratio),
                 ratio(before),
-                NONE if step.measure == "verify" else ratio(after),
+                NONE if step.name == "verify" else ratio(after),
                 accuracy,
                 Cell(f"{step.seconds:.1f} s", step.seconds),
                 step.what,

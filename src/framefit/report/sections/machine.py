@@ -16,6 +16,7 @@ from framefit.report.description import (
     Description,
     Facts,
     Kind,
+    Prose,
     Section,
     Sentences,
     Tone,
@@ -68,10 +69,8 @@ def _targets(listed: TargetList, **_: object) -> Description:
 
 def _target(target: Target, *, notes: str = "", **_: object) -> Description:
     """Each key of a target with its value, defaults marked; ``notes`` is the comment that its file begins with."""
-    verdict = Verdict("plain", target.name, f"{target.kind}: {target.description}")
-    return Description(
-        verdict, (), [*_target_blocks(target), *([Sentences("Notes and sources", [notes])] if notes else [])]
-    )
+    verdict = Verdict("plain", target.name, f"{target.kind}\n{target.description}")
+    return Description(verdict, (), [*_target_blocks(target), *([Prose("Notes and sources", notes)] if notes else [])])
 
 
 def _target_blocks(target: Target) -> Iterator[Block]:

@@ -365,15 +365,10 @@ def _help(timetable: Timetable) -> Iterator[Block]:
     if not timetable.feasible and timetable.binding_constraint:
         yield Sentences("What binds", [timetable.binding_constraint])
     if timetable.fixes:
-        rows = [
-            (
-                Cell(fix.change, tone="code"),
-                fix.effect,
-                Cell("planned again: fits", tone="good") if fix.verified else "not verified",
-            )
-            for fix in timetable.fixes
-        ]
-        yield Section("What would help", columns(words=("change", "what it gives", "sure?")), rows, plain=True)
+        sure = {True: "planned again: fits", False: "not verified"}
+        yield Sentences(
+            "What would help", [(fix.change, f"{fix.effect} ({sure[fix.verified]})") for fix in timetable.fixes]
+        )
 
 
 def _models(content: PlanContent) -> Section:
