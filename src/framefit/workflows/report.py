@@ -21,7 +21,6 @@ from framefit.core.tree_results import TreeifyResult
 from framefit.core.workload import Workload
 from framefit.errors import InputError
 from framefit.planning.explain import explain
-from framefit.planning.explain import explain
 from framefit.profiling.profile import open_trace, profile_trace
 from framefit.report.csv_files import read_events, read_frames
 from framefit.report.description import Subject
