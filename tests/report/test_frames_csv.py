@@ -53,7 +53,7 @@ def test_frames_come_back(frames: FrameTable, tmp_path: Path) -> None:
         (lambda text: text[:0], "line 1"),
         (lambda text: text.replace("stream,", "river,"), "line 1"),
         (lambda text: text[:-5], "line 3"),
-        (lambda text: text.replace("late", "lost"), "line 2: fate 'lost' is none"),
+        (lambda text: text.replace("late", "lost"), "line 2: fate 'lost' is unknown"),
         (lambda text: text.replace(",60", ",1e99"), "line"),
         (lambda text: text.replace(",60", ",99999999999999999999"), "line"),
     ],

@@ -85,14 +85,14 @@ def _events(
     for which, inference, start, end, start_how, end_how, *bounds in zip(
         *(column[at].tolist() for column in columns), strict=True
     ):
-        told = f'{heads[which]}, "inference": {inference}, "start": {_HOWS[start_how]}, "end": {_HOWS[end_how]}'
+        event = f'{heads[which]}, "inference": {inference}, "start": {_HOWS[start_how]}, "end": {_HOWS[end_how]}'
         if launches is not None and 0 <= inference < count:
-            told += f', "window": {launches.window[inference]}, "frame": {launches.frame[inference]}'
+            event += f', "window": {launches.window[inference]}, "frame": {launches.frame[inference]}'
         if start_how:
-            told += f', "start_ns": [{bounds[0]}, {bounds[1]}]'
+            event += f', "start_ns": [{bounds[0]}, {bounds[1]}]'
         if end_how:
-            told += f', "end_ns": [{bounds[2]}, {bounds[3]}]'
-        yield f',\n{told}}}, "pid": 1, "tid": {thread}, "ts": {_us(start)}, "dur": {_us(end - start)}}}'
+            event += f', "end_ns": [{bounds[2]}, {bounds[3]}]'
+        yield f',\n{event}}}, "pid": 1, "tid": {thread}, "ts": {_us(start)}, "dur": {_us(end - start)}}}'
 
 
 def _us(ns: int) -> str:

@@ -77,7 +77,7 @@ def _fate(text: str) -> Literal["done", "late", "dropped", "skipped"]:
     match text:
         case "done" | "late" | "dropped" | "skipped":
             return text
-    raise ValueError(f"fate {text!r} is none")
+    raise ValueError(f"fate {text!r} is unknown: it must be done, late, dropped or skipped")
 
 
 def read_frames(path: str | Path) -> FrameTable:
@@ -163,7 +163,7 @@ def write_lost(path: str | Path, log: OperationLog, program: Program, *, force: 
 def read_events(path: str | Path) -> tuple[OperationLog, Program]:
     """Read an ``events.csv`` back, and the program as far as it is named there.
 
-    By which rule an event was inferred is told by the ``lost.csv`` beside it; layers' names are not there.
+    By which rule an event was inferred stands in the ``lost.csv`` beside it; layers' names are not there.
 
     Args:
         path: as :func:`write_events` wrote it.
@@ -190,7 +190,7 @@ def read_events(path: str | Path) -> tuple[OperationLog, Program]:
 
 
 def _rules(path: Path) -> list[int]:
-    """By which rule each lost event was inferred, where that is told."""
+    """By which rule each lost event was inferred, where that is known."""
     if not path.is_file():
         return []
     known = {name: how for how, name in _RULES.items()}
@@ -205,10 +205,10 @@ def _as_log(columns: npt.NDArray[np.int64], rows: Sequence[_Row]) -> tuple[Opera
     programs: dict[str, list[_Row]] = {}
     for row in rows:
         programs.setdefault(row[0], []).append(row)
-    for own in programs.values():
-        own.sort(key=lambda row: row[1])
+    for named in programs.values():
+        named.sort(key=lambda row: row[1])
     number = {name: at for at, name in enumerate(programs)}
-    listed = {name: {row: at for at, row in enumerate(own)} for name, own in programs.items()}
+    listed = {name: {row: at for at, row in enumerate(named)} for name, named in programs.items()}
     facts = np.array(
         [(number[row[0]], listed[row[0]][row], kinds[row[3]], units[row[4]]) for row in rows], np.int64
     ).reshape(-1, 4)
@@ -236,7 +236,7 @@ def _as_log(columns: npt.NDArray[np.int64], rows: Sequence[_Row]) -> tuple[Opera
     return log, Program(
         window_ns=0,
         units=tuple(ProgramUnit(name=unit, core=core) for unit, core in units.items()),
-        programs=tuple(_as_program(name, own) for name, own in programs.items()),
+        programs=tuple(_as_program(name, named) for name, named in programs.items()),
     )
 
 

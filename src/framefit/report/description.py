@@ -1,4 +1,4 @@
-"""What a result says, told once for terminal and page: a verdict, quantities, tables, lists and pictures.
+"""What a result says, once for terminal and page: a verdict, quantities, tables, lists and pictures.
 
 A file of ``sections`` describes one kind of result with these; :mod:`~framefit.report.terminal` and
 :mod:`~framefit.report.html` write any description.
@@ -56,7 +56,7 @@ __all__ = [
 T = TypeVar("T")
 Better = Literal["less", "more", ""]
 Detail = Literal["brief", "normal", "full", "page"]
-"""How much is told: the result alone, what a command prints, all that a terminal can show, or a page."""
+"""How much is shown: the result alone, what a command prints, all that a terminal can show, or a page."""
 Tone = Literal["", "good", "bad", "uncertain", "faint", "priority", "background"]
 Use = Literal["report", "charts", "plan", "timeline"]
 """What a page holds beside words and tables: each has styles and scripts."""

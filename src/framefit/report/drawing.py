@@ -70,7 +70,7 @@ def looks_of(models: Iterable[str], priority_models: Collection[str]) -> dict[st
 
     Args:
         models: their names.
-        priority_models: names of those that have a period of their own.
+        priority_models: names of those that have a priority period.
     """
     names = list(dict.fromkeys(models))
     looks = {}
@@ -85,7 +85,7 @@ def block_of(*, coloured: bool, ascii_only: bool) -> Callable[[Look], str]:
 
     Args:
         coloured: the terminal shows colours: one block serves all models.
-        ascii_only: it shows no other characters than ASCII's.
+        ascii_only: it shows ASCII characters only.
     """
     if ascii_only:
         return lambda look: look.ascii_block
@@ -355,7 +355,7 @@ def run_rows(
     segments = sorted(_segments(executed, program, launches, span), key=lambda segment: segment[4])
     starts = [np.asarray([s[4] for s in segments if s[0] == lane]) for lane in range(len(program.units))]
     for lane, which, frame, odd, start, end in segments:
-        # What another segment interrupted may go on in the next window: nobody waited for it.
+        # What another segment interrupted may go on in the next window: no model waited for it.
         interrupted = np.searchsorted(starts[lane], end) > np.searchsorted(starts[lane], start, "right")
         begun = max(int(np.searchsorted(releases, start, "right")) - 1, 0)
         priority = which >= 0 and program.programs[which].model in priority_models
@@ -403,8 +403,8 @@ def _segments(
             continue
         start, end = int(executed.start_ns[at]), int(executed.end_ns[at])
         if launch < 0:
-            found = of_kind.get(executed.kinds[executed.kind[at]], set())
-            yield lane, next(iter(found)) if len(found) == 1 else -1, -1, False, start, end
+            segments = of_kind.get(executed.kinds[executed.kind[at]], set())
+            yield lane, next(iter(segments)) if len(segments) == 1 else -1, -1, False, start, end
         elif (lane, launch) in merged:
             whole = merged[lane, launch]
             whole[0], whole[1] = min(whole[0], start), max(whole[1], end)
@@ -596,6 +596,17 @@ def terminal_picture(shown: RunRows) -> RenderableType:
     return _TerminalPicture(shown)
 
 
+_Mark = tuple[str, str]  # character and style of a cell
+
+
+def _cells(marks: Sequence[_Mark]) -> Text:
+    """Cells of a row as text, those of one style together."""
+    text = Text()
+    for style, run in groupby(marks, key=operator.itemgetter(1)):
+        text.append("".join(mark for mark, _ in run), style=style)
+    return text
+
+
 class _TerminalPicture:
     """The same rows in cells; each cell shows what ran in its middle."""
 
@@ -631,7 +642,7 @@ class _TerminalPicture:
     def _lane(self, row: Row, lane: int, cells: int, block: Callable[[Look], str]) -> Text:
         ascii_only = block(OVERRUN_LOOK).isascii()
         wall = "|" if ascii_only else "│"
-        shown: list[tuple[str, str]] = [(" ", "")] * cells
+        shown: list[_Mark] = [(" ", "")] * cells
         over = False
         for bar in sorted(row.bars, key=lambda bar: bar.start_ns):
             if bar.lane != lane:
@@ -649,9 +660,7 @@ class _TerminalPicture:
             for place, mark in enumerate(text[: cells - first]):
                 lettered = inked and place < len(label)
                 shown[first + place] = (mark, f"bold {look.ink} on {colour}" if lettered else colour)
-        drawn = Text(wall)
-        for style, run in groupby(shown, key=operator.itemgetter(1)):
-            drawn.append("".join(mark for mark, _ in run), style=style)
+        drawn = Text(wall).append_text(_cells(shown))
         mark = (">" if ascii_only else "▶") if over else " "
         return Text.assemble(drawn, wall, (mark, f"bold {OVERRUN_LOOK.fill}"))
 
@@ -858,10 +867,10 @@ def need_picture(schedule: ModelSchedule, timetable: Timetable, look: Look) -> s
     ]
     now = 0
     for segment in model.segments:
-        own = box(now, segment.duration_ns, 17)
+        place = box(now, segment.duration_ns, 17)
         label = str(segment.index) if len(model.segments) > 1 else ""
         parts.append(
-            f'<rect {own} rx="3" fill="{_shade(look, segment.index)}"/><svg {own}><text class="in" x="50%" y="14" '
+            f'<rect {place} rx="3" fill="{_shade(look, segment.index)}"/><svg {place}><text class="in" x="50%" y="14" '
             f'text-anchor="middle" fill="{look.ink}" {texts(label, "")}</text></svg>'
         )
         now += segment.duration_ns
@@ -897,7 +906,6 @@ def _in_lanes(paths: Sequence[FramePath]) -> list[tuple[FramePath, ...]]:
 _MOST_ROWS = 12  # windows of a plan on a terminal
 _FIRST_ROWS, _LAST_ROWS = 8, 2  # of more windows than those
 _LEAST_CELLS = 8
-_Mark = tuple[str, str]  # character and style of a cell
 
 
 def plan_pictures(timetable: Timetable) -> list[RenderableType]:
@@ -994,9 +1002,7 @@ class _UnitPicture:
                 shown[first:after] = self._bar(slot, after - first, block)
         width = max(self._cell(window.length_ns, cells), 1)
         wall = "|" if ascii_only else "│"
-        drawn = Text(wall)
-        for style, run in groupby(shown[:width], key=operator.itemgetter(1)):
-            drawn.append("".join(mark for mark, _ in run), style=style)
+        drawn = Text(wall).append_text(_cells(shown[:width]))
         beyond = "".join("!" if mark != " " else " " for mark, _ in shown[width:]).rstrip()
         return drawn.append(wall).append(beyond, style=f"bold {OVERRUN_LOOK.fill}")
 
@@ -1029,9 +1035,9 @@ class _UnitPicture:
         line, reached = Text(style="dim"), 0
         slots = [slot for slot in sorted(window.slots, key=lambda slot: slot.start_ns) if slot.unit == self._unit]
         for (_, frame), run in groupby(slots, key=lambda slot: (slot.model, slot.frame)):
-            own = list(run)
-            first = self._cell(own[0].start_ns, cells)
-            room = self._cell(own[-1].start_ns + own[-1].duration_ns, cells) - first
+            group = list(run)
+            first = self._cell(group[0].start_ns, cells)
+            room = self._cell(group[-1].start_ns + group[-1].duration_ns, cells) - first
             text = next((text for text in (f"frame {frame}", f"f{frame}") if len(text) < max(room, 4)), "")
             if first < reached or not text:
                 continue

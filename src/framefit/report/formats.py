@@ -84,7 +84,7 @@ def format_hz(rate_hz: float) -> str:
 
 
 def format_difference(ratio: float | None) -> str:
-    """The greatest difference of joined segments from the whole model; ``None``: nobody compared."""
+    """The greatest difference of joined segments from the whole model; ``None``: they were not compared."""
     return "not compared" if ratio is None else "0" if ratio == 0 else f"{ratio:.1e}"
 
 

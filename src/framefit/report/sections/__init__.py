@@ -1,4 +1,4 @@
-"""One file a kind of result: what it says, told once for terminal and page.
+"""One file a kind of result: what it says, once for terminal and page.
 
 To show another kind: its file here, with a ``Kind``, and a line in the list below.
 """

@@ -238,7 +238,7 @@ def _charts(named: Sequence[tuple[str, FitResult]]) -> Iterator[Chart]:
     yield Chart(
         title="Time asked of the units, step by step",
         summary=f"Above 100 % nothing fits. From {format_ratio(first.before.load_ratio)} to "
-        f"{format_ratio(first.after.load_ratio)} in {len(first.steps)} steps.",
+        f"{format_ratio(first.after.load_ratio)} in {len(first.steps)} step{'s' * (len(first.steps) != 1)}.",
         x=Axis(name="step", whole=True),
         y=Axis(name="asked", unit="%", low=0.0),
         lines=tuple(lines),

@@ -140,7 +140,7 @@ def _table_quantities(table: LatencyTable) -> Iterator[Quantity]:
         remark = "90 %, of half of the entries at most"
         yield Quantity("Interval", half, f"\u00b1 {format_ratio(half)}", remark, "less", card=True)
     noisy = sum(entry.below_noise for entry in table.entries)
-    yield Quantity("Below noise", noisy, f"{noisy:,}", "cannot be told from 0", "less", card=True)
+    yield Quantity("Below noise", noisy, f"{noisy:,}", "cannot be distinguished from 0", "less", card=True)
     if (overhead := table.overhead) is not None:
         ns, remark = overhead.intercept_ns, f"condition number {overhead.condition_number:.1f}"
         yield Quantity("Overhead of a launch", ns, format_duration(ns), remark, "less", card=True)

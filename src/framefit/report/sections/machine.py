@@ -37,7 +37,7 @@ _MARKS: dict[str, tuple[str, Tone]] = {  # a symbol and a word say it without co
 
 
 def _doctor(report: HostReport, **_: object) -> Description:
-    """One row a topic: status, what was found, and where something can be gained why it matters and the remedy."""
+    """One row a topic: its status, and where something can be gained the reason and the remedy."""
     rows = []
     for finding in report.findings:
         symbol, tone = _MARKS[finding.status]

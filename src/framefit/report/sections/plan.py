@@ -39,7 +39,7 @@ from framefit.report.formats import format_bytes, format_difference, format_dura
 __all__ = ["KIND", "PlanContent"]
 
 
-_THRESHOLD = 5  # docs/priorities.md: from this level on, where the workload names no other
+_THRESHOLD = 5  # docs/priorities.md: from this level on, unless the workload sets one
 _ROUNDING_NS = 1  # a release is a whole nanosecond: windows of one rate differ by it
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _MODES = {
@@ -194,7 +194,7 @@ def _cut_sentence(schedule: ModelSchedule, timetable: Timetable, workload: Workl
     text += f" Boundaries cost {format_ratio(ratio)} more time" if ratio > 0 else " Boundaries cost no time"
     text += f"; at most {format_bytes(max(segment.boundary_bytes for segment in model.segments))} cross one."
     difference = model.max_relative_difference
-    if not timetable.feasible:  # nobody compared
+    if not timetable.feasible:  # then outputs were not compared
         return text
     if difference is None:
         return text + " Whether the outputs stay the same is compared when it first runs."
@@ -266,7 +266,7 @@ class PlanContent:
 
 
 def _describe(content: PlanContent | Timetable, *, detail: Detail = "normal") -> Description:
-    """A plan; with the detail "full", and on a page, its windows are drawn and each model's part is told."""
+    """A plan; with the detail "full", and on a page, its windows are drawn and each model's part is explained."""
     content = PlanContent(content) if isinstance(content, Timetable) else content
     return Description(_verdict(content), list(_quantities(content)), list(_blocks(content, detail)))
 

@@ -207,7 +207,7 @@ def _audit_notes(certificate: Certificate, confidence: float) -> list[str]:
     """What masking events of this very trace showed."""
     low, high = map(format_ratio, certificate.coverage_interval)
     half, most = format_duration(certificate.edge_error_ns.p50), format_duration(certificate.edge_error_ns.p90)
-    how = f"in runs of {certificate.burst:.1f}, as this trace lost its own" if certificate.as_struck else "one by one"
+    how = f"in runs of {certificate.burst:.1f}, as this trace lost events" if certificate.as_struck else "one by one"
     return [
         f"{certificate.masked} of {certificate.matched} events were masked {how}, and put back.",
         f"{format_ratio(certificate.recognised_ratio)} of the others were recognised as before.",

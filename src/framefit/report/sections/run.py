@@ -54,7 +54,7 @@ __all__ = ["KIND", "RunContent"]
 _TOLERATED = 0.01  # misses of a model: framefit run ends with exit code 1 above it
 _MOST_MISSES = 1000  # listed
 _MOST_MODELS = 4  # a chart each
-_LEAST_US = 1.0  # what takes less is told as this: in virtual time most starts take nothing
+_LEAST_US = 1.0  # shorter times are shown as this one: in virtual time most starts take none
 _APART = 1.5  # values whose names do not lie on each other
 _Floats = npt.NDArray[np.float64]
 
@@ -119,8 +119,8 @@ class RunContent:
             return np.zeros(0)
         first = [n for n, segment in enumerate(program.programs) if (segment.model, segment.segment) == (model.name, 0)]
         begun = np.isin(launches.program, first)
-        own = frames.model == frames.models.index(model.name)
-        number, released = frames.frame[own], frames.released_ns[own]
+        of_model = frames.model == frames.models.index(model.name)
+        number, released = frames.frame[of_model], frames.released_ns[of_model]
         order = np.argsort(number, kind="stable")
         number, released = number[order], released[order]
         at = np.minimum(np.searchsorted(number, launches.frame[begun]), max(len(number) - 1, 0))
@@ -194,7 +194,7 @@ def _finish_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
         if not lines:
             continue
         deadlines = {run.deadlines_ns().get(model, 0) for _, run in named} - {0}
-        told = [
+        sentences = [
             _percentiles_sentence(name if len(named) > 1 else "", one.release_to_finish_ns)
             for name, run in named
             for one in run.priority
@@ -205,7 +205,7 @@ def _finish_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
         within = f"The deadline is {' or '.join(format_duration(ns) for ns in sorted(deadlines))}. " if marks else ""
         yield Chart(
             title=f"{model}: frames against their deadline",
-            summary=f"From release to result. {within}{' '.join(told)}",
+            summary=f"From release to result. {within}{' '.join(sentences)}",
             x=Axis(name="release to result", unit="ms", low=0.0, high=1.04 * max(ends)),
             y=Axis(name="share of frames", unit="%", scale="log", low=least, high=100.0),
             lines=(*lines, *marks),
@@ -228,11 +228,11 @@ def _start_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
         return
     floor = next((run.metrics.floor_release_to_start_ns for _, run in named if _has_floor(run)), None)
     marks = []
-    told = "In virtual time nobody wakes up late: there is no floor."
+    floor_sentence = "In virtual time there are no late wake-ups, and so no floor."
     if floor is not None:
         named_ns = [("floor p50", floor.p50)] * (floor.max >= _APART * floor.p50) + [("floor max", floor.max)]
         marks = [Line(name=name, kind="upright", data=((ns / 1e3,),), colour=-1, dashed=True) for name, ns in named_ns]
-        told = f"The floor is the idle machine, in {floor.count} windows without work: {_three(floor)}."
+        floor_sentence = f"The floor is the idle machine, in {floor.count} windows without work: {_three(floor)}."
     ends = [datum[0] or 0.0 for mark in marks for datum in mark.data]
     ends += [float(bound) for _, us in samples for bound in (us.min(), us.max())]
     low, high = decades([us for us in ends if us])
@@ -243,7 +243,7 @@ def _start_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
     )
     yield Chart(
         title="Jitter: when frames were begun",
-        summary=f"From release to start. {' '.join(each)} {told}",
+        summary=f"From release to start. {' '.join(each)} {floor_sentence}",
         x=Axis(name="release to start", unit="us", scale="log", low=low, high=high),
         y=Axis(name="share of frames", unit="%", scale="log", low=least, high=100.0),
         lines=(*lines, *marks),
@@ -264,7 +264,7 @@ def _three(of: Percentiles) -> str:
 
 def _use_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
     lines: list[Line] = []
-    told = []
+    sentences = []
     widest = 1
     for place, (name, run) in enumerate(named):
         first, use = run.residual_use()
@@ -279,14 +279,15 @@ def _use_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
         p1, p50 = np.quantile(use, (0.01, 0.5))
         covered = f" The trace covers windows {first} to {first + len(use) - 1} of {run.metrics.windows:,}."
         covered = covered if len(use) + 2 < run.metrics.windows else ""
-        told.append(f"{f'{label}: m' if label else 'M'}edian {p50:.1f} %, 99 of 100 windows above {p1:.1f} %.{covered}")
+        median = f"{label}: median" if label else "Median"
+        sentences.append(f"{median} {p50:.1f} %, 99 of 100 windows above {p1:.1f} %.{covered}")
     if lines:
         folded = f" A point is the median of {widest} windows, the band goes from the least to the greatest." * (
             widest > 1
         )
         yield Chart(
             title="Residual in use, window by window",
-            summary=f"What background models used of the time that priority models left. {' '.join(told)}{folded}",
+            summary=f"What background models used of the time that priority models left. {' '.join(sentences)}{folded}",
             x=Axis(name="window", whole=True),
             y=Axis(name="of the residual", unit="%", low=0.0, high=100.0),
             lines=tuple(lines),
@@ -303,7 +304,7 @@ def _rate_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
     for place, (name, run) in enumerate(named):
         reached = {model.name: model.throughput_hz for model in run.metrics.models}
         lines.append(_bars(name if len(named) > 1 else "reached", models, reached, place))
-    told = [
+    rates = [
         f"{f'{name}, ' if len(named) > 1 else ''}{model.name} {model.throughput_hz:.2f} Hz"
         + (
             f", {format_ratio(model.throughput_hz / model.fluid_bound_hz)} of its fluid bound"
@@ -319,7 +320,7 @@ def _rate_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
         lines += [_bars("fluid bound", models, fluid, 7)] * bool(fluid)
     yield Chart(
         title="Background throughput",
-        summary=f"Results a second: {'; '.join(told)}. No plan can exceed the fluid bound.",
+        summary=f"Results a second: {'; '.join(rates)}. No plan can exceed the fluid bound.",
         x=Axis(name="results a second", unit="Hz", low=0.0),
         y=Axis(name="", scale="category", categories=models),
         lines=tuple(lines),
@@ -417,7 +418,7 @@ def _time_quantities(run: RunContent, model: ModelMetrics) -> Iterator[Quantity]
     floor = run.metrics.floor_release_to_start_ns
     for name, of in (("start", model.release_to_start_ns), ("finish", model.release_to_finish_ns)):
         remark = f"p50 {format_duration(of.p50)}, max {format_duration(of.max)}"
-        if name == "start" and floor.max:  # nobody wakes up late in virtual time
+        if name == "start" and floor.max:  # in virtual time there are no late wake-ups
             remark += f"; idle machine: p99 {format_duration(floor.p99)}"
         for quantile, ns in (("p50", of.p50), ("p99", of.p99), ("max", of.max)):
             title, first = (

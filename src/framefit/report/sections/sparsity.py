@@ -184,8 +184,8 @@ def _charts(named: Sequence[tuple[str, SparsityResult]]) -> Iterator[Chart]:
 
 
 def _accuracy_chart(named: Sequence[tuple[str, SparsityResult]]) -> Chart:
-    """Every configuration between cycles and accuracy, and those that no other one beats."""
-    lines, told, ends = [], [], []
+    """Every configuration between cycles and accuracy, and those that none of the others beats."""
+    lines, sentences, ends = [], [], []
     for place, (name, result) in enumerate(named):
         dense = result.dense
         points = [(100.0, 100 * dense.top1, 100 * dense.top1_interval[0], 100 * dense.top1_interval[1])]
@@ -205,7 +205,7 @@ def _accuracy_chart(named: Sequence[tuple[str, SparsityResult]]) -> Chart:
         if row is not None and result.chosen is not None:
             who = f"{name}: " if len(named) > 1 else ""
             where = f"{format_ratio(row.cycles_ratio)} of the cycles at {format_percent(row.top1)}"
-            told.append(f"{who}{result.names[result.chosen]} is chosen, {where}.")
+            sentences.append(f"{who}{result.names[result.chosen]} is chosen, {where}.")
     first = named[0][1]
     lines.append(Line(name="asked", kind="upright", data=((100 * first.target_cycles_ratio,),), colour=-1, dashed=True))
     if first.thresholds:
@@ -214,7 +214,7 @@ def _accuracy_chart(named: Sequence[tuple[str, SparsityResult]]) -> Chart:
         lines.append(Line(name="least top-1", kind="across", data=((least,),), colour=-1, dashed=True))
     return Chart(
         title="Accuracy against cycles",
-        summary=f"On the test data, with 90 % intervals; left and above is better. {' '.join(told)}",
+        summary=f"On the test data, with 90 % intervals; left and above is better. {' '.join(sentences)}",
         x=Axis(name="cycles, of the dense model", unit="%"),
         y=percent_axis("top-1", ends),
         lines=tuple(lines),
@@ -223,7 +223,7 @@ def _accuracy_chart(named: Sequence[tuple[str, SparsityResult]]) -> Chart:
 
 
 def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Points that no other one beats: fewer cycles and more accuracy."""
+    """Points that none of the others beats: fewer cycles and more accuracy."""
     front: list[tuple[float, float]] = []
     for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
         if not front or y > front[-1][1]:
@@ -286,7 +286,7 @@ def write_sparsity_files(folder: Path, result: SparsityResult) -> None:
 
     Args:
         folder: of the search.
-        result: what it found.
+        result: of the search.
     """
     write_table(folder / "configurations.csv", _CONFIGURATION_COLUMNS, _configuration_rows(result))
     write_table(folder / "layers.csv", _LAYER_COLUMNS, _layer_rows(result))

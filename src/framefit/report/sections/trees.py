@@ -236,7 +236,7 @@ def write_tree_files(folder: Path, result: TreeifyResult) -> None:
 
     Args:
         folder: of the search.
-        result: what it found.
+        result: of the search.
     """
     write_table(folder / "candidates.csv", _HEADER, _candidate_rows(result))
     fitted = [one for one in result.candidates if one.top1 is not None]
