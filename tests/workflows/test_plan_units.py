@@ -14,7 +14,7 @@ from framefit.core.model import GraphBuilder
 from framefit.core.timetable import Timetable
 from framefit.devices.host import available_cores
 from framefit.errors import InputError
-from framefit.execution.opening import usable_units
+from framefit.execution.unit_support import usable_units
 from framefit.planning.check import check_timetable
 from framefit.planning.plan import Plan
 from framefit.workflows.plan import plan

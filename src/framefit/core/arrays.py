@@ -13,7 +13,9 @@ import numpy.typing as npt
 
 from framefit.errors import InputError
 
-__all__ = ["ArrayFile", "read_arrays"]
+__all__ = [
+    "ArrayFile",
+]
 
 
 Array = npt.NDArray[Any]

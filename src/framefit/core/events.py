@@ -14,7 +14,12 @@ from framefit.core.arrays import read_arrays
 from framefit.core.files import Record, write_whole
 from framefit.errors import InputError
 
-__all__ = ["Event", "EventType", "Trace", "TraceLoss", "TraceMeta", "unwrapped_ns"]
+__all__ = [
+    "EventType",
+    "Trace",
+    "TraceMeta",
+    "unwrapped_ns",
+]
 
 
 class EventType(IntEnum):

@@ -35,7 +35,6 @@ __all__ = [
     "check_folder",
     "claimed_folder",
     "from_data",
-    "from_text",
     "is_file_name",
     "read_bytes",
     "read_record",

@@ -10,7 +10,9 @@ from fractions import Fraction
 
 from framefit.errors import InputError
 
-__all__ = ["Grid", "merged"]
+__all__ = [
+    "Grid",
+]
 
 
 _MOST_WINDOWS = 1000  # of a pattern

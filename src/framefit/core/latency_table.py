@@ -24,7 +24,6 @@ __all__ = [
     "AuditedNetwork",
     "Correction",
     "EntryComparison",
-    "FactDifference",
     "LatencyEntry",
     "LatencyTable",
     "MeasuredFusion",

@@ -18,7 +18,6 @@ __all__ = [
     "CycleReport",
     "Fated",
     "Finding",
-    "Frame",
     "FrameTable",
     "HostReport",
     "LatencyEstimate",
@@ -33,7 +32,6 @@ __all__ = [
     "StreamMetrics",
     "Switch",
     "TargetList",
-    "TargetSummary",
     "UnitMetrics",
 ]
 

@@ -22,7 +22,6 @@ __all__ = [
     "TreeifiedModel",
     "TreeifyResult",
     "TreeifySettings",
-    "WeightLevels",
 ]
 
 

@@ -17,15 +17,11 @@ from framefit.core.grid import Grid, merged
 from framefit.errors import InputError
 
 __all__ = [
-    "IMPLICIT_STREAM",
     "STRICTEST",
     "MachineSettings",
     "ModelEntry",
     "OnError",
-    "OnNan",
-    "OutputEntry",
     "Preprocess",
-    "RateChange",
     "Schedule",
     "StreamEntry",
     "WhenFull",

@@ -28,7 +28,9 @@ from framefit.core.workload import (
 )
 from framefit.errors import InputError
 
-__all__ = ["Shared", "shared"]
+__all__ = [
+    "shared",
+]
 
 
 # What has to be equal for two models to be one.

@@ -20,7 +20,9 @@ from framefit.devices import host
 from framefit.devices.clock import RealClock
 from framefit.devices.host import fingerprint
 
-__all__ = ["diagnose", "doctor"]
+__all__ = [
+    "doctor",
+]
 
 
 _CAP_IPC_LOCK = 14  # linux/capability.h: may lock memory without limit

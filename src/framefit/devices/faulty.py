@@ -1,4 +1,4 @@
-"""A device on which things go wrong, as told: what a user tries before the field does."""
+"""A device with injected faults: what a user tries before the field does."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _TAGS = re.compile(r"[.@]")  # of segments and rungs, behind a model's name in a
 
 
 @dataclass(frozen=True)
-class _Known:
-    """Whose a binding is."""
+class _Launch:
+    """What a binding launches, to find the faults that concern it."""
 
-    binding: Binding  # kept: its id is its key
+    binding: Binding  # kept alive: its id is its key
     label: str
     unit: str
     names: frozenset[str]
@@ -49,7 +49,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class _NamedHandle:
-    """A handle that tells whose its bindings are."""
+    """A handle whose bindings are registered with the faulty device."""
 
     device: FaultyDevice
     handle: Handle
@@ -59,85 +59,86 @@ class _NamedHandle:
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """Of the handle."""
+        """Those of the wrapped handle."""
         return self.handle.operations
 
     def bind(self, tensors: Tensors) -> Binding:
         """Attach arrays; see :class:`framefit.devices.device.Handle`."""
         binding = self.handle.bind(tensors)
-        self.device.know(binding, self.label, self.unit, self.outputs)
+        self.device.register(binding, self.label, self.unit, self.outputs)
         return binding
 
 
 class FaultyDevice:
-    """Another device, with faults.
+    """Wraps a device, and injects faults into its launches.
 
-    Until it is armed it only passes on. A launch that hangs is terminated by whoever watches (:meth:`terminate`)
-    where time is real; in virtual time nobody else runs meanwhile, so it ends after ``patience_ns`` as if it had been.
+    Until it is armed every call goes to the wrapped device. In real time the watchdog terminates a launch that hangs
+    (:meth:`terminate`); in virtual time no watchdog runs meanwhile, so the launch ends after ``patience_ns`` as if it
+    had been terminated.
 
     Args:
-        device: executes; on a simulated one what is slow is so in its trace, too.
-        faults: those of launches befall it, others are not its own.
+        device: executes; on a simulated one a slow launch is slow in the trace, too.
+        faults: faults of launches are injected here; those of streams are ignored.
     """
 
     def __init__(self, device: Device, faults: Sequence[Fault] = ()) -> None:
         self._device = device
         self._faults = [fault for fault in faults if not fault.of_stream]
         self._left = [fault.times for fault in self._faults]
-        self._known: dict[int, _Known] = {}
+        self._launches: dict[int, _Launch] = {}
         self._start_ns: int | None = None
         self._hung: dict[str, threading.Event] = {}
         self.patience_ns = _PATIENCE_NS
-        """What a watchdog waits for a launch, in virtual time."""
+        """How long a watchdog would wait for a launch, in virtual time."""
 
     @property
     def target(self) -> Target:
-        """The device's."""
+        """That of the wrapped device."""
         return self._device.target
 
     @property
     def clock(self) -> Clock:
-        """The device's."""
+        """That of the wrapped device."""
         return self._device.clock
 
     @property
     def capabilities(self) -> Capabilities:
-        """The device's own, less what only that one can be asked for: it is wrapped to run, not to be planned for."""
+        """Those of the wrapped device, less what only that one can be asked for: this one runs, nobody plans for it."""
         return replace(self._device.capabilities, modelled=False, simulated=False)
 
     @property
     def stored_ratio(self) -> float:
-        """The device's."""
+        """That of the wrapped device."""
         return self._device.stored_ratio
 
     @property
     def host_core(self) -> int:
-        """The device's."""
+        """That of the wrapped device."""
         return self._device.host_core
 
     def fingerprint(self) -> dict[str, Value]:
-        """The device's."""
+        """That of the wrapped device."""
         return self._device.fingerprint()
 
     def arm(self, start_ns: int) -> None:
-        """Faults may happen from here on; their times count from ``start_ns``."""
+        """Inject faults from here on; their times count from ``start_ns``."""
         self._start_ns = start_ns
         self._left = [fault.times for fault in self._faults]
 
     def disarm(self) -> None:
-        """Only pass on."""
+        """Inject no more faults."""
         self._start_ns = None
 
     def after_ns(self) -> int:
-        """Time since the beginning that faults count from; -1: it is not armed."""
+        """Time since :meth:`arm`, which faults count from; -1: not armed."""
         return -1 if self._start_ns is None else self.clock.now_ns() - self._start_ns
 
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
-        """The device's."""
+        """That of the wrapped device."""
         return self._device.fusions(model)
 
     def lowered(self, model: Model) -> Model:
-        """The device's."""
+        """That of the wrapped device."""
         return self._device.lowered(model)
 
     def compile(self, segment: Model, unit: str, label: str) -> Handle:
@@ -155,48 +156,48 @@ class FaultyDevice:
             raise DeviceError("launches of a given duration need a described device", where=self.target.name)
         return _NamedHandle(self, self._device.timed(label, unit, duration_ns), label, unit, ())
 
-    def know(self, binding: Binding, label: str, unit: str, outputs: Collection[str]) -> None:
-        """Be told whose a binding of the device is.
+    def register(self, binding: Binding, label: str, unit: str, outputs: Collection[str]) -> None:
+        """Say what a binding of the wrapped device launches, so that faults find it.
 
         Args:
             binding: will be submitted.
             label: of its segment; the model's name, or that, ``.`` and more.
-            unit: where it runs.
-            outputs: names of what it gives.
+            unit: that it runs on.
+            outputs: names of the tensors that it writes.
         """
         names = frozenset((label, unit, _TAGS.split(label)[0]))
-        self._known[id(binding)] = _Known(binding, label, unit, names, tuple(outputs))
+        self._launches[id(binding)] = _Launch(binding, label, unit, names, tuple(outputs))
 
     def submit(self, binding: Binding) -> Completion:
-        """Run it, if nothing is wrong.
+        """Run it, with the faults that are due.
 
         Raises:
-            DeviceError: the launch failed, as told or of itself.
+            DeviceError: the launch failed, by an injected fault or by itself.
             HangError: it was terminated.
-            LostUnitError: it could not be (virtual time; where time is real, this does not return).
+            LostUnitError: it could not be terminated (virtual time; in real time this does not return).
         """
-        known = self._known.get(id(binding))
-        due = [] if known is None else self._due(known)
-        if known is None or not due:
+        launch = self._launches.get(id(binding))
+        due = [] if launch is None else self._due(launch)
+        if launch is None or not due:
             return self._device.submit(binding)
         for fault in due:
             if fault.kind == "raise":
-                raise DeviceError("the launch failed, as told to", where=known.label)
+                raise DeviceError("injected launch failure", where=launch.label)
         for fault in due:
             if fault.kind in ("hang", "stick"):
-                return self._hang(known, fault)
-        done = self._slow(known, math.prod(fault.amount for fault in due if fault.kind == "slow"))
+                return self._hang(launch, fault)
+        done = self._slow(launch, math.prod(fault.amount for fault in due if fault.kind == "slow"))
         for fault in due:
             if fault.kind in ("nan", "inf"):
-                _fill(known, np.nan if fault.kind == "nan" else np.inf)
+                _fill(launch, np.nan if fault.kind == "nan" else np.inf)
         return done
 
     def arrival_ns(self, sender: str, receiver: str, size_bytes: int, written_ns: int) -> int:
-        """The device's."""
+        """That of the wrapped device."""
         return self._device.arrival_ns(sender, receiver, size_bytes, written_ns)
 
     def terminate(self, unit: str) -> None:
-        """Free a unit; see :class:`framefit.devices.device.Device`."""
+        """End the launch on a unit, one that hangs by a fault included."""
         hung = self._hung.pop(unit, None)
         if hung is None:
             self._device.terminate(unit)
@@ -204,65 +205,65 @@ class FaultyDevice:
             hung.set()
 
     def events(self) -> Trace:
-        """The device's."""
+        """That of the wrapped device."""
         return self._device.events()
 
-    def _due(self, known: _Known) -> list[Fault]:
-        """Faults that befall a launch now."""
+    def _due(self, launch: _Launch) -> list[Fault]:
+        """Faults to inject into a launch now; each of them counts as used."""
         after_ns = self.after_ns()
         due: list[Fault] = []
         if after_ns < 0:
             return due
         for number, fault in enumerate(self._faults):
             left = self._left[number]
-            if fault.name in known.names and fault.due(after_ns) and left != 0:
+            if fault.name in launch.names and fault.due(after_ns) and left != 0:
                 due.append(fault)
                 self._left[number] = None if left is None else left - 1
         return due
 
-    def _slow(self, known: _Known, ratio: float) -> Completion:
-        """Run it, so many times as long as it takes."""
+    def _slow(self, launch: _Launch, ratio: float) -> Completion:
+        """Run it, and let it take ``ratio`` times as long."""
         if is_simulated(self._device):
-            self._device.slow(known.unit, ratio)
+            self._device.slow(launch.unit, ratio)
             try:
-                return self._device.submit(known.binding)
+                return self._device.submit(launch.binding)
             finally:
-                self._device.slow(known.unit, 1.0)
-        done = self._device.submit(known.binding)
+                self._device.slow(launch.unit, 1.0)
+        done = self._device.submit(launch.binding)
         finished_ns = done.started_ns + round(done.duration_ns * ratio)
         self.clock.sleep_until_ns(finished_ns)
         return Completion(done.started_ns, max(finished_ns, done.finished_ns))
 
-    def _hang(self, known: _Known, fault: Fault) -> Completion:
-        """Do not end, or only after the fault's time."""
+    def _hang(self, launch: _Launch, fault: Fault) -> Completion:
+        """Do not end before the fault's time has passed or the launch is terminated."""
         clock, lasts_ns = self.clock, round(fault.amount)
         started_ns = clock.now_ns()
         if isinstance(clock, VirtualClock):
             if not 0 < lasts_ns <= self.patience_ns:
-                self._give_up(known, fault, started_ns)
+                self._end_hang(launch, fault, started_ns)
         else:
-            freed = self._hung[known.unit] = threading.Event()
+            freed = self._hung[launch.unit] = threading.Event()
             if fault.kind == "stick":
                 threading.Event().wait()  # for ever
             if freed.wait(lasts_ns / 1e9 if lasts_ns else None):
-                raise HangError("the launch was terminated", where=known.label)
-            self._hung.pop(known.unit, None)
-        done = self._device.submit(known.binding)
+                raise HangError("the launch was terminated", where=launch.label)
+            self._hung.pop(launch.unit, None)
+        done = self._device.submit(launch.binding)
         clock.sleep_until_ns(started_ns + lasts_ns)
         return Completion(started_ns, max(started_ns + lasts_ns, done.finished_ns))
 
-    def _give_up(self, known: _Known, fault: Fault, started_ns: int) -> None:
-        """What comes of a watchdog, in virtual time."""
+    def _end_hang(self, launch: _Launch, fault: Fault, started_ns: int) -> None:
+        """End a launch that hangs as a watchdog would, in virtual time."""
         self.clock.sleep_until_ns(started_ns + self.patience_ns)
         if fault.kind == "stick":
             self.clock.sleep_until_ns(started_ns + 2 * self.patience_ns)
-            raise LostUnitError(f"unit {known.unit!r} does not come back from a launch", where=known.label)
-        raise HangError("the launch was terminated", where=known.label)
+            raise LostUnitError(f"unit {launch.unit!r} does not come back from a launch", where=launch.label)
+        raise HangError("the launch was terminated", where=launch.label)
 
 
-def _fill(known: _Known, value: float) -> None:
-    """All floats that a launch gave become this."""
-    for name in known.outputs:
-        array = known.binding.output(name)
+def _fill(launch: _Launch, value: float) -> None:
+    """Overwrite all floating-point outputs of a launch."""
+    for name in launch.outputs:
+        array = launch.binding.output(name)
         if array.dtype.kind == "f":
             array.fill(value)

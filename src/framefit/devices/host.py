@@ -23,28 +23,18 @@ from framefit.devices.clock import RealClock
 from framefit.errors import InputError
 
 __all__ = [
-    "CPU_FOLDER",
-    "ROOT",
     "at_realtime_priority",
     "available_cores",
     "cpuinfo",
-    "default_core",
     "fingerprint",
     "flushed_denormals",
     "format_cores",
-    "isolated_cores",
-    "kept_denormals",
     "on_other_cores",
-    "parse_cores",
     "pinned",
-    "read_text",
-    "read_text_or",
     "realtime_priority_permitted",
     "reserved_cores",
     "steal_time_reader",
     "thread_state",
-    "virtualised",
-    "wake_up_lateness_ns",
 ]
 
 

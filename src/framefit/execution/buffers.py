@@ -16,15 +16,9 @@ from framefit.devices.device import Array, Tensors, allocate
 from framefit.errors import InputError
 
 __all__ = [
-    "Feedback",
-    "Placement",
-    "check_state",
     "copies_of",
     "finite",
-    "frame_sets",
-    "place",
     "runs_of",
-    "tensor_bytes",
     "unit_bytes",
 ]
 

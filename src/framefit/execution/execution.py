@@ -24,7 +24,11 @@ from framefit.errors import FramefitError, InputError
 from framefit.execution.buffers import Feedback, check_state, frame_sets, runs_of, unit_bytes
 from framefit.execution.prepare import Preparation, one_frame, place_of
 
-__all__ = ["Execution", "Launchable", "Postprocess", "Prepare", "greatest_difference"]
+__all__ = [
+    "Execution",
+    "Launchable",
+    "greatest_difference",
+]
 
 
 class Launchable(Protocol):
@@ -346,7 +350,7 @@ class Execution:
             return
         for bindings in self._bindings:
             for binding, label, unit, part in zip(bindings, self.labels, self.units, self.parts, strict=True):
-                device.know(binding, label, unit, [tensor.name for tensor in part.outputs])
+                device.register(binding, label, unit, [tensor.name for tensor in part.outputs])
 
     def stages(self) -> tuple[Execution, ...]:
         """What runs on one unit each, in order: executions of a part of the segments, with a frame in flight each.

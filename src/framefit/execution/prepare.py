@@ -14,7 +14,10 @@ from framefit.core.workload import Preprocess
 from framefit.devices.device import Array
 from framefit.errors import InputError
 
-__all__ = ["Preparation", "image_axes", "one_frame", "place_of"]
+__all__ = [
+    "Preparation",
+    "one_frame",
+]
 
 
 def image_axes(layout: str, rank: int, frames_axis: int = 0) -> str | None:

@@ -21,20 +21,11 @@ from framefit.devices.device import Array, random_inputs
 from framefit.errors import FramefitError, InputError, UnsupportedError
 
 __all__ = [
-    "ArrayStream",
     "EndOfStream",
-    "FunctionStream",
-    "ImageStream",
     "Stream",
-    "SyntheticStream",
     "check_sink",
-    "check_stream",
     "fitted",
-    "frame_shape",
-    "image_paths",
     "open_stream",
-    "opened_image",
-    "stored_array",
 ]
 
 

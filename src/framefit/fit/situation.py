@@ -12,7 +12,7 @@ from framefit.core.settings import Notify
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload
 from framefit.devices.device import ModelledDevice
-from framefit.execution.opening import usable_units
+from framefit.execution.unit_support import usable_units
 from framefit.planning.beat import Beat
 from framefit.planning.plan import Plan
 from framefit.planning.task import demands_of

@@ -22,7 +22,7 @@ from framefit.devices.device import Device, ModelledDevice
 from framefit.devices.host import pinned
 from framefit.errors import DeviceError
 from framefit.execution.measured import Costs, Launch, MeasuredCosts, ModelledCosts
-from framefit.execution.opening import supporting
+from framefit.execution.unit_support import supporting_units
 from framefit.planning.partition import (
     Pieces,
     beside,
@@ -360,7 +360,7 @@ class UnitPrices:
 
     def _supported(self, task: PlannedTask) -> dict[str, list[bool]]:
         """Of each run of a task's layers, on all units."""
-        able = [supporting(self.target, self.units, task.model, first, last) for first, last in task.runs]
+        able = [supporting_units(self.target, self.units, task.model, first, last) for first, last in task.runs]
         return {unit: [unit in here for here in able] for unit in self.units}
 
 
@@ -486,7 +486,7 @@ class ToldUnits(UnitPrices):
         allowed, runs = self.allowed(task), list[tuple[int, int]]()
         before: list[str] = []
         for first, end in itertools.pairwise(edges):
-            able = supporting(self.target, allowed, task.model, first, end - 1)
+            able = supporting_units(self.target, allowed, task.model, first, end - 1)
             if runs and able == before:
                 runs[-1] = runs[-1][0], end - 1
             else:

@@ -23,7 +23,7 @@ from framefit.devices.device import Device
 from framefit.errors import DeviceError, FramefitError, InputError
 from framefit.execution.buffers import copies_of, runs_of, unit_bytes
 from framefit.execution.execution import Execution, greatest_difference
-from framefit.execution.opening import supporting
+from framefit.execution.unit_support import supporting_units
 from framefit.execution.wiring import WiredModel
 from framefit.planning.beat import Beat, Demand
 from framefit.planning.check import check_timetable
@@ -397,7 +397,7 @@ def check_plan(
     """
     supported = {
         task.name: [
-            set(supporting(device.target, task.wired.entry.units or units, task.model, *bounds))
+            set(supporting_units(device.target, task.wired.entry.units or units, task.model, *bounds))
             for bounds in task.segments
         ]
         for task in tasks

@@ -22,7 +22,7 @@ from framefit.devices.registry import open_device
 from framefit.devices.store import MeasurementStore
 from framefit.errors import InputError
 from framefit.execution.measured import Costs, MeasuredCosts, ModelledCosts
-from framefit.execution.opening import check_support, home_unit, usable_units
+from framefit.execution.unit_support import check_support, home_unit, usable_units
 from framefit.execution.wiring import wire
 from framefit.planning.beat import Beat
 from framefit.planning.durations import MeasuredPricing, MeasuredUnits, ToldPricing, ToldUnits

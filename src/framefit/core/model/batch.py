@@ -18,7 +18,7 @@ from framefit.core.model.graph import static_shape
 from framefit.core.model.loading import infer
 from framefit.errors import UnsupportedError
 
-__all__ = ["constant", "free_batch_of", "repeat_constants", "unbind_batch"]
+__all__: list[str] = []
 
 
 class _Place(NamedTuple):

@@ -24,22 +24,12 @@ from framefit.core.latency_table import Value
 from framefit.core.model.loading import dependent_reads, node_inputs
 
 __all__ = [
-    "WEIGHT_INPUT",
     "Attribute",
-    "Granularity",
-    "GraphIndex",
     "Layer",
     "Node",
     "Operand",
     "TensorInfo",
     "configuration",
-    "describe",
-    "iterations",
-    "node_macs",
-    "static_shape",
-    "tensor_info",
-    "weight_masks",
-    "zeros_ratio",
 ]
 
 

@@ -30,20 +30,7 @@ from framefit.core.files import toml_key
 from framefit.errors import InputError, UnsupportedError
 
 __all__ = [
-    "PART_DOMAIN",
-    "PART_NOTE",
-    "SHAPE_ELEMENTS",
-    "canonical",
     "declared_inputs",
-    "dependent_reads",
-    "fold_constants",
-    "infer",
-    "may_exceed",
-    "node_inputs",
-    "parsed",
-    "read_graph",
-    "shape_of",
-    "type_of",
 ]
 
 

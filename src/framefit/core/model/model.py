@@ -17,7 +17,9 @@ from framefit.core.model.graph import Granularity, GraphIndex, Layer, Node, Tens
 from framefit.core.model.loading import PART_NOTE, canonical, read_graph
 from framefit.errors import InputError
 
-__all__ = ["Cut", "Model"]
+__all__ = [
+    "Model",
+]
 
 
 class Cut(Record, kw_only=True):

@@ -23,7 +23,11 @@ from framefit.devices.npu.work import Method, layer_work
 from framefit.devices.settings import CyclesSettings
 from framefit.errors import InputError
 
-__all__ = ["CostSource", "Costs", "LayerFunction", "cost_source", "cycles", "layer_times", "pricing"]
+__all__ = [
+    "CostSource",
+    "cycles",
+    "pricing",
+]
 
 
 Costs = Literal["cycles", "table", "function"]

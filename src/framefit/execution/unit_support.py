@@ -14,7 +14,7 @@ from framefit.devices.device import Device
 from framefit.errors import InputError
 from framefit.execution.wiring import WiredModel
 
-__all__ = ["check_support", "home_unit", "supporting", "usable_units"]
+__all__ = ["check_support", "home_unit", "supporting_units", "usable_units"]
 
 
 def usable_units(workload: Workload, device: Device, app: Path) -> list[str]:
@@ -45,7 +45,7 @@ def usable_units(workload: Workload, device: Device, app: Path) -> list[str]:
     return [name for name in names if name in used]
 
 
-def supporting(target: Target, units: Sequence[str], model: Model, first: int, last: int) -> list[str]:
+def supporting_units(target: Target, units: Sequence[str], model: Model, first: int, last: int) -> list[str]:
     """Units that support all operators of layers ``first`` to ``last``.
 
     Args:
@@ -68,7 +68,7 @@ def home_unit(target: Target, units: Sequence[str], wired: WiredModel) -> str:
         wired: the model.
     """
     permitted = [name for name in units if wired.entry.units is None or name in wired.entry.units]
-    return next(iter(supporting(target, permitted, wired.model, 0, len(wired.model.layers) - 1)), "")
+    return next(iter(supporting_units(target, permitted, wired.model, 0, len(wired.model.layers) - 1)), "")
 
 
 def check_support(target: Target, units: Sequence[str], wired: WiredModel) -> None:
@@ -88,7 +88,7 @@ def check_support(target: Target, units: Sequence[str], wired: WiredModel) -> No
     permitted = [name for name in units if wired.entry.units is None or name in wired.entry.units]
     edges = [0, *sorted(cut.position for cut in model.legal_cuts), len(model.layers)]
     for first, end in itertools.pairwise(edges):
-        if supporting(target, permitted, model, first, end - 1):
+        if supporting_units(target, permitted, model, first, end - 1):
             continue
         lacks = {}
         for name in permitted:
