@@ -151,7 +151,7 @@ def test_a_truncated_npz_is_refused(tmp_path: Path, part: float) -> None:
     ("items", "message"),
     [
         ([], "no examples"),
-        ([3], "item 0 is no pair"),
+        ([3], "item 0 is not a pair"),
         ([(np.zeros(4, np.float32), 0), (np.zeros(5, np.float32), 1)], "one shape"),
     ],
 )

@@ -137,5 +137,5 @@ def test_a_module_that_fails_is_one_clear_error(shape: tuple[int, ...]) -> None:
 
 def test_what_is_no_module_is_refused() -> None:
     """A function that returned no module is told so."""
-    with pytest.raises(InputError, match=r"a dict is no torch\.nn\.Module"):
+    with pytest.raises(InputError, match=r"a dict is not a torch\.nn\.Module"):
         from_module({}, (4,))

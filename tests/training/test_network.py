@@ -231,7 +231,7 @@ def test_logits_are_before_the_softmax() -> None:
 def test_features_of_one_pixel_are_logits() -> None:
     """N x C x 1 x 1 counts as a row of classes; a picture does not, and is refused."""
     assert to_torch(build("residual")).eval().logits(torch.randn(2, 3, 16, 16)).shape == (2, 16)
-    with pytest.raises(InputError, match="no row of classes"):
+    with pytest.raises(InputError, match="not a row of classes"):
         to_torch(build("unet")).logits(torch.randn(2, 1, 16, 16))
 
 

@@ -59,7 +59,7 @@ def test_a_first_layer_is_drawn() -> None:
 
 def test_a_group_that_is_none_is_named() -> None:
     """Both ends are given, and the network has no such layers: the error says where groups may begin and end."""
-    with pytest.raises(InputError, match="layers 3 to 7 are no group") as told:
+    with pytest.raises(InputError, match="layers 3 to 7 are not a group") as told:
         spans(_network(), first=3, layers=5)
     assert "0, 1, 2, 3, 4" in str(told.value)
 

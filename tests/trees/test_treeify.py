@@ -291,7 +291,7 @@ def test_no_group_is_worth_it(network: Model, data: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"first": 2, "layers": 1}, "layers 2 to 2 are no group"),
+        ({"first": 2, "layers": 1}, "layers 2 to 2 are not a group"),
         ({"step": 0}, "step is 0"),
         ({"depth": 9}, "depth is 9"),
         ({"method": "ada", "scope": "input"}, "outputs without levels have no votes"),

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from framefit.training.data import Dataset, Examples
     from framefit.training.evaluate import Accuracy
 
-__all__ = ["Labelled", "opened", "sized"]
-
 
 def opened(entry: ModelEntry, path: str | Path | None = None) -> Model:
     """A workload's model with its shapes fixed.
@@ -38,10 +36,6 @@ def opened(entry: ModelEntry, path: str | Path | None = None) -> Model:
 
 def sized(workload: Workload, app: Path) -> Workload:
     """A workload whose models have their shapes without its streams: what files leave open, these tell.
-
-    Args:
-        workload: with absolute paths.
-        app: its file, for messages and functions.
 
     Raises:
         InputError: a model or stream that cannot be used.
@@ -72,10 +66,6 @@ def _left_open(entry: ModelEntry) -> set[str]:
 
 class Labelled:
     """What is known about the accuracy of a workload's models.
-
-    Args:
-        settings: which data belong to which model.
-        workload: the user's, with absolute paths.
 
     Raises:
         InputError: data of a model that is not there or does not fit them, or data that fit no model or several.
@@ -123,10 +113,6 @@ class Labelled:
         A network that was trained on the validation data too is more accurate there than on new data, and loses that
         when it is trained again without them. So of what was trained again no more is asked than the original
         reaches on the test data. Those are touched by the user's own model here, not by anything that is chosen.
-
-        Args:
-            name: of the model.
-            trained: whether what is compared was trained again.
         """
         if name not in self._references:
             model, data = opened(self._entries[name]), self._data[name]
@@ -154,7 +140,7 @@ class Labelled:
             if len(fitting) != 1:
                 which = f"fit {' and '.join(map(repr, fitting))}" if fitting else "fit no model of the workload"
                 raise InputError(
-                    f"the data {which}", where=given[""], remedy="say whose they are: --data MODEL=DATA, for each model"
+                    f"the data {which}", where=given[""], remedy="name their model: --data MODEL=DATA, for each model"
                 )
             self._sources[fitting[0]] = given[""]
         from framefit.training.data import check_fits

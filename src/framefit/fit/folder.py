@@ -18,18 +18,11 @@ from framefit.core.workload import Workload, load_workload, names_function
 from framefit.errors import InputError
 from framefit.training.campaign import SearchFolder
 
-__all__ = ["FitFolder", "located", "slug"]
-
-
 _APP = "app.toml"
 
 
 class FitFolder(SearchFolder):
-    """Where everything new goes: ``app.toml``, ``models/``, ``steps/``, ``measured.table.json`` and ``fit.json``.
-
-    Args:
-        path: of the folder.
-    """
+    """Where everything new goes: ``app.toml``, ``models/``, ``steps/``, ``measured.table.json`` and ``fit.json``."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path.resolve(), "fit")
@@ -78,11 +71,6 @@ class FitFolder(SearchFolder):
 
     def write(self, result: FitResult, workload: Workload, app: Path) -> FitResult:
         """The workload as it stands, and the record; both whole.
-
-        Args:
-            result: with absolute paths.
-            workload: likewise.
-            app: the user's file: functions beside it are copied.
 
         Returns:
             The record as it was written.
@@ -143,10 +131,6 @@ def slug(text: str) -> str:
 
 def located(workload: Workload, folder: Path) -> Workload:
     """A workload whose target is a built-in name or an absolute path.
-
-    Args:
-        workload: with absolute paths but for the target.
-        folder: what that is relative to.
 
     Raises:
         InputError: no such target.

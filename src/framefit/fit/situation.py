@@ -18,9 +18,6 @@ from framefit.planning.plan import Plan
 from framefit.planning.task import demands_of
 from framefit.workflows.plan import again, plan
 
-__all__ = ["SERVED", "Situation", "fixed_ns", "is_better", "layers_ratio", "standing_of"]
-
-
 SERVED = 0.98
 """Part of the launches that frames ask for which counts as all: a timetable of at most 64 windows begins with idle
 units and ends with frames in flight, which costs up to 1/64 of what a run, that goes on, serves."""
@@ -46,12 +43,6 @@ class Situation:
     @classmethod
     def of(cls, app: Path, workload: Workload, margin_ratio: float, notify: Notify) -> Situation:
         """Plan a workload.
-
-        Args:
-            app: its file, for functions and messages.
-            workload: with absolute paths.
-            margin_ratio: times what they take that launches are planned to take.
-            notify: receives what is being done.
 
         Raises:
             InputError: see :func:`framefit.plan`.
@@ -105,12 +96,7 @@ class Situation:
 
 
 def is_better(before: Standing, after: Standing) -> bool:
-    """Whether a step brings anything.
-
-    Args:
-        before: how the workload stands.
-        after: how it would, or does then.
-    """
+    """Whether a step brings anything."""
     if after.fits or after.feasible != before.feasible:
         return after.feasible
     served = after.least_share_ratio - before.least_share_ratio
@@ -122,9 +108,6 @@ def standing_of(planned: Plan) -> Standing:
 
     A model asks for a launch for each frame of its stream, less those that ``every`` leaves out and as many at once
     as ``frames`` says. Priority models have all of theirs where the plan is feasible.
-
-    Args:
-        planned: feasible or not.
     """
     timetable, workload = planned.timetable, planned.workload
     demands = demands_of(planned.tasks, workload, planned.app)
@@ -172,12 +155,6 @@ def fixed_ns(device: ModelledDevice, model: Model) -> int:
 
 def layers_ratio(device: ModelledDevice, model: Model, unit: str, ratio: float) -> float:
     """What part of their time its layers may take, so that a launch takes so many times as long as it does.
-
-    Args:
-        device: described.
-        model: that is launched, on
-        unit: of the device.
-        ratio: of the launch's time, 0 to 1.
 
     Returns:
         0 or less: the layers cannot make up for it.

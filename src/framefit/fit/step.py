@@ -18,21 +18,6 @@ from framefit.devices.ort import quantised, weight_nodes
 from framefit.fit.accuracy import Labelled
 from framefit.fit.situation import Situation
 
-__all__ = [
-    "COSTS",
-    "STEPS",
-    "Change",
-    "Offer",
-    "Step",
-    "StepContext",
-    "entry_of",
-    "ranked",
-    "step",
-    "with_entries",
-    "with_entry",
-]
-
-
 COSTS: tuple[StepCost, ...] = ("none", "accuracy", "rate")
 """What steps cost, the cheapest first."""
 
@@ -70,11 +55,7 @@ class Offer:
 
 
 class Step(abc.ABC):
-    """A kind of step: it looks at a situation and offers what may help there. :func:`step` enters it.
-
-    Args:
-        context: what all steps share.
-    """
+    """A kind of step: it looks at a situation and offers what may help there. :func:`step` enters it."""
 
     name: ClassVar[str]
     cost: ClassVar[StepCost]
@@ -123,14 +104,7 @@ class Step(abc.ABC):
         return Offer(step, take, self.rank)
 
     def replanned(self, what: str, workload: Workload, standing: Standing, situation: Situation) -> Offer:
-        """A step that is a workload of the same models, and was planned already.
-
-        Args:
-            what: it is.
-            workload: that it makes.
-            standing: of that.
-            situation: before.
-        """
+        """A step that is a workload of the same models, and was planned already."""
         detail = "" if standing.fits else f"least-served {situation.standing.least_share_ratio:.0%} -> "
         detail += "" if standing.fits else f"{standing.least_share_ratio:.0%}"
         change = Change(workload, detail=detail)
@@ -143,13 +117,7 @@ K = TypeVar("K", bound=type[Step])
 
 
 def step(name: str, *, cost: StepCost, rank: int) -> Callable[[K], K]:
-    """Enter a kind of step.
-
-    Args:
-        name: that users leave it out by, and its file has in ``framefit.fit.steps``.
-        cost: of taking it: nothing, accuracy or frames.
-        rank: among steps of the same cost; what leaves a network most as it is comes first.
-    """
+    """Enter a kind of step."""
 
     def enter(kind: K) -> K:
         kind.name, kind.cost, kind.rank = name, cost, rank
@@ -243,14 +211,7 @@ class StepContext:
         return _COSTS[low] if low >= 0 else None
 
     def in_int8(self, entry: ModelEntry, model: Model, folder: Path, *, ends: bool) -> Path:
-        """A version in floating point as int8, calibrated on the model's data.
-
-        Args:
-            entry: of the model.
-            model: the version.
-            folder: gets the file.
-            ends: leave the first and the last layer with weights as they are.
-        """
+        """A version in floating point as int8, calibrated on the model's data."""
         nodes = weight_nodes(model)
         inputs = self.labelled.data(entry.name).calibration.sample(_CALIBRATION, self.settings.seed).inputs()
         path = folder / ("int8-inner.onnx" if ends else "int8.onnx")
@@ -260,16 +221,7 @@ class StepContext:
     def change(
         self, situation: Situation, entry: ModelEntry, made: FittedModel, top1: float, before: float, detail: str = ""
     ) -> Change:
-        """The workload with a new version of a model.
-
-        Args:
-            situation: before.
-            entry: of the model, before.
-            made: what became of it.
-            top1: of the new version, on validation data.
-            before: of the version before, or the original, on the same data.
-            detail: as a sentence.
-        """
+        """The workload with a new version of a model."""
         # Values that never change are in the new file already.
         changed = msgspec.structs.replace(entry, path=made.path, constants={})
         workload = with_entry(situation.workload, changed)

@@ -6,9 +6,6 @@ import numpy as np
 
 from framefit.sparsity.problem import Assignment, Floats, Problem
 
-__all__ = ["BINS", "allocate", "blind_budget", "bound", "cheapest", "tightened"]
-
-
 BINS = 8192
 """Parts of the budget: a layer's cycles are rounded up to whole ones, so 20 layers waste at most 0.25 % of it."""
 

@@ -25,7 +25,7 @@ from framefit.sparsity.problem import Assignment
 from framefit.sparsity.search import (
     Arm,
     Searched,
-    TrialBook,
+    TrialLog,
     check_reachable,
     make_problem,
     own_cycles,
@@ -41,9 +41,6 @@ from framefit.training.data import Examples, check_fits, open_data
 from framefit.training.evaluate import Accuracy, evaluate, reestimate
 from framefit.training.fine_tune import fine_tune_or_keep, fingerprint, recipe_for
 from framefit.training.network import Network, load_state, state, to_model, to_torch
-
-__all__ = ["Override", "SparsifyCampaign", "learnt_before"]
-
 
 Override = Literal["deploy", "retrain"]
 _EPOCHS = 5.0
@@ -93,14 +90,6 @@ class _Round:
 class SparsifyCampaign(Campaign[SparsifySettings]):
     """A search for zeros in its folder.
 
-    Args:
-        place: the folder.
-        settings: what was asked for.
-        notify: receives what is being done.
-        model: a model, or a ``torch.nn.Module``, instead of what ``settings`` names.
-        data: a data set, or an iterable of (x, y), likewise.
-        compare: also run the rules, and the same search without the hardware.
-
     Raises:
         InputError: model, data or target that cannot be used.
         InfeasibleError: the cycles are out of reach.
@@ -130,14 +119,10 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         subject, settings = self.subject, self.settings
         self._database = make_database(subject, self.folder / "database.npz", self.ledger, settings.seed, self.notify)
         self._problem = make_problem(subject, self._database, self.ledger)
-        self._book = TrialBook(self.folder / "trials.json", TrialBook.key_of(subject, settings), self.ledger)
+        self._book = TrialLog(self.folder / "trials.json", TrialLog.key_of(subject, settings), self.ledger)
 
     def finish(self, targets: Sequence[str], override: Override | None) -> SparsityResult:
         """Everything, up to the files.
-
-        Args:
-            targets: that a model that passes its gates is compiled for.
-            override: of the gates.
 
         Raises:
             KeyboardInterrupt: nothing was found yet; what was evaluated is kept.
@@ -193,11 +178,6 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         The new data are split as any data are: their test part judges before and after, their training part
         joins the old training data.
 
-        Args:
-            source: the new data.
-            targets: that a model that passes its gates is compiled for.
-            override: "retrain": also where the accuracy is good enough; "deploy": whatever the gates say.
-
         Raises:
             InputError: the folder holds no model, or the data do not fit it.
         """
@@ -251,12 +231,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         write_record(self.folder / "result.json", result, force=True)
 
     def _rounds(self, dense: Accuracy, override: Override | None) -> list[_Round]:
-        """One, or as many as the thresholds move, first that on cycles, then that on accuracy.
-
-        Args:
-            dense: accuracy of the dense model on the validation data, which tell what is met.
-            override: of the gates.
-        """
+        """One, or as many as the thresholds move, first that on cycles, then that on accuracy."""
         ratio, reason = self.settings.cycles_ratio, "as given"
         if ratio is None:
             ratio, reason = derived_ratio(self._problem, self._dense_cycles)
@@ -435,13 +410,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
     def _fitted(
         self, made: Callable[[Assignment], Network], assignment: Assignment, target: int
     ) -> tuple[Network, Assignment]:
-        """A network of an assignment, or of one that takes as little more away as brings its own cycles to the target.
-
-        Args:
-            made: the network of an assignment.
-            assignment: to begin with.
-            target: cycles.
-        """
+        """A network of an assignment, or of one that takes as little more away as its own cycles need."""
         budget = self._problem.total(assignment)
         for _ in range(_FITS):
             network = made(assignment)
@@ -491,13 +460,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
 
 
 def learnt_before(subject: Subject, validated: Accuracy, ledger: Ledger) -> bool:
-    """See :func:`~framefit.training.campaign.validation_was_learnt`.
-
-    Args:
-        subject: data and the dense network.
-        validated: its accuracy on the validation data, :func:`~framefit.sparsity.search.quick`.
-        ledger: gets as many images.
-    """
+    """See :func:`~framefit.training.campaign.validation_was_learnt`."""
     examples = subject.data.train.sample(len(subject.data.validation), 0)
     with quick():
         learnt = evaluate(subject.network(), examples)
@@ -546,15 +509,7 @@ def _overridden(verdict: Verdict, override: Override | None) -> tuple[str, ...]:
 def _rejudged(
     result: SparsityResult, row: Configuration, images: int, override: Override | None, reasons: tuple[str, ...]
 ) -> SparsityResult:
-    """A result whose chosen model was trained again.
-
-    Args:
-        result: from before.
-        row: of the model now.
-        images: that its accuracy rests on.
-        override: of the gates.
-        reasons: what is said of the training beside them.
-    """
+    """A result whose chosen model was trained again."""
     assert result.chosen is not None
     verdict = judge(row.top1, row.top1_interval, images, row.cycles_ratio, result.threshold)
     rows = list(result.configurations)

@@ -24,18 +24,6 @@ from framefit.sparsity.problem import Assignment, Floats, Ints, PrunableLayer
 from framefit.sparsity.reconstruction import Reader, reconstruct, reconstruct_channels
 from framefit.sparsity.statistics import LayerStatistics
 
-__all__ = [
-    "Database",
-    "Entry",
-    "build_group",
-    "build_layer",
-    "group_facts",
-    "kept_channels",
-    "read_database",
-    "sparsity_levels",
-]
-
-
 Array = npt.NDArray[Any]
 _MANY = 2_000_000  # weights of a network from which on its database has half the levels
 _CHANNEL_LEVELS = 24
@@ -111,13 +99,7 @@ class Database:
     def final(
         self, assignment: Assignment, arrays: Mapping[str, Array], layers: Sequence[WeightLayer]
     ) -> dict[str, Array]:
-        """Every initializer that changes, channels taken out.
-
-        Args:
-            assignment: a level for each entry.
-            arrays: the dense network's initializers.
-            layers: that may lose weights.
-        """
+        """Every initializer that changes, channels taken out."""
         return shrunk(arrays, self.weights(assignment), self.removed(assignment), layers)
 
     def save(self, path: Path) -> None:
@@ -135,12 +117,6 @@ def read_database(
     path: Path, facts: Sequence[PrunableLayer], arrays: Mapping[str, Array], groups: Sequence[ChannelGroup] = ()
 ) -> Database:
     """A database that was saved of the same layers.
-
-    Args:
-        path: of the file.
-        facts: of the layers, or groups.
-        arrays: initializers of the dense network: they are the first level.
-        groups: of channels, for that pattern.
 
     Raises:
         InputError: unreadable, or of other layers, or of the same ones with other weights.
@@ -177,9 +153,6 @@ def sparsity_levels(parameters: int) -> Floats:
     """Parts of zeros: each level keeps 0.9 of the weights of the one before, in large networks 0.8.
 
     Equal steps in what is left, as in "SPDY", section 4.
-
-    Args:
-        parameters: of all layers; a database holds a copy of them for each level.
     """
     factor, count = (0.9, 40) if parameters < _MANY else (0.8, 19)
     return np.asarray(1 - factor ** np.arange(count))
@@ -188,15 +161,7 @@ def sparsity_levels(parameters: int) -> Floats:
 def build_layer(
     layer: WeightLayer, weight: Array, statistics: LayerStatistics, levels: Floats, *, of_m: tuple[int, int] | None
 ) -> Entry:
-    """Zeros in the weights of a layer.
-
-    Args:
-        layer: that may lose weights.
-        weight: its initializer in the dense network.
-        statistics: of it.
-        levels: parts of zeros, see :func:`sparsity_levels`; with ``of_m`` none and all that it asks for.
-        of_m: N and M: zeros so that at most N of M neighbouring inputs have a weight; ``None``: anywhere.
-    """
+    """Zeros in the weights of a layer."""
     found = reconstruct(
         layer.matrix(weight),
         statistics.hessian,
@@ -220,14 +185,7 @@ def build_group(
     arrays: Mapping[str, Array],
     statistics: Mapping[str, LayerStatistics],
 ) -> Entry:
-    """Channels that are taken out.
-
-    Args:
-        group: of channels; it keeps one at least.
-        layers: of the network.
-        arrays: initializers of the dense network.
-        statistics: of each layer.
-    """
+    """Channels that are taken out."""
     by_name = {layer.name: layer for layer in layers}
     members = [(by_name[name], times) for name, times in group.readers]
     counts = group.channels - kept_channels(group.channels)
@@ -261,9 +219,6 @@ def kept_channels(channels: int) -> Ints:
 
     Whole blocks come first, of 16, of 8, and so on: arithmetic takes channels in blocks, and some runtimes
     leave their fast layout where a tensor does not fill its last one.
-
-    Args:
-        channels: of the group.
 
     Returns:
         24, int64, descending; where there are fewer, the last one again.

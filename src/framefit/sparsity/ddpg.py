@@ -19,9 +19,6 @@ from framefit.sparsity.local_search import STATE, Walk
 from framefit.sparsity.problem import Assignment, Floats, Problem, reward
 from framefit.training.extra import torch
 
-__all__ = ["LEAST_ACTION", "ActorCritic", "SparsityEnvironment"]
-
-
 State = npt.NDArray[np.float32]
 LEAST_ACTION = 1e-3
 """What 0 is taken for: actions are greater, but a Gymnasium box is closed."""
@@ -33,11 +30,6 @@ class SparsityEnvironment(gymnasium.Env[State, npt.NDArray[np.float32]]):  # typ
     State, their order and normalisation: :data:`framefit.sparsity.local_search.STATE`. Action, float32, 1: the
     part of the layer's cycles that is to go, in (0, 1]; clamped as :class:`~framefit.sparsity.local_search.Walk`
     says. Reward: 0 until the last layer is assigned, then the network's, from forwards only.
-
-    Args:
-        problem: to be solved.
-        budget_cycles: of the network.
-        kind: of the reward.
 
     Raises:
         InfeasibleError: no assignment meets the budget.
@@ -85,15 +77,6 @@ class ActorCritic:
     return is that reward: steps are stored as finished with it, as AMC gives it to every step. Actions
     are random during the warm-up; afterwards they are the actor's with noise that decays from episode to
     episode. The search ends where critic and evaluation agree on the reward, several episodes in a row.
-
-    Args:
-        problem: to be solved.
-        budget_cycles: of the network.
-        random: where noise comes from; also the seed of the networks.
-        episodes: that there will be at most; warm-up and decay follow from it.
-        kind: of the reward.
-        warm: assignments that are evaluated and learnt from first, instead of random ones.
-        agreement: of predicted and received reward, relative; the training threshold. 0: none.
     """
 
     _WARM_UP = 0.2  # part of the episodes; AMC: 100 of 400 and more

@@ -21,9 +21,6 @@ from framefit.sparsity.search import Arm
 from framefit.sparsity.subject import Prices, Subject
 from framefit.training.evaluate import Accuracy, evaluate
 
-__all__ = ["check_targets", "configuration", "dense_model", "deployment", "layer_table", "measured"]
-
-
 Array = npt.NDArray[Any]
 
 
@@ -102,10 +99,6 @@ def layer_table(
 def check_targets(model: Model, targets: Sequence[str]) -> None:
     """Refuse, before anything is searched for, what a model could not be deployed to in the end.
 
-    Args:
-        model: the dense one.
-        targets: names, or paths of ``target.toml`` files; "cpu" is this machine.
-
     Raises:
         InputError: no such target, or one that does not run the model.
     """
@@ -118,13 +111,6 @@ def deployment(
     subject: Subject, result: SparsityResult, path: Path, zeros: Mapping[str, float], targets: Sequence[str]
 ) -> Deployment:
     """Compile a model for each target, and say what a frame takes there beside the dense one.
-
-    Args:
-        subject: what it was made from.
-        result: whose chosen model it is.
-        path: of the model's file.
-        zeros: weight layer -> part of what it reads that is zero.
-        targets: names, or paths of ``target.toml`` files; "cpu" is this machine.
 
     Raises:
         InputError: no such target, or one that does not run the model.

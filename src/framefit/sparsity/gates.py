@@ -9,9 +9,6 @@ from framefit.core.sparsity import Decision, Threshold
 from framefit.sparsity.allocation import allocate
 from framefit.sparsity.problem import Problem
 
-__all__ = ["Verdict", "derived_ratio", "derived_top1", "given_top1", "judge", "moved_cycles", "moved_top1"]
-
-
 _STEP = 0.9  # of the cycles that a met threshold becomes, and back
 _HARM_NATS = 0.1  # of the loss: a choice; fine-tuning gets most of it back
 _LEAST_MOVE = 0.01  # of the dense cycles: a smaller change of the threshold is none
@@ -35,15 +32,7 @@ class Verdict:
 def judge(
     top1: float, interval: tuple[float, float], images: int, cycles_ratio: float, threshold: Threshold
 ) -> Verdict:
-    """Hold a model against its thresholds.
-
-    Args:
-        top1: on the test data.
-        interval: its 90 % interval, Wilson's.
-        images: that it rests on.
-        cycles_ratio: of the dense model's cycles.
-        threshold: that it has to meet.
-    """
+    """Hold a model against its thresholds."""
     low, high = interval
     asked = f"{100 * threshold.top1:.2f} %"
     said = f"top-1 {100 * top1:.2f} % ({100 * low:.2f} to {100 * high:.2f} % on {images:,} images)"
@@ -63,25 +52,13 @@ def judge(
 
 
 def given_top1(dense: float, drop: float, cycles_ratio: float) -> Threshold:
-    """As the user said.
-
-    Args:
-        dense: top-1 of the dense model on the test data.
-        drop: allowed, 0 to 1.
-        cycles_ratio: of the dense cycles.
-    """
+    """As the user said."""
     reason = f"dense top-1 {100 * dense:.2f} % less the drop of {100 * drop:g} points that was given"
     return Threshold(round=0, top1=dense - drop, cycles_ratio=cycles_ratio, source="given", reason=reason)
 
 
 def derived_top1(dense: float, interval: tuple[float, float], cycles_ratio: float) -> Threshold:
-    """From the model: twice what its own test data leave open.
-
-    Args:
-        dense: top-1 of the dense model on the test data.
-        interval: its 90 % interval.
-        cycles_ratio: of the dense cycles.
-    """
+    """From the model: twice what its own test data leave open."""
     top1 = dense - 2 * (dense - interval[0])
     reason = f"dense top-1 {100 * dense:.2f} % less twice the way to the lower end of its interval"
     return Threshold(round=0, top1=top1, cycles_ratio=cycles_ratio, source="derived", reason=reason)
@@ -89,10 +66,6 @@ def derived_top1(dense: float, interval: tuple[float, float], cycles_ratio: floa
 
 def derived_ratio(problem: Problem, dense_cycles: int) -> tuple[float, str]:
     """The fewest cycles whose exact allocation is expected to do little harm, from model and hardware.
-
-    Args:
-        problem: its tables.
-        dense_cycles: of the dense model.
 
     Returns:
         Ratio of the dense cycles, and why.
@@ -111,11 +84,6 @@ def moved_cycles(history: Sequence[Threshold], *, met: bool, least_ratio: float)
 
     Met: a tenth of the cycles less; once one was out of reach, half way towards it. Out of reach: half way
     back to the last that was met, or to the dense model.
-
-    Args:
-        history: thresholds so far, the last one just tried.
-        met: whether it was met.
-        least_ratio: cycles that are reachable at all.
 
     Returns:
         ``None``: there is nothing between what was met and what was not.
@@ -140,12 +108,6 @@ def moved_top1(last: Threshold, *, met: bool, low: float, dense_low: float) -> T
 
     Met: raised to the lower end of the interval of what was reached, but not above the dense model's own. Out of
     reach: lowered to it. So the gate, which asks for the whole interval, can say yes to a model like this one.
-
-    Args:
-        last: just tried.
-        met: whether it was met.
-        low: lower end of the interval of what was reached.
-        dense_low: the dense model's on the same data.
 
     Returns:
         ``None``: it was met, and less than a tenth of a point can be added to it.

@@ -17,9 +17,6 @@ import numpy.typing as npt
 from framefit.core.model import Node, Operand
 from framefit.sparsity.problem import Ints, PrunableLayer
 
-__all__ = ["ChannelGroup", "WeightLayer", "find_groups", "find_layers", "neighbours", "shrunk"]
-
-
 Array = npt.NDArray[Any]
 _MATRIX_OPS = ("Conv", "Gemm", "MatMul")
 _OTHERS = ("ConvTranspose", "LSTM", "GRU", "RNN", "Einsum", "ConvInteger", "QLinearConv", "QLinearMatMul", "QGemm")
@@ -74,12 +71,7 @@ class WeightLayer:
 
 
 def find_layers(nodes: Sequence[Node], arrays: Mapping[str, Array]) -> tuple[tuple[WeightLayer, ...], tuple[str, ...]]:
-    """The layers that can lose weights, in order; and what stays dense, as sentences.
-
-    Args:
-        nodes: of the network, in order.
-        arrays: its initializers.
-    """
+    """The layers that can lose weights, in order; and what stays dense, as sentences."""
     used = Counter(operand.name for node in nodes for operand in node.inputs if operand is not None)
     found, notes = [], []
     for node in nodes:
@@ -207,14 +199,7 @@ class ChannelGroup:
 def find_groups(
     nodes: Sequence[Node], arrays: Mapping[str, Array], layers: Sequence[WeightLayer], outputs: Sequence[str]
 ) -> tuple[ChannelGroup, ...]:
-    """The groups of channels that may be removed, in the order in which they are made.
-
-    Args:
-        nodes: of the network, in order.
-        arrays: its initializers.
-        layers: that may lose weights.
-        outputs: of the network: their channels stay.
-    """
+    """The groups of channels that may be removed, in the order in which they are made."""
     trace = _Trace(arrays, {layer.name: layer for layer in layers})
     for node in nodes:
         trace.follow(node)
@@ -230,12 +215,6 @@ def shrunk(
     layers: Sequence[WeightLayer],
 ) -> dict[str, Array]:
     """The arrays of the network without some channels.
-
-    Args:
-        arrays: the dense network's initializers.
-        weights: those of them that were refitted, in the dense form.
-        removed: groups, and the channels of each that go.
-        layers: that read them.
 
     Returns:
         Every array that changes.

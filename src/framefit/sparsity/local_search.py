@@ -10,8 +10,6 @@ import numpy as np
 from framefit.sparsity.allocation import allocate
 from framefit.sparsity.problem import Assignment, Floats, Problem
 
-__all__ = ["STATE", "CoefficientSearch", "SwapSearch", "Walk"]
-
 
 class CoefficientSearch:
     """Scales each layer's errors, allocates exactly, and keeps the scales that do better.
@@ -19,11 +17,6 @@ class CoefficientSearch:
     Errors of layers do not really add up; the scales make up for it. The first proposal is the plain
     allocation; each further one redraws a tenth of the best scales. After Frantar and Alistarh, 2022,
     "SPDY", section 3.3; here around 1, since the errors already are in units of the loss.
-
-    Args:
-        problem: to be solved.
-        budget_cycles: of the network.
-        random: where proposals come from.
     """
 
     name = "spdy"
@@ -178,10 +171,6 @@ class Walk:
     Pareto envelope: the least harmful level that saves at least so much, the fastest one where none does.
     Clamp: where the budget could not be met any more even if every later layer were pruned to its
     fastest level, the layer is pruned as far as it takes (He et al., 2018, "AMC", algorithm 1).
-
-    Args:
-        problem: what is to be assigned.
-        budget_cycles: of the whole network; must be reachable.
     """
 
     def __init__(self, problem: Problem, budget_cycles: int) -> None:
@@ -231,9 +220,6 @@ class Walk:
 
     def step(self, action: float) -> float:
         """Assign the next layer.
-
-        Args:
-            action: part of its cycles that is to go, in (0, 1].
 
         Returns:
             The action after the clamp: what the layer really was asked to save.

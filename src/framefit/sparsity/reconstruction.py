@@ -21,19 +21,6 @@ from numba import njit
 
 from framefit.sparsity.problem import Floats, Ints
 
-__all__ = [
-    "DAMPING",
-    "WIDE",
-    "ChannelTrace",
-    "Reader",
-    "Reconstruction",
-    "damped",
-    "output_error",
-    "reconstruct",
-    "reconstruct_channels",
-]
-
-
 DAMPING = 0.01
 """Added to the Hessian's diagonal, of its mean (SparseGPT, appendix A)."""
 WIDE = 1024
@@ -167,10 +154,6 @@ def reconstruct_channels(readers: Sequence[Reader], counts: Sequence[int]) -> Ch
     """Layers that lose the same input channels, each refitted after each of them.
 
     The next channel is the one whose loss adds least to the errors of all readers together.
-
-    Args:
-        readers: of the channels.
-        counts: S, ascending: how many channels are gone.
     """
     states = [_Refit(reader) for reader in readers]
     left, order = list(range(readers[0].weights.shape[1] // readers[0].area)), list[int]()

@@ -31,20 +31,6 @@ from framefit.training.evaluate import evaluate, reestimate
 from framefit.training.extra import torch
 from framefit.training.network import Network, load_state, to_model, to_torch
 
-__all__ = [
-    "Arm",
-    "Evaluator",
-    "Searched",
-    "TrialBook",
-    "check_reachable",
-    "make_problem",
-    "own_cycles",
-    "own_zeros",
-    "quick",
-    "search_arms",
-    "sparse_network",
-]
-
 
 def quick() -> Any:
     """A context for forwards that are only compared with each other: bfloat16 where that is multiplied in hardware.
@@ -125,14 +111,8 @@ class Searched:
     interrupted: bool
 
 
-class TrialBook:
+class TrialLog:
     """Evaluations of a search, kept in its folder: none is made twice.
-
-    Args:
-        path: of ``trials.json``.
-        key: digest of what they depend on.
-        ledger: of the search; a trial that is looked up brings it to where it stood then, so that a search whose
-            time is limited ends where it ended.
 
     Raises:
         InputError: the file is of another search.
@@ -254,23 +234,12 @@ def search_arms(
     settings: SparsifySettings,
     ratio: float,
     ledger: Ledger,
-    book: TrialBook,
+    book: TrialLog,
     *,
     compare: bool,
     notify: Notify,
 ) -> Searched | None:
     """Run the solvers within a part of the dense model's cycles.
-
-    Args:
-        subject: what is pruned.
-        database: of its layers.
-        problem: made of both.
-        settings: solver, evaluations, time.
-        ratio: of the dense model's cycles.
-        ledger: of everything.
-        book: knows what was evaluated before.
-        compare: also run the rules, and the same solver without the hardware.
-        notify: receives what is being done.
 
     Returns:
         ``None``: interrupted before anything was found.

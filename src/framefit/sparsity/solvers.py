@@ -13,19 +13,11 @@ from framefit.sparsity.local_search import CoefficientSearch, SwapSearch, Walk
 from framefit.sparsity.problem import Assignment, Floats, Problem
 from framefit.sparsity.solver import Solver
 
-__all__ = ["ONCE", "SEARCHES", "SOLVERS", "Once", "RandomSearch", "erk", "lamp", "make_solver", "uniform"]
-
-
 _HALVINGS = 40  # of the scale that is searched for: more than a double's levels differ by
 
 
 class Once:
-    """A solver with a single proposal.
-
-    Args:
-        name: of the rule.
-        propose: makes it, when it is asked for.
-    """
+    """A solver with a single proposal."""
 
     def __init__(self, name: str, propose: Callable[[], Assignment]) -> None:
         self.name = name
@@ -45,11 +37,6 @@ class RandomSearch:
     "Random Search and Reproducibility for Neural Architecture Search").
 
     Actions are drawn around a random mean, so that the proposals do not all spend their cuts on the last layers.
-
-    Args:
-        problem: to be solved.
-        budget_cycles: of the network.
-        random: where proposals come from.
     """
 
     name = "random"
@@ -100,11 +87,6 @@ def lamp(problem: Problem, budget_cycles: int, weights: Sequence[Floats]) -> Ass
     """Layer-adaptive magnitudes: one threshold for all layers on the square of a weight over those not smaller.
 
     Lee et al., 2021, "Layer-adaptive Sparsity for the Magnitude-based Pruning", section 2.
-
-    Args:
-        problem: to be solved.
-        budget_cycles: of the network.
-        weights: of each layer.
 
     Raises:
         InfeasibleError: no assignment meets the budget.
@@ -162,16 +144,6 @@ def make_solver(
     """A solver of :data:`SOLVERS`.
 
     "auto" is exact allocation, then search for better coefficients, then swaps from the best.
-
-    Args:
-        name: of the solver.
-        problem: to be solved.
-        budget_cycles: of the network.
-        seed: of all that it draws.
-        evaluations: that it may expect to get.
-        weights: of each layer; only "lamp" reads them.
-        kind: of the reward that "ddpg" learns.
-        agreement: of predicted and received reward at which "ddpg" ends; 0: never before its budget.
 
     Raises:
         InputError: no such solver.

@@ -15,9 +15,6 @@ from framefit.training.campaign import Ledger
 from framefit.training.extra import torch
 from framefit.training.network import Network, observe
 
-__all__ = ["LayerStatistics", "activation_zeros", "collect"]
-
-
 Tensor = Any  # torch.Tensor
 functional = torch.nn.functional
 _MOST_COLUMNS = 1024  # positions of a picture that enter a Hessian: neighbours say much the same

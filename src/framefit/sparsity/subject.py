@@ -34,15 +34,11 @@ from framefit.training.campaign import Ledger
 from framefit.training.data import Dataset, Examples, batch_left_open, open_classifier
 from framefit.training.network import Network, to_torch
 
-__all__ = ["Prices", "Subject", "chosen_pattern", "make_database", "open_subject"]
+__all__ = ["open_subject"]
 
 
 def chosen_pattern(target: Target, asked: Pattern | None) -> Pattern:
     """The pattern of zeros that a target rewards.
-
-    Args:
-        target: its description says so.
-        asked: the user's choice; ``None``: any.
 
     Raises:
         InputError: zeros of this pattern save nothing on the target.
@@ -64,15 +60,7 @@ def chosen_pattern(target: Target, asked: Pattern | None) -> Pattern:
 
 
 class Prices:
-    """Cycles of one model on one unit, for any sparsity of its layers.
-
-    Args:
-        target: its device.
-        source: prices layers on a unit of it.
-        model: the dense one.
-        written: its nodes and initializers.
-        layers: those that may lose weights.
-    """
+    """Cycles of one model on one unit, for any sparsity of its layers."""
 
     def __init__(
         self, target: Target, source: CostSource, model: Model, written: Listing, layers: Sequence[WeightLayer]
@@ -81,12 +69,7 @@ class Prices:
         self._arrays, self._layers = written.arrays, layers
 
     def of(self, model: Model, zeros: Mapping[str, float]) -> dict[str, LayerCycles]:
-        """Each layer of a model, under the name of its node with the weight, else of its last one.
-
-        Args:
-            model: the dense one, or what became of it; the zeros in its weights count as they lie.
-            zeros: weight layer -> part of what it reads that is zero; empty: not known.
-        """
+        """Each layer of a model, under the name of its node with the weight, else of its last one."""
         grouped, places = self._grouped(model)
         names = {place: name for name, place in places.items()}
         costs = self._source.layers(grouped, activation_sparsity=self._activations(grouped, places, zeros))
@@ -101,12 +84,7 @@ class Prices:
         return with_weights(self._model, database.final(assignment, self._arrays, self._layers))
 
     def table(self, database: Database, zeros: Mapping[str, float]) -> tuple[Ints, int]:
-        """Cycles of each entry of a database at each level, L x S, and of everything else.
-
-        Args:
-            database: of zeros in weights, or of channels.
-            zeros: weight layer -> part of what it reads that is zero.
-        """
+        """Cycles of each entry of a database at each level, L x S, and of everything else."""
         return self._of_channels(database, zeros) if database.groups else self.of_zeros(database.levels, zeros)
 
     def of_zeros(self, sparsities: Floats, zeros: Mapping[str, float]) -> tuple[Ints, int]:
@@ -291,13 +269,6 @@ def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, notif
     """The layer database of a subject: the one in its folder, else built, and stored there.
 
     Each layer is stored once it is built, so one that was interrupted goes on.
-
-    Args:
-        subject: what it is of.
-        path: the ``.npz``.
-        ledger: gets the images.
-        seed: of the labels that importances are drawn with.
-        notify: receives what is being done.
     """
     arrays, layers, groups = subject.written.arrays, subject.layers, subject.groups
     facts = [group_facts(group, layers) for group in groups] if groups else [layer.facts for layer in layers]

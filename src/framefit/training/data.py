@@ -32,17 +32,7 @@ from framefit.core.model.builtin import load_model
 from framefit.core.workload import names_function
 from framefit.errors import InputError, UnsupportedError
 
-__all__ = [
-    "Dataset",
-    "Examples",
-    "ImageFolder",
-    "Scaling",
-    "batch_left_open",
-    "check_fits",
-    "load_data",
-    "open_classifier",
-    "open_data",
-]
+__all__ = ["Dataset", "Examples", "batch_left_open", "check_fits", "open_classifier", "open_data"]
 
 
 Pixels = npt.NDArray[np.uint8]
@@ -450,7 +440,7 @@ def _from_iterable(source: Iterable[Any]) -> Examples:
             x, y = np.asarray(x), np.asarray(y)
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"item {index} is no pair of input and label: {error}",
+                f"item {index} is not a pair of input and label: {error}",
                 where="data",
                 remedy="yield (x, y): one example with its label, or a batch with its labels",
             ) from error

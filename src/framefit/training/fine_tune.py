@@ -33,11 +33,7 @@ from framefit.training.network import Network, load_state, state
 
 __all__ = [
     "TRIES",
-    "Checkpoint",
-    "FineTuning",
-    "Progress",
     "Recipe",
-    "Tuned",
     "as_progress",
     "augmented",
     "fine_tune",
@@ -45,11 +41,7 @@ __all__ = [
     "fingerprint",
     "largest_crop",
     "mixed",
-    "one_cycle",
-    "rates",
-    "read_checkpoint",
     "recipe_for",
-    "write_checkpoint",
 ]
 
 
@@ -197,11 +189,6 @@ def one_cycle(ratio: float, peak: float, rising_ratio: float) -> float:
 
     Smith and Topin, 2019, "Super-Convergence: Very Fast Training of Neural Networks Using Large
     Learning Rates", section 3.
-
-    Args:
-        ratio: of the training that is done, 0 to 1.
-        peak: highest learning rate.
-        rising_ratio: where the peak is.
     """
     if ratio < rising_ratio:
         return peak * ratio / rising_ratio
@@ -550,7 +537,7 @@ class _Run:
                     raise KeyboardInterrupt
         self.network.eval()
         if not all(np.isfinite(array).all() for array in state(self.network).values()):
-            raise DivergedError("weights are no finite numbers after the last step", where="training", remedy=_REMEDY)
+            raise DivergedError("weights are NaN or Inf after the last step", where="training", remedy=_REMEDY)
 
     def resume(self, found: Checkpoint) -> None:
         """Go on from there."""
@@ -649,7 +636,7 @@ def _kept(network: Network, masks: Masks) -> dict[str, Tensor]:
     found = {}
     for name, mask in masks.items():
         if name not in network.weights:
-            raise InputError(f"a mask for {name!r}, which is no weight", where="masks", remedy="name a weight")
+            raise InputError(f"a mask for {name!r}, which is not a weight", where="masks", remedy="name a weight")
         weight = network.weights[name]
         if np.shape(mask) != tuple(weight.shape):
             raise InputError(

@@ -23,7 +23,7 @@ from framefit.errors import InputError, UnsupportedError
 from framefit.training.extra import torch
 from framefit.training.operators import OPERATORS, Compute, Site
 
-__all__ = ["Network", "alike", "from_module", "load_state", "observe", "state", "to_model", "to_torch"]
+__all__ = ["Network", "load_state", "observe", "state", "to_model", "to_torch"]
 
 
 Array = npt.NDArray[Any]
@@ -100,13 +100,7 @@ class _Step(NamedTuple):
 
 
 class Operation(torch.nn.Module):  # type: ignore[misc]
-    """A node without statistics: its weights, and a function of all its inputs.
-
-    Args:
-        node: as in the graph.
-        compute: from :data:`~framefit.training.operators.OPERATORS`.
-        held: input's place -> tensor that the node holds: a weight or a constant.
-    """
+    """A node without statistics: its weights, and a function of all its inputs."""
 
     def __init__(self, node: Node, compute: Compute, held: Mapping[int, Tensor]) -> None:
         super().__init__()
@@ -183,7 +177,7 @@ class Network(torch.nn.Module):  # type: ignore[misc]
         found = found.flatten(1) if found.dim() > 1 and found.shape[2:].numel() == 1 else found
         if found.dim() != 2:
             raise InputError(
-                f"output {self._outputs[0]!r} is {' x '.join(map(str, found.shape))}, no row of classes",
+                f"output {self._outputs[0]!r} is {' x '.join(map(str, found.shape))}, not a row of classes",
                 where=self.model.name,
                 remedy="give a classifier whose first output is N x classes",
             )
@@ -470,7 +464,7 @@ def from_module(module: Any, input_shape: Sequence[int], *, name: str = "network
         UnsupportedError: an operator that is not trained here.
     """
     if not isinstance(module, torch.nn.Module):
-        raise InputError(f"a {type(module).__name__} is no torch.nn.Module", where=name, remedy="return the module")
+        raise InputError(f"a {type(module).__name__} is not a torch.nn.Module", where=name, remedy="return the module")
     training = module.training
     module.eval()
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((_BATCH, *input_shape), np.float32))

@@ -15,9 +15,6 @@ from framefit.core.model import Node
 from framefit.errors import UnsupportedError
 from framefit.training.extra import torch
 
-__all__ = ["OPERATORS", "Compute", "Site", "operator", "plain"]
-
-
 Compute = Callable[..., Any]
 """Of all inputs of a node in order, as tensors; ``None`` where one is left out."""
 

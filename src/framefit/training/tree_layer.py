@@ -25,17 +25,7 @@ from framefit.stats import leaves_of_effects
 from framefit.training.extra import torch
 from framefit.training.network import Network, Operation, state
 
-__all__ = [
-    "LevelLayer",
-    "TreeLayer",
-    "WeightLevels",
-    "chosen",
-    "levelled_state",
-    "quantise_weights",
-    "rounded",
-    "step",
-    "through",
-]
+__all__ = ["LevelLayer", "TreeLayer", "levelled_state", "quantise_weights"]
 
 
 Tensor = Any  # torch.Tensor

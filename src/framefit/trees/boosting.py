@@ -31,23 +31,6 @@ from numba import njit
 from framefit.core.files import Record
 from framefit.core.trees import MAX_DEPTH
 
-__all__ = [
-    "Boosted",
-    "Boosting",
-    "Candidates",
-    "DepthRule",
-    "Loss",
-    "boost_vectors",
-    "boost_votes",
-    "depth_of",
-    "descent",
-    "grow",
-    "leaf_numbers",
-    "leaf_sums",
-    "mean_loss",
-]
-
-
 Array = npt.NDArray[Any]
 _SMOOTHING = np.float32(1)  # added to the rows (or weight) of a leaf: one row more that says 0
 _LEAST_GAIN = 1e-6  # part of what is left to explain
@@ -257,13 +240,7 @@ class Boosted:
 
 
 def depth_of(layers: int, rule: DepthRule = "auto") -> int:
-    """Depth of trees that stand for a number of layers: min(6, base + layers), or literally the number.
-
-    Args:
-        layers: replaced, at least 1.
-        rule: "layers" is the literal form; beyond 6 it is 6, for that is what an oblivious tree has. A number is
-            the depth itself.
-    """
+    """Depth of trees that stand for a number of layers: min(6, base + layers), or literally the number."""
     if isinstance(rule, int):
         return min(MAX_DEPTH, rule)
     return min(MAX_DEPTH, layers if rule == "layers" else _BASE_DEPTH + layers)

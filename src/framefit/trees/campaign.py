@@ -27,10 +27,7 @@ from framefit.training.evaluate import evaluate
 from framefit.trees.exporting import export, lut6_of, with_trees
 from framefit.trees.hybrid import HybridModel, lost
 from framefit.trees.search import Search, Trial, latencies, pareto, preferred
-from framefit.trees.tuning import Tuning, asked, levelled, trained, tuned
-
-__all__ = ["TreeifyCampaign"]
-
+from framefit.trees.tuning import Tuning, quantise_network, quantises, trained, tuned
 
 _JUDGED = 5000  # training examples that tell whether the validation data were among them
 _FIGURES = "candidates' top1 is of the validation data before fine-tuning; latencies are of"
@@ -39,13 +36,6 @@ _UNTRAINED = "the hybrid was trained end to end: the accuracy of the network bef
 
 class TreeifyCampaign(Campaign[TreeifySettings]):
     """A search for groups that trees stand for, in its folder.
-
-    Args:
-        place: the folder.
-        settings: what was asked for.
-        notify: receives what is being done.
-        model: a model, or a ``torch.nn.Module``, instead of what ``settings`` names.
-        data: a data set, or an iterable of (x, y), likewise.
 
     Raises:
         InputError: model or data that cannot be used.
@@ -109,10 +99,10 @@ class TreeifyCampaign(Campaign[TreeifySettings]):
         if learnt and not self.settings.train_epochs:
             self._notes.append(VALIDATION_LEARNT)
             self._learnt = self._learnt.joined(held)
-        if not asked(self.settings):
+        if not quantises(self.settings):
             return self._original
         checkpoint = self._work / "levels.npz"
-        tuning = levelled(self._original, self._learnt, held, self.settings, checkpoint, self.notify)
+        tuning = quantise_network(self._original, self._learnt, held, self.settings, checkpoint, self.notify)
         self._notes.append(f"the network quantised: {tuning.note}")
         self._seconds += tuning.seconds
         return tuning.hybrid

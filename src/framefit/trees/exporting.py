@@ -38,20 +38,12 @@ from framefit.devices.measure import medians_ns
 from framefit.devices.registry import open_runtime
 from framefit.errors import DeviceError
 
-__all__ = ["Flavour", "as_model", "export", "lut6_of", "read_trees", "with_trees"]
-
-
 Array = npt.NDArray[Any]
 Flavour = Literal["core", "ml"]
 
 
 def with_trees(model: Model, forest: Forest, flavour: Flavour = "core") -> Model:
     """The model with ensembles in place of what lies between their tensors.
-
-    Args:
-        model: stays as it is.
-        forest: the ensembles.
-        flavour: of what a runtime executes that knows nothing of trees.
 
     Raises:
         InputError: tensors or shapes that the model does not have.
@@ -245,13 +237,7 @@ class _Graph:
 
 
 def _operator(ensemble: Ensemble, columns: dict[tuple[int, int], int]) -> dict[str, Any]:
-    """Attributes of ``TreeEnsembleRegressor`` (ONNX, "ai.onnx.ml Operators").
-
-    Args:
-        ensemble: of the trees.
-        columns: feature and comparator bit -> column of what the operator reads; of free trees, which read words,
-            bit 0.
-    """
+    """Attributes of ``TreeEnsembleRegressor`` (ONNX, "ai.onnx.ml Operators")."""
     nodes: dict[str, list[Any]] = {name: [] for name in ("treeids", "nodeids", *_NODE)}
     targets: dict[str, list[Any]] = {name: [] for name in ("treeids", "nodeids", "ids", "weights")}
     for number, tree in enumerate(ensemble.members):
@@ -313,11 +299,7 @@ _ADDER_BIT = 1.2  # tables a bit of a sum without carry chains: benchmarks/resul
 
 
 def lut6_of(ensemble: Ensemble) -> int:
-    """Tables of six inputs for the trees, their sums and their outputs' levels; of a picture for one position.
-
-    Args:
-        ensemble: encoded inputs come from outside.
-    """
+    """Tables of six inputs for the trees, their sums and their outputs' levels; of a picture for one position."""
     each = ensemble.trees_each
     leaves = sum(_leaf_tables(ensemble, place) for place in range(len(ensemble.members)))
     if ensemble.kind == "vote":
@@ -355,13 +337,6 @@ _EXAMPLES, _POSITIONS = 64, 4096  # compared at most, but one example: the graph
 
 def export(hybrid: Model, forest: Forest, flavour: Flavour, folder: Path, *, batch_open: bool = False) -> Export:
     """Write a hybrid in one flavour.
-
-    Args:
-        hybrid: with the trees of ``forest``, in any flavour.
-        forest: see ``hybrid``.
-        flavour: of what a runtime executes that knows nothing of trees.
-        folder: gets the file.
-        batch_open: it takes any number of examples at once.
 
     Raises:
         DeviceError: ONNX Runtime computes something else than the trees, which is a defect.

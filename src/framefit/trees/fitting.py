@@ -26,9 +26,6 @@ from framefit.stats import EFFECT_DECAY, leaves_of_effects
 from framefit.trees.boosting import Boosted, Boosting, Candidates, boost_vectors, boost_votes, leaf_numbers
 from framefit.trees.quantising import fit_encoder, fit_levels, fit_scale, quantised
 
-__all__ = ["Fitted", "Place", "as_int8", "columns", "decoded", "draft", "fit_ensemble", "refit"]
-
-
 Array = npt.NDArray[Any]
 _STEPS = 30  # bounds the time; ended before by _CLOSE where the problem is well conditioned
 _CLOSE = 1e-3  # of the right-hand side

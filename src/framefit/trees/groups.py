@@ -12,7 +12,7 @@ from framefit.core.model import Model, Node
 from framefit.core.trees import Patch
 from framefit.errors import InputError
 
-__all__ = ["WEIGHTED", "Boundary", "Span", "boundaries", "follows", "patch_between", "spans"]
+__all__ = ["boundaries"]
 
 
 WEIGHTED = {"Conv", "Gemm", "MatMul"}
@@ -159,14 +159,6 @@ def spans(
 ) -> list[Span]:
     """Candidates, by their first layer and then their length.
 
-    Args:
-        model: with one input.
-        first: number of the first layer with weights; ``None``: each, or one that is drawn.
-        layers: their number; ``None``: 1, 1 + step, ...
-        step: by which groups grow.
-        free: whether none of a group's layers is replaced already: groups end there.
-        drawn: draws the first layer.
-
     Raises:
         InputError: both ends are given, and one tensor does not lead into and out of that group.
     """
@@ -174,7 +166,7 @@ def spans(
     if first is not None and layers is not None and not {first, first + layers} <= places.keys():
         ends = ", ".join(map(str, sorted(places)))
         raise InputError(
-            f"layers {first} to {first + layers - 1} are no group that one tensor leads into and out of",
+            f"layers {first} to {first + layers - 1} are not a group that one tensor leads into and out of",
             where=model.name,
             remedy=f"begin and end a group in front of one of the layers {ends}: residual blocks are whole",
         )

@@ -17,15 +17,12 @@ from framefit.training.network import Network, observe, to_torch
 from framefit.trees.groups import Span
 from framefit.trees.quantising import LevelMap, Quantiser
 
-__all__ = ["HybridModel", "Levelled", "lost", "run"]
-
-
 Array = npt.NDArray[Any]
 _BATCH = 250  # examples at once, as training.evaluate takes them
 
 
 @dataclass(frozen=True)
-class Levelled:
+class QuantisedLayers:
     """What is quantised of the layers that stay.
 
     Attributes:
@@ -49,8 +46,8 @@ class HybridModel:
         end: layers of the model.
     """
 
-    def __init__(self, model: Model, levels: Levelled | None = None) -> None:
-        self.model, self.levels = model, levels or Levelled()
+    def __init__(self, model: Model, levels: QuantisedLayers | None = None) -> None:
+        self.model, self.levels = model, levels or QuantisedLayers()
         self.chosen: list[tuple[Span, Ensemble]] = []
         self._networks: dict[tuple[int, int], Network] = {}
         self.end = len(model.layers)

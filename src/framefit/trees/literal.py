@@ -14,9 +14,6 @@ from framefit.errors import needs_extra
 from framefit.trees.fitting import Place, columns, decoded, draft
 from framefit.trees.quantising import fit_encoder, quantised
 
-__all__ = ["LiteralMethod", "fit_literal"]
-
-
 Array = npt.NDArray[Any]
 LiteralMethod = Literal["gradient", "ada", "xgboost"]
 _Raw = tuple[list[tuple[int, float, int, int]], list[float]]  # inner nodes (feature, threshold, no, yes), leaves

@@ -21,23 +21,6 @@ from framefit.core.model import GraphBuilder, Model
 from framefit.core.trees import Encoder, Levels, Scaled
 from framefit.trees.groups import WEIGHTED, boundaries, follows
 
-__all__ = [
-    "LITERAL_THRESHOLD",
-    "LevelCount",
-    "LevelMap",
-    "Quantiser",
-    "fit_encoder",
-    "fit_level_map",
-    "fit_levels",
-    "fit_scale",
-    "inserted",
-    "places",
-    "quantised",
-    "restored",
-    "similarity",
-]
-
-
 Array = npt.NDArray[Any]
 LevelCount = Literal[2, 3]
 LITERAL_THRESHOLD = 0.66
@@ -247,13 +230,7 @@ class Quantiser:
 
 
 def places(model: Model, *, data: bool, outputs: bool) -> tuple[str, ...]:
-    """Tensors to quantise, in order.
-
-    Args:
-        model: a classifier with one input.
-        data: its input.
-        outputs: of each layer with weights but the last, behind normalisation and activation, and sums of such.
-    """
+    """Tensors to quantise, in order."""
     ends = {boundary.tensor for boundary in boundaries(model)}
     first = model.inputs[0].name
     found = [first] if data else []

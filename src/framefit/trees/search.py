@@ -31,9 +31,6 @@ from framefit.trees.hybrid import HybridModel, run
 from framefit.trees.quantising import fit_level_map
 from framefit.trees.tuning import enlarged, refitted
 
-__all__ = ["DRAFTS", "Fit", "Latencies", "Objective", "Search", "Trial", "halved", "latencies", "pareto", "preferred"]
-
-
 Objective = Literal["accuracy", "speed", "luts"]
 DRAFTS = (4, 1)
 """Parts of the trees that are fitted, stage by stage: a quarter first."""
@@ -81,12 +78,6 @@ def halved(
     """Successive halving (Jamieson and Talwalkar, 2016, "Non-stochastic Best Arm Identification"), in place.
 
     The half with the better bound is drafted with a part of the trees, the better half of these is fitted in full.
-
-    Args:
-        trials: with their bounds.
-        fit: trees for a group, and the part of them that is fitted: one in so many.
-        better: what drafts are ordered by, the greatest first.
-        enough: asked before all but the first fit of a round; true ends the round with those that were made.
     """
     left = sorted(trials, key=lambda one: -one.bound)
     for share in DRAFTS if len(trials) > 1 else DRAFTS[-1:]:
@@ -104,14 +95,7 @@ def halved(
 
 
 def preferred(trials: Sequence[Trial], objective: Objective, least: float) -> Trial | None:
-    """The best of those that were fitted in full; ``None``: there is none.
-
-    Args:
-        trials: any.
-        objective: "accuracy": of those as accurate as the best the one of most layers; "speed": of those of high
-            accuracy the one that saves most time, if any does; "luts": the one that takes the fewest tables.
-        least: what is high accuracy in any case; so is whatever is as good as the best.
-    """
+    """The best of those that were fitted in full; ``None``: there is none."""
     fitted = [(one, one.fit) for one in trials if one.fit is not None]
     if not fitted:
         return None
@@ -148,10 +132,6 @@ Latencies = Callable[[Sequence[Model]], Sequence[int]]
 
 def latencies(target: str, unit: str | None) -> Latencies:
     """What tells a target's times: its description, or a measurement where it is this machine.
-
-    Args:
-        target: a built-in one, or the path of a ``target.toml``.
-        unit: of a described one; ``None``: the first that can run what is timed.
 
     Raises:
         InputError: no such target or unit; models: one that the unit does not support.
@@ -195,16 +175,7 @@ class _Bound(Record, kw_only=True):
 
 
 class Search:
-    """The candidates of one campaign.
-
-    Args:
-        settings: what was asked for.
-        examples: of the training data; held: of the validation data.
-        held: see ``examples``.
-        kept: what was found; nothing that it knows is looked for again.
-        latencies: of layers and trees.
-        notify: receives what is being done.
-    """
+    """The candidates of one campaign."""
 
     def __init__(
         self,
@@ -227,11 +198,6 @@ class Search:
 
     def trials(self, hybrid: HybridModel, number: int, least: float) -> list[Trial]:
         """The groups that one more may be, and what is known of them; some are fitted in full.
-
-        Args:
-            hybrid: the network so far.
-            number: of the group, from 0.
-            least: validation accuracy that is allowed.
 
         Raises:
             InputError: the group that was asked for is none.

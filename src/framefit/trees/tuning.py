@@ -30,11 +30,8 @@ from framefit.training.fine_tune import (
 from framefit.training.network import Network, observe, to_torch
 from framefit.training.tree_layer import LevelLayer, TreeLayer, levelled_state, quantise_weights
 from framefit.trees.groups import WEIGHTED, Span
-from framefit.trees.hybrid import HybridModel, Levelled, lost
+from framefit.trees.hybrid import HybridModel, QuantisedLayers, lost
 from framefit.trees.quantising import LevelMap, fit_level_map, inserted, places
-
-__all__ = ["Tuning", "as_used", "asked", "enlarged", "levelled", "refitted", "trained", "tuned"]
-
 
 Array = npt.NDArray[Any]
 _EPOCHS = 10.0
@@ -72,14 +69,6 @@ def trained(
 ) -> Tuning:
     """Train a network that was not trained yet, straight through whatever trees and levels are in it.
 
-    Args:
-        hybrid: the network; stays as it is.
-        examples: of the training data.
-        held: of the validation data.
-        settings: for how long.
-        checkpoint: where the training is kept, so that it goes on.
-        notify: receives how it goes.
-
     Raises:
         DivergedError: at lower rates, too.
     """
@@ -97,14 +86,7 @@ def trained(
 
 
 def refitted(hybrid: HybridModel, span: Span, made: Examples, seen: Examples) -> float:
-    """Accuracy where a group gives what is told, once the layers behind it have had a few steps to get used to it.
-
-    Args:
-        hybrid: the network; stays as it is.
-        span: the group.
-        made: what it gives on training data; seen: on validation data.
-        seen: see ``made``.
-    """
+    """Accuracy where a group gives what is told, once the layers behind it have had a few steps to get used to it."""
     network = _hybrid(hybrid, span.end.position, made.stored)
     if network.weights:
         with contextlib.suppress(DivergedError):  # the layers stay as they are
@@ -126,15 +108,6 @@ def tuned(
     """Train what was asked for, trees with straight-through gradients; kept where the validation data say so.
 
     Weights that are zero stay zero.
-
-    Args:
-        hybrid: the network with trees in it, or quantised otherwise; stays as it is.
-        teacher: the network without that.
-        examples: of the training data.
-        held: of the validation data.
-        settings: what learns, and for how long.
-        checkpoint: where the training is kept, so that it goes on.
-        notify: receives how it goes.
     """
     right = hybrid.right(held)
     before = float(right.mean())
@@ -257,12 +230,12 @@ def _learnt(hybrid: HybridModel, network: Network) -> HybridModel:
 _EXAMPLES = 512  # that tell thresholds and values: of each 64 values a threshold and more
 
 
-def asked(settings: TreeifySettings) -> bool:
+def quantises(settings: TreeifySettings) -> bool:
     """Whether anything but groups is to be quantised."""
     return settings.weights != "float" or settings.scope == "all" or settings.quantise_data
 
 
-def levelled(
+def quantise_network(
     original: HybridModel,
     examples: Examples,
     held: Examples,
@@ -270,16 +243,7 @@ def levelled(
     checkpoint: Path,
     notify: Notify,
 ) -> Tuning:
-    """The network with everything quantised that was asked for, fine-tuned: float weights behind quantised ones.
-
-    Args:
-        original: the network, which teaches.
-        examples: of the training data.
-        held: of the validation data.
-        settings: what is quantised; how it is fine-tuned.
-        checkpoint: where the training is kept, so that it goes on.
-        notify: receives how it goes.
-    """
+    """The network with everything quantised that was asked for, fine-tuned: float weights behind quantised ones."""
     notify("quantising the network")
     model, quantisers = original.model, []
     x = examples.sample(_EXAMPLES, settings.seed).inputs()
@@ -288,7 +252,7 @@ def levelled(
         model, quantiser = inserted(model, tensor, levels)
         quantisers.append(quantiser)
     weights = None if settings.weights == "float" else settings.weights
-    hybrid = as_used(HybridModel(model, Levelled(weights, _ends(model), tuple(quantisers))))
+    hybrid = as_used(HybridModel(model, QuantisedLayers(weights, _ends(model), tuple(quantisers))))
     if settings.train == "hybrid":
         return Tuning(hybrid, float(hybrid.right(held).mean()), 0.0, "it learns with the trees")
     return tuned(hybrid, original, examples, held, settings, checkpoint, notify)

@@ -15,9 +15,6 @@ from framefit.errors import FramefitError
 from framefit.fit.situation import Situation, is_better
 from framefit.fit.step import Offer, Step, step, with_entries
 
-__all__ = ["Cuts"]
-
-
 _MODES: tuple[Literal["fill", "fewest", "equal"], ...] = ("fill", "fewest", "equal")
 
 

@@ -21,9 +21,6 @@ from framefit.fit.accuracy import opened
 from framefit.fit.situation import Situation, fixed_ns
 from framefit.fit.step import Change, Offer, Step, StepContext, step
 
-__all__ = ["Int8"]
-
-
 _WORTH = 0.95  # of its latency: less of a gain is not worth accuracy
 _KINDS: tuple[Literal["all", "ends"], ...] = ("all", "ends")  # of nodes: all, or all but the ends
 _DRAFTED = 4  # examples that a draft is calibrated on: only its latency counts

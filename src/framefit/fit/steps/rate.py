@@ -13,9 +13,6 @@ from framefit.core.workload import Workload
 from framefit.fit.situation import SERVED, Situation
 from framefit.fit.step import Offer, Step, step, with_entries
 
-__all__ = ["Rate"]
-
-
 _MORE_EVERY = 8  # windows between a background model's frames, above what it gets now
 _RATES = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.1)  # of the present ones
 

@@ -22,9 +22,6 @@ from framefit.fit.folder import slug
 from framefit.fit.situation import Situation, layers_ratio
 from framefit.fit.step import Change, Offer, Step, entry_of, step
 
-__all__ = ["Sparsify"]
-
-
 _SAFE = 0.97  # of the cycles that are asked for: a launch's quantile and its cuts move, too
 _LEAST, _MOST = 0.2, 0.95  # of the original's cycles: sparser networks are others; denser ones gain nothing
 _ALIKE = 0.05  # of the cycles: no new attempt

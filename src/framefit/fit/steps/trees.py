@@ -18,9 +18,6 @@ from framefit.fit.situation import Situation
 from framefit.fit.step import Change, Offer, Step, entry_of, step
 from framefit.trees.groups import boundaries
 
-__all__ = ["Treeify"]
-
-
 _LEAST_LAYERS = 3  # with weights: a group, and something on either side of it
 _SETTINGS = "treeify.json"
 

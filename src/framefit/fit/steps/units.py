@@ -12,8 +12,6 @@ from framefit.errors import FramefitError
 from framefit.fit.situation import Situation, is_better
 from framefit.fit.step import Offer, Step, step, with_entries
 
-__all__ = ["Units"]
-
 
 @step("units", cost="none", rank=1)
 class Units(Step):

