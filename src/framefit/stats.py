@@ -19,11 +19,12 @@ __all__ = [
     "EFFECT_DECAY",
     "MAD_TO_DEVIATION",
     "Z90",
-    "half_width_z",
     "huber_weights",
     "leaves_of_effects",
+    "normal_quantile",
     "robust_deviation",
     "student_quantile",
+    "two_sided_z",
     "wilson",
 ]
 
@@ -35,23 +36,33 @@ MAD_TO_DEVIATION = 1.4826
 _HUBER = 1.345  # 95 % as sharp as least squares where errors are normal (Huber, 1981, "Robust Statistics")
 
 
-def half_width_z(confidence: float) -> float:
+def normal_quantile(quantile: float) -> float:
+    """Quantile of a standard normal variable.
+
+    Args:
+        quantile: between 0 and 1, both excluded.
+    """
+    return NormalDist().inv_cdf(quantile)
+
+
+def two_sided_z(confidence: float) -> float:
     """Half the width of a standard normal variable's interval.
 
     Args:
-        confidence: that it lies inside, between 0 and 1.
+        confidence: that the variable lies inside, between 0 and 1, both excluded.
     """
-    return NormalDist().inv_cdf(0.5 + confidence / 2)
+    return normal_quantile(0.5 + confidence / 2)
 
 
-def robust_deviation(values: npt.ArrayLike) -> float:
+def robust_deviation(values: npt.ArrayLike, middle: float | None = None) -> float:
     """Standard deviation of normal values, from their median absolute deviation.
 
     Args:
         values: at least one.
+        middle: that they deviate from; default: their median.
     """
     array = np.asarray(values)
-    return MAD_TO_DEVIATION * float(np.median(np.abs(array - np.median(array))))
+    return MAD_TO_DEVIATION * float(np.median(np.abs(array - (np.median(array) if middle is None else middle))))
 
 
 def huber_weights(errors: npt.ArrayLike, least_deviation: float) -> npt.NDArray[np.float64]:

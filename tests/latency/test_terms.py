@@ -8,7 +8,6 @@ from simulated import fused
 from framefit.core.latency_table import Correction, Overhead
 from framefit.core.model import GraphBuilder, Model
 from framefit.latency.terms import correction_ns, terms_of, transfer_ns
-from framefit.stats import student_quantile
 
 
 def two_convolutions() -> Model:
@@ -54,9 +53,3 @@ def test_only_the_models_own_tensors_are_transferred() -> None:
     assert transfer_ns(model, overhead) == 2 * 64 * 4 + 2 * 3 * 4 + 7
     assert transfer_ns(model.segment(0, 0), overhead) == 2 * 64 * 4 + 7
     assert transfer_ns(model.segment(1, 1), overhead) == 7
-
-
-@pytest.mark.parametrize(("freedom", "quantile"), [(2, 2.920), (3, 2.353), (5, 2.015), (10, 1.812), (30, 1.697)])
-def test_student(freedom: int, quantile: float) -> None:
-    """The printed table, within 2 %."""
-    assert student_quantile(freedom) == pytest.approx(quantile, rel=0.02)

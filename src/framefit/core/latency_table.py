@@ -18,6 +18,7 @@ import numpy as np
 
 from framefit.core.files import Record, read_record, write_record
 from framefit.errors import InputError
+from framefit.stats import Z90
 
 __all__ = [
     "AdditivityAudit",
@@ -106,7 +107,6 @@ class AdditivityAudit(Record, kw_only=True):
     left_out_error_ratio: float
 
 
-_Z90 = 1.6448536269514722  # half a 90 % interval of a normal distribution, in standard deviations
 _MOST_SPREAD = 100.0  # of a ratio, relative: beyond it nothing is known anyway, and its exponential has no number
 Value = bool | int | float | str | list[bool | int | float | str | None] | None
 
@@ -180,7 +180,7 @@ class LatencyEntry(Record, kw_only=True):
     @property
     def deviation_ns(self) -> float:
         """Standard deviation of the latency, from its 90 % interval."""
-        return (self.interval_ns[1] - self.interval_ns[0]) / (2 * _Z90)
+        return (self.interval_ns[1] - self.interval_ns[0]) / (2 * Z90)
 
 
 class FactDifference(Record, kw_only=True):
@@ -385,7 +385,7 @@ def compared(here: LatencyTable, there: LatencyTable) -> TableComparison:
                 entry.deviation_ns / entry.latency_ns, counterpart.deviation_ns / counterpart.latency_ns
             )
             spread = min(spread, _MOST_SPREAD)
-            interval = ratio * math.exp(-_Z90 * spread), ratio * math.exp(_Z90 * spread)
+            interval = ratio * math.exp(-Z90 * spread), ratio * math.exp(Z90 * spread)
         entries.append(
             EntryComparison(
                 op=entry.op,

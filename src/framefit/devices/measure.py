@@ -18,6 +18,7 @@ from framefit.devices.clock import Clock
 from framefit.devices.device import Completion, Device, allocate, random_inputs
 from framefit.devices.host import at_realtime_priority, pinned
 from framefit.devices.ort import OrtDevice
+from framefit.stats import Z90
 
 __all__ = ["Measurement", "measure", "measure_floor", "medians_ns", "mostly_drifting"]
 
@@ -56,7 +57,7 @@ class Measurement:
         """90 % interval of the median, from order statistics (binomial, normal approximation)."""
         ordered = np.sort(self.samples_ns)
         count = len(ordered)
-        spread = 1.645 * np.sqrt(count) / 2
+        spread = Z90 * np.sqrt(count) / 2
         low, high = int(np.floor((count - 1) / 2 - spread)), int(np.ceil((count - 1) / 2 + spread))
         return int(ordered[max(low, 0)]), int(ordered[min(high, count - 1)])
 

@@ -48,7 +48,6 @@ __all__ = [
 
 
 _NOISY = 2.0  # quantile over median
-_Z95 = 1.6448536269514722  # the upper end of a 90 % interval
 Samples = npt.NDArray[np.int64]
 
 

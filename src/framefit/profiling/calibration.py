@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.profiling.edge_inference import Precedence, Times, Window, infer_edges
+from framefit.stats import Z90, two_sided_z
 
 __all__ = ["RUNS", "ErrorQuantiles", "calibrate_intervals"]
 
@@ -27,7 +28,6 @@ _MOST_TURNS = 24
 _FINE = 400  # samples that a class of its own needs by kind,
 _COARSE = 100  # by run and type,
 _LEAST = 40  # of all: below, intervals are not calibrated
-_NORMAL_90 = 1.6449
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def calibrate_intervals(
         random: draws the shifts.
     """
     shape = (len(RUNS) + 1, 2, kinds)
-    normal = _normal_quantile(confidence)
+    normal = two_sided_z(confidence) if 0 < confidence < 1 else Z90
     low, high = np.full(shape, -normal), np.full(shape, normal)
     sure = np.zeros(shape, np.bool_)
     places = np.flatnonzero(np.repeat(recorded, 2))
@@ -113,10 +113,3 @@ def calibrate_intervals(
                 if fine.sum() >= _FINE:
                     set_quantiles((run_class, type_, kind_id), error[fine])
     return ErrorQuantiles(low, high, sure)
-
-
-def _normal_quantile(confidence: float) -> float:
-    """The half width of an interval of a standard normal variable."""
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(0.5 + confidence / 2) if 0 < confidence < 1 else _NORMAL_90

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import fields, replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from framefit.core.profile import How, OperationLog
 from framefit.profiling.calibration import RUNS, ErrorQuantiles
 from framefit.profiling.edge_inference import InferredEdges, Window
 from framefit.profiling.sequence import Sequence
+from framefit.stats import two_sided_z
 
 __all__ = [
     "concatenate_logs",
@@ -131,7 +131,7 @@ def make_log(
     """
     if bands is None:
         nothing = np.zeros((len(RUNS) + 1, 2, int(sequence.kind.max(initial=0)) + 1))
-        z = NormalDist().inv_cdf(0.5 + confidence / 2)
+        z = two_sided_z(confidence)
         bands = ErrorQuantiles(nothing - z, nothing + z, nothing > 0)
     size = int(window.base[count])
     times, how, events = np.empty((3, 2, size), np.int64), np.empty((2, size), np.uint8), np.empty((2, size), np.int64)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import msgspec
 import numpy as np
@@ -19,6 +18,7 @@ from framefit.core.program import Launches, Operation, Program
 from framefit.core.timetable import Timetable
 from framefit.profiling.sequence import Sequence
 from framefit.profiling.totals import medians
+from framefit.stats import normal_quantile, robust_deviation, two_sided_z
 
 __all__ = [
     "OperationTimes",
@@ -39,7 +39,7 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 _ENOUGH = 8  # measured executions: from here on inferred ones are not needed (order statistics give a 90 % interval)
 _MATERIAL_RATIO = 0.02  # what a plan does not care about: cuts are chosen within 2 % of overhead
-_PLANNED_Z = 2.3263478740408408  # the quantile 0.99 that plans take
+_PLANNED_Z = normal_quantile(0.99)  # the quantile 0.99 that plans take
 _BLOCK = 64  # windows that share one estimate of the beat's phase: clocks drift against each other
 
 
@@ -93,7 +93,7 @@ def operation_times(log: OperationLog, key: Ints, count: int, confidence: float)
     least = np.maximum(log.end_low_ns - log.start_high_ns, 0)[used].astype(np.float64)
     most = np.maximum(log.end_high_ns - log.start_low_ns, 0)[used].astype(np.float64)
     median, samples = medians(key, taken, count)
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    z = two_sided_z(confidence)
     reach = z * np.sqrt(samples) / 2
     low = np.maximum(np.floor(samples / 2 - reach).astype(np.int64) - 1, 0)
     high = np.minimum(np.ceil(samples / 2 + reach).astype(np.int64), np.maximum(samples - 1, 0))
@@ -286,7 +286,7 @@ def _overrun_violation(
     if not late.any():
         return ()
     over = np.sort(taken[late])
-    reach = NormalDist().inv_cdf(0.5 + confidence / 2) * math.sqrt(len(over)) / 2
+    reach = two_sided_z(confidence) * math.sqrt(len(over)) / 2
     low = max(math.floor(len(over) / 2 - reach) - 1, 0)
     high = min(math.ceil(len(over) / 2 + reach), len(over) - 1)
     return (
@@ -331,7 +331,7 @@ def apply_table_to_program(program: Program, table: LatencyTable) -> tuple[Progr
         samples = np.asarray(entry.samples_ns, np.float64)
         spread = operation.sigma_ratio
         if len(samples) >= _LEAST_SAMPLES and (middle := float(np.median(samples))) > 0:
-            spread = 1.4826 * float(np.median(np.abs(samples - middle))) / middle
+            spread = robust_deviation(samples) / middle
         return msgspec.structs.replace(operation, expected_ns=max(entry.latency_ns, 0), sigma_ratio=spread)
 
     programs = tuple(

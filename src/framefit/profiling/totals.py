@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Names
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from numba import njit
 
 from framefit.core.profile import How, OperationLog, Totals
 from framefit.profiling.sequence import Sequence
+from framefit.stats import MAD_TO_DEVIATION, two_sided_z
 
 __all__ = ["Sums", "long_losses", "medians"]
 
@@ -52,7 +52,7 @@ class Sums:
 
     def __init__(self, log: OperationLog, sequence: Sequence, confidence: float) -> None:
         self._log = log
-        self._z = NormalDist().inv_cdf(0.5 + confidence / 2)
+        self._z = two_sided_z(confidence)
         self._duration = (log.end_ns - log.start_ns).astype(np.int64)
         self._inferred = (log.start_how != How.MEASURED).astype(np.int64) + (log.end_how != How.MEASURED)
         order = np.lexsort((log.end_ns, log.start_ns, log.core))
@@ -83,7 +83,7 @@ class Sums:
         count = len(sequence.operations)
         middle, number = medians(node, step_ns.astype(np.float64), 2 * count)
         away, _ = medians(node, np.abs(step_ns - middle[node]), 2 * count)
-        spread = 1.4826 * away  # of a normal distribution, from its median absolute deviation
+        spread = MAD_TO_DEVIATION * away
         seen = number >= _LEAST_SAMPLES
         idle = spread[count:][seen[count:]]
         unseen = np.concatenate(

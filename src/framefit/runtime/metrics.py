@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from framefit.runtime.log import FLAGGED, OUTCOME_WORDS, FaultCause, FrameLog, F
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.misses import misses
 from framefit.runtime.units import UnitGroup
+from framefit.stats import wilson
 
 __all__ = [
     "RunFigures",
@@ -51,15 +51,12 @@ class RunFigures:
 
 
 def miss_ratio_upper(missed: int, releases: int) -> float:
-    """95 % upper bound on the miss ratio: 3/N for none, else Wilson's (1927) one-sided bound."""
+    """95 % upper bound on the miss ratio: 3/N for none, else Wilson's one-sided bound."""
     if releases == 0:
         return 1.0
     if missed == 0:
         return min(3 / releases, 1.0)
-    z, ratio = 1.645, missed / releases
-    centre = ratio + z * z / (2 * releases)
-    spread = z * math.sqrt(ratio * (1 - ratio) / releases + z * z / (4 * releases**2))
-    return min((centre + spread) / (1 + z * z / releases), 1.0)
+    return wilson(missed, releases)[1]
 
 
 def model_metrics(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
@@ -17,9 +16,10 @@ from framefit.errors import InputError
 from framefit.execution.measured import Costs, MeasuredCosts, ModelledCosts
 from framefit.latency.estimate import Estimator, analytical_model, layer_groups, model_estimate
 from framefit.latency.segments import SegmentPrices, launch_excess
-from framefit.planning.durations import _Z95, MeasuredPricing, ModelledPricing, Priced, Pricing
+from framefit.planning.durations import MeasuredPricing, ModelledPricing, Priced, Pricing
 from framefit.planning.partition import Pieces
 from framefit.planning.task import PlannedTask
+from framefit.stats import Z90, normal_quantile
 
 __all__ = ["TablePricing", "pricing_for"]
 
@@ -126,7 +126,7 @@ class TablePricing:
         self.warnings = [f"planned from {where}: nothing was measured, and outputs of segments were not compared"]
         self._estimator, self._device, self._notify = estimator, device, notify
         self._told: dict[str, _Told] = {}
-        self._widened = NormalDist().inv_cdf(quantile) / _Z95
+        self._widened = normal_quantile(quantile) / Z90
         spread = costs.excess(quantile)
         if spread is None:
             spread = launch_excess(estimator.table, estimator.unit, quantile)

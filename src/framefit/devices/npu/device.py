@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 
 import msgspec
 import numpy as np
@@ -38,6 +37,7 @@ from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.packets import TRANSFER, PacketBuffer, event_kind
 from framefit.devices.trees.device import TreesDevice
 from framefit.errors import DeviceError, UnsupportedError
+from framefit.stats import normal_quantile
 
 __all__ = ["BACKEND", "LayerTimes", "NpuDevice", "greatest_ratio", "quantile_ratio"]
 
@@ -425,7 +425,7 @@ class _Slowed:
 
 def quantile_ratio(variation: Variation, quantile: float) -> float:
     """A launch's quantile over its nominal time: jitter, and drift at its worst; stalls are not planned for."""
-    jitter = math.exp(variation.sigma_ratio * NormalDist().inv_cdf(quantile)) if variation.sigma_ratio else 1.0
+    jitter = math.exp(variation.sigma_ratio * normal_quantile(quantile)) if variation.sigma_ratio else 1.0
     return min(jitter, 1 + variation.most_ratio) * (1 + variation.drift_ratio)
 
 

@@ -78,6 +78,7 @@ from framefit.profiling.event_log import (
     write_matches,
 )
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
+from framefit.stats import MAD_TO_DEVIATION
 
 __all__ = [
     "LAUNCH",
@@ -235,7 +236,6 @@ class BeamSearch:
 
 
 Floats = npt.NDArray[np.float64]
-_MAD = 1.4826  # of the median absolute deviation to the standard deviation of a normal variable
 _FAR = 3.0  # standard deviations: an error beyond it counts as one of it
 _FEWEST = 4  # pairs of neighbours that tell something: of fewer no step is estimated
 _UNSEEN = 1e-6  # step where none is estimated
@@ -317,7 +317,7 @@ def estimate_tempo_step(ratio: Floats, var: Floats) -> float:
 
     def mean_error(step: float) -> float:
         errors = _leave_one_out_errors(ratio, var, step, around, _VAGUE * usual)
-        most = (_FAR * _MAD) ** 2 * float(np.median(errors))  # a launch that stalled is no speed
+        most = (_FAR * MAD_TO_DEVIATION) ** 2 * float(np.median(errors))  # a launch that stalled is no speed
         return float(np.minimum(errors, most).mean())
 
     return max(min(map(float, usual * _STEPS), key=mean_error), 1e-8)

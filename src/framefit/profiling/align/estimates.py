@@ -15,6 +15,7 @@ from framefit.profiling.align.tracks import Track, make_track, retime
 from framefit.profiling.align.viterbi import Costs
 from framefit.profiling.edge_inference import Precedence, Times, Window, find_gaps, nominal_times
 from framefit.profiling.sequence import Sequence
+from framefit.stats import MAD_TO_DEVIATION
 
 __all__ = [
     "LATE_SPREAD",
@@ -151,7 +152,6 @@ def estimate_costs(
 
 _TABLE_SPREAD = 0.3  # what a table may be off by, each operation for itself: 25 % are usual before calibration
 _PLAYED = 512  # launches that the program's table is played through
-_MAD = 1.4826  # of the median absolute deviation to the standard deviation of a normal variable
 _MEDIAN_VAR = 1.5708  # variance of a median over that of a mean
 _LEAST_RATIO = 0.005  # of a transition: spread that is never gone below, for what no sample shows
 _FAR = 3.0  # standard deviations: a few samples that are off by more are not believed
@@ -445,7 +445,7 @@ def _clock_offset(begin: Floats, launches: Ints, sequence: Sequence, model: Mode
     width = delay[part:] - delay[:-part]
     at = int(np.argmin(width))
     soon = float(delay[at] + delay[at + part]) / 2
-    sooner = _MAD * float(np.median(soon - delay[delay <= soon]))
+    sooner = MAD_TO_DEVIATION * float(np.median(soon - delay[delay <= soon]))
     least = _LEAST_RATIO * float(np.median(sequence.expected_ns))
     return soon, float(max((2 * width[at]) ** 2, sooner**2, least**2, model.costs.floor_ns2))
 
@@ -480,7 +480,7 @@ def estimate_times(model: Model, window: Window, precedence: Precedence, sequenc
     there = np.isfinite(gaps)
     # Gaps of operations that were never seen whole: as those of all others.
     usual = float(np.median(gaps[there])) if there.any() else 0.0
-    rest = (_MAD * float(np.median(np.abs(gaps[there] - usual))) if there.any() else 0.0) + 0.05 * usual
+    rest = (MAD_TO_DEVIATION * float(np.median(np.abs(gaps[there] - usual))) if there.any() else 0.0) + 0.05 * usual
     floor = model.costs.floor_ns2
     gap, gap_var = _shrunk_medians(
         operation[there], gaps[there], size, np.full(size, usual), np.full(size, max(4 * rest**2, floor))
@@ -547,5 +547,5 @@ def medians_by(key: Ints, value: Floats, size: int, *, wide: bool = False) -> tu
             if wide and values is None:
                 tail = first[there] + (count[there] * 19) // 20 - (count[there] % 20 == 0)
                 tail = np.where(count[there] < _FEW, low, tail)
-                out[there] = np.maximum(out[there], ordered[tail] / (1.96 * _MAD))
-    return median, _MAD * deviation, count
+                out[there] = np.maximum(out[there], ordered[tail] / (1.96 * MAD_TO_DEVIATION))
+    return median, MAD_TO_DEVIATION * deviation, count

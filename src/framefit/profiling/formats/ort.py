@@ -18,6 +18,7 @@ from framefit.core.events import EventType, Trace, TraceMeta
 from framefit.core.program import Group, Operation, Program, ProgramUnit, SegmentProgram
 from framefit.errors import InputError
 from framefit.profiling.formats.chrome import EventTable, JsonEvent, duration_ns, time_ns
+from framefit.stats import robust_deviation
 
 __all__ = ["is_ort_profile", "read_ort_events"]
 
@@ -179,7 +180,7 @@ def _program(runs: list[list[_Node]], core: int, name: str) -> Program:
     for number, layer in enumerate(order):
         taken = np.array(durations[layer], np.float64)
         middle = max(float(np.median(taken)), _RESOLUTION_NS / 2)
-        spread = 1.4826 * float(np.median(np.abs(taken - middle))) / middle
+        spread = robust_deviation(taken, middle) / middle
         operations.append(
             Operation(
                 index=number,
