@@ -12,9 +12,8 @@ from framefit.core.grid import Grid
 from framefit.core.policy import Rotation
 from framefit.runtime.channel import FrameChannel
 from framefit.runtime.job import Job, Part
-from framefit.runtime.ladder import Drift, Ladder
 from framefit.runtime.loop import Dispatcher
-from framefit.runtime.switching import Rung, Share
+from framefit.runtime.switching import Drift, Ladder, Rung, Share
 from framefit.runtime.timed import TimedExecution
 
 MS = 1_000_000

@@ -15,8 +15,8 @@ from framefit.core.model import GraphBuilder, Model
 from framefit.devices.device import Device
 from framefit.devices.ort import OrtDevice
 from framefit.execution.execution import Execution, greatest_difference
-from framefit.runtime.ladder import Drift
 from framefit.runtime.log import LaunchLog
+from framefit.runtime.switching import Drift
 
 Bounds = tuple[tuple[int, int], ...]
 

@@ -18,9 +18,8 @@ from framefit.devices.clock import RealClock
 from framefit.execution.execution import Execution
 from framefit.runtime.channel import FrameChannel
 from framefit.runtime.job import Job, Part, stage_jobs
-from framefit.runtime.ladder import Drift, Ladder
 from framefit.runtime.log import FrameOutcome, LaunchLog
-from framefit.runtime.switching import Rung, Share, TimetableSwitcher
+from framefit.runtime.switching import Drift, Ladder, Rung, Share, TimetableSwitcher
 from framefit.runtime.units import UnitAssignment, UnitGroup
 from unit_groups import MS, fates, network
 

@@ -1,12 +1,18 @@
-"""The loop that keeps the beat: priority models at their instants, segments in the residuals.
+"""The loop that keeps the beat on one unit: priority models at their instants, background segments in the residuals.
 
-Whose background segment runs next, as a dispatcher asks it.
+Time is cut into windows, which begin at fixed instants. When one begins, its streams bring a frame each, and the frames
+wait in the channels of the models that want them. In each window the priority models are due at instants that the
+timetable reserves for them; the loop launches each at its instant, segment after segment. Between two reserved
+instants it asks the service policy which background segment is to run, and launches that only if its planned quantile
+and the guard fit before the next instant. What fits nowhere waits: nothing is ever interrupted. Before every decision
+the loop reads its mailbox, in which other units leave frames that their stages are done with. When a frame ends, the
+next stage or the models that read the result are told first, then outputs are copied for their sinks, and only when
+there is time the outcome is logged. When nothing is left to do until the next instant, the loop hands outputs out,
+looks whether another timetable is due, and works out what the next window brings; shortly before the instant it goes
+once through a launch without effect, so that the real one finds the caches warm, and spins. A launch that fails is
+left to :class:`~framefit.runtime.recovery.Recovery`. A stream that ends, or the last window, ends the run.
 
-A loop that nothing of Python's own interrupts.
-
-When a timetable's priority models are due.
-
-A job without effect: what a dispatcher goes through just before the real one.
+:meth:`Dispatcher.keep_beat` is that loop; the methods below it stand in the order in which it needs them.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ import sys
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -33,16 +39,25 @@ from framefit.devices.device import Array, Completion, Device
 from framefit.errors import InputError
 from framefit.execution.execution import Execution
 from framefit.execution.streams import EndOfStream
-from framefit.runtime.channel import WARMUP_NS, FrameChannel, Mailbox, Message, MessageKind, StageChannel
+from framefit.runtime.channel import WARMUP_NS, Dropped, FrameChannel, Mailbox, Message, MessageKind, StageChannel
 from framefit.runtime.job import Job, MigratedJob
-from framefit.runtime.log import FaultCause, FaultLog, FrameOutcome, LaunchLog, Packets
+from framefit.runtime.log import FaultCause, FaultLog, FrameLog, FrameOutcome, LaunchLog, Packets
 from framefit.runtime.recovery import Failover, Recovery
 from framefit.runtime.sinks import Sink
-from framefit.runtime.streams import Arrival
-from framefit.runtime.switching import TimetableSwitcher
-from framefit.runtime.windows import Windows
+from framefit.runtime.streams import Arrival, Feed
+from framefit.runtime.switching import LaunchObserver, Rung, Share, Stretch, TimetableSwitcher, bringing, served
 
-__all__ = ["LEAD_NS", "WARMUP_NS", "Dispatcher", "Service", "dummy_job", "instants", "steady"]
+__all__ = ["LEAD_NS", "Dispatcher", "Service", "dummy_job", "instants", "share_of", "steady"]
+
+LEAD_NS = 20_000_000
+"""Between the call and the first release."""
+_IDLE_NS = 1_000_000  # sinks and progress get a turn only when this much of a window is left
+_PENDING_OUTPUTS = 64  # outputs that may wait for such a turn
+_PENDING_FRAMES = 1024  # whose outcome may
+_DRAIN_WINDOWS = 256  # between two looks into the event buffer of a device on this host
+_SETTLE_NS = 200_000  # the logs get a turn when this much is left
+_NEVER = 1 << 62
+_SWITCH_INTERVAL_S = 1e-4  # other Python threads get the lock this often at most
 
 
 class Service(Protocol):
@@ -61,99 +76,7 @@ class Service(Protocol):
         """So many turns of each background model in a round from here on; those that joined keep theirs."""
 
 
-_SWITCH_INTERVAL_S = 1e-4  # other Python threads get the lock this often at most
-
-
-@contextlib.contextmanager
-def steady() -> Iterator[None]:
-    """Keep Python's own housekeeping out of the loop: collector, lock, timers."""
-    interval = sys.getswitchinterval()
-    gc.collect()
-    gc.freeze()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    RealClock.sharpen()
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-        gc.unfreeze()
-
-
-def instants(
-    timetable: Timetable, numbers: Mapping[str, int | Sequence[int]], unit: str | None = None
-) -> list[list[tuple[int, int]]]:
-    """When priority models are due in each window; what follows another at once is due with it.
-
-    Args:
-        timetable: its windows repeat.
-        numbers: model -> number of its job, or of the jobs of all its stages on the unit, in order.
-        unit: whose instants; default: the only one's.
-
-    Returns:
-        For each window pairs of time after the release and number of the job.
-    """
-    pattern = []
-    for window in timetable.windows:
-        due: list[tuple[int, int]] = []
-        begin = end = -1
-        seen: defaultdict[str, int] = defaultdict(int)
-        for period in window.priority:
-            if unit is not None and period.unit != unit:
-                continue
-            jobs = numbers[period.model]
-            begin = begin if period.start_ns == end else period.start_ns
-            due.append((begin, jobs if isinstance(jobs, int) else jobs[seen[period.model]]))
-            seen[period.model] += 1
-            end = period.end_ns
-        pattern.append(due)
-    return pattern
-
-
-class _ConstantStream:
-    """A stream for dummy jobs: one array of each type."""
-
-    length = None
-
-    def __init__(self) -> None:
-        self._arrays: dict[str, Array] = {}
-
-    def has(self, frame: int) -> bool:  # noqa: ARG002 - the protocol's form
-        return True
-
-    def read(self, frame: int, tensor: TensorInfo) -> Array:  # noqa: ARG002 - the protocol's form
-        if tensor.dtype not in self._arrays:
-            self._arrays[tensor.dtype] = np.zeros(1, tensor.dtype)
-        return self._arrays[tensor.dtype]
-
-
-def dummy_job(job: Job) -> Job | None:
-    """A job that goes the same way as this one with small frames and no device; ``None``: it has no tensors."""
-    if not isinstance(job.execution, Execution):
-        return None
-    execution = copy.copy(job.execution)
-    execution.disarm()
-    return Job(
-        execution=execution,
-        first_program=0,
-        priority=True,
-        estimates_ns=(0, 0),  # two segments: no frame is completed
-        deadline_ns=None,
-        sources=dict.fromkeys(job.sources, _ConstantStream()),
-        input=FrameChannel(job.frames, frames=job.frames),
-    )
-
-
-_IDLE_NS = 1_000_000  # sinks and progress get a turn only when this much of a window is left
-_PENDING_OUTPUTS = 64  # outputs that may wait for such a turn
-_PENDING_FRAMES = 1024  # whose fate may
-_DRAIN_WINDOWS = 256  # between two looks into the event buffer of a device on this host
-_SETTLE_NS = 200_000  # the logs get a turn when this much is left
-LEAD_NS = 20_000_000
-"""Between the call and the first release."""
-_NEVER = 1 << 62
-
-
-class Dispatcher(Windows):
+class Dispatcher:
     """One cooperative thread on one unit.
 
     In every window the priority models run at their reserved instants, in order.
@@ -174,8 +97,14 @@ class Dispatcher(Windows):
         stalls: reads how long the host kept this machine from running (ns, ever growing).
         mailbox: where other units' messages come; default: one that nobody else knows.
         collects: whether it reads the device's events; of several units' dispatchers one does.
-        unit, switcher, place, faults, failover: see :class:`Windows`.
+        unit: its name.
+        switcher: of all units, where there are several.
+        place: of this unit's share of each timetable.
+        faults: where faults are logged, of all units.
+        failover: finds models of a unit that fails for good a place on others; ``None``: there is none.
     """
+
+    _one_thread = True
 
     def __init__(
         self,
@@ -196,9 +125,25 @@ class Dispatcher(Windows):
         faults: FaultLog | None = None,
         failover: Failover | None = None,
     ) -> None:
-        super().__init__(
-            jobs, grid, guard_ns, reserved, unit=unit, switcher=switcher, place=place, faults=faults, failover=failover
-        )
+        self.unit = unit
+        self._jobs = list(jobs)
+        self._models = [index if job.model is None else job.model for index, job in enumerate(jobs)]
+        self._background = [(index, job) for index, job in enumerate(jobs) if not job.priority]
+        self._turns = {index: turn for turn, (index, _) in enumerate(self._background)}
+        self._needed: list[int | None] = [None] * len(self._background)  # quantiles of what each would launch next
+        self.switcher = switcher or TimetableSwitcher(Rung(grid, [share_of(jobs, guard_ns, reserved)]))
+        """What is in force, and will be."""
+        self._place = place
+        self._stretch = self.switcher.stretches[0]
+        self._launch_observer: LaunchObserver | None = None
+        self._next_release = self._upcoming = 0  # and the first reserved instant from then on
+        self._ahead, self._next_due, self._second = -1, list[tuple[int, int]](), (0, 0)  # see _look_ahead
+        self._most_windows = 0
+        self.frames = FrameLog()
+        self.faults = FaultLog() if faults is None else faults
+        self.failover = failover
+        self.start_ns = 0
+        self.windows = 0
         self._device = device
         self._clock = clock
         self._service = service
@@ -222,6 +167,37 @@ class Dispatcher(Windows):
         self.launches = LaunchLog()
         self._recovery = Recovery(self)
         self.stalled: dict[int, int] = {}
+        self._enforce()
+
+    # What others see of it --------------------------------------------------------------------------------------------
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """Of the unit, by number."""
+        return self._jobs
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """What was in force from which window on."""
+        return self.switcher.stretches
+
+    def at_work(self) -> bool:
+        """Whether frames that were handed over still wait or are worked on."""
+        return any(
+            len(feed.frame_source) > 0 or any(self._has_work(job) for _, job in members)
+            for feed, members in self._feeds
+            if feed.frame_source is not None
+        )
+
+    def progress(self) -> dict[int, object]:
+        """Threads that keep the beat -> what changes as long as they do; any thread may ask."""
+        return {self._thread: (self.windows, len(self.launches))}
+
+    def trace(self) -> Trace:
+        """All packets of the run, losses marked where they were noticed."""
+        return self._packets.trace()
+
+    # The loop ---------------------------------------------------------------------------------------------------------
 
     def run(
         self,
@@ -248,8 +224,12 @@ class Dispatcher(Windows):
             self.end()
 
     def begin(self, start_ns: int) -> None:
-        """See :meth:`Windows.begin`."""
-        super().begin(start_ns)
+        """Make ready for a first release at ``start_ns``."""
+        self.start_ns = self._next_release = self._upcoming = start_ns
+        self.switcher.begin(start_ns)
+        before, self._stretch = self._stretch.rung, self.switcher.stretches[0]
+        if self._stretch.rung is not before:
+            self._enforce()
         if self._stalls is not None:
             self._stalled_ns = self._stalls()
 
@@ -308,10 +288,102 @@ class Dispatcher(Windows):
                     break
             clock.sleep_until_ns(wake)
 
-    def _enforce(self) -> None:
-        super()._enforce()
-        if self._share.turns:
-            self._service.rearrange(self._share.turns)
+    def end(self) -> None:
+        """Account for what is unfinished; outputs and events are not lost."""
+        self._receive(_NEVER)
+        self._account()
+        for index, job in enumerate(self._jobs):
+            for frame, window in job.clear():
+                self.frames.add(self._models[index], frame, FrameOutcome.RUN_ENDED, window, self.release(window))
+            known = [source.length for source in job.sources.values() if source.length is not None]
+            if known and min(known) < job.feed.delivered:  # a stream may turn out to be shorter than what was released
+                self.frames.forget(self._models[index], min(known))
+        if self._collects:
+            self._packets.collect()
+        self._hand_out()
+        for model, frames in self.faults.refused.items():
+            self.frames.refuse(model, frames, FrameOutcome.NOT_FINITE)
+
+    # What a window brings ---------------------------------------------------------------------------------------------
+
+    def _look_ahead(self) -> None:
+        """Work out what the next window brings: while there is time, for there is none when it begins."""
+        window = self._ahead = self.windows
+        self._next_due = [(self._next_release + after, job) for after, job in self._due(window)]
+        release = self.release(window + 1)
+        self._second = release, self._first_reserved(window + 1, release)
+
+    def _due(self, window: int) -> Sequence[tuple[int, int]]:
+        """When after its release which priority jobs are due in a window, of those under the timetable in force."""
+        return self._reserved[(window - self._origin) % len(self._reserved)]
+
+    def _first_reserved(self, window: int, release_ns: int) -> int:
+        """The first reserved instant from a window's release on."""
+        due = self._due(window) if window < self._most_windows else ()
+        # Under the timetable that is in force by then, which may be another one.
+        return release_ns + min(due[0][0] if due else 0, self.switcher.earliest_ns[self._place])
+
+    def _dried_up(self) -> bool:
+        """Whether streams that wait have ended, and their frames are done."""
+        for feed, members in self._feeds:
+            if not feed.waits:
+                continue  # its end is noticed where a frame is read
+            sources = [source for _, job in members for source in job.sources.values()]
+            feed.over = feed.over or not all(source.has(feed.delivered) for source in sources)
+            dry = feed.over and not any(self._has_work(job) for _, job in members)
+            if dry and (feed.gate is None or feed.gate.dry(self)):
+                return True
+        return False
+
+    def _deliver(self, window: int, released_ns: int) -> None:
+        """A frame of each feed arrives at every model that wants it, unless it has to wait."""
+        for feed, members in self._bringing[(window - self._origin) % len(self._bringing)]:
+            if feed.gate is not None:
+                feed.gate(window)
+                self._ask_background()
+                continue
+            frame = feed.delivered
+            if feed.waits and not self.room_for(feed, members, window):
+                feed.waited += not feed.empty
+                continue
+            if feed.frame_source is not None and (came := feed.frame_source.take()) != 1:
+                feed.missing += not came
+                feed.delivered = frame + came
+                for number in range(frame, frame + came):
+                    self.admit(members, Arrival(number, window), released_ns)
+                continue
+            feed.delivered = frame + 1
+            self.admit(members, Arrival(frame, window), released_ns)
+
+    def room_for(self, feed: Feed, members: Sequence[tuple[int, Job]], window: int) -> bool:
+        """Whether all these jobs would take the next frame of their feed in a window."""
+        stretch = self.stretch(window)  # another unit may be there already, and ask
+        turn = window - stretch.origin
+        if feed.streams:
+            turn = stretch.rung.grid.occurrence(min(feed.streams), turn)
+        return not feed.over and all(job.accepts(feed.delivered, turn) for _, job in members)
+
+    def admit(
+        self, members: Sequence[tuple[int, Job]], arrival: Arrival, released_ns: int, by_another: bool = False
+    ) -> None:
+        """A frame arrives at these jobs, with their numbers; ``by_another`` thread, before this one comes to it."""
+        frame, window = arrival
+        for index, job in members:
+            if frame % job.every:
+                self.frames.add(self._models[index], frame, FrameOutcome.SKIPPED, window, released_ns)
+                continue
+            dropped = self._offer(job, arrival)
+            if self._one_thread and not by_another and index in self._turns:
+                self._needed[self._turns[index]] = job.next_ns
+            if dropped is not None:
+                self.reject(index, [dropped.arrival], dropped.outcome)
+
+    def reject(self, index: int, arrivals: Iterable[Arrival], outcome: FrameOutcome) -> None:
+        """Frames that came to a job's model are dropped."""
+        for frame, window in arrivals:
+            self.frames.add(self._models[index], frame, outcome, window, self.release(window))
+
+    # What other units tell --------------------------------------------------------------------------------------------
 
     def _receive(self, now: int) -> None:
         """Read the messages of other units, as far as they can be used by now."""
@@ -347,6 +419,16 @@ class Dispatcher(Windows):
         # Behind what has begun, before whatever else is due.
         agenda.insert(1 if agenda and self._jobs[agenda[0][1]].busy else 0, (now, index))
 
+    def _read(self, index: int, job: Job, message: Message) -> None:
+        """A result of a model that the job reads."""
+        assert job.join is not None
+        for arrival, wanted in job.join.add(message.source, message.arrivals[-1]):
+            released_ns = self.release(arrival.window)
+            if wanted:
+                self.admit([(index, job)], arrival, released_ns)
+            else:
+                self.frames.add(self._models[index], arrival.frame, FrameOutcome.SKIPPED, arrival.window, released_ns)
+
     def _accept_migrated(self, job: MigratedJob, now: int) -> None:
         """A frame has come for a job of a unit that failed; the first time the job itself comes, too."""
         if job.number < 0:
@@ -361,51 +443,18 @@ class Dispatcher(Windows):
         for _ in range(known, job.input.waiting):
             self._agenda.insert(behind, (now, job.number))
 
-    def _read(self, index: int, job: Job, message: Message) -> None:
-        """A result of a model that the job reads."""
-        assert job.join is not None
-        for arrival, wanted in job.join.add(message.source, message.arrivals[-1]):
-            released_ns = self.release(arrival.window)
-            if wanted:
-                self.admit([(index, job)], arrival, released_ns)
-            else:
-                self.frames.add(self._models[index], arrival.frame, FrameOutcome.SKIPPED, arrival.window, released_ns)
+    def take_in(self, job: Job) -> int:
+        """Serve another job from here on; its number."""
+        index = len(self._jobs)
+        self._jobs.append(job)
+        self._models.append(index if job.model is None else job.model)
+        if not job.priority:
+            self._turns[index] = len(self._background)
+            self._background.append((index, job))
+            self._needed.append(job.next_ns)
+        return index
 
-    def at_work(self) -> bool:
-        """Whether frames that were handed over still wait or are worked on."""
-        return any(
-            len(feed.frame_source) > 0 or any(self._has_work(job) for _, job in members)
-            for feed, members in self._feeds
-            if feed.frame_source is not None
-        )
-
-    def progress(self) -> dict[int, object]:
-        """Threads that keep the beat -> what changes as long as they do; any thread may ask."""
-        return {self._thread: (self.windows, len(self.launches))}
-
-    def trace(self) -> Trace:
-        """All packets of the run, losses marked where they were noticed."""
-        return self._packets.trace()
-
-    def _warmup_dispatcher(self) -> Dispatcher | None:
-        """A dispatcher of this kind whose only job has no effect; none where time is not real."""
-        job = next((job for job in self._jobs if job.priority), self._jobs[0])
-        stand = dummy_job(job) if isinstance(self._clock, RealClock) else None
-        if stand is None:
-            return None
-        return type(self)(self._device, self._clock, [stand], self._stretch.rung.grid, 0, service=self._service)
-
-    def warm_caches(self) -> None:
-        """Go through a release and a launch of the first job, and forget it; of a warm-up dispatcher."""
-        job = self._jobs[0]
-        self._dried_up()
-        for window in range(job.frames + 1):  # one too many: what a full queue does is warmed up, too
-            self._deliver(window, self.release(window))
-        if job.ready:
-            self._launch(0, self.release(1))
-        job.clear()
-        self.launches.clear()
-        self.frames.clear()
+    # A launch ---------------------------------------------------------------------------------------------------------
 
     def _serve(self, now: int, reserved: int) -> bool:
         """Launch the background segment that is due and fits, if there is one, and what follows it."""
@@ -419,6 +468,11 @@ class Dispatcher(Windows):
         self._launch(index, now, latest)
         self._needed[chosen] = job.next_ns
         return True
+
+    def _ask_background(self) -> None:
+        """What each background job would launch next."""
+        for index, turn in self._turns.items():
+            self._needed[turn] = self._jobs[index].next_ns
 
     def _launch(self, index: int, ready_ns: int, latest_ns: int = 0) -> None:
         """Launch a job's next segment, and the following ones of the frame while they end by ``latest_ns``.
@@ -474,12 +528,6 @@ class Dispatcher(Windows):
         if segment == last:
             self._complete(index, job, finished)
 
-    def _recover(self, index: int, job: Job, error: BaseException) -> None:
-        """A launch failed, or a frame could not be read."""
-        self._last_finish = -1
-        if self._recovery.aborts_frame(index, job, error, self._clock.now_ns()) and not job.priority:
-            self._service.finished(self._turns[index])
-
     def _spent(self, done: Completion, read_at_ns: int, read_ns: int) -> int:
         """Time on the processor of the launch just done: without what this thread was off it since a reading.
 
@@ -489,6 +537,8 @@ class Dispatcher(Windows):
         self._read_ns = done.finished_ns, time.thread_time_ns()
         off = self._read_ns[0] - read_at_ns - (self._read_ns[1] - read_ns)
         return max(done.duration_ns - max(off, 0), 0)
+
+    # A frame that ends ------------------------------------------------------------------------------------------------
 
     def _complete(self, index: int, job: Job, finished_ns: int) -> None:
         """A frame of a job is done; its outcome is logged where there is time for it."""
@@ -514,6 +564,16 @@ class Dispatcher(Windows):
             self._service.finished(self._turns[index])
         self._relieve()
 
+    def _recover(self, index: int, job: Job, error: BaseException) -> None:
+        """A launch failed, or a frame could not be read."""
+        self._last_finish = -1
+        if self._recovery.aborts_frame(index, job, error, self._clock.now_ns()) and not job.priority:
+            self._service.finished(self._turns[index])
+
+    def abort_frame(self, index: int, outcome: FrameOutcome, now_ns: int) -> None:
+        """The frame in flight of a job goes, unfinished."""
+        self.reject(index, self._jobs[index].abort_frame(now_ns), outcome)
+
     def _account(self) -> None:
         """The fates of the frames that were completed."""
         for _ in range(len(self._completed)):
@@ -535,6 +595,8 @@ class Dispatcher(Windows):
         if len(self._outputs) > _PENDING_OUTPUTS:
             self._hand_out()
 
+    # Time that is left ------------------------------------------------------------------------------------------------
+
     def _use_idle(self, wake: int, on_idle: Callable[[int], None] | None) -> None:
         """Housekeeping that fits before the next instant."""
         self._last_finish = -1
@@ -543,8 +605,8 @@ class Dispatcher(Windows):
             self._account()
             fresh = self.launches.settle()
             self.frames.settle()
-            if self.watch is not None:
-                self.watch(fresh)
+            if self._launch_observer is not None:
+                self._launch_observer.launches_settled(fresh)
             if wake == self._next_release and self.switcher.is_other(self._stretch):
                 self._turn_over(begins=False)
             if self._ahead != self.windows:
@@ -570,18 +632,165 @@ class Dispatcher(Windows):
             sink, frame, outputs = self._outputs.popleft()
             sink.put(frame, outputs)
 
-    def end(self) -> None:
-        """Account for what is unfinished; outputs and events are not lost."""
-        self._receive(_NEVER)
-        self._account()
-        for index, job in enumerate(self._jobs):
-            for frame, window in job.clear():
-                self.frames.add(self._models[index], frame, FrameOutcome.RUN_ENDED, window, self.release(window))
-            known = [source.length for source in job.sources.values() if source.length is not None]
-            if known and min(known) < job.feed.delivered:  # a stream may turn out to be shorter than what was released
-                self.frames.forget(self._models[index], min(known))
-        if self._collects:
-            self._packets.collect()
-        self._hand_out()
-        for model, frames in self.faults.refused.items():
-            self.frames.refuse(model, frames, FrameOutcome.NOT_FINITE)
+    def _warmup_dispatcher(self) -> Dispatcher | None:
+        """A dispatcher of this kind whose only job has no effect; none where time is not real."""
+        job = next((job for job in self._jobs if job.priority), self._jobs[0])
+        stand = dummy_job(job) if isinstance(self._clock, RealClock) else None
+        if stand is None:
+            return None
+        return type(self)(self._device, self._clock, [stand], self._stretch.rung.grid, 0, service=self._service)
+
+    def warm_caches(self) -> None:
+        """Go through a release and a launch of the first job, and forget it; of a warm-up dispatcher."""
+        job = self._jobs[0]
+        self._dried_up()
+        for window in range(job.frames + 1):  # one too many: what a full queue does is warmed up, too
+            self._deliver(window, self.release(window))
+        if job.ready:
+            self._launch(0, self.release(1))
+        job.clear()
+        self.launches.clear()
+        self.frames.clear()
+
+    # The timetable in force -------------------------------------------------------------------------------------------
+
+    def stretch(self, window: int) -> Stretch:
+        """What is in force in a window."""
+        return self.switcher.stretch(window)
+
+    def release(self, window: int) -> int:
+        """Absolute time at which a window begins."""
+        return self.switcher.stretch(window).release_ns(window)
+
+    @property
+    def _share(self) -> Share:
+        """What the unit does under the timetable in force."""
+        return self._stretch.rung.shares[self._place]
+
+    def observe_launches(self, observer: LaunchObserver) -> None:
+        """Have an observer see launches when there is time; before the run."""
+        self._launch_observer = observer
+
+    def _turn_over(self, *, begins: bool) -> None:
+        """Have what is in force in the next window, which begins now, or before which nothing else is due."""
+        window = self.windows
+        stretch = self.switcher.come_to(window, begins=begins)
+        if stretch is self._stretch:
+            return
+        self._stretch = stretch
+        self._enforce()
+        self._ask_background()
+        self._upcoming = self._first_reserved(window, self._next_release)
+
+    def _enforce(self) -> None:
+        """What the loop needs of the timetable in force."""
+        share, self._ahead = self._share, -1
+        self._origin, self._reserved, self._guard_ns = self._stretch.origin, share.reserved, share.guard_ns
+        for job, part in zip(
+            self._jobs, share.parts, strict=False
+        ):  # no timetable knows of migrated jobs, which come last
+            job.take_up(part)
+        self.find_feeds()
+        if share.turns:
+            self._service.rearrange(share.turns)
+
+    def find_feeds(self) -> None:
+        """Look up what brings frames to its jobs, and in which windows."""
+        self._feeds = served(self._jobs)
+        self._bringing = bringing(self._feeds, self._stretch.rung.grid)
+
+    # What two threads have to do in turn ------------------------------------------------------------------------------
+
+    def _offer(self, job: Job, arrival: Arrival) -> Dropped | None:
+        return job.offer(arrival)
+
+    def _take(self, job: Job) -> None:
+        job.take()
+
+    def _has_work(self, job: Job) -> bool:
+        return job.has_work
+
+
+def instants(
+    timetable: Timetable, numbers: Mapping[str, int | Sequence[int]], unit: str | None = None
+) -> list[list[tuple[int, int]]]:
+    """When priority models are due in each window; what follows another at once is due with it.
+
+    Args:
+        timetable: its windows repeat.
+        numbers: model -> number of its job, or of the jobs of all its stages on the unit, in order.
+        unit: whose instants; default: the only one's.
+
+    Returns:
+        For each window pairs of time after the release and number of the job.
+    """
+    pattern = []
+    for window in timetable.windows:
+        due: list[tuple[int, int]] = []
+        begin = end = -1
+        seen: defaultdict[str, int] = defaultdict(int)
+        for period in window.priority:
+            if unit is not None and period.unit != unit:
+                continue
+            jobs = numbers[period.model]
+            begin = begin if period.start_ns == end else period.start_ns
+            due.append((begin, jobs if isinstance(jobs, int) else jobs[seen[period.model]]))
+            seen[period.model] += 1
+            end = period.end_ns
+        pattern.append(due)
+    return pattern
+
+
+def share_of(jobs: Sequence[Job], guard_ns: int, reserved: Sequence[Sequence[tuple[int, int]]] | None = None) -> Share:
+    """What a unit does under the timetable that its jobs were made for; default: all priority jobs at the release."""
+    due = reserved or [[(0, index) for index, job in enumerate(jobs) if job.priority]]
+    return Share(due, guard_ns, [job.part for job in jobs])
+
+
+@contextlib.contextmanager
+def steady() -> Iterator[None]:
+    """Keep Python's own housekeeping out of the loop: collector, lock, timers."""
+    interval = sys.getswitchinterval()
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    RealClock.sharpen()
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        gc.unfreeze()
+
+
+class _ConstantStream:
+    """A stream for dummy jobs: one array of each type."""
+
+    length = None
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Array] = {}
+
+    def has(self, frame: int) -> bool:  # noqa: ARG002 - the protocol's form
+        return True
+
+    def read(self, frame: int, tensor: TensorInfo) -> Array:  # noqa: ARG002 - the protocol's form
+        if tensor.dtype not in self._arrays:
+            self._arrays[tensor.dtype] = np.zeros(1, tensor.dtype)
+        return self._arrays[tensor.dtype]
+
+
+def dummy_job(job: Job) -> Job | None:
+    """A job that goes the same way as this one with small frames and no device; ``None``: it has no tensors."""
+    if not isinstance(job.execution, Execution):
+        return None
+    execution = copy.copy(job.execution)
+    execution.disarm()
+    return Job(
+        execution=execution,
+        first_program=0,
+        priority=True,
+        estimates_ns=(0, 0),  # two segments: no frame is completed
+        deadline_ns=None,
+        sources=dict.fromkeys(job.sources, _ConstantStream()),
+        input=FrameChannel(job.frames, frames=job.frames),
+    )

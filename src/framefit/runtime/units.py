@@ -22,13 +22,12 @@ from framefit.devices.host import pinned
 from framefit.runtime.channel import Mailbox, Port, ThreadWakeup, VirtualWakeup, WakeupEvent
 from framefit.runtime.job import Job, reading_models, share_streams
 from framefit.runtime.log import FaultLog, FrameLog, FrameOutcome, FrameOutcomes, LaunchLog, in_time_order
-from framefit.runtime.loop import LEAD_NS, Dispatcher, Service, instants
+from framefit.runtime.loop import LEAD_NS, Dispatcher, Service, instants, share_of
 from framefit.runtime.preemptive import PreemptiveDispatcher
 from framefit.runtime.reading import ResultDelivery, with_unread
 from framefit.runtime.recovery import Failover, FindTarget, Migration
 from framefit.runtime.streams import Arrival, Feed
 from framefit.runtime.switching import Rung, Stretch, TimetableSwitcher
-from framefit.runtime.windows import share_of
 
 __all__ = ["MakeService", "UnitAssignment", "UnitGroup", "assign_units"]
 

@@ -18,9 +18,8 @@ from framefit.execution.execution import Launchable
 from framefit.planning.plan import Cuts, Plan, PlannedLadder, PlannedRung, rates_name
 from framefit.planning.task import PlannedTask
 from framefit.runtime.job import Job, MigratedJob, Part
-from framefit.runtime.ladder import LEAST_RECENT, Drift, Ladder
 from framefit.runtime.loop import instants
-from framefit.runtime.switching import Rung, Share, Stretch
+from framefit.runtime.switching import LEAST_RECENT, Drift, Ladder, Rung, Share, Stretch
 from framefit.runtime.timed import TimedExecution
 from framefit.runtime.units import UnitGroup
 from framefit.workflows.plan import retimed
