@@ -61,13 +61,13 @@ def part(name: str, work: Path, epochs: float) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(given, folder)
     app = example().write_app(folder, TARGETS[name], TOO_SLOW[name])
-    without = ("rate",) if name == "hopeless" else ()
+    exclude = ("rate",) if name == "hopeless" else ()
     done = framefit.fit(
         app,
         data={"reader": folder / "digits.npz"},
         apply=True,
         max_drop=MAX_DROP,
-        without=without,
+        exclude=exclude,
         finetune_epochs=epochs,
         output=folder / "fit",
     )

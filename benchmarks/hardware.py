@@ -102,9 +102,9 @@ def main() -> None:
                     forest,
                     core=core,
                     pipelined=pipelined,
-                    products=LAYERS,
+                    layers=LAYERS,
                     count=count,
-                    limit_s=LIMIT_S,
+                    max_seconds=LIMIT_S,
                     output=Path(name) / f"{ensemble.name}-{core}-{pipelined}",
                 )
                 rows += [{"pipelined": pipelined, "core": core, **msgspec.to_builtins(g)} for g in done.report.groups]

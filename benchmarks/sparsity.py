@@ -82,7 +82,7 @@ def data_of(options: argparse.Namespace, seed: int) -> Dataset:
 
 def settings_of(options: argparse.Namespace, seed: int, **changed: Any) -> SparsifySettings:
     """Of a search."""
-    given = {"target": "vpu", "images": options.images, "evaluations": options.evaluations} | changed
+    given = {"target": "vpu", "images": options.images, "episodes": options.evaluations} | changed
     return SparsifySettings(model=str(options.model), data="", seed=seed, **given)
 
 
@@ -138,7 +138,7 @@ def made(options: argparse.Namespace, name: str, seed: int, **changed: Any) -> S
 def bars(options: argparse.Namespace) -> Iterator[Row]:
     """The whole command, for each seed and ratio: the published columns, and what it took."""
     for seed, ratio in itertools.product(range(options.seeds), options.ratios):
-        result = made(options, f"bars-{ratio}-{seed}", seed, cycles_ratio=ratio)
+        result = made(options, f"bars-{ratio}-{seed}", seed, cycles=ratio)
         row = result.configurations[result.chosen or 0]
         yield {
             "ratio": ratio,
@@ -276,7 +276,7 @@ def channel(options: argparse.Namespace) -> Iterator[Row]:
     """
     for seed, (target, ratio) in itertools.product(range(options.seeds), CHANNEL_TARGETS.items()):
         name = f"channel-{target}-{seed}"
-        result = made(options, name, seed, target=target, cycles_ratio=ratio, pattern="channel")
+        result = made(options, name, seed, target=target, cycles=ratio, pattern="channel")
         row = result.configurations[result.chosen or 0]
         small, dense = (
             load_model(one, None, None) for one in (Path(options.work) / name / "model.onnx", options.model)

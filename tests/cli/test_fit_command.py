@@ -54,9 +54,20 @@ def test_steps_are_taken_and_proven(framefit: Framefit, models: Path) -> None:
         assert told in "".join(ended.out.splitlines()) or told in " ".join(ended.out.split())
 
 
+def test_a_fit_goes_on_in_its_folder(framefit: Framefit, models: Path) -> None:
+    """--resume needs nothing else, and keeps the settings that are not given."""
+    first = framefit("fit", write_slow(models), "--apply", "--exclude", "rate", "--max-drop", "0.02", "--json")
+    assert (first.code, first.err) == (1, "")
+    again = framefit("fit", "--resume", Path.cwd() / "app-fit", "--max-drop", "0.03", "--json")
+    assert (again.code, again.err) == (1, "")
+    kept = json.loads(first.out)["settings"]
+    assert json.loads(again.out)["settings"] == kept | {"max_drop": 0.03}
+    assert (kept["exclude"], kept["max_drop"]) == (["rate"], 0.02)
+
+
 def test_a_fit_that_nothing_helps_ends_with_what_was_tried(framefit: Framefit, models: Path) -> None:
     """Exit code 1, with the steps that would need something."""
-    ended = framefit("fit", write_slow(models), "--apply", "--without", "rate", "--json")
+    ended = framefit("fit", write_slow(models), "--apply", "--exclude", "rate", "--json")
     assert ended.code == 1
     result = json.loads(ended.out)
     assert (result["fits"], result["applied"], result["steps"]) == (False, True, [])
@@ -72,7 +83,7 @@ def test_bad_input_ends_with_one_clear_error(framefit: Framefit, models: Path) -
         ("fit", app, "--data", "chain=none.npz"),
         ("fit", app, "--data", "nobody=none.npz"),
         ("fit", app, "--data", "a=x.npz", "--data", "a=y.npz"),
-        ("fit", app, "--without", "everything"),
+        ("fit", app, "--exclude", "everything"),
         ("fit", app, "--max-drop", "1.0"),
         ("fit", app, "--target", "none"),
         ("fit", "--resume", models),

@@ -26,6 +26,9 @@ def test_half_of_the_cycles_cost_less_than_a_point(framefit: Framefit, digits: P
     assert set(keys.split()) <= row.keys()
     assert {"name", "sparsity_ratio", "activation_sparsity_ratio", "cycles"} <= row["layers"][0].keys()
     assert {"images_forwarded", "seconds", "evaluations"} <= result["ledger"].keys()
+    again = framefit("sparsify", "--resume", digits / "half", "--no-compare", "--json")
+    assert (again.code, again.err) == (0, "")
+    assert json.loads(again.out)["target_cycles_ratio"] == 0.5
 
 
 def test_exit_codes_tell_what_happened(framefit: Framefit, digits: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_target_of_eight_bits_gains_nothing_from_int8(place: Path) -> None:
 def test_what_costs_too_much_is_tried_half_as_far_and_then_left(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times at most; each version is taken back, and fewer frames are what is left."""
     monkeypatch.setattr(Labelled, "top1", lambda *_: 0.5)
-    done = fitted(write_fit_app(place), data=place / "data.npz", without=["trees"])
+    done = fitted(write_fit_app(place), data=place / "data.npz", exclude=["trees"])
     tried = [step for step in done.result.steps if step.name == "sparsify"]
     assert len(tried) == 3
     assert {step.outcome for step in tried} == {"too inaccurate"}
@@ -134,7 +134,7 @@ def test_what_costs_too_much_is_tried_half_as_far_and_then_left(place: Path, mon
 def test_steps_that_later_ones_make_needless_are_taken_back(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that was made sparse in vain gets its own weights back once fewer frames are enough."""
     monkeypatch.setattr(import_module("framefit.fit.steps.sparsify"), "_LEAST", 0.7)
-    done = fitted(write_fit_app(place), data=place / "data.npz", without=["int8", "trees"], max_drop=0.5)
+    done = fitted(write_fit_app(place), data=place / "data.npz", exclude=["int8", "trees"], max_drop=0.5)
     assert [one for one in outcomes(done) if one[1] == "kept"] == [
         ("sparsify", "kept"),
         ("rate", "kept"),
@@ -146,7 +146,7 @@ def test_steps_that_later_ones_make_needless_are_taken_back(place: Path, monkeyp
 
 def test_a_workload_that_cannot_fit_says_what_was_tried(place: Path) -> None:
     """Nothing but fewer frames would help, and these are not wanted."""
-    done = fitted(write_fit_app(place), without=["rate"])
+    done = fitted(write_fit_app(place), exclude=["rate"])
     assert not done.result.fits
     assert done.result.verified is None
     assert done.result.after.binding is not None
@@ -196,7 +196,7 @@ def test_units_that_a_model_was_kept_from_cost_nothing(tmp_path: Path) -> None:
 def test_what_was_too_inaccurate_may_do_with_other_settings(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit that is gone on with and may lose more takes the step that it had given up; else nothing is done twice."""
     monkeypatch.setattr(Labelled, "top1", lambda *_: 0.5)
-    first = fitted(write_fit_app(place), data=place / "data.npz", without=["rate", "trees"])
+    first = fitted(write_fit_app(place), data=place / "data.npz", exclude=["rate", "trees"])
     assert not first.result.fits
     assert [outcome for _, outcome in outcomes(first)] == ["too inaccurate"] * 3
     again = fit(resume=place / "out")
@@ -266,7 +266,7 @@ def test_a_table_is_dropped_with_the_layers_that_it_knows(place: Path) -> None:
     simulate(place / "app.toml", windows=50, output=place / "run", update_table=place / "board.table.json")
     app = place / "app.toml"
     app.write_text('table = "board.table.json"\n' + app.read_text())
-    done = fitted(app, data=place / "data.npz", without=["int8"])
+    done = fitted(app, data=place / "data.npz", exclude=["int8"])
     assert done.result.fits
     kept = next(step for step in done.result.steps if step.name == "sparsify")
     assert "latency table" in kept.detail
@@ -279,7 +279,7 @@ def test_a_table_is_dropped_with_the_layers_that_it_knows(place: Path) -> None:
         ({"data": {"nett": "data.npz"}}, "did you mean 'net'"),
         ({"data": "none.npz"}, "no such file"),
         ({"data": {"small": "data.npz"}}, "the model takes"),
-        ({"without": ["speed"]}, "speed"),
+        ({"exclude": ["speed"]}, "speed"),
         ({"max_drop": 1.5}, "max_drop"),
         ({"verify_seconds": 0}, "verify_seconds"),
         ({"output": "."}, "not a folder of framefit fit"),

@@ -16,7 +16,7 @@ def test_each_of_two_models_gives_its_part(place: Path) -> None:
     """Where no model alone can make up for what is missing both become cheaper, one after the other."""
     app = write_fit_app(place, rate_hz=300, slow=("net", "twin"))
     data = dict.fromkeys(("net", "twin"), place / "data.npz")
-    done = fitted(app, data=data, max_drop=0.5, without=["trees", "rate"])
+    done = fitted(app, data=data, max_drop=0.5, exclude=["trees", "rate"])
     assert done.result.fits
     assert {one for one in outcomes(done) if one[0] != "cuts"} == {("sparsify", "kept"), ("verify", "verified")}
     sparse = [step for step in done.result.steps if step.name == "sparsify"]
@@ -31,7 +31,7 @@ def test_each_of_two_models_gives_its_part(place: Path) -> None:
 def test_a_model_without_data_gets_fewer_frames(place: Path) -> None:
     """The other one is made cheaper; a note says what data would have permitted."""
     app = write_fit_app(place, rate_hz=300, slow=("net", "twin"))
-    done = fitted(app, data={"net": place / "data.npz"}, max_drop=0.5, without=["trees"])
+    done = fitted(app, data={"net": place / "data.npz"}, max_drop=0.5, exclude=["trees"])
     assert done.result.fits
     assert {step.model for step in done.result.steps if step.name == "sparsify"} == {"net"}
     assert ("rate", "kept") in outcomes(done)
@@ -45,7 +45,7 @@ def test_what_several_steps_cost_counts_together(place: Path, monkeypatch: pytes
     """A model that was quantised and is not fast enough is made sparse, quantised again, and judged as it will run."""
     monkeypatch.setattr(import_module("framefit.fit.steps.sparsify"), "_LEAST", 0.65)
     app = write_fit_app(place, macs="fp32 = 64, int8 = 80")
-    done = fitted(app, data=place / "data.npz", max_drop=0.5, without=["trees"])
+    done = fitted(app, data=place / "data.npz", max_drop=0.5, exclude=["trees"])
     assert done.result.fits
     assert outcomes(done) == [("int8", "kept"), ("sparsify", "kept"), ("verify", "verified")]
     first, second = done.result.steps[:2]

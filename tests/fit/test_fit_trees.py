@@ -32,7 +32,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 def only_trees(place: Path, **changed: Any) -> dict[str, Any]:
     """A fit on a target with many lanes, of which zeros save nothing and fewer frames are not wanted."""
     app = write_fit_app(place, processor="vector_lanes = 64", sparsity='skips = "none"', **changed)
-    return {"app": app, "data": place / "data.npz", "without": ["sparsify", "rate"]}
+    return {"app": app, "data": place / "data.npz", "exclude": ["sparsify", "rate"]}
 
 
 @pytest.mark.usefixtures("brief")
@@ -79,7 +79,7 @@ def test_trees_may_lose_what_earlier_steps_left(place: Path, monkeypatch: pytest
 
     monkeypatch.setattr("framefit.workflows.search.treeify", noted)
     monkeypatch.setattr(import_module("framefit.fit.steps.sparsify"), "_LEAST", 0.7)
-    done = fitted(write_fit_app(place), data=place / "data.npz", without=["int8", "rate"], max_drop=0.5)
+    done = fitted(write_fit_app(place), data=place / "data.npz", exclude=["int8", "rate"], max_drop=0.5)
     assert outcomes(done)[0] == ("sparsify", "kept")
     assert outcomes(done)[-1] == ("trees", "failed")
     assert "no group is worth replacing" in done.result.steps[-1].detail

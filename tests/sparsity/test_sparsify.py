@@ -262,7 +262,7 @@ def test_what_is_out_of_reach_or_cannot_be_used_is_told(place: Path, tmp_path: P
         sparsify(resume=tmp_path)
     with pytest.raises(InputError, match="rewards only n:m zeros"):
         sparsify(place / "net.onnx", place / "data.npz", "gpu", pattern="unstructured", output=tmp_path / "gpu")
-    with pytest.raises(InputError, match="no solver"):
+    with pytest.raises(InputError, match="solver is 'best'"):
         made(place, "solver", solver="best")
     b = GraphBuilder("odd", 1)
     b.output(b.op("Foo", b.input("image", (1, 2, 8, 8))), "classes")
@@ -390,8 +390,8 @@ def test_validation_data_that_were_trained_on_are_found_out(place: Path) -> None
 def test_settings_are_kept_with_their_folder(place: Path, result: SparsityResult) -> None:
     """What was asked for can be read back."""
     settings = read_record(place / "first" / "sparsify.json", SparsifySettings)
-    assert settings.cycles_ratio == result.target_cycles_ratio == 0.6
-    assert settings.evaluations == 6
+    assert settings.cycles == result.target_cycles_ratio == 0.6
+    assert settings.episodes == 6
 
 
 def test_a_pruned_model_is_kept_where_fine_tuning_diverges(place: Path) -> None:

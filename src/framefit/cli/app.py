@@ -9,12 +9,6 @@ from typing import Annotated
 
 import typer
 
-from framefit.cli import (
-    fit,
-    rtl,
-    sparsify,
-    treeify,
-)
 from framefit.cli.commands import add_commands
 from framefit.errors import FramefitError
 
@@ -32,18 +26,6 @@ app = typer.Typer(
 
 
 add_commands(app)
-
-
-app.command("fit")(fit.fit)
-
-
-app.command("sparsify")(sparsify.sparsify)
-
-
-app.command("treeify")(treeify.treeify)
-
-
-app.command("rtl")(rtl.rtl)
 
 
 def _version(asked: bool) -> None:

@@ -14,11 +14,15 @@ import typer
 
 from framefit.cli.options import Command, Screen, add_command
 from framefit.cli.screen import Interrupt, Positions, Progress, show, show_json, show_line
+from framefit.core.fit_results import FitOptions
 from framefit.core.settings import Settings, option, settings_of
+from framefit.core.sparsity import SparsifyOptions
+from framefit.core.tree_results import TreeifyOptions
 from framefit.devices.settings import CyclesSettings
 from framefit.errors import InputError
 from framefit.latency.settings import EstimateSettings, MeasureSettings
 from framefit.profiling.settings import InjectLossSettings
+from framefit.trees.settings import RtlSettings
 from framefit.workflows.settings import (
     DemoSettings,
     PlanSettings,
@@ -83,6 +87,26 @@ def demo(given: dict[str, Any], screen: Screen) -> int:
         _show_run(result, detail="brief")
         show(f"report:     {report_place(result.folder)} (open it in a browser)")
     return 130 if result.interrupted else 0
+
+
+@_command(FitOptions, Screen)
+def fit(given: dict[str, Any], screen: Screen) -> int:
+    """Make a workload fit: plan, take the cheapest step that helps, plan again, until a simulation or run proves it.
+
+    Steps, the cheapest first: other cuts, other units; int8, sparsity and decision trees, within --max-drop on labelled
+    data; fewer frames. Your files stay as they are: the result is DIR/app.toml, which framefit run takes. Without
+    --apply the steps are only proposed. Ctrl-C keeps what was done (exit code 130), and --resume continues. Exit
+    code 1: the workload does not fit (yet).
+
+    Example: framefit fit app.toml --data tags=tags.npz --max-drop 0.01 --apply -o fitted
+    """
+    from framefit.fit.loop import fit
+    from framefit.report.terminal import view
+
+    with Progress() as progress:
+        fitted = fit(**given, notify=progress)
+    show_json(fitted.result) if screen.json else show(view(fitted.result, folder=fitted.folder))
+    return 130 if fitted.result.interrupted else 0 if fitted.result.fits else 1
 
 
 class PlanScreen(Screen, kw_only=True):
@@ -461,3 +485,52 @@ def inject_loss(given: dict[str, Any], screen: Settings) -> None:  # noqa: ARG00
 
     injected = inject_loss(**given)
     show(f"{injected.lost} of {len(injected.kept)} events lost: {given['output']}")
+
+
+@_command(SparsifyOptions, Screen)
+def sparsify(given: dict[str, Any], screen: Screen) -> int:
+    """Find zeros that a target rewards, fine-tune the best model, and decide whether it may be deployed.
+
+    Ctrl-C keeps what was found (exit code 130), and --resume continues. Exit code 1: the cycles are out of reach, or
+    the model misses its thresholds.
+
+    Example: framefit sparsify net.onnx --data data.npz --target vpu --cycles 0.5
+    """
+    from framefit.report.terminal import view
+    from framefit.workflows.search import sparsify
+
+    with Progress() as progress:
+        found = sparsify(**given, notify=progress)
+    show_json(found.result) if screen.json else show(view(found.result), f"\nresult: {found.folder}")
+    return 130 if found.result.interrupted else 0 if found.result.satisfied else 1
+
+
+@_command(TreeifyOptions, Screen)
+def treeify(given: dict[str, Any], screen: Screen) -> int:
+    """Replace groups of layers by decision trees, fine-tune the hybrid, and show what was tried.
+
+    Ctrl-C keeps what was found (exit code 130), and --resume continues. Exit code 1: no group is worth replacing.
+
+    Example: framefit treeify mlp.onnx --data digits.npz --first 1 --layers 2 -o hybrid
+    """
+    from framefit.report.terminal import view
+    from framefit.workflows.search import treeify
+
+    with Progress() as progress:
+        found = treeify(**given, notify=progress)
+    show_json(found.result) if screen.json else show(view(found.result), f"\nresult: {found.folder}")
+    return 0 if found.result.chosen is not None else 1
+
+
+@_command(RtlSettings, Screen)
+def rtl(given: dict[str, Any], screen: Screen) -> None:
+    """Write trees as Verilog with a test bench, check them against the model, and count what they take.
+
+    Example: framefit rtl digits.trees.json --layer 128x128 --layer 128x64 -o hardware
+    """
+    from framefit.report.terminal import view
+    from framefit.trees.rtl import rtl
+
+    with Progress() as progress:
+        built = rtl(**given, notify=progress)
+    show_json(built.report) if screen.json else show(view(built.report), f"\nresult: {built.folder}")

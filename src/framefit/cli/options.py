@@ -53,7 +53,9 @@ def add_command(app: typer.Typer, name: str, verb: type[Settings] | None, screen
 
     call.__doc__ = inspect.getdoc(command)
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    call.__signature__ = inspect.Signature([context, *map(_parameter, every.values())])  # type: ignore[attr-defined]
+    resumable = "resume" in every  # then what is not given is as in the folder that --resume names
+    parameters = [_parameter(each, required=each.required and not resumable) for each in every.values()]
+    call.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
     call.__annotations__ = {"context": typer.Context}
     app.command(name)(call)
 
@@ -68,10 +70,12 @@ def given_options(context: typer.Context, every: dict[str, Option], values: dict
     return given
 
 
-def _parameter(each: Option) -> inspect.Parameter:
+def _parameter(each: Option, *, required: bool) -> inspect.Parameter:
     """A parameter as typer wants it."""
     kind, details = _typer_kind(each), dict[str, Any](help=_help(each))
-    metavar = each.metavar or (None if get_origin(kind) is Literal else _METAVARS.get(kind))
+    metavar = each.metavar or _METAVARS.get(kind)
+    if metavar is None and kind == list[str]:
+        metavar = "|".join(map(str, each.choices)) or "TEXT"
     if metavar and kind is not bool:
         details["metavar"] = metavar
     if kind in (int, float):
@@ -85,7 +89,7 @@ def _parameter(each: Option) -> inspect.Parameter:
         info = typer.Option(*flags, show_default=_shows_default(each), **details)
     default = None if each.default in ((), {}) or (each.kind is Any and each.many) else each.default
     if each.required:
-        default = inspect.Parameter.empty
+        default = inspect.Parameter.empty if required else None
     return inspect.Parameter(
         each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
     )
@@ -112,13 +116,8 @@ def _typer_kind(each: Option) -> Any:
             return Literal[(each.none, *get_args(kind))] if get_origin(kind) is Literal else str
         return kind
     if _is_repeated(each):
-        item = get_args(kind)[0] if get_origin(kind) is tuple else str
-        return list[item if item in (int, float, str) or _is_text_literal(item) else str]  # type: ignore[misc]
+        return list[str]
     return str
-
-
-def _is_text_literal(kind: Any) -> bool:
-    return get_origin(kind) is Literal and all(isinstance(value, str) for value in get_args(kind))
 
 
 def _read(each: Option, value: Any) -> Any:
@@ -136,7 +135,8 @@ def _read(each: Option, value: Any) -> Any:
     except (ValueError, msgspec.ValidationError):
         written = " ".join(value) if isinstance(value, list) else value
         wanted = each.metavar or " or ".join(["a number", *map(str, each.choices), *filter(None, [each.none])])
-        raise typer.BadParameter(f"{written!r} is not of the form {wanted}", param_hint=each.flag) from None
+        example = f", such as {each.example}" if each.example else ""
+        raise typer.BadParameter(f"{written!r} is not of the form {wanted}{example}", param_hint=each.flag) from None
 
 
 def _item(kind: Any, text: Any) -> Any:

@@ -8,8 +8,6 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import typer
-
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from framefit.core.files import Record
     from framefit.profiling.streaming import StreamPosition
 
-__all__ = ["Interrupt", "Positions", "Progress", "parse_numbers", "show", "show_json", "show_line"]
+__all__ = ["Interrupt", "Positions", "Progress", "show", "show_json", "show_line"]
 
 
 _CLEAR = "\r\x1b[2K"
@@ -148,13 +146,3 @@ class Positions:
             where = f"inference {at.inference}, group {at.group}, {at.name} ({100 * at.confidence:.0f} % sure)"
             known = where if at.inference >= 0 else "no event of the program yet"
             self._live.update(Text(f"{known}; {at.received} events, {at.lost} lost"), refresh=True)
-
-
-def parse_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
-    """``0.49,0.48,0.45`` as given to ``option``."""
-    if text is None:
-        return None
-    try:
-        return tuple(map(float, text.split(",")))
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} are no numbers; write 0.49,0.48,0.45", param_hint=option) from None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Annotated, Literal
 
 from framefit.core.files import Record
+from framefit.core.settings import Settings, option
 
 __all__ = [
     "FinalAccuracy",
+    "FitOptions",
     "FitResult",
     "FitSettings",
     "FitStep",
@@ -24,42 +27,72 @@ StepCost = Literal["none", "accuracy", "rate"]
 StepOutcome = Literal["kept", "no gain", "too inaccurate", "failed", "verified", "missed"]
 
 
-class FitSettings(Record, kw_only=True):
-    """What was asked for: ``--resume`` goes on with it.
+class FitSettings(Settings, kw_only=True):
+    """What a fit is asked for: ``--resume`` continues with it. Stored paths are absolute."""
 
-    Attributes:
-        app: absolute path of the ``app.toml``.
-        target: instead of the workload's, a built-in name or an absolute path; ``None``: the workload's.
-        data: model -> its labelled data; the key "" stands for the one model that they fit.
-        max_drop: of each model's top-1 that is allowed, 0 to 1.
-        without: kinds of steps that are not to be taken.
-        max_miss_ratio: of the frames of each model that a verification may show late or dropped, 0 to 1.
-        max_seconds: after which no further step begins.
-        verify_seconds: length of each verification, of the device's time.
-        finetune_epochs: of a model that lost weights or layers; ``None``: as ``framefit sparsify`` has it.
-        seed: of everything that is drawn.
-    """
-
-    app: str
-    target: str | None = None
-    data: dict[str, str] = {}
-    max_drop: float = 0.01
-    without: tuple[str, ...] = ()
-    max_miss_ratio: float = 0.01
-    max_seconds: float = 1200.0
-    verify_seconds: float = 10.0
-    finetune_epochs: float | None = None
-    seed: int = 0
+    app: Annotated[str, option("Workload to fit.", argument=True, metavar="APP.toml")]
+    target: Annotated[
+        str | None,
+        option("Target instead of the workload's: a built-in name, or path of a target.toml.", metavar="TARGET"),
+    ] = None
+    data: Annotated[
+        dict[str, str],
+        option(
+            "Labelled data of a model: an image folder, or an .npz file; without MODEL= it is the data of the one "
+            "model that it fits. A model without data is not changed.",
+            metavar="[MODEL=]DATA",
+        ),
+    ] = {}
+    max_drop: Annotated[
+        float, option("Top-1 accuracy that each model may lose, 0 to 1.", metavar="RATIO", ge=0, lt=1)
+    ] = 0.01
+    exclude: Annotated[
+        tuple[str, ...],
+        option("Kind of step that must not be taken: cuts, units, int8, sparsify, trees or rate.", metavar="STEP"),
+    ] = ()
+    max_miss_ratio: Annotated[
+        float, option("Part of each model's frames that may be late or dropped in a verification.", ge=0, lt=1)
+    ] = 0.01
+    max_seconds: Annotated[float, option("Begin no further step after this many seconds.", metavar="SECONDS", gt=0)] = (
+        1200.0
+    )
+    verify_seconds: Annotated[
+        float, option("Length of each verification in seconds of the device's time.", metavar="SECONDS", gt=0)
+    ] = 10.0
+    finetune_epochs: Annotated[
+        float | None,
+        option(
+            "Epochs of fine-tuning of a model that lost weights or layers (default: as sparsify and treeify do).",
+            metavar="EPOCHS",
+            ge=0,
+        ),
+    ] = None
+    seed: Annotated[int, option("Random seed for everything that is drawn.", ge=0)] = 0
 
     def __post_init__(self) -> None:
-        for key in ("max_drop", "max_miss_ratio"):
-            if not 0 <= getattr(self, key) < 1:
-                raise ValueError(f"{key} must be 0 or more and less than 1, is {getattr(self, key)}")
-        for key in ("max_seconds", "verify_seconds"):
-            if not 0 < getattr(self, key) < float("inf"):
-                raise ValueError(f"{key} must be greater than 0, is {getattr(self, key)}")
-        if self.finetune_epochs is not None and not 0 <= self.finetune_epochs < float("inf"):
-            raise ValueError(f"finetune_epochs must be 0 or more, is {self.finetune_epochs}")
+        super().__post_init__()
+        for name in ("max_seconds", "verify_seconds", "finetune_epochs"):
+            if not (getattr(self, name) or 0) < math.inf:
+                raise ValueError(f"{name} must be finite, is {getattr(self, name)}")
+
+
+class FitOptions(FitSettings, kw_only=True):
+    """Options of ``framefit fit``: what is fitted, and where the result is kept."""
+
+    apply: Annotated[bool, option("Take the steps; otherwise they are only proposed.")] = False
+    resume: Annotated[str | None, option("Continue the fit in this folder; its steps are applied.", metavar="DIR")] = (
+        None
+    )
+    output: Annotated[
+        str | None,
+        option(
+            "Folder of the fit (default: APP-fit; without --apply nothing is written by default).",
+            "-o",
+            "--output",
+            metavar="DIR",
+        ),
+    ] = None
+    force: Annotated[bool, option("Overwrite an existing folder of a fit.")] = False
 
 
 class ServedModel(Record, kw_only=True):

@@ -23,7 +23,7 @@ import msgspec
 from framefit.core.files import Record
 from framefit.errors import InputError
 
-__all__ = ["Notify", "Option", "Settings", "option", "options", "settings_of", "silent", "verb"]
+__all__ = ["Notify", "Option", "Settings", "option", "options", "part_of", "settings_of", "silent", "verb"]
 
 
 S = TypeVar("S", bound="Settings")
@@ -49,6 +49,7 @@ class Option:
         text: its description.
         flags: on the command line, where they are not the name with two dashes.
         metavar: what stands for the value in help texts.
+        example: of a value, for messages about one of another form.
         argument: whether it is given by position on the command line.
         python: what else it may be in Python, as a part of a sentence.
         many: whether it may be repeated on the command line.
@@ -63,6 +64,7 @@ class Option:
     text: str
     flags: tuple[str, ...] = ()
     metavar: str | None = None
+    example: str | None = None
     argument: bool = False
     python: str | None = None
     many: bool = False
@@ -80,8 +82,9 @@ class Option:
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """Values of a ``Literal``, alone or beside other types; empty: it has none."""
-        parts = get_args(self.kind) if _is_union(self.kind) else (self.kind,)
+        """Values of a ``Literal``, alone, beside other types or several of them; empty: it has none."""
+        several = _is_union(self.kind) or get_origin(self.kind) is tuple
+        parts = get_args(self.kind) if several else (self.kind,)
         return tuple(value for part in parts if get_origin(part) is Literal for value in get_args(part))
 
     @property
@@ -160,6 +163,18 @@ def settings_of(kind: type[S], given: Mapping[str, Any]) -> S:
     return _made(kind, _converted(kind, given))
 
 
+def part_of(settings: Settings, kind: type[S], **changed: Any) -> S:
+    """The fields of a record that another one has, too: what is stored of a call.
+
+    Args:
+        settings: has at least the fields of ``kind``.
+        kind: of the other record.
+        changed: fields with other values.
+    """
+    values = {name: getattr(settings, name) for name in kind.__struct_fields__}
+    return kind(**(values | changed))
+
+
 def verb(
     kind: type[S], *positional: str, earlier: Earlier | None = None
 ) -> Callable[[Callable[Concatenate[S, P], R]], Callable[..., R]]:
@@ -234,6 +249,8 @@ def _value(known: Option, value: Any) -> Any:
         return None
     if known.kind is Any:
         return os.fspath(value) if isinstance(value, os.PathLike) else value
+    if get_origin(known.kind) is dict and isinstance(value, str | os.PathLike):
+        value = {"": value}  # a path alone has the empty name
     try:
         return msgspec.convert(_plain(value), known.kind)
     except (msgspec.ValidationError, TypeError) as error:

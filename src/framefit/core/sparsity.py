@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from framefit.core.files import Record
+from framefit.core.settings import Settings, option
 
 __all__ = [
     "Configuration",
@@ -17,6 +18,8 @@ __all__ = [
     "Registration",
     "RewardKind",
     "SearchPoint",
+    "SolverName",
+    "SparsifyOptions",
     "SparsifySettings",
     "SparsityResult",
     "Spent",
@@ -29,6 +32,7 @@ __all__ = [
 Pattern = Literal["unstructured", "n:m", "channel"]
 Decision = Literal["deploy", "retrain", "discard"]
 RewardKind = Literal["accuracy-log-cycles", "error-log-cycles"]
+SolverName = Literal["auto", "dp", "spdy", "swaps", "ddpg", "ddpg-warm", "random", "uniform", "erk", "lamp"]
 
 
 class Spent(Record, kw_only=True):
@@ -221,66 +225,160 @@ class SparsityResult(Record, kw_only=True):
         return row.top1 >= self.threshold.top1 and row.cycles_ratio <= self.target_cycles_ratio
 
 
-class SparsifySettings(Record, kw_only=True):
-    """What a search was asked for (``sparsify.json``): ``--resume`` goes on with it.
+class SparsifySettings(Settings, kw_only=True):
+    """What a search is asked for (``sparsify.json``): ``--resume`` continues with it.
 
-    Attributes:
-        model: path of an ONNX file, or "module:function".
-        data: path of the data; "": they were given in a program.
-        cycles_ratio: of the dense model's cycles; ``None``: derived from model and hardware.
-        accuracy_drop: that is allowed, 0 to 1; ``None``: derived from the dense model's interval.
-        dynamic: whether the threshold on cycles moves from round to round; dynamic_accuracy: that on top-1.
-        pattern: of the zeros; ``None``: what the target rewards.
-        n, m: of "n:m", where the target leaves them open.
-        evaluations: of each search at most; images: of the validation data in each.
-        agreement: of predicted and received reward, relative, at which "ddpg" ends: the training threshold.
-        finetune_epochs: ``None``: 5, or more where these are fewer than 1,000 steps.
-        rate, decay, distill_ratio: of the fine-tuning.
-        mean, std: of images, one a channel.
+    ``n`` and ``m`` are those of the pattern "n:m" where the target leaves them open; ``distill_ratio`` is the part of
+    the fine-tuning's loss that compares with the dense model.
     """
 
     schema_version: int = 1
-    model: str
-    data: str
-    target: str
-    unit: str | None = None
-    cycles_ratio: float | None = 0.5
-    solver: str = "auto"
-    pattern: Pattern | None = None
+    model: Annotated[
+        Any,
+        option(
+            "ONNX file, or module:function that returns a PyTorch module.",
+            argument=True,
+            metavar="MODEL",
+            python="a model, or a module",
+        ),
+    ]
+    data: Annotated[
+        Any,
+        option(
+            "Labelled data: an image folder, or an .npz file.",
+            metavar="PATH",
+            python="an iterable of (x, y), or data that are split already",
+        ),
+    ]
+    target: Annotated[str, option("Built-in target, or path of a target.toml.", metavar="TARGET")]
+    unit: Annotated[
+        str | None, option("Unit of the target (default: the first unit that supports the model).", metavar="UNIT")
+    ] = None
+    cycles: Annotated[
+        float | None,
+        option(
+            "Cycles of the sparse model at most, as a part of the dense model's; derived: from model and target.",
+            metavar="RATIO",
+            none="derived",
+            gt=0,
+            le=1,
+        ),
+    ] = 0.5
+    accuracy_drop: Annotated[
+        float | None,
+        option(
+            "Top-1 accuracy that may be lost, 0 to 1; derived: from the confidence interval of the dense model.",
+            metavar="RATIO",
+            none="derived",
+            ge=0,
+            lt=1,
+        ),
+    ] = 0.01
+    dynamic: Annotated[
+        bool,
+        option(
+            "Search in rounds, with fewer cycles after a round that met the threshold, and more where they are out of "
+            "reach.",
+            "--dynamic/--fixed",
+        ),
+    ] = False
+    dynamic_accuracy: Annotated[
+        bool,
+        option(
+            "Train on in rounds at the same cycles, with a higher threshold on accuracy after each round that met it.",
+            "--dynamic-accuracy/--fixed-accuracy",
+        ),
+    ] = False
+    solver: Annotated[SolverName, option("Method that distributes sparsity over the layers.")] = "auto"
+    pattern: Annotated[Pattern | None, option("Pattern of the zeros; auto: what the target rewards.", none="auto")] = (
+        None
+    )
     n: int = 2
     m: int = 4
-    accuracy_drop: float | None = 0.01
-    dynamic: bool = False
-    dynamic_accuracy: bool = False
-    reward: RewardKind = "accuracy-log-cycles"
-    evaluations: int = 100
-    images: int = 2000
-    agreement: float = 0.002
-    finetune_epochs: float | None = None
-    rate: float = 0.02
-    decay: float = 5e-4
+    reward: Annotated[
+        RewardKind, option("What solvers maximise: accuracy or negative error, times the logarithm of the cycles.")
+    ] = "accuracy-log-cycles"
+    episodes: Annotated[int, option("Evaluations of the accuracy that each search may make.", ge=1)] = 100
+    images: Annotated[int, option("Validation images in each evaluation.", ge=1)] = 2000
+    agreement: Annotated[
+        float,
+        option(
+            "Relative difference between predicted and received reward at which solver ddpg ends its search.",
+            ge=0,
+            lt=1,
+        ),
+    ] = 0.002
+    finetune_epochs: Annotated[
+        float | None,
+        option(
+            "Epochs of fine-tuning of the best model (default: 5, or more where these are fewer than 1,000 steps).",
+            metavar="EPOCHS",
+            ge=0,
+        ),
+    ] = None
+    rate: Annotated[float, option("Learning rate of fine-tuning.", ge=0)] = 0.02
+    decay: Annotated[float, option("Weight decay of fine-tuning.", ge=0)] = 5e-4
     distill_ratio: float = 0.5
-    max_seconds: float | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    seed: int = 0
+    mean: Annotated[
+        tuple[float, ...] | None,
+        option(
+            "Mean of each image channel, for values 0 to 1.", metavar="R,G,B", example="0.49,0.48,0.45", joined=True
+        ),
+    ] = None
+    std: Annotated[
+        tuple[float, ...] | None,
+        option(
+            "Standard deviation of each image channel, for values 0 to 1.",
+            metavar="R,G,B",
+            example="0.49,0.48,0.45",
+            joined=True,
+        ),
+    ] = None
+    max_seconds: Annotated[
+        float | None,
+        option("Stop the search after this many seconds; fine-tuning comes on top.", metavar="SECONDS", ge=0),
+    ] = None
+    seed: Annotated[int, option("Random seed for data splits, search and training.", ge=0, lt=2**63)] = 0
 
     def __post_init__(self) -> None:
-        if self.cycles_ratio is not None and not 0 < self.cycles_ratio <= 1:
-            raise ValueError(f"cycles must be greater than 0 and at most 1, is {self.cycles_ratio}")
-        if self.accuracy_drop is not None and not 0 <= self.accuracy_drop < 1:
-            raise ValueError(f"accuracy_drop must be 0 or more and less than 1, is {self.accuracy_drop}")
-        if self.evaluations < 1 or self.images < 1:
-            raise ValueError("evaluations and images must be at least 1")
+        super().__post_init__()
         for name in ("finetune_epochs", "rate", "decay"):
-            if not 0 <= (getattr(self, name) or 0) < math.inf:
-                raise ValueError(f"{name} must be 0 or more and finite, is {getattr(self, name)}")
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed must be 0 or more and less than 2**63, is {self.seed}")
-        if not 0 <= self.agreement < 1:
-            raise ValueError(f"agreement must be 0 or more and less than 1, is {self.agreement}")
+            if not (getattr(self, name) or 0) < math.inf:
+                raise ValueError(f"{name} must be finite, is {getattr(self, name)}")
         if not 0 < self.n < self.m:
             raise ValueError(f"n:m needs 0 < n < m, is {self.n}:{self.m}")
+
+
+class SparsifyOptions(SparsifySettings, kw_only=True):
+    """Options of ``framefit sparsify``: the search, where it is kept, and what comes after it."""
+
+    compare: Annotated[
+        bool, option("Also run the rules without a search, and the same search without knowledge of the hardware.")
+    ] = True
+    deploy_to: Annotated[
+        tuple[str, ...],
+        option(
+            "Target to compile the model for, if it passes its thresholds (default: the target of the search).",
+            metavar="TARGET",
+        ),
+    ] = ()
+    override: Annotated[
+        Literal["deploy", "retrain"] | None,
+        option("Deploy the model although it misses its thresholds, or fine-tune it once more."),
+    ] = None
+    resume: Annotated[str | None, option("Continue the search in this folder.", metavar="DIR")] = None
+    feedback: Annotated[
+        Any,
+        option(
+            "New labelled data for the model of --resume; it is trained again if its accuracy there is too low.",
+            metavar="PATH",
+            python="an iterable of (x, y)",
+        ),
+    ] = None
+    output: Annotated[
+        str | None, option("Folder of the search (default: MODEL-sparse).", "-o", "--output", metavar="DIR")
+    ] = None
+    force: Annotated[bool, option("Overwrite an existing folder of a search.")] = False
 
 
 class Trial(Record, kw_only=True):

@@ -5,10 +5,10 @@ What ``framefit rtl`` found: ``report.json`` of its folder.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from framefit.core.files import Record
-from framefit.core.trees import TreeKind
+from framefit.core.settings import Settings, option
 
 __all__ = [
     "Candidate",
@@ -19,104 +19,177 @@ __all__ = [
     "GroupCircuit",
     "Original",
     "RtlReport",
+    "TreeKind",
     "TreeifiedModel",
+    "TreeifyOptions",
     "TreeifyResult",
     "TreeifySettings",
 ]
 
 
+TreeKind = Literal["vote", "scalar", "vector"]
 WeightLevels = Literal["float", "8bit", "4bit", "ternary", "binary"]
 
 
-class TreeifySettings(Record, kw_only=True):
-    """``treeify.json``: how groups are looked for and replaced.
-
-    Attributes:
-        model: path of an ONNX file, or "module:function" that returns a ``torch.nn.Module``.
-        data: an image folder, or an ``.npz``.
-        train_epochs: of training, for a network that is not trained yet.
-        train: what is trained then: "network": the network, before anything is replaced; "hybrid": all that it
-            consists of with trees in it, end to end, instead of being fine-tuned.
-        search: "sequence": every layer is tried as the first of a group; "random": one is drawn.
-        objective: what decides among candidates of high accuracy.
-        target: whose times count: a built-in target's or a ``target.toml``'s, as described; "cpu": this machine's.
-        unit: of a described target; ``None``: the first that can run what is timed.
-        max_drop: of validation accuracy that is allowed, 0 to 1.
-        first: number of the first layer with weights that is replaced; ``None``: as ``search`` says.
-        layers: that are replaced together; ``None``: 1, 1 + step, ...
-        step: by which groups grow.
-        groups: to replace at most.
-        method: "gradient": vectors; "ada": votes; "auto": whichever of them is right more often.
-        loss: that each tree descends; ``None``: squared for vectors, exponential (AdaBoost's own) for votes.
-        trees: at most, of votes for each output; ``None``: 96, and 9.
-        depth: "auto": min(6, 4 + layers); "layers": as many as layers; or the number itself.
-        quantise: levels of what is quantised.
-        scope: what is: the groups' inputs, also their outputs, or every layer's output.
-        threshold: of normalised values; ``None``: the thresholds of least error.
-        weights: levels of the remaining layers' weights; the first and the last layer keep theirs.
-        quantise_data: whether the network's input is quantised, too.
-        max_seconds: of the search: no further group is tried then, the best of those that were is taken. Fine-tuning
-            comes on top.
-        examples: that trees are fitted on, at most; ``None``: 4,000, and fewer where a group has many positions.
-        finetune: what learns behind: all layers and trees, trees and the layers behind, or these layers alone.
-        finetune_epochs: ``None``: 10, or 1,000 mini-batches where that is more.
-        finetune_batches: at most; ``None``: as many as that takes.
-        finetune_seconds: at most, of each group's fine-tuning.
-        rate: learning rate of it.
-        mean: of images, one a channel, of values 0 to 1; std: likewise.
-        std: see ``mean``.
-        seed: of all that is drawn.
-    """
+class TreeifySettings(Settings, kw_only=True):
+    """How groups are looked for and replaced (``treeify.json``): ``--resume`` continues with it."""
 
     schema_version: int = 1
-    model: str = ""
-    data: str = ""
-    train_epochs: float = 0.0
-    train: Literal["network", "hybrid"] = "network"
-    search: Literal["sequence", "random"] = "sequence"
-    objective: Literal["accuracy", "speed", "luts"] = "accuracy"
-    target: str = "cpu"
-    unit: str | None = None
-    max_drop: float = 0.01
-    first: int | None = None
-    layers: int | None = None
-    step: int = 1
-    groups: int = 1
-    method: Literal["gradient", "ada", "auto"] = "gradient"
-    loss: Literal["squared", "log", "hinge"] | None = None
-    trees: int | None = None
-    depth: Literal["auto", "layers"] | int = "auto"
-    quantise: Literal["ternary", "binary"] = "ternary"
-    scope: Literal["input", "group", "all"] = "group"
-    threshold: float | None = None
-    weights: WeightLevels = "float"
-    quantise_data: bool = False
-    max_seconds: float | None = None
-    examples: int | None = None
-    finetune: Literal["all", "trees", "tail", "none"] = "all"
-    finetune_epochs: float | None = None
-    finetune_batches: int | None = None
-    finetune_seconds: float | None = None
-    rate: float = 0.05
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    seed: int = 0
+    model: Annotated[
+        Any,
+        option(
+            "ONNX file of a classifier with one input, or module:function that returns a PyTorch module.",
+            argument=True,
+            metavar="MODEL",
+            python="a model, or a module",
+        ),
+    ] = ""
+    data: Annotated[
+        Any,
+        option(
+            "Labelled data: an image folder, or an .npz file.",
+            metavar="PATH",
+            python="an iterable of (x, y), or data that are split already",
+        ),
+    ] = ""
+    train_epochs: Annotated[
+        float, option("Epochs of training, for a network that is not trained yet.", metavar="EPOCHS", ge=0)
+    ] = 0.0
+    train: Annotated[
+        Literal["network", "hybrid"],
+        option(
+            "What is trained then: the network, before anything is replaced, or the hybrid with its trees, end to end, "
+            "instead of being fine-tuned."
+        ),
+    ] = "network"
+    search: Annotated[
+        Literal["sequence", "random"], option("Try every layer as the first of a group, or draw one.")
+    ] = "sequence"
+    objective: Annotated[
+        Literal["accuracy", "speed", "luts"],
+        option("What decides among accurate groups: accuracy, speed, or the number of look-up tables in hardware."),
+    ] = "accuracy"
+    target: Annotated[
+        str,
+        option(
+            "Target whose latencies count: a built-in name, or path of a target.toml; cpu: this machine.",
+            metavar="TARGET",
+        ),
+    ] = "cpu"
+    unit: Annotated[
+        str | None, option("Unit of the target (default: the first unit that supports the model).", metavar="UNIT")
+    ] = None
+    max_drop: Annotated[
+        float, option("Accuracy on validation data that may be lost, 0 to 1.", metavar="RATIO", ge=0)
+    ] = 0.01
+    first: Annotated[
+        int | None,
+        option("Number of the first layer with weights to replace, from 0 (default: as --search says).", ge=0),
+    ] = None
+    layers: Annotated[int | None, option("Layers to replace together (default: try 1, 1 + step, ...).", ge=1)] = None
+    step: Annotated[int, option("Layers by which groups grow.", ge=1)] = 1
+    groups: Annotated[int, option("Groups to replace at most.", ge=1)] = 1
+    method: Annotated[
+        Literal["gradient", "ada", "auto"],
+        option("Trees with vectors as leaves (gradient), with votes (ada), or those that are right more often (auto)."),
+    ] = "gradient"
+    loss: Annotated[
+        Literal["squared", "log", "hinge"] | None,
+        option("Loss that each tree descends (default: squared for vectors, exponential for votes)."),
+    ] = None
+    trees: Annotated[
+        int | None, option("Trees at most (default: 96); for votes, of each output (default: 9).", ge=1)
+    ] = None
+    depth: Annotated[
+        Literal["auto", "layers"] | int,
+        option(
+            "Tests of each tree, 1 to 6; auto: min(6, 4 + layers); layers: as many as layers are replaced.",
+            metavar="auto|layers|N",
+            ge=1,
+            le=6,
+        ),
+    ] = "auto"
+    quantise: Annotated[Literal["ternary", "binary"], option("Levels of quantised values: three, or two.")] = "ternary"
+    scope: Annotated[
+        Literal["input", "group", "all"],
+        option("What is quantised: the inputs of groups, also their outputs, or the output of every layer."),
+    ] = "group"
+    threshold: Annotated[
+        float | None,
+        option("Threshold of quantisation for normalised values (default: the thresholds of least error).", ge=0),
+    ] = None
+    weights: Annotated[
+        WeightLevels, option("Levels of the weights of layers that remain; the first and the last layer keep theirs.")
+    ] = "float"
+    quantise_data: Annotated[bool, option("Quantise the network's input, too.", "--quantise-data/--float-data")] = False
+    max_seconds: Annotated[
+        float | None,
+        option(
+            "Try no further group after this many seconds, and take the best so far; fine-tuning comes on top.",
+            metavar="SECONDS",
+            ge=0,
+        ),
+    ] = None
+    examples: Annotated[
+        int | None,
+        option("Examples to fit trees on at most (default: 4000, fewer where a group has many positions).", ge=8),
+    ] = None
+    finetune: Annotated[
+        Literal["all", "trees", "tail", "none"],
+        option(
+            "What is fine-tuned: all layers and trees, the trees and the layers behind them, or these layers alone."
+        ),
+    ] = "all"
+    finetune_epochs: Annotated[
+        float | None,
+        option(
+            "Epochs of fine-tuning (default: 10, or 1,000 mini-batches where that is more).", metavar="EPOCHS", ge=0
+        ),
+    ] = None
+    finetune_batches: Annotated[int | None, option("Mini-batches of fine-tuning at most.", ge=0)] = None
+    finetune_seconds: Annotated[
+        float | None, option("Seconds of fine-tuning at most, for each group.", metavar="SECONDS", ge=0)
+    ] = None
+    rate: Annotated[float, option("Learning rate of fine-tuning.", ge=0)] = 0.05
+    mean: Annotated[
+        tuple[float, ...] | None,
+        option(
+            "Mean of each image channel, for values 0 to 1.", metavar="R,G,B", example="0.49,0.48,0.45", joined=True
+        ),
+    ] = None
+    std: Annotated[
+        tuple[float, ...] | None,
+        option(
+            "Standard deviation of each image channel, for values 0 to 1.",
+            metavar="R,G,B",
+            example="0.49,0.48,0.45",
+            joined=True,
+        ),
+    ] = None
+    seed: Annotated[int, option("Random seed for data splits, search and training.", ge=0)] = 0
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("layers", 1), ("step", 1), ("groups", 1), ("trees", 1), ("examples", 8), ("first", 0), ("seed", 0),
-            ("train_epochs", 0), ("max_drop", 0), ("threshold", 0), ("finetune_epochs", 0), ("finetune_batches", 0),
-            ("finetune_seconds", 0), ("max_seconds", 0), ("rate", 0),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise ValueError(f"{name} is {value}, less than {least}")
-        if not isinstance(self.depth, str) and not 1 <= self.depth <= 6:
-            raise ValueError(f"depth is {self.depth}, not 1 .. 6, auto or layers")
+        super().__post_init__()
         if self.scope == "input" and (self.method != "gradient" or self.loss in ("log", "hinge")):
             raise ValueError("outputs without levels have no votes, and no log or hinge loss: take scope group or all")
         if self.train == "hybrid" and (not self.train_epochs or None in (self.first, self.layers)):
             raise ValueError("nothing tells the best group of an untrained network: give first, layers, train_epochs")
+
+
+class TreeifyOptions(TreeifySettings, kw_only=True):
+    """Options of ``framefit treeify``: the search, where it is kept, and its files."""
+
+    export: Annotated[
+        Literal["core", "ml"],
+        option(
+            "ml: write model-ml.onnx, too, whose trees are operators of ai.onnx.ml; also for a search that had ended."
+        ),
+    ] = "core"
+    resume: Annotated[str | None, option("Continue the search in this folder.", metavar="DIR")] = None
+    output: Annotated[
+        str | None, option("Folder of the search (default: MODEL-trees).", "-o", "--output", metavar="DIR")
+    ] = None
+    force: Annotated[bool, option("Overwrite an existing folder of a search.")] = False
 
 
 class Original(Record, kw_only=True):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from framefit.core.files import Record, from_text, read_record
 from framefit.core.model import Model, with_part
+from framefit.core.tree_results import TreeKind
 from framefit.errors import InputError
 
 __all__ = [
@@ -49,7 +50,6 @@ __all__ = [
 Array = npt.NDArray[Any]
 MAX_DEPTH = 6
 """Tests of an oblivious tree: a leaf bit is then one look-up table of six inputs, as FPGAs have them."""
-TreeKind = Literal["vote", "scalar", "vector"]
 _WORD_BITS = 2  # of an encoded input
 
 

@@ -41,10 +41,16 @@ class CyclesSettings(Settings, kw_only=True):
     ] = 0.0
     shapes: Annotated[
         dict[str, tuple[int, ...]],
-        option("Shape of an input with dynamic dimensions.", "--shape", metavar="INPUT=1,3,H,W"),
+        option(
+            "Shape of an input with dynamic dimensions.",
+            "--shape",
+            metavar="INPUT=1,3,H,W",
+            example="image=1,3,240,320",
+        ),
     ] = {}
     constants: Annotated[
-        dict[str, Any], option("Value of an input that never changes.", "--constant", metavar="INPUT=NUMBER")
+        dict[str, Any],
+        option("Value of an input that never changes.", "--constant", metavar="INPUT=NUMBER", example="sr=16000"),
     ] = {}
     output: Annotated[str | None, option("Write the report to this file (JSON).", "-o", "--output", metavar="PATH")] = (
         None

@@ -7,12 +7,13 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import asdict
 
-from framefit.core.files import from_data
 from framefit.core.fit_results import (
+    FitOptions,
     FitResult,
     FitSettings,
     FitStep,
@@ -23,7 +24,7 @@ from framefit.core.fit_results import (
     StepOutcome,
 )
 from framefit.core.run_record import Metrics, ModelMetrics
-from framefit.core.settings import Notify, silent
+from framefit.core.settings import Notify, part_of, silent, verb
 from framefit.core.target import BUILTIN_TARGETS, target_file
 from framefit.core.workload import Workload, load_workload
 from framefit.errors import FramefitError, InputError
@@ -147,7 +148,7 @@ class FitLoop:
         notify: Notify,
         begun: tuple[FitResult, Workload] | None = None,
     ) -> None:
-        kinds = _kinds(settings.without)
+        kinds = _kinds(settings.exclude)
         self.settings, self.labelled, self.folder, self.notify = settings, labelled, folder, notify
         self._app, self._original = Path(settings.app), original
         self._ledger = Ledger(earlier_s=0.0 if begun is None else begun[0].seconds)
@@ -455,7 +456,7 @@ def _kinds(without: Collection[str]) -> list[type[Step]]:
     unknown = [name for name in without if name not in known]
     if unknown:
         raise InputError(
-            f"there is no step {unknown[0]!r}", where="--without", remedy=f"choose from {', '.join(known)}"
+            f"there is no step {unknown[0]!r}", where="--exclude", remedy=f"choose from {', '.join(known)}"
         )
     return [kind for name, kind in known.items() if name not in without]
 
@@ -475,47 +476,31 @@ class Fitted:
     folder: Path | None
 
 
-def fit(
-    app: str | Path | None = None,
-    *,
-    data: str | Path | Mapping[str, str | Path] | None = None,
-    apply: bool = False,
-    target: str | None = None,
-    max_drop: float | None = None,
-    without: Collection[str] = (),
-    max_miss_ratio: float | None = None,
-    max_seconds: float | None = None,
-    verify_seconds: float | None = None,
-    finetune_epochs: float | None = None,
-    seed: int | None = None,
-    resume: str | Path | None = None,
-    output: str | Path | None = None,
-    force: bool = False,
-    notify: Notify = silent,
-) -> Fitted:
+def _earlier(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the fit that is resumed.
+
+    Raises:
+        InputError: another workload is given beside it.
+    """
+    if given.get("resume") is None:
+        return {}
+    if {"app", "target"} & given.keys():
+        raise InputError("a fit that goes on keeps its workload", remedy="give --resume DIR without APP.toml, --target")
+    earlier, _ = FitFolder(Path(given["resume"])).earlier()
+    return asdict(earlier.settings)
+
+
+@verb(FitOptions, "app", earlier=_earlier)
+def fit(settings: FitOptions, *, notify: Notify = silent) -> Fitted:
     """Plan a workload; where it does not fit, propose what would help, or do it until it fits and a run shows it.
 
     A workload fits where its plan is feasible and no model gets fewer launches than its frames ask for
     (docs/fit.md). The user's files stay as they are.
 
-    What is not given is as :class:`~framefit.core.fit_results.FitSettings` says, or as in the fit that is resumed.
+    With ``resume``, what is not given is as in the earlier fit.
 
     Args:
-        app: an ``app.toml``.
-        data: labelled data of the models: an image folder or an ``.npz``, or model -> such; alone it is the data of the
-            one model that it fits. Without data no model is changed.
-        apply: take the steps; else they are proposed.
-        target: instead of the workload's: a built-in name, or the path of a ``target.toml``.
-        max_drop: of each model's top-1 that is allowed, 0 to 1.
-        without: kinds of steps that are not to be taken: names of :func:`framefit.fit.steps.step_names`.
-        max_miss_ratio: of the frames of each model that a verification may show late or dropped, 0 to 1.
-        max_seconds: after which no further step begins.
-        verify_seconds: length of each verification, of the device's time.
-        finetune_epochs: of a model that lost weights or layers.
-        seed: of everything that is drawn.
-        resume: a folder of an earlier fit to go on with; its steps are applied.
-        output: the folder; default: the app's name and "-fit". Without ``apply`` and ``output`` nothing is written.
-        force: overwrite it.
+        settings: what to fit.
         notify: receives what is being done.
 
     Returns:
@@ -529,46 +514,29 @@ def fit(
         >>> framefit.fit("app.toml", data={"tags": "tags.npz"}, apply=True).result.fits  # doctest: +SKIP
         True
     """
-    given = {
-        "app": None if app is None else str(Path(app).resolve()),
-        "target": target if target is None or target in BUILTIN_TARGETS else str(target_file(target).resolve()),
-        "data": _named(data),
-        "max_drop": max_drop,
-        "without": tuple(without) or None,
-        "max_miss_ratio": max_miss_ratio,
-        "max_seconds": max_seconds,
-        "verify_seconds": verify_seconds,
-        "finetune_epochs": finetune_epochs,
-        "seed": seed,
-    }
-    asked = {name: value for name, value in given.items() if value is not None}
-    if resume is not None:
-        return _gone_on(FitFolder(Path(resume)), asked, notify)
-    if app is None:
-        raise InputError("APP.toml missing", remedy="give it, or --resume DIR")
-    settings = from_data(msgspec.to_builtins(asked), FitSettings, "options")
-    folder = FitFolder(Path(output or f"{Path(app).stem}-fit")) if apply or output is not None else None
-    if folder is not None:
-        folder.check_free(force=force)
-    original = _original(settings)
-    loop = FitLoop(settings, original, Labelled(settings, original), folder, notify)
-    if folder is not None:  # last: whatever is refused before leaves what is there
+    target = settings.target
+    asked = part_of(
+        settings,
+        FitSettings,
+        app=str(Path(settings.app).resolve()),
+        target=target if target is None or target in BUILTIN_TARGETS else str(target_file(target).resolve()),
+        data={name: str(Path(path).resolve()) for name, path in settings.data.items()},
+    )
+    apply, begun = settings.apply, None
+    folder: FitFolder | None = None
+    if settings.resume is not None:
+        folder, apply = FitFolder(Path(settings.resume)), True
+        earlier, workload = folder.earlier()
+        begun = earlier, located(workload, folder.path)
+    elif apply or settings.output is not None:
+        folder = FitFolder(Path(settings.output or f"{Path(settings.app).stem}-fit"))
+        folder.check_free(force=settings.force)
+    original = _original(asked)
+    loop = FitLoop(asked, original, Labelled(asked, original), folder, notify, begun)
+    if folder is not None and begun is None:  # last: whatever is refused before leaves what is there
         folder.clear()
     result, planned = loop.run(apply=apply)
     return Fitted(result, planned, None if folder is None else folder.path)
-
-
-def _gone_on(folder: FitFolder, asked: Mapping[str, object], notify: Notify) -> Fitted:
-    """A fit that ended, or was interrupted, with other settings where they are given."""
-    if {"app", "target"} & asked.keys():
-        raise InputError("a fit that goes on keeps its workload", remedy="give --resume DIR without APP.toml, --target")
-    earlier, workload = folder.earlier()
-    settings = from_data(msgspec.to_builtins(earlier.settings) | msgspec.to_builtins(asked), FitSettings, "options")
-    original = _original(settings)
-    begun = earlier, located(workload, folder.path)
-    loop = FitLoop(settings, original, Labelled(settings, original), folder, notify, begun)
-    result, planned = loop.run(apply=True)
-    return Fitted(result, planned, folder.path)
 
 
 def _original(settings: FitSettings) -> Workload:
@@ -577,11 +545,3 @@ def _original(settings: FitSettings) -> Workload:
     if settings.target is not None:
         workload = msgspec.structs.replace(workload, target=settings.target)
     return sized(located(workload, Path(settings.app).parent), Path(settings.app))
-
-
-def _named(data: str | Path | Mapping[str, str | Path] | None) -> dict[str, str] | None:
-    """Model -> absolute path of its data; "" for data of whichever model they fit."""
-    if data is None:
-        return None
-    named = data if isinstance(data, Mapping) else {"": data}
-    return {name: str(Path(path).resolve()) for name, path in named.items()}

@@ -79,10 +79,16 @@ class MeasureSettings(Settings, kw_only=True):
     ] = None
     shapes: Annotated[
         dict[str, tuple[int, ...]],
-        option("Shape of an input with dynamic dimensions.", "--shape", metavar="INPUT=1,3,H,W"),
+        option(
+            "Shape of an input with dynamic dimensions.",
+            "--shape",
+            metavar="INPUT=1,3,H,W",
+            example="image=1,3,240,320",
+        ),
     ] = {}
     constants: Annotated[
-        dict[str, Any], option("Value of an input that never changes.", "--constant", metavar="INPUT=NUMBER")
+        dict[str, Any],
+        option("Value of an input that never changes.", "--constant", metavar="INPUT=NUMBER", example="sr=16000"),
     ] = {}
     output: Annotated[str | None, option("Write the table to this file (JSON).", "-o", "--output", metavar="PATH")] = (
         None
@@ -118,10 +124,16 @@ class EstimateSettings(Settings, kw_only=True):
     any_fingerprint: Annotated[bool, option("Use the table although it was measured on another device.")] = False
     shapes: Annotated[
         dict[str, tuple[int, ...]],
-        option("Shape of an input with dynamic dimensions.", "--shape", metavar="INPUT=1,3,H,W"),
+        option(
+            "Shape of an input with dynamic dimensions.",
+            "--shape",
+            metavar="INPUT=1,3,H,W",
+            example="image=1,3,240,320",
+        ),
     ] = {}
     constants: Annotated[
-        dict[str, Any], option("Value of an input that never changes.", "--constant", metavar="INPUT=NUMBER")
+        dict[str, Any],
+        option("Value of an input that never changes.", "--constant", metavar="INPUT=NUMBER", example="sr=16000"),
     ] = {}
     output: Annotated[
         str | None, option("Write the estimate to this file (JSON).", "-o", "--output", metavar="PATH")

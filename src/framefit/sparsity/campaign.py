@@ -110,8 +110,8 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         self._compare = compare
         self._dense_cycles = self.subject.prices.total(self.subject.model, self.subject.zeros)
         self._learnt, self._notes = self.subject.data.train, _notes(self.subject)
-        if settings.cycles_ratio is not None:
-            check_reachable(self.subject, settings.cycles_ratio)
+        if settings.cycles is not None:
+            check_reachable(self.subject, settings.cycles)
 
     def begin(self, *, keep: bool) -> None:
         """See :meth:`Campaign.begin`; with the layer database, and the evaluations that are known."""
@@ -232,10 +232,10 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
 
     def _rounds(self, dense: Accuracy, override: Override | None) -> list[_Round]:
         """One, or as many as the thresholds move, first that on cycles, then that on accuracy."""
-        ratio, reason = self.settings.cycles_ratio, "as given"
+        ratio, reason = self.settings.cycles, "as given"
         if ratio is None:
             ratio, reason = derived_ratio(self._problem, self._dense_cycles)
-        source: Literal["given", "derived"] = "given" if self.settings.cycles_ratio is not None else "derived"
+        source: Literal["given", "derived"] = "given" if self.settings.cycles is not None else "derived"
         top1 = self._asked_top1(dense.top1, dense.top1_interval, ratio).top1
         rounds = [
             self._round(Threshold(round=0, top1=top1, cycles_ratio=ratio, source=source, reason=reason), override)

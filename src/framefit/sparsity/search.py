@@ -252,7 +252,7 @@ def search_arms(
     looked = book.evaluated(problem.evaluate)
     aware = replace(problem, evaluate=looked)
     blind = aware.blind()
-    plans = [(settings.solver, True)]
+    plans: list[tuple[str, bool]] = [(settings.solver, True)]
     if compare:
         rules = [name for name in ONCE if name != settings.solver and (name != "lamp" or subject.pattern != "channel")]
         plans = [*((name, True) for name in rules), (settings.solver, True), (settings.solver, False)]
@@ -269,7 +269,7 @@ def search_arms(
                 posed,
                 room,
                 settings.seed,
-                evaluations=settings.evaluations,
+                evaluations=settings.episodes,
                 weights=weights,
                 kind=settings.reward,
                 agreement=settings.agreement,
@@ -277,7 +277,7 @@ def search_arms(
             found = search(
                 posed,
                 solver,
-                Limits(settings.evaluations, _until(settings, ledger, name, compare=compare, hardware=hardware)),
+                Limits(settings.episodes, _until(settings, ledger, name, compare=compare, hardware=hardware)),
                 ledger,
                 kind=settings.reward,
                 cycles=problem.total,

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-import msgspec
+from msgspec.structs import asdict
 
-from framefit.core.files import Record, check_folder, from_data, read_record, write_record
+from framefit.core.files import Record, check_folder, read_record, write_record
 from framefit.core.settings import Notify
 from framefit.core.sparsity import Spent
 from framefit.errors import InputError
@@ -28,7 +28,9 @@ __all__ = [
     "KeptRecords",
     "Ledger",
     "SearchFolder",
+    "earlier_settings",
     "objects_of",
+    "path_of",
     "validation_was_learnt",
 ]
 
@@ -101,47 +103,41 @@ class SearchFolder:
         except OSError as error:
             raise InputError(f"cannot be made: {error.strerror}", where=self.path, remedy="choose another") from error
 
-    def settings(self, kind: type[S], given: Mapping[str, Any], needed: Mapping[str, Any], *, resumed: bool) -> S:
-        """What a search is asked for: as given, else as in the folder of one that is resumed, else the defaults.
 
-        Args:
-            kind: of the settings.
-            given: option -> value, of those that were given.
-            needed: what a search that is not resumed has to be given, by the names that users know.
-            resumed: whether the folder holds settings.
+def earlier_settings(verb: str, kind: type[Record]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """What gives a verb's call the settings of the search that it resumes; see :func:`framefit.core.settings.verb`.
 
-        Raises:
-            InputError: something is missing; values that cannot be used; the folder's file is damaged.
-        """
-        plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
-        if not resumed:
-            _check_given(needed, "give them, or --resume DIR")
-            return from_data(msgspec.to_builtins(plain), kind, "options")
-        stored = msgspec.to_builtins(read_record(self.mark, kind))
-        return from_data(stored | msgspec.to_builtins(plain), kind, self.mark)
+    Args:
+        verb: whose folder ``resume`` names.
+        kind: of the settings in it.
+    """
+
+    def read(given: Mapping[str, Any]) -> dict[str, Any]:
+        if given.get("resume") is None:
+            return {}
+        folder = SearchFolder(given["resume"], verb)
+        folder.check_begun()
+        return asdict(read_record(folder.mark, kind))
+
+    return read
 
 
-def objects_of(settings: Any, model: Any, data: Any) -> tuple[Any, Any]:
-    """The model and data that were given as objects; ``None`` for each that the settings name.
+def path_of(given: Any) -> str:
+    """What was given as a path; objects are not stored."""
+    return given if isinstance(given, str) else ""
+
+
+def objects_of(model: Any, data: Any) -> tuple[Any, Any]:
+    """The model and data that were given as objects; ``None`` for each that was given as a path.
 
     Raises:
         InputError: neither was given: a search that was given objects needs them again when it is resumed.
     """
-    _check_given(
-        {
-            "MODEL": settings.model or None if model is None else model,
-            "--data": settings.data or None if data is None else data,
-        },
-        "a search of objects is resumed with these objects",
-    )
-    model, data = (None if isinstance(value, str | Path) else value for value in (model, data))
-    return model, data
-
-
-def _check_given(needed: Mapping[str, Any], remedy: str) -> None:
-    missing = [name for name, value in needed.items() if value is None]
+    missing = [name for name, given in (("MODEL", model), ("--data", data)) if isinstance(given, str) and not given]
     if missing:
-        raise InputError(f"{' and '.join(missing)} missing", remedy=remedy)
+        raise InputError(f"{' and '.join(missing)} missing", remedy="a search of objects is resumed with these objects")
+    model, data = (None if isinstance(given, str) else given for given in (model, data))
+    return model, data
 
 
 @dataclass

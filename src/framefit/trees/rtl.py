@@ -11,10 +11,11 @@ import msgspec
 import numpy as np
 
 from framefit.core.files import check_folder, is_file_name, write_record, write_whole_folder
-from framefit.core.settings import Notify, silent
-from framefit.core.tree_results import CircuitCost, CoreKind, GroupCircuit, RtlReport
+from framefit.core.settings import Notify, silent, verb
+from framefit.core.tree_results import CircuitCost, GroupCircuit, RtlReport
 from framefit.core.trees import Ensemble, Forest, read_forest
 from framefit.errors import DeviceError, InputError
+from framefit.trees.settings import RtlSettings
 
 __all__ = ["RtlResult", "rtl"]
 
@@ -32,51 +33,14 @@ class RtlResult:
     folder: Path
 
 
-@dataclass(frozen=True)
-class _Settings:
-    core: CoreKind
-    sizes: tuple[int, ...]
-    pipelined: bool
-    rows: int
-    products: tuple[tuple[int, int], ...]
-    count: bool
-    limit_s: float
-    seed: int
-
-
-def rtl(
-    trees: str | Path | Forest,
-    *,
-    core: CoreKind = "fixed",
-    group: str | None = None,
-    sizes: Sequence[int] = (6, 4),
-    pipelined: bool = False,
-    rows: int = 64,
-    products: Sequence[tuple[int, int]] = (),
-    count: bool = True,
-    limit_s: float = 300.0,
-    seed: int = 0,
-    output: str | Path | None = None,
-    force: bool = False,
-    notify: Notify = silent,
-) -> RtlResult:
+@verb(RtlSettings, "trees")
+def rtl(settings: RtlSettings, *, notify: Notify = silent) -> RtlResult:
     """Write trees as Verilog with a test bench, simulate them against the model, and count what they take.
 
+    Of the programmable core as many rows are simulated as its nodes allow in some ten seconds.
+
     Args:
-        trees: a ``*.trees.json``, a network that has them, a folder of ``framefit treeify``, or a forest.
-        core: "fixed": each tree is a circuit of its own, a row a cycle; "programmable": one circuit walks
-            the trees in its memories, a node a cycle.
-        group: the one to build; default: all, each in a folder of its own where there are several.
-        sizes: inputs of the look-up tables to count in: 6, 4 or both.
-        pipelined: registers between the steps, and behind the memories of the programmable core.
-        rows: to simulate; of the programmable core as many as its nodes allow in some ten seconds.
-        products: inputs and outputs of the layers that the group replaces, to stand beside it; default: one
-            layer from the group's input to its output. All groups have the same.
-        count: whether to synthesise; without it the circuits are only written and simulated.
-        limit_s: seconds for each circuit; what takes longer is noted and left out.
-        seed: of the rows, and of the weights of what stands beside the trees.
-        output: folder; default: the trees' name with ``-rtl``, here.
-        force: overwrite it.
+        settings: what to build.
         notify: is told what is being done.
 
     Raises:
@@ -89,29 +53,24 @@ def rtl(
         >>> framefit.rtl("digits.trees.json", output="hardware").report.groups[0].mismatches
         0
     """
-    if not sizes or any(size not in (4, 6) for size in sizes) or rows < 2 or not limit_s > 0:
-        raise InputError(
-            f"tables of {', '.join(map(str, sizes)) or 'no'} inputs, {rows} rows, {limit_s} s",
-            remedy="take tables of 6 or 4 inputs, 2 rows or more and a time above 0",
-        )
-    if any(min(product) < 1 for product in products):
-        raise InputError(f"layers {list(products)}", remedy="give inputs and outputs of each, such as 128x64")
+    trees = settings.trees
     forest = _forest(trees)
-    chosen = _chosen(forest, group)
-    folder = Path(output) if output is not None else Path(f"{_name(trees)}-rtl")
-    check_folder(folder.resolve(), _MARK, _WHAT, force=force)
+    chosen = _chosen(forest, settings.group)
+    folder = Path(settings.output) if settings.output is not None else Path(f"{_name(trees)}-rtl")
+    check_folder(folder.resolve(), _MARK, _WHAT, force=settings.force)
     from framefit.trees.hardware.synthesis import yosys_version
 
     notify("starting Yosys")
     version = yosys_version()
-    settings = _Settings(core, tuple(dict.fromkeys(sizes)), pipelined, rows, tuple(products), count, limit_s, seed)
-    with write_whole_folder(folder, _MARK, _WHAT, force=force) as part:
+    with write_whole_folder(folder, _MARK, _WHAT, force=settings.force) as part:
         groups = []
         for ensemble in chosen:
             place = part if len(chosen) == 1 else part / ensemble.name
             place.mkdir(exist_ok=True)
             groups.append(_build(ensemble, place, settings, notify))
-        report = RtlReport(model=forest.model, core=core, yosys=version, seed=seed, groups=tuple(groups))
+        report = RtlReport(
+            model=forest.model, core=settings.core, yosys=version, seed=settings.seed, groups=tuple(groups)
+        )
         write_record(part / _MARK, report)
     return RtlResult(report, folder)
 
@@ -163,7 +122,7 @@ def _chosen(forest: Forest, group: str | None) -> tuple[Ensemble, ...]:
     return chosen
 
 
-def _build(ensemble: Ensemble, folder: Path, settings: _Settings, notify: Notify) -> GroupCircuit:
+def _build(ensemble: Ensemble, folder: Path, settings: RtlSettings, notify: Notify) -> GroupCircuit:
     """One group: written, simulated, counted."""
     words = _rows(ensemble, settings)
     notify(f"simulating {ensemble.name}")
@@ -186,7 +145,7 @@ def _build(ensemble: Ensemble, folder: Path, settings: _Settings, notify: Notify
         except DeviceError as error:
             notes.append(f"{what}: {error.what}")
     notes.append("the encoder is not part of the trees: it compares float32 values with the thresholds")
-    if not settings.products:
+    if not settings.layers:
         notes.append("int8 and ternary: one layer from the group's input to its output, whatever it replaced")
     trees = next((cost for cost in costs if cost.circuit == "trees"), None)
     each = None if trees is None or trees.lut6 is None else trees.lut6 / ensemble.outputs
@@ -198,7 +157,7 @@ def _build(ensemble: Ensemble, folder: Path, settings: _Settings, notify: Notify
     )
 
 
-def _rows(ensemble: Ensemble, settings: _Settings) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _rows(ensemble: Ensemble, settings: RtlSettings) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     from framefit.trees.hardware.simulation import drawn_rows
 
     count = settings.rows
@@ -212,7 +171,7 @@ _Price = Callable[[], Sequence[CircuitCost]]
 
 
 def _build_fixed(
-    ensemble: Ensemble, folder: Path, words: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], settings: _Settings
+    ensemble: Ensemble, folder: Path, words: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], settings: RtlSettings
 ) -> tuple[GroupCircuit, _Price]:
     from framefit.trees.hardware.fixed import FixedFunction, pack_rows, results_of
     from framefit.trees.hardware.simulation import simulate_fixed, write_fixed_bench
@@ -226,11 +185,13 @@ def _build_fixed(
     notes = ["outputs are sums and their biases; the scale is left to what follows"] if ensemble.scaled else []
     report = _report(ensemble, len(words), sum(a != b for a, b in zip(found, wanted, strict=True)), notes)
     report = msgspec.structs.replace(report, latency_cycles=circuit.latency)
-    return report, lambda: [cost_of_fixed(ensemble, settings.sizes, settings.limit_s, pipelined=settings.pipelined)]
+    return report, lambda: [
+        cost_of_fixed(ensemble, tuple(dict.fromkeys(settings.luts)), settings.max_seconds, pipelined=settings.pipelined)
+    ]
 
 
 def _build_core(
-    ensemble: Ensemble, folder: Path, words: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], settings: _Settings
+    ensemble: Ensemble, folder: Path, words: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], settings: RtlSettings
 ) -> tuple[GroupCircuit, _Price]:
     from framefit.core.trees import accumulate
     from framefit.trees.hardware.programmable import ProgrammableCore, load_program, visited_nodes
@@ -249,7 +210,7 @@ def _build_core(
         notes.append(f"a row enters in {core.beats} cycles, and its trees have fewer nodes to visit: entering binds")
     report = _report(ensemble, len(words), wrong, notes)
     report = msgspec.structs.replace(report, cycles=run.cycles, nodes=nodes, cycles_per_node=run.cycles / nodes)
-    return report, lambda: [cost_of_core(core, settings.sizes, settings.limit_s)]
+    return report, lambda: [cost_of_core(core, tuple(dict.fromkeys(settings.luts)), settings.max_seconds)]
 
 
 def _report(ensemble: Ensemble, rows: int, mismatches: int, notes: list[str]) -> GroupCircuit:
@@ -267,13 +228,21 @@ def _report(ensemble: Ensemble, rows: int, mismatches: int, notes: list[str]) ->
     )
 
 
-def _counted(ensemble: Ensemble, price: _Price, settings: _Settings) -> Iterator[tuple[str, _Price]]:
+def _counted(ensemble: Ensemble, price: _Price, settings: RtlSettings) -> Iterator[tuple[str, _Price]]:
     """What is synthesised, one after the other."""
     from framefit.trees.hardware.synthesis import cost_of_encoder, costs_of_products
 
     patch = ensemble.patch
     inputs = ensemble.input_shape[0] * patch.area if patch else math.prod(ensemble.input_shape)
-    products = settings.products or ((inputs, ensemble.outputs),)
+    products = settings.layers or ((inputs, ensemble.outputs),)
     yield "trees", price
-    yield "encoder", lambda: list(filter(None, [cost_of_encoder(ensemble, settings.sizes, settings.limit_s)]))
-    yield "int8 and ternary", lambda: costs_of_products(products, settings.sizes, settings.limit_s, settings.seed)
+    yield (
+        "encoder",
+        lambda: list(
+            filter(None, [cost_of_encoder(ensemble, tuple(dict.fromkeys(settings.luts)), settings.max_seconds)])
+        ),
+    )
+    yield (
+        "int8 and ternary",
+        lambda: costs_of_products(products, tuple(dict.fromkeys(settings.luts)), settings.max_seconds, settings.seed),
+    )

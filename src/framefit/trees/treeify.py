@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from framefit.core.files import read_record, write_record
 from framefit.core.model import Model
-from framefit.core.settings import Notify, silent
-from framefit.core.tree_results import TreeifyResult, TreeifySettings
+from framefit.core.settings import Notify, part_of, silent, verb
+from framefit.core.tree_results import TreeifyOptions, TreeifyResult, TreeifySettings
 from framefit.core.trees import Forest, read_forest
-from framefit.errors import InputError
-from framefit.training.campaign import SearchFolder, objects_of
+from framefit.training.campaign import SearchFolder, earlier_settings, objects_of, path_of
 
 __all__ = ["Treeified", "treeify"]
 
@@ -38,31 +36,15 @@ class Treeified:
     folder: Path
 
 
-def treeify(
-    model: str | Path | Model | Any = None,
-    data: str | Path | Iterable[Any] | Any = None,
-    *,
-    resume: str | Path | None = None,
-    output: str | Path | None = None,
-    force: bool = False,
-    export: Literal["core", "ml"] = "core",
-    notify: Notify = silent,
-    **options: Any,
-) -> Treeified:
+@verb(TreeifyOptions, "model", "data", earlier=earlier_settings("treeify", TreeifySettings))
+def treeify(settings: TreeifyOptions, *, notify: Notify = silent) -> Treeified:
     """Find groups of layers that trees can stand for, fit these, fine-tune, and write the hybrid.
 
+    With ``resume``, what is not given is as in the earlier search; the result of one that had ended is read again.
+
     Args:
-        model: a classifier with one input: path of an ONNX file, "module:function" that returns a
-            ``torch.nn.Module``, such a module, or a model.
-        data: what :func:`framefit.training.data.load_data` takes.
-        resume: a folder of an earlier search that was interrupted, to go on with.
-        output: folder; default: the model's name with ``-trees``, here.
-        force: overwrite it.
-        export: "ml": write ``model-ml.onnx``, too, whose trees are operators of ``ai.onnx.ml``; also for a search that
-            is resumed and had ended.
+        settings: what to search.
         notify: receives what is being done.
-        options: fields of :class:`~framefit.core.tree_results.TreeifySettings`; what is not given is as it says, or
-            as in the search that is resumed.
 
     Raises:
         InputError: what cannot be used.
@@ -73,25 +55,21 @@ def treeify(
         >>> framefit.treeify("mlp.onnx", "digits.npz", first=1, layers=2).result.chosen.top1  # doctest: +SKIP
         0.98
     """
-    if export not in ("core", "ml"):
-        raise InputError(f"export is {export!r}", where="options", remedy="give core or ml")
-    resumed = resume is not None
-    place = SearchFolder.of("treeify", "-trees", model, resume=resume, output=output)
-    given = {name: value for name, value in options.items() if value is not None}
-    given |= {name: str(v) for name, v in {"model": model, "data": data}.items() if isinstance(v, str | Path)}
-    settings = place.settings(TreeifySettings, given, {"MODEL": model, "--data": data}, resumed=resumed)
-    stored = read_record(place.mark, TreeifySettings) if resumed else None
-    if settings == stored and (place.path / "result.json").is_file():
-        return _exported(_finished(place.path), export)
-    objects = objects_of(settings, model, data)
-    if not resumed:
-        place.check_free(force=force)
+    resume, model, data = settings.resume, settings.model, settings.data
+    place = SearchFolder.of("treeify", "-trees", model, resume=resume, output=settings.output)
+    asked = part_of(settings, TreeifySettings, model=path_of(model), data=path_of(data))
+    stored = None if resume is None else read_record(place.mark, TreeifySettings)
+    if asked == stored and (place.path / "result.json").is_file():
+        return _exported(_finished(place.path), settings.export)
+    objects = objects_of(model, data)
+    if resume is None:
+        place.check_free(force=settings.force)
     from framefit.trees.campaign import TreeifyCampaign  # loads torch
 
-    campaign = TreeifyCampaign(place, settings, notify, *objects)
-    alike = stored is not None and msgspec.structs.replace(settings, max_seconds=stored.max_seconds) == stored
+    campaign = TreeifyCampaign(place, asked, notify, *objects)
+    alike = stored is not None and msgspec.structs.replace(asked, max_seconds=stored.max_seconds) == stored
     campaign.begin(keep=alike)  # what was found with other settings is of no use
-    return _exported(Treeified(*campaign.finish(), place.path), export)
+    return _exported(Treeified(*campaign.finish(), place.path), settings.export)
 
 
 def _finished(folder: Path) -> Treeified:

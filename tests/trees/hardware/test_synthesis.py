@@ -63,10 +63,10 @@ def test_what_has_no_trees_is_refused(tmp_path, voting) -> None:
     forest = Forest(model="net", ensembles=(voting,))
     with pytest.raises(InputError, match="choose from group"):
         rtl(forest, group="other")
-    with pytest.raises(InputError, match="6 or 4"):
-        rtl(forest, sizes=(5,))
+    with pytest.raises(InputError, match="choose from 4, 6"):
+        rtl(forest, luts=(5,))
     with pytest.raises(InputError, match="128x64"):
-        rtl(forest, products=((0, 3),))
+        rtl(forest, layers=((0, 3),))
     (tmp_path / "there").mkdir()
     with pytest.raises(InputError, match="already exists"):
         rtl(forest, output=tmp_path / "there")
@@ -156,7 +156,7 @@ def test_the_verilog_passes_its_test_bench(tmp_path, core, pipelined) -> None:
 def test_a_report_has_the_trees_and_what_they_replace(tmp_path, voting) -> None:
     """Trees, encoder, int8 and ternary weights; the trees take fewest tables."""
     forest = Forest(model="net", ensembles=(voting,))
-    done = rtl(forest, products=((32, 16), (16, OUTPUTS)), sizes=(6,), output=tmp_path / "out")
+    done = rtl(forest, layers=((32, 16), (16, OUTPUTS)), luts=(6,), output=tmp_path / "out")
     (group,) = done.report.groups
     costs = {cost.circuit: cost for cost in group.costs}
     assert list(costs) == ["trees", "encoder", "int8", "ternary"]

@@ -101,7 +101,7 @@ class Sparsify(Step):
             data="",
             target=situation.workload.target,
             unit=situation.planned.timetable.model(name).segments[0].unit if situation.described else None,
-            cycles_ratio=cycles,
+            cycles=cycles,
             seed=context.settings.seed,
         )
         done = sparsify(
@@ -146,10 +146,10 @@ class Sparsify(Step):
         from framefit.sparsity.subject import open_subject
         from framefit.training.campaign import Ledger
 
-        assert settings.cycles_ratio is not None
+        assert settings.cycles is not None
         subject = open_subject(settings, Ledger(), model, self.context.labelled.data(name))
         if subject.pattern != "unstructured":
-            return settings.cycles_ratio
+            return settings.cycles
         levels = np.linspace(0, 1, _LEVELS)
         table = np.tile(levels, (len(subject.layers), 1))
         planned, counted = (
@@ -158,7 +158,7 @@ class Sparsify(Step):
             for cycles, rest in [subject.prices.of_zeros(table, zeros)]
         )
         fewest = np.minimum.accumulate(planned) / planned[0]  # a little sparsity may cost more than none
-        place = int(np.argmax(fewest <= settings.cycles_ratio)) if fewest[-1] <= settings.cycles_ratio else -1
+        place = int(np.argmax(fewest <= settings.cycles)) if fewest[-1] <= settings.cycles else -1
         return min(float(counted[place] / counted[0]), 1.0)
 
 

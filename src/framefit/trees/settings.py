@@ -1,0 +1,71 @@
+"""Options of ``framefit rtl``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from framefit.core.settings import Settings, option
+
+__all__ = ["RtlSettings"]
+
+
+class RtlSettings(Settings, kw_only=True):
+    """Options of ``framefit rtl``."""
+
+    trees: Annotated[
+        Any,
+        option(
+            "Trees (*.trees.json), a network that has them, or the folder of framefit treeify.",
+            argument=True,
+            metavar="TREES",
+            python="a forest",
+        ),
+    ]
+    core: Annotated[
+        Literal["fixed", "programmable"],
+        option(
+            "Kind of circuit: one for each tree, which computes a row in every cycle, or one that visits the nodes of "
+            "all trees in its memories, a node in every cycle."
+        ),
+    ] = "fixed"
+    group: Annotated[
+        str | None, option("Group of layers whose trees to build (default: all, each in a folder of its own).")
+    ] = None
+    luts: Annotated[
+        tuple[Literal[4, 6], ...], option("Inputs of the look-up tables to count in.", "--lut", metavar="4|6")
+    ] = (6, 4)
+    pipelined: Annotated[
+        bool, option("Put registers between the steps, and behind the memories of the programmable core.")
+    ] = False
+    rows: Annotated[int, option("Rows to simulate, and to put into the test bench.", ge=2)] = 64
+    layers: Annotated[
+        tuple[tuple[int, int], ...],
+        option(
+            "Inputs and outputs of a layer that the group replaces, to count beside it (default: one layer from the "
+            "group's input to its output).",
+            "--layer",
+            metavar="INxOUT",
+            example="128x64",
+        ),
+    ] = ()
+    count: Annotated[
+        bool, option("Synthesise the circuits and count what they take, which may need minutes.", "--count/--no-count")
+    ] = True
+    max_seconds: Annotated[
+        float,
+        option("Seconds for the synthesis of each circuit; what takes longer is left out.", metavar="SECONDS", gt=0),
+    ] = 300.0
+    output: Annotated[
+        str | None, option("Folder of the circuits (default: NAME-rtl).", "-o", "--output", metavar="DIR")
+    ] = None
+    force: Annotated[bool, option("Overwrite an existing folder of circuits.")] = False
+    seed: Annotated[
+        int, option("Random seed for the rows, and for the weights of the layers counted beside the trees.", ge=0)
+    ] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.luts:
+            raise ValueError("luts is empty: give 4, 6 or both")
+        if any(min(layer) < 1 for layer in self.layers):
+            raise ValueError(f"layers {list(self.layers)}: give inputs and outputs of each, such as 128x64")
