@@ -14,7 +14,6 @@ from framefit.core.files import Record
 __all__ = [
     "Axis",
     "Chart",
-    "Datum",
     "Line",
     "colour",
     "decades",

@@ -23,7 +23,6 @@ from framefit.report.operations import NamedOperations
 __all__ = [
     "read_events",
     "read_frames",
-    "read_lines",
     "write_events",
     "write_frames",
     "write_lost",
@@ -33,7 +32,7 @@ __all__ = [
 
 
 @contextlib.contextmanager
-def read_lines(path: str | Path, columns: tuple[str, ...], remedy: str) -> Iterator[Iterator[list[str]]]:
+def _read_lines(path: str | Path, columns: tuple[str, ...], remedy: str) -> Iterator[Iterator[list[str]]]:
     """The lines of a CSV file behind its heading; a ``ValueError`` about one of them becomes an error that names it.
 
     Args:
@@ -89,7 +88,7 @@ def read_frames(path: str | Path) -> FrameTable:
     models: dict[tuple[str, str], int] = {}
     fates: dict[Fated, int] = {}
     rows: list[tuple[int, int, int, int, int]] = []
-    with read_lines(path, _FRAME_COLUMNS, "give frames.csv as a run wrote it") as lines:
+    with _read_lines(path, _FRAME_COLUMNS, "give frames.csv as a run wrote it") as lines:
         for stream, frame, model, fate, reason, released_ns, finished_ns in lines:
             which = models.setdefault((model, stream), len(models))
             what = fates.setdefault((_fate(fate), reason), len(fates))
@@ -173,7 +172,7 @@ def read_events(path: str | Path) -> tuple[OperationLog, Program]:
     """
     rows: dict[_Row, int] = {}
     numbers: list[tuple[int, ...]] = []
-    with read_lines(path, _EVENT_COLUMNS, "give events.csv as framefit profile wrote it") as lines:
+    with _read_lines(path, _EVENT_COLUMNS, "give events.csv as framefit profile wrote it") as lines:
         for inference, operation, name, kind, unit, type_, time_ns, source, low_ns, high_ns, program in lines:
             if type_ != ("END" if len(numbers) % 2 else "START"):
                 raise ValueError(f"a {type_!r}: START and END have to take turns")
@@ -194,7 +193,7 @@ def _rules(path: Path) -> list[int]:
     if not path.is_file():
         return []
     known = {name: how for how, name in _RULES.items()}
-    with read_lines(path, (*_EVENT_COLUMNS, "rule"), "give lost.csv as framefit profile wrote it") as lines:
+    with _read_lines(path, (*_EVENT_COLUMNS, "rule"), "give lost.csv as framefit profile wrote it") as lines:
         return [known.get(row[-1], How.BETWEEN) for row in lines]
 
 
