@@ -12,6 +12,7 @@ from rich.console import Console
 from framefit.core.run_record import Metrics, Miss, ModelMetrics, Percentiles, StreamMetrics, UnitMetrics
 from framefit.core.timetable import Fix, PlannedModel, Segment, Timetable
 from framefit.report.formats import format_bytes, format_duration, format_ratio
+from framefit.report.sections.run import RunContent
 from framefit.report.terminal import view
 
 
@@ -218,6 +219,18 @@ def test_misses():
     text = " ".join(text.split())
     assert "6 x overrun, 1 x late wake-up" in text
     assert "... 2 more" in text
+
+
+def test_a_run_in_brief():
+    """The answer, the figures that matter and what is to be known of them; no percentiles and no bounds."""
+    content = RunContent(metrics(3), notes=("simulated on [edge-8]",))
+    text = " ".join(shown(view(content, detail="brief")).split())
+    assert text.startswith("Nearly fits: 3 misses in 3,000 priority frames")
+    for part in ("idle machine: p99 110 us", "Residual used 87.2 %", "late wake-up", "simulated on [edge-8]"):
+        assert part in text
+    assert "fluid bound" not in text
+    assert "p99.9" not in text
+    assert "fluid bound" in shown(view(content))
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -438,6 +438,7 @@ def _blocks(run: RunContent, detail: Detail) -> Iterator[Block]:
         yield _misses(metrics)
     yield _frames(metrics)
     if detail == "brief":
+        yield from _notes(run, detail)
         return
     yield _percentiles(metrics)
     if run.background:
@@ -464,17 +465,22 @@ def _blocks(run: RunContent, detail: Detail) -> Iterator[Block]:
             *(() if detail == "page" else map(_cutting, metrics.models)),
         ],
     )
-    notes = [*(() if run.info is None else run.info.warnings), *run.notes]
-    if run.profile is not None and detail != "page":
-        notes += [f"profile: {note}" for note in run_notes(run.profile, metrics.windows)]
-    if notes:
-        yield Sentences("What to know of this run", notes)
+    yield from _notes(run, detail)
     if metrics.misses and detail == "page":
         yield _misses(metrics)
     if detail == "page":
         yield from _page_blocks(run)
     if run.files:
         yield Facts("Files", run.files)
+
+
+def _notes(run: RunContent, detail: Detail) -> Iterator[Block]:
+    """What a reader should know of the figures, and what the trace says of the plan's durations."""
+    notes = [*(() if run.info is None else run.info.warnings), *run.notes]
+    if run.profile is not None and detail != "page":
+        notes += [f"profile: {note}" for note in run_notes(run.profile, run.metrics.windows)]
+    if notes:
+        yield Sentences("What to know of this run", notes)
 
 
 def _page_blocks(run: RunContent) -> Iterator[Block]:
