@@ -25,15 +25,14 @@ from stored import store
 import framefit
 from framefit.core.faults import read_fault
 from framefit.core.model import GraphBuilder, Model
-from framefit.core.settings import silent
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu import NpuDevice
 from framefit.planning.plan import Plan
+from framefit.planning.planner import PlanRequest
 from framefit.runtime.log import FrameLog, FrameOutcome
+from framefit.runtime.session import Session
 from framefit.runtime.units import UnitGroup
-from framefit.workflows.ladder import with_ladder
 from framefit.workflows.plan import again
-from framefit.workflows.session import Session
 
 RATIO = 1.4
 RATIOS = (1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
@@ -102,7 +101,7 @@ def played(plan: Plan, windows: int, slow: str | None) -> UnitGroup:
     assert isinstance(device, NpuDevice)
     device.clock, device.computes = VirtualClock(), False
     device.restart(1)
-    session = Session(plan, seed=1, frames=False, inject=faults)
+    session = Session(plan.opened(), seed=1, frames=False, inject=faults)
     failure = session.play(windows, stop=lambda: False, on_idle=None)
     assert failure is None
     return session.group
@@ -114,12 +113,12 @@ def figures(plan: Plan, run: UnitGroup, models: dict[str, Layers]) -> dict[str, 
     done = np.isin(rows[:, FrameLog.OUTCOME], (FrameOutcome.DONE, FrameOutcome.LATE))
     after = done & (rows[:, FrameLog.FINISHED] >= middle)
     missed, useful = 0, 0.0
-    for number, task in enumerate(plan.tasks):
+    for number, model in enumerate(plan.timetable.models):
         mine = rows[:, FrameLog.MODEL] == number
-        if task.priority:
+        if model.role == "priority":
             missed += int((mine & (rows[:, FrameLog.OUTCOME] != FrameOutcome.DONE)).sum())
         else:
-            useful += float((mine & after).sum()) * models[task.name][0] / 1e3
+            useful += float((mine & after).sum()) * models[model.name][0] / 1e3
     return {
         "missed": missed,
         "background_s": useful,
@@ -138,15 +137,14 @@ def compared(
             for arm in ("ladder", "planned")
         }
         planned = framefit.plan(apps["planned"])
-        climbing = with_ladder(framefit.plan(apps["ladder"]))
+        climbing = framefit.plan(apps["ladder"])
         ladder = figures(climbing, played(climbing, windows, slow), background)
         plain = figures(planned, played(planned, windows, slow), background)
         fixed: dict[float, dict[str, object]] = {}
         for ratio in RATIOS:
             whole = ratio if slow != "face" else 1.0
-            plan = again(
-                planned, workload=planned.workload, priority_ratio=ratio, background_ratio=whole, notify=silent
-            )
+            request = PlanRequest(planned.app, planned.workload, priority_ratio=ratio, background_ratio=whole)
+            plan = again(planned, request)
             if plan.timetable.feasible:
                 fixed[ratio] = figures(plan, played(plan, windows, slow), background)
     # A cut that misses frames is none to compare with.
@@ -169,7 +167,7 @@ def quiet(
     """Nothing slows down."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        plan = with_ladder(framefit.plan(write(folder, rate_hz, face, background, schedule, ladder=True)))
+        plan = framefit.plan(write(folder, rate_hz, face, background, schedule, ladder=True))
         return figures(plan, played(plan, windows, None), background) | {"windows": windows}
 
 
@@ -195,13 +193,14 @@ def processor(windows: int) -> dict[str, object]:
             '[[models]]\nname = "small"\npath = "small.onnx"\npriority = "every-window"\n'
             '[[models]]\nname = "big"\npath = "big.onnx"\npriority = "background"\n'
         )
-        planned = with_ladder(framefit.plan(app))
+        planned = framefit.plan(app)
         metrics = framefit.run(planned, windows=windows, output=folder / "run").metrics
-        assert planned.ladder is not None
+        assert planned.timetable.ladder is not None
         return {
             "windows": metrics.windows,
             "rungs": [
-                [rung.name, [len(model.segments) for model in rung.timetable.models]] for rung in planned.ladder.rungs
+                [rung.name, [len(model.segments) for model in rung.timetable.models]]
+                for rung in planned.timetable.ladder.rungs
             ],
             "missed": metrics.models[0].missed,
             "estimate_exceeded_ratio": metrics.estimate_exceeded_ratio,

@@ -43,8 +43,8 @@ def true_table(plan: framefit.Plan) -> LatencyTable:
     device = plan.device
     assert isinstance(device, NpuDevice)
     entries, unit = [], plan.timetable.models[0].segments[0].unit
-    for task in plan.tasks:
-        model = task.model.grouped(device.fusions(task.model))
+    for wired in plan.wired:
+        model = wired.model.grouped(device.fusions(wired.model))
         for layer, nodes, ns in zip(model.layers, model.nodes, device.layers_ns(model, unit), strict=True):
             key = configuration(nodes)
             entries.append(LatencyEntry(op=layer.op, configuration=key, unit=unit, latency_ns=ns, interval_ns=(ns, ns)))

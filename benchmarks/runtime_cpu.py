@@ -159,7 +159,7 @@ def main() -> None:
                 '[[models]]\nname = "depth"\npath = "depth.onnx"\npriority = "background"\n'
             )
             plans[arm] = framefit.plan(app, cache=False)
-        face, depth = (task.whole for task in plans["framefit"].tasks)
+        face, depth = (model.whole for model in plans["framefit"].opened().models)
         core = plans["framefit"].device.target.units[0].core
         details: dict[str, list[dict[str, float]]] = {"framefit": [], "segments": []}
         arms: dict[str, Callable[[int], Frames]] = {

@@ -28,16 +28,20 @@ WORKLOADS = {"vpu": 150.0, "meteor-lake": 800.0, "micro-npu": 30.0, "dsp": 30.0,
 
 def uncut(plan: framefit.Plan) -> framefit.Plan:
     """The same models whole; background ones start whenever the unit is free."""
-    models, tasks = [], []
-    for task, model in zip(plan.tasks, plan.timetable.models, strict=True):
-        whole = task.uncut or model
-        if not task.priority:
-            (segment,) = whole.segments
-            whole = msgspec.structs.replace(whole, segments=(msgspec.structs.replace(segment, duration_ns=0),))
-        models.append(whole)
-        tasks.append(dataclasses.replace(task, bounds=()))
+    models = []
+    for model in plan.timetable.models:
+        first, last = model.segments[0], model.segments[-1]
+        whole = msgspec.structs.replace(
+            last,
+            index=0,
+            first_layer=first.first_layer,
+            span=(first.span[0], last.span[1]),
+            duration_ns=model.duration_ns if model.role == "priority" else 0,
+            median_ns=model.whole_ns,
+        )
+        models.append(msgspec.structs.replace(model, segments=(whole,)))
     timetable = msgspec.structs.replace(plan.timetable, models=tuple(models), guard_ns=0)
-    return dataclasses.replace(plan, timetable=timetable, tasks=tuple(tasks))
+    return dataclasses.replace(plan, timetable=timetable)
 
 
 def main() -> None:
@@ -67,7 +71,7 @@ def main() -> None:
             row = {
                 "rate_hz": rate_hz,
                 "detector_ns": plan.timetable.models[0].segments[0].median_ns,
-                "depth_ns": plan.tasks[1].whole.expected_ns(0),
+                "depth_ns": plan.opened().models[1].whole.expected_ns(0),
                 "window_ns": plan.timetable.window_ns,
                 "segments": len(plan.timetable.models[1].segments),
                 "guard_ns": plan.timetable.guard_ns,

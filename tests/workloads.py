@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import math
@@ -18,7 +17,7 @@ from framefit.core.model import GraphBuilder, Layer, Model
 from framefit.devices.device import Completion
 from framefit.devices.measure import Measurement
 from framefit.planning.plan import Plan
-from framefit.workflows.plan import _DISPATCH_NS
+from framefit.planning.planner import _DISPATCH_NS
 
 __all__ = [
     "LATE_NS",
@@ -187,11 +186,11 @@ def write_target(
 
 def stopping(planned: Plan) -> Plan:
     """A plan of which any launch that fails ends a run."""
-    tasks = [copy.copy(task) for task in planned.tasks]
-    for task in tasks:
-        entry = msgspec.structs.replace(task.wired.entry, on_error="stop")
-        task.wired = dataclasses.replace(task.wired, entry=entry)
-    return dataclasses.replace(planned, tasks=tasks)
+    wired = tuple(
+        dataclasses.replace(model, entry=msgspec.structs.replace(model.entry, on_error="stop"))
+        for model in planned.wired
+    )
+    return dataclasses.replace(planned, wired=wired)
 
 
 def listing(folder: Path) -> dict[str, bytes | None]:

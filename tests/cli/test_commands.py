@@ -273,7 +273,8 @@ def test_another_target_is_given(framefit: Framefit, models: Path, tmp_path: Pat
     ran = framefit("run", workload, "--target", "target.toml", "--windows", 3, "--max-miss-ratio", 1)
     assert (ran.code, ran.err) == (0, "")
     assert framefit("simulate", workload, "--target", "vpu", "--windows", 3).code == 0
-    for number, target in enumerate(("target.toml", "target.toml", "vpu"), 1):
+    path = str(Path("target.toml").resolve())
+    for number, target in enumerate((path, path, "vpu"), 1):
         folder = Path("runs") / f"models-{number}"
         assert read_record(folder / "run.json", RunInfo).workload["target"] == target
     ended = framefit("plan", workload)

@@ -13,7 +13,7 @@ from framefit.core.files import read_record
 from framefit.core.run_record import Metrics
 from framefit.core.timetable import Timetable
 from framefit.errors import InfeasibleError, InputError
-from framefit.workflows import ladder
+from framefit.planning import ladder
 from workloads import write_app, write_models, write_target
 
 IMAGE = np.zeros((1, 3, 16, 16), np.float32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +19,9 @@ from framefit.core.timetable import Timetable
 from framefit.core.workload import RateChange
 from framefit.devices.host import available_cores
 from framefit.errors import InfeasibleError
+from framefit.planning import ladder
 from framefit.planning.plan import Plan
-from framefit.workflows import ladder
-from framefit.workflows.ladder import with_ladder
+from framefit.workflows.plan import ready
 from framefit.workflows.record import RunResult
 from networks import difference
 from workloads import measure_briefly, no_noise, write_app, write_models, write_target
@@ -72,10 +71,7 @@ def changed(planned: Plan, *changes: tuple[float, float], rates_hz: tuple[float,
     told = tuple(RateChange(after_s=after_s, rate_hz=rate_hz) for after_s, rate_hz in changes)
     (camera,) = planned.workload.streams
     streams = (msgspec.structs.replace(camera, changes=told, rates_hz=rates_hz),)
-    tasks = tuple(copy.copy(task) for task in planned.tasks)  # they adopt other executions
-    return dataclasses.replace(
-        planned, tasks=tasks, workload=msgspec.structs.replace(planned.workload, streams=streams)
-    )
+    return dataclasses.replace(planned, workload=msgspec.structs.replace(planned.workload, streams=streams))
 
 
 def placed(timetable: Timetable) -> dict[str, list[tuple[str, str]]]:
@@ -125,7 +121,7 @@ def test_announced_rates_change_all_units_with_one_window(units: int, two: Plan,
 @pytest.fixture(scope="module")
 def runner(two: Plan) -> Callable[[], framefit.Runner]:
     """Runners of a plan that knows most of the rates that a program may ask for."""
-    planned = with_ladder(changed(two, rates_hz=(20, 50, 120, 150)))
+    planned = ready(changed(two, rates_hz=(20, 50, 120, 150)))
     return lambda: framefit.Runner(planned, virtual=True, submitted=[], force=True)
 
 
@@ -156,7 +152,7 @@ def test_rates_that_a_program_sets_at_any_time(
 def test_a_rate_that_does_not_fit_where_models_are(two: Plan) -> None:
     """It is refused before the run, or when it is asked for, with the reason; the run goes on as it was."""
     with pytest.raises(InfeasibleError, match="do not fit at camera 30000 Hz where they are placed for camera 100 Hz"):
-        with_ladder(changed(two, (1, 30_000)))
+        ready(changed(two, (1, 30_000)))
     with framefit.Runner(two, virtual=True, submitted=[], force=True) as runner:
         runner.step(3)
         with pytest.raises(InfeasibleError, match="the present segments do not fit"):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from framefit.core.program import Launches
 from framefit.errors import InputError
 from framefit.planning.plan import Plan
 from framefit.workflows.plan import plan
-from framefit.workflows.record import RunResult, _first_shown
+from framefit.workflows.record import RunResult
 from framefit.workflows.run import run, simulate
+from framefit.workflows.run_pictures import first_shown
 from workloads import RATE_HZ, listing, write_app, write_models, write_target
 
 
@@ -88,6 +88,11 @@ def test_runs_at_the_same_time_get_numbers_of_their_own(
     assert sorted(path.name for path in Path("runs").iterdir()) == sorted(one.folder.name for one in (*inner, outer))
 
 
+def launched_in(windows: np.ndarray) -> Launches:
+    """One launch in each of these windows."""
+    return Launches(program=np.zeros(len(windows), np.int32), window=windows, frame=windows, submit_ns=windows)
+
+
 @pytest.mark.parametrize(
     ("windows", "pattern", "first"),
     [
@@ -104,23 +109,20 @@ def test_pictures_show_the_end_of_a_long_run(
     windows: int, pattern: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a repetition of the timetable on, unless that hides more than half of what can be shown."""
-    monkeypatch.setattr("framefit.workflows.record._MOST_SHOWN", 100)
-    result: Any = SimpleNamespace(
-        launches=SimpleNamespace(window=np.arange(windows)), timetable=SimpleNamespace(windows=(None,) * pattern)
-    )
-    assert _first_shown(cast("RunResult", result)) == first
-    result.launches.window = np.repeat(np.arange(1000), 80)[: windows * 80]
-    assert len(result.launches.window[result.launches.window >= _first_shown(result)]) >= 50
+    monkeypatch.setattr("framefit.workflows.run_pictures._MOST_SHOWN", 100)
+    assert first_shown(launched_in(np.arange(windows)), pattern) == first
+    launches = launched_in(np.repeat(np.arange(1000), 80)[: windows * 80])
+    assert len(launches.window[launches.window >= first_shown(launches, pattern)]) >= 50
 
 
 def test_part_of_a_run(planned: Plan, tmp_path: Path) -> None:
     """Launches, events and releases of the same windows."""
     result = simulate(planned, windows=30, output=tmp_path / "out")
-    seen, launches, releases = result.part(10, 20)
+    seen, launches, releases = result.view.part(10, 20)
     assert (launches.window[0], launches.window[-1]) == (10, 19)
     assert np.array_equal(seen.time_ns[::2], launches.submit_ns)
     assert np.array_equal(releases, result.releases_ns[10:20])
     assert launches.submit_ns[0] >= releases[0]
-    rest = result.part(20)
+    rest = result.view.part(20)
     assert len(rest[0]) == 2 * len(rest[1]) == 2 * int((result.launches.window >= 20).sum())
     assert rest[2][0] - releases[-1] == round(1e9 / RATE_HZ)

@@ -101,8 +101,8 @@ def test_trees_are_a_segment(folder: Path) -> None:
     (model,) = found.timetable.models
     assert found.timetable.feasible
     assert model.max_relative_difference == 0
-    (task,) = found.tasks
-    assert "Trees" in {layer.op for layer in task.model.layers}
+    (task,) = found.opened().models
+    assert "Trees" in {layer.op for layer in task.execution.model.layers}
 
 
 @pytest.mark.timed
@@ -121,8 +121,8 @@ def test_a_table_of_this_machine_has_trees(folder: Path) -> None:
     assert found.models[0].segments[0].median_ns == told.total_ns
     split = plan(write_app(folder, background=("hybrid",), table=path.name, last="always_split = true"))
     assert len(split.timetable.model("hybrid").segments) > 1
-    task = next(task for task in split.tasks if task.name == "hybrid")
-    assert task.difference(task.execution) == 0
+    task = next(task for task in split.opened().models if task.name == "hybrid")
+    assert task.difference() == 0
     bare = msgspec.structs.replace(table, entries=tuple(entry for entry in table.entries if entry is not trees))
     with pytest.raises(InputError, match="no entry of Trees"):
         estimate(folder / "hybrid.onnx", bare)
@@ -133,11 +133,11 @@ def test_a_hybrid_is_cut_on_this_machine(folder: Path, monkeypatch: pytest.Monke
     no_noise(monkeypatch)
     found = plan(write_app(folder, background=("hybrid",), last="always_split = true"), cache=False)
     model = found.timetable.model("hybrid")
-    task = next(task for task in found.tasks if task.name == "hybrid")
+    task = next(task for task in found.opened().models if task.name == "hybrid")
     assert len(model.segments) > 1
     assert model.max_relative_difference == 0
-    assert task.model.lowered
-    assert "Trees" in {layer.op for layer in task.model.layers}
+    assert task.execution.model.lowered
+    assert "Trees" in {layer.op for layer in task.execution.model.layers}
 
 
 @pytest.mark.timed

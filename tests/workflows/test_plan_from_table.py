@@ -16,7 +16,7 @@ from framefit.core.timetable import Timetable
 from framefit.devices.ort import OrtDevice
 from framefit.errors import InputError
 from framefit.planning.check import check_timetable
-from framefit.workflows.plan import plan, verified
+from framefit.workflows.plan import plan, ready
 from workloads import chain, no_noise, small, write_app, write_models, write_target
 
 TABLE = "board.table.json"
@@ -181,8 +181,8 @@ def test_from_measuring_to_simulating(measured: Path, tmp_path: Path) -> None:
 
 def test_what_was_compared_is_not_compared_again(measured: Path) -> None:
     """A plan that launched its segments is taken as it is."""
-    result = verified(plan(write_app(measured, **ON_BOARD)))
-    assert verified(result) is result
+    result = ready(plan(write_app(measured, **ON_BOARD)))
+    assert ready(result) is result
 
 
 def test_a_board_that_changed(measured: Path, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_priority_model_that_is_too_long_runs_in_segments(streams: Streams) ->
     timetable = result.timetable
     assert timetable.feasible
     assert [(m.name, m.role) for m in timetable.models] == [("audio", "priority"), ("video", "background")]
-    assert [task.name for task in result.tasks] == ["audio", "video"]
+    assert [wired.entry.name for wired in result.wired] == ["audio", "video"]
     video = timetable.model("video")
     assert video.result_age_windows is not None
     assert (video.result_age_windows - 1) * timetable.window_ns < 1e9 / 30

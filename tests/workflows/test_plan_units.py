@@ -68,11 +68,12 @@ def test_two_units_serve_what_one_cannot(board: Board) -> None:
 def test_the_executions_are_those_of_the_plan(board: Board) -> None:
     """Each segment is compiled for its unit, with as many frames in flight as planned."""
     result = board()
-    for task, model in zip(result.tasks, result.timetable.models, strict=True):
-        assert task.execution.units == tuple(segment.unit for segment in model.segments)
-        assert task.units == task.execution.units
-        assert task.execution.slots == model.slots
-        assert len(task.whole.parts) == 1
+    for compiled, model in zip(result.opened().models, result.timetable.models, strict=True):
+        assert compiled.planned == model
+        assert compiled.execution.units == tuple(segment.unit for segment in model.segments)
+        assert compiled.execution.bounds == model.spans
+        assert compiled.execution.slots == model.slots
+        assert len(compiled.whole.parts) == 1
 
 
 def test_memory_is_told_by_unit(board: Board) -> None:
@@ -81,8 +82,8 @@ def test_memory_is_told_by_unit(board: Board) -> None:
     timetable, needed = result.timetable, dict.fromkeys(("a", "b"), 0)
     (link,) = timetable.links
     assert set(link.between) == {"a", "b"}
-    for task in result.tasks:
-        for unit, count in task.memory_bytes(separate=True).items():
+    for compiled in result.opened().models:
+        for unit, count in compiled.execution.unit_bytes.items():
             needed[unit] += count
     assert timetable.memory_bytes == needed
     crossing = [s.boundary_bytes for s in timetable.model("chain").segments]
@@ -130,9 +131,9 @@ def test_where_no_unit_has_a_whole_model_its_parts_are_compared(board: Board) ->
     units = ('name = "a"\nunsupported = ["GlobalAveragePool"]', 'name = "b"\ncore = 1\nunsupported = ["Resize"]')
     result = board(units, rate_hz=30)
     assert result.timetable.feasible
-    task = next(task for task in result.tasks if task.name == "chain")
-    assert task.unit == ""
-    assert len(task.whole.parts) == 2
+    chain = next(model for model in result.opened().models if model.name == "chain")
+    assert chain.home == ""
+    assert len(chain.whole.parts) == 2
     assert stages(result.timetable, "chain") == ["a", "b"]
 
 
@@ -263,5 +264,5 @@ def test_every_feasible_plan_passes_the_check(board: Board, seed: int) -> None:
         assert timetable.binding_constraint
         return
     assert check_timetable(timetable) == []
-    assert [task.name for task in result.tasks] == [model.name for model in timetable.models]
+    assert [wired.entry.name for wired in result.wired] == [model.name for model in timetable.models]
     assert usable_units(result.workload, result.device, result.app) == names

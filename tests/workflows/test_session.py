@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from framefit.errors import InputError
+from framefit.runtime.session import Session, counted_windows
 from framefit.workflows.plan import plan
-from framefit.workflows.record import RunResult, counted_windows
+from framefit.workflows.record import RunResult
 from framefit.workflows.run import run, simulate
-from framefit.workflows.session import Session
 from workloads import listing, write_app, write_models, write_target
 
 
@@ -34,7 +34,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"seconds": -math.inf}, "nothing to run"),
         ({"seconds": 1e12}, "too many"),
         ({"windows": 10**400}, "too many"),
-        ({"windows": 3, "seed": -1}, "seed -1"),
+        ({"windows": 3, "seed": -1}, "seed must be at least 0, is -1"),
     ],
 )
 def test_impossible_lengths_and_seeds(
@@ -67,7 +67,7 @@ def test_a_plan_for_virtual_time_is_not_run(app: Path, tmp_path: Path) -> None:
 
 def test_long_runs_say_what_they_will_take(app: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Before a run whose logs take gigabytes, once; not before others."""
-    session = Session(plan(app), seed=0, frames=False)
+    session = Session(plan(app).opened(), seed=0, frames=False)
     assert session.windows(100_000, None) == 100_000
     assert caplog.messages == []
     assert session.windows(100_000_000, None) == 100_000_000

@@ -137,7 +137,7 @@ def test_the_files_agree_with_each_other(ran: RunResult) -> None:
     info = read_record(ran.folder / "run.json", RunInfo)
     assert (info.seed, info.interrupted, info.error, info.warnings) == (3, False, None, ())
     assert info.workload["target"] == "target.toml"
-    assert read_record(ran.folder / "timetable.json", Timetable) == ran.timetable
+    assert msgspec.structs.replace(read_record(ran.folder / "timetable.json", Timetable), source=None) == ran.timetable
     metrics = read_record(ran.folder / "metrics.json", Metrics)
     assert metrics == ran.metrics
     program, launches = read_program(ran.folder / "program.json")
@@ -373,7 +373,7 @@ def test_a_long_simulation_keeps_the_last_events_and_says_so(
 ) -> None:
     """Of more packets than are kept, the latest remain; trace.npz and run.json say how many are gone."""
     monkeypatch.setitem(NpuDevice.__init__.__kwdefaults__, "keep_events", 700)
-    monkeypatch.setattr("framefit.workflows.record._MOST_SHOWN", 250)
+    monkeypatch.setattr("framefit.workflows.run_pictures._MOST_SHOWN", 250)
     long = simulate(on_board(folder), windows=300, seed=3, output=tmp_path / "long")
     trace = Trace.read(long.folder / "trace.npz")
     gone = len(ran.trace) - 700
@@ -392,20 +392,24 @@ def test_a_long_simulation_keeps_the_last_events_and_says_so(
 
 def uncut(planned: Plan) -> Plan:
     """The same models whole; background ones start whenever the unit is free."""
-    models, tasks = [], []
-    for task, model in zip(planned.tasks, planned.timetable.models, strict=True):
-        whole = task.uncut or model
-        if not task.priority:
-            (segment,) = whole.segments
-            whole = msgspec.structs.replace(whole, segments=(msgspec.structs.replace(segment, duration_ns=0),))
-        models.append(whole)
-        tasks.append(dataclasses.replace(task, bounds=()))
+    models = []
+    for model in planned.timetable.models:
+        first, last = model.segments[0], model.segments[-1]
+        whole = msgspec.structs.replace(
+            last,
+            index=0,
+            first_layer=first.first_layer,
+            span=(first.span[0], last.span[1]),
+            duration_ns=model.duration_ns if model.role == "priority" else 0,
+            median_ns=model.whole_ns,
+        )
+        models.append(msgspec.structs.replace(model, segments=(whole,)))
     windows = tuple(
         msgspec.structs.replace(window, slots=tuple(slot for slot in window.slots if slot.segment == 0))
         for window in planned.timetable.windows
     )
     timetable = msgspec.structs.replace(planned.timetable, models=tuple(models), guard_ns=0, windows=windows)
-    return dataclasses.replace(planned, timetable=timetable, tasks=tuple(tasks))
+    return dataclasses.replace(planned, timetable=timetable)
 
 
 def test_the_timetable_never_misses_where_whole_models_do(folder: Path, tmp_path: Path) -> None:
@@ -418,7 +422,7 @@ def test_the_timetable_never_misses_where_whole_models_do(folder: Path, tmp_path
     result = plan(app)
     timetable = result.timetable
     depth = timetable.model("depth")
-    assert (result.tasks[1].whole.expected_ns(0), len(timetable.units)) > (timetable.window_ns, 1)
+    assert (result.opened().models[1].whole.expected_ns(0), len(timetable.units)) > (timetable.window_ns, 1)
     assert len(depth.segments) >= 2
     cut = simulate(result, windows=1000, output=tmp_path / "cut")
     assert [model.missed for model in cut.metrics.models] == [0, 0]

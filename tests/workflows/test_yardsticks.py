@@ -8,9 +8,9 @@ import pytest
 
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu import NpuDevice
+from framefit.runtime.session import Session
 from framefit.workflows.plan import plan
 from framefit.workflows.record import _of_units, bounds_hz
-from framefit.workflows.session import Session
 from workloads import write_app, write_models, write_target
 
 
@@ -25,12 +25,13 @@ def test_one_unit_is_a_case_of_several(tmp_path: Path) -> None:
     assert isinstance(planned.device, NpuDevice)
     planned.device.clock = VirtualClock()
     planned.device.restart(0)
-    session = Session(planned, seed=0, frames=False)
+    opened = planned.opened()
+    session = Session(opened, seed=0, frames=False)
     session.group.run(200)
     medians = [one.median_ns for one in session.measure()]
-    count = len(planned.tasks)
-    one = bounds_hz(planned, session.group, medians[:-count], medians[-count:])
-    several = _of_units(planned, session.group, medians[:-count])
+    count = len(opened.models)
+    one = bounds_hz(opened, session.group, medians[:-count], medians[-count:])
+    several = _of_units(opened, session.group, medians[:-count])
     assert set(one) == set(several) == set(background)
     for name in background:
         assert several[name] == pytest.approx(one[name], rel=0.03)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -125,15 +126,20 @@ class Launches:
         window: int64, the window in which it was submitted.
         frame: int64.
         submit_ns: int64, host clock.
+        finished_ns: int64, when the host saw them end; ``None``: it is not known.
+        releases_ns: int64, when each window began; ``None``: it is not known.
     """
 
     program: npt.NDArray[np.int32]
     window: npt.NDArray[np.int64]
     frame: npt.NDArray[np.int64]
     submit_ns: npt.NDArray[np.int64]
+    finished_ns: npt.NDArray[np.int64] | None = None
+    releases_ns: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
-        shapes = {np.shape(array) for array in (self.program, self.window, self.frame, self.submit_ns)}
+        finished_ns = self.submit_ns if self.finished_ns is None else self.finished_ns
+        shapes = {np.shape(array) for array in (self.program, self.window, self.frame, self.submit_ns, finished_ns)}
         if len(shapes) > 1 or len(min(shapes)) != 1:
             raise ValueError(f"launch arrays need one length, have shapes {sorted(shapes)}")
 
@@ -147,7 +153,11 @@ class Launches:
         Raises:
             InputError: not such a file.
         """
-        arrays = read_arrays(path, {"program": "i4", "window": "i8", "frame": "i8", "submit_ns": "i8"})
+        arrays = read_arrays(
+            path,
+            {"program": "i4", "window": "i8", "frame": "i8", "submit_ns": "i8"},
+            {"finished_ns": "i8", "releases_ns": "i8"},
+        )
         try:
             return cls(**arrays)
         except ValueError as error:
@@ -156,7 +166,15 @@ class Launches:
     def write(self, path: str | Path, *, force: bool = False) -> None:
         """Write ``launches.npz``, whole or not at all."""
         with write_whole(path, force=force) as file:
-            np.savez(file, program=self.program, window=self.window, frame=self.frame, submit_ns=self.submit_ns)
+            arrays: dict[str, Any] = {
+                "program": self.program,
+                "window": self.window,
+                "frame": self.frame,
+                "submit_ns": self.submit_ns,
+                "finished_ns": self.finished_ns,
+                "releases_ns": self.releases_ns,
+            }
+            np.savez(file, **{name: array for name, array in arrays.items() if array is not None})
 
 
 def read_program(path: str | Path) -> tuple[Program, Launches | None]:

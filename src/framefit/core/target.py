@@ -38,6 +38,7 @@ __all__ = [
     "TraceUnit",
     "Unit",
     "Variation",
+    "absolute_target",
     "cpu_target",
     "describe_target",
     "load_target",
@@ -535,6 +536,16 @@ def target_file(name_or_path: str | Path, folder: Path | None = None) -> Path:
         f"no built-in target {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
         remedy=f"choose from {', '.join(BUILTIN_TARGETS)}, or give the path of a target.toml",
     )
+
+
+def absolute_target(name: str, folder: Path) -> str:
+    """A built-in target's name as it is; else the absolute path of the target's file.
+
+    Args:
+        name: as a workload or a command has it.
+        folder: what a path is relative to.
+    """
+    return name if name in BUILTIN_TARGETS else str(target_file(name, folder).resolve())
 
 
 def resolve_target(name_or_path: str | Path, folder: Path | None = None) -> Target:

@@ -15,14 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import Record
+from framefit.core.latency_table import Value
 from framefit.core.target import Link
+from framefit.core.workload import Workload
 
 __all__ = [
     "Fix",
     "FreeTime",
     "Instruction",
     "InstructionLists",
+    "ModelLayers",
+    "PlanSource",
+    "PlannedLadder",
     "PlannedModel",
+    "PlannedRung",
     "PriorityPeriod",
     "Segment",
     "Slot",
@@ -47,6 +53,7 @@ class Segment(Record, kw_only=True):
         median_ns: the measured median.
         boundary_bytes: bytes of the tensors that it hands on.
         tensors: names of the tensors that it hands on, outputs of the model included.
+        span: numbers of its first and last layer, in the layers that ``PlannedModel.layers`` describes.
     """
 
     index: int
@@ -59,6 +66,24 @@ class Segment(Record, kw_only=True):
     median_ns: int
     boundary_bytes: int
     tensors: tuple[str, ...]
+    span: tuple[int, int] = (0, 0)
+
+
+class ModelLayers(Record, kw_only=True):
+    """The layers of a model that its segments are made of.
+
+    Attributes:
+        digest: SHA-256 of the model as it was loaded, its shapes and constants fixed.
+        kind: the layers of the file; these in groups that the device fuses; or the operators that a runtime makes of
+            the model.
+        groups: names of the nodes of each group.
+        operators_digest: SHA-256 of what the runtime makes of the model.
+    """
+
+    digest: str
+    kind: Literal["file", "groups", "operators"] = "file"
+    groups: tuple[tuple[str, ...], ...] = ()
+    operators_digest: str | None = None
 
 
 class PlannedModel(Record, kw_only=True):
@@ -73,6 +98,8 @@ class PlannedModel(Record, kw_only=True):
         slots: frames of it that may be in flight at once; tensors that cross units exist so often.
         after: models whose outputs it reads: it takes a frame when theirs of the same number is done.
         turns: that each of its stages has in a round of its unit.
+        layers: what its segments are made of; ``None``: not stated, so that the model cannot be run from the file.
+        whole_ns: median of the uncut model.
     """
 
     name: str
@@ -87,6 +114,8 @@ class PlannedModel(Record, kw_only=True):
     slots: int = 1
     after: tuple[str, ...] = ()
     turns: int = 1
+    layers: ModelLayers | None = None
+    whole_ns: int = 0
 
     def __post_init__(self) -> None:
         if min(self.slots, self.turns) < 1:
@@ -96,6 +125,11 @@ class PlannedModel(Record, kw_only=True):
     def stages(self) -> tuple[tuple[Segment, ...], ...]:
         """Runs of segments that follow one another on one unit, in order."""
         return tuple(tuple(run) for _, run in itertools.groupby(self.segments, key=lambda segment: segment.unit))
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Numbers of the first and last layer of each segment."""
+        return tuple(segment.span for segment in self.segments)
 
 
 class PriorityPeriod(Record, kw_only=True):
@@ -178,6 +212,50 @@ class Fix(Record, kw_only=True):
     verified: bool
 
 
+class PlanSource(Record, kw_only=True):
+    """What a plan was made of, so that a run can start from its file.
+
+    Attributes:
+        app: path of the ``app.toml``; functions are looked for in its folder.
+        workload: with absolute paths.
+        device: facts of the device that durations were measured on, or are modelled for.
+        in_real_time: whether a described device's plan leaves time for the host's late wake-ups.
+    """
+
+    app: str
+    workload: Workload
+    device: dict[str, Value]
+    in_real_time: bool
+
+
+class PlannedRung(Record, kw_only=True):
+    """Another timetable that a run may change to.
+
+    Attributes:
+        name: for people, labels and files.
+        timetable: feasible; its models are in the order of the plan's.
+        workload: with the rates of its streams.
+        covers: how much longer launches may take than they were planned for, of priority and of background models.
+    """
+
+    name: str
+    timetable: Timetable
+    workload: Workload
+    covers: tuple[float, float]
+
+
+class PlannedLadder(Record, kw_only=True):
+    """All timetables that a run may change to, besides the plan's own.
+
+    Attributes:
+        rungs: of the same rates in the order of what they cover.
+        finest: every model cut wherever any timetable cuts it: for frames in flight when the timetable changes.
+    """
+
+    rungs: tuple[PlannedRung, ...]
+    finest: tuple[PlannedModel, ...]
+
+
 class Timetable(Record, kw_only=True):
     """The plan: it repeats after ``hyperperiod_windows``.
 
@@ -192,6 +270,8 @@ class Timetable(Record, kw_only=True):
         bound: windows from one result of the background models to the next, of the one that has
             to wait longest, if the residual were one fluid (or as its frames arrive).
         gap_ratio: background work that a fluid residual would hold over what the plan holds, minus 1.
+        ladder: further timetables that a run may change to; ``None``: none.
+        source: what a run needs beside the timetable; ``None``: not stored, so that it cannot be run from its file.
     """
 
     schema_version: int = 1
@@ -215,6 +295,8 @@ class Timetable(Record, kw_only=True):
     binding_constraint: str | None = None
     reasons: tuple[str, ...] = ()
     fixes: tuple[Fix, ...] = ()
+    ladder: PlannedLadder | None = None
+    source: PlanSource | None = None
 
     def launches_of(self, model: str) -> int:
         """How often the whole model runs in one repetition."""
@@ -241,6 +323,34 @@ class Timetable(Record, kw_only=True):
             )
             for unit in self.units
         }
+
+    @property
+    def timetables(self) -> tuple[Timetable, ...]:
+        """This one, and all that a run may change to, as far as they are planned."""
+        return (self, *(rung.timetable for rung in (self.ladder.rungs if self.ladder else ())))
+
+    @property
+    def cuts(self) -> tuple[tuple[PlannedModel, ...], ...]:
+        """All models in each way in which a run may cut them: those of all timetables, then the finest.
+
+        Programs (segments that a run may launch) are numbered through them, in this order.
+        """
+        ways = tuple(timetable.models for timetable in self.timetables)
+        return ways if self.ladder is None else (*ways, self.ladder.finest)
+
+    @property
+    def first_programs(self) -> tuple[tuple[int, ...], ...]:
+        """For each of the :attr:`cuts`, the number of each model's first program."""
+        counts = [[len(model.segments) for model in models] for models in self.cuts]
+        before = itertools.accumulate(itertools.chain([0], *counts))
+        return tuple(tuple(itertools.islice(before, len(models))) for models in counts)
+
+    @property
+    def launched(self) -> Timetable:
+        """This timetable with its models once for each of the :attr:`cuts`: launches are numbered through these."""
+        if self.ladder is None:
+            return self
+        return msgspec.structs.replace(self, models=tuple(itertools.chain(*self.cuts)), ladder=None)
 
     @property
     def program_units(self) -> npt.NDArray[np.str_]:
@@ -356,3 +466,19 @@ def free_times(timetable: Timetable, window: Window, unit: str) -> list[FreeTime
         for start, end in zip(edges[::2], edges[1::2], strict=True)
         if end > start
     ]
+
+
+def in_order(models: Sequence[PlannedModel]) -> list[PlannedModel]:
+    """The same models, each after those that it reads; else as they are.
+
+    Models that read each other stay where they are.
+    """
+    names = {model.name for model in models}
+    ordered: list[PlannedModel] = []
+    left = list(models)
+    while left:
+        there = {model.name for model in ordered}
+        following = next((m for m in left if all(one in there or one not in names for one in m.after)), left[0])
+        ordered.append(following)
+        left.remove(following)
+    return ordered

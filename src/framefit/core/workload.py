@@ -321,6 +321,14 @@ class Workload(MachineSettings, kw_only=True):
         return {stream.name: stream.rate_hz or max(given) for stream in self.streams}
 
     @property
+    def rates_name(self) -> str:
+        """The streams' rates in labels and file names: "30Hz", or one for each stream where they differ."""
+        rates_hz = list(self.rates_hz.values()) or [self.beat_hz]
+        if len(set(rates_hz)) == 1:
+            return f"{rates_hz[0]:g}Hz"
+        return "-".join(f"{rate_hz:g}Hz" for rate_hz in rates_hz)
+
+    @property
     def grid(self) -> Grid:
         """When windows begin: at each release of a stream, and of the beat where it is given.
 

@@ -15,6 +15,7 @@ from framefit.devices.device import ModelledDevice
 from framefit.execution.unit_support import usable_units
 from framefit.planning.beat import Beat
 from framefit.planning.plan import Plan
+from framefit.planning.planner import PlanRequest
 from framefit.planning.task import demands_of
 from framefit.workflows.plan import again, plan
 
@@ -83,16 +84,16 @@ class Situation:
             workload: with absolute paths; default: the present one.
             notify: receives what is being done.
         """
-        found = again(
-            self.planned,
-            workload=workload or self.workload,
+        request = PlanRequest(
+            self.planned.app,
+            workload or self.workload,
+            in_real_time=self.planned.in_real_time,
             priority_ratio=self.margin_ratio,
             background_ratio=self.margin_ratio,
-            ratios=ratios,
+            ratios=ratios or {},
             explained=False,
-            notify=notify,
         )
-        return standing_of(found)
+        return standing_of(again(self.planned, request, notify))
 
 
 def is_better(before: Standing, after: Standing) -> bool:
@@ -110,7 +111,8 @@ def standing_of(planned: Plan) -> Standing:
     as ``frames`` says. Priority models have all of theirs where the plan is feasible.
     """
     timetable, workload = planned.timetable, planned.workload
-    demands = demands_of(planned.tasks, workload, planned.app)
+    priority = [model.name for model in timetable.models if model.role == "priority"]
+    demands = demands_of(planned.wired, priority, workload, planned.app)
     beat = Beat(timetable.window_ns, 0, demands=demands, lengths_ns=timetable.lengths_ns)
     models = tuple(
         ServedModel(

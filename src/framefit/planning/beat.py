@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from framefit.core.target import Link
-from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment
+from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, in_order
 
 __all__ = [
     "Beat",
@@ -25,7 +25,6 @@ __all__ = [
     "Span",
     "carried_over",
     "free_windows",
-    "in_order",
     "reserved_periods",
     "segment_room",
     "settled",
@@ -190,22 +189,6 @@ class Beat:
 def _boundaries(model: PlannedModel) -> list[tuple[Segment, tuple[Segment, ...]]]:
     """The last segment of each stage, and the stage that follows it."""
     return [(before[-1], after) for before, after in itertools.pairwise(model.stages)]
-
-
-def in_order(models: Sequence[PlannedModel]) -> list[PlannedModel]:
-    """The same models, each after those that it reads; else as they are.
-
-    Models that read each other stay where they are.
-    """
-    names = {model.name for model in models}
-    ordered: list[PlannedModel] = []
-    left = list(models)
-    while left:
-        there = {model.name for model in ordered}
-        following = next((m for m in left if all(one in there or one not in names for one in m.after)), left[0])
-        ordered.append(following)
-        left.remove(following)
-    return ordered
 
 
 Span = tuple[int, int]  # begin, and latest end, after the window's release

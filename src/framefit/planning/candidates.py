@@ -31,8 +31,8 @@ import msgspec
 import numpy as np
 
 from framefit.core.policy import turns_in_proportion
-from framefit.core.timetable import PlannedModel, Segment, Timetable
-from framefit.planning.beat import Beat, in_order, segment_room
+from framefit.core.timetable import PlannedModel, Segment, Timetable, in_order
+from framefit.planning.beat import Beat, segment_room
 from framefit.planning.cutting import Mode
 from framefit.planning.partition import Pieces, beside, partition
 from framefit.planning.placement import Costs, Placeable, Placement, Problem, Room, Stage

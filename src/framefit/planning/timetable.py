@@ -18,7 +18,16 @@ import numpy.typing as npt
 
 from framefit.core.model import Model
 from framefit.core.policy import turns_between
-from framefit.core.timetable import Instruction, PlannedModel, PriorityPeriod, Segment, Slot, Timetable, Window
+from framefit.core.timetable import (
+    Instruction,
+    PlannedModel,
+    PriorityPeriod,
+    Segment,
+    Slot,
+    Timetable,
+    Window,
+    in_order,
+)
 from framefit.planning.ages import Spans, StageTurns, age_bound_ns, staged_age_ns
 from framefit.planning.beat import (
     Beat,
@@ -26,7 +35,6 @@ from framefit.planning.beat import (
     Span,
     carried_over,
     free_windows,
-    in_order,
     reserved_periods,
     segment_room,
     settled,
@@ -450,6 +458,7 @@ def planned_model(
     after: Sequence[str] = (),
     handed_bytes: int = 0,
     turns: int = 1,
+    uncut_ns: int | None = None,
 ) -> PlannedModel:
     """Segments with their durations, boundaries and reasons.
 
@@ -469,6 +478,7 @@ def planned_model(
         after: models whose outputs it reads.
         handed_bytes: of its outputs that other models read.
         turns: of each of its stages in a round of its unit.
+        uncut_ns: median of the uncut model where it was priced uncut; default: the sum of its segments'.
     """
     units = [unit] * len(bounds) if isinstance(unit, str) else unit
     names = layer_names or [layer.name for layer in model.layers]
@@ -495,6 +505,7 @@ def planned_model(
                 boundary_bytes=sum(tensor.bytes for _, tensor in leaving if last_read.get(tensor.name, 0) > last)
                 + (handed_bytes if index == len(bounds) - 1 else 0),
                 tensors=tuple(tensor.name for _, tensor in leaving),
+                span=(first, last),
             )
         )
     medians = sum(segment.median_ns for segment in segments)
@@ -508,6 +519,7 @@ def planned_model(
         slots=slots,
         after=tuple(after),
         turns=turns,
+        whole_ns=medians if len(segments) == 1 or uncut_ns is None else uncut_ns,
         segmentation_overhead_ratio=medians / max(float(np.median(whole_ns)), 1) - 1 if len(segments) > 1 else 0.0,
     )
 

@@ -218,6 +218,7 @@ class LaunchLog(_Table):
             window=rows[:, self.WINDOW].copy(),  # the other columns are not kept alive
             frame=rows[:, self.FRAME].copy(),
             submit_ns=rows[:, self.STARTED].copy(),
+            finished_ns=rows[:, self.FINISHED].copy(),
         )
 
 

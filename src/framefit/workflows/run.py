@@ -5,24 +5,26 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from framefit.core.faults import read_fault
 from framefit.core.settings import Notify, silent, verb
 from framefit.core.target import resolve_target
+from framefit.core.workload import Workload
 from framefit.devices.clock import RealClock, VirtualClock
 from framefit.devices.device import is_modelled, is_simulated
 from framefit.devices.host import flushed_denormals, pinned
-from framefit.devices.measure import measure_floor
+from framefit.devices.measure import Measurement, measure_floor
 from framefit.devices.registry import capabilities_of
 from framefit.errors import FramefitError, InputError
 from framefit.planning.plan import Plan
-from framefit.workflows.ladder import with_ladder
-from framefit.workflows.plan import plan, verified
-from framefit.workflows.record import RunResult, accepted, check_table, needs_feasible
-from framefit.workflows.session import Session, asked_faults, check_faults, saved
+from framefit.runtime.session import Floor, Session, check_faults
+from framefit.workflows.plan import names_plan, plan, read_plan, ready
+from framefit.workflows.record import RunResult, accepted, check_table, result_of, saved
 from framefit.workflows.settings import RunSettings, SimulateSettings
 
 __all__ = ["run", "simulate"]
@@ -39,7 +41,7 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     on_idle: Callable[[int, int], None] | None = None,
 ) -> RunResult:
-    """Plan a workload, run it, and write the run folder.
+    """Plan a workload, or open a stored plan, run it, and write the run folder.
 
     Args:
         settings: what to run, and for how long.
@@ -49,7 +51,7 @@ def run(
 
     Raises:
         InputError: see :func:`framefit.plan`; a folder or sink that exists; a length or seed that
-            cannot be; a plan for virtual time.
+            cannot be; a plan for virtual time; a stored plan for another device or other models.
         InfeasibleError: the plan does not fit.
         DeviceError: the device failed in mid-run; what happened until then is saved.
 
@@ -57,67 +59,7 @@ def run(
         >>> framefit.run("app.toml", seconds=5).metrics.miss_ratio  # doctest: +SKIP
         0.0
     """
-    app, seed, force = settings.app, settings.seed, settings.force
-    path, workload, folder = accepted(
-        app, windows=settings.windows, seconds=settings.seconds, output=settings.output, force=force, seed=seed
-    )
-    faults = asked_faults(settings.inject, workload)
-    if isinstance(app, Plan) and is_simulated(app.device) and not app.in_real_time:
-        raise InputError(
-            "this plan is for virtual time: it leaves no time for this host's late wake-ups",
-            where=path,
-            remedy="plan with in_real_time=True, or give run the app.toml",
-        )
-    if isinstance(app, Plan):
-        planned = app
-    else:
-        planned = plan(app, target=settings.target, cache=settings.cache, in_real_time=True, notify=notify)
-    needs_feasible(planned)
-    check_table(planned, settings.update_table)
-    planned = with_ladder(verified(planned, notify), notify)
-    device = planned.device
-    if is_simulated(device):
-        device.clock, device.computes = RealClock(), True
-    check_faults(faults, planned, frames=True)
-    session = Session(planned, seed=seed, inject=faults)
-    count = session.windows(settings.windows, settings.seconds)
-    group = session.group
-    with pinned(device.host_core), flushed_denormals():
-        notify("warming up")
-        if is_modelled(device):  # whose launches are not measured
-            session.launch_all()
-        around = [session.measure()]
-        notify("idle control")
-        idle_windows = int(np.clip(count // 10, _LEAST_FLOOR, _MOST_FLOOR))
-        floor = measure_floor(device.clock, planned.timetable.window_ns, idle_windows)
-        session.ready(seed)
-        session.open_sinks(force=force)  # last: whatever fails before leaves none behind
-        notify(f"running {count} windows")
-        failure = session.play(
-            count,
-            stop=lambda: group.windows > 0 and stop(),
-            on_idle=None if on_idle is None else lambda begun: on_idle(begun, count),
-        )
-        interrupted = group.windows < count and not group.ended and failure is None
-        if failure is None:
-            notify("measuring once more")
-            around.append(session.measure())
-        device.events()
-    try:
-        session.close()
-    except FramefitError as error:
-        failure = failure or error
-    result = session.result(folder, floor, around, interrupted=interrupted)
-    return saved(
-        result,
-        planned,
-        seed=seed,
-        force=force,
-        failure=failure,
-        update_table=settings.update_table,
-        numbered=settings.output is None,
-        notify=notify,
-    )
+    return _play(settings, notify, stop, on_idle)
 
 
 @verb(SimulateSettings, "app")
@@ -142,15 +84,27 @@ def simulate(
 
     Raises:
         InputError: see :func:`framefit.plan`; a target that is this machine's processor, a
-            folder or sink that exists, a length or seed that cannot be.
+            folder or sink that exists, a length or seed that cannot be; a stored plan for another device or
+            other models.
         InfeasibleError: the plan does not fit.
 
     Example:
         >>> framefit.simulate("app.toml", target="vpu", windows=100_000).metrics.miss_ratio  # doctest: +SKIP
         0.0
     """
-    app, target, outputs = settings.app, settings.target, settings.outputs
-    seed, force = settings.seed, settings.force
+    return _play(settings, notify, stop, on_idle)
+
+
+def _play(
+    settings: RunSettings | SimulateSettings,
+    notify: Notify,
+    stop: Callable[[], bool],
+    on_idle: Callable[[int, int], None] | None,
+) -> RunResult:
+    """Open a plan, run it on a real or a virtual clock, and write what happened."""
+    virtual, seed, force = isinstance(settings, SimulateSettings), settings.seed, settings.force
+    outputs = settings.outputs if isinstance(settings, SimulateSettings) else True
+    app = _stored_plan(settings, notify)
     path, workload, folder = accepted(
         app,
         windows=settings.windows,
@@ -160,45 +114,45 @@ def simulate(
         seed=seed,
         sinks=outputs,
     )
-    faults = asked_faults(settings.inject, workload)
+    faults = [read_fault(text, workload.grid.release_ns) for text in settings.inject]
+    _check_clock(app, workload, path, settings.target, virtual=virtual)
     if isinstance(app, Plan):
-        described = app.device.target
+        planned = app
     else:
-        described = resolve_target(target or workload.target, path.parent if target is None else Path())
-    if not capabilities_of(described).simulated:  # said before anything is measured
-        raise InputError(
-            f"target {described.name!r} is this machine, which cannot be simulated",
-            where=path,
-            remedy="name a described target (--target vpu; see framefit targets), or use framefit run",
-        )
-    planned = app if isinstance(app, Plan) else plan(app, target=target, notify=notify)
-    needs_feasible(planned)
+        cache = settings.cache if isinstance(settings, RunSettings) else True
+        planned = plan(app, target=settings.target, cache=cache, in_real_time=not virtual, notify=notify)
     check_table(planned, settings.update_table)
-    planned = with_ladder(verified(planned, notify), notify)
+    planned = ready(planned, notify)
     device = planned.device
-    assert is_simulated(device)
-    device.clock, device.computes = VirtualClock(), outputs
-    device.restart(seed)
-    check_faults(faults, planned, frames=outputs)
-    session = Session(planned, seed=seed, frames=outputs, inject=faults)
-    session.reset()
-    count = session.windows(settings.windows, settings.seconds)
-    if outputs:
-        session.open_sinks(force=force)
-    group = session.group
-    notify(f"simulating {count} windows")
-    with flushed_denormals():
+    if is_simulated(device):
+        device.clock, device.computes = VirtualClock() if virtual else RealClock(), outputs
+    opened = planned.opened()
+    check_faults(faults, opened, frames=outputs)
+    session = Session(opened, seed=seed, frames=outputs, inject=faults)
+    count, group = session.windows(settings.windows, settings.seconds), session.group
+    around, floor = list[list[Measurement]](), np.zeros(1, np.int64)
+    with contextlib.nullcontext() if virtual else pinned(device.host_core), flushed_denormals():
+        if not virtual:
+            around, floor = _before(session, count, notify)
+        session.ready(seed)
+        if outputs:
+            session.open_sinks(force=force)  # last: whatever fails before leaves none behind
+        notify(f"{'simulating' if virtual else 'running'} {count} windows")
         failure = session.play(
             count,
             stop=lambda: group.windows > 0 and stop(),
             on_idle=None if on_idle is None else lambda begun: on_idle(begun, count),
         )
-    interrupted = group.windows < count and not group.ended and failure is None
+        interrupted = group.windows < count and not group.ended and failure is None
+        if virtual or failure is None:
+            notify("measuring once more")
+            around.append(session.measure())
+        device.events()
     try:
         session.close()
     except FramefitError as error:
         failure = failure or error
-    result = session.result(folder, np.zeros(1, np.int64), [session.measure()], interrupted=interrupted)
+    result = result_of(session, folder, floor, around, interrupted=interrupted)
     return saved(
         result,
         planned,
@@ -209,3 +163,57 @@ def simulate(
         numbered=settings.output is None,
         notify=notify,
     )
+
+
+def _stored_plan(settings: RunSettings | SimulateSettings, notify: Notify) -> str | Path | Plan:
+    """The plan that a path names; a workload's path, and a plan, stay as they are."""
+    app: str | Path | Plan = settings.app
+    if isinstance(app, Plan) or not names_plan(app):
+        return app
+    if settings.target is not None or (isinstance(settings, RunSettings) and not settings.cache):
+        raise InputError(
+            "a stored plan has its target and its durations",
+            where=app,
+            remedy="leave --target and --no-cache out, or plan again from the app.toml",
+        )
+    return read_plan(app, notify)
+
+
+def _check_clock(app: str | Path | Plan, workload: Workload, path: Path, target: str | None, *, virtual: bool) -> None:
+    """Refuse, before anything is measured, a target or a plan that does not go with the clock.
+
+    Raises:
+        InputError: a simulation of this machine, or a run of a plan for virtual time.
+    """
+    planned = app if isinstance(app, Plan) else None
+    if not virtual:
+        if planned is not None and is_simulated(planned.device) and not planned.in_real_time:
+            raise InputError(
+                "this plan is for virtual time: it leaves no time for this host's late wake-ups",
+                where=path,
+                remedy="simulate it (framefit simulate), plan with in_real_time=True, or give run the app.toml",
+            )
+        return
+    described = (
+        planned.device.target
+        if planned is not None
+        else resolve_target(target or workload.target, path.parent if target is None else Path())
+    )
+    if not capabilities_of(described).simulated:
+        raise InputError(
+            f"target {described.name!r} is this machine, which cannot be simulated",
+            where=path,
+            remedy="name a described target (--target vpu; see framefit targets), or use framefit run",
+        )
+
+
+def _before(session: Session, count: int, notify: Notify) -> tuple[list[list[Measurement]], Floor]:
+    """Warm up on a real clock: durations before the run, and how late the idle machine wakes up."""
+    notify("warming up")
+    opened = session.opened
+    if is_modelled(opened.device):  # whose launches are not measured
+        session.launch_all()
+    around = [session.measure()]
+    notify("idle control")
+    idle_windows = int(np.clip(count // 10, _LEAST_FLOOR, _MOST_FLOOR))
+    return around, measure_floor(opened.device.clock, opened.timetable.window_ns, idle_windows)

@@ -27,10 +27,9 @@ from framefit.devices.measure import Measurement, measure_floor
 from framefit.errors import FramefitError, InputError
 from framefit.planning.plan import Plan
 from framefit.runtime.program import FrameFate, Output, PushedStream, Request, SubmissionQueue, Subscription
-from framefit.workflows.ladder import with_ladder
-from framefit.workflows.plan import plan, verified
-from framefit.workflows.record import MOST_SECONDS, RunResult, accepted, needs_feasible, with_profile
-from framefit.workflows.session import Floor, Session, saved
+from framefit.runtime.session import MOST_SECONDS, Floor, Session
+from framefit.workflows.plan import names_plan, plan, read_plan, ready, retimed
+from framefit.workflows.record import RunResult, accepted, result_of, saved, with_profile
 
 __all__ = ["Course", "Runner"]
 
@@ -71,7 +70,7 @@ class Course:
         self.clock: SteppedClock | RealClock = SteppedClock() if virtual else RealClock()
         if is_simulated(planned.device):
             planned.device.clock, planned.device.computes = self.clock, True
-        self.session = Session(planned, seed=seed, submitted=submitted)
+        self.session = Session(planned.opened(), seed=seed, submitted=submitted)
         self.failure: BaseException | None = None
         self._plan, self._seed, self._measures, self._force, self._notify = planned, seed, measures, force, notify
         device = planned.device
@@ -211,7 +210,7 @@ class Course:
         if not self.over():
             raise InputError("the run goes on", remedy="ask after the with block; metrics() tells meanwhile")
         around = self._around or [self.session.planned()]
-        return self.session.result(folder, self._floor, around, interrupted=interrupted)
+        return result_of(self.session, folder, self._floor, around, interrupted=interrupted)
 
     # The run's own thread
 
@@ -296,7 +295,7 @@ class Runner:
     the program are kept off it where there is another. All methods may be called by any thread.
 
     Args:
-        apps: an ``app.toml`` or a plan of one; or several files, of applications that share the
+        apps: an ``app.toml`` or a plan of one, stored or not; or several files, of applications that share the
             runner: a model that two of them need runs once a frame.
         target: instead of the workload's, where that is not planned yet: a built-in name, or the path of a
             ``target.toml``.
@@ -344,6 +343,8 @@ class Runner:
             raise InputError("no application", remedy="name an app.toml")
         if len(apps) > 1 and any(isinstance(app, Plan) for app in apps):
             raise InputError("a plan beside another application", remedy="name their app.toml files: they are one plan")
+        if len(apps) == 1 and not isinstance(apps[0], Plan) and names_plan(apps[0]):
+            apps = (read_plan(apps[0], notify),)
         self._apps, self._target, self._streams, self._keep = apps, target, submitted, keep
         self._drain, self._output, self._force, self._cache = drain, output, force, cache
         self._seed, self._virtual, self._notify = seed, virtual, notify
@@ -517,7 +518,9 @@ class Runner:
             raise InputError(
                 f"no stream {stream!r}; streams: {', '.join(names) or 'none is named'}", remedy="correct it"
             )
-        self._running.session.climb.set_rate(stream, rate_hz, self._notify)
+        self._running.session.switching.set_rate(
+            stream, rate_hz, lambda workload: retimed(self._plan, workload, self._notify)
+        )
 
     # Results
 
@@ -642,8 +645,7 @@ class Runner:
                 where=path,
                 remedy="plan with in_real_time=True, give the app.toml, or say virtual=True",
             )
-        needs_feasible(planned)
-        return with_ladder(verified(planned, self._notify), self._notify), folder
+        return ready(planned, self._notify), folder
 
     def _submitted(self, workload: Workload) -> frozenset[str]:
         """Streams whose frames are handed over."""

@@ -21,7 +21,13 @@ class PlanSettings(Settings, kw_only=True):
         bool, option("Use measurements of earlier plans; otherwise everything is measured again.", "--cache/--no-cache")
     ] = True
     output: Annotated[
-        str | None, option("Write the timetable to this file (JSON).", "-o", "--output", metavar="PATH")
+        str | None,
+        option(
+            "Write the plan to this file (.json), or folder; framefit run and simulate start from it.",
+            "-o",
+            "--output",
+            metavar="PATH",
+        ),
     ] = None
     force: Annotated[bool, option("Overwrite existing files.")] = False
 
@@ -29,7 +35,9 @@ class PlanSettings(Settings, kw_only=True):
 class SimulateSettings(Settings, kw_only=True):
     """Options of ``framefit simulate``."""
 
-    app: Annotated[Any, option("Workload to simulate.", argument=True, metavar="APP.toml", python="a plan")]
+    app: Annotated[
+        Any, option("Workload to simulate, or a stored plan.", argument=True, metavar="APP_OR_PLAN", python="a plan")
+    ]
     target: Annotated[
         str | None,
         option("Target instead of the workload's: a built-in name, or path of a target.toml.", metavar="TARGET"),
@@ -65,7 +73,9 @@ class SimulateSettings(Settings, kw_only=True):
 class RunSettings(Settings, kw_only=True):
     """Options of ``framefit run``."""
 
-    app: Annotated[Any, option("Workload to run.", argument=True, metavar="APP.toml", python="a plan")]
+    app: Annotated[
+        Any, option("Workload to run, or a stored plan.", argument=True, metavar="APP_OR_PLAN", python="a plan")
+    ]
     target: Annotated[
         str | None,
         option(

@@ -13,23 +13,24 @@ from framefit.core.settings import Notify
 from framefit.core.workload import Workload
 from framefit.devices.device import Device, is_modelled
 from framefit.errors import InputError
+from framefit.execution.compiled import Compiler
 from framefit.execution.measured import Costs, MeasuredCosts, ModelledCosts
 from framefit.latency.estimate import Estimator, analytical_model, layer_groups, model_estimate
 from framefit.latency.segments import SegmentPrices, launch_excess
-from framefit.planning.durations import MeasuredPricing, ModelledPricing, Priced, Pricing
+from framefit.planning.durations import Durations, LaunchTimes, MeasuredDurations, ModelledDurations
 from framefit.planning.partition import Pieces
-from framefit.planning.task import PlannedTask
+from framefit.planning.task import SegmentedModel
 from framefit.stats import Z90, normal_quantile
 
-__all__ = ["TablePricing", "pricing_for"]
+__all__ = ["TableDurations", "durations_on"]
 
 
-def pricing_for(workload: Workload, device: Device, unit: str, costs: Costs, notify: Notify) -> Pricing:
+def durations_on(workload: Workload, compiler: Compiler, unit: str, costs: Costs, notify: Notify) -> Durations:
     """From the workload's table where it is the device's, else what the device says or takes.
 
     Args:
         workload: with absolute paths.
-        device: where everything runs.
+        compiler: of the device where everything runs.
         unit: of it.
         costs: of launches there.
         notify: receives what is being done.
@@ -37,25 +38,25 @@ def pricing_for(workload: Workload, device: Device, unit: str, costs: Costs, not
     Raises:
         InputError: the table cannot be read.
     """
-    quantile = workload.schedule.quantile
-    otherwise: Pricing
+    quantile, device = workload.schedule.quantile, compiler.device
+    otherwise: Durations
     if is_modelled(device):
         assert isinstance(costs, ModelledCosts)
-        otherwise = ModelledPricing(device, unit, costs, quantile, notify)
+        otherwise = ModelledDurations(device, unit, compiler, costs, quantile, notify)
     else:
         assert isinstance(costs, MeasuredCosts)
-        otherwise = MeasuredPricing(device, costs, quantile, notify)
+        otherwise = MeasuredDurations(compiler, costs, quantile, notify)
     if workload.table is None:
         return otherwise
     table = read_table(workload.table)
     unfit = _unfit(table, device, unit, workload.table)
     if unfit is not None:
-        instead = "what the description says" if otherwise.told else "segments that are measured"
+        instead = "what the description says" if otherwise.exact else "segments that are measured"
         otherwise.warnings.append(f"{unfit}; planned from {instead} instead")
         return otherwise
     analytical = analytical_model(device.target, unit)
     estimator = Estimator(table, unit, fallback=workload.table_fallback, analytical=analytical)
-    return TablePricing(estimator, device, costs, quantile, notify, workload.table)
+    return TableDurations(estimator, device, costs, quantile, notify, workload.table)
 
 
 def _unfit(table: LatencyTable, device: Device, unit: str, where: str) -> str | None:
@@ -70,7 +71,7 @@ def _unfit(table: LatencyTable, device: Device, unit: str, where: str) -> str | 
 
 
 @dataclass(frozen=True)
-class _Told:
+class _LookedUp:
     """A model's prices from the table.
 
     Attributes:
@@ -86,7 +87,7 @@ class _Told:
     excess: float
 
 
-class TablePricing:
+class TableDurations:
     """From a latency table: nothing is compiled, and nothing is measured.
 
     A launch's duration is what :mod:`framefit.latency.segments` says: its layers' entries, the
@@ -112,7 +113,7 @@ class TablePricing:
         where: the table's file, for messages.
     """
 
-    told, compiles = True, False
+    exact, compiles = True, False
 
     def __init__(
         self,
@@ -125,7 +126,7 @@ class TablePricing:
     ) -> None:
         self.warnings = [f"planned from {where}: nothing was measured, and outputs of segments were not compared"]
         self._estimator, self._device, self._notify = estimator, device, notify
-        self._told: dict[str, _Told] = {}
+        self._known: dict[str, _LookedUp] = {}
         self._widened = normal_quantile(quantile) / Z90
         spread = costs.excess(quantile)
         if spread is None:
@@ -137,42 +138,46 @@ class TablePricing:
             )
         self._spread = spread or 1.0
 
-    def whole(self, tasks: Sequence[PlannedTask]) -> list[Priced]:
-        """Layers looked up once, with what the device fuses as one."""
+    def prepared(self, tasks: Sequence[SegmentedModel]) -> list[SegmentedModel]:
+        """With what the table has as one layer as one."""
+        return [task.grouped(layer_groups(task.model, self._estimator.table, self._device)) for task in tasks]
+
+    def whole(self, tasks: Sequence[SegmentedModel]) -> list[LaunchTimes]:
+        """Layers looked up once."""
         self._notify("looking layers up in the table")
         for task in tasks:
-            task.group(layer_groups(task.model, self._estimator.table, self._device))
-            self._told[task.name] = self._looked_up(task)
+            self._known[task.name] = self._looked_up(task)
         return self.segments(tasks)
 
-    def segments(self, tasks: Sequence[PlannedTask]) -> list[Priced]:
+    def segments(self, tasks: Sequence[SegmentedModel]) -> list[LaunchTimes]:
         """Sums over layers, corrected, with a launch's overhead."""
         priced = []
         for task in tasks:
-            told = self._told[task.name]
-            whole = np.asarray([told.whole_ns], np.int64)
-            parts = [np.asarray([round(told.scale * told.prices.duration_ns(*run))], np.int64) for run in task.bounds]
-            priced.append(Priced(tuple(parts) or (whole,), whole, told.excess))
+            known = self._known[task.name]
+            whole = np.asarray([known.whole_ns], np.int64)
+            parts = [np.asarray([round(known.scale * known.prices.duration_ns(*run))], np.int64) for run in task.bounds]
+            priced.append(LaunchTimes(tuple(parts) or (whole,), whole, known.excess))
         return priced
 
-    def group(self, task: PlannedTask) -> None:
+    def group(self, task: SegmentedModel) -> SegmentedModel:
         """As the table has it; when its layers were looked up, that was done."""
-        if task.name not in self._told:
-            task.group(layer_groups(task.model, self._estimator.table, self._device))
+        if task.name in self._known:
+            return task
+        return task.grouped(layer_groups(task.model, self._estimator.table, self._device))
 
-    def pieces(self, task: PlannedTask, duration_ns: int, excess: float) -> Pieces:  # noqa: ARG002 - told exactly
+    def pieces(self, task: SegmentedModel, duration_ns: int, excess: float) -> Pieces:  # noqa: ARG002 - known exactly
         """Runs of layers apart and together."""
-        times = self._told[task.name].prices.times(task.runs)
-        scale = self._told[task.name].scale
+        times = self._known[task.name].prices.times(task.runs)
+        scale = self._known[task.name].scale
         median = np.round(times.duration_ns * scale).astype(np.int64)
         return Pieces(median, np.ceil(median * excess).astype(np.int64), (times.boundary_ns * scale).astype(np.int64))
 
-    def told_pieces(self, task: PlannedTask) -> Pieces:
+    def exact_pieces(self, task: SegmentedModel) -> Pieces:
         """Looked up, as much of the model as there is."""
-        told = self._told[task.name] = self._looked_up(task)
-        return self.pieces(task, told.whole_ns, told.excess)
+        known = self._known[task.name] = self._looked_up(task)
+        return self.pieces(task, known.whole_ns, known.excess)
 
-    def _looked_up(self, task: PlannedTask) -> _Told:
+    def _looked_up(self, task: SegmentedModel) -> _LookedUp:
         try:
             found = model_estimate(self._estimator, task.model, self._device)
         except InputError as error:
@@ -184,10 +189,10 @@ class TablePricing:
             ) from error
         for note in found.notes:
             if note not in task.model.defaulted_dims:
-                told = note if note.startswith("the table") else f"{task.name}: {note}"
-                self.warnings += [told] if told not in self.warnings else []
+                text = note if note.startswith("the table") else f"{task.name}: {note}"
+                self.warnings += [text] if text not in self.warnings else []
         error_ns = (found.interval_ns[1] - found.total_ns) * self._widened
         excess = 1 + math.hypot(self._spread - 1, error_ns / max(found.total_ns, 1))
         prices = SegmentPrices(task.model, self._estimator, [layer.latency_ns for layer in found.layers])
         scale = found.total_ns / max(prices.duration_ns(0, len(found.layers) - 1), 1.0)
-        return _Told(prices, found.total_ns, scale, excess)
+        return _LookedUp(prices, found.total_ns, scale, excess)

@@ -1,4 +1,4 @@
-"""A plan's ladder in a run: rungs for its dispatchers, and when the rates change."""
+"""Which timetable a run has in force: the rungs of its ladder, and changes of its streams' rates."""
 
 from __future__ import annotations
 
@@ -6,36 +6,33 @@ import dataclasses
 import itertools
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from framefit.core.grid import Grid
-from framefit.core.settings import Notify
-from framefit.core.timetable import PlannedModel
+from framefit.core.timetable import PlannedModel, PlannedRung, Timetable
 from framefit.core.workload import Workload
 from framefit.devices.device import Device
 from framefit.errors import InfeasibleError
+from framefit.execution.compiled import CompiledModel, OpenTimetable
 from framefit.execution.execution import Launchable
-from framefit.planning.plan import Cuts, Plan, PlannedLadder, PlannedRung, rates_name
-from framefit.planning.task import PlannedTask
 from framefit.runtime.job import Job, MigratedJob, Part
 from framefit.runtime.loop import instants
 from framefit.runtime.switching import LEAST_RECENT, Drift, Ladder, Rung, Share, Stretch
 from framefit.runtime.timed import TimedExecution
 from framefit.runtime.units import UnitGroup
-from framefit.workflows.plan import retimed
 
-__all__ = ["Climb", "deadline_ns"]
+__all__ = ["TimetableSwitching", "deadline_ns"]
 
 
 _RECENT_S = 0.5  # launches of so long are looked at: what disturbs a shared machine lasts tens of milliseconds
 _Due = tuple[list[tuple[int, int]], ...]  # of each unit in a window: when after its release which job is
 
 
-class Climb:
-    """The ladder of one run.
+class TimetableSwitching:
+    """Which timetable a run has in force: rungs of its ladder, and rates of its streams.
 
     Args:
-        planned: feasible.
+        opened: feasible, its models compiled.
         device: that launches go to.
         run: of its units, before it begins.
         jobs: of each model's stages, in the plan's order.
@@ -44,18 +41,27 @@ class Climb:
         timetables: that may be in force, by the numbers of the run's rungs.
     """
 
-    def __init__(self, planned: Plan, device: Device, run: UnitGroup, jobs: Sequence[Sequence[Job]]) -> None:
-        self._planned, self._device, self._run = planned, device, run
+    def __init__(self, opened: OpenTimetable, device: Device, run: UnitGroup, jobs: Sequence[Sequence[Job]]) -> None:
+        self._opened, self._device, self._run = opened, device, run
         self._timed = isinstance(jobs[0][0].execution, TimedExecution)
-        self._ladder = planned.ladder or _only(planned)
-        self._firsts = _first_programs(self._ladder.cuts)
+        self._cuts, self._firsts = opened.timetable.cuts, opened.timetable.first_programs
+        self._changes = opened.workload.announced()
+        own = PlannedRung(name="planned", timetable=opened.timetable, workload=opened.workload, covers=(1.0, 1.0))
+        ladder = opened.timetable.ladder
+        self._planned_rungs = (own, *(ladder.rungs if ladder else ()))
         self._executions: dict[tuple[int, int], Sequence[Launchable]] = {
             (0, model): [job.execution for job in stages] for model, stages in enumerate(jobs)
         }
-        self.timetables = [rung.timetable for rung in self._ladder.rungs]
-        rungs = {rung.name: self._rung(number, rung) for number, rung in enumerate(self._ladder.rungs)}
-        self._tracks = [[rungs[rung.name] for rung in track] for track in self._ladder.tracks()]
-        drifts = self._drifts(rungs.values()) if planned.workload.schedule.ladder else []
+        self.timetables = list(opened.timetable.timetables)
+        rungs = [self._rung(number, rung, number) for number, rung in enumerate(self._planned_rungs)]
+        self._tracks: list[list[Rung]] = []
+        for rung in rungs:  # those of the same rates together, the plan's own first
+            track = next((track for track in self._tracks if track[0].grid == rung.grid), None)
+            if track is None:
+                self._tracks.append([rung])
+            else:
+                track.append(rung)
+        drifts = self._drifts(rungs) if opened.workload.schedule.ladder else []
         self._rungs = Ladder(list(run.dispatchers.values()), self._tracks, drifts)
         self._asked_hz: dict[str, float] = {}
         self._asking = threading.Lock()
@@ -69,7 +75,7 @@ class Climb:
         last = max((one for one in self._stretches if one.begins_ns < until_ns), key=lambda one: one.window)
         return last.window + last.rung.grid.windows_in((until_ns - last.begins_ns) / 1e9)
 
-    def set_rate(self, stream: str, rate_hz: float, notify: Notify) -> None:
+    def set_rate(self, stream: str, rate_hz: float, retimed: Callable[[Workload], Timetable]) -> None:
         """Have a stream come at another rate, from the first window on in which that may be.
 
         Where no timetable was made ahead for the rates that all streams then have, one is made now, of the plan's
@@ -78,7 +84,7 @@ class Climb:
         Args:
             stream: its name.
             rate_hz: frames a second.
-            notify: receives what is being done.
+            retimed: makes a timetable of the plan's own segments for a workload of other rates.
 
         Raises:
             InputError: the rates hardly ever meet.
@@ -86,27 +92,26 @@ class Climb:
         """
         with self._asking:
             begun = [one.window <= self._run.windows for one in self._stretches]
-            told = [self._planned.workload, *(changed for _, changed in self._ladder.changes)][sum(begun) - 1]
+            told = [self._opened.workload, *(changed for _, changed in self._changes)][sum(begun) - 1]
             asked_hz = self._asked_hz | {stream: rate_hz}
             workload = told.at_rates(asked_hz)
             first = 0
             if all(track[0].grid != workload.grid for track in self._tracks):
-                first = self._plan_for(workload, notify)
+                first = self._plan_for(workload, retimed(workload))
             self._asked_hz = asked_hz
             self._turn(workload.grid, first, f"{stream} comes at {rate_hz:g} Hz")
 
-    def _plan_for(self, workload: Workload, notify: Notify) -> int:
-        """Make a timetable for rates that nobody knew of; the first window in which it may be in force."""
-        timetable = retimed(self._planned, workload, notify)
+    def _plan_for(self, workload: Workload, timetable: Timetable) -> int:
+        """Take up a timetable for rates that nobody knew of; the first window in which it may be in force."""
         if not timetable.feasible:
             raise InfeasibleError(
                 f"the present segments do not fit at these rates: {timetable.binding_constraint}",
-                where=self._planned.app,
+                where=self._opened.app,
                 remedy="name the rate in the stream's rates_hz: then models are cut for it ahead of the run",
             )
-        rung = PlannedRung(rates_name(workload), timetable, workload, (1.0, 1.0), self._ladder.rungs[0].cuts)
+        rung = PlannedRung(name=workload.rates_name, timetable=timetable, workload=workload, covers=(1.0, 1.0))
         self.timetables.append(timetable)
-        track = [self._rung(len(self.timetables) - 1, rung)]
+        track = [self._rung(len(self.timetables) - 1, rung, 0)]
         self._tracks.append(track)
         return self._rungs.add(track)
 
@@ -118,26 +123,26 @@ class Climb:
     def _announced(self) -> list[Stretch]:
         """What will be in force as the streams have announced it, from a first release at 0 on."""
         stretches = [Stretch(0, 0, 0, self._tracks[0][0])]
-        for after_s, workload in self._ladder.changes:
+        for after_s, workload in self._changes:
             track = next(track for track in self._tracks if track[0].grid == workload.grid)
             rates = ", ".join(f"{name} {rate:g} Hz" for name, rate in workload.rates_hz.items())
             window = _first_boundary(stretches[-1], track[0], round(after_s * 1e9))
             stretches.append(stretches[-1].followed_by(track[0], window, f"rates: {rates}"))
         return stretches
 
-    def _rung(self, number: int, rung: PlannedRung) -> Rung:
-        """For the run."""
+    def _rung(self, number: int, rung: PlannedRung, cut: int) -> Rung:
+        """For the run; ``cut``: the way in which its models are cut."""
         grid, jobs = rung.workload.grid, self._jobs()
         due = [instants(rung.timetable, self._numbers(own), unit) for unit, own in jobs.items()]
         repeated = _shortest(list(zip(*due, strict=True)), len(grid.offsets_ns))
-        models = rung.cuts.models
+        models = self._cuts[cut]
         return Rung(
             grid,
             [
                 Share(
                     reserved,
                     rung.timetable.guard_ns,
-                    [self._part(rung, job) for job in own],
+                    [self._part(rung, cut, job) for job in own],
                     [models[job.model or 0].turns for job in own if not job.priority],
                 )
                 for own, reserved in zip(jobs.values(), zip(*repeated, strict=True), strict=True)
@@ -156,51 +161,58 @@ class Climb:
         """Model -> numbers of the jobs of its stages on a unit, in order."""
         found: dict[str, list[int]] = {}
         for number, job in enumerate(jobs):
-            found.setdefault(self._planned.tasks[job.model or 0].name, []).append(number)
+            found.setdefault(self._opened.models[job.model or 0].name, []).append(number)
         return found
 
-    def _part(self, rung: PlannedRung, job: Job) -> Part:
+    def _part(self, rung: PlannedRung, cut: int, job: Job) -> Part:
         """Of a job, which is one of its model's stages."""
-        part, finest = self._cut(rung, job, rung.cuts), self._ladder.finest
-        model = job.model or 0
-        if finest.begins[model] == rung.cuts.begins[model]:
+        part, model = self._cut_part(rung, job, cut, cut), job.model or 0
+        if self._cuts[-1][model].spans == self._cuts[cut][model].spans:
             return part
-        slower = rung.covers[0] if self._planned.tasks[model].priority else rung.covers[1]
-        return dataclasses.replace(part, finest=self._cut(rung, job, finest, slower))
+        slower = rung.covers[0] if self._opened.models[model].priority else rung.covers[1]
+        return dataclasses.replace(part, finest=self._cut_part(rung, job, len(self._cuts) - 1, cut, slower))
 
-    def _cut(self, rung: PlannedRung, job: Job, cuts: Cuts, slower: float = 1.0) -> Part:
-        """A job's part in a rung, cut in some way; launched by what was first compiled for the same cut."""
-        model, stage = job.model or 0, job.position
-        number = next(n for n, one in enumerate(self._ladder.cuts) if one.begins[model] == cuts.begins[model])
-        segments = cuts.models[model].segments
-        begin, end = _segments(cuts.models[model])[stage]
+    def _cut_part(self, rung: PlannedRung, job: Job, cut: int, planned: int, slower: float = 1.0) -> Part:
+        """A job's part in a rung, cut in some way; launched by what was first compiled for the same cut.
+
+        Args:
+            rung: of the ladder.
+            job: one of its model's stages.
+            cut: how the model is cut.
+            planned: how it is cut in the rung's own timetable.
+            slower: times what segments are planned to take.
+        """
+        number, stage = job.model or 0, job.position
+        model = self._cuts[cut][number]
+        first = next(one for one, models in enumerate(self._cuts) if models[number].spans == model.spans)
+        begin, end = _segments(model)[stage]
         return Part(
-            self._execution(number, model)[stage],
-            self._firsts[number][model] + begin,
-            [math.ceil(segment.duration_ns * slower) for segment in segments[begin:end]],
-            deadline_ns(self._planned.tasks[model], rung.workload.grid),
-            cuts.begins[model][begin:end],
-            slots=rung.cuts.models[model].slots,
+            self._execution(first, number)[stage],
+            self._firsts[first][number] + begin,
+            [math.ceil(segment.duration_ns * slower) for segment in model.segments[begin:end]],
+            deadline_ns(self._opened.models[number], rung.workload.grid),
+            [layer for layer, _ in model.spans[begin:end]],
+            slots=self._cuts[planned][number].slots,
         )
 
     def _execution(self, number: int, model: int) -> Sequence[Launchable]:
         """What launches a model's stages in one of the cuts; with time only, where the run has no frames."""
         found = self._executions.get((number, model))
         if found is None:
-            cuts, entry = self._ladder.cuts[number], self._planned.tasks[model].wired.entry
-            made = cuts.executions[model]
+            compiled = self._opened.models[model]
+            made = compiled.cuts[number]
             made.through(self._device)
-            made.guard_state(entry.on_nan != "ignore")
+            made.guard_state(compiled.wired.entry.on_nan != "ignore")
             timed = TimedExecution(self._device, made.labels, made.bindings)
-            found = timed.in_stages(cuts.models[model]) if self._timed else made.stages()
+            found = timed.in_stages(self._cuts[number][model]) if self._timed else made.stages()
             self._executions[number, model] = found
         return found
 
     def _drifts(self, rungs: Iterable[Rung]) -> list[Drift]:
         """Of each unit's launches."""
-        recent = max(LEAST_RECENT, round(_RECENT_S * self._planned.workload.beat_hz))
+        recent = max(LEAST_RECENT, round(_RECENT_S * self._opened.workload.beat_hz))
         priority_ns, background_ns = self._quantiles(rungs)
-        units = self._planned.launched.program_units
+        units = self._opened.timetable.launched.program_units
         return [
             Drift(
                 {program: ns for program, ns in priority_ns.items() if units[program] == unit},
@@ -212,11 +224,10 @@ class Climb:
 
     def _quantiles(self, rungs: Iterable[Rung]) -> tuple[dict[int, int], dict[int, int]]:
         """Of each program, were nothing slower: of priority models, and of background models."""
-        ladder = self._ladder
         found: tuple[dict[int, int], dict[int, int]] = {}, {}
-        covers = [*(rung.covers for rung in ladder.rungs), (1.0, 1.0)]
-        for cuts, firsts, (priority, background) in zip(ladder.cuts, self._firsts, covers, strict=True):
-            for model, first in zip(cuts.models, firsts, strict=True):
+        covers = [*(rung.covers for rung in self._planned_rungs), (1.0, 1.0)][: len(self._cuts)]
+        for models, firsts, (priority, background) in zip(self._cuts, self._firsts, covers, strict=True):
+            for model, first in zip(models, firsts, strict=True):
                 role = model.role == "background"
                 ratio = background if role else priority
                 for place, segment in enumerate(model.segments):
@@ -232,34 +243,16 @@ class Climb:
         return priority_ns, found[1]
 
 
-def _only(planned: Plan) -> PlannedLadder:
-    """A plan's own timetable as a ladder."""
-    (cuts,) = planned.cuts
-    return PlannedLadder((PlannedRung("planned", planned.timetable, planned.workload, (1.0, 1.0), cuts),), cuts, ())
-
-
-def deadline_ns(task: PlannedTask, grid: Grid) -> int | None:
+def deadline_ns(model: CompiledModel, grid: Grid) -> int | None:
     """After a frame's release: as given, else of a priority model the next release of its stream.
 
     Args:
-        task: the model.
+        model: as planned.
         grid: that has its stream.
     """
-    if task.wired.entry.deadline_ms is not None:
-        return round(task.wired.entry.deadline_ms * 1e6)
-    return grid.period_ns(min(task.wired.in_step, default="")) if task.priority else None
-
-
-def _first_programs(cuts: Sequence[Cuts]) -> list[list[int]]:
-    """Number of each model's first program in each of the cuts."""
-    first = 0
-    found: list[list[int]] = []
-    for one in cuts:
-        found.append([])
-        for model in one.models:
-            found[-1].append(first)
-            first += len(model.segments)
-    return found
+    if model.wired.entry.deadline_ms is not None:
+        return round(model.wired.entry.deadline_ms * 1e6)
+    return grid.period_ns(min(model.wired.in_step, default="")) if model.priority else None
 
 
 def _first_boundary(stretch: Stretch, rung: Rung, after_ns: int) -> int:

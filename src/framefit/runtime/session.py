@@ -1,0 +1,749 @@
+"""One run of a timetable whose models are bound to a device: streams, sinks and jobs, played and accounted for."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from framefit.core.events import Trace
+from framefit.core.faults import Fault, check_fault
+from framefit.core.host_view import whole_operation
+from framefit.core.model import TensorInfo
+from framefit.core.policy import Rotation
+from framefit.core.program import Group, Launches, Program, ProgramUnit, SegmentProgram
+from framefit.core.run_record import FrameTable, Metrics
+from framefit.core.timetable import PlannedModel, in_order
+from framefit.core.workload import STRICTEST, streams_of
+from framefit.devices.clock import RealClock
+from framefit.devices.device import is_simulated
+from framefit.devices.faulty import FaultyDevice
+from framefit.devices.host import steal_time_reader
+from framefit.devices.measure import Measurement
+from framefit.errors import FramefitError, InputError
+from framefit.execution.buffers import unit_bytes
+from framefit.execution.compiled import CompiledModel, OpenTimetable
+from framefit.execution.execution import Execution, Launchable
+from framefit.execution.measured import Launch
+from framefit.execution.prepare import Preparation, one_frame
+from framefit.execution.streams import Stream, open_stream
+from framefit.execution.wiring import WiredModel
+from framefit.runtime.channel import FrameChannel
+from framefit.runtime.injection import disturb_feeds, disturbed
+from framefit.runtime.job import Job, ReadModel, connect_reader, stage_jobs
+from framefit.runtime.log import FaultCause, FrameOutcomes
+from framefit.runtime.loop import LEAD_NS, steady
+from framefit.runtime.metrics import frame_records, run_metrics, stream_metrics
+from framefit.runtime.program import (
+    NumberedSink,
+    PushedStream,
+    Reader,
+    ResultPublisher,
+    SubmissionQueue,
+    with_submitted,
+)
+from framefit.runtime.reading import ResultStream
+from framefit.runtime.recovery import FailoverTarget
+from framefit.runtime.sinks import AggregatingSink, CheckedSink, Sink, open_sink
+from framefit.runtime.streams import Feed
+from framefit.runtime.timed import TimedExecution
+from framefit.runtime.timetable_switching import TimetableSwitching, deadline_ns
+from framefit.runtime.units import UnitGroup, assign_units
+from framefit.runtime.watchdog import patience_ns, watched
+
+__all__ = ["MOST_SECONDS", "Floor", "RunRecord", "Session", "check_faults", "counted_windows"]
+
+
+class Sources:
+    """Streams of one run, and what brings their frames.
+
+    Args:
+        planned: feasible.
+        seed: of synthetic frames.
+        frames: whether frames are read; else only time passes.
+        submitted: streams whose frames the program hands over.
+
+    Attributes:
+        streams: by name.
+        feeds: stream -> what brings its frames; those that stay in step have one.
+    """
+
+    def __init__(self, opened: OpenTimetable, *, seed: int, frames: bool, submitted: Collection[str]) -> None:
+        self._opened = opened
+        self._models = {model.name: model.wired for model in opened.models}
+        folder = opened.app.resolve().parent
+        # A model that reads others, too, is as far behind as their results are old.
+        models = [model for timetable in opened.timetable.timetables for model in timetable.models]
+        ages = [model.result_age_windows or 0 for model in models if model.after]
+        behind = max(wired.behind for wired in self._models.values()) + max(ages, default=0)
+        self.streams: dict[str, Stream] = {
+            entry.name: PushedStream(entry.name, self._readers(entry.name), keep=behind)
+            if entry.name in submitted
+            else open_stream(entry, seed + index, folder=folder, keep=behind)
+            for index, entry in enumerate(streams_of(opened.workload))
+            if frames
+        }
+        self._steps = {wired.in_step: Feed(waits=wired.waits, streams=wired.in_step) for wired in self._models.values()}
+        for step, feed in self._steps.items():
+            feed.frame_source = self._intake(step)
+        self.feeds = {name: feed for step, feed in self._steps.items() for name in step}
+
+    def feed(self, wired: WiredModel) -> Feed:
+        """What brings a model's frames; of one that reads others: nothing does."""
+        return self._steps[wired.in_step]
+
+    def stream(self, wired: WiredModel) -> str:
+        """The stream that a model's frames are counted by; "-": none."""
+        return next(iter(self._root(wired).sources.values()), "-")
+
+    def submissions(self, wired: WiredModel) -> SubmissionQueue | None:
+        """Where a model's frames wait until windows take them; ``None``: its streams have sources of their own."""
+        frame_source = self.feed(self._root(wired)).frame_source
+        return frame_source if isinstance(frame_source, SubmissionQueue) else None
+
+    @property
+    def submission_queues(self) -> list[SubmissionQueue]:
+        """All that models read from."""
+        intakes = {id(feed.frame_source): feed.frame_source for feed in self.feeds.values()}
+        return [frame_source for frame_source in intakes.values() if isinstance(frame_source, SubmissionQueue)]
+
+    def lengths(self) -> list[int]:
+        """Of streams that end a run when they end, because nothing of them can be left; where they are known."""
+        waiting = {name for name, feed in self.feeds.items() if feed.waits or feed.frame_source is not None}
+        return [s.length for name, s in self.streams.items() if s.length is not None and name not in waiting]
+
+    def received(self, windows: int) -> dict[str, tuple[int, int]]:
+        """Stream -> frames that came in so many windows, and windows in which it waited."""
+        received = {}
+        for name in [entry.name for entry in streams_of(self._opened.workload)]:
+            feed = self.feeds.get(name, Feed(delivered=windows))  # nobody reads it
+            came = feed.frame_source.count if isinstance(feed.frame_source, SubmissionQueue) else feed.delivered
+            length = self.streams[name].length if name in self.streams else None
+            received[name] = came if length is None else min(came, length), feed.waited
+        return received
+
+    def _root(self, wired: WiredModel) -> WiredModel:
+        """The model at the beginning of those that it reads; itself where it reads streams."""
+        while wired.after:
+            wired = self._models[wired.after[0]]
+        return wired
+
+    def _readers(self, stream: str) -> list[Reader]:
+        """What frames of a stream are asked for."""
+        found: list[Reader] = []
+        for wired in self._models.values():
+            for name, tensor in wired.frame_inputs.items():
+                if wired.sources[name] == stream:
+                    prepare: Preparation | None = wired.prepare.get(name) if tensor.shape is None else None
+                    found.append((tensor, copy.deepcopy(prepare)))  # the loop uses the other one meanwhile
+        return found
+
+    def _intake(self, step: Collection[str]) -> SubmissionQueue | None:
+        """For those streams of a step whose frames are handed over."""
+        streams = [self.streams[name] for name in sorted(step) if name in self.streams]
+        pushed = [stream for stream in streams if isinstance(stream, PushedStream)]
+        if not pushed:
+            return None
+        entries = [entry for entry in streams_of(self._opened.workload) if entry.name in {one.name for one in pushed}]
+        rules = {entry.when_full for entry in entries}
+        return SubmissionQueue(
+            pushed,
+            min(entry.queue for entry in entries),
+            next(rule for rule in STRICTEST if rule in rules),
+            self._opened.device.clock.now_ns,
+        )
+
+
+def device_program(opened: OpenTimetable) -> Program:
+    """What the device executes; where it cannot say how long, the timetable does."""
+    programs = []
+    executions = zip(*(model.cuts for model in opened.models), strict=True)
+    for models, ways in zip(opened.timetable.cuts, executions, strict=True):
+        for model, execution in zip(models, ways, strict=True):
+            for segment, label, known in zip(model.segments, execution.labels, execution.operations, strict=True):
+                operations = known
+                if [one.kind for one in known] == [label] and not known[0].expected_ns:
+                    operations = (whole_operation(label, segment),)
+                groups = (Group(index=0, operations=operations),)
+                programs.append(SegmentProgram(name=label, model=model.name, segment=segment.index, groups=groups))
+    return Program(
+        window_ns=opened.timetable.window_ns,
+        units=tuple(ProgramUnit(name=unit.name, core=unit.core) for unit in opened.device.target.units),
+        programs=tuple(programs),
+        launches="launches.npz",
+    )
+
+
+_OF_FRAMES = ("nan", "inf", "shape")
+
+
+def check_faults(faults: Sequence[Fault], opened: OpenTimetable, *, frames: bool) -> None:
+    """Refuse faults that could not occur in a run.
+
+    Args:
+        faults: to be injected.
+        opened: what is run.
+        frames: whether frames are read and outputs computed.
+
+    Raises:
+        InputError: nothing has a fault's name, or it needs frames, and there are none.
+    """
+    models = opened.timetable.models
+    launched = {model.name for model in models} | set(opened.timetable.units)
+    launched |= {label for model in opened.models for label in model.execution.labels}
+    streams = [stream.name for stream in streams_of(opened.workload)]
+    for fault in faults:
+        check_fault(fault, launched, streams)
+        if fault.kind in _OF_FRAMES and not frames:
+            raise InputError(
+                f"{fault.kind} is a fault of frames, and none are read",
+                where=f"inject {fault.kind}:{fault.name}",
+                remedy="compute outputs: --outputs, outputs=True",
+            )
+
+
+def failover_target(
+    opened: OpenTimetable, number: int, execution: Launchable, working: Sequence[str]
+) -> FailoverTarget | None:
+    """Where a model may go on whose unit has failed: the first unit that it may use, and that supports it.
+
+    Compiles, so it takes its time. Segments are planned to take as much longer there as the device says.
+
+    Args:
+        opened: what is run.
+        number: of the model.
+        execution: of the model as it ran, of its last stage.
+        working: units to choose from.
+    """
+    model = opened.models[number]
+    segments, allowed = model.planned.segments, model.wired.entry.units
+    for unit in working:
+        if allowed is not None and unit not in allowed:
+            continue
+        try:
+            there = model.elsewhere(unit)
+        except FramefitError:  # it does not support the model
+            continue
+        expected = [(there.expected_ns(index), model.execution.expected_ns(index)) for index in range(len(segments))]
+        ratios = [after / before if after and before else 1.0 for after, before in expected]
+        estimates_ns = [math.ceil(s.duration_ns * ratio) for s, ratio in zip(segments, ratios, strict=True)]
+        there.replace(execution if isinstance(execution, Execution) else model.execution)
+        timed = execution.elsewhere(there.labels, there.bindings) if isinstance(execution, TimedExecution) else None
+        return FailoverTarget(unit, timed or there, estimates_ns, opened.timetable.first_programs[0][number])
+    return None
+
+
+def fault_notes(metrics: Metrics, run: UnitGroup) -> list[str]:
+    """What went wrong in a run, for its warnings.
+
+    Args:
+        metrics: of the run.
+        run: afterwards.
+    """
+    names = [model.name for model in metrics.models]
+    notes = [
+        f"unit {one.unit!r} failed: model {names[one.model]!r} went on on {one.to!r} from window {one.window} on; "
+        "the trace's program still has it there"
+        for one in run.migrations
+    ]
+    for model in metrics.models:
+        if model.faults:
+            counts = ", ".join(f"{count} x {cause}" for cause, count in model.faults.items())
+            rests = "; it was degraded at the end" if model.degraded else ""
+            notes.append(f"faults of model {model.name!r}: {counts}{rests}")
+    if notes:
+        first = next((text for text in run.faults.texts if text), None)
+        notes += [] if first is None else [f"the first error: {first.splitlines()[0]}"]
+    return notes
+
+
+Floor = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What happened in a run.
+
+    Attributes:
+        metrics: figures.
+        frames: the fate of every frame.
+        trace, program: of the device.
+        launches: with their ends, and the windows' releases.
+        notes: what went wrong, and which timetables came into force.
+    """
+
+    metrics: Metrics
+    frames: FrameTable
+    trace: Trace
+    program: Program
+    launches: Launches
+    notes: tuple[str, ...]
+
+
+def _switched(metrics: Metrics) -> list[str]:
+    """Which timetables came into force."""
+    return [f"from window {one.window} on timetable {one.rung!r} was in force: {one.why}" for one in metrics.switches]
+
+
+def _device_notes(opened: OpenTimetable, launches: Launches, trace: Trace) -> list[str]:
+    """What the trace does not hold, and what held the device up."""
+    notes = []
+    if gone := trace.meta.overwritten_events:
+        notes.append(f"trace.npz holds the last {len(trace)} events; {gone} before them are not kept")
+    if is_simulated(opened.device) and (late := opened.device.late_results):
+        notes.append(
+            f"{late} of {len(launches)} launches took this host longer to compute than the described device: times are "
+            "the host's there; framefit simulate has the device's"
+        )
+    return notes
+
+
+logger = logging.getLogger(__name__)
+_ROW_BYTES = 150  # of memory for a launch or a frame at the end of a run, as measured
+_MUCH_BYTES = 4_000_000_000
+
+
+_DEFAULT_SECONDS = 10.0
+MOST_SECONDS = 2.0**63 / 1e9  # 292 years
+
+
+def counted_windows(windows: int | None, seconds: float | None, rate_hz: float) -> int:
+    """How many windows are asked for; by default 10 seconds of them.
+
+    Raises:
+        InputError: none, told in two ways, or more than nanoseconds can count.
+    """
+    if windows is not None and seconds is not None:
+        raise InputError("windows and seconds are both given", remedy="give one of them")
+    asked = windows if windows is not None else seconds
+    if asked is not None and not asked > 0:
+        raise InputError(f"nothing to run: {asked}", remedy="ask for more than 0")
+    if asked is not None and not asked < MOST_SECONDS * (1 if windows is None else rate_hz):
+        raise InputError(
+            f"{asked} {'seconds' if windows is None else 'windows'} are too many: times are nanoseconds in 64 bits",
+            remedy=f"ask for less than {MOST_SECONDS:g} seconds",
+        )
+    return windows if windows is not None else max(round((seconds or _DEFAULT_SECONDS) * rate_hz), 1)
+
+
+class Session:
+    """Streams, sinks and jobs of one run.
+
+    Args:
+        opened: feasible, its models compiled.
+        seed: of synthetic frames.
+        frames: whether frames are read and outputs given out; else only time passes.
+        submitted: streams whose frames the program hands over.
+        inject: what is to go wrong.
+
+    Attributes:
+        sources: where frames come from.
+        jobs: of each model's stages, in the order of the plan's models.
+        group: what runs them, on all units.
+        sinks: where outputs go; see :meth:`open_sinks`.
+    """
+
+    def __init__(
+        self,
+        opened: OpenTimetable,
+        *,
+        seed: int,
+        frames: bool = True,
+        submitted: Collection[str] = (),
+        inject: Sequence[Fault] = (),
+    ) -> None:
+        self.opened = opened
+        timetable, device = opened.timetable, opened.device
+        self._injected = FaultyDevice(device, inject) if inject else None
+        self.sources = Sources(opened, seed=seed, frames=frames, submitted=submitted)
+        if self._injected is not None:
+            self.sources.streams = disturbed(self.sources.streams, inject, self._injected.after_ns)
+            disturb_feeds(
+                self.sources.feeds,
+                inject,
+                lambda: self.group.release(self.group.windows) - self.group.start_ns,
+                lambda: self.group.end_early(),
+            )
+        self.sinks: list[Sink] = []
+        self.jobs: list[list[Job]] = []
+        for number, model in enumerate(opened.models):
+            self.jobs.append(self._jobs(number, model, frames=frames))
+        self._read_others(frames=frames)
+        numbers = {model.name: number for number, model in enumerate(timetable.models)}
+        on_host = isinstance(device.clock, RealClock)
+        core_of = {unit.name: unit.core for unit in device.target.units}
+        assignments = assign_units(
+            timetable,
+            self.jobs,
+            Rotation,
+            order=[numbers[model.name] for model in in_order(timetable.models)],
+            stalls=lambda unit: (
+                steal_time_reader(core_of[unit] if device.capabilities.runs_on_host else device.host_core)
+                if on_host
+                else None
+            ),
+        )
+        self.group = UnitGroup(
+            device,
+            device.clock,
+            assignments,
+            opened.workload.grid,
+            find_target=lambda model, working: failover_target(opened, model, self.jobs[model][-1].execution, working),
+        )
+        self.switching = TimetableSwitching(opened, self._injected or device, self.group, self.jobs)
+
+    def _jobs(self, number: int, model: CompiledModel, *, frames: bool) -> list[Job]:
+        """Of a model's stages."""
+        opened, wired, planned, execution = self.opened, model.wired, model.planned, model.execution
+        entry = wired.entry
+        execution.through(self._injected or opened.device)
+        execution.guard_state(entry.on_nan != "ignore")
+        timed = (
+            None if frames else TimedExecution(self._injected or opened.device, execution.labels, execution.bindings)
+        )
+        streams = self.sources.streams
+        whole = Job(
+            execution=timed or execution,
+            first_program=opened.timetable.first_programs[0][number],
+            priority=model.priority,
+            estimates_ns=[segment.duration_ns for segment in planned.segments],
+            deadline_ns=deadline_ns(model, opened.workload.grid),
+            sources={name: streams[source] for name, source in wired.sources.items() if frames},
+            input=FrameChannel(wired.depth, wired.when_full, frames=entry.frames),
+            feed=self.sources.feed(wired),
+            every=entry.every,
+            model=number,
+            on_error=entry.on_error or ("skip" if model.priority else "retry"),
+        )
+        if frames and whole.feed.frame_source is None and not wired.after:
+            whole.read(0)  # a frame that does not fit is found now, not in the loop
+        stages = execution.stages() if timed is None else timed.in_stages(planned)
+        return stage_jobs(whole, stages, execution.slots, [stage[-1].boundary_bytes for stage in planned.stages])
+
+    def _read_others(self, *, frames: bool) -> None:
+        """Have models that read others get their frames of these."""
+        models = {model.name: (model.wired, jobs) for model, jobs in zip(self.opened.models, self.jobs, strict=True)}
+        for wired, jobs in models.values():
+            given = [
+                ReadModel(
+                    models[name][1],
+                    self._oldest(name),
+                    _inputs(wired, name) if frames else {},
+                    self._step(name),
+                )
+                for name in wired.after
+            ]
+            if given:
+                connect_reader(jobs[0], given)
+
+    def _oldest(self, name: str) -> PlannedModel:
+        """A model's part in that timetable in which its results may be oldest."""
+        found = [timetable.model(name) for timetable in self.opened.timetable.timetables]
+        return max(found, key=lambda model: model.result_age_windows or 1)
+
+    def _step(self, name: str) -> int:
+        """Releases of its stream between a model's results."""
+        wired = next(model.wired for model in self.opened.models if model.name == name)
+        return wired.entry.every * wired.entry.frames * (self._step(wired.after[0]) if wired.after else 1)
+
+    def windows(self, windows: int | None, seconds: float | None) -> int:
+        """How many there will be, streams that end considered; says so where their logs will fill the memory."""
+        timetable, beat_hz = self.opened.timetable, self.opened.workload.beat_hz
+        count = counted_windows(windows, seconds, beat_hz)
+        if windows is None:
+            count = max(self.switching.windows_in(count / beat_hz), 1)
+        count = min([count, *self.sources.lengths()])
+        launches = sum(len(w.priority) + len(w.slots) for w in timetable.windows) / max(len(timetable.windows), 1)
+        needed = count * (launches + len(timetable.models)) * _ROW_BYTES
+        if needed > _MUCH_BYTES:
+            logger.warning(
+                "note: what %d windows leave behind will take about %.0f GB of memory; ask for fewer, or stop early",
+                count,
+                needed / 1e9,
+            )
+        return count
+
+    @property
+    def submission_queues(self) -> list[SubmissionQueue]:
+        """Where frames that a program hands over wait for windows."""
+        return self.sources.submission_queues
+
+    def publishers(self) -> dict[str, ResultPublisher]:
+        """Model -> where its results can be had while the run goes on."""
+        fates = FrameOutcomes(len(self.jobs))
+        self.group.observe_outcomes(fates)
+        found: dict[str, ResultPublisher] = {}
+        for index, (model, jobs) in enumerate(zip(self.opened.models, self.jobs, strict=True)):
+            wired = model.wired
+            found[model.name] = ResultPublisher(
+                index,
+                model.name,
+                jobs[-1],
+                self.sources.submissions(wired),
+                fates,
+                self.group.release,
+                outputs=None if wired.postprocess is not None else [tensor.name for tensor in wired.model.outputs],
+                aggregate=wired.entry.aggregate,
+            )
+        for model in self.opened.models:
+            found[model.name].after = tuple(found[name] for name in model.wired.after)
+        return found
+
+    def open_sinks(self, *, force: bool) -> None:
+        """Give every job its sinks; none is left behind where one cannot be opened."""
+        folder, outputs = self.opened.app.resolve().parent, self.opened.workload.outputs
+        paths = [folder / output.sink for output in outputs if output.sink.endswith((".npz", ".jsonl"))]
+        new = [path for path in paths if not path.exists()]
+        try:
+            for number, (model, jobs) in enumerate(zip(self.opened.models, self.jobs, strict=True)):
+                wired = model.wired
+                jobs[-1].sinks = [
+                    (self._checked(number, wired, self._sink(wired, output.sink, folder, force=force)), output.tensors)
+                    for output in outputs
+                    if output.model == model.name
+                ]
+        except FramefitError:
+            self.close()
+            for path in new:
+                path.unlink(missing_ok=True)
+            raise
+
+    def _sink(self, wired: WiredModel, name: str, folder: Path, *, force: bool) -> Sink:
+        """One of a model's, opened."""
+        sink = open_sink(name, force=force, folder=folder)
+        if (submissions := self.sources.submissions(wired)) is not None:
+            sink = NumberedSink(sink, submissions)
+        aggregate = wired.entry.aggregate
+        self.sinks.append(AggregatingSink(sink, aggregate) if aggregate > 1 else sink)
+        return self.sinks[-1]
+
+    def _checked(self, number: int, wired: WiredModel, sink: Sink) -> Sink:
+        """A sink that outputs which are not finite are noted at, and kept from where that is asked for."""
+        on_nan, faults = wired.entry.on_nan, self.group.faults
+        if on_nan == "ignore":
+            return sink
+
+        def told(frame: int) -> None:
+            faults.add(number, frame, -1, FaultCause.NOT_FINITE)
+            if on_nan == "drop":
+                faults.refuse(number, frame)
+
+        return CheckedSink(sink, told, drops=on_nan == "drop")
+
+    def measure(self) -> list[Measurement]:
+        """All segments and uncut models in turn, as around every run."""
+        models = self.opened.models
+        segments = _launches(model.execution for model in models)
+        found = self.opened.costs.around([*segments, *_launches(model.whole for model in models)])
+        parts = iter(found[len(segments) :])
+        return [
+            *found[: len(segments)],
+            *(_together([next(parts) for _ in model.whole.parts]) for model in models),
+        ]
+
+    def planned(self) -> list[Measurement]:
+        """What the plan says of the same launches."""
+        models = self.opened.timetable.models
+        segments = [segment.median_ns for model in models for segment in model.segments]
+        whole = [model.whole_ns for model in models]
+        return [Measurement(np.asarray([median_ns], np.int64)) for median_ns in (*segments, *whole)]
+
+    def launch_all(self) -> None:
+        """Run every model once: first launches are slow."""
+        random = np.random.default_rng(0)
+        for model in self.opened.models:
+            model.execution.run(model.execution.example(random))
+
+    def reset(self) -> None:
+        """Zero all state."""
+        for model in self.opened.models:
+            model.execution.reset()
+
+    def ready(self, seed: int) -> None:
+        """Begin anew: zero state, a described device's variation from the seed, no packets of what was before."""
+        device = self.opened.device
+        if is_simulated(device):
+            device.restart(seed)
+        self.reset()
+        device.events()
+
+    def play(
+        self, windows: int, *, stop: Callable[[], bool], on_idle: Callable[[int], None] | None
+    ) -> FramefitError | None:
+        """Run windows; see :meth:`UnitGroup.run`. What ends them early is returned: what happened is kept."""
+        timetable, device, injected = self.opened.timetable, self.opened.device, self._injected
+        real = isinstance(device.clock, RealClock)
+        patience = {
+            unit: max(patience_ns(one, unit, real=real) for one in self.switching.timetables)
+            for unit in timetable.units
+        }
+
+        def keep_beat(leave: Callable[[], bool]) -> None:
+            with steady():
+                self.group.run(windows, stop=lambda: leave() or stop(), on_idle=on_idle)
+
+        if injected is not None:
+            injected.patience_ns = max(patience.values())
+            injected.arm(device.clock.now_ns() + LEAD_NS)
+        try:
+            watched(self.group, injected or device, patience, keep_beat)
+        except FramefitError as error:  # of the device, a sink, a stream
+            return error
+        finally:
+            if injected is not None:
+                injected.disarm()
+        return None
+
+    def close(self) -> None:
+        """Complete all sinks.
+
+        Raises:
+            FramefitError: of the first that failed; all others are complete.
+        """
+        failure: FramefitError | None = None
+        for sink in self.sinks:
+            try:
+                sink.close()
+            except FramefitError as error:  # the others are completed all the same
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def metrics(self, floor: Floor) -> Metrics:
+        """Figures while the run goes on, asked for by another thread; without bounds, which take long."""
+        run = self.group.so_far()
+        return self._metrics(run, self._frames(run, ended=False), floor, self.medians_ns([self.planned()]), {})
+
+    def medians_ns(self, around: Sequence[Sequence[Measurement]]) -> tuple[list[int], list[int]]:
+        """Medians of all segments, and of all uncut models, in the plan's order.
+
+        Args:
+            around: what was measured, each time in the order of :meth:`measure`.
+        """
+        medians = [int(np.median(np.concatenate([m.samples_ns for m in same]))) for same in zip(*around, strict=True)]
+        count = len(self.opened.models)
+        return medians[:-count], medians[-count:]
+
+    def record(
+        self,
+        floor: Floor,
+        medians_ns: tuple[Sequence[int], Sequence[int]],
+        bounds_hz: Mapping[str, tuple[float, float]],
+    ) -> RunRecord:
+        """What happened, after the end.
+
+        Args:
+            floor: how late the idle machine woke up.
+            medians_ns: of segments and of uncut models.
+            bounds_hz: background model -> fluid and packing bound on its throughput.
+        """
+        run = self.group
+        frames = self._frames(run, ended=True)
+        metrics = self._metrics(run, frames, floor, medians_ns, bounds_hz)
+        trace, launches = run.trace(), self._launches(run)
+        return RunRecord(
+            metrics=metrics,
+            frames=frames,
+            trace=trace,
+            program=device_program(self.opened),
+            launches=launches,
+            notes=(*_device_notes(self.opened, launches, trace), *_switched(metrics), *fault_notes(metrics, run)),
+        )
+
+    def _metrics(
+        self,
+        run: UnitGroup,
+        frames: FrameTable,
+        floor: Floor,
+        medians_ns: tuple[Sequence[int], Sequence[int]],
+        bounds_hz: Mapping[str, tuple[float, float]],
+    ) -> Metrics:
+        opened = self.opened
+        segment_ns, whole_ns = medians_ns
+        return run_metrics(
+            opened.timetable,
+            run,
+            launched=opened.timetable.launched,
+            rungs=self.switching.timetables,
+            segment_ns=segment_ns,
+            whole_ns=whole_ns,
+            floor_ns=floor,
+            bounds_hz=dict(bounds_hz),
+            peak_bytes=self._peak_bytes(),
+            streams=stream_metrics(
+                frames,
+                {model.name: set(model.wired.sources.values()) for model in opened.models},
+                self.sources.received(run.windows),
+                {name: feed.missing for name, feed in self.sources.feeds.items()},
+            ),
+        )
+
+    def _peak_bytes(self) -> dict[str, int]:
+        """Unit -> memory of all tensors, with those that cross units as often as there were frames in flight."""
+        device, timetable = self.opened.device, self.opened.timetable
+        found = dict.fromkeys(timetable.units, 0)
+        for model, jobs in zip(self.opened.models, self.jobs, strict=True):
+            first, segments = jobs[0], model.planned.segments
+            own = unit_bytes(
+                model.wired.model,
+                model.planned.spans,
+                [segment.unit for segment in segments],
+                model.wired.entry.state,
+                slots=1 if first.pipeline is None else max(first.pipeline.most, 1),
+                separate=bool(timetable.links),
+            )
+            supplies = {id(one): one for one in first.sources.values() if isinstance(one, ResultStream)}
+            own[segments[0].unit] += sum(one.most * one.frame_bytes for one in supplies.values())
+            for unit, size in own.items():
+                found[unit] += size
+        return {unit: math.ceil(size * device.stored_ratio) for unit, size in found.items()}
+
+    def _frames(self, run: UnitGroup, *, ended: bool) -> FrameTable:
+        """The fate of every frame."""
+        models, sources = self.opened.models, self.sources
+        counted_by = {model.name: sources.stream(model.wired) for model in models}
+        names = [model.name for model in models]
+        frames = frame_records(run.frames, names, counted_by, run.start_ns, run.faults.not_finite())
+        submission_queues = {
+            model.name: box for model in models if (box := sources.submissions(model.wired)) is not None
+        }
+        return with_submitted(frames, submission_queues, run.start_ns, ended=ended) if submission_queues else frames
+
+    def _launches(self, run: UnitGroup) -> Launches:
+        """All launches and windows, frames by the numbers that they were submitted under."""
+        releases_ns = np.fromiter((run.release(window) for window in range(run.windows)), np.int64, run.windows)
+        launches = dataclasses.replace(run.launches.launches(), releases_ns=releases_ns)
+        timetable = self.opened.timetable
+        for models, firsts in zip(timetable.cuts, timetable.first_programs, strict=True):
+            for model, planned, first in zip(self.opened.models, models, firsts, strict=True):
+                if (submissions := self.sources.submissions(model.wired)) is not None:
+                    mine = (launches.program >= first) & (launches.program < first + len(planned.segments))
+                    launches.frame[mine] = submissions.numbers[launches.frame[mine]]
+        return launches
+
+
+def _launches(executions: Iterable[Execution]) -> list[Launch]:
+    return [(execution, index) for execution in executions for index in range(len(execution.parts))]
+
+
+def _together(parts: Sequence[Measurement]) -> Measurement:
+    """Of a model that no unit supports all of: its parts, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Measurement(np.asarray([sum(part.median_ns for part in parts)], np.int64))
+
+
+def _inputs(wired: WiredModel, name: str) -> dict[str, tuple[str, TensorInfo]]:
+    """Inputs that read a model -> which of its outputs, and what one frame of it is."""
+    entry, tensors = wired.entry, {tensor.name: tensor for tensor in wired.model.inputs}
+    return {
+        graph_input: (output, one_frame(tensors[graph_input], entry.frames, entry.frames_axis, entry.name))
+        for graph_input, (model, output) in wired.reads.items()
+        if model == name
+    }
