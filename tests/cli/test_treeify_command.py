@@ -60,7 +60,7 @@ def test_the_table_and_exit_codes(framefit: Framefit, digits: Path) -> None:
     assert "0 to 2" in ended.out
     ended = framefit(*command, "--first", "2", "--layers", "7", "-o", digits / "no-group")
     assert (ended.code, ended.out) == (2, "")
-    assert "layers 2 to 8 are no group" in ended.err
+    assert "layers 2 to 8 are not a group" in ended.err
     assert framefit(*command, "--depth", "7").code == 2
     assert framefit("treeify", digits / "mlp.onnx").code == 2
     assert framefit("treeify", digits / "mlp.onnx", "--data", digits / "missing.npz").code == 2
