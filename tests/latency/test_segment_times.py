@@ -15,7 +15,7 @@ from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
 from framefit.errors import InputError
 from framefit.latency.estimate import Estimator
-from framefit.latency.segments import SegmentPrices, segment_ns, segment_times
+from framefit.latency.segments import SegmentPrices, SegmentTimes
 
 VPU = resolve_target("vpu")
 
@@ -38,6 +38,11 @@ def runs_of(model: Model, *positions: int) -> list[tuple[int, int]]:
     return [(edges[i], edges[i + 1] - 1) for i in range(len(edges) - 1)]
 
 
+def segment_times(model: Model, runs: list[tuple[int, int]], estimator: Estimator) -> SegmentTimes:
+    """Durations of a model's runs of layers, and of the cuts between them."""
+    return SegmentPrices(model, estimator).times(runs)
+
+
 def test_segments_take_their_layers_and_a_launch(model: Model, table: LatencyTable) -> None:
     """As the device itself prices them; a cut costs one more launch, tensors between segments stay."""
     device = NpuDevice(VPU, VirtualClock(), layer_times(VPU))
@@ -54,7 +59,7 @@ def test_segments_take_their_layers_and_a_launch(model: Model, table: LatencyTab
     for (first, last), ns in zip(runs, found.duration_ns, strict=True):
         part = model.segment(first, last)
         assert ns == pytest.approx(device.compile(part, "vpu0", "part").duration_ns, rel=0.005)
-        assert segment_ns(part, estimator) == pytest.approx(ns, abs=2)
+        assert estimator.estimate(part).total_ns == pytest.approx(ns, abs=2)
     assert found.boundary_ns == pytest.approx([host.inference_ns] * 2, abs=3)
     whole = estimator.estimate(model).total_ns
     assert found.duration_ns.sum() - found.boundary_ns.sum() == pytest.approx(whole, abs=4)

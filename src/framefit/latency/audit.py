@@ -36,9 +36,6 @@ from framefit.latency.estimate import Estimator
 from framefit.latency.terms import CLASSES, Terms, class_sums, terms_of
 from framefit.stats import huber_weights
 
-__all__ = ["LEAST_NETWORKS", "audit", "audit_networks", "with_audit"]
-
-
 Floats = npt.NDArray[np.float64]
 LEAST_NETWORKS = 3
 _GAIN = 0.9  # a term has to bring the left-out error to this part of what it was,
@@ -117,14 +114,9 @@ class _Networks:
 def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: str) -> AdditivityAudit:
     """Fit a table's correction to networks that were measured whole.
 
-    Args:
-        measured: networks, with the device's fused groups as layers, and what a launch of each takes in
-            ns, overhead included. None of them should be one that the table is to be asked about.
-        table: with an entry of each of their layers; a correction that it has is left out of account.
-        unit: where they were measured.
-
-    Returns:
-        The correction (for ``table.correction``), and how well each network is predicted with and without it.
+    The networks have the device's fused groups as layers, and what a launch of each takes in ns, overhead included.
+    None of them should be one that the table is to be asked about. A correction that the table has is left out of
+    account; the result holds the new one, and how well each network is predicted with and without it.
 
     Raises:
         InputError: fewer than 3 networks, one that took no longer than its overhead, or a layer without

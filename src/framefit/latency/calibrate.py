@@ -33,9 +33,6 @@ from framefit.devices.npu.work import LayerWork, dtype_bits, layer_work
 from framefit.errors import InputError
 from framefit.stats import Z90, huber_weights
 
-__all__ = ["Analytical", "Calibration", "Columns", "entry_work", "op_class", "work_bytes", "work_operations"]
-
-
 _ONNX_NAMES = {
     "kernel": "kernel_shape",
     "stride": "strides",
@@ -49,15 +46,9 @@ _PRODUCT_PARTS = ("Conv", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Attention", "
 
 
 def entry_work(op: str, configuration: Mapping[str, Value]) -> LayerWork:
-    """What an entry's layer asks of a device.
+    """What an entry's layer asks of a device; the ``method`` is "unknown" where a shape is not in the configuration.
 
-    Args:
-        op: operators, joined by "+".
-        configuration: as :func:`framefit.core.model.configuration` makes it; bodies of an ``If``,
-            ``Loop`` or ``Scan`` are left out: such a layer is priced by its bytes.
-
-    Returns:
-        Work; its ``method`` is "unknown" where a shape is not in the configuration.
+    Bodies of an ``If``, ``Loop`` or ``Scan`` are left out: such a layer is priced by its bytes.
 
     Raises:
         InputError: no layer is like that.
@@ -78,7 +69,7 @@ def _described(op: str, configuration: Mapping[str, Value]) -> tuple[Layer, list
     read = [_operand(f"input {i}", text, constant=False) for i, text in enumerate(_texts(configuration, "inputs"))]
     fixed = [_operand(f"weight {i}", text, constant=True) for i, text in enumerate(_texts(configuration, "weights"))]
     written = [_tensor(f"output {i}", text) for i, text in enumerate(_texts(configuration, "outputs"))]
-    main = _main(ops, [str(one) for one in _listed(configuration.get("fused"))])
+    main = _main(ops, _texts(configuration, "fused"))
     between = written[0] if written else TensorInfo(name="between", dtype="", shape=None)
     nodes: list[Node] = []
     for index, kind in enumerate(ops):
@@ -96,10 +87,10 @@ def _described(op: str, configuration: Mapping[str, Value]) -> tuple[Layer, list
         name=op,
         op=op,
         nodes=tuple(node.name for node in nodes),
-        inputs=tuple(TensorInfo(name=one.name, dtype=one.dtype, shape=one.shape) for one in read),
+        inputs=tuple(TensorInfo(name=operand.name, dtype=operand.dtype, shape=operand.shape) for operand in read),
         outputs=tuple(written),
-        parameters=sum(_count(one) for one in fixed),
-        parameter_bytes=sum(_count(one) * dtype_bits(one.stored_dtype) // 8 for one in fixed),
+        parameters=sum(_count(operand) for operand in fixed),
+        parameter_bytes=sum(_count(operand) * dtype_bits(operand.stored_dtype) // 8 for operand in fixed),
         macs=0,
     )
     return layer, nodes
@@ -137,23 +128,23 @@ def work_bytes(work: LayerWork) -> tuple[float, float]:
 
 def _main(ops: Sequence[str], fused: Sequence[str]) -> int:
     """The operator that the configuration does not list as fused: a product where several could be it."""
-    found = [index for index in range(len(ops)) if [*ops[:index], *ops[index + 1 :]] == list(fused)] or [0]
-    return next((index for index in found if _is_product(ops[index])), found[0])
+    candidates = [index for index in range(len(ops)) if [*ops[:index], *ops[index + 1 :]] == list(fused)] or [0]
+    return next((index for index in candidates if _is_product(ops[index])), candidates[0])
 
 
 def _main_inputs(kind: str, read: Sequence[Operand], fixed: Sequence[Operand]) -> list[Operand | None]:
     """Inputs in the operator's order, of which a configuration keeps tensors and constants apart."""
     if not _is_product(kind) or not read:
         return [*read, *fixed]
-    data = next((one for one in read if len(one.shape or ()) >= 2), read[0])
+    data = next((operand for operand in read if len(operand.shape or ()) >= 2), read[0])
     rank = next((rank for name, rank in _WEIGHT_RANK.items() if name in kind), len(data.shape or ()))
-    others = [one for one in read if one is not data]
-    weights = [one for one in fixed if len(one.shape or ()) >= rank and _fits(kind, data, one)]
-    if not weights and others:  # a product of two tensors
-        return [data, others[0], *fixed]
+    further = [operand for operand in read if operand is not data]
+    weights = [operand for operand in fixed if len(operand.shape or ()) >= rank and _fits(kind, data, operand)]
+    if not weights and further:  # a product of two tensors
+        return [data, further[0], *fixed]
     weight = weights[0] if weights else None
     scales = kind.startswith(("QLinear", "QGemm"))  # x, its scale and zero point, then the weight
-    rest = [one for one in fixed if one is not weight]
+    rest = [operand for operand in fixed if operand is not weight]
     return [data, *([*rest, None, None][:2] if scales else ()), weight, *(rest[2:] if scales else rest)]
 
 
@@ -170,23 +161,20 @@ def _is_product(kind: str) -> bool:
 
 
 def _attributes(configuration: Mapping[str, Value]) -> dict[str, Attribute]:
-    found: dict[str, Attribute] = {}
+    attributes: dict[str, Attribute] = {}
     for name, value in configuration.items():
         if name in _OURS or name.split(".")[0].isdecimal() or value is None:
             continue
         if isinstance(value, list):
-            found[_ONNX_NAMES.get(name, name)] = tuple(one for one in value if one is not None)
+            attributes[_ONNX_NAMES.get(name, name)] = tuple(item for item in value if item is not None)
         else:
-            found[_ONNX_NAMES.get(name, name)] = value
-    return found
+            attributes[_ONNX_NAMES.get(name, name)] = value
+    return attributes
 
 
 def _texts(configuration: Mapping[str, Value], key: str) -> list[str]:
-    return [str(one) for one in _listed(configuration.get(key))]
-
-
-def _listed(value: Value) -> list[bool | int | float | str | None]:
-    return value if isinstance(value, list) else []
+    value = configuration.get(key)
+    return [str(text) for text in value] if isinstance(value, list) else []
 
 
 def _tensor(name: str, text: str) -> TensorInfo:
@@ -267,11 +255,7 @@ class _Fit:
 
 
 class Calibration:
-    """An analytical model in a device's nanoseconds.
-
-    Args:
-        entries: of one unit; those without a latency above 0 are left out.
-        analytical: prices layers.
+    """An analytical model in a device's nanoseconds, by the entries of one unit with a latency above 0.
 
     Raises:
         InputError: no entry can be priced.
@@ -282,7 +266,7 @@ class Calibration:
 
     def __init__(self, entries: Iterable[LatencyEntry], analytical: Analytical) -> None:
         self._analytical = analytical
-        pairs = [(entry_work(one.op, one.configuration), one.latency_ns) for one in entries if one.latency_ns > 0]
+        pairs = [(entry_work(e.op, e.configuration), e.latency_ns) for e in entries if e.latency_ns > 0]
         works = [work for work, _ in pairs if work.method not in ("unknown", "view")]
         measured = np.asarray([ns for work, ns in pairs if work.method not in ("unknown", "view")], np.float64)
         priced = np.asarray(analytical(works) if works else (), np.float64)
@@ -301,17 +285,17 @@ class Calibration:
         spread = [math.hypot(_spread(strange), _FEW_SPREAD) if len(kinds) > 2 else 1.0]
         self.classes: dict[str, int] = {}
         for name in kinds:
-            own = names == name
-            mine = priced[own], sizes[own], measured[own]
-            count = int(own.sum())
+            rows = names == name
+            members = priced[rows], sizes[rows], measured[rows]
+            count = int(rows.sum())
             if count >= _LEAST_SHAPES:
-                fits.append(_fit(*mine))
+                fits.append(_fit(*members))
                 # By size: the model answers for shapes beyond those that were measured, too.
-                folds = np.argsort(np.argsort(mine[0])) * min(count, _FOLDS) // count
-                errors = np.concatenate([_held_out(folds == fold, *mine) for fold in np.unique(folds)])
+                folds = np.argsort(np.argsort(members[0])) * min(count, _FOLDS) // count
+                errors = np.concatenate([_held_out(folds == fold, *members) for fold in np.unique(folds)])
                 errors = errors * (1 + 2 / count)  # the greatest of few errors is not yet the greatest
             else:  # the common shape, at the class's own level
-                level = math.exp(float(np.median(whole.log_errors(*mine))))
+                level = math.exp(float(np.median(whole.log_errors(*members))))
                 fits.append(dataclasses.replace(whole, scale=whole.scale * level, offset=whole.offset * level))
                 errors = np.append(whole.log_errors(priced, sizes, measured), _FEW_SPREAD)
             self.classes[str(name)] = len(fits) - 1

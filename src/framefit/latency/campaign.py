@@ -36,9 +36,6 @@ from framefit.latency.rounds import RUNS, Rounds, interval
 from framefit.latency.subjects import Subject, layer_key
 from framefit.stats import Z90
 
-__all__ = ["LEAST_REPEATS", "Campaign", "wide"]
-
-
 Floats = npt.NDArray[np.float64]
 LEAST_REPEATS = 100  # before intervals decide
 _MOST_REPEATS = 4000  # all samples are kept, and drift adds what more of them would take off
@@ -54,6 +51,9 @@ _ILL_CONDITIONED = 30.0
 
 class Campaign:
     """Measures layers on one unit of a device.
+
+    Attributes:
+        rounds: all launches; more may be added.
 
     Args:
         device: any; only start and end of its launches are used.
@@ -85,7 +85,6 @@ class Campaign:
         failed: Iterable[Unmeasured] = (),
     ) -> None:
         self.rounds = Rounds(device, unit, seed, resident=resident)
-        """All launches; more may be added."""
         self._device, self._unit = device, unit
         self._count = max(math.ceil((LEAST_REPEATS if repeats is None else repeats) / RUNS), 1)
         self._settings: dict[str, Value] = {
@@ -132,17 +131,8 @@ class Campaign:
     ) -> int:
         """Time layers again whose intervals are wide, with the launches that their overhead is estimated from.
 
-        Each turn doubles the samples of those that are left, 4000 at most.
-
-        Args:
-            until_ns: on the device's clock.
-            networks: see :func:`wide`.
-            method: see :meth:`table`.
-            stop: asked between launches; complete rounds stay.
-            on_round: receives rounds done and rounds in all of a turn.
-
-        Returns:
-            How many entries are wide at the end.
+        Each turn doubles the samples of those that are left, 4000 at most; none begins that would not be done at
+        ``until_ns`` on the device's clock. Returns how many entries are wide (:func:`wide`) at the end.
         """
         most = _MOST_REPEATS // RUNS
         while left := wide(self.table(method).entries, networks):
@@ -157,8 +147,7 @@ class Campaign:
     def table(self, method: Method = "regression") -> LatencyTable:
         """Latencies from the samples so far; entries of layers that were not reached are missing.
 
-        Args:
-            method: how the overhead is taken off; both use the same samples.
+        Both methods of taking the overhead off use the same samples.
         """
         launches = self._overhead.launches
         entries: list[LatencyEntry] = []
@@ -235,12 +224,8 @@ def wide(entries: Sequence[LatencyEntry], networks: Sequence[Mapping[str, int]] 
     """Indices of entries whose intervals are wide.
 
     An entry is narrow where half of its 90 % interval is 3 % of its latency, or so little that the
-    sum of every network is known to 1 % where all of its layers are (they are independent).
-
-    Args:
-        entries: of a table.
-        networks: for each one how often it has each layer (:attr:`Subject.key`); an entry of none of them
-            is held to its own latency alone.
+    sum of every network is known to 1 % where all of its layers are (they are independent). Of each network it is
+    given how often it has each layer (:attr:`Subject.key`); an entry of none of them is held to its own latency alone.
     """
     allowed: dict[str, float] = {}
     keys = [layer_key(entry.op, entry.configuration) for entry in entries]

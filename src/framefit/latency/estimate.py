@@ -44,7 +44,7 @@ from framefit.latency.settings import EstimateSettings
 from framefit.latency.terms import class_sums, correction_ns, terms_of, transfer_ns
 from framefit.stats import Z90, student_quantile
 
-__all__ = ["Estimator", "analytical_model", "estimate", "layer_groups", "model_estimate", "open_target"]
+__all__ = ["Estimator", "analytical_model", "estimate", "layer_groups", "model_estimate"]
 
 
 @dataclass(frozen=True)
@@ -376,13 +376,8 @@ def attributed(model: Model, places: Sequence[int], lowered: LatencyEstimate) ->
     layouts around it: such a copy counts with what made the tensor, or, at the beginning, with what
     reads it.
 
-    Args:
-        model: as the user has it, with groups as layers.
-        places: of each lowered layer; see :func:`framefit.core.model.lowering.owners`.
-        lowered: the estimate of what the runtime made of the model.
-
-    Returns:
-        The same total; a layer whose work the runtime gave to another one takes nothing.
+    ``places`` are those of :func:`framefit.core.model.lowering.owners`. The total stays the same; a layer whose work
+    the runtime gave to another one takes nothing.
     """
     parts: list[list[LayerLatency]] = [[] for _ in model.layers]
     for place, part in zip(places, lowered.layers, strict=True):

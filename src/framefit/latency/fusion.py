@@ -21,9 +21,6 @@ from framefit.errors import FramefitError
 from framefit.latency.overhead import fit_overhead, overhead_design
 from framefit.latency.rounds import RUNS, Rounds, interval
 
-__all__ = ["FusedPair", "known_groups", "measured_fusions", "recorded"]
-
-
 _DETECTION = 4.65  # standard deviations (Currie, 1968)
 _LEAST_SHARE = 0.5  # of the shorter layer: caches alone save less than that
 _TURNS = 4  # chains grow by one layer a turn
@@ -58,18 +55,8 @@ def measured_fusions(
 ) -> tuple[FusedPair, ...]:
     """Try every layer with its only reader, then what was fused with the next one.
 
-    Args:
-        device: any; only start and end of its launches are used.
-        unit: of its target.
-        model: its layers; groups count as one.
-        known: pairs of this model or another, that were measured before and are not tried again.
-        repeats: samples of every launch.
-        seed: of inputs and resampling.
-        stop: asked between launches.
-
-    Returns:
-        All pairs that were tried here; with ``known``, those that are fused are groups for ``Model.grouped``,
-        and :func:`recorded` for the table.
+    ``known`` pairs, of this model or another, are not tried again. All pairs that were tried here are returned; with
+    ``known``, those that are fused are groups for ``Model.grouped``, and :func:`recorded` for the table.
     """
     decided = {_bytes(pair.op, pair.configuration): not pair.apart for pair in known}
     order = _order(model)
@@ -89,12 +76,7 @@ def measured_fusions(
 
 
 def recorded(model: Model, pairs: Iterable[FusedPair]) -> tuple[MeasuredFusion, ...]:
-    """Pairs for a table: by configuration, each once, so that they serve every model.
-
-    Args:
-        model: that was measured, as it was given to :func:`measured_fusions`.
-        pairs: of it.
-    """
+    """Pairs of a model, as it was given to :func:`measured_fusions`, by configuration: they serve every model."""
     order = _order(model)
     fusions: dict[bytes, MeasuredFusion] = {}
     for pair in pairs:
@@ -108,10 +90,6 @@ def known_groups(model: Model, fusions: Collection[MeasuredFusion]) -> tuple[tup
 
     Pairs are joined as :func:`measured_fusions` joins them: each layer with its only reader, then what
     they became with the next one.
-
-    Args:
-        model: its layers; groups count as one.
-        fusions: of a table.
     """
     known = {_bytes(fusion.op, fusion.configuration) for fusion in fusions if not fusion.apart}
     operators = {tuple(sorted(fusion.op.split("+"))) for fusion in fusions if not fusion.apart}

@@ -30,9 +30,6 @@ from framefit.devices.npu.work import LayerWork
 from framefit.latency.calibrate import entry_work, work_bytes, work_operations
 from framefit.latency.subjects import Subject
 
-__all__ = ["REACH_RATIO", "Interpolation", "ShapeChoice"]
-
-
 Floats = npt.NDArray[np.float64]
 REACH_RATIO = 1.5
 """Operations and bytes of a shape may lie outside those that were measured by this factor."""
@@ -53,10 +50,7 @@ _SIZES_IN_ATTRIBUTES = ("hidden_size", "groups", "shape", "sizes", "split")
 
 
 class Interpolation:
-    """Entries of one unit by families.
-
-    Args:
-        entries: of one unit; those without a latency above 0 are left out.
+    """Entries of one unit by families; entries without a latency above 0 are left out.
 
     Example:
         >>> between = Interpolation(table.entries)  # doctest: +SKIP
@@ -101,10 +95,7 @@ class Interpolation:
 class _Family:
     """Gaussian process of one family.
 
-    Args:
-        shapes: measured ones, as rows of :func:`_features`.
-        logs: of their latencies in ns.
-        noise: their deviations.
+    Shapes are rows of :func:`_features`; ``logs`` are logarithms of their latencies in ns, ``noise`` their deviations.
     """
 
     def __init__(self, shapes: Floats, logs: Floats, noise: Floats) -> None:
@@ -181,11 +172,7 @@ _MOST_SHAPES = 1000  # of a family that are weighed; of more, every so many in t
 
 
 class ShapeChoice:
-    """A grid whose shapes are measured one batch after the other.
-
-    Args:
-        subjects: all of the grid.
-    """
+    """A grid whose shapes are measured one batch after the other."""
 
     def __init__(self, subjects: Sequence[Subject]) -> None:
         self._strange: list[Subject] = []
@@ -205,14 +192,9 @@ class ShapeChoice:
         self._taken: set[str] = set()
 
     def take(self, entries: Iterable[LatencyEntry], count: int) -> list[Subject]:
-        """Shapes that were not taken yet and tell most about all of the grid.
+        """Shapes that were not taken yet and lessen the uncertainty of the grid most, by what was measured so far.
 
-        Args:
-            entries: of one unit, measured so far.
-            count: how many are wanted.
-
-        Returns:
-            At most so many, the most telling first; layers of which no size is known come before them.
+        At most ``count``, the most informative first; layers of which no size is known come before them.
         """
         chosen = [subject for subject in self._strange if subject.key not in self._taken][:count]
         known = Interpolation(entries)
@@ -244,7 +226,7 @@ class _Process:
         self._weigh()
 
     def take(self) -> Subject:
-        """The most telling shape; it counts as measured from now on."""
+        """The most informative shape; it counts as measured from now on."""
         place = self._best
         self._open[place] = False
         self._learn(place)

@@ -49,28 +49,6 @@ from framefit.latency.rounds import Rounds, interval
 from framefit.latency.subjects import Subject
 from framefit.stats import huber_weights
 
-__all__ = [
-    "RESOLUTION_NS",
-    "AffineOverhead",
-    "AuxiliaryTimes",
-    "Coefficients",
-    "Contrast",
-    "FittedOverhead",
-    "LaunchOverhead",
-    "Method",
-    "OverheadDesign",
-    "OverheadModel",
-    "ResidentOverhead",
-    "SubjectLaunch",
-    "auxiliaries_for",
-    "condition_number",
-    "fit_auxiliary_times",
-    "fit_overhead",
-    "overhead_design",
-    "suited_kind",
-]
-
-
 Floats = npt.NDArray[np.float64]
 Method = Literal["regression", "auxiliary"]
 RESOLUTION_NS = 1.0
@@ -119,12 +97,8 @@ def overhead_design(kind: AuxiliaryKind, sizes_bytes: Iterable[int], seed: int =
     """Runs of one kind of auxiliary layer, their sizes spread over those that occur.
 
     Input sizes are quantiles of those that occur, so that the overhead is known best where layers
-    are; strides alternate, so that output sizes do not follow input sizes.
-
-    Args:
-        kind: of the auxiliary layers.
-        sizes_bytes: of the tensors that the campaign hands over; at least one.
-        seed: of the weights.
+    are; strides alternate, so that output sizes do not follow input sizes. Sizes are those of the tensors that the
+    campaign hands over, at least one.
     """
     sizes = np.minimum(np.fromiter(sizes_bytes, np.float64), _MOST_BYTES)
     levels = np.quantile(sizes, np.linspace(0, 1, _LEVELS))
@@ -174,8 +148,7 @@ def auxiliaries_for(shapes: Sequence[tuple[int, ...]], kind: AuxiliaryKind) -> d
 def condition_number(rows: npt.ArrayLike) -> float:
     """Of a design, its columns scaled to length 1 (Belsley, Kuh and Welsch, 1980, "Regression Diagnostics").
 
-    Args:
-        rows: observations x coefficients.
+    Rows are observations, columns coefficients.
     """
     columns = np.asarray(rows, np.float64)
     length = np.linalg.norm(columns, axis=0)
@@ -478,11 +451,8 @@ class AffineOverhead:
     is that difference, corrected for them; by "regression" the whole overhead comes from fits over all
     runs of auxiliary layers alone, whose noise is the smaller.
 
-    Args:
-        device: asked whether it would fuse a layer with its auxiliary layer.
-        rounds: where launches are added.
-        auxiliary: kind of auxiliary layer; "auto": one of the layer's own layout class.
-        seed: of weights.
+    The device is asked whether it would fuse a layer with its auxiliary layer. The kind "auto" of auxiliary layer is
+    that of the layer's own layout class.
     """
 
     def __init__(self, device: Device, rounds: Rounds, auxiliary: AuxiliaryKind | Literal["auto"], seed: int) -> None:
@@ -674,10 +644,7 @@ class ResidentOverhead:
     difference would cancel more of the launch, finds code, branch predictors and inputs warmed by the
     first: it takes up to 17 % less than a layer behind another one, and is not used.
 
-    Args:
-        rounds: where launches are added.
-        auxiliary: kind of auxiliary layer; "auto": Conv 1x1, the cheapest.
-        seed: of weights.
+    The kind "auto" of auxiliary layer is Conv 1x1, the cheapest.
     """
 
     def __init__(self, rounds: Rounds, auxiliary: AuxiliaryKind | Literal["auto"], seed: int) -> None:

@@ -20,9 +20,6 @@ from framefit.devices.measure import measure
 from framefit.errors import DeviceError
 from framefit.stats import robust_deviation
 
-__all__ = ["RUNS", "Rounds", "Run", "interval", "replicates"]
-
-
 Floats = npt.NDArray[np.float64]
 RUNS = 5  # of each launch in its turn
 _SETTLING = 3  # launches: seen here, a turn's first takes 1.1 to 2.9 times its fifth, the second 1.01 to 1.17 times
@@ -66,14 +63,12 @@ class Run:
 class Rounds:
     """Times models on one unit: in turn, round after round, with a reference between them.
 
-    Args:
-        device: any; only start and end of its launches are used.
-        unit: of its target.
-        seed: of inputs and resampling.
-        resident: the unit is the processor itself, which others may share. The first launches of a turn find
-            caches and branch predictors as the launches before left them, and are not kept. Disturbances touch
-            single launches, not all alike: drift is not taken out, for the reference's own disturbances
-            would be divided into the samples; and as most of them only add, the longest rounds are left out.
+    Only start and end of launches are used, so any device will do. The seed is that of inputs and resampling.
+
+    A resident unit is the host's processor, which others may share. The first launches of a turn find
+    caches and branch predictors as the launches before left them, and are not kept. Disturbances touch
+    single launches, not all alike: drift is not taken out, for the reference's own disturbances
+    would be divided into the samples; and as most of them only add, the longest rounds are left out.
     """
 
     def __init__(self, device: Device, unit: str, seed: int = 0, *, resident: bool = False) -> None:
@@ -89,15 +84,10 @@ class Rounds:
         self._reference = self.add("reference", with_auxiliary(_REFERENCE, [Auxiliary(kind="avgpool")]))
 
     def add(self, role: str, model: Model, before: Callable[[], None] | None = None) -> int:
-        """Compile, bind and launch once; equal models are one run.
+        """Compile, bind and launch once; equal models are one run. Returns its place in ``runs``.
 
-        Args:
-            role: see :class:`~framefit.core.latency_table.MeasuredRun`.
-            model: what to launch.
-            before: called ahead of each launch, not timed.
-
-        Returns:
-            Its place in ``runs``.
+        ``before`` is called ahead of each launch and is not timed; for roles see
+        :class:`~framefit.core.latency_table.MeasuredRun`.
 
         Raises:
             FramefitError: it does not compile or run there, or a tensor of it has no fixed size.
@@ -133,16 +123,9 @@ class Rounds:
         on_round: Callable[[int, int], None] | None = None,
         places: Collection[int] | None = None,
     ) -> bool:
-        """Time what has less than so many rounds.
+        """Time all runs, or those at these places, that have fewer rounds; returns whether they have them now.
 
-        Args:
-            rounds: that every run is to have.
-            stop: asked between launches; complete rounds stay.
-            on_round: told rounds done and rounds in all.
-            places: of the runs that are meant; default: all.
-
-        Returns:
-            Whether every run has its rounds.
+        ``stop`` is asked between launches, and complete rounds stay; ``on_round`` receives rounds done and in all.
         """
         selected = self.runs if places is None else [self.runs[place] for place in sorted(places)]
         waiting = [run for run in selected if len(run.samples_ns) < rounds]

@@ -1,4 +1,4 @@
-"""What segments take, from a table: for planning where nothing is measured."""
+"""What segments take, from a latency table, for planning where nothing is measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from framefit.latency.calibrate import entry_work, work_bytes
 from framefit.latency.estimate import Estimator
 from framefit.latency.terms import class_sums, correction_ns, keeps_layout, terms_of, transfer_ns
 
-__all__ = ["SegmentPrices", "SegmentTimes", "launch_excess", "segment_ns", "segment_times"]
+__all__ = ["SegmentPrices", "launch_excess"]
 
 
 _LEAST_SAMPLES = 100  # of all launches together, for a p99
@@ -44,20 +44,6 @@ class _Run:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     internal_tensors: frozenset[str] = frozenset()
-
-
-def segment_ns(segment: Model, estimator: Estimator) -> int:
-    """A launch of a segment: its layers, the correction of the boundaries inside, overhead and transfers.
-
-    Args:
-        segment: a model or a part of one, as :meth:`framefit.core.model.Model.segment` makes it, with the
-            device's fused groups as layers. What it hands to other segments stays on the device.
-        estimator: of the table and unit.
-
-    Raises:
-        InputError: a layer has no entry.
-    """
-    return estimator.estimate(segment).total_ns
 
 
 class SegmentPrices:
@@ -89,7 +75,10 @@ class SegmentPrices:
         self._blocked = _blocked(model) if any(self._copied) else {}
 
     def duration_ns(self, first: int, last: int) -> float:
-        """A launch of layers ``first`` .. ``last``; see :func:`segment_ns`."""
+        """A launch of layers ``first`` .. ``last``: the layers, the correction, overhead and transfers.
+
+        What the segment hands to other segments stays on the device.
+        """
         run, plain = self._run(first, last), float(self._sums[last + 1] - self._sums[first])
         transfer = transfer_ns(run, self._table.overhead) + self._copies_ns(first, last)
         if self._table.correction is None:
@@ -98,7 +87,15 @@ class SegmentPrices:
         return max(plain + correction_ns(plain, terms_of(run), self._table.correction, by_class) + transfer, 0.0)
 
     def times(self, runs: Sequence[tuple[int, int]]) -> SegmentTimes:
-        """See :func:`segment_times`."""
+        """Durations of runs of layers, and what the cuts between them cost.
+
+        Args:
+            runs: first and last layer of each, one after the other from the first layer to the last.
+
+        Raises:
+            InputError: the runs do not cover the model, or an end is no legal cut.
+        """
+        self._check(runs)
         alone = np.asarray([self.duration_ns(first, last) for first, last in runs], np.float64)
         joined = [self.duration_ns(runs[i][0], runs[i + 1][1]) for i in range(len(runs) - 1)]
         boundary = alone[:-1] + alone[1:] - np.asarray(joined, np.float64)
@@ -106,6 +103,21 @@ class SegmentPrices:
             duration_ns=np.round(alone).astype(np.int64),
             boundary_ns=np.maximum(np.round(boundary), 0).astype(np.int64),
         )
+
+    def _check(self, runs: Sequence[tuple[int, int]]) -> None:
+        model = self._model
+        obstacles = {cut.position: cut.obstacle for cut in model.cuts}
+        expected = 0
+        for first, last in runs:
+            if first != expected or last < first:
+                raise InputError(
+                    f"runs of layers leave a gap: layer {expected} is not the first of a run", where=model.name
+                )
+            if obstacle := obstacles.get(first):
+                raise InputError(f"no cut after layer {model.layers[first - 1].name!r}: {obstacle}", where=model.name)
+            expected = last + 1
+        if expected != len(model.layers):
+            raise InputError(f"runs end at layer {expected - 1} of {len(model.layers)}", where=model.name)
 
     def _copies_ns(self, first: int, last: int) -> float:
         """Of tensors that enter and leave this run in blocks while the uncut model does not copy them."""
@@ -137,32 +149,6 @@ class SegmentPrices:
                 and first <= self._made.get(tensor.name, len(model.layers) - 1) <= last
             ),
         )
-
-
-def segment_times(model: Model, runs: Sequence[tuple[int, int]], estimator: Estimator) -> SegmentTimes:
-    """Durations of a model's runs of layers, and what the cuts between them cost.
-
-    Args:
-        model: with the device's fused groups as layers.
-        runs: first and last layer of each, one after the other from the first layer to the last.
-        estimator: of the table and unit.
-
-    Raises:
-        InputError: the runs do not cover the model, an end is no legal cut, or a layer has no entry.
-    """
-    obstacles = {cut.position: cut.obstacle for cut in model.cuts}
-    expected = 0
-    for first, last in runs:
-        if first != expected or last < first:
-            raise InputError(
-                f"runs of layers leave a gap: layer {expected} is not the first of a run", where=model.name
-            )
-        if obstacle := obstacles.get(first):
-            raise InputError(f"no cut after layer {model.layers[first - 1].name!r}: {obstacle}", where=model.name)
-        expected = last + 1
-    if expected != len(model.layers):
-        raise InputError(f"runs end at layer {expected - 1} of {len(model.layers)}", where=model.name)
-    return SegmentPrices(model, estimator).times(runs)
 
 
 def _blocked(model: Model) -> dict[str, tuple[int, list[int]]]:

@@ -13,7 +13,7 @@ from framefit.core.latency_table import Unmeasured, Value
 from framefit.core.model import GraphBuilder, Model, configuration, with_auxiliary
 from framefit.errors import FramefitError, InputError
 
-__all__ = ["GridSpec", "LayerGrid", "Subject", "distinct_layers", "grid_models", "layer_key"]
+__all__ = ["GridSpec", "LayerGrid"]
 
 
 Fusions = Callable[[Model], Sequence[Sequence[str]]]
@@ -87,10 +87,7 @@ def distinct_layers(
 ) -> tuple[tuple[Subject, ...], tuple[Unmeasured, ...]]:
     """Each configuration of a model's layers once, and those that cannot stand alone.
 
-    Args:
-        model: its layers; groups count as one.
-        fusions: a device's, which groups further nodes; ``None``: the model is grouped already.
-        unit: that the layers are to run on.
+    Groups count as one layer; ``fusions`` is a device's, ``None`` where the model is grouped already.
     """
     if fusions is not None:
         model = model.grouped(fusions(model))
@@ -99,14 +96,14 @@ def distinct_layers(
         places.setdefault(layer_key(layer.op, configuration(nodes)), []).append(index)
     subjects, failed = [], []
     for indices in places.values():
-        op, found = model.layers[indices[0]].op, configuration(model.nodes[indices[0]])
+        op, described = model.layers[indices[0]].op, configuration(model.nodes[indices[0]])
         names = tuple(model.layers[index].name for index in indices)
         try:
             alone = with_auxiliary(model.segment(indices[0], indices[0]), [])
         except FramefitError as error:
-            failed.append(Unmeasured(op=op, configuration=found, layers=names, unit=unit, reason=error.what))
+            failed.append(Unmeasured(op=op, configuration=described, layers=names, unit=unit, reason=error.what))
             continue
-        subjects.append(Subject(op, found, names, alone))
+        subjects.append(Subject(op, described, names, alone))
     return tuple(subjects), tuple(failed)
 
 

@@ -19,18 +19,6 @@ from framefit.core.files import Record
 from framefit.core.latency_table import Correction, Overhead
 from framefit.core.model import Layer, TensorInfo
 
-__all__ = [
-    "CLASSES",
-    "Launched",
-    "Terms",
-    "class_sums",
-    "correction_ns",
-    "keeps_layout",
-    "terms_of",
-    "transfer_ns",
-]
-
-
 CLASSES: dict[str, tuple[str, ...]] = {
     "convolution": ("Conv",),
     "product": ("MatMul", "Gemm", "Attention"),
@@ -115,14 +103,7 @@ def _class_of(op: str) -> str:
 def correction_ns(
     plain_ns: npt.ArrayLike, terms: Terms, correction: Correction | None, by_class: Mapping[str, float] | None = None
 ) -> float:
-    """What a correction adds to a plain sum of layers, in nanoseconds; below 0 where it takes off.
-
-    Args:
-        plain_ns: sum of the layers.
-        terms: of what is launched.
-        correction: of the table.
-        by_class: sums of classes of layers, see :func:`class_sums`.
-    """
+    """What a correction adds to a plain sum of layers, in nanoseconds; below 0 where it takes off."""
     if correction is None:
         return 0.0
     cold_bytes = terms.weight_bytes * (terms.working_bytes > correction.cache_bytes)
