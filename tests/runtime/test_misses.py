@@ -71,7 +71,7 @@ def explained(
         memory_bytes={},
     )
     hung = group.faults.hung()
-    found = misses(timetable, group.launches, group.frames, floor_p99_ns=0, faults=group.faults.told(), hung=hung)
+    found = misses(timetable, group.launches, group.frames, floor_p99_ns=0, faults=group.faults.last_texts(), hung=hung)
     return [(miss.window, miss.cause, miss.detail) for miss in found]
 
 

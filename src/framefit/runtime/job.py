@@ -1,9 +1,9 @@
 """The jobs of a model: what a unit launches of it, for which frame, and how a frame goes through its stages.
 
 A model on one unit is one :class:`Job`. Where several units run parts of it, each has a job for its stage, and the
-jobs share a :class:`Pipeline`, through which frames go in order. What happens when a frame of a job ends stands in two
-places: ``Dispatcher._complete`` and ``Dispatcher._abort`` in ``loop.py`` say in which order, and the pipeline says what
-the other stages are told.
+jobs share a :class:`Pipeline`, through which frames go in order. What happens when a frame of a job ends stands in
+``Dispatcher._complete`` and ``Dispatcher.abort_frame`` in ``loop.py``; which messages other stages get then, in the
+pipeline.
 """
 
 from __future__ import annotations
@@ -410,7 +410,7 @@ class Pipeline:
         there.mailbox.send(Message(ready_ns, there.number, ordinal, MessageKind.STAGE, job.in_flight, job.started_ns))
 
     def stage_finished(self, job: Job, finished_ns: int) -> None:
-        """A stage is done with a frame, and whoever waited for it has been told."""
+        """A stage is done with a frame, and its result has been handed on."""
         if job.position == len(self.stages) - 1:
             self._free_slot(finished_ns)
         if job.position:

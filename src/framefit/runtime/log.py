@@ -1,10 +1,6 @@
-"""What a run leaves behind: every launch and the fate of every frame.
+"""What a run leaves behind: every launch, the outcome of every frame, every fault, and the device's packets.
 
-What a long run lays aside, so that its memory does not grow with it.
-
-Fates of frames in words.
-
-Traces of a run in one piece.
+Logs of a long run lie in temporary files, so that its memory does not grow with it.
 """
 
 from __future__ import annotations
@@ -289,7 +285,7 @@ class FrameLog(_Table):
 
 
 class FaultLog(_Table):
-    """What went wrong, in order: launches that failed, frames that could not be read, numbers that are none.
+    """What went wrong, in order: launches that failed, frames that could not be read, outputs with NaN or Inf.
 
     Columns: the model's number, the newest frame, the window (-1: not known), :class:`FaultCause`, and which text.
     """
@@ -334,7 +330,7 @@ class FaultLog(_Table):
         rows = self.snapshot()
         return {(model, frame) for model, frame in rows[rows[:, self.FAULT] == FaultCause.HANG][:, :2].tolist()}
 
-    def told(self) -> dict[tuple[int, int], str]:
+    def last_texts(self) -> dict[tuple[int, int], str]:
         """Model and frame -> the text of what went wrong last."""
         rows = self.snapshot().tolist()
         return {(row[self.MODEL], row[self.FRAME]): self.texts[row[self.TEXT]] for row in rows if row[self.TEXT] >= 0}

@@ -251,7 +251,7 @@ def run_metrics(
                 run.frames,
                 floor_p99_ns=floor.p99,
                 stalled=run.stalled,
-                faults=run.faults.told(),
+                faults=run.faults.last_texts(),
                 hung=run.faults.hung(),
                 planned_in=lambda window: _planned_in(rungs, run, window),
             )

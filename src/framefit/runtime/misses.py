@@ -48,7 +48,7 @@ class Hang:
     until_ns: int
     blocks: bool
 
-    def told(self, due_ns: int | None = None) -> str:
+    def text(self, due_ns: int | None = None) -> str:
         """In words; ``due_ns``: the instant at which somebody else was due."""
         words = f"{self.label} in window {self.window} hung for {(self.end_ns - self.begin_ns) / 1e6:.2f} ms"
         if due_ns is None:
@@ -208,11 +208,11 @@ def misses(
         elif outcome == FrameOutcome.NOT_GIVEN:
             cause, detail = "stream", in_words(FrameOutcome.NOT_GIVEN)[1]
             if (hang := looking.not_given(model, window)) is not None:
-                cause, detail = "fault", f"{detail}: {hang.told()}"
+                cause, detail = "fault", f"{detail}: {hang.text()}"
         elif outcome in (FrameOutcome.QUEUE_FULL, FrameOutcome.REFUSED):
             cause, detail = "backlog", "earlier frames took longer than their windows"
             if (hang := looking.no_place(model, released)) is not None:
-                cause, detail = "fault", f"its queue was full: {hang.told()}"
+                cause, detail = "fault", f"its queue was full: {hang.text()}"
         else:
             stage = looking.worst(model, frame, together[model, finished], window, started, finished)
             cause, detail = looking.why(stage)
@@ -332,7 +332,7 @@ class _Looking:
         for hang in self._hangs:
             held_ns = min(hang.until_ns, stage.started_ns) - max(stage.due_ns, hang.begin_ns)
             if hang.unit == stage.unit and 2 * held_ns > stage.late_ns:
-                return "fault", hang.told(stage.due_ns)
+                return "fault", hang.text(stage.due_ns)
         due, unit = stage.due_ns, self._units[stage.unit]
         rows, starts, ends = unit.rows, unit.starts, unit.ends
         before = rows[np.searchsorted(starts, due) : np.searchsorted(ends, stage.started_ns, "right")]

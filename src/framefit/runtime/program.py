@@ -1,6 +1,7 @@
-"""Frames that a program hands over: they wait until a window takes them.
+"""A program beside the beat: the frames that it submits, and the results that it subscribes to or asks for.
 
-Results on their way to a program: what is finished, for whoever asked for it, in bounded queues.
+Submitted frames wait in a :class:`SubmissionQueue` until windows take them. A :class:`ResultPublisher` observes a model
+and copies its results to subscriptions and requests; neither makes the run's thread wait.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from framefit.core.workload import WhenFull
 from framefit.devices.device import Array
 from framefit.errors import FramefitError, InputError
 from framefit.execution.streams import fitted
+from framefit.runtime.channel import Channel
 from framefit.runtime.job import Job
 from framefit.runtime.log import FrameOutcome, FrameOutcomes, in_words
 from framefit.runtime.sinks import AggregatingSink, Sink
 from framefit.runtime.streams import Arrival
 
 __all__ = [
-    "Channel",
     "FrameFate",
     "NumberedSink",
     "Output",
@@ -194,7 +195,7 @@ class SubmissionQueue:
         self.depth = depth
         self.when_full = when_full
         self._now_ns = now_ns
-        self._waiting: deque[_Submitted] = deque()
+        self._waiting: Channel[_Submitted] = Channel(depth, when_full)
         self._room = threading.Condition()
         self._closed: Callable[[], Exception] | None = None
         self.count = 0
@@ -208,7 +209,7 @@ class SubmissionQueue:
     @property
     def full(self) -> bool:
         """Whether another frame has to wait outside."""
-        return self.when_full == "block" and len(self._waiting) >= self.depth
+        return self._waiting.full
 
     @property
     def over(self) -> bool:
@@ -241,24 +242,15 @@ class SubmissionQueue:
             number, self.count = self.count, self.count + 1
             if announce is not None:
                 announce(number)
-            if len(self._waiting) >= self.depth:
-                if self.when_full == "drop-newest":
-                    self._dropped.add(number, self._now_ns())
-                    return number
-                try:
-                    oldest = self._waiting.popleft()
-                except IndexError:  # a window has just taken it
-                    pass
-                else:
-                    self._dropped.add(oldest.number, oldest.submitted_ns)
-            self._waiting.append(_Submitted(number, self._now_ns(), forms))
+            dropped = self._waiting.put(_Submitted(number, self._now_ns(), forms))
+            if dropped is not None:
+                self._dropped.add(dropped.number, dropped.submitted_ns)
             return number
 
     def take(self) -> bool:
         """Let the next frame come, if one waits."""
-        try:
-            frame = self._waiting.popleft()
-        except IndexError:
+        frame = self._waiting.pop()
+        if frame is None:
             return False
         index = len(self._came.numbers)
         for name, forms in frame.forms.items():
@@ -285,8 +277,7 @@ class SubmissionQueue:
     def empty(self) -> None:
         """The run is over: frames that still wait will never come."""
         with self._room:
-            while self._waiting:
-                frame = self._waiting.popleft()
+            while (frame := self._waiting.pop()) is not None:
                 self._left.add(frame.number, frame.submitted_ns)
 
     def number(self, index: int) -> int:
@@ -477,7 +468,7 @@ class ResultPublisher:
         name: of the model.
         job: the model as it runs.
         submissions: where its frames waited; ``None``: its streams have sources of their own.
-        fates: told at once.
+        fates: where outcomes are noted at once.
         release: window -> when it began.
         outputs: names that can be asked for; ``None``: whatever its postprocess gives.
         aggregate: frames whose outputs are given out together.
@@ -503,7 +494,7 @@ class ResultPublisher:
         """Of the models that this one reads: what they drop never comes to it."""
         self.wanted: dict[int, tuple[Request, ...]] = {}
         self._index, self._job, self._fates, self._release = index, job, fates, release
-        self._receivers: tuple[tuple[Channel, ...], tuple[str, ...] | None] = ((), None)
+        self._receivers: tuple[tuple[ResultQueue, ...], tuple[str, ...] | None] = ((), None)
         self._changing = threading.Lock()  # among those who subscribe
         job.observers.append(self)
 
@@ -514,26 +505,26 @@ class ResultPublisher:
         late = deadline is not None and finished_ns - released > deadline
         for arrival in arrivals:
             self._fates.decide(self._index, arrival.frame, FrameOutcome.LATE if late else FrameOutcome.DONE)
-        (channels, names), requests = self._receivers, self._requests(arrivals) if self.wanted else ()
-        if not channels and not requests:
+        (queues, names), requests = self._receivers, self._requests(arrivals) if self.wanted else ()
+        if not queues and not requests:
             return
-        shared = len(channels) + len(requests) > 1
+        shared = len(queues) + len(requests) > 1
         tensors = self._job.execution.results(None if requests else names)
         finished = _Finished(arrivals, released, started_ns, finished_ns, late, tensors, shared)
-        for channel in channels:
-            channel.put(finished)
+        for queue in queues:
+            queue.put(finished)
         for request in requests:
             request.put(self, finished)
 
-    def attach(self, channel: Channel) -> None:
-        """Fill a channel from the next frame on."""
+    def attach(self, queue: ResultQueue) -> None:
+        """Fill a queue from the next frame on."""
         with self._changing:
-            self._send_to((*self._receivers[0], channel))
+            self._send_to((*self._receivers[0], queue))
 
-    def detach(self, channel: Channel) -> None:
+    def detach(self, queue: ResultQueue) -> None:
         """Fill it no more."""
         with self._changing:
-            self._send_to(tuple(one for one in self._receivers[0] if one is not channel))
+            self._send_to(tuple(one for one in self._receivers[0] if one is not queue))
 
     def fate(self, number: int) -> FrameFate:
         """What has become of the frame that was submitted under a number."""
@@ -545,7 +536,7 @@ class ResultPublisher:
         fate = self._fates.of(self._index, index)
         if fate is not None:
             return FrameFate(*in_words(fate))
-        given = {tap.fate(number).fate for tap in self.after}
+        given = {publisher.fate(number).fate for publisher in self.after}
         if "dropped" in given:
             return FrameFate(*in_words(FrameOutcome.NOT_GIVEN))
         return FrameFate(*in_words(FrameOutcome.SKIPPED)) if "skipped" in given else FrameFate("waiting", "")
@@ -595,11 +586,11 @@ class ResultPublisher:
             fate="late" if finished.late else "done",
         )
 
-    def _send_to(self, channels: tuple[Channel, ...]) -> None:
+    def _send_to(self, queues: tuple[ResultQueue, ...]) -> None:
         """From the next frame on, and copy no outputs but those that they ask for: in one step, for others read it."""
-        named = [channel.names for channel in channels if channel.names is not None]
-        everything = len(named) < len(channels) or self.outputs is None
-        self._receivers = channels, None if everything else tuple(dict.fromkeys(itertools.chain(*named)))
+        named = [queue.names for queue in queues if queue.names is not None]
+        everything = len(named) < len(queues) or self.outputs is None
+        self._receivers = queues, None if everything else tuple(dict.fromkeys(itertools.chain(*named)))
 
     def _requests(self, arrivals: Sequence[Arrival]) -> tuple[Request, ...]:
         """Those for these frames; they are answered once."""
@@ -610,55 +601,53 @@ class ResultPublisher:
         return found
 
 
-class Channel:
-    """What one model finished, for one receiver. The run's thread fills it, and the oldest gives way.
+class ResultQueue:
+    """Results of one model for one receiver. The run's thread fills it, and the oldest gives way.
 
     Args:
-        tap: of the model.
+        publisher: of the model.
         names: of the outputs; ``None``: all.
         depth: results that wait at most.
     """
 
-    def __init__(self, tap: ResultPublisher, names: Sequence[str] | None, depth: int) -> None:
-        self.tap = tap
+    def __init__(self, publisher: ResultPublisher, names: Sequence[str] | None, depth: int) -> None:
+        self.publisher = publisher
         self.names = names
         self.dropped = 0
-        self._queue: deque[tuple[int, _Finished]] = deque(maxlen=depth * tap.aggregate)
+        self._results: Channel[tuple[int, _Finished]] = Channel(depth * publisher.aggregate)
         self._filled = self._emptied = 0
         self._parts: list[Output] = []
         self._stack = _Stack()
-        self._stacks = AggregatingSink(self._stack, tap.aggregate) if tap.aggregate > 1 else None
+        self._stacks = AggregatingSink(self._stack, publisher.aggregate) if publisher.aggregate > 1 else None
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._results)
 
     def put(self, finished: _Finished) -> None:
         """Add a frame."""
-        self._queue.append((self._filled, finished))
+        self._results.put((self._filled, finished))
         self._filled += 1
 
     def next_ns(self) -> int | None:
         """When the frame that waited longest was finished; ``None``: none waits."""
-        try:
-            return self._queue[0][1].finished_ns
-        except IndexError:
-            return None
+        head = self._results.head()
+        return None if head is None else head[1].finished_ns
 
     def take(self) -> Output | None:
         """The frame that waited longest, or a whole stack; ``None``: there is none."""
         while True:
-            try:
-                ordinal, finished = self._queue.popleft()
-            except IndexError:
+            result = self._results.pop()
+            if result is None:
                 return None
+            ordinal, finished = result
             self.dropped += ordinal - self._emptied
             self._emptied = ordinal + 1
-            output = self.tap.output(finished, self.names)
+            output = self.publisher.output(finished, self.names)
             if self._stacks is None:
                 return output
             self._stacks.put(output.frame, dict(output.tensors))
             self._parts.append(output)
-            if len(self._parts) == self.tap.aggregate:
+            if len(self._parts) == self.publisher.aggregate:
                 return self._stacked()
 
     def rest(self) -> Output | None:
@@ -699,28 +688,30 @@ class Subscription:
     Any thread may read it. It is a context manager that ends the subscription.
 
     Args:
-        taps: of the models.
+        publishers: of the models.
         names: of the outputs; ``None``: all.
         depth: results of each model that wait at most.
         waits: how to wait.
     """
 
-    def __init__(self, taps: Sequence[ResultPublisher], names: Sequence[str] | None, depth: int, waits: Waits) -> None:
+    def __init__(
+        self, publishers: Sequence[ResultPublisher], names: Sequence[str] | None, depth: int, waits: Waits
+    ) -> None:
         if depth < 1:
             raise InputError(f"queue = {depth} holds nothing", remedy="give 1 or more")
-        for tap in taps:
-            tap.check(names)
-        self._channels = [Channel(tap, names, depth) for tap in taps]
+        for publisher in publishers:
+            publisher.check(names)
+        self._queues = [ResultQueue(publisher, names, depth) for publisher in publishers]
         self._waits = waits
         self._taking = threading.Lock()  # among receivers only
         self._closed = False
-        for channel in self._channels:
-            channel.tap.attach(channel)
+        for queue in self._queues:
+            queue.publisher.attach(queue)
 
     @property
     def dropped(self) -> int:
         """Results that gave way because nobody took them in time, as far as later ones were read."""
-        return sum(channel.dropped for channel in self._channels)
+        return sum(queue.dropped for queue in self._queues)
 
     def outputs(self) -> Iterator[Output]:
         """What is finished by now and was not read yet, each model's frames in order; never waits.
@@ -728,7 +719,7 @@ class Subscription:
         Raises:
             FramefitError: what ended the run, after the last result.
         """
-        for _ in range(max(sum(map(len, self._channels)), 1)):
+        for _ in range(max(sum(map(len, self._queues)), 1)):
             output = self._take()
             if output is None:
                 self._waits.check()
@@ -766,8 +757,8 @@ class Subscription:
     def close(self) -> None:
         """End it; what waits can still be read."""
         self._closed = True
-        for channel in self._channels:
-            channel.tap.detach(channel)
+        for queue in self._queues:
+            queue.publisher.detach(queue)
 
     def __enter__(self) -> Self:
         return self
@@ -779,17 +770,15 @@ class Subscription:
         """Of the models' oldest results the one that was finished first."""
         with self._taking:
             while True:
-                waiting = [
-                    (at, number) for number, one in enumerate(self._channels) if (at := one.next_ns()) is not None
-                ]
+                waiting = [(at, number) for number, one in enumerate(self._queues) if (at := one.next_ns()) is not None]
                 if not waiting:
                     break
-                output = self._channels[min(waiting)[1]].take()
+                output = self._queues[min(waiting)[1]].take()
                 if output is not None:
                     return output
             if self._waits.over():
-                for channel in self._channels:
-                    output = None if len(channel) else channel.rest()
+                for queue in self._queues:
+                    output = None if len(queue) else queue.rest()
                     if output is not None:
                         return output
             return None
@@ -802,13 +791,13 @@ class Request:
         number: of the frame.
 
     Args:
-        taps: of the models that are asked.
+        publishers: of the models that are asked.
         waits: how to wait.
     """
 
-    def __init__(self, taps: Sequence[ResultPublisher], waits: Waits) -> None:
+    def __init__(self, publishers: Sequence[ResultPublisher], waits: Waits) -> None:
         self.number = -1
-        self._taps = taps
+        self._publishers = publishers
         self._waits = waits
         self._found: dict[str, Output] = {}
         self._queue: deque[tuple[ResultPublisher, _Finished]] = deque()
@@ -816,15 +805,15 @@ class Request:
     def announce(self, number: int) -> None:
         """Its frame has a number; from here on it may be answered."""
         self.number = number
-        for tap in self._taps:
-            for one in tuple(tap.wanted):  # requests whose frames were dropped are never answered
-                if tap.fate(one).fate in ("dropped", "skipped"):
-                    tap.wanted.pop(one, None)
-            tap.wanted[number] = (*tap.wanted.get(number, ()), self)
+        for publisher in self._publishers:
+            for one in tuple(publisher.wanted):  # requests whose frames were dropped are never answered
+                if publisher.fate(one).fate in ("dropped", "skipped"):
+                    publisher.wanted.pop(one, None)
+            publisher.wanted[number] = (*publisher.wanted.get(number, ()), self)
 
-    def put(self, tap: ResultPublisher, finished: _Finished) -> None:
+    def put(self, publisher: ResultPublisher, finished: _Finished) -> None:
         """An answer; called by the run's thread."""
-        self._queue.append((tap, finished))
+        self._queue.append((publisher, finished))
 
     @property
     def done(self) -> bool:
@@ -849,25 +838,29 @@ class Request:
                     f"frame {self.number} is not done in time", where=f"model {self._open()[0].name!r}",
                     remedy="wait longer",
                 )  # fmt: skip
-        for tap in self._taps:
-            if tap.name not in self._found:
+        for publisher in self._publishers:
+            if publisher.name not in self._found:
                 self._waits.check()
-                fate = tap.fate(self.number)
+                fate = publisher.fate(self.number)
                 again = "submit less often, or give the stream a deeper queue"
                 raise FramefitError(
                     f"frame {self.number} was {fate.fate}: {fate.reason}",
-                    where=f"model {tap.name!r}",
+                    where=f"model {publisher.name!r}",
                     remedy="submit the next one: the run goes on" if fate.reason.startswith("fault") else again,
                 )
         return dict(self._found)
 
     def _open(self) -> list[ResultPublisher]:
         """Models from which an answer may still come."""
-        decided = {tap.name for tap in self._taps if self._decided(tap.fate(self.number))}
+        decided = {publisher.name for publisher in self._publishers if self._decided(publisher.fate(self.number))}
         while self._queue:
-            tap, finished = self._queue.popleft()
-            self._found[tap.name] = tap.output(finished, None)
-        return [tap for tap in self._taps if tap.name not in self._found and tap.name not in decided]
+            publisher, finished = self._queue.popleft()
+            self._found[publisher.name] = publisher.output(finished, None)
+        return [
+            publisher
+            for publisher in self._publishers
+            if publisher.name not in self._found and publisher.name not in decided
+        ]
 
     def _decided(self, fate: FrameFate) -> bool:
         """Whether a frame will not be answered; why the run has ended is known only when all of it has."""

@@ -1,7 +1,4 @@
-"""Where outputs go, in order.
-
-Whether numbers are numbers: NaN and infinity in what models give.
-"""
+"""Where outputs go, in order: files, functions of the user's, and a check for NaN and infinity before them."""
 
 from __future__ import annotations
 
@@ -241,17 +238,17 @@ class CheckedSink:
 
     Args:
         sink: gets them.
-        told: of the numbers of frames that are not finite.
+        on_not_finite: called with the number of each frame whose outputs are not finite.
         drops: those are not handed on.
     """
 
-    def __init__(self, sink: Sink, error_text: Callable[[int], None], *, drops: bool) -> None:
-        self._sink, self._told, self._drops = sink, error_text, drops
+    def __init__(self, sink: Sink, on_not_finite: Callable[[int], None], *, drops: bool) -> None:
+        self._sink, self._on_not_finite, self._drops = sink, on_not_finite, drops
 
     def put(self, frame: int, outputs: dict[str, Array]) -> None:
         """Look, and hand on."""
         if not all(map(finite, outputs.values())):
-            self._told(frame)
+            self._on_not_finite(frame)
             if self._drops:
                 return
         self._sink.put(frame, outputs)

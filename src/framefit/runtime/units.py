@@ -255,8 +255,8 @@ class UnitGroup:
             member.begin(start_ns)
 
         def part(member: Dispatcher) -> Callable[[], None]:
-            told = on_idle if member is self._lead else None
-            return lambda: self._work(member, windows, lambda: self._over or stop(), told)
+            idle = on_idle if member is self._lead else None
+            return lambda: self._work(member, windows, lambda: self._over or stop(), idle)
 
         try:
             if isinstance(self._clock, VirtualClock):

@@ -50,7 +50,7 @@ def watched(
 
     The calling thread looks a few times while patience lasts whether every thread of the run has done something since;
     one that has not, and is in a launch, gets its unit freed, unless it only waits for a core that other programs
-    have. Nothing is told by the run for that: it costs it nothing.
+    have. The run itself reports nothing for that: it costs it nothing.
     In virtual time nothing hangs for real, and the run is played as it is.
 
     Args:
