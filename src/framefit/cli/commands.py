@@ -89,6 +89,116 @@ def demo(given: dict[str, Any], screen: Screen) -> int:
     return 130 if result.interrupted else 0
 
 
+@_command(CyclesSettings, Screen)
+def cycles(given: dict[str, Any], screen: Screen) -> None:
+    """Show what each layer of a model costs on a described target, and what limits it.
+
+    Nothing is executed: the cycles come from the target's description.
+
+    Example: framefit cycles face.onnx --target vpu --weight-sparsity 0.5
+    """
+    from framefit.devices.npu.costs import cycles
+    from framefit.report.terminal import view
+
+    report = cycles(**given)
+    show_json(report) if screen.json else show(view(report))
+
+
+class MeasureScreen(Screen, kw_only=True):
+    """Options of the command ``measure`` beside those of the verb."""
+
+    no_audit: Annotated[bool, option("The same as --audit none.")] = False
+
+
+@_command(MeasureSettings, MeasureScreen)
+def measure(given: dict[str, Any], screen: MeasureScreen) -> int:
+    """Measure what each layer of a model costs on a device, and write a latency table.
+
+    Only the start and end of launches are used: it works on devices that report no time for single layers. Ctrl-C
+    keeps what was measured (exit code 130), and --resume continues. A few whole networks are measured beside the
+    layers: what they take beyond the sum of their layers corrects the estimates.
+
+    Example: framefit measure face.onnx --target vpu -o board.table.json
+
+    Example: framefit measure face.onnx --audit a.onnx --audit b.onnx --audit c.onnx
+
+    Example: framefit measure --grid convolutions.toml --max-shapes 40 -o board.table.json
+    """
+    if screen.no_audit:
+        if "audit" in given:
+            raise InputError("--audit and --no-audit contradict each other", remedy="leave one of them out")
+        given["audit"] = "none"
+    from framefit.latency.measure import measure
+    from framefit.report.terminal import view
+
+    with Interrupt() as interrupt, Progress() as progress:
+        table = measure(**given, stop=interrupt, notify=progress, on_round=progress.rounds)
+    show_json(table) if screen.json else show(view(table))
+    return 130 if interrupt.asked else 0
+
+
+@_command(EstimateSettings, Screen)
+def estimate(given: dict[str, Any], screen: Screen) -> None:
+    """Estimate how long a model takes on a device, from the device's latency table.
+
+    Nothing is executed. A layer that the table does not have is an error, unless --fallback is given.
+
+    Example: framefit estimate face.onnx --table board.table.json
+    """
+    from framefit.latency.estimate import estimate
+    from framefit.report.terminal import view
+
+    estimated = estimate(**given)
+    show_json(estimated) if screen.json else show(view(estimated))
+
+
+class TableSettings(Settings, kw_only=True):
+    """Options of ``framefit table``: in Python, ``table``, ``compare_tables`` and ``merge_tables``."""
+
+    files: Annotated[
+        tuple[str, ...],
+        option("Latency table; with --merge, further ones may follow.", argument=True, metavar="FILE"),
+    ]
+    against: Annotated[str | None, option("Compare the table with this one.", metavar="OTHER")] = None
+    merge: Annotated[
+        tuple[str, ...], option("Add the entries of this table, and of those that follow.", metavar="OTHER...")
+    ] = ()
+    any_fingerprint: Annotated[bool, option("Merge tables although they are of different devices.")] = False
+    output: Annotated[
+        str | None, option("Write the merged table to this file (JSON).", "-o", "--output", metavar="PATH")
+    ] = None
+    force: Annotated[bool, option("Overwrite an existing file.")] = False
+
+
+@_command(TableSettings, Screen)
+def table(given: dict[str, Any], screen: Screen) -> None:
+    """Show a latency table, compare it with another one, or merge several.
+
+    Example: framefit table board.table.json --against yesterday.table.json
+    """
+    settings = settings_of(TableSettings, given)
+    file, *others = settings.files
+    if settings.merge and settings.against is not None:
+        raise InputError("give either --against or --merge", remedy="leave one of them out")
+    if bool(settings.merge) != (settings.output is not None):
+        raise InputError("--merge and -o belong together", remedy="give both or neither")
+    if others and not settings.merge:
+        raise InputError(f"one table at a time, or --merge; got {others[0]} too", remedy="leave out what follows FILE")
+    from framefit.core.latency_table import compare_tables, merge_tables, table
+    from framefit.report.terminal import view
+
+    if settings.against is not None:
+        compared = compare_tables(file, settings.against)
+        show_json(compared) if screen.json else show(view(compared))
+        return
+    if settings.output is not None:
+        paths, any_device = [file, *settings.merge, *others], settings.any_fingerprint
+        shown = merge_tables(paths, settings.output, any_fingerprint=any_device, force=settings.force)
+    else:
+        shown = table(file)
+    show_json(shown) if screen.json else show(view(shown))
+
+
 @_command(FitOptions, Screen)
 def fit(given: dict[str, Any], screen: Screen) -> int:
     """Make a workload fit: plan, take the cheapest step that helps, plan again, until a simulation or run proves it.
@@ -314,163 +424,6 @@ def report(given: dict[str, Any], screen: Screen) -> None:
     show_json(ReportPage(page=str(page))) if screen.json else show(f"report: {page} (open it in a browser)")
 
 
-class TableSettings(Settings, kw_only=True):
-    """Options of ``framefit table``: in Python, ``table``, ``compare_tables`` and ``merge_tables``."""
-
-    files: Annotated[
-        tuple[str, ...],
-        option("Latency table; with --merge, further ones may follow.", argument=True, metavar="FILE"),
-    ]
-    against: Annotated[str | None, option("Compare the table with this one.", metavar="OTHER")] = None
-    merge: Annotated[
-        tuple[str, ...], option("Add the entries of this table, and of those that follow.", metavar="OTHER...")
-    ] = ()
-    any_fingerprint: Annotated[bool, option("Merge tables although they are of different devices.")] = False
-    output: Annotated[
-        str | None, option("Write the merged table to this file (JSON).", "-o", "--output", metavar="PATH")
-    ] = None
-    force: Annotated[bool, option("Overwrite an existing file.")] = False
-
-
-@_command(TableSettings, Screen)
-def table(given: dict[str, Any], screen: Screen) -> None:
-    """Show a latency table, compare it with another one, or merge several.
-
-    Example: framefit table board.table.json --against yesterday.table.json
-    """
-    settings = settings_of(TableSettings, given)
-    file, *others = settings.files
-    if settings.merge and settings.against is not None:
-        raise InputError("give either --against or --merge", remedy="leave one of them out")
-    if bool(settings.merge) != (settings.output is not None):
-        raise InputError("--merge and -o belong together", remedy="give both or neither")
-    if others and not settings.merge:
-        raise InputError(f"one table at a time, or --merge; got {others[0]} too", remedy="leave out what follows FILE")
-    from framefit.core.latency_table import compare_tables, merge_tables, table
-    from framefit.report.terminal import view
-
-    if settings.against is not None:
-        compared = compare_tables(file, settings.against)
-        show_json(compared) if screen.json else show(view(compared))
-        return
-    if settings.output is not None:
-        paths, any_device = [file, *settings.merge, *others], settings.any_fingerprint
-        shown = merge_tables(paths, settings.output, any_fingerprint=any_device, force=settings.force)
-    else:
-        shown = table(file)
-    show_json(shown) if screen.json else show(view(shown))
-
-
-class TargetsSettings(Settings, kw_only=True):
-    """Options of ``framefit targets``: in Python, ``targets`` and ``resolve_target``."""
-
-    name: Annotated[
-        str | None,
-        option("Built-in target, or path of a target.toml (default: all are listed).", argument=True, metavar="NAME"),
-    ] = None
-    output: Annotated[
-        str | None,
-        option("Write a copy of the target's file there, to start your own from.", "-o", "--output", metavar="PATH"),
-    ] = None
-    force: Annotated[bool, option("Overwrite an existing file.")] = False
-
-
-@_command(TargetsSettings, Screen)
-def targets(given: dict[str, Any], screen: Screen) -> None:
-    """List the built-in targets, or show everything about one.
-
-    Example: framefit targets vpu -o mine.toml
-    """
-    settings = settings_of(TargetsSettings, given)
-    if settings.name is None and settings.output is not None:
-        raise InputError("-o copies the file of a target, and none is named", remedy="give NAME, too")
-    from framefit.core.target import describe_target, targets
-    from framefit.report.terminal import view
-
-    if settings.name is None:
-        listed = targets()
-        show_json(listed) if screen.json else show(view(listed))
-        return
-    target, notes = describe_target(settings.name, output=settings.output, force=settings.force)
-    show_json(target) if screen.json else show(view(target, notes=notes))
-
-
-@_command(None, Screen)
-def doctor(given: dict[str, Any], screen: Screen) -> None:  # noqa: ARG001 - it has no options
-    """Show what this machine permits, and how to make its timing steadier.
-
-    Example: framefit doctor
-    """
-    from framefit.devices.diagnosis import doctor
-    from framefit.report.terminal import view
-
-    report = doctor()
-    show_json(report) if screen.json else show(view(report))
-
-
-@_command(CyclesSettings, Screen)
-def cycles(given: dict[str, Any], screen: Screen) -> None:
-    """Show what each layer of a model costs on a described target, and what limits it.
-
-    Nothing is executed: the cycles come from the target's description.
-
-    Example: framefit cycles face.onnx --target vpu --weight-sparsity 0.5
-    """
-    from framefit.devices.npu.costs import cycles
-    from framefit.report.terminal import view
-
-    report = cycles(**given)
-    show_json(report) if screen.json else show(view(report))
-
-
-class MeasureScreen(Screen, kw_only=True):
-    """Options of the command ``measure`` beside those of the verb."""
-
-    no_audit: Annotated[bool, option("The same as --audit none.")] = False
-
-
-@_command(MeasureSettings, MeasureScreen)
-def measure(given: dict[str, Any], screen: MeasureScreen) -> int:
-    """Measure what each layer of a model costs on a device, and write a latency table.
-
-    Only the start and end of launches are used: it works on devices that report no time for single layers. Ctrl-C
-    keeps what was measured (exit code 130), and --resume continues. A few whole networks are measured beside the
-    layers: what they take beyond the sum of their layers corrects the estimates.
-
-    Example: framefit measure face.onnx --target vpu -o board.table.json
-
-    Example: framefit measure face.onnx --audit a.onnx --audit b.onnx --audit c.onnx
-
-    Example: framefit measure --grid convolutions.toml --max-shapes 40 -o board.table.json
-    """
-    if screen.no_audit:
-        if "audit" in given:
-            raise InputError("--audit and --no-audit contradict each other", remedy="leave one of them out")
-        given["audit"] = "none"
-    from framefit.latency.measure import measure
-    from framefit.report.terminal import view
-
-    with Interrupt() as interrupt, Progress() as progress:
-        table = measure(**given, stop=interrupt, notify=progress, on_round=progress.rounds)
-    show_json(table) if screen.json else show(view(table))
-    return 130 if interrupt.asked else 0
-
-
-@_command(EstimateSettings, Screen)
-def estimate(given: dict[str, Any], screen: Screen) -> None:
-    """Estimate how long a model takes on a device, from the device's latency table.
-
-    Nothing is executed. A layer that the table does not have is an error, unless --fallback is given.
-
-    Example: framefit estimate face.onnx --table board.table.json
-    """
-    from framefit.latency.estimate import estimate
-    from framefit.report.terminal import view
-
-    estimated = estimate(**given)
-    show_json(estimated) if screen.json else show(view(estimated))
-
-
 @_command(InjectLossSettings, Settings)
 def inject_loss(given: dict[str, Any], screen: Settings) -> None:  # noqa: ARG001 - it prints one line
     """Remove packets from a trace, to see what a profile recovers from the rest.
@@ -534,3 +487,50 @@ def rtl(given: dict[str, Any], screen: Screen) -> None:
     with Progress() as progress:
         built = rtl(**given, notify=progress)
     show_json(built.report) if screen.json else show(view(built.report), f"\nresult: {built.folder}")
+
+
+class TargetsSettings(Settings, kw_only=True):
+    """Options of ``framefit targets``: in Python, ``targets`` and ``resolve_target``."""
+
+    name: Annotated[
+        str | None,
+        option("Built-in target, or path of a target.toml (default: all are listed).", argument=True, metavar="NAME"),
+    ] = None
+    output: Annotated[
+        str | None,
+        option("Write a copy of the target's file there, to start your own from.", "-o", "--output", metavar="PATH"),
+    ] = None
+    force: Annotated[bool, option("Overwrite an existing file.")] = False
+
+
+@_command(TargetsSettings, Screen)
+def targets(given: dict[str, Any], screen: Screen) -> None:
+    """List the built-in targets, or show everything about one.
+
+    Example: framefit targets vpu -o mine.toml
+    """
+    settings = settings_of(TargetsSettings, given)
+    if settings.name is None and settings.output is not None:
+        raise InputError("-o copies the file of a target, and none is named", remedy="give NAME, too")
+    from framefit.core.target import describe_target, targets
+    from framefit.report.terminal import view
+
+    if settings.name is None:
+        listed = targets()
+        show_json(listed) if screen.json else show(view(listed))
+        return
+    target, notes = describe_target(settings.name, output=settings.output, force=settings.force)
+    show_json(target) if screen.json else show(view(target, notes=notes))
+
+
+@_command(None, Screen)
+def doctor(given: dict[str, Any], screen: Screen) -> None:  # noqa: ARG001 - it has no options
+    """Show what this machine permits, and how to make its timing steadier.
+
+    Example: framefit doctor
+    """
+    from framefit.devices.diagnosis import doctor
+    from framefit.report.terminal import view
+
+    report = doctor()
+    show_json(report) if screen.json else show(view(report))

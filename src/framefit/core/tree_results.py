@@ -182,7 +182,8 @@ class TreeifyOptions(TreeifySettings, kw_only=True):
     export: Annotated[
         Literal["core", "ml"],
         option(
-            "ml: write model-ml.onnx, too, whose trees are operators of ai.onnx.ml; also for a search that had ended."
+            "Files to write: model.onnx (core), or model-ml.onnx, too, whose trees are operators of ai.onnx.ml "
+            "(ml); also for a search that had ended."
         ),
     ] = "core"
     resume: Annotated[str | None, option("Continue the search in this folder.", metavar="DIR")] = None

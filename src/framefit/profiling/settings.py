@@ -30,7 +30,7 @@ class InjectLossSettings(Settings, kw_only=True):
     program: Annotated[
         Any,
         option(
-            'program.json that was executed, for kind "inference" (default: the one beside the trace).',
+            'Executed program (program.json), for kind "inference" (default: the one beside the trace).',
             python="a program",
             metavar="PATH",
         ),

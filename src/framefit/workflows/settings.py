@@ -126,7 +126,7 @@ class ProfileSettings(Settings, kw_only=True):
     program: Annotated[
         Any,
         option(
-            "program.json that was executed (default: the one beside the trace).", metavar="PATH", python="a program"
+            "Executed program, program.json (default: the one beside the trace).", metavar="PATH", python="a program"
         ),
     ] = None
     method: Annotated[
