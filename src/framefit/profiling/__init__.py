@@ -1,1 +1,1 @@
-"""What really happened: runs rebuilt from event traces that lost packets, with calibrated uncertainty."""
+"""Reconstructs runs from event traces that lost packets, with calibrated uncertainty."""

@@ -1,8 +1,8 @@
-"""Intervals that hold: received packets are hidden as lost ones were, and the errors of their times counted.
+"""Calibrates intervals by hiding received packets as others were lost, and counting errors of the inferred times.
 
-Split-conformal prediction (Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005,
-section 4.1), for each class of edges by itself: the loss pattern of this very trace, in order of time over
-all cores, is shifted and laid over what was received, so bursts stay bursts; what it hits is filled in as
+The method is split-conformal prediction (Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World",
+2005, section 4.1), for each class of edges by itself. The loss pattern of this trace, in order of time over all
+cores, is shifted and laid over what was received, so that bursts stay bursts. Edges that it hits are inferred as
 lost edges are, and the error over its standard deviation is a sample of the class.
 """
 
@@ -15,9 +15,6 @@ import numpy.typing as npt
 
 from framefit.profiling.edge_inference import Precedence, Times, Window, infer_edges
 from framefit.stats import Z90, two_sided_z
-
-__all__ = ["RUNS", "ErrorQuantiles", "calibrate_intervals"]
-
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -32,11 +29,11 @@ _LEAST = 40  # of all: below, intervals are not calibrated
 
 @dataclass(frozen=True)
 class ErrorQuantiles:
-    """Quantiles of errors over their standard deviations, of each class.
+    """Quantiles of errors over their standard deviations, for each class of edges.
 
     Attributes:
         low, high: float64, runs x types x kinds.
-        calibrated: bool, whether the evidence suffices.
+        calibrated: bool, whether there were enough samples.
     """
 
     low: Floats
@@ -54,17 +51,11 @@ def calibrate_intervals(
     confidence: float,
     random: np.random.Generator,
 ) -> ErrorQuantiles:
-    """Count errors on hidden edges.
+    """Measure the errors of inferred times on hidden edges.
 
-    Args:
-        window: launches with what was received, and times for the rest.
-        precedence: of the program.
-        times: of its operations.
-        kind: int64, of each operation of the window,
-        recorded: bool, and whether it sends packets.
-        kinds: how many there are.
-        confidence: part of the edges that an interval is to hold.
-        random: draws the shifts.
+    ``window`` has what was received, and times for the rest. ``kind`` (int64) is of each operation of the window,
+    ``recorded`` (bool) whether it sends packets, and ``kinds`` the number of kinds. ``confidence`` is the part of the
+    edges that an interval is to contain; ``random`` draws the shifts.
     """
     shape = (len(RUNS) + 1, 2, kinds)
     normal = two_sided_z(confidence) if 0 < confidence < 1 else Z90

@@ -1,9 +1,9 @@
-"""Why events were lost, and what would have kept them: the buffer, the rate, or fewer events.
+"""Finds why events were lost, and what would have kept them: a larger buffer, a higher drain rate, or fewer events.
 
-All events of the run, those received and those put in, are sent once more through buffers of other
-sizes and rates. The buffer is the fluid queue of :func:`framefit.devices.npu.packets.admit`:
-events come at their times and leave at the drain rate. What is put in at fixed offsets (rule 3)
-lies in a heap at the end of its gap, so it is first spread over the gap as the program expects.
+All events of the run, received and inferred ones, are sent again through buffers of other sizes and rates. The
+buffer is the fluid queue of :func:`framefit.devices.npu.packets.admit`: events arrive at their times and leave at
+the drain rate. Events that were placed at fixed offsets (rule 3) lie close together at the end of their gap, so
+they are first spread over the gap as the program expects.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ from framefit.core.events import EventType, Trace
 from framefit.core.profile import How, OperationLog
 from framefit.profiling.sequence import Reconstruction, Sequence
 
-__all__ = ["Remedies", "diagnose", "find_remedies"]
-
-
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 _SPARE = 1.1  # times of lost events are guesses: a tenth on top of what these need
@@ -33,12 +30,12 @@ _BISECTIONS = 40
 
 @dataclass(frozen=True)
 class Remedies:
-    """What would have kept all events, each by itself.
+    """Changes that would each, by itself, have kept all events.
 
     Attributes:
-        buffer_events: size of the buffer, at the drain rate that it had; ``None``: not known, or no size would.
-        drain_rate_hz: at the size that it had; ``None``: not known.
-        kinds: kinds to record, with buffer and rate as they were; ``None``: no choice of kinds would.
+        buffer_events: size of the buffer at the drain rate that it had; ``None`` if unknown, or no size would do.
+        drain_rate_hz: drain rate at the size that the buffer had; ``None`` if unknown.
+        kinds: kinds to record with buffer and rate as they were; ``None`` if no selection of kinds would do.
         starts_only: whether it would have been enough to record STARTs only.
         a_core: whether each core has a buffer of its own.
     """
@@ -52,7 +49,7 @@ class Remedies:
 
 @dataclass(frozen=True)
 class _Events:
-    """All events of a run by time; arrays of one length."""
+    """All events of a run by time, as arrays of one length."""
 
     time_ns: Ints
     core: Ints
@@ -62,7 +59,7 @@ class _Events:
     lost: Bools
 
     def by_core(self) -> list[_Events]:
-        """Each core's."""
+        """Split the events by core."""
         return [self._of(self.core == core) for core in np.unique(self.core)]
 
     def _of(self, which: Bools) -> _Events:
@@ -70,12 +67,9 @@ class _Events:
 
 
 def diagnose(trace: Trace, sequence: Sequence, reconstruction: Reconstruction) -> tuple[str, ...]:
-    """How events were lost and what would have kept them, as sentences; none where none were lost.
+    """Describe how events were lost and what would have kept them, as sentences; empty where none were lost.
 
-    Args:
-        trace: as it came.
-        sequence: what it was held against.
-        reconstruction: by either method.
+    ``trace`` is as it was received, ``sequence`` what it was matched with.
     """
     sentences = list(_describe_ends(trace))
     log = reconstruction.log
@@ -108,10 +102,9 @@ def diagnose(trace: Trace, sequence: Sequence, reconstruction: Reconstruction) -
 
 
 def find_remedies(trace: Trace, sequence: Sequence, reconstruction: Reconstruction) -> Remedies | None:
-    """What would have kept all events.
+    """Find what would have kept all events.
 
-    Returns:
-        ``None``: nothing was lost, or a buffer such as the trace tells of does not explain it.
+    Returns ``None`` if nothing was lost, or if a buffer such as the trace describes does not explain the losses.
     """
     meta, log = trace.meta, reconstruction.log
     events = _all_events(log, sequence)
@@ -137,7 +130,7 @@ def find_remedies(trace: Trace, sequence: Sequence, reconstruction: Reconstructi
 
 
 def _describe_ends(trace: Trace) -> Iterable[str]:
-    """Losses beyond the trace's ends, which nothing but the device's count tells."""
+    """Describe losses beyond the ends of the trace, which only the device's counters show."""
     meta = trace.meta
     if meta.overwritten_events:
         yield (
@@ -153,7 +146,7 @@ def _describe_ends(trace: Trace) -> Iterable[str]:
 
 
 def _all_events(log: OperationLog, sequence: Sequence) -> _Events:
-    """Edges of all operations, by time."""
+    """Return the edges of all operations, by time."""
     core, kind, inference = (np.repeat(column.astype(np.int64), 2) for column in (log.core, log.kind, log.inference))
     starts = np.tile([True, False], len(log))
     time = np.stack([log.start_ns, log.end_ns], axis=1).ravel()
@@ -171,7 +164,7 @@ def _all_events(log: OperationLog, sequence: Sequence) -> _Events:
 
 
 def _count_dropped(events: _Events, size: int, per_ns: float, recorded: Bools | None = None) -> int:
-    """How many events a buffer drops, of those that are recorded."""
+    """Count the events that a buffer drops, of those that are recorded."""
     from framefit.devices.npu.packets import CLOSES, RECORDED, admit
 
     if not len(events.time_ns):
@@ -185,7 +178,7 @@ def _count_dropped(events: _Events, size: int, per_ns: float, recorded: Bools | 
 
 
 def _least_buffer(events: _Events, per_ns: float) -> int:
-    """The least size of a buffer that drops nothing."""
+    """Find the smallest buffer that drops nothing."""
     low, high = 0, max(len(events.time_ns), 1)
     while high - low > 1:
         middle = (low + high) // 2
@@ -194,7 +187,7 @@ def _least_buffer(events: _Events, per_ns: float) -> int:
 
 
 def _least_drain_rate(events: _Events, size: int) -> float:
-    """The least drain rate, in events a nanosecond, at which a buffer drops nothing."""
+    """Find the lowest drain rate, in events per nanosecond, at which a buffer drops nothing."""
     low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -203,7 +196,7 @@ def _least_drain_rate(events: _Events, size: int) -> float:
 
 
 def _kinds_that_fit(log: OperationLog, streams: list[_Events], size: int, per_ns: float) -> tuple[str, ...] | None:
-    """Kinds whose events all fit: those of the shortest operations, which tell the least for an event, go first."""
+    """Find kinds whose events all fit; kinds of the shortest operations, which tell least, are left out first."""
     length = log.end_ns - log.start_ns
     order = sorted(np.unique(log.kind).tolist(), key=lambda kind: float(np.mean(length[log.kind == kind])))
     for dropped in range(1, len(order)):
@@ -213,7 +206,7 @@ def _kinds_that_fit(log: OperationLog, streams: list[_Events], size: int, per_ns
 
 
 def _loss_runs(events: _Events) -> list[Ints]:
-    """Lengths of the runs of lost events, core by core."""
+    """Return the lengths of the runs of lost events, core by core."""
     lengths = []
     for stream in events.by_core():
         steps = np.diff(np.concatenate([[False], stream.lost, [False]]).astype(np.int8))
@@ -222,7 +215,7 @@ def _loss_runs(events: _Events) -> list[Ints]:
 
 
 def _describe_pattern(log: OperationLog, events: _Events) -> Iterable[str]:
-    """What the losses look like."""
+    """Describe the pattern of the losses."""
     lost = int(np.count_nonzero(events.lost))
     runs = np.concatenate(_loss_runs(events))
     yield (
@@ -245,7 +238,7 @@ def _describe_pattern(log: OperationLog, events: _Events) -> Iterable[str]:
 
 
 def _describe_unexplained(trace: Trace, events: _Events) -> Iterable[str]:
-    """Where no buffer that is known explains the losses."""
+    """Describe losses that no known buffer explains."""
     runs = np.concatenate(_loss_runs(events))
     if trace.meta.buffer_events is not None:
         yield (

@@ -1,4 +1,4 @@
-"""Times of edges whose packets were lost, from those around them, compiled.
+"""Infers times of edges whose packets were lost from the edges around them, in compiled loops.
 
 Along a chain of events p < j < q of which p and q were received the time of j is
 t_p + C_pj + (Q_pj / Q_pq) (T - C_pq) with variance Q_pj (Q_pq - Q_pj) / Q_pq, C and Q being sums of the
@@ -7,9 +7,9 @@ precision. Here chains run through the graph of operations, not along a core: an
 little after the latest end that it has to wait for (forwards, the maximum of normal variables after
 Clark, "The greatest of a finite set of random variables", 1961), and an operation that another one
 must have waited for, because nothing else explains its start, ends a little before it (backwards).
-What was received bounds everything else hard: nothing starts before what it waits for has ended.
+What was received is a hard bound on everything else: nothing starts before what it waits for has ended.
 
-What must have ended before what starts, within a launch and across launches.
+:class:`Precedence` says what must have ended before an operation starts, within a launch and across launches.
 """
 
 from __future__ import annotations
@@ -24,18 +24,6 @@ from numba import njit
 
 from framefit.profiling.sequence import Sequence
 
-__all__ = [
-    "InferredEdges",
-    "Precedence",
-    "Times",
-    "Window",
-    "find_gaps",
-    "infer_edges",
-    "nominal_times",
-    "tempo_ratios",
-]
-
-
 Ints = npt.NDArray[np.int64]
 NOT_BOUND = -2
 """No operation of this core has to have ended."""
@@ -44,10 +32,10 @@ EARLIER = -1
 
 
 class Precedence(NamedTuple):
-    """Who waits for whom. Operations are counted within their program, cores by position.
+    """What each operation waits for. Operations are counted within their program, cores by position.
 
     Attributes:
-        first: int64, where each program begins in the arrays of one entry an operation.
+        first: int64, where each program begins in the arrays of one entry per operation.
         order: int64, operations of each program such that each comes after what it waits for.
         core: int64, of each operation.
         before: int64, operations x cores: the latest operation of the core that has to have ended
@@ -66,10 +54,9 @@ class Precedence(NamedTuple):
 
     @classmethod
     def of(cls, sequence: Sequence) -> tuple[Precedence, int]:
-        """From ``after``, the units' own order, and what excludes what: program order decides who goes first.
+        """Derive it from ``after``, the order on units, and exclusions; program order decides which goes first.
 
-        Returns:
-            The precedence, and how many entries of ``after`` contradict the units' order and were left out.
+        Also returns how many entries of ``after`` contradict the order on the units and were left out.
         """
         total, cores = len(sequence.kind), len(sequence.cores)
         core = np.searchsorted(sequence.cores, sequence.core).astype(np.int64)
@@ -109,7 +96,7 @@ class Precedence(NamedTuple):
 
 
 def _topological_order(before: Ints, wants: list[set[int]]) -> tuple[list[int], int]:
-    """Operations so that each comes after what it waits for; wishes in a circle are taken out of ``wants``."""
+    """Order operations after what they wait for; entries of ``wants`` that form a cycle are removed."""
     count, dropped = len(before), 0
     waits = [{int(predecessor) for predecessor in before[op] if predecessor >= 0} | wants[op] for op in range(count)]
     successors: list[list[int]] = [[] for _ in range(count)]
@@ -141,16 +128,14 @@ def _topological_order(before: Ints, wants: list[set[int]]) -> tuple[list[int], 
 
 
 def _remove_implied(before: Ints, wants: list[set[int]], placed: list[int], core: Ints) -> None:
-    """Take out, in place, what another predecessor has waited for: it says nothing more.
+    """Remove, in place, predecessors that another predecessor has waited for: they add nothing.
 
-    Nor may it be asked twice: the maximum of two variables that are one would lie 0.56 deviations above it, for
-    normal variables are taken as independent.
+    Nor may a predecessor be counted twice: the maximum of two variables that are one would lie 0.56 deviations above
+    it, for normal variables are taken as independent.
 
-    Args:
-        before: of one program's operations; see :class:`Precedence`.
-        wants: what each waits for beside that.
-        placed: an order in which each comes after what it waits for.
-        core: of each operation; those of one core wait for each other, so the latest one stands for all.
+    ``before`` is of one program's operations (see :class:`Precedence`), ``wants`` what each waits for beside that,
+    ``placed`` an order in which each comes after what it waits for, and ``core`` the core of each operation; operations
+    of one core wait for each other, so the latest one stands for all.
     """
     reached = np.full(before.shape, NOT_BOUND, np.int64)  # of each core, the latest that has ended before it starts
     for op in placed:
@@ -170,17 +155,11 @@ def _remove_implied(before: Ints, wants: list[set[int]], placed: list[int], core
 
 @njit(cache=True, nogil=True)
 def nominal_times(precedence: Any, launches: Any, ready_ns: Any, duration_ns: Any, gap_ns: Any) -> Any:
-    """When operations would start and end if each took what is expected.
+    """Return starts and ends (float64, launch by launch in program order) if each operation took its expectation.
 
-    Args:
-        precedence: of the program.
-        launches: int64, the program of each launch.
-        ready_ns: float64, when the host submitted each launch.
-        duration_ns: float64, of each operation of the programs.
-        gap_ns: float64, what each waits after all that it waits for has ended.
-
-    Returns:
-        float64: starts, ends, launch by launch in program order.
+    ``launches`` (int64) is the program of each launch and ``ready_ns`` when the host submitted it; ``duration_ns`` is
+    of each operation of the programs, and ``gap_ns`` how long it waits after everything that it waits for has ended
+    (float64).
     """
     total = 0
     for program in launches:
@@ -219,7 +198,7 @@ _UNKNOWN = -float(1 << 59)  # means below this come from nothing that is known
 
 
 class Times(NamedTuple):
-    """How long things take; float64, one entry an operation of the sequence, at speed 1.
+    """Durations and gaps at speed 1; float64, one entry for each operation of the sequence.
 
     Attributes:
         duration_ns, duration_var: from START to END.
@@ -233,18 +212,18 @@ class Times(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Consecutive launches, laid out operation after operation in program order.
+    """Consecutive launches, operation after operation in program order.
 
     Attributes:
         program: int64, of each launch.
-        base: int64, one more: where each launch begins below.
-        seen: bool, operations x 2: whether START and END were received,
-        time: int64, and when; of what was not received, nothing of meaning.
+        base: int64, where each launch begins below, and the end of the last one.
+        seen: bool, operations x 2: whether START and END were received.
+        time: int64, operations x 2: when; meaningless where an edge was not received.
         before: int64, launches x cores: the core's latest operation of earlier launches; -1: it is
             not in the window.
         carried: int64, of each core the end of that operation; -2**60: there is none.
         released: float64, when the host let each launch begin; -2**60: not known.
-        tempo: float64, of each launch, what all times are multiplied with.
+        tempo: float64, of each launch, the factor of all times.
     """
 
     program: Ints
@@ -258,15 +237,7 @@ class Window(NamedTuple):
 
     @classmethod
     def of(cls, program: Ints, sizes: Ints, last: Ints, carried: Ints, released: Floats) -> Window:
-        """An empty one.
-
-        Args:
-            program: of each launch.
-            sizes: operations of each program.
-            last: see :class:`framefit.profiling.edge_inference.Precedence`.
-            carried: see above.
-            released: see above.
-        """
+        """Make a window without packets; ``sizes`` is the number of operations of each program."""
         base = np.cumsum([0, *sizes[program]], dtype=np.int64)
         there = np.where(last[program] >= 0, base[:-1, None] + last[program], -1)
         latest = np.maximum.accumulate(there, axis=0) if len(program) else there
@@ -284,7 +255,7 @@ class Window(NamedTuple):
 
 
 class InferredEdges(NamedTuple):
-    """Of the edges of a window; arrays of operations x 2.
+    """Results for the edges of a window, as arrays of operations x 2.
 
     Attributes:
         deviation: float64, standard deviation of the time; 0 where it was received.
@@ -309,7 +280,7 @@ class InferredEdges(NamedTuple):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _place(before: Any, earlier: Any, launch: Any, base: Any, op: Any, core: Any) -> Any:
-    """Where the operation of ``core`` is that ``op`` waits for: -1 before the window, -2 nowhere."""
+    """Return the place of the operation of ``core`` that ``op`` waits for: -1 before the window, -2 for none."""
     predecessor = before[op, core]
     if predecessor >= 0:
         return base + predecessor
@@ -320,7 +291,7 @@ def _place(before: Any, earlier: Any, launch: Any, base: Any, op: Any, core: Any
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _maximum_of_normals(m1: Any, v1: Any, m2: Any, v2: Any) -> Any:
-    """Mean and variance of the greater one of two normal variables."""
+    """Mean and variance of the maximum of two normal variables."""
     if (m1 - m2) * (m1 - m2) >= _CLEAR * _CLEAR * (v1 + v2):
         return (m1, v1) if m1 >= m2 else (m2, v2)
     spread = math.sqrt(v1 + v2)
@@ -334,11 +305,7 @@ def _maximum_of_normals(m1: Any, v1: Any, m2: Any, v2: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def find_gaps(window: Any, precedence: Any) -> Any:
-    """What each operation waited after the latest end before it, where all of these are known.
-
-    Returns:
-        float64, one an operation of the window; NaN where something is not known.
-    """
+    """Return how long each operation waited after the latest end before it (float64; NaN where not all are known)."""
     before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
     earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
     gaps = np.full(len(seen), np.nan)
@@ -370,10 +337,9 @@ def find_gaps(window: Any, precedence: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def tempo_ratios(window: Any, precedence: Any, times: Any) -> Any:
-    """How long each launch's received operations took over what they usually take.
+    """Compare how long the received operations of each launch took with what they usually take.
 
-    Returns:
-        float64, launches: the ratio (1 where nothing was received), and its variance (inf there).
+    Returns the ratio of each launch (float64; 1 where nothing was received) and its variance (inf there).
     """
     count = len(window.program)
     ratio, var = np.ones(count), np.full(count, np.inf)
@@ -412,7 +378,7 @@ def _infer_forwards(
     window: Any, precedence: Any, times: Any, mean: Any, var: Any, late: Any, spread: Any, low: Any, high: Any,
     run: Any, since: Any,
 ) -> None:  # fmt: skip
-    """What is known from before: mean, variance and least time of each edge, and edges lost in a row so far."""
+    """Infer from earlier edges: mean, variance and least time of each edge, and edges lost in a row so far."""
     before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
     earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
     for launch in range(len(window.program)):
@@ -467,7 +433,7 @@ def _infer_backwards(
     window: Any, precedence: Any, times: Any, mean: Any, var: Any, late: Any, spread: Any, high: Any, run: Any,
     since: Any,
 ) -> None:  # fmt: skip
-    """What is known from after: ``late`` and its variance ``spread`` (inf: nothing), the greatest times, ``run``."""
+    """Infer from later edges: ``late``, its variance ``spread`` (inf: nothing known), greatest times, and ``run``."""
     before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
     earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
     cores = earlier.shape[1]
@@ -543,7 +509,7 @@ def _combine(
     window: Any, precedence: Any, mean: Any, var: Any, late: Any, spread: Any, low: Any, high: Any, known: Any,
     followed: Any, deviation: Any,
 ) -> None:  # fmt: skip
-    """Weigh what is known from before against what is known from after, within what is possible."""
+    """Weigh what is known from before against what is known from after, within the bounds."""
     before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
     earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
     cores = earlier.shape[1]
@@ -593,13 +559,7 @@ def _combine(
 
 
 def infer_edges(window: Window, precedence: Precedence, times: Times) -> InferredEdges:
-    """Times of the edges that were not received.
-
-    Args:
-        window: with what was received; ``time`` of all other edges is written.
-        precedence: :class:`framefit.profiling.edge_inference.Precedence`.
-        times: :class:`Times`.
-    """
+    """Infer the times of all edges that were not received, and write them to ``time`` of the window."""
     shape, cores = window.seen.shape, window.before.shape[1]
     mean, var, late, spread, deviation = np.empty((5, *shape))
     low, high, run = np.empty((3, *shape), np.int64)

@@ -1,4 +1,4 @@
-"""From a window of launches to the log of their operations, with intervals for what was inferred."""
+"""Makes the log of operations from a window of launches, with intervals for inferred edges."""
 
 from __future__ import annotations
 
@@ -16,16 +16,6 @@ from framefit.profiling.edge_inference import InferredEdges, Window
 from framefit.profiling.sequence import Sequence
 from framefit.stats import two_sided_z
 
-__all__ = [
-    "concatenate_logs",
-    "empty_log",
-    "enter_packets",
-    "fill_launch_gaps",
-    "make_log",
-    "write_matches",
-]
-
-
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 _MEASURED, _BETWEEN, _OUTSIDE = int(How.MEASURED), int(How.BETWEEN), int(How.OUTSIDE)
@@ -35,14 +25,12 @@ _EMPTY_RUN = 64  # launches in a row without any packet that are still filled in
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def enter_packets(window: Any, launches: Any, rows: Any, first: Any, arrival: Any) -> None:
-    """Enter received packets.
+    """Enter received packets into a window.
 
-    Args:
-        window: of these launches; ``seen`` and ``time`` are written.
-        launches: int64, ascending.
-        rows: int64, packets x (position in the stream, launch, operation, type, time).
-        first: int64, where each program's operations begin.
-        arrival: int64, operations x 2: positions in the stream, written where there is one.
+    ``rows`` (int64, ordered by launch within each core) are packets x (position in the stream, launch, operation, type,
+    time), ``launches`` (int64, ascending) those of the window, and ``first`` (int64) is where the operations of each
+    program begin. Writes ``seen`` and ``time`` of the window, and to ``arrival`` (int64, operations x 2) the positions
+    in the stream.
     """
     at = 0
     for row in range(len(rows)):
@@ -63,15 +51,10 @@ def enter_packets(window: Any, launches: Any, rows: Any, first: Any, arrival: An
 
 
 def fill_launch_gaps(seen: Ints, first: int = -1) -> tuple[Ints, int]:
-    """Launches that left packets, and those between them, in order.
+    """Return launches that left packets and those between them, in order, from ``first`` on (-1: the least seen).
 
-    Args:
-        seen: int64, launches of packets.
-        first: where to begin; -1: with the least one seen.
-
-    Returns:
-        The launches, and how many are left out because they lie in a run that is too long to be
-        filled in: a time stamp that jumped ahead would make up any number of them.
+    Also returns how many launches are left out because they lie in a run that is too long to be filled: a time stamp
+    that jumped ahead would add any number of them.
     """
     low, flags = _occurring(seen)
     there = low + np.flatnonzero(flags) if len(flags) else np.unique(seen)
@@ -86,7 +69,7 @@ def fill_launch_gaps(seen: Ints, first: int = -1) -> tuple[Ints, int]:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _occurring(seen: Any) -> Any:
-    """The least of some numbers, and which of it and those after it are there; nothing where they lie far apart."""
+    """Return the least of some numbers, and flags of those that occur; no flags where they lie far apart."""
     low, high = seen[0], seen[0]
     for value in seen:
         low, high = min(low, value), max(high, value)
@@ -101,7 +84,7 @@ def _occurring(seen: Any) -> Any:
 def make_log(
     window: Window,
     edges: InferredEdges,
-    bands: ErrorQuantiles | None,
+    quantiles: ErrorQuantiles | None,
     covered: Bools,
     arrival: Ints,
     launches: Ints,
@@ -111,36 +94,25 @@ def make_log(
     confidence: float,
     origin_ns: int,
 ) -> tuple[OperationLog, int, int]:
-    """The operations of the first ``count`` launches of a window.
+    """Make the log of the first ``count`` launches of a window with all times.
 
-    Args:
-        window: with all times.
-        edges: of it.
-        bands: of the errors; ``None``: normal ones.
-        covered: bool, operations of the window that the trace tells of; empty: all.
-        arrival: int64, operations x 2: positions of their packets, -1 for none.
-        launches: int64, the window's.
-        count: how many of them.
-        sequence: of the program.
-        recorded: bool, of its operations: whether they send packets.
-        confidence: of the intervals.
-        origin_ns: what times count from.
-
-    Returns:
-        The log, how many of its edges are inferred, and of how many of these the interval is not calibrated.
+    ``quantiles`` of the errors may be ``None`` (normal errors). ``covered`` (bool) marks the operations that the trace
+    covers, empty for all; ``arrival`` (int64, operations x 2) holds positions of packets or -1; ``recorded`` (bool)
+    marks operations of the sequence that send packets; times count from ``origin_ns``. Returns the log, the number of
+    its inferred edges, and the number of these whose interval is not calibrated.
     """
-    if bands is None:
+    if quantiles is None:
         nothing = np.zeros((len(RUNS) + 1, 2, int(sequence.kind.max(initial=0)) + 1))
         z = two_sided_z(confidence)
-        bands = ErrorQuantiles(nothing - z, nothing + z, nothing > 0)
+        quantiles = ErrorQuantiles(nothing - z, nothing + z, nothing > 0)
     size = int(window.base[count])
     times, how, events = np.empty((3, 2, size), np.int64), np.empty((2, size), np.uint8), np.empty((2, size), np.int64)
     inference, program, operation = np.empty(size, np.int64), np.empty(size, np.int32), np.empty(size, np.int32)
     kind, core = np.empty(size, np.int32), np.empty(size, np.int16)
     size, lost, unsure = _write_operations(
-        window, edges, RUNS, bands.low, bands.high, bands.calibrated, covered, arrival, launches, count, sequence.first,
-        sequence.kind, sequence.core, recorded, origin_ns, inference, program, operation, kind, core, times[0],
-        times[1], times[2], how, events,
+        window, edges, RUNS, quantiles.low, quantiles.high, quantiles.calibrated, covered, arrival, launches, count,
+        sequence.first, sequence.kind, sequence.core, recorded, origin_ns, inference, program, operation, kind, core,
+        times[0], times[1], times[2], how, events,
     )  # fmt: skip
     (start, end), (start_low, end_low), (start_high, end_high) = times
     columns = (
@@ -156,7 +128,7 @@ def _write_operations(
     launches: Any, count: Any, first: Any, kinds: Any, cores: Any, recorded: Any, origin_ns: Any, inference: Any,
     program: Any, operation: Any, kind: Any, core: Any, times: Any, lows: Any, highs: Any, how: Any, events: Any,
 ) -> Any:  # fmt: skip
-    """Write operations of which anything is known; how many, inferred edges, and such without a sure interval."""
+    """Write operations of which anything is known; return numbers of them, inferred edges and uncalibrated ones."""
     seen, time, base, programs, before, after = (
         window.seen, window.time, window.base, window.program, edges.before, edges.after,
     )  # fmt: skip
@@ -215,13 +187,13 @@ def write_matches(
 
 
 def empty_log(kinds: tuple[str, ...]) -> OperationLog:
-    """No operations."""
+    """Make a log without operations."""
     types = {"program": "i4", "operation": "i4", "kind": "i4", "core": "i2", "start_how": "u1", "end_how": "u1"}
     return OperationLog(**{name: np.zeros(0, types.get(name, "i8")) for name in _ARRAYS}, kinds=kinds)
 
 
 def concatenate_logs(logs: Many[OperationLog]) -> OperationLog:
-    """One log after the other."""
+    """Concatenate logs of one trace."""
     some = [log for log in logs if len(log)] or list(logs[:1])
     if len(some) == 1:
         return some[0]

@@ -1,6 +1,7 @@
-"""Expected against actual: operations that take longer than their expectation, periods that are not kept.
+"""Compares what happened with what was expected, and exchanges durations with latency tables.
 
-What a profile teaches a latency table, and what a table makes a profile expect.
+Finds operations that take longer than expected and periods that are overrun, makes entries of a latency table from
+a log, and makes a program expect the durations of a table.
 """
 
 from __future__ import annotations
@@ -20,19 +21,7 @@ from framefit.profiling.sequence import Sequence
 from framefit.profiling.totals import medians
 from framefit.stats import normal_quantile, robust_deviation, two_sided_z
 
-__all__ = [
-    "OperationTimes",
-    "PriorityLaunches",
-    "apply_table_to_program",
-    "find_overrun_periods",
-    "find_slow_operations",
-    "fully_measured",
-    "latency_entries",
-    "operation_name",
-    "operation_positions",
-    "operation_times",
-    "window_releases",
-]
+__all__ = ["PriorityLaunches", "apply_table_to_program", "latency_entries", "window_releases"]
 
 
 Ints = npt.NDArray[np.int64]
@@ -44,12 +33,12 @@ _BLOCK = 64  # windows that share one estimate of the beat's phase: clocks drift
 
 
 @dataclass(frozen=True)
-class OperationTimes:
-    """How long operations took; arrays of one entry a key, usually an operation of the sequence.
+class _OperationTimes:
+    """How long operations took; arrays of one entry for each key, usually an operation of the sequence.
 
     Attributes:
         count: int64, executions.
-        measured: int64, those with both edges measured.
+        measured: int64, executions with both edges measured.
         median_ns: float64; of the measured ones where there are enough, else of all.
         low_ns, high_ns: float64, interval of the median.
     """
@@ -62,28 +51,23 @@ class OperationTimes:
 
 
 def operation_positions(log: OperationLog, sequence: Sequence) -> Ints:
-    """Position in ``sequence.operations`` of each entry of the log."""
+    """Return the position in ``sequence.operations`` of each entry of the log."""
     return np.asarray(sequence.first[log.program] + log.operation, np.int64)
 
 
-def fully_measured(log: OperationLog) -> Flags:
-    """Operations of which both edges are measured."""
+def _fully_measured(log: OperationLog) -> Flags:
+    """Mark operations of which both edges are measured."""
     return np.asarray((log.start_how == How.MEASURED) & (log.end_how == How.MEASURED))
 
 
-def operation_times(log: OperationLog, key: Ints, count: int, confidence: float) -> OperationTimes:
-    """Medians of the executions, with intervals.
+def operation_times(log: OperationLog, key: Ints, count: int, confidence: float) -> _OperationTimes:
+    """Return medians of the executions of each key, with intervals.
 
-    The interval's ends are order statistics (David and Nagaraja, "Order Statistics", section 7.1), of what
-    the executions took at least and at most: where edges are inferred it is wider.
-
-    Args:
-        log: what happened.
-        key: int64, for each of its entries: executions of one key are taken together; -1: of none.
-        count: of keys.
-        confidence: of the log's intervals, and of those of the medians.
+    The interval's ends are order statistics (David and Nagaraja, "Order Statistics", section 7.1) of the least and
+    greatest possible durations, so it is wider where edges are inferred. ``key`` (int64) groups the entries of the
+    log, -1 leaves an entry out; ``confidence`` is that of the log's intervals and of those of the medians.
     """
-    whole = fully_measured(log)
+    whole = _fully_measured(log)
     number = np.bincount(key[key >= 0], minlength=count).astype(np.int64)
     measured = np.bincount(key[whole & (key >= 0)], minlength=count).astype(np.int64)
     enough = np.append(measured >= _ENOUGH, True)  # the last one: of no key
@@ -97,13 +81,13 @@ def operation_times(log: OperationLog, key: Ints, count: int, confidence: float)
     reach = z * np.sqrt(samples) / 2
     low = np.maximum(np.floor(samples / 2 - reach).astype(np.int64) - 1, 0)
     high = np.minimum(np.ceil(samples / 2 + reach).astype(np.int64), np.maximum(samples - 1, 0))
-    return OperationTimes(
+    return _OperationTimes(
         number, measured, median, _value_of_rank(key, least, samples, low), _value_of_rank(key, most, samples, high)
     )
 
 
 def _value_of_rank(key: Ints, value: npt.NDArray[np.float64], samples: Ints, rank: Ints) -> npt.NDArray[np.float64]:
-    """The value of a rank (from 0) among those of each key; 0 where it has none."""
+    """Return the value of a rank (from 0) among those of each key; 0 where it has none."""
     ordered = np.append(value[np.lexsort((value, key))], 0.0)
     at = np.cumsum(samples) - samples + rank
     return np.where(samples > 0, ordered[np.minimum(at, len(value))], 0.0)
@@ -112,16 +96,9 @@ def _value_of_rank(key: Ints, value: npt.NDArray[np.float64], samples: Ints, ran
 def find_slow_operations(
     log: OperationLog, sequence: Sequence, program: Program, confidence: float, resolution_ns: int = 1
 ) -> tuple[Violation, ...]:
-    """Operations whose median is, surely and by more than 2 %, above the expectation; the costliest first.
+    """Find operations whose median is, surely and by more than 2 %, above the expectation; the costliest first.
 
-    ``count`` is the number of executions beyond the quantile that plans take (0.99) of the expectation.
-
-    Args:
-        log: what happened.
-        sequence: with the expectations.
-        program: names the operations.
-        confidence: of the intervals.
-        resolution_ns: of the trace's clock.
+    ``count`` of a violation is the number of executions beyond the quantile of the expectation that plans take (0.99).
     """
     key = operation_positions(log, sequence)
     times = operation_times(log, key, len(sequence.operations), confidence)
@@ -132,7 +109,7 @@ def find_slow_operations(
     cost = (times.median_ns - sequence.expected_ns) * times.count
     return tuple(
         Violation(
-            operation=operation_name(program, sequence, int(at)),
+            operation=_operation_name(program, sequence, int(at)),
             expected_ns=round(sequence.expected_ns[at]),
             actual_ns=round(times.median_ns[at]),
             interval_ns=(math.floor(times.low_ns[at]), math.ceil(times.high_ns[at])),
@@ -142,8 +119,8 @@ def find_slow_operations(
     )
 
 
-def operation_name(program: Program, sequence: Sequence, position: int) -> str:
-    """Segment (which names its model) and operation."""
+def _operation_name(program: Program, sequence: Sequence, position: int) -> str:
+    """Return segment (which names its model) and operation."""
     which = int(np.searchsorted(sequence.first, position, "right")) - 1
     segment, operation = program.programs[which].name, sequence.operations[position].name
     return segment if segment == operation else f"{segment}/{operation}"  # one of which only the whole is seen
@@ -157,15 +134,10 @@ def find_overrun_periods(
     confidence: float,
     resolution_ns: int = 1,
 ) -> tuple[Violation, ...]:
-    """Cycles longer than the program's, priority periods and windows that were surely overrun.
+    """Find cycles longer than the program's, and priority periods and windows that were surely overrun.
 
-    Args:
-        log: what happened.
-        program: with the length of a window; 0: it has no period.
-        launches: with their windows; ``None``: the program's cycle is its period.
-        timetable: with priority periods; ``None``: only whole windows are looked at.
-        confidence: of the intervals.
-        resolution_ns: of the trace's clock.
+    A program whose ``window_ns`` is 0 has no period. Without ``launches`` the period is the cycle of the program;
+    without ``timetable`` only whole windows are checked.
     """
     if program.window_ns <= 0 or not len(log):
         return ()
@@ -199,13 +171,13 @@ def find_overrun_periods(
 
 @dataclass(frozen=True)
 class PriorityLaunches:
-    """A priority model's launches, one a window; arrays of one length.
+    """Launches of a priority model, one for each window, as arrays of one length.
 
     Attributes:
-        at: int64, place of the window among those that the trace shows.
-        planned: bool, whether the timetable reserves time there,
-        opens_ns, closes_ns: from the window's release, if so.
-        start_ns, end_ns, end_low_ns: int64, what happened.
+        at: int64, position of the window among those that the trace shows.
+        planned: bool, whether the timetable reserves time in the window.
+        opens_ns, closes_ns: the reserved time from the window's release, where there is one.
+        start_ns, end_ns, end_low_ns: int64, when the launch ran.
     """
 
     model: str
@@ -221,13 +193,19 @@ class PriorityLaunches:
 def window_releases(
     log: OperationLog, program: Program, launches: Launches, timetable: Timetable
 ) -> tuple[Ints, Ints, list[PriorityLaunches]]:
-    """When each window that the trace shows began, on the device's clock, and what ran in its reserved times.
+    """Estimate when each window that the trace shows began, on the device's clock, and find its priority launches.
 
-    The device's clock tells nothing of the beat's phase: it is taken such that the earliest launch of 64
-    windows was not late at all.
+    The device's clock does not show when windows begin. They are taken to begin such that the earliest launch of 64
+    windows was punctual.
+
+    Args:
+        log: operations of the run.
+        program: names the models.
+        launches: in the log's numbering of inferences; with their windows.
+        timetable: with the priority periods.
 
     Returns:
-        Numbers of the windows, int64, ascending; their releases, int64; and each priority model's launches.
+        Numbers of the windows, int64, ascending; their releases, int64; and the launches of each priority model.
     """
     window = launches.window[np.minimum(log.inference, max(len(launches) - 1, 0))]
     shown = np.unique(window)
@@ -267,7 +245,7 @@ def window_releases(
 
 
 def _phases(shown: Ints, release: Ints, begun: list[tuple[Ints, Ints]]) -> Ints:
-    """Device clock minus plan's clock, for each window: the least of its block; of the nearest block that has one."""
+    """Return device clock minus plan's clock for each window: the least of its block, or of the nearest known block."""
     blocks = np.unique(shown // _BLOCK, return_inverse=True)[1]
     least = np.full(int(blocks.max(initial=0)) + 1, np.iinfo(np.int64).max)
     for at, instant in begun:
@@ -282,7 +260,7 @@ def _phases(shown: Ints, release: Ints, begun: list[tuple[Ints, Ints]]) -> Ints:
 def _overrun_violation(
     name: str, expected_ns: int, taken: Ints, late: Flags, confidence: float
 ) -> tuple[Violation, ...]:
-    """One line about the periods that were not kept: how often, and their median."""
+    """Return a violation that sums up the overrun periods: how many, and their median."""
     if not late.any():
         return ()
     over = np.sort(taken[late])
@@ -305,17 +283,16 @@ _MOST_SAMPLES = 512  # kept of each entry
 
 
 def apply_table_to_program(program: Program, table: LatencyTable) -> tuple[Program, int, int]:
-    """The program with the durations that a table says.
+    """Replace the expected durations of a program by those of a latency table.
 
-    Operations that the table does not have (or that are no layers: transfers) keep theirs.
+    Operations that are not in the table keep theirs, as do operations that are no layers (transfers).
 
     Args:
-        program: as told.
-        table: of its device.
+        program: as it was executed.
+        table: latency table of its device.
 
     Returns:
-        The program, how many of its operations' expectations are the table's, and how many layers
-        the table lacks.
+        The program, the number of operations that the table covers, and the number of layers that it lacks.
     """
     covered = lacking = 0
 
@@ -348,16 +325,16 @@ def apply_table_to_program(program: Program, table: LatencyTable) -> tuple[Progr
 
 
 def latency_entries(log: OperationLog, sequence: Sequence, confidence: float) -> tuple[LatencyEntry, ...]:
-    """Entries for a latency table: medians of what layers took, executions of one configuration together.
+    """Make entries of a latency table: median durations of layers, executions of one configuration together.
 
-    Measured executions count alone where there are enough of them; a layer that was never seen whole
-    gives an entry from inferred ones, with their interval. ``samples_ns`` are measured executions,
-    evenly chosen; layers that took no time at all have no entry.
+    Measured executions count alone where there are enough of them; a layer that was never fully measured gives an
+    entry from inferred ones, with their interval. ``samples_ns`` are measured executions, evenly chosen; layers that
+    took no time at all have no entry.
 
     Args:
-        log: what happened.
-        sequence: its operations name operators and configuration.
-        confidence: of the log's intervals; those of the entries are the same.
+        log: operations of the run.
+        sequence: its operations name operators and configurations.
+        confidence: of the log's intervals and of those of the entries.
     """
     numbers: dict[tuple[str, str, bytes], int] = {}
     layers: list[Operation] = []
@@ -370,7 +347,7 @@ def latency_entries(log: OperationLog, sequence: Sequence, confidence: float) ->
             group[position] = numbers.setdefault(name, len(numbers))
     key = group[operation_positions(log, sequence)]
     times = operation_times(log, key, len(layers), confidence)
-    whole = np.flatnonzero(fully_measured(log) & (key >= 0))
+    whole = np.flatnonzero(_fully_measured(log) & (key >= 0))
     whole = whole[np.argsort(key[whole], kind="stable")]
     ends = np.cumsum(times.measured)
     entries = []

@@ -1,7 +1,4 @@
-"""Losses made on purpose: a trace thinned as devices thin theirs, and what was taken away.
-
-``framefit inject-loss``: a trace thinned as devices thin theirs.
-"""
+"""Removes packets from a trace as devices lose them, to see what a profile makes of the rest."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from framefit.profiling.profile import open_trace
 from framefit.profiling.sequence import Sequence
 from framefit.profiling.settings import InjectLossSettings, LossKind
 
-__all__ = ["ThinnedTrace", "drop_packets", "inject_loss", "launch_of_packets"]
+__all__ = ["ThinnedTrace", "inject_loss"]
 
 
 Bools = npt.NDArray[np.bool_]
@@ -32,11 +29,11 @@ _BISECTIONS = 40
 
 @dataclass(frozen=True)
 class ThinnedTrace:
-    """A trace that lost packets, and the truth.
+    """A trace that lost packets, and which packets it lost.
 
     Attributes:
-        trace: the packets that were left, in order of arrival.
-        kept: bool, of the length of the trace before: packets that were left.
+        trace: the remaining packets, in order of arrival.
+        kept: bool, for each packet of the complete trace: whether it remains.
     """
 
     trace: Trace
@@ -44,7 +41,7 @@ class ThinnedTrace:
 
     @property
     def lost(self) -> int:
-        """Number of packets that were taken away."""
+        """Number of packets that were removed."""
         return len(self.kept) - int(np.count_nonzero(self.kept))
 
 
@@ -59,32 +56,24 @@ def drop_packets(
     seed: int,
     buffer_events: int = 64,
 ) -> ThinnedTrace:
-    """Take packets out of a trace, as many as asked for, the same ones for the same seed.
+    """Remove packets from a trace, the same ones for the same seed.
 
-    Of all packets, ``rate`` are lost, rounded to whole ones:
+    Of all packets, ``rate`` (0 to 1) are lost, rounded to whole ones:
 
     - "random": each packet alike.
     - "burst": runs of ``burst`` packets in order of arrival, with at least one packet left
       between two runs where the rate permits it; the last run may be shorter.
     - "overflow": each core has a buffer of ``buffer_events`` packets, and a packet that finds it
       full is lost. All drain at one rate, which is chosen such that as many are lost as asked
-      for. The device reports these losses: ``loss_after`` and ``meta`` tell them. Where one
+      for. The device reports these losses in ``loss_after`` and ``meta``. Where one
       step of the drain rate loses too many, the first ones of some losses are given back.
     - "start-only": only packets of type START are lost.
-    - "inference": whole launches; ``rate`` is of the launches.
+    - "inference": whole launches; ``rate`` is of the launches. Only this kind uses ``program`` and
+      ``launches`` (``None``: the first program repeats).
 
-    Args:
-        trace: best a complete one; losses that it has already stay as they are told.
-        program: what was executed; used by "inference" only, as are
-        launches: in order; ``None``: the first program repeats.
-        kind: the way in which packets are lost.
-        rate: 0 to 1.
-        burst: packets lost together.
-        seed: of everything that is drawn.
-        buffer_events: packets that a core's buffer holds; at most as many as the rate leaves.
-
-    Raises:
-        InputError: a rate that cannot be, an unknown kind, or a burst or buffer below 1.
+    The trace should be complete; losses that it already reports stay where they are. A buffer holds at most as many
+    packets as the rate leaves. Raises :class:`~framefit.errors.InputError` for a rate, kind, burst or buffer that is
+    not possible.
     """
     _check_arguments(kind, rate, burst, buffer_events)
     generator = np.random.default_rng(seed)
@@ -128,7 +117,7 @@ def _check_arguments(kind: str, rate: float, burst: int, buffer_events: int) -> 
 
 
 def _choose_bursts(size: int, wanted: int, burst: int, generator: np.random.Generator) -> Ints:
-    """Positions lost: runs put between kept packets, at places drawn without replacement."""
+    """Choose positions of bursts: runs put between kept packets, at places drawn without replacement."""
     runs = -(-wanted // burst)
     places = size - wanted + 1
     before = np.sort(generator.choice(places, runs, replace=runs > places))  # kept packets before each run
@@ -141,7 +130,7 @@ def _choose_bursts(size: int, wanted: int, burst: int, generator: np.random.Gene
 
 
 def _drop_on_overflow(trace: Trace, wanted: int, buffer_events: int, generator: np.random.Generator) -> ThinnedTrace:
-    """Packets that a bounded buffer a core dropped, with the drain rate that drops as many as wanted."""
+    """Drop packets by a bounded buffer for each core, at the drain rate that drops as many as wanted."""
     size = len(trace)
     cores, counts = np.unique(trace.core, return_counts=True)
     time_ns = unwrapped_ns(trace.time_ns, trace.meta)
@@ -186,7 +175,7 @@ def _drop_on_overflow(trace: Trace, wanted: int, buffer_events: int, generator: 
 
 
 def _admitted_packets(time_ns: Ints, size: int, per_ns: float) -> Ints:
-    """Positions of the packets that find room in a buffer."""
+    """Return positions of the packets that find room in a buffer."""
     from framefit.devices.npu.packets import RECORDED, admit
 
     rows = np.zeros((len(time_ns), 6), np.int64)
@@ -198,7 +187,7 @@ def _admitted_packets(time_ns: Ints, size: int, per_ns: float) -> Ints:
 
 
 def _reported_losses(kept: Bools, packets: list[Ints]) -> Ints:
-    """Numbers of kept packets after which a core's next packet tells that some were dropped."""
+    """Return numbers of kept packets after which a core's next packet reports that some were dropped."""
     rank = np.concatenate([[0], np.cumsum(kept)])
     reported = []
     for positions in packets:
@@ -212,7 +201,7 @@ def _reported_losses(kept: Bools, packets: list[Ints]) -> Ints:
 
 
 def _thin(trace: Trace, kept: Bools, reported: Ints) -> Trace:
-    """The packets that are left; losses told before keep their place among them."""
+    """Return the remaining packets; losses reported before keep their place among them."""
     rank = np.concatenate([[0], np.cumsum(kept)])
     marks = rank[np.clip(trace.loss_after, 0, len(kept))]
     return Trace(
@@ -228,17 +217,11 @@ def _thin(trace: Trace, kept: Bools, reported: Ints) -> Trace:
 
 
 def launch_of_packets(trace: Trace, program: Program, launches: Launches | None) -> Ints:
-    """The launch that each packet of a complete trace belongs to, from 0.
+    """Return the launch that each packet of a complete trace belongs to (int64, from 0).
 
-    Packets of one core, kind and type are counted out over the launches in order, so units may
-    run side by side. In a trace that has already lost packets the later ones are counted to
-    launches too early. A packet that no program can send belongs with the one before it.
-
-    Returns:
-        int64, one for each packet.
-
-    Raises:
-        InputError: program and launches do not belong together.
+    Packets of one core, kind and type are assigned to the launches in order, so units may
+    run side by side. In a trace that has already lost packets the later ones are assigned to
+    launches too early. A packet that no program can send belongs with the previous one.
     """
     sequence = Sequence.of(program, launches, trace.kinds)
     launch = np.full(len(trace), -1, np.int64)
@@ -265,17 +248,17 @@ _EMPTY_PROGRAM = Program(window_ns=0, units=(), programs=())
 
 @verb(InjectLossSettings, "trace")
 def inject_loss(settings: InjectLossSettings, *, launches: Launches | None = None) -> ThinnedTrace:
-    """Take packets out of a trace, to see what a profile makes of the rest.
+    """Remove packets from a trace as a device loses them.
 
     Args:
-        settings: what to take packets from, and how many.
+        settings: the trace, and how many packets it loses.
         launches: of a ``program`` that is given as an object.
 
     Returns:
         The thinned trace, and which packets it kept.
 
     Raises:
-        InputError: a file that cannot be used, or a loss that cannot be.
+        InputError: a file cannot be used, or the loss is not possible.
 
     Example:
         >>> framefit.inject_loss("runs/first", rate=0.1, output="thin.npz").lost  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""The operations of a trace that lost nothing: each START is paired with its END, and each pair with its launch."""
+"""Pairs each START with its END in a trace that lost nothing, and each pair with its launch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,19 @@ _MOST_NUMBERS = 1 << 20  # of kinds or operations; keys of three such numbers fi
 
 
 def pair_events(trace: Trace, program: Program, launches: Launches) -> OperationLog:
-    """Pair the events of a trace, by start, and find the launch of each pair.
+    """Pair the events of a trace, sorted by start, and find the launch of each pair.
 
     Unpaired events are left out. The i-th START of a core belongs to the i-th operation
     that the launches put there; this holds only when nothing was lost, so where any
     number, kind or operation disagrees, every inference, program and operation is -1.
+
+    Args:
+        trace: packets in order of arrival.
+        program: the program that was executed.
+        launches: the launches of its segments, in order.
+
+    Returns:
+        The paired operations; all edges are measured.
     """
     time_ns = unwrapped_ns(trace.time_ns, trace.meta)
     in_time = np.all(time_ns[1:] >= time_ns[:-1])
@@ -58,7 +66,7 @@ def pair_events(trace: Trace, program: Program, launches: Launches) -> Operation
 
 
 def _dense_key(trace: Trace) -> _Integers:
-    """One small number for (core, id, operation); uint16 where it fits, which numpy sorts by radix."""
+    """Return one small number for (core, id, operation); uint16 where it fits, which numpy sorts by radix."""
     parts = (trace.core, trace.id, trace.operation)
     key = np.zeros(len(trace), np.int64)
     count = 1
@@ -75,7 +83,7 @@ def _dense_key(trace: Trace) -> _Integers:
 def _identify_starts(
     trace: Trace, order: npt.NDArray[np.int64], program: Program, launches: Launches
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Launch and operation of every START event; -1 elsewhere, and everywhere when something was lost."""
+    """Return launch and operation of every START event; -1 elsewhere, and everywhere if something was lost."""
     launch, index = np.full(len(trace), -1), np.full(len(trace), -1)
     core_of_unit = {unit.name: unit.core for unit in program.units}
     id_of_kind = {kind: at for at, kind in enumerate(trace.kinds)}

@@ -1,7 +1,4 @@
-"""From operations to a profile: totals, utilisation, gaps, and what was not as expected.
-
-A trace on its way to a profile: read with its program, rebuilt, summed up.
-"""
+"""Makes a profile from a trace: reads it with its program, reconstructs the run, and sums up."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 from framefit.profiling.totals import Sums
 from framefit.profiling.validation import certify, drop_unreadable, find_first_launch, is_complete, sanity_warnings
 
-__all__ = ["Method", "ProfileInput", "ProfileResult", "apply_table", "open_trace", "profile_trace", "summarise"]
+__all__ = ["ProfileInput", "ProfileResult", "apply_table", "open_trace", "profile_trace"]
 
 
 Ints = npt.NDArray[np.int64]
@@ -57,19 +54,11 @@ def summarise(
     warnings: Iterable[str] = (),
     resolution_ns: int = 1,
 ) -> Profile:
-    """Add up what happened; see :mod:`framefit.profiling.totals` for the intervals.
+    """Sum up a run: totals, utilisation, gaps and violations; :mod:`framefit.profiling.totals` says how.
 
-    Args:
-        reconstruction: the operations, and what became of the packets.
-        sequence: what they were held against.
-        program: names models, segments and units.
-        method: that rebuilt them.
-        confidence: of the log's intervals; all others get it, too.
-        launches: in the log's numbering of inferences; with their windows.
-        timetable: with the priority periods.
-        diagnosis: of the loss, as sentences.
-        warnings: beside those of ``reconstruction``.
-        resolution_ns: of the trace's clock.
+    ``confidence`` is that of the log's intervals, and all others get it, too. ``launches`` are in the log's numbering
+    of inferences, ``resolution_ns`` is that of the trace's clock. ``warnings`` come before those of the
+    reconstruction.
     """
     log = reconstruction.log
     sums = Sums(log, sequence, confidence)
@@ -110,14 +99,14 @@ def summarise(
 
 
 def _number_names(names: Iterable[str]) -> tuple[list[str], Ints]:
-    """Distinct names in order, and each one's number."""
+    """Return distinct names in order, and the number of each name."""
     number: dict[str, int] = {}
     numbers = [number.setdefault(name, len(number)) for name in names]
     return list(number), np.array(numbers, np.int64)
 
 
 def _idle_times(log: OperationLog, unit: Ints, names: list[str]) -> dict[str, Percentiles]:
-    """Idle times between operations that follow each other on a unit; touching ones leave none."""
+    """Return idle times between consecutive operations of each unit; operations that touch leave none."""
     order = np.lexsort((log.end_ns, log.start_ns, unit))
     idle = log.start_ns[order][1:] - log.end_ns[order][:-1]
     same = (unit[order][1:] == unit[order][:-1]) & (idle > 0)
@@ -135,13 +124,13 @@ _WORSE = 0.02  # of the packets: beyond it durations are not as the program expe
 
 @dataclass(frozen=True)
 class ProfileInput:
-    """A trace with all that is known of its run.
+    """A trace with everything that is known about its run.
 
     Attributes:
-        trace: as it came.
-        program: what was executed.
-        launches: in order; ``None``: the first program repeats.
-        timetable: the plan, where there was one.
+        trace: as it was received.
+        program: the program that was executed.
+        launches: in order; ``None`` if the first program repeats.
+        timetable: the plan, if there was one.
         where: name for messages.
         warnings: of reading.
     """
@@ -161,9 +150,9 @@ class ProfileResult:
     Attributes:
         profile: the figures.
         log: every operation.
-        source: the trace and its program; expectations are the table's where one was given.
-        sequence: the same, flattened.
-        folder: where it was written; ``None``: nowhere.
+        source: the trace and its program, with the expectations of a table if one was given.
+        sequence: the program as arrays.
+        folder: where the profile was written; ``None`` if it was not.
     """
 
     profile: Profile
@@ -182,7 +171,15 @@ def profile_trace(
     seed: int = 0,
     notify: Notify = silent,
 ) -> ProfileResult:
-    """The profile of a trace that has been read; see :func:`profile`.
+    """Make the profile of a trace.
+
+    Args:
+        source: the trace and its program.
+        method: "align" or "rule".
+        confidence: of all intervals, above 0 and below 1.
+        audit: mask events of this trace, and find out how well they are reconstructed.
+        seed: of that mask.
+        notify: receives progress messages.
 
     Raises:
         InputError: program and launches do not belong together; no event of the trace is the program's.
@@ -235,16 +232,17 @@ def open_trace(
     *,
     needs_program: bool = True,
 ) -> ProfileInput:
-    """A trace, with the program that it is held against.
+    """Read a trace and its program.
 
     Args:
-        trace: see :func:`profile`.
-        program: likewise; ``None``: as beside the trace, or as its format tells.
-        launches: likewise.
-        needs_program: whether it is an error that nothing tells it; else it is empty.
+        trace: a run folder, a trace file of any format, or a trace.
+        program: a ``program.json`` with its launch list beside it, or a program; ``None``: as beside the
+            trace, or as its format contains it.
+        launches: of a ``program`` that is given as an object.
+        needs_program: whether a missing program is an error; else the program is empty.
 
     Raises:
-        InputError: a file that cannot be used, or nothing tells what was executed.
+        InputError: a file cannot be used, or nothing says what was executed.
     """
     folder: Path | None = None
     read = ReadTrace(trace, None, ()) if isinstance(trace, Trace) else None
@@ -293,9 +291,9 @@ def _reconstruct(
     launches: Launches | None,
     confidence: float,
 ) -> Reconstruction:
-    """The operations of a trace.
+    """Reconstruct the operations of a trace.
 
-    A trace that lost nothing needs no repair: where all packets pair, or each one is the very next one
+    A trace that lost nothing needs no repair: where all packets pair, or each one is the next one
     that the program expects, that is how it was, and nothing is aligned.
     """
     if launches is not None and (paired := _pair_complete(trace, program, launches)) is not None:
@@ -319,7 +317,7 @@ def _reconstruct(
 
 
 def _pair_complete(trace: Trace, program: Program, launches: Launches) -> Reconstruction | None:
-    """All operations of all launches, measured; ``None``: something is missing. Units may preempt."""
+    """Return all operations of all launches, measured; ``None`` if something is missing. Units may preempt."""
     log = pair_events(trace, program, launches)
     if 2 * len(log) != len(trace) or not len(log) or (log.inference < 0).any():
         return None
@@ -334,7 +332,12 @@ def _pair_complete(trace: Trace, program: Program, launches: Launches) -> Recons
 
 
 def apply_table(source: ProfileInput, table: LatencyTable) -> ProfileInput:
-    """With the table's expectations, and a word on what it lacks."""
+    """Expect the durations of a latency table; a warning says what the table lacks.
+
+    Args:
+        source: the trace and its program.
+        table: latency table of the device.
+    """
     program, covered, lacking = apply_table_to_program(source.program, table)
     notes = list(source.warnings)
     if not covered:
@@ -347,7 +350,7 @@ def apply_table(source: ProfileInput, table: LatencyTable) -> ProfileInput:
 
 
 def _launches_from(launches: Launches, first: int) -> Launches:
-    """The later launches."""
+    """Return the launches from ``first`` on."""
     return Launches(
         program=launches.program[first:],
         window=launches.window[first:],

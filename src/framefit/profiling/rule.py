@@ -1,4 +1,4 @@
-"""Lost events put in by rule, at fixed offsets from the events around them.
+"""Places lost events by rule, at fixed offsets from the events around them.
 
 The rules (specification of the profiler, "Compensation by rule"):
 
@@ -10,25 +10,20 @@ The rules (specification of the profiler, "Compensation by rule"):
 
 "The event that follows" is the next one that the program expects on the same core, because only one
 core's operations have an order among them. Rules never put an event before the one that was
-received before it. Where a core sent nothing more, the trace's last event stands in for the one
-that follows.
+received before it. Where a core sent nothing more, the trace's last event is used instead.
 
-An interval of an inferred edge spans the events received before and after it: it is certain, if
+The interval of an inferred edge spans the events received before and after it: it is certain, if
 the matching is, and wide.
 
-Packets compared with the program one by one, core by core, as a profiler by rule does it.
-
-On one core operations follow each other, so the program is a row of expected packets: START and
-END of the first operation, START and END of the second. Each packet is compared with the next one
-that is expected. Where they, or one of the few after them, differ, the places further on are
-tried, and the one is taken from which the packets ahead can be explained at the least cost: a gap
-costs a little and a little more for each packet lost, a packet that is in nobody's program costs
-much. Times are not looked at, but to put a core's packets in order.
+Packets are compared with the program one by one, core by core. On one core operations follow each other, so
+the program is a sequence of expected packets: START and END of the first operation, START and END of the second.
+Each packet is compared with the next expected one. Where they, or one of the few after them, differ, the places
+further on are tried, and the one is taken from which the packets ahead can be explained at the least cost: a gap
+costs a little and a little more for each packet lost, a spurious packet costs much. Times only put the packets of
+a core in order.
 
 This is sequence alignment with affine gaps (Gotoh, "An improved algorithm for matching biological
 sequences", J. Mol. Biol. 162, 1982) cut down to a decision at each packet with limited look-ahead.
-
-The compiled loop that follows a row of expected packets; :mod:`framefit.profiling.rule` says how.
 """
 
 from __future__ import annotations
@@ -46,17 +41,6 @@ from framefit.core.profile import How, OperationLog
 from framefit.core.program import RuleOffsets
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 
-__all__ = [
-    "CoreSequence",
-    "MatchedTrace",
-    "core_sequences",
-    "match_greedily",
-    "match_in_order",
-    "place_lost",
-    "reconstruct",
-]
-
-
 Ints = npt.NDArray[np.int64]
 LOOK_AHEAD = 16
 """Packets ahead that a place has to explain."""
@@ -68,13 +52,13 @@ _COMPARED = 64
 
 @dataclass(frozen=True)
 class CoreSequence:
-    """What one core executes, in order; ``START`` and ``END`` of each operation is expected of it.
+    """What one core executes, in order; START and END of each operation are expected of it.
 
     Attributes:
         core: its number.
         operation: int64, positions in ``Sequence.operations``.
-        launch: int64, ordinal of the launch of each; ``None``: the row is one inference, and repeats.
-        length: operations; of a row that repeats with all its repetitions, ``None``: without end.
+        launch: int64, ordinal of the launch of each; ``None`` if the sequence is one inference, and repeats.
+        length: number of operations, with all repetitions; ``None`` if it repeats without end.
     """
 
     core: int
@@ -83,24 +67,24 @@ class CoreSequence:
     length: int | None
 
     def launch_of(self, place: Ints) -> Ints:
-        """Ordinal of the launch of operations by their places in the row."""
+        """Return ordinals of launches by places of operations."""
         return place // len(self.operation) if self.launch is None else self.launch[place]
 
     def operation_of(self, place: Ints) -> Ints:
-        """Positions in ``Sequence.operations`` of operations by their places in the row."""
+        """Return positions in ``Sequence.operations`` by places of operations."""
         return self.operation[place % len(self.operation) if self.launch is None else place]
 
 
 @dataclass(frozen=True)
 class MatchedTrace:
-    """Where each packet belongs.
+    """A trace whose packets are matched with the program.
 
     Attributes:
         time_ns: int64, unwrapped.
-        place: int64, place of the packet's operation in its core's row; -1: nowhere.
+        place: int64, place of the packet's operation in the sequence of its core; -1: none.
         packet_class: uint8, :class:`PacketClass`.
-        out_of_order: bool, later packets of the core arrived before.
-        rows: of the cores of which at least one packet was matched.
+        out_of_order: bool, whether later packets of the core arrived before.
+        rows: sequences of the cores of which at least one packet was matched.
     """
 
     time_ns: Ints
@@ -111,7 +95,7 @@ class MatchedTrace:
 
 
 def core_sequences(sequence: Sequence, selected_kinds: tuple[str, ...] | None) -> list[CoreSequence]:
-    """The operations of each core that send packets, in the order in which they are executed."""
+    """Return the operations of each core that send packets, in order of execution."""
     sends = sequence.recorded(selected_kinds)
     rows = []
     for core in sequence.cores:
@@ -133,12 +117,10 @@ def core_sequences(sequence: Sequence, selected_kinds: tuple[str, ...] | None) -
 
 
 def match_in_order(trace: Trace, sequence: Sequence, look_ahead: int = LOOK_AHEAD) -> MatchedTrace:
-    """Compare a trace with its program.
+    """Match packets with the program by their order.
 
-    Args:
-        trace: as it came.
-        sequence: made with the trace's kinds.
-        look_ahead: packets that a place has to explain; 0: the nearest place is taken (greedy).
+    ``sequence`` must be made with the trace's kinds. ``look_ahead`` is the number of packets that a place has to
+    explain; with 0 the nearest place is taken (greedy).
     """
     size = len(trace)
     time_ns = unwrapped_ns(trace.time_ns, trace.meta)
@@ -168,7 +150,7 @@ def match_in_order(trace: Trace, sequence: Sequence, look_ahead: int = LOOK_AHEA
 
 
 def _repeated_packets(trace: Trace, time_ns: Ints, packets: Ints) -> npt.NDArray[np.bool_]:
-    """Packets that say again what the one before them on the core said."""
+    """Mark packets that equal the previous one of the core."""
     same = np.ones(max(len(packets) - 1, 0), np.bool_)
     for column in (time_ns, trace.id, trace.type, trace.operation):
         same &= column[packets[1:]] == column[packets[:-1]]
@@ -176,14 +158,14 @@ def _repeated_packets(trace: Trace, time_ns: Ints, packets: Ints) -> npt.NDArray
 
 
 def _may_coincide(trace: Trace, coinciding: npt.NDArray[np.bool_], packets: Ints) -> npt.NDArray[np.bool_]:
-    """Packets that another operation may send at the same time; see :meth:`Sequence.coinciding`."""
+    """Mark packets that another operation may send at the same time; see :meth:`Sequence.coinciding`."""
     symbol = 2 * trace.id[packets].astype(np.int64) + trace.type[packets]
     nameless = (trace.operation[packets] < 0) & (symbol >= 0) & (symbol < len(coinciding))
     return np.asarray(nameless & coinciding[np.where(nameless, symbol, 0)])
 
 
 def _match_core(trace: Trace, sequence: Sequence, row: CoreSequence, packets: Ints, look_ahead: int) -> Ints:
-    """For each packet of a core the number of the expected packet that it is, -1 for none."""
+    """Return the number of the expected packet for each packet of a core, -1 for none."""
     if np.all(trace.operation[packets] >= 0):
         names = np.array([sequence.operations[at].index for at in row.operation], np.int64)
         stated = trace.operation[packets]
@@ -238,7 +220,7 @@ def _align_inferences(
 
 
 def _nearest(times: Ints, wanted: Ints) -> Ints:
-    """Positions of the nearest of ascending times, the earlier of two alike."""
+    """Return positions of the nearest of ascending times, and the earlier one if two are equally near."""
     after = np.clip(np.searchsorted(times, wanted), 1, max(len(times) - 1, 1))
     before = wanted - times[after - 1] <= times[np.minimum(after, len(times) - 1)] - wanted
     return np.asarray(np.where(before, after - 1, np.minimum(after, len(times) - 1)))
@@ -262,7 +244,7 @@ _BEGIN_FACTOR = 8
 
 @njit(cache=True)
 def _nearest_in_time(symbol: Any, expected: Any, place: Any, end: Any) -> Any:
-    """The first place from ``place`` on, before ``end``, where the symbol is expected; -1: none."""
+    """Return the first place from ``place`` on, before ``end``, where the symbol is expected; -1: none."""
     size = len(expected)
     at = place % size
     for here in range(place, end):
@@ -276,7 +258,7 @@ def _nearest_in_time(symbol: Any, expected: Any, place: Any, end: Any) -> Any:
 
 @njit(cache=True)
 def _cost(symbols: Any, first: Any, last: Any, expected: Any, place: Any, limit: Any, reach: Any, bound: Any) -> Any:
-    """What it costs to explain packets ``first`` to ``last`` - 1 from ``place`` on; at ``bound`` it gives up."""
+    """Cost of explaining packets ``first`` to ``last`` - 1 from ``place`` on; stops at ``bound``."""
     cost = 0
     for packet in range(first, last):
         here = _nearest_in_time(symbols[packet], expected, place, min(place + reach, limit))
@@ -314,7 +296,7 @@ def _best_place(
     paid: Any,
     bound: Any,
 ) -> Any:
-    """The least cost below ``bound`` of having ``packet`` within ``span`` from ``place`` on, and where; -1: none."""
+    """Find the least cost below ``bound`` of placing ``packet`` within ``span`` from ``place``, and where; -1: none."""
     best_place = -1
     here = place
     while True:
@@ -336,7 +318,7 @@ def _best_place(
 
 @njit(cache=True)
 def _matched_before(matched: Any, packet: Any) -> Any:
-    """Where the latest packet before ``packet`` was found; -1: none was."""
+    """Return the place of the latest matched packet before ``packet``; -1 if there is none."""
     for earlier in range(packet - 1, -1, -1):
         if matched[earlier] >= 0:
             return matched[earlier]
@@ -345,7 +327,7 @@ def _matched_before(matched: Any, packet: Any) -> Any:
 
 @njit(cache=True)
 def _agrees(symbols: Any, packet: Any, expected: Any, place: Any, limit: Any) -> Any:
-    """Whether this and the next packets are the very ones that are expected."""
+    """Whether this and the next packets are exactly those that are expected."""
     size = len(expected)
     for step in range(min(_AT_SIGHT, len(symbols) - packet)):
         if place + step >= limit or expected[(place + step) % size] != symbols[packet + step]:
@@ -355,13 +337,13 @@ def _agrees(symbols: Any, packet: Any, expected: Any, place: Any, limit: Any) ->
 
 @njit(cache=True)
 def match_greedily(symbols: Any, expected: Any, limit: Any, reach: Any, look_ahead: Any, begins_within: Any) -> Any:
-    """Where each packet is expected.
+    """Match the packets of one core with its expected packets, packet by packet with limited look-ahead.
 
     Args:
         symbols: int64, packets of one core in order of time.
-        expected: int64, the row, which repeats up to ``limit``.
-        limit: expected packets in all.
-        reach: of one gap.
+        expected: int64, the expected packets, which repeat up to ``limit``.
+        limit: number of expected packets in all.
+        reach: number of expected packets that one gap can hide.
         look_ahead: packets that a place has to explain; 0: the nearest place is taken.
         begins_within: expected packets that may lie before the trace began, which costs no more
             than a gap of no length.
@@ -423,22 +405,17 @@ def match_greedily(symbols: Any, expected: Any, limit: Any, reach: Any, look_ahe
 
 
 def reconstruct(trace: Trace, sequence: Sequence, offsets: Mapping[str, RuleOffsets]) -> Reconstruction:
-    """Match the packets in order, and put in what was lost, by rule.
-
-    Args:
-        trace: as it came.
-        sequence: made with the trace's kinds.
-        offsets: by kind of operation; a kind that is missing has 10 ns each.
-    """
+    """Match the packets in order, and place lost ones by rule; kinds without ``offsets`` have 10 ns each."""
     return place_lost(trace, sequence, offsets, match_in_order(trace, sequence))
 
 
 @dataclass(frozen=True)
 class _Edges:
-    """Expected packets of one core, START and END of each operation in turn, as far as the trace covers them.
+    """Expected packets of one core that the trace covers, START and END of each operation in turn.
 
     Attributes:
-        place: of each operation in the core's row.
+        row: the sequence of the core.
+        place: of each operation in that sequence.
         event: position of the packet in the trace, -1: lost.
         time_ns, how, low_ns, high_ns: as in :class:`OperationLog`.
     """
@@ -455,14 +432,7 @@ class _Edges:
 def place_lost(
     trace: Trace, sequence: Sequence, offsets: Mapping[str, RuleOffsets], matched: MatchedTrace
 ) -> Reconstruction:
-    """Put in what was lost of a trace whose packets have been matched.
-
-    Args:
-        trace: as it came.
-        sequence: made with the trace's kinds.
-        offsets: by kind of operation; a kind that is missing has 10 ns each.
-        matched: where each packet belongs.
-    """
+    """Place the lost events of a matched trace by rule; kinds without ``offsets`` have 10 ns each."""
     each = [offsets.get(kind, RuleOffsets()) for kind in sequence.kinds]
     t1, t2, t3 = (np.array([getattr(offset, name) for offset in each], np.int64) for name in ("t1", "t2", "t3"))
     covered = _covered_places(trace, sequence, matched)
@@ -491,7 +461,7 @@ def place_lost(
 
 
 def _covered_places(trace: Trace, sequence: Sequence, matched: MatchedTrace) -> list[tuple[CoreSequence, Ints]]:
-    """Each core's operations from the first to the last that the trace has a packet of, in the program's order."""
+    """Return each core's operations from the first to the last with a packet, in the program's order."""
     if not matched.rows:
         return []
     count = len(sequence.operations)
@@ -517,7 +487,7 @@ def _covered_places(trace: Trace, sequence: Sequence, matched: MatchedTrace) -> 
 
 
 def _core_edges(trace: Trace, matched: MatchedTrace, row: CoreSequence, place: Ints) -> _Edges:
-    """The edges of a core with what was measured of them, and the bounds of what was not."""
+    """Return the edges of a core with the measured times, and bounds for the lost ones."""
     size = 2 * len(place)
     packets = np.flatnonzero((trace.core == row.core) & (matched.place >= 0))
     at = 2 * (matched.place[packets] - place[0]) + trace.type[packets]
@@ -534,14 +504,14 @@ def _core_edges(trace: Trace, matched: MatchedTrace, row: CoreSequence, place: I
 
 
 def _find_gaps(core: _Edges) -> tuple[Ints, Ints]:
-    """The first lost edge of each gap, and the first received one after it."""
+    """Return the first lost edge of each gap, and the first received one after it."""
     lost = np.concatenate([[False], core.event < 0, [False]]).astype(np.int8)
     steps = np.diff(lost)
     return np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
 
 
 def _place_single(core: _Edges, t1: Ints, t2: Ints) -> None:
-    """Rules 1 and 2, without the overlap."""
+    """Apply rules 1 and 2, without the overlap."""
     first, after = _find_gaps(core)
     edges = first[after - first == 1]
     start = edges % 2 == 0
@@ -550,7 +520,7 @@ def _place_single(core: _Edges, t1: Ints, t2: Ints) -> None:
 
 
 def _place_runs(core: _Edges, t3: Ints) -> None:
-    """Rule 3; where offsets differ from kind to kind, an edge is never later than the one after it."""
+    """Apply rule 3; where offsets differ from kind to kind, an edge is never later than the next one."""
     first, after = _find_gaps(core)
     several = after - first > 1
     first, after = first[several], after[several]
@@ -566,7 +536,7 @@ def _place_runs(core: _Edges, t3: Ints) -> None:
 
 
 def _countdown(size: Ints) -> Ints:
-    """Indices that count back to 1 at the end of each gap."""
+    """Return indices that count down to 1 at the end of each gap."""
     return np.repeat(np.cumsum(size), size) - np.arange(int(size.sum()))
 
 
@@ -576,7 +546,7 @@ def _are_exclusive(sequence: Sequence, first: _Edges, second: _Edges) -> bool:
 
 
 def _place_at_overlap(core: _Edges, exclusive: list[_Edges]) -> None:
-    """Rule 2: an operation of which only the END was lost ends where one that excludes it starts.
+    """Apply rule 2: an operation of which only the END was lost ends where an exclusive one starts.
 
     STARTs that count as seen are those received, and those of which the END was received.
     """
@@ -596,7 +566,7 @@ def _place_at_overlap(core: _Edges, exclusive: list[_Edges]) -> None:
 
 
 def _make_log(edges: list[_Edges], sequence: Sequence) -> OperationLog:
-    """All cores' operations in the program's order."""
+    """Make the log of all cores' operations in the program's order."""
 
     def joined(parts: list[Ints]) -> Ints:
         return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)

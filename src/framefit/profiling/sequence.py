@@ -1,7 +1,4 @@
-"""What a trace is held against, as arrays: the operations of each program, and the launches in order.
-
-What a method gives: each packet's fate, and each operation's times.
-"""
+"""A program as arrays, with which packets are matched, and the result of matching a trace."""
 
 from __future__ import annotations
 
@@ -16,12 +13,10 @@ from framefit.core.profile import EventCounts, OperationLog
 from framefit.core.program import Launches, Operation, Program
 from framefit.errors import InputError
 
-__all__ = ["PacketClass", "Reconstruction", "Sequence"]
-
 
 @dataclass(frozen=True)
 class Sequence:
-    """A program, flattened: the operations of all of its segments one after the other.
+    """A program as arrays: the operations of all segments, one segment after the other.
 
     Attributes:
         operations: all of them; program ``p`` has ``first[p]`` to ``first[p + 1]`` - 1.
@@ -34,10 +29,10 @@ class Sequence:
         after_first, after: int64; ``after[after_first[i]:after_first[i + 1]]`` are the operations
             (positions in ``operations``) that end before operation ``i`` starts.
         kinds: the trace's, then those that only the program names.
-        exclusive: bool, ``exclusive[a, b]``: what runs on core numbers ``a`` and ``b`` never runs at once;
-            of a core with itself always. Cores are positions in ``cores``.
+        exclusive: bool, ``exclusive[a, b]``: operations on cores ``a`` and ``b`` never run at once; always true
+            for a core with itself. Cores are positions in ``cores``.
         cores: int16, core numbers of the units, ascending.
-        launch_program: int32, the program of each launch, in order; ``None``: the first one repeats.
+        launch_program: int32, the program of each launch, in order; ``None`` if the first one repeats.
         submit_ns: int64, host clock, of the same length; ``None`` where it is not known.
         repeats: how often the first program repeats; ``None``: until the trace ends, or by ``launch_program``.
     """
@@ -60,16 +55,10 @@ class Sequence:
 
     @classmethod
     def of(cls, program: Program, launches: Launches | None, kinds: tuple[str, ...]) -> Sequence:
-        """Flatten ``program``.
+        """Make it from a program, its launches (``None``: the first program repeats) and the kinds of the trace.
 
-        Args:
-            program: as read from ``program.json``.
-            launches: beside it; ``None``: the first program repeats.
-            kinds: of the trace.
-
-        Raises:
-            InputError: an operation names a unit or an earlier operation that is not there, or a
-                launch a program that is not there, or nothing is to be executed.
+        Raises :class:`~framefit.errors.InputError` if an operation names a missing unit or operation, or a launch a
+        missing program, or if there are no operations.
         """
         core_of = {unit.name: unit.core for unit in program.units}
         names = dict.fromkeys(
@@ -137,21 +126,15 @@ class Sequence:
         )
 
     def recorded(self, selected_kinds: tuple[str, ...] | None) -> npt.NDArray[np.bool_]:
-        """Which operations a device records that was told to record some kinds only; ``None``: all of them."""
+        """Mark operations that a device records if it records ``selected_kinds`` only; ``None`` selects all."""
         if selected_kinds is None:
             return np.ones(len(self.operations), np.bool_)
         return np.array([op.kind in selected_kinds for op in self.operations], np.bool_)
 
     def coinciding(self, core: int, recorded: npt.NDArray[np.bool_], resolution_ns: int) -> npt.NDArray[np.bool_]:
-        """What a core can say twice at one time: the edges of operations of one kind that take next to nothing.
+        """Mark packets that a core can send twice at one time: edges of operations of one kind and hardly any duration.
 
-        Args:
-            core: its number.
-            recorded: bool, operations that send packets at all.
-            resolution_ns: of time stamps.
-
-        Returns:
-            bool, by ``2 * kind + type``.
+        ``recorded`` (bool) marks operations that send packets. The result (bool) is indexed by ``2 * kind + type``.
         """
         result = np.zeros(2 * len(self.kinds), np.bool_)
         for first, end in itertools.pairwise(self.first.tolist()):
@@ -166,7 +149,7 @@ class Sequence:
 
 
 class PacketClass(IntEnum):
-    """What a packet turned out to be."""
+    """The class of a packet after matching."""
 
     MATCHED = 0
     SPURIOUS = 1
@@ -175,7 +158,7 @@ class PacketClass(IntEnum):
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """A trace held against its program.
+    """The result of reconstructing a run from a trace.
 
     Attributes:
         log: every operation of every inference that the trace covers; of its first and last
@@ -194,7 +177,7 @@ class Reconstruction:
 
     @property
     def counts(self) -> EventCounts:
-        """Packets received against those that the program expects."""
+        """Count the packets that were received, and those that the program expects."""
         matched = int(np.count_nonzero(self.packet_class == PacketClass.MATCHED))
         return EventCounts(
             received=len(self.packet_class),

@@ -1,4 +1,4 @@
-"""Options of the verbs that make traces worse on purpose."""
+"""Settings of ``framefit inject-loss``."""
 
 from __future__ import annotations
 

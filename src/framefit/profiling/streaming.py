@@ -1,7 +1,4 @@
-"""A profile that grows with a stream, in bounded memory.
-
-``framefit profile --follow``: where a device is, from the packets that it sends just now.
-"""
+"""Follows a stream of packets: where the device is, and a profile that grows in bounded memory."""
 
 from __future__ import annotations
 
@@ -27,23 +24,17 @@ from framefit.profiling.formats.raw import read_chunks, read_header
 from framefit.profiling.profile import summarise
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 
-__all__ = ["RunningProfile", "StreamPosition", "follow"]
+__all__ = ["StreamPosition", "follow"]
 
 
 _BLOCK = 100_000  # operations that are kept: some 15 MB
 
 
 class RunningProfile:
-    """Adds up blocks of operations as they become certain.
+    """Sums up blocks of operations as they become certain.
 
     Sums are of the whole stream; their intervals are added as if all blocks were wrong in the same
     direction, which errs on the side of caution. Violations and gaps are those of the latest block.
-
-    Args:
-        sequence: what the stream is held against.
-        program: the same, with names.
-        confidence: of the intervals.
-        resolution_ns: of the stream's clock.
     """
 
     def __init__(self, sequence: Sequence, program: Program, confidence: float, resolution_ns: int) -> None:
@@ -57,13 +48,7 @@ class RunningProfile:
         self._last_ns = 0
 
     def add(self, log: OperationLog, packet_class: npt.NDArray[np.uint8], late: npt.NDArray[np.bool_]) -> None:
-        """Take in operations, the next ones in order, and what became of packets.
-
-        Args:
-            log: of operations that have not been added before.
-            packet_class: uint8, :class:`PacketClass` of packets that have not been added before.
-            late: bool, of packets: which of them were out of order.
-        """
+        """Add the next operations in order, and the class of the next packets and whether they came ``late``."""
         self._packet_classes += np.bincount(packet_class, minlength=len(PacketClass))
         self._late += int(np.count_nonzero(late))
         if not len(log):
@@ -77,7 +62,7 @@ class RunningProfile:
             self._logs = []
 
     def counts(self) -> EventCounts:
-        """Packets so far against what the program expects."""
+        """Count the packets so far, and those that the program expects."""
         matched = int(self._packet_classes[PacketClass.MATCHED])
         expected = 2 * sum(map(len, self._logs)) + (0 if self._before is None else self._before.events.expected)
         return EventCounts(
@@ -90,12 +75,7 @@ class RunningProfile:
         )
 
     def profile(self, *, calibrated: bool, warnings: tuple[str, ...] = ()) -> Profile:
-        """Everything so far.
-
-        Args:
-            calibrated: whether the intervals were.
-            warnings: of the method.
-        """
+        """Return the profile of everything so far, with the warnings of the method."""
         whole = self._before
         if self._logs or whole is None:
             whole = self._join(self._block(calibrated=calibrated, warnings=warnings))
@@ -166,17 +146,17 @@ _EVERY_S = 0.1  # between two reports: a screen's pace
 
 
 class StreamPosition(Record, kw_only=True):
-    """Where the device is, and what came so far.
+    """Where the device is, and how much was received so far.
 
     Attributes:
-        inference: ordinal of the launch; -1: nothing is known yet, as with the next two.
-        group: in the segment's program.
-        operation: index within its program; the latest one that sent a packet.
-        name: of the operation, behind its segment's.
-        confidence: that all of this is so, 0 to 1.
+        inference: ordinal of the launch; -1, as the next two, if nothing is known yet.
+        group: group of the operation in its program.
+        operation: index within its program of the latest operation that sent a packet.
+        name: of the operation, after that of its segment.
+        confidence: probability that all of this is right.
         received: packets so far.
-        settled: those of which it is known what they are.
-        lost: events so far that did not come.
+        settled: packets whose class is known.
+        lost: lost events so far.
     """
 
     inference: int
@@ -199,24 +179,22 @@ def follow(
     stop: Callable[[], bool] = lambda: False,
     on_position: Callable[[StreamPosition], None] | None = None,
 ) -> Profile:
-    """Follow a raw stream, until it ends or ``stop`` says so.
-
-    Memory does not grow with the stream.
+    """Follow a raw stream until it ends or ``stop`` returns true; memory does not grow with the stream.
 
     Args:
         source: a pipe, which ends with its writer; a file, which may grow, until ``stop``; "-": standard input.
-        program: what is being executed.
+        program: the program that is being executed.
         launches: of a ``program`` that is given as an object.
         confidence: of all intervals.
         seed: of the draws with which they are calibrated.
-        stop: asked while nothing comes, and between packets.
-        on_position: told some ten times a second where the device is, and at the end.
+        stop: called between packets and while there are none.
+        on_position: receives the position of the device some ten times a second, and at the end.
 
     Returns:
-        The profile of what came.
+        The profile of the stream.
 
     Raises:
-        InputError: no such file, no stream, or a program that cannot be used.
+        InputError: the file is missing or no raw stream, or the program cannot be used.
     """
     if isinstance(program, str | Path):
         program, launches = read_program(program)
@@ -232,7 +210,7 @@ def follow(
 
 
 class _StreamSource:
-    """Bytes as they come; a pipe's end is its end, a file's may still grow."""
+    """Reads bytes as they come; a pipe ends with its writer, while a file may still grow."""
 
     def __init__(self, descriptor: int, stop: Callable[[], bool]) -> None:
         self._descriptor, self._stop = descriptor, stop
@@ -240,7 +218,7 @@ class _StreamSource:
         self._ended = False
 
     def read(self, size: int, /) -> bytes:
-        """Up to so many bytes; none: there are none at present."""
+        """Return up to ``size`` bytes, and none if there are none at present."""
         if self._stop():
             self._ended = True
             return b""
@@ -252,7 +230,7 @@ class _StreamSource:
         return data
 
     def wait(self) -> bool:
-        """Whether more may come."""
+        """Whether more bytes may come."""
         if self._ended or self._stop():
             return False
         if self._grows:

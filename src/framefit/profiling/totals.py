@@ -1,4 +1,4 @@
-"""Sums over operations whose edges are partly inferred, with the uncertainty that the sums have.
+"""Sums over operations whose edges are partly inferred, with the uncertainty of the sums.
 
 Between two measured edges of a core lies a fixed time T; only how it divides into operations and idle
 steps is uncertain, so errors inside a gap cancel: what one operation takes too much, its neighbours
@@ -12,8 +12,6 @@ it) - Q_S / Q, and adds se_i^2 A_i^2, with se_i = sqrt(pi / 2) sd_i / sqrt(n_i) 
 Stuart, "The Advanced Theory of Statistics", volume 1, section 14.12). Where steps are skewed, sums follow their
 means and not their medians: the interval reaches as much further as A_i times these differences say. Beyond the first
 and last measured edge nothing is fixed: there the variance is that of the steps.
-
-Where in time events were lost.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from framefit.core.profile import How, OperationLog, Totals
 from framefit.profiling.sequence import Sequence
 from framefit.stats import MAD_TO_DEVIATION, two_sided_z
 
-__all__ = ["Sums", "long_losses", "medians"]
+__all__ = ["long_losses"]
 
 
 Floats = npt.NDArray[np.float64]
@@ -42,13 +40,7 @@ _MOST_GROUPS = 256  # at once: bounds the memory of the sensitivities
 
 
 class Sums:
-    """Adds up the operations of a log, by any key.
-
-    Args:
-        log: what happened.
-        sequence: what it is held against.
-        confidence: of the log's intervals, and of those of the totals.
-    """
+    """Sums up the operations of a log by any key; ``confidence`` is that of the log's intervals and of the totals'."""
 
     def __init__(self, log: OperationLog, sequence: Sequence, confidence: float) -> None:
         self._log = log
@@ -79,7 +71,7 @@ class Sums:
         self._deviations(np.diff(time)[whole], self._node[whole], sequence)
 
     def _deviations(self, step_ns: Ints, node: Ints, sequence: Sequence) -> None:
-        """Spread of each kind of step from those that were measured, and the error of its median."""
+        """Estimate the spread of each kind of step from measured ones, and the error of its median."""
         count = len(sequence.operations)
         middle, number = medians(node, step_ns.astype(np.float64), 2 * count)
         away, _ = medians(node, np.abs(step_ns - middle[node]), 2 * count)
@@ -101,12 +93,7 @@ class Sums:
         self._median_error = np.where(seen, math.sqrt(math.pi / 2) * spread / np.sqrt(np.maximum(number, 1)), spread)
 
     def by(self, key: Ints, names: Names[str]) -> dict[str, Totals]:
-        """One total a key.
-
-        Args:
-            key: int64, an index into ``names`` for each operation of the log; -1: of none.
-            names: keys without operations are left out.
-        """
+        """Return a total for each of ``names``; ``key`` (int64) is the index of each operation's name, or -1."""
         counted = key >= 0
         count = np.bincount(key[counted], minlength=len(names))
         total = np.zeros(len(names), np.int64)
@@ -128,7 +115,7 @@ class Sums:
         return totals
 
     def _uncertainty(self, key: Ints, count: int) -> tuple[Floats, Floats]:
-        """Variance of each total, and how far it lies off because steps are skewed."""
+        """Return the variance of each total, and its offset because steps are skewed."""
         touched = np.flatnonzero(self._joined & ~(self._known[1:] & self._known[:-1]))
         variance, shift = np.zeros(count), np.zeros(count)
         if not len(touched):
@@ -150,13 +137,7 @@ class Sums:
 
 
 def medians(key: Ints, value: Floats, count: int) -> tuple[Floats, Ints]:
-    """Median of the values of each key, and how many there are.
-
-    Args:
-        key: int64, 0 to ``count`` - 1.
-        value: float64, of the same length.
-        count: of keys; the median of one without values is 0.
-    """
+    """Return the median (0 without values) and the number of values of each key from 0 to ``count`` - 1."""
     number = np.bincount(key, minlength=count).astype(np.int64)
     last = np.cumsum(number)
     ordered = np.append(value[np.lexsort((value, key))], 0.0)
@@ -169,16 +150,16 @@ def medians(key: Ints, value: Floats, count: int) -> tuple[Floats, Ints]:
 def _gap_variances(
     steps: Any, first: Any, group: Any, node: Any, variance: Any, known: Any, deviation: Any, groups: int
 ) -> Any:
-    """What gaps add to each total: variance, and the sensitivity to each step's median.
+    """Return what gaps add to each total: variance, and the sensitivity to each step's median.
 
     Args:
-        steps: int64, steps in gaps, ascending,
+        steps: int64, steps in gaps, ascending.
         first: where each gap begins in these, and the end of the last one.
         group: int64, total that each of the steps belongs to; -1: none.
         node: int64, what each of the steps is.
         variance: float64, of each node.
         known: bool, whether each edge is measured; step s goes from edge s to s + 1.
-        deviation: float64, of each edge, as the method says.
+        deviation: float64, of each edge, by the method.
         groups: number of totals.
     """
     drawn = np.zeros(groups)
@@ -218,12 +199,12 @@ def _gap_variances(
 
 
 def long_losses(log: OperationLog, least: int = 4, most: int = 1000) -> tuple[Ints, Ints, Ints]:
-    """The longest losses: so many events in a row, all cores together, between two that were received.
+    """Find the longest losses: events lost in a row, all cores together, between two that were received.
 
     Args:
-        log: what happened.
-        least: events of the shortest one.
-        most: how many.
+        log: operations of the run.
+        least: events of the shortest loss.
+        most: number of losses.
 
     Returns:
         Begin and end of each, int64 ns, ascending, and its number of events, int64.

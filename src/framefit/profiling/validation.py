@@ -1,10 +1,8 @@
-"""What is wrong with a trace, said before and after it is held against its program; nothing here is fatal.
+"""Checks a trace before and after reconstruction, and audits the reconstruction on the trace itself.
 
-What a repair is worth, found out on the user's own trace: received events are masked, and put back.
-
-The mask is drawn like the losses that this trace has: runs of as many events, only STARTs where only
-these were lost, reported where the device reports losses. It comes on top of the real losses, so what
-it finds errs on the side of caution.
+The audit masks received events and compares the reconstruction with them. The mask is drawn like the losses of
+this trace: runs of as many events, only STARTs where only these were lost, reported where the device reports
+losses. It comes on top of the real losses, so its result errs on the side of caution.
 """
 
 from __future__ import annotations
@@ -23,9 +21,6 @@ from framefit.errors import InputError
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 from framefit.stats import wilson
 
-__all__ = ["certify", "drop_unreadable", "find_first_launch", "is_complete", "sanity_warnings"]
-
-
 _MOST_NS = 1 << 61  # 73 years: beyond it differences of times overflow
 _FEW_MATCHED = 0.5
 _PAUSE = 1.5  # cycles: an inference that is missing leaves a pause of two
@@ -33,12 +28,7 @@ _OF_ANOTHER = 0.02  # of the packets, where they match by chance only
 
 
 def drop_unreadable(trace: Trace, sequence: Sequence) -> tuple[Trace, list[str]]:
-    """The packets that can be looked at, and what is wrong with the others and with the rest.
-
-    Args:
-        trace: as it came.
-        sequence: what it will be held against, made with its kinds.
-    """
+    """Leave out packets with impossible times, and return warnings about these and other odd packets."""
     notes: list[str] = []
     if not len(trace):
         return trace, ["the trace holds no events"]
@@ -91,16 +81,9 @@ def _select_packets(trace: Trace, kept: npt.NDArray[np.bool_]) -> Trace:
 
 
 def sanity_warnings(reconstruction: Reconstruction, trace: Trace, program: Program, where: str) -> list[str]:
-    """Whether this was the trace's program at all, and what became of packets that are not as they should be.
+    """Check whether this was the trace's program, and describe packets of other classes than matched.
 
-    Args:
-        reconstruction: the trace held against the program.
-        trace: for its kinds.
-        program: for its kinds.
-        where: the trace's name.
-
-    Raises:
-        InputError: no packet is the program's.
+    Raises :class:`~framefit.errors.InputError` if no packet is the program's.
     """
     counts, size = reconstruction.counts, len(reconstruction.packet_class)
     matched = int(np.count_nonzero(reconstruction.packet_class == PacketClass.MATCHED))
@@ -132,14 +115,9 @@ def sanity_warnings(reconstruction: Reconstruction, trace: Trace, program: Progr
 def is_complete(reconstruction: Reconstruction, trace: Trace, sequence: Sequence) -> bool:
     """Whether nothing at all is missing, so that matching the packets in order is certain.
 
-    That each packet is the next one expected is not enough: whole launches may be missing, and what
+    It is not enough that each packet is the next one expected: whole launches may be missing, and what
     follows looks the same. Known launches have to be there to the last; a program that repeats without end has
     to go on without a pause; a trace of which only the last packets were kept has to say that it lost none.
-
-    Args:
-        reconstruction: the packets matched in order.
-        trace: as it came.
-        sequence: what it was held against.
     """
     counts, log = reconstruction.counts, reconstruction.log
     if not len(log) or counts.lost or counts.spurious or counts.duplicated or counts.out_of_order:
@@ -154,14 +132,11 @@ def is_complete(reconstruction: Reconstruction, trace: Trace, sequence: Sequence
 
 
 def find_first_launch(trace: Trace, program: Program, launches: Launches) -> tuple[int, int]:
-    """Where a trace begins among the launches that kept only its last packets.
+    """Find where a trace of which only the last packets were kept begins among the launches.
 
-    By time where device and host share a clock (the last launch and the last packet then fit
-    together), else by number of packets, with room for as many losses.
-
-    Returns:
-        The first launch that it may hold, and how many packets of this one and later ones were
-        overwritten; 0 and 0 where nothing was.
+    The search is by time where device and host share a clock (the last launch and the last packet then fit
+    together), else by number of packets, with room for as many losses. Returns the first launch that the trace may
+    hold, and how many packets of this and later launches were overwritten; 0 and 0 where nothing was.
     """
     if not trace.meta.overwritten_events or not len(trace) or not len(launches):
         return 0, 0
@@ -194,18 +169,11 @@ _ONE_TYPE = 0.95  # of the losses: then only this type is masked
 
 
 def certify(
-    trace: Trace, reconstruction: Reconstruction, rebuild: Callable[[Trace], Reconstruction], seed: int
+    trace: Trace, reconstruction: Reconstruction, reconstruct: Callable[[Trace], Reconstruction], seed: int
 ) -> Certificate | None:
-    """Mask, repair, compare.
+    """Mask events, reconstruct, and compare; ``None`` if there are too few events.
 
-    Args:
-        trace: as it came.
-        reconstruction: what became of it.
-        rebuild: makes the same of any trace of the same program.
-        seed: of the mask.
-
-    Returns:
-        ``None``: too few events to learn anything from.
+    ``reconstruct`` reconstructs any trace of the same program; ``seed`` determines the mask.
     """
     log = reconstruction.log
     events = np.concatenate([log.start_event, log.end_event])
@@ -219,7 +187,7 @@ def certify(
         return None
     kept = np.ones(len(trace), np.bool_)
     kept[event[masked]] = False
-    again = rebuild(_mask_packets(trace, kept)).log
+    again = reconstruct(_mask_packets(trace, kept)).log
     row = _matching_rows(log, again)
     here = row[entry]
     repaired = np.flatnonzero(masked & (here >= 0))
@@ -255,7 +223,7 @@ def certify(
 
 
 def _duration_error(log: OperationLog, again: OperationLog, row: Ints, touched: Ints) -> float:
-    """Of operations that were wholly measured before."""
+    """Return the relative error of the durations of operations that were fully measured before."""
     whole = (log.start_how[touched] == How.MEASURED) & (log.end_how[touched] == How.MEASURED) & (row[touched] >= 0)
     touched = touched[whole]
     true = (log.end_ns - log.start_ns)[touched]
@@ -264,7 +232,7 @@ def _duration_error(log: OperationLog, again: OperationLog, row: Ints, touched: 
 
 
 def _matching_rows(log: OperationLog, again: OperationLog) -> Ints:
-    """Where each entry of one log is in another; -1: nowhere."""
+    """Return where each entry of one log is in another; -1 if it is missing."""
     if not len(again):
         return np.full(len(log), -1, np.int64)
     width = int(max(log.operation.max(initial=0), again.operation.max(initial=0))) + 1
@@ -276,7 +244,7 @@ def _matching_rows(log: OperationLog, again: OperationLog) -> Ints:
 
 
 def _mask_packets(trace: Trace, kept: Flags) -> Trace:
-    """A trace that lost more; it tells so where it told of losses before."""
+    """Return a trace that lost more, and reports it if it reported losses before."""
     rank = np.concatenate([[0], np.cumsum(kept)])
     marks = rank[np.clip(trace.loss_after, 0, len(kept))]
     if len(marks):
@@ -297,10 +265,10 @@ class _LossPattern:
     """How a trace lost events.
 
     Attributes:
-        count: how many.
-        ratio: of all that were expected.
+        count: lost events.
+        ratio: of all expected events.
         runs: int64, lengths of the runs.
-        only: the type that alone was lost; ``None``: both.
+        only: the only type that was lost; ``None``: both.
     """
 
     count: int
@@ -310,7 +278,7 @@ class _LossPattern:
 
     @classmethod
     def of(cls, log: OperationLog) -> _LossPattern:
-        """As the log tells them, all cores together, in order of time."""
+        """Derive it from the log, all cores together, in order of time."""
         time = np.concatenate([log.start_ns, log.end_ns])
         kind = np.repeat([EventType.START, EventType.END], len(log))
         lost = np.concatenate([log.start_how, log.end_how]) != How.MEASURED
@@ -324,12 +292,7 @@ class _LossPattern:
         return cls(count, count / max(len(lost), 1), runs.astype(np.int64), None if either else only)
 
     def mask(self, edge: npt.NDArray[np.int64], random: np.random.Generator) -> Flags:
-        """Which of the received events to take away: never the first or the last one.
-
-        Args:
-            edge: type of each, in order of arrival.
-            random: what it is drawn with.
-        """
+        """Draw the received events to mask; ``edge`` is the type of each event. First and last are never masked."""
         masked = np.zeros(len(edge), np.bool_)
         may = np.flatnonzero(edge == self.only) if self.only is not None else np.arange(len(edge))
         may = may[(may > 0) & (may < len(edge) - 1)]

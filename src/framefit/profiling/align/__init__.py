@@ -1,1 +1,1 @@
-"""The aligner: which packet is which event of which launch, where some are lost."""
+"""Assigns packets to events of launches where some packets were lost."""

@@ -1,30 +1,22 @@
-"""Rebuilding a run from a lossy trace by alignment: the default method.
+"""Reconstructs a run from a lossy trace by alignment, the default method.
 
-**How the trace is aligned.** Each core's packets are aligned to that core's own events: a semi-Markov
-chain with gaps over the cyclic program, or over the launch list (:mod:`framefit.profiling.align.viterbi`). A unit
-runs one operation at a time in program order, so the order of a core's events is certain, whatever
-overlaps on other cores; in the merged order of all cores neighbours change places with every variation of
-a duration, and one chain over it would have to undo that. What chains for themselves do not know, which
-launch it is after a long silence, the core with the most events tells the others.
+**Alignment.** The packets of each core are aligned with the events of that core by a semi-Markov chain with
+gaps, over the cyclic program or over the launch list (:mod:`framefit.profiling.align.viterbi`). A unit runs one
+operation at a time in program order, so the order of a core's events is certain, whatever overlaps on other
+cores. In the merged order of all cores neighbours change places with every variation of a duration, and a single
+chain would have to undo that. A chain alone cannot know which launch follows a long silence; the core with the
+most events is searched first and tells the others when launches began.
 
-**What it is judged by** is learned from a bounded sample of the stream (:mod:`framefit.profiling.align.aligner`).
-Then the stream is aligned in one pass.
+**The model** is learned from a bounded sample of the stream in two rounds of expectation maximisation: align
+with the durations of the program, take median and deviation of every transition, align again
+(:mod:`framefit.profiling.align.estimates`). Then the stream is aligned in one pass and in bounded memory. The
+speed of the device from launch to launch is a random walk that is observed through durations of operations.
 
 **Times of lost edges** come from the graph of operations, over all cores at once
-(:mod:`framefit.profiling.edge_inference`), their intervals from hiding received packets in the way in which
+(:mod:`framefit.profiling.edge_inference`). Their intervals come from hiding received packets in the way in which
 others were lost (:mod:`framefit.profiling.calibration`).
 
-See ``docs/decisions/0009-alignment.md`` for why.
-
-One core's search through its packets, chunk after chunk, in bounded memory.
-
-One look at packets of all cores, and what is learned of them.
-
-The core with the most events looks first and tells the others when launches began. What alignment is judged by
-is learned in two rounds of expectation maximisation on a sample: align with the program's table, take median
-and deviation of every transition, align again (:mod:`framefit.profiling.align.estimates`).
-
-The speed of each launch: a random walk, seen through what its operations took.
+``docs/decisions/0009-alignment.md`` gives the reasons.
 """
 
 from __future__ import annotations
@@ -80,22 +72,6 @@ from framefit.profiling.event_log import (
 from framefit.profiling.sequence import PacketClass, Reconstruction, Sequence
 from framefit.stats import MAD_TO_DEVIATION
 
-__all__ = [
-    "LAUNCH",
-    "Aligner",
-    "BeamSearch",
-    "MultiCoreSearch",
-    "Position",
-    "SampleEstimates",
-    "SettledBatch",
-    "estimate_tempo",
-    "estimate_tempo_step",
-    "match_rows",
-    "reconstruct",
-    "smooth_tempo",
-]
-
-
 Ints = npt.NDArray[np.int64]
 _NODES = 1 << 17  # matches kept in assignments that are still possible: some 30,000 packets
 _WIDE = 4096
@@ -103,18 +79,16 @@ _SCORE, _NUMBER, _LAUNCH, _PLACE, _SPEED, _NODE = 0, 4, 5, 6, 7, 10  # columns o
 
 
 class BeamSearch:
-    """Keeps the assignments that are still possible, and hands out what all of them agree on.
+    """Searches the packets of one core, chunk after chunk, and settles what all remaining assignments agree on.
 
-    Args:
-        track: of the core.
-        room: to work in; may be shared by searches that take turns.
+    Searches that take turns may share a workspace.
 
     Attributes:
         log_likelihood: logarithm of the likelihood of the best assignment so far.
     """
 
-    def __init__(self, track: Track, room: Workspace) -> None:
-        self.track, self.log_likelihood, self._workspace = track, 0.0, room
+    def __init__(self, track: Track, workspace: Workspace) -> None:
+        self.track, self.log_likelihood, self._workspace = track, 0.0, workspace
         self._beam = np.zeros((_WIDE, BEAM))
         self._beam[0, _NUMBER] = self._beam[0, _LAUNCH] = self._beam[0, _NODE] = -1
         self._size, self._used, self._unmatched, self._since_restart = 1, 0, 0, 0
@@ -124,21 +98,21 @@ class BeamSearch:
 
     @property
     def pending_count(self) -> int:
-        """Packets of which it is not settled what they are."""
+        """Number of packets whose event is not settled."""
         return len(self._pending)
 
     @property
     def pending(self) -> Queue:
-        """These packets."""
+        """Packets whose event is not settled."""
         return self._pending
 
     @property
     def speed(self) -> float:
-        """How slow the core is by its best assignment, over what its track says."""
+        """Factor by which the core is slower than its track says, by the best assignment."""
         return float(self._beam[self._best(), _SPEED]) or 1.0
 
     def copy(self) -> BeamSearch:
-        """The same search, to be carried on elsewhere."""
+        """Return an independent copy of the search."""
         duplicate = BeamSearch(self.track, self._workspace)
         duplicate._beam[: self._size] = self._beam[: self._size]
         duplicate._size, duplicate._used, duplicate._unmatched, duplicate._since_restart = (
@@ -151,14 +125,14 @@ class BeamSearch:
         duplicate._token, duplicate._pending = self._token, self._pending
         return duplicate
 
-    def advance(self, queue: Queue, tie: LaunchTiming, costs: Costs) -> None:
-        """Look at packets; what they settle is handed out by :meth:`settle`."""
+    def advance(self, queue: Queue, timing: LaunchTiming, costs: Costs) -> None:
+        """Search further packets; :meth:`settle` returns what that settles."""
         done = len(self._pending)
         packets = self._pending = concatenate_queues(self._pending, queue)
         while done < len(packets):
             self._workspace.slots[:] = -1
             done, self._size, self._used, self._unmatched, self._since_restart, worth = assign_packets(
-                packets.time, packets.symbol, packets.marked, done, self._token + done, self.track, tie, costs,
+                packets.time, packets.symbol, packets.marked, done, self._token + done, self.track, timing, costs,
                 self._workspace, self._beam, self._size, self._nodes, self._used, self._unmatched, self._since_restart,
             )  # fmt: skip
             self.log_likelihood += worth
@@ -178,10 +152,9 @@ class BeamSearch:
         return int(np.argmax(self._beam[: self._size, _SCORE]))
 
     def settle(self, *, all_of_it: bool = False) -> tuple[Queue, Match]:
-        """Packets that it is now known of what they are, and the matches among them.
+        """Return the packets whose event is settled, and the matches among them.
 
-        Args:
-            all_of_it: no more packets come: the best assignment is taken for the last ones.
+        With ``all_of_it`` no more packets come, and the best assignment decides for the last ones.
         """
         node = (
             int(self._beam[self._best(), _NODE])
@@ -206,7 +179,7 @@ class BeamSearch:
         return queue, match
 
     def best_matches(self) -> Match:
-        """Matches of the best assignment among the packets that are not settled."""
+        """Return the matches of the best assignment among the packets that are not settled."""
         return self._match(trace_back(self._nodes, int(self._beam[self._best(), _NODE])), len(self._pending))
 
     def _match(self, path: Ints, packets: int) -> Match:
@@ -217,7 +190,7 @@ class BeamSearch:
         return Match(packet, launch, event, time, marked, packets)
 
     def latest_matches(self) -> tuple[Match, npt.NDArray[np.float64]]:
-        """The latest match of each possible assignment, and its probability."""
+        """Return the latest match of each possible assignment, and its probability."""
         beam = self._beam[: self._size]
         beam = beam[beam[:, _LAUNCH] >= 0]
         launch, place = beam[:, _LAUNCH].astype(np.int64), beam[:, _PLACE].astype(np.int64)
@@ -262,17 +235,11 @@ def _smooth_random_walk(ratio: Any, var: Any, step: Any, before: Any, before_var
 def smooth_tempo(
     ratio: Floats, var: Floats, step: float, before: float = 1.0, before_var: float = 1e-2
 ) -> tuple[Floats, Floats]:
-    """Speeds of launches, smoothed as a random walk (Rauch, Tung and Striebel, 1965).
+    """Smooth the speeds of launches as a random walk (Rauch, Tung and Striebel, 1965).
 
-    Args:
-        ratio: what each launch says.
-        var: variance of that; inf: nothing.
-        step: variance of the walk's steps.
-        before: the speed before the first launch.
-        before_var: its variance.
-
-    Returns:
-        Smoothed speeds; and filtered variances, the last of which starts the next window.
+    ``ratio`` is what each launch says, ``var`` its variance (inf where it says nothing) and ``step`` the variance of
+    the steps of the walk; ``before`` and ``before_var`` are the speed before the first launch and its variance.
+    Returns the smoothed speeds, and filtered variances, the last of which starts the next window.
     """
     smooth, spread = _smooth_random_walk(ratio, var, step, before, before_var)
     return smooth, spread
@@ -280,7 +247,7 @@ def smooth_tempo(
 
 @njit(cache=True, nogil=True)
 def _leave_one_out_errors(ratio: Any, var: Any, step: Any, before: Any, before_var: Any) -> Any:
-    """By how much each launch is missed by the speed that the others tell for it, squared, over its variance."""
+    """Squared error, over its variance, with which the other launches predict each launch's speed."""
     smooth, spread = _smooth_random_walk(ratio, var, step, before, before_var)
     squared = np.empty(len(ratio))
     count, smooth_var = 0, 0.0
@@ -298,17 +265,14 @@ def _leave_one_out_errors(ratio: Any, var: Any, step: Any, before: Any, before_v
 
 
 def estimate_tempo_step(ratio: Floats, var: Floats) -> float:
-    """Variance of the speed's change from launch to launch, on the scale of the variances that are given.
+    """Estimate the variance of the change of speed from launch to launch, on the scale of the variances given.
 
-    The step with which the other launches tell best what each one says (cross-validation by leaving one out, Stone,
-    1974, "Cross-Validatory Choice and Assessment of Statistical Predictions"). So how much the variances claim does
-    not matter, only how they compare: they may be too large (while operations were judged at one speed, theirs
-    contain its change) or too small (launches of few operations, whose own variation passes for a speed). As the
-    smoothing depends on nothing but the step over the variances, a step on their scale is the one that is needed.
-
-    Args:
-        ratio: what each launch says.
-        var: variance of that, up to a common factor; inf: nothing.
+    The step is chosen with which the other launches predict each launch best (cross-validation by leaving one out,
+    Stone, 1974, "Cross-Validatory Choice and Assessment of Statistical Predictions"). So only the ratios of the
+    variances matter and not their level. They may be too large (while operations were judged at one speed, theirs
+    contain its change) or too small (launches of few operations, whose own variation passes for a speed). Smoothing
+    depends on nothing but the step over the variances, so a step on their scale is what is needed. ``ratio`` and
+    ``var`` are as in :func:`smooth_tempo`.
     """
     sure = np.isfinite(var)
     if (sure[1:] & sure[:-1]).sum() < _FEWEST:
@@ -326,10 +290,10 @@ def estimate_tempo_step(ratio: Floats, var: Floats) -> float:
 def estimate_tempo(
     window: Window, precedence: Precedence, times: Times, step: float | None, before: float, before_var: float
 ) -> tuple[Floats, float, float]:
-    """Speed of each launch of a window.
+    """Estimate the speed of each launch of a window.
 
-    Returns:
-        Speeds; the step's variance (estimated where ``step`` is ``None``); the last speed's variance.
+    Returns the speeds, the variance of the step (estimated where ``step`` is ``None``) and the variance of the last
+    speed.
     """
     ratio, var = tempo_ratios(window, precedence, times)
     if step is None:
@@ -353,13 +317,13 @@ LAUNCH = 1
 
 @dataclass(frozen=True)
 class SampleEstimates:
-    """Estimates from a sample.
+    """Estimates from a sample of the stream.
 
     Attributes:
-        model: what was learned.
-        window: the sample; ``None``: no packet fitted.
-        log_likelihood: logarithm of the sample's likelihood.
-        hidden: whether launches are taken to lie between two packets of a core.
+        model: the model that was learned.
+        window: the sample; ``None`` if no packet fitted.
+        log_likelihood: of the sample.
+        hidden: whether launches are assumed to lie between two packets of a core.
         begins: the first launch with a packet.
     """
 
@@ -371,19 +335,14 @@ class SampleEstimates:
 
 
 class MultiCoreSearch:
-    """Looks at packets, in whatever state the followers of the cores are.
-
-    Args:
-        sequence: of the program.
-        kinds: event ids of the trace.
-        meta: of the trace.
+    """Runs the searches of all cores, and learns the model that they use.
 
     Attributes:
         precedence: of the sequence.
-        contradictions: entries of ``after`` that contradict the order on the units.
+        contradictions: number of entries of ``after`` that contradict the order on the units.
         sizes: int64, operations of each program.
-        recorded: bool, operations of the sequence that send packets: kinds that were not selected do not.
-        first: what the program's table says.
+        recorded: bool, operations of the sequence that send packets; kinds that were not selected send none.
+        first: the model by the durations of the program.
     """
 
     def __init__(self, sequence: Sequence, kinds: int, meta: TraceMeta) -> None:
@@ -403,13 +362,13 @@ class MultiCoreSearch:
         self._core_order = [int(core) for core in np.argsort([-count for count in events], kind="stable")]
 
     def start_searches(self, model: Model) -> list[BeamSearch]:
-        """Searches that begin, one a core; they share their room to work in."""
+        """Start a search for each core; they share one workspace."""
         return [BeamSearch(track, self._workspace) for track in model.tracks]
 
     def advance(
         self, searches: list[BeamSearch], queues: list[Queue], model: Model, *, all_of_it: bool
     ) -> list[tuple[Queue, Match]]:
-        """Let every core look at its packets, the leading one first; by core, what that settles."""
+        """Search the packets of every core, the leading core first; return by core what that settles."""
         settled: dict[int, tuple[Queue, Match]] = {}
         begin, first = np.zeros(0), 0
         for turn, core in enumerate(self._core_order):
@@ -445,12 +404,12 @@ class MultiCoreSearch:
         )
 
     def learn(self, queues: list[Queue]) -> SampleEstimates:
-        """Two rounds of alignment and estimates.
+        """Learn a model in two rounds of alignment and estimates.
 
-        A launch that is late and one that was lost look much alike, and estimates are drawn to what was taken
-        for true. So where whole launches are taken to lie between two packets, the rounds are repeated with that
-        all but ruled out, and the likelier estimates stay. Likewise where the trace is taken to begin in the middle
-        of the launches: those of a timetable repeat, and so do the times between them.
+        A late launch and a lost one look much alike, and estimates are biased towards what was assumed. So where whole
+        launches are assumed to lie between two packets, the rounds are repeated with that all but ruled out, and the
+        likelier estimates are kept. The same is done where the trace seems to begin in the middle of the launches, as
+        launches of a timetable repeat, and so do the times between them.
         """
         self._from_first = False
         estimates = self._rounds(queues, 0.0)
@@ -468,7 +427,7 @@ class MultiCoreSearch:
         return estimates
 
     def _rounds(self, queues: list[Queue], hidden_cost: float) -> SampleEstimates:
-        """Estimates; ``hidden_cost`` is added to the logarithm of the probability that a gap hides a launch."""
+        """Estimate; ``hidden_cost`` is added to the logarithm of the probability that a gap hides a launch."""
 
         def with_hidden_cost(model: Model) -> Model:
             lengths = model.costs.lengths
@@ -502,7 +461,7 @@ class MultiCoreSearch:
         return SampleEstimates(model, window, log_likelihood, hidden, int(launches[0]))
 
     def window(self, launches: Ints, rows: Ints, model: Model, carried: Ints) -> tuple[Window, Ints]:
-        """Launches with what was received of them, and which packets that was."""
+        """Return launches with what was received of them, and the positions of these packets."""
         programs = self._sequence.launch_program
         program = np.zeros(len(launches), np.int64) if programs is None else programs[launches].astype(np.int64)
         window = Window.of(program, self.sizes, self.precedence.last, carried, self._released(launches, model))
@@ -519,13 +478,9 @@ class MultiCoreSearch:
 def match_rows(
     searches: list[BeamSearch], pieces: list[tuple[Queue, Match]], before: Ints | None = None, least: int = -_HUGE
 ) -> Ints:
-    """Matches with all that is needed to place them in a window.
+    """Return matches as rows of :func:`~framefit.profiling.event_log.enter_packets`, after the rows ``before``.
 
-    Args:
-        searches: of the cores.
-        pieces: packets and matches of each.
-        before: rows to which they are added.
-        least: matches of launches before it are left out.
+    Matches of launches before ``least`` are left out.
     """
     at = 0 if before is None else len(before)
     rows = np.empty((at + sum(len(match.packet) for _, match in pieces), 5), np.int64)
@@ -540,7 +495,7 @@ def match_rows(
 
 
 def _launch_begins(search: BeamSearch, matches: tuple[Match, ...]) -> tuple[Floats, int]:
-    """When launches began by the leading core's matches (NaN: none), and the launch that this starts with."""
+    """Return when launches began by matches of the leading core (NaN: none), and the launch that this starts with."""
     launch = np.concatenate([match.launch for match in matches])
     if not len(launch) or launch[-1] - launch[0] > 4 * len(launch) + 1000:
         return np.zeros(0), 0
@@ -560,12 +515,12 @@ _THIN_RATIO = 0.01  # part of the intervals that may lack evidence
 
 @dataclass(frozen=True)
 class SettledBatch:
-    """What has become certain.
+    """Packets and operations that have become certain.
 
     Attributes:
         log: operations of whole launches, the next ones in order.
-        arrival: int64, positions in the stream of packets of which it is now known what they are,
-        packet_class: uint8, :class:`~framefit.profiling.sequence.PacketClass`, and what.
+        arrival: int64, positions in the stream of the packets that are now settled.
+        packet_class: uint8, :class:`~framefit.profiling.sequence.PacketClass` of each of these packets.
     """
 
     log: OperationLog
@@ -575,13 +530,13 @@ class SettledBatch:
 
 @dataclass(frozen=True)
 class Position:
-    """Where the device is.
+    """The position of the device in its program.
 
     Attributes:
         inference: launch.
-        group: of the operation, in its program.
-        operation: index within its program; the latest one that sent a packet.
-        confidence: probability of all of this.
+        group: group of the operation in its program.
+        operation: index within its program of the latest operation that sent a packet.
+        confidence: probability that all of this is right.
     """
 
     inference: int
@@ -591,18 +546,13 @@ class Position:
 
 
 class Aligner:
-    """Aligns a stream, packet after packet; what it keeps does not grow with the stream.
+    """Aligns a stream as its packets arrive; memory does not grow with the stream.
 
-    Args:
-        sequence: of the program that was executed.
-        kinds: how many event ids the trace has: the first ones of ``sequence.kinds``.
-        meta: of the trace.
-        confidence: of the intervals.
-        seed: of the draws with which they are calibrated.
+    ``kinds`` is the number of event ids that the trace has, which are the first ones of ``sequence.kinds``; ``seed``
+    determines the draws that calibrate the intervals.
 
     Attributes:
-        out_of_order: bool, of the packets that were fed last: those that arrived after one that
-            happened later on the same core.
+        out_of_order: bool, packets of the last :meth:`feed` that arrived after a later one of the same core.
     """
 
     def __init__(
@@ -629,13 +579,9 @@ class Aligner:
         self.out_of_order: Bools = np.zeros(0, np.bool_)
 
     def feed(self, packets: Trace) -> SettledBatch:
-        """Take in the next packets of the stream.
+        """Take in the next packets of the stream and return what has become certain: often nothing, then much at once.
 
-        Args:
-            packets: any number; their ``loss_after`` counts from the first of them.
-
-        Returns:
-            What has become certain: often nothing, then much at once.
+        ``loss_after`` of ``packets`` counts from the first of them.
         """
         queues, self.out_of_order = self._reorder_buffer.add(packets)
         self._buffer = [concatenate_queues(old, new) for old, new in zip(self._buffer, queues, strict=True)]
@@ -646,14 +592,14 @@ class Aligner:
         return _join_batches(settled)
 
     def close(self) -> SettledBatch:
-        """Everything that is left: no more packets come."""
+        """Return everything that is left when no more packets come."""
         self._buffer = [
             concatenate_queues(old, new) for old, new in zip(self._buffer, self._reorder_buffer.close(), strict=True)
         ]
         return self._process(close=True)
 
     def position(self) -> Position | None:
-        """Where the device is by the packets so far; ``None`` as long as none fitted."""
+        """Estimate where the device is by the packets so far; ``None`` as long as none fitted."""
         queues = [
             concatenate_queues(queue, held)
             for queue, held in zip(self._buffer, self._reorder_buffer.held(), strict=True)
@@ -688,11 +634,11 @@ class Aligner:
 
     @property
     def calibrated(self) -> bool:
-        """Whether (nearly) all intervals so far rest on enough hidden packets."""
+        """Whether nearly all intervals so far rest on enough hidden packets."""
         return self._uncertain <= _THIN_RATIO * self._inferred
 
     def warnings(self) -> tuple[str, ...]:
-        """What to know of all that was handed out so far, as sentences."""
+        """Return warnings about everything that was returned so far, as sentences."""
         sentences = []
         if self._search.contradictions:
             sentences.append(
@@ -708,7 +654,7 @@ class Aligner:
         return tuple(sentences)
 
     def _take_rejected(self) -> SettledBatch:
-        """Packets that no core could have sent, and ones that came twice."""
+        """Return packets that no core could have sent, and duplicates."""
         foreign, duplicated = self._reorder_buffer.foreign, self._reorder_buffer.duplicated
         packet_class = np.repeat(
             np.array([PacketClass.SPURIOUS, PacketClass.DUPLICATED], np.uint8), [len(foreign), len(duplicated)]
@@ -716,7 +662,7 @@ class Aligner:
         return SettledBatch(empty_log(self._sequence.kinds), np.concatenate([foreign, duplicated]), packet_class)
 
     def _process(self, *, close: bool) -> SettledBatch:
-        """Look at the packets that wait, in portions of bounded size."""
+        """Search the waiting packets in portions of bounded size."""
         if not self._searches:
             self._learn_model()
         settled = []
@@ -731,7 +677,7 @@ class Aligner:
                 return _join_batches(settled)
 
     def _learn_model(self) -> None:
-        """Estimates from the first packets, and a calibration of the intervals on the same."""
+        """Learn a model from the first packets, and calibrate intervals on the same packets."""
         estimates = self._search.learn(take_earliest(self._buffer, _SAMPLE))
         self._model, window = estimates.model, estimates.window
         self._searches = self._search.start_searches(self._model)
@@ -761,7 +707,7 @@ class Aligner:
     # -- handing out -----------------------------------------------------------------------------------------
 
     def _keep_matches(self, pieces: list[tuple[Queue, Match]]) -> SettledBatch:
-        """Keep matches until their launch is complete; tell which packets are none."""
+        """Keep matches until their launch is complete, and return the packets that have no event."""
         arrivals = []
         for core, (queue, match) in enumerate(pieces):
             unmatched = np.ones(len(queue), np.bool_)
@@ -777,7 +723,7 @@ class Aligner:
         )
 
     def _first_open_launch(self) -> int:
-        """The first launch of which a packet may still come."""
+        """Return the first launch of which a packet may still come."""
         active = [core for core, search in enumerate(self._searches) if len(search.track.operation)]
         top = int(self._latest[active].max(initial=-1))
         quiet = {core for core in active if not self._searches[core].pending_count}
@@ -786,7 +732,7 @@ class Aligner:
         )
 
     def _emit(self, *, close: bool) -> SettledBatch:
-        """Operations of the launches of which nothing more can come."""
+        """Return the operations of the launches that are complete."""
         none = SettledBatch(empty_log(self._sequence.kinds), np.zeros(0, np.int64), np.zeros(0, np.uint8))
         rows = self._rows
         if not len(rows):
@@ -824,10 +770,10 @@ class Aligner:
         return SettledBatch(log, positions, packet_class)
 
     def _covered(self, window: Window, *, begins: bool, ends: bool) -> Bools:
-        """Operations that the trace tells of; empty: all.
+        """Mark operations that the trace covers; an empty result means all of them.
 
-        Of those before its first packet or after its last one: as many as are lost in a row elsewhere
-        were lost; more were not recorded.
+        Of operations before its first packet or after its last one, as many as are lost in a row elsewhere count as
+        lost; where there are more, recording had not begun or had ended.
         """
         if not begins and not ends:
             return np.zeros(0, np.bool_)
@@ -844,8 +790,8 @@ class Aligner:
 
 
 def _contained(positions: Ints, kept: Ints) -> Bools:
-    """Which of some packets are among those that stayed where they were matched: a search that begins anew can
-    find another packet for an edge that has one.
+    """Mark the positions that are in ``kept``: a search that restarts can match another packet with an edge
+    that already has one.
     """
     if not len(positions):
         return np.zeros(0, np.bool_)
@@ -856,7 +802,7 @@ def _contained(positions: Ints, kept: Ints) -> Bools:
 
 
 def _cuts(queues: list[Queue]) -> list[int]:
-    """How much of each queue to look at next: up to one moment, at most a chunk of any."""
+    """Choose how much of each queue to search next: up to one moment, and at most a chunk of any queue."""
     if max(len(queue) for queue in queues) <= _CHUNK:
         return [len(queue) for queue in queues]
     until = min(float(queue.time[_CHUNK]) for queue in queues if len(queue) > _CHUNK)
@@ -873,17 +819,10 @@ def _join_batches(batches: Many[SettledBatch]) -> SettledBatch:
 
 
 def reconstruct(trace: Trace, sequence: Sequence, *, confidence: float = 0.9, seed: int = 0) -> Reconstruction:
-    """Hold a trace against its program.
+    """Reconstruct a run from a trace in which anything may be lost, duplicated, swapped or spurious.
 
-    Args:
-        trace: packets, in order of arrival; anything may be lost, doubled, swapped or made up.
-        sequence: of the program that was executed, made with the trace's kinds.
-        confidence: part of the inferred edges whose interval holds the true time.
-        seed: of the draws with which intervals are calibrated.
-
-    Returns:
-        All operations that the trace covers. Whatever the trace is like, there is an answer; what is
-        wrong with it is said in ``warnings``.
+    ``sequence`` must be made with the kinds of the trace. Every trace gives a result; what is wrong with the trace
+    is said in the ``warnings`` of the result.
     """
     aligner = Aligner(sequence, len(trace.kinds), trace.meta, confidence=confidence, seed=seed)
     packet_class = np.full(len(trace), PacketClass.SPURIOUS, np.uint8)

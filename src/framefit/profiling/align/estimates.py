@@ -1,6 +1,6 @@
-"""What transitions, operations and losses are like: from the program's table at first, then from the trace.
+"""Estimates transitions, durations and losses: from the program at first, then from the trace.
 
-What losses, delays and packets of nobody cost: how frequent each of them is in this trace.
+The costs of losses, delays and spurious packets follow from how frequent each of them is in this trace.
 """
 
 from __future__ import annotations
@@ -17,21 +17,6 @@ from framefit.profiling.edge_inference import Precedence, Times, Window, find_ga
 from framefit.profiling.sequence import Sequence
 from framefit.stats import MAD_TO_DEVIATION
 
-__all__ = [
-    "LATE_SPREAD",
-    "Match",
-    "Model",
-    "TransitionCounts",
-    "estimate_costs",
-    "estimate_times",
-    "estimate_tracks",
-    "gap_length_logs",
-    "hides_launches",
-    "initial_model",
-    "medians_by",
-]
-
-
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 _LONG = 64  # events lost in a row: from here on the length says little
@@ -43,13 +28,13 @@ _SYMBOLS = 4  # that a stranger may well be, of those that a core sends at any o
 _PRIOR_STRANGERS = 2e-5  # packets that nobody sent: devices lose packets often, and make them up hardly ever
 _FEW = 8  # delays: as many count as much as what was thought before
 _LATE_LEAST = 0.5
-LATE_SPREAD = 4.0
+_LATE_SPREAD = 4.0
 """Scale of a delay's logarithm, before any was seen."""
 
 
 @dataclass
-class TransitionCounts:
-    """Transitions that took as long as they should, and not: within a launch, and from launch to launch."""
+class _TransitionCounts:
+    """Counts transitions that took about as long as expected, and those that did not."""
 
     usual: int = 0
     late: int = 0
@@ -61,7 +46,7 @@ class TransitionCounts:
     delays: list[Floats] = field(default_factory=list)
 
     def add(self, excess: Floats, deviation: Floats, opens: npt.NDArray[np.bool_]) -> None:
-        """Count transitions by how far they are from what they should take; ``opens``: into another launch."""
+        """Count transitions by their deviation from the expected time; ``opens`` marks those into another launch."""
         z = excess / deviation
         self.delays.append(excess[z > 6])
         self.usual += int(np.count_nonzero(~opens))
@@ -71,25 +56,22 @@ class TransitionCounts:
         self.early += int(np.count_nonzero(z < -6))
 
     def lateness(self, costs: Costs) -> tuple[float, float]:
-        """Median and scale of the logarithm of delays, against what was thought before."""
+        """Return median and scale of the logarithm of delays, shrunk towards the prior values of ``costs``."""
         delay = np.log(np.concatenate(self.delays) + costs.stall_ns)
         if not len(delay):
             return costs.late_log, costs.late_spread
         weight = len(delay) / (len(delay) + _FEW)
         middle = costs.late_log + weight * (float(np.median(delay)) - costs.late_log)
         scale = float(np.median(np.abs(delay - np.median(delay))))  # Cauchy's: half of its values are nearer
-        return middle, max(weight * scale + (1 - weight) * LATE_SPREAD, _LATE_LEAST)
+        return middle, max(weight * scale + (1 - weight) * _LATE_SPREAD, _LATE_LEAST)
 
 
-def gap_length_logs(seen: Ints) -> Floats:
-    """Logarithm of the probability that a gap is so long, by length.
+def _gap_length_logs(seen: Ints) -> Floats:
+    """Return the logarithm of the probability of each gap length, from the lengths that were seen (int64).
 
     Devices lose packets in their own ways: single ones, as many as a buffer holds, as many as a flush takes. So
-    each length has the frequency with which it was seen; before that (a Dirichlet prior of few gaps), a geometric
-    distribution for short ones, and for long ones one that is even in the logarithm of the length.
-
-    Args:
-        seen: int64, lengths of gaps.
+    each length has the frequency with which it was seen. The prior (Dirichlet, of few gaps) is geometric for short
+    lengths, and uniform in the logarithm of the length for long ones.
     """
     short = seen[seen < _LONG]
     further = (float(np.sum(short - 1)) + _PRIOR_GAPS * _EXTENDED / (1 - _EXTENDED)) / (len(short) + _PRIOR_GAPS)
@@ -102,26 +84,21 @@ def gap_length_logs(seen: Ints) -> Floats:
     return np.asarray(np.log((count_but_one + _PRIOR_GAPS * before) / (max(len(seen) - 1, 0) + _PRIOR_GAPS)))
 
 
-def estimate_costs(
+def _estimate_costs(
     costs: Costs,
     lost: Ints,
     marked: npt.NDArray[np.bool_],
-    transitions: TransitionCounts,
+    transitions: _TransitionCounts,
     *,
     received: int,
     matched: int,
     elapsed_ns: float,
 ) -> Costs:
-    """How often and how many events are lost, how often a packet is spurious or late.
+    """Estimate how often and how many events are lost, and how often a packet is spurious or late.
 
-    Args:
-        costs: what was thought before.
-        lost: int64, events lost in each transition.
-        marked: bool, whether the device reported a loss there.
-        transitions: of transitions that took as long as they should, and not.
-        received: packets,
-        matched: and those that found their event.
-        elapsed_ns: time that all cores together were seen for.
+    ``lost`` holds the events lost in each transition (int64), ``marked`` whether the device reported a loss there
+    (bool); ``received`` and ``matched`` are numbers of packets, and ``elapsed_ns`` is the time for which all cores
+    together were observed.
     """
     if not len(lost):
         return costs
@@ -140,7 +117,7 @@ def estimate_costs(
         opened=np.log(some),
         marked_kept=np.log1p(-marked_some),
         marked_opened=np.log(marked_some),
-        lengths=gap_length_logs(lost[lost > 0]),
+        lengths=_gap_length_logs(lost[lost > 0]),
         spurious=np.log(spurious / pace / _SYMBOLS),
         stalled=min(transitions.late / (transitions.usual + 1000) + 1e-5, 0.1),
         paused=min((transitions.paused + 1) / (transitions.opened + transitions.released + 20), 0.3),
@@ -160,15 +137,15 @@ _HUGE = float(1 << 60)
 
 @dataclass(frozen=True)
 class Match:
-    """Packets of one core that were matched, in order.
+    """Matched packets of one core, in order.
 
     Attributes:
         packet: int64, position among the core's packets.
-        launch: int64.
-        event: int64, in the core's track.
-        time: float64.
+        launch: int64, number of the launch.
+        event: int64, position in the core's track.
+        time: float64, time of the packet.
         marked: bool, whether the device reported a loss before it.
-        packets: how many the core had, matched or not.
+        packets: number of packets of the core, matched or not.
     """
 
     packet: Ints
@@ -181,16 +158,16 @@ class Match:
 
 @dataclass(frozen=True)
 class Model:
-    """All that an alignment is judged by.
+    """The model that an alignment is judged by.
 
     Attributes:
-        tracks: of each core, by position.
-        costs: of losses and the like.
-        times: of operations.
-        offset_ns: from the host's clock to the device's; ``None``: not known.
-        submit_var: of the time from a submit to the launch's begin.
+        tracks: track of each core, by position.
+        costs: costs of losses, delays and spurious packets.
+        times: durations of operations.
+        offset_ns: offset from the host's clock to the device's; ``None`` if it is not known.
+        submit_var: variance of the time from a submit to the begin of the launch.
         tempo_step: variance of the change of speed from launch to launch.
-        core_spread_ns: how far launches usually are from their nominal time on one core by that on another.
+        core_spread_ns: how far a launch usually is from its nominal time on one core, by its time on another.
     """
 
     tracks: tuple[Track, ...]
@@ -209,14 +186,9 @@ def initial_model(
     resolution_ns: float,
     recorded: npt.NDArray[np.bool_] | None = None,
 ) -> Model:
-    """What the program's table says, doubted as tables deserve.
+    """Make a model from the durations of the program, with the uncertainty that such durations have.
 
-    Args:
-        sequence: of the program.
-        precedence: of the sequence.
-        kinds: event ids of the trace.
-        resolution_ns: of its time stamps.
-        recorded: bool, operations that send packets at all; ``None``: all do.
+    ``recorded`` marks operations that send packets at all (``None``: all do); ``kinds`` is the number of event ids.
     """
     programs = len(sequence.first) - 1
     if sequence.launch_program is None:
@@ -243,11 +215,11 @@ def initial_model(
         events = np.concatenate([np.arange(track.first[p], track.first[p + 1]) for p in launches])
         at = np.concatenate([base[n] + local[track.first[p] : track.first[p + 1]] for n, p in enumerate(launches)])
         time = np.where(track.type[events] == 1, end[at], start[at])
-        mean, _, _ = medians_by(events[1:], np.diff(time), len(track.operation))
+        mean, _, _ = _medians_by(events[1:], np.diff(time), len(track.operation))
         if len(launches) > programs and ready.any():  # how long it waits for the next submit, the submits tell
             mean[track.first[:-1][np.diff(track.first) > 0]] = 0.0
         owner = np.repeat(np.arange(len(launches)), np.diff(track.first)[launches])
-        since, _, _ = medians_by(events, time - begin[owner], len(track.operation))
+        since, _, _ = _medians_by(events, time - begin[owner], len(track.operation))
         mean, since = np.maximum(np.nan_to_num(mean), 0.0), np.maximum(np.nan_to_num(since), 0.0)
         transition_sd = np.hypot(_TABLE_SPREAD, sequence.sigma_ratio[track.operation]) * mean
         waits = track.type == 0
@@ -262,12 +234,12 @@ def initial_model(
         opened=np.log(0.1),
         marked_kept=np.log(0.4),
         marked_opened=np.log(0.6),
-        lengths=gap_length_logs(np.zeros(0, np.int64)),
+        lengths=_gap_length_logs(np.zeros(0, np.int64)),
         spurious=np.log(1e-3 / typical / max(2 * kinds, 1)),
         stalled=0.1,
         paused=0.1 if sequence.launch_program is None else 0.3,
         late_log=np.log(typical),
-        late_spread=LATE_SPREAD,
+        late_spread=_LATE_SPREAD,
         early=np.log(1e-2),
         stall_ns=0.2 * typical,
         beam=25.0,
@@ -288,24 +260,20 @@ def initial_model(
 
 
 def _least_variance(resolution_ns: float) -> float:
-    """Variance that rounding two time stamps down adds to the time between them, and 1 ns for good measure."""
+    """Variance that rounding down two time stamps adds to the time between them, plus 1 ns2."""
     return resolution_ns**2 / 6 + 1.0
 
 
 def estimate_tracks(model: Model, matches: Many[Match], sequence: Sequence, tempo: Floats, launches: Ints) -> Model:
-    """Medians and deviations of each transition, and what losses were like, from an alignment.
+    """Estimate median and deviation of each transition, and the losses, from an alignment.
 
-    Args:
-        model: what the alignment was made with: what it says of transitions that were not seen stays.
-        matches: of each core.
-        sequence: of the program.
-        tempo: float64, speed of each of
-        launches: int64, ascending, all that were matched.
+    What ``model`` says of transitions that were not seen is kept. ``tempo`` (float64) is the speed of each of
+    ``launches`` (int64, ascending), which are all that were matched.
     """
     tracks = []
     counts: list[Ints] = []
     marks: list[npt.NDArray[np.bool_]] = []
-    counts_seen = TransitionCounts()
+    counts_seen = _TransitionCounts()
     off = [np.zeros(1)]
     begin = launch_begins(model, matches, launches)
     offset, submit_var = _clock_offset(begin, launches, sequence, model)
@@ -326,7 +294,7 @@ def estimate_tracks(model: Model, matches: Many[Match], sequence: Sequence, temp
         # What waited for its submit says nothing of how long a core takes from launch to launch.
         released = opens & _released(track, match, speed, sequence, offset, submit_var)[1:]
         mean, var = _estimate_transitions(track, match.event[1:], np.where(released, -1, lost), step)
-        since, _, _ = medians_by(match.event, (match.time - begin[at]) / speed, len(mean))
+        since, _, _ = _medians_by(match.event, (match.time - begin[at]) / speed, len(mean))
         since = np.where(np.isfinite(since), since, track.since_begin)
         off.append(np.abs(match.time - begin[at] - since[match.event] * speed))
         direct = (lost == 0) & ~released
@@ -335,7 +303,7 @@ def estimate_tracks(model: Model, matches: Many[Match], sequence: Sequence, temp
         counts_seen.released += int(np.count_nonzero(released))
         tracks.append(retime(track, mean, var, since, spans, model.costs.floor_ns2))
     received, matched = sum(match.packets for match in matches), sum(len(match.packet) for match in matches)
-    costs = estimate_costs(
+    costs = _estimate_costs(
         model.costs,
         np.concatenate([np.zeros(0, np.int64), *counts]),
         np.concatenate([np.zeros(0, np.bool_), *marks]),
@@ -360,7 +328,7 @@ def _launch_span(track: Track, program: int) -> float:
 
 
 def _lost_before(track: Track, match: Match) -> Ints:
-    """How many events were lost before each match, since the one before it; of the first one, -1."""
+    """Number of events lost between each match and the previous one; -1 for the first match."""
     if len(track.launch_program):
         program = track.launch_program[match.launch]
         number = track.count_before[match.launch] + match.event - track.first[program]
@@ -370,7 +338,7 @@ def _lost_before(track: Track, match: Match) -> Ints:
 
 
 def hides_launches(tracks: Many[Track], matches: Many[Match]) -> bool:
-    """Whether as many events as a launch has are taken for lost between two matches of a core."""
+    """Whether as many events as a launch has are assumed lost between two matches of a core."""
     return any(
         bool(np.any(_lost_before(track, match)[1:] >= track.events))
         for track, match in zip(tracks, matches, strict=True)
@@ -378,13 +346,13 @@ def hides_launches(tracks: Many[Track], matches: Many[Match]) -> bool:
 
 
 def _estimate_transitions(track: Track, event: Ints, lost: Ints, step: Floats) -> tuple[Floats, Floats]:
-    """Mean and variance of the transition into each event: its samples against what was thought before."""
+    """Estimate mean and variance of the transition into each event from its samples and the prior values."""
     size = len(track.operation)
     direct = lost == 0
     seen_at = event[direct], step[direct], size
-    median, deviation, count = medians_by(*seen_at)
+    median, deviation, count = _medians_by(*seen_at)
     seen, starts = count > 0, track.type == 0
-    deviation = np.where(starts, medians_by(*seen_at, wide=True)[1], deviation)  # of durations, stalls are the tail
+    deviation = np.where(starts, _medians_by(*seen_at, wide=True)[1], deviation)  # of durations, stalls are the tail
     # What single transitions were not seen of: the time over several of them, shared out as before.
     mean, var = track.mean_ns.copy(), track.var_ns2.copy()
     place = event - track.first[np.searchsorted(track.first, event, "right") - 1]
@@ -397,7 +365,7 @@ def _estimate_transitions(track: Track, event: Ints, lost: Ints, step: Floats) -
         expected += np.where((back <= lost[short]) & (event[short] - back >= 0), track.mean_ns[at], 0.0)
     ratio = np.tile(step[short] / np.maximum(expected, 1.0), 7)
     use = (spread > 0) & (covered >= 0)
-    shared, _, shares = medians_by(covered[use], ratio[use], size)
+    shared, _, shares = _medians_by(covered[use], ratio[use], size)
     apart = ~seen & (shares >= 3)
     mean[apart] *= np.clip(shared[apart], 0.3, 3.0)
     var[apart] = np.maximum((0.1 * mean[apart]) ** 2, 0.1 * var[apart])
@@ -418,7 +386,7 @@ def _estimate_transitions(track: Track, event: Ints, lost: Ints, step: Floats) -
 
 
 def launch_begins(model: Model, matches: Many[Match], launches: Ints) -> Floats:
-    """When launches began by their matched packets: each one's time less the nominal time since; NaN: unknown."""
+    """Estimate when launches began: time of each matched packet minus its nominal offset; NaN where unknown."""
     estimates, owners = [], []
     for track, match in zip(model.tracks, matches, strict=True):
         if len(match.packet):
@@ -426,16 +394,16 @@ def launch_begins(model: Model, matches: Many[Match], launches: Ints) -> Floats:
             owners.append(np.searchsorted(launches, match.launch))
     if not owners:
         return np.full(len(launches), np.nan)
-    begin, _, _ = medians_by(np.concatenate(owners), np.concatenate(estimates), len(launches))
+    begin, _, _ = _medians_by(np.concatenate(owners), np.concatenate(estimates), len(launches))
     return begin
 
 
 def _clock_offset(begin: Floats, launches: Ints, sequence: Sequence, model: Model) -> tuple[float | None, float]:
-    """The host's clock against the device's: launches that did not have to wait begin soon after their submit.
+    """Estimate the offset between the clocks of host and device, as idle devices begin soon after a submit.
 
-    How soon is what many have in common: the middle of the shortest interval that holds a fifth of the
-    delays, which a few launches taken for others do not move. The spread is that of earlier ones: later ones
-    had to wait.
+    How soon is what many launches have in common: the middle of the shortest interval that holds a fifth of the
+    delays, which a few mismatched launches do not move. The spread is that of the earlier ones, as later ones had to
+    wait.
     """
     known = np.flatnonzero(np.isfinite(begin))
     if sequence.submit_ns is None or len(known) < 8 or np.ptp(sequence.submit_ns) == 0:
@@ -453,7 +421,7 @@ def _clock_offset(begin: Floats, launches: Ints, sequence: Sequence, model: Mode
 def _released(
     track: Track, match: Match, speed: Floats, sequence: Sequence, offset: float | None, submit_var: float
 ) -> npt.NDArray[np.bool_]:
-    """Which matches are of launches that began when they were submitted, and did not wait for anything else."""
+    """Mark matches of launches that began when they were submitted, and waited for nothing else."""
     if offset is None or sequence.submit_ns is None:
         return np.zeros(len(match.launch), np.bool_)
     submit = (sequence.submit_ns[match.launch] - sequence.submit_ns[0]).astype(np.float64)
@@ -462,14 +430,7 @@ def _released(
 
 
 def estimate_times(model: Model, window: Window, precedence: Precedence, sequence: Sequence) -> Model:
-    """Durations of operations and what they wait, and how fast the speed changes, from what was received.
-
-    Args:
-        model: with what was thought before.
-        window: launches of the sample, with what was received and their tempo.
-        precedence: of the sequence.
-        sequence: of the program.
-    """
+    """Estimate durations of operations and the gaps before them from received edges of a sample."""
     size = len(sequence.kind)
     operation = operations_of(window, precedence)
     speed = np.repeat(window.tempo, np.diff(window.base))
@@ -490,7 +451,7 @@ def estimate_times(model: Model, window: Window, precedence: Precedence, sequenc
 
 
 def _known_times(model: Model, type_: int) -> tuple[Floats, Floats]:
-    """Mean and variance of the transition into each operation's START or END, as the tracks have it."""
+    """Return mean and variance of the transition into each operation's START or END, from the tracks."""
     mean, var = model.times.duration_ns.copy(), model.times.duration_var.copy()
     for track in model.tracks:
         here = track.type == type_
@@ -499,8 +460,8 @@ def _known_times(model: Model, type_: int) -> tuple[Floats, Floats]:
 
 
 def _shrunk_medians(key: Ints, value: Floats, size: int, before: Floats, before_var: Floats) -> tuple[Floats, Floats]:
-    """Median and variance of each key's values, against what was thought before where they are few."""
-    median, deviation, count = medians_by(key, value, size)
+    """Return median and variance of the values of each key, shrunk towards the prior where they are few."""
+    median, deviation, count = _medians_by(key, value, size)
     seen = count > 0
     sample_var = np.where(seen, deviation**2, 0.0)
     enough = count >= 5
@@ -517,21 +478,17 @@ def _shrunk_medians(key: Ints, value: Floats, size: int, before: Floats, before_
 
 
 def operations_of(window: Window, precedence: Precedence) -> Ints:
-    """The operation of the sequence at each place of a window."""
+    """Return the operation of the sequence at each place of a window."""
     sizes = np.diff(window.base)
     local = np.arange(len(window.seen)) - np.repeat(window.base[:-1], sizes)
     return np.asarray(local + np.repeat(precedence.first[window.program], sizes))
 
 
-def medians_by(key: Ints, value: Floats, size: int, *, wide: bool = False) -> tuple[Floats, Floats, Ints]:
-    """Median, deviation (scaled median absolute deviation) and count of the values of each key; NaN without values.
+def _medians_by(key: Ints, value: Floats, size: int, *, wide: bool = False) -> tuple[Floats, Floats, Ints]:
+    """Return median, deviation (scaled median absolute deviation) and count of the values of each key.
 
-    Args:
-        key: int64, below ``size``.
-        value: float64, as many.
-        size: of the results.
-        wide: raise the deviation to what holds 19 of 20 values, as two of them do of a normal variable:
-            waits that depend on who comes first have tails that their middle does not show.
+    ``key`` (int64) is below ``size``; keys without values give NaN. ``wide`` raises the deviation to half of what
+    holds 19 of 20 values: waits that depend on who comes first have tails that their middle does not show.
     """
     count = np.bincount(key, minlength=size)
     first = np.cumsum(count) - count

@@ -1,7 +1,4 @@
-"""What each core is expected to send, event after event, and when.
-
-Packets as they arrive, made into one orderly queue a core.
-"""
+"""The events that each core is expected to send and when, and packets sorted into a queue for each core."""
 
 from __future__ import annotations
 
@@ -15,42 +12,29 @@ from numba import njit
 from framefit.core.events import Trace, TraceMeta, unwrapped_ns
 from framefit.profiling.sequence import Sequence
 
-__all__ = [
-    "EMPTY_QUEUE",
-    "LaunchTiming",
-    "Queue",
-    "ReorderBuffer",
-    "Track",
-    "concatenate_queues",
-    "make_track",
-    "retime",
-    "take_earliest",
-]
-
-
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
 class Track(NamedTuple):
-    """The events of one core. Events of all programs lie one program after the other.
+    """The events of one core, for one program after the other.
 
     Attributes:
-        first: int64, where each program begins.
-        operation: int64, of each event, in the sequence.
+        first: int64, position at which each program begins.
+        operation: int64, operation of each event in the sequence.
         type: int64, START or END.
-        mean_ns, var_ns2: float64, of the transition from the core's event before; of a program's
-            first event, from the core's last one of the launch before.
-        local_mean, local_var: their sums from the program's begin.
-        local_idle: the part of ``local_mean`` that the core waits; it may have to wait less.
+        mean_ns, var_ns2: float64, of the transition from the core's previous event; for the first event of a
+            program, from the core's last event of the previous launch.
+        local_mean, local_var: their sums from the begin of the program.
+        local_idle: the part of ``local_mean`` in which the core waits; it may have to wait less.
         since_begin, since_var: from the begin of the launch, on any core.
-        symbols: what a packet can say: kind and type, or operation and type where packets name it.
-        occurs_first, occurs: int64, for each program and symbol the places (events within the
-            program) that can send it.
-        launch_program: int64; empty: the first program repeats.
-        count_before: int64, events before each launch,
-        mean_before, var_before, idle_before: float64, the same of time, variance and waiting; empty as above.
-        events, period_ns, period_var, period_idle: of a launch (of several programs: their mean).
+        symbols: number of symbols of a packet: kind and type, or operation and type where packets name it.
+        occurs_first, occurs: int64, for each program and symbol the places (events within the program) that
+            can send it.
+        launch_program: int64, program of each launch; empty if the first program repeats.
+        count_before: int64, events before each launch.
+        mean_before, var_before, idle_before: float64, sums of time, variance and waiting before each launch.
+        events, period_ns, period_var, period_idle: of a launch; means where there are several programs.
     """
 
     first: Ints
@@ -78,17 +62,17 @@ class Track(NamedTuple):
 
 
 class LaunchTiming(NamedTuple):
-    """What ties a core's events to time from outside its own packets.
+    """What is known about launches from outside a core's own packets.
 
     Attributes:
-        low, high: launches that the first packet may be of: from ``low`` to below ``high``.
-        end: no launch has this number or a greater one.
+        low, high: the first packet may be of launches from ``low`` to below ``high``.
+        end: upper bound of launch numbers, exclusive.
         first_launch: the launch that ``begin_ns`` starts with.
-        begin_ns: float64, when launches began by the packets of the leading core; NaN: not known.
-        tolerance_ns: what launches may be off from that.
-        submit_ns: float64, host's times of launches; empty: not known.
-        offset_ns: from there to the device's clock, for a search that begins; NaN: not known.
-        submit_var: of the time from a submit to the launch's begin.
+        begin_ns: float64, when launches began by packets of the leading core; NaN where it is not known.
+        tolerance_ns: how far launches may be off from that.
+        submit_ns: float64, submit times of the host; empty if they are not known.
+        offset_ns: offset from there to the device's clock, for a search that begins; NaN if it is not known.
+        submit_var: variance of the time from a submit to the begin of the launch.
     """
 
     low: int
@@ -103,14 +87,11 @@ class LaunchTiming(NamedTuple):
 
 
 def make_track(sequence: Sequence, core: int, kinds: int, recorded: npt.NDArray[np.bool_] | None = None) -> Track:
-    """The events of the core number ``core``, without times.
+    """Make the track of a core number, without times.
 
-    Args:
-        sequence: of the program.
-        core: a core number.
-        kinds: event ids of the trace; a packet's symbol is ``2 * kind + type``, and
-            ``2 * (kinds + operation) + type`` where it names its operation.
-        recorded: bool, operations of the sequence that send packets at all; ``None``: all do.
+    A packet's symbol is ``2 * kind + type``, and ``2 * (kinds + operation) + type`` where it names its operation;
+    ``kinds`` is the number of event ids of the trace. ``recorded`` (bool) marks operations of the sequence that send
+    packets; ``None``: all do.
     """
     programs = len(sequence.first) - 1
     most = int(np.diff(sequence.first).max())
@@ -159,15 +140,11 @@ def make_track(sequence: Sequence, core: int, kinds: int, recorded: npt.NDArray[
 def retime(
     track: Track, mean_ns: Floats, var_ns2: Floats, since_begin: Floats, spans_ns: Floats, least_var: float
 ) -> Track:
-    """The same events at other times.
+    """Return the same events with other times.
 
-    Args:
-        track: of a core.
-        mean_ns: float64, of the transition into each event.
-        var_ns2: float64, its variance.
-        since_begin: float64, from the launch's begin to each event.
-        spans_ns: float64, what a launch takes of each program that this core does nothing in.
-        least_var: of any transition.
+    ``mean_ns`` and ``var_ns2`` are of the transition into each event, ``since_begin`` is from the begin of the launch
+    to each event, all float64. ``spans_ns`` is the duration of a launch of each program in which this core does
+    nothing, and ``least_var`` bounds the variance of every transition.
     """
     var = np.maximum(var_ns2, least_var)
     idle = np.where(track.type == 0, mean_ns, 0.0)
@@ -210,12 +187,12 @@ _LATE = 32  # packets of a core that are held back, so that one that arrives lat
 
 @dataclass(frozen=True)
 class Queue:
-    """Packets of one core, by time; arrays of one length.
+    """Packets of one core, by time, as arrays of one length.
 
     Attributes:
-        time: float64, ns since the trace's first packet.
-        symbol: int32, see :func:`framefit.profiling.align.tracks.make_track`.
-        marked: bool, whether the device reported a loss before it.
+        time: float64, ns since the first packet of the trace.
+        symbol: int32, see :func:`make_track`.
+        marked: bool, whether the device reported a loss before the packet.
         arrival: int64, position in the trace.
     """
 
@@ -231,13 +208,13 @@ class Queue:
         return Queue(self.time[part], self.symbol[part], self.marked[part], self.arrival[part])
 
     def repeated(self) -> Bools:
-        """Which packets say what the one before them does."""
+        """Mark packets that equal the previous one."""
         same = (self.time[1:] == self.time[:-1]) & (self.symbol[1:] == self.symbol[:-1])
         return np.concatenate([[False], same])[: len(self)]
 
 
 def concatenate_queues(first: Queue, second: Queue) -> Queue:
-    """One queue behind the other."""
+    """Append one queue to another."""
     if not len(first):
         return second
     return Queue(
@@ -249,7 +226,7 @@ def concatenate_queues(first: Queue, second: Queue) -> Queue:
 
 
 def take_earliest(queues: list[Queue], count: int) -> list[Queue]:
-    """The first ``count`` packets of all cores together."""
+    """Return the first ``count`` packets of all cores together."""
     if sum(len(queue) for queue in queues) <= count:
         return queues
     until = np.sort(np.concatenate([queue.time for queue in queues]))[count]
@@ -260,16 +237,10 @@ EMPTY_QUEUE = Queue(np.zeros(0), np.zeros(0, np.int32), np.zeros(0, np.bool_), n
 
 
 class ReorderBuffer:
-    """Sorts packets by core and time, with bounded memory of what came before.
+    """Sorts packets by core and time in bounded memory.
 
-    Args:
-        cores: core numbers, ascending.
-        tracks: what each of them can send.
-        kinds: event ids of the trace.
-        meta: of the trace.
-        coinciding: bool, cores x kinds and types: what two operations can say at one time, see
-            :meth:`~framefit.profiling.sequence.Sequence.coinciding`. Where it comes twice it is a duplicate
-            only if the core has sent others.
+    ``coinciding`` (bool, cores x kinds and types, see :meth:`~framefit.profiling.sequence.Sequence.coinciding`) marks
+    packets that two operations can send at one time: two of them are a duplicate only if the core sent others.
     """
 
     def __init__(
@@ -301,13 +272,11 @@ class ReorderBuffer:
         self.duplicated: Ints = np.zeros(0, np.int64)
 
     def add(self, trace: Trace) -> tuple[list[Queue], Bools]:
-        """Take in packets, the next ones of the stream.
+        """Take in the next packets of the stream.
 
-        ``foreign`` (packets that nothing here can send) and ``duplicated`` are set to positions among all
-        packets of the stream.
-
-        Returns:
-            What can be looked at now, a queue a core; and which of the packets were out of order.
+        Sets ``foreign`` (packets that no core here can send) and ``duplicated`` to positions among all packets of the
+        stream. Returns the packets that can be searched now, a queue for each core, and which packets of ``trace``
+        were out of order (bool).
         """
         count = len(trace)
         time = self._continued(trace.time_ns)
@@ -337,16 +306,16 @@ class ReorderBuffer:
         return queues, out_of_order
 
     def held(self) -> list[Queue]:
-        """Packets that wait for ones that may arrive late; there they stay."""
+        """Return the packets that are held back for late ones, and keep them."""
         return list(self._held)
 
     def close(self) -> list[Queue]:
-        """The packets that were held back: no more come."""
+        """Return the packets that were held back, as no more come."""
         held, self._held = self._held, [EMPTY_QUEUE] * len(self._cores)
         return held
 
     def _continued(self, time_ns: Ints) -> Ints:
-        """Unwrapped times, going on where the last packets ended."""
+        """Unwrap times, continuing from the last packets."""
         if not len(time_ns):
             return time_ns
         if self._before is None:
@@ -366,25 +335,15 @@ def _sort_by_core(
 ) -> Any:  # fmt: skip
     """Sort packets by core.
 
-    Args:
-        time: int64, unwrapped, in order of arrival.
-        core: int16,
-        id_: int32,
-        type_: uint8,
-        operation: int64, as the packets say.
-        losses: int64, ascending: packets before which the device reported a loss.
-        received: packets before these.
-        origin_ns: what times are to count from.
-        kinds: event ids of the trace.
-        place: int64, by core number: its position; -1: not of this program.
-        sends: bool, cores x symbols: whether the core can send that; last, nothing.
-        latest: int64, of each core the latest time so far; brought up to date.
-        mark: bool, of each core, whether its next packet is the first after a loss; brought up to date.
-        out_of_order: bool, of the packets; set where one comes late.
+    ``time`` (int64, unwrapped), ``core``, ``id_``, ``type_`` and ``operation`` are of the packets in order of arrival,
+    ``losses`` (int64, ascending) are the packets before which the device reported a loss, and ``received`` is the
+    number of earlier packets. Times count from ``origin_ns`` in the result. ``place`` (int64) is the position of each
+    core number, or -1; ``sends`` (bool, cores x symbols) says whether the core can send a symbol, and is false in its
+    last column. ``latest`` (int64, latest time of each core) and ``mark`` (bool, whether the core's next packet is its
+    first after a loss) are updated, and ``out_of_order`` is set for late packets.
 
-    Returns:
-        int64 packets of each core; int64 positions of those that nobody here can send; then time, symbol, mark and
-        position of the others: cores x packets.
+    Returns the number of packets of each core (int64), positions of foreign packets (int64), and time, symbol, mark
+    and position of the others (cores x packets).
     """
     count, cores, operations = len(time), len(mark), (sends.shape[1] - 1) // 2 - kinds
     size, foreign, foreign_count = np.zeros(cores, np.int64), np.empty(count, np.int64), 0
@@ -421,10 +380,10 @@ def _sort_by_core(
 
 
 def _restore_alternation(queue: Queue, kinds: int) -> Queue:
-    """END before START where both have one time stamp and cannot have happened as they arrived.
+    """Put END before START where both have one time stamp and cannot have happened as they arrived.
 
-    A core runs one operation at a time, so the END that follows a START is its own: of another kind, the
-    two changed places; of the same kind, they did where the packet before is such a START, too.
+    A core runs one operation at a time, so the END that follows a START belongs to it. If it is of another kind, the
+    two changed places; if it is of the same kind, they did where the previous packet is such a START, too.
     """
     symbol = queue.symbol
     pair = (queue.time[1:] == queue.time[:-1]) & (symbol[:-1] & 1 == 0) & (symbol[1:] & 1 == 1)

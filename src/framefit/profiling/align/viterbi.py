@@ -1,16 +1,15 @@
-"""The best assignment of one core's packets to the events that its program makes it send, compiled.
+"""Assigns one core's packets to the events that its program makes it send, in compiled loops.
 
 A semi-Markov chain with gaps, after the alignment of sequences with affine gap costs (Gotoh, "An
 improved algorithm for matching biological sequences", 1982) and explicit-duration hidden Markov models
 (Yu, "Hidden semi-Markov models", 2010, section 2): the state is the latest event that was matched, a
 packet is matched to one of the events after it (those between were lost) or is spurious, and the time
-since is judged by the sum of the transitions' times. Searched with a beam; what all surviving
-assignments agree on is settled.
+since is judged by the sum of the transitions' times. The search keeps a beam of assignments; what all of them
+agree on is settled.
 
-What the assignments that are still possible have in common: their matches lead back to earlier ones.
-
-Each row of ``nodes`` is a match: the packet's token, launch, place, and the row of the match before (-1:
-none, or settled long ago). Assignments end with a row, and share all rows before the one where they part.
+Each row of ``nodes`` is a match: the packet's token, launch, place, and the row of the previous match (-1: none,
+or settled long ago). An assignment ends with a row, and assignments share all rows before the one where they
+part.
 """
 
 from __future__ import annotations
@@ -21,9 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from numba import njit
-
-__all__ = ["BEAM", "Costs", "Workspace", "assign_packets", "common_match", "compact", "matches_of", "trace_back"]
-
 
 Floats = npt.NDArray[np.float64]
 
@@ -37,7 +33,7 @@ BEAM = 11
 _BITS = 12
 _WIDEST = 1 << _BITS  # assignments that one packet may give rise to, before they are thinned out
 _SLOTS = 4 * _WIDEST
-_BORN_NARROW = 64  # packets after a fresh start that are searched with the widest beam
+_WIDE_PACKETS = 64  # packets after a fresh start that are searched with the widest beam
 _HELD = 512  # packets after which a start has led somewhere
 _REACH = 8.0  # standard deviations before an event's time beyond which nothing is tried
 _HOPELESS = 200.0  # variances: so far behind its time an event was delayed, whatever that costs (less than 60 nats)
@@ -53,24 +49,24 @@ _SKIP = 4.0  # launches: a gap longer than this is searched by time, not event b
 
 
 class Costs(NamedTuple):
-    """Logarithms of probabilities, and what else judges an assignment.
+    """Logarithms of probabilities, and other parameters that judge an assignment.
 
     Attributes:
         kept: no event was lost.
-        opened: some were.
+        opened: some events were lost.
         marked_kept, marked_opened: the same where the device reported a loss.
-        lengths: float64, of the number that were lost, if some were; the last entry's density goes on.
+        lengths: float64, by the number of lost events, if some were lost; the last entry's density continues.
         spurious: a packet that no event sent, with its density in time.
-        stalled: probability (no logarithm) of a transition that takes longer than it should,
-        paused: and of a launch that begins later than it could.
-        late_log, late_spread: by how much: median and scale of its logarithm.
-        early: a core that waits less than usual, by anything.
+        stalled: probability (no logarithm) of a transition that takes longer than it should.
+        paused: probability of a launch that begins later than it could.
+        late_log, late_spread: median and scale of the logarithm of such delays.
+        early: a core that waits less than usual, by any time.
         stall_ns: least scale of such a delay.
-        beam: assignments that are this much worse than the best are given up.
-        cap: assignments kept.
-        restart: of a fresh start; made when ``patience`` packets in a row fitted nothing.
-        disagreement: of a launch that was elsewhere in time by the other cores' packets.
-        floor_ns2: variance of what the time stamps' resolution rounds away.
+        beam: assignments that are this much worse than the best are dropped.
+        cap: number of assignments that are kept.
+        restart: of a restart, which is made when ``patience`` packets in a row fitted nothing.
+        disagreement: of a launch that was elsewhere in time by the packets of the other cores.
+        floor_ns2: variance of what the resolution of time stamps rounds away.
         inertia_ns: time in which the speed adapts.
     """
 
@@ -96,12 +92,11 @@ class Costs(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Memory that the search works in; nothing in it outlives a call.
+    """Memory of the search; nothing in it outlives a call.
 
     Attributes:
         fresh: float64, the assignments after a packet.
-        slots: int64, where an assignment with an event's number is in ``fresh``, behind the packet that this
-            holds for.
+        slots: int64, hash table from an event's number to the assignment in ``fresh``, valid for one packet.
     """
 
     fresh: Floats
@@ -109,7 +104,7 @@ class Workspace(NamedTuple):
 
     @classmethod
     def allocate(cls) -> Workspace:
-        """Room for one search at a time."""
+        """Allocate memory for one search at a time."""
         return cls(np.empty((_WIDEST, BEAM)), np.full(_SLOTS, -1, np.int64))
 
 
@@ -122,7 +117,7 @@ def _push(
     fresh: Any, slots: Any, size: Any, token: Any, score: Any, time: Any, mean: Any, var: Any, number: Any,
     launch: Any, place: Any, speed: Any, idle: Any, offset: Any, node: Any,
 ) -> Any:  # fmt: skip
-    """Enter an assignment unless a better one ends with the same match; the new size."""
+    """Add an assignment unless a better one ends with the same match; return the new size."""
     at = number & (_SLOTS - 1)
     row = size
     while slots[at] >> _BITS == token:
@@ -165,14 +160,14 @@ def _loss_log(kept: Any, opened: Any, lengths: Any, count: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _delay_log(count: Any, excess: Any, middle: Any, spread: Any) -> Any:
-    """Logarithm of the density of ``count`` delays: their logarithm has Cauchy's distribution."""
+    """Logarithm of the density of ``count`` delays, whose logarithm has a Cauchy distribution."""
     z = (math.log(excess) - middle) / spread
     return math.log(count / (3.141592653589793 * spread * (1.0 + z * z) * excess))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _first_after(occurs: Any, low: Any, high: Any, place: Any) -> Any:
-    """Where in a list of occurrences the first one after ``place`` is."""
+    """Position of the first occurrence after ``place``."""
     while low < high:
         middle = (low + high) >> 1
         if occurs[middle] > place:
@@ -184,7 +179,7 @@ def _first_after(occurs: Any, low: Any, high: Any, place: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _launch_near(track: Any, mean: Any, launch: Any) -> Any:
-    """The last launch that nominally begins before ``mean``, not before ``launch``."""
+    """Return the last launch that nominally begins before ``mean``, and at least ``launch``."""
     if len(track.launch_program) == 0:
         return max(launch, np.int64(mean / track.period_ns))
     return max(launch, _before(track.mean_before, mean))
@@ -192,7 +187,7 @@ def _launch_near(track: Any, mean: Any, launch: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _before(ascending: Any, value: Any) -> Any:
-    """Position of the last entry that is below ``value``; -1: none is."""
+    """Position of the last entry that is below ``value``; -1 if there is none."""
     low, high = 0, len(ascending)
     while low < high:
         middle = (low + high) // 2
@@ -205,7 +200,7 @@ def _before(ascending: Any, value: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _score_of_rank(fresh: Any, count: Any, cap: Any, low: Any, high: Any) -> Any:
-    """A score that about ``cap`` of the assignments between ``low`` and ``high`` reach, not many more."""
+    """Find a score between ``low`` and ``high`` that about ``cap`` assignments reach, and not many more."""
     for _ in range(16):
         middle = 0.5 * (low + high)
         reached = 0
@@ -220,11 +215,11 @@ def _score_of_rank(fresh: Any, count: Any, cap: Any, low: Any, high: Any) -> Any
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _add_starts(
-    room: Any, size: Any, token: Any, costs: Any, track: Any, tie: Any,
+    workspace: Any, size: Any, token: Any, costs: Any, track: Any, timing: Any,
     symbol: Any, time: Any, low: Any, high: Any, score: Any, speed: Any, offset: Any,
     node: Any,
 ) -> Any:  # fmt: skip
-    """Enter an assignment for every event of ``symbol`` in the launches from ``low`` to below ``high``."""
+    """Add an assignment for every event of ``symbol`` in the launches from ``low`` to below ``high``."""
     cyclic = len(track.launch_program) == 0
     for launch in range(low, high):
         program = 0 if cyclic else track.launch_program[launch]
@@ -241,18 +236,20 @@ def _add_starts(
                 lost = _loss_log(costs.kept, costs.opened, costs.lengths, number + place)
                 here += max(lost, -6.0 - math.log(track.events))
             begin = time - track.since_begin[event] * speed
-            here += _disagreement(costs.disagreement, tie.begin_ns, tie.first_launch, tie.tolerance_ns, launch, begin)
+            here += _disagreement(
+                costs.disagreement, timing.begin_ns, timing.first_launch, timing.tolerance_ns, launch, begin
+            )
             since = offset
-            if len(tie.submit_ns) > 0:
-                since = begin - tie.submit_ns[launch]
-                usual = 2.0 * np.sqrt(track.since_var[event] * speed * speed + tie.submit_var)
+            if len(timing.submit_ns) > 0:
+                since = begin - timing.submit_ns[launch]
+                usual = 2.0 * np.sqrt(track.since_var[event] * speed * speed + timing.submit_var)
                 if since < offset - usual:  # nothing begins before it is submitted
                     if node == -2.0:
                         continue
                     here += costs.disagreement
                 since = offset if since > offset else since
             size = _push(
-                room.fresh, room.slots, size, token, here, time, mean + track.local_mean[event],
+                workspace.fresh, workspace.slots, size, token, here, time, mean + track.local_mean[event],
                 var + track.local_var[event], number + place, launch, place, speed,
                 idle + track.local_idle[event], since, node,
             )  # fmt: skip
@@ -261,7 +258,7 @@ def _add_starts(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _disagreement(astray: Any, begin_ns: Any, first_launch: Any, tolerance_ns: Any, launch: Any, begin: Any) -> Any:
-    """What it costs that by the other cores ``launch`` did not begin at ``begin``."""
+    """Return the cost where, by the other cores, ``launch`` did not begin at ``begin``."""
     at = launch - first_launch
     if at < 0 or at >= len(begin_ns) or not np.isfinite(begin_ns[at]):
         return 0.0
@@ -270,7 +267,7 @@ def _disagreement(astray: Any, begin_ns: Any, first_launch: Any, tolerance_ns: A
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _updated_offset(offset: Any, since: Any, var: Any, submit_var: Any, released: Any) -> Any:
-    """The offset between the clocks, after a launch that began ``since`` after its submit."""
+    """Update the offset between the clocks after a launch that began ``since`` after its submit."""
     off, usual = since - offset, 2.0 * math.sqrt(var + submit_var)
     if off < -usual:  # it was never more than this; all before had waited
         return since + usual
@@ -281,32 +278,31 @@ def _updated_offset(offset: Any, since: Any, var: Any, submit_var: Any, released
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def assign_packets(
-    times: Any, symbols: Any, marks: Any, begin: Any, token: Any, track: Any, tie: Any, costs: Any, room: Any,
-    beam: Any, size: Any, nodes: Any, used: Any, idle: Any, born: Any,
+    times: Any, symbols: Any, marks: Any, begin: Any, token: Any, track: Any, timing: Any, costs: Any, workspace: Any,
+    beam: Any, size: Any, nodes: Any, used: Any, unmatched: Any, since_restart: Any,
 ) -> Any:  # fmt: skip
-    """Assign packets one after the other.
+    """Assign packets in order of time.
 
     Args:
         times: float64, of one core's packets, ascending; ns since the trace's first packet.
-        symbols: int32, what each packet says; -1: nothing that this core sends.
+        symbols: int32, symbol of each packet; -1 for one that this core never sends.
         marks: bool, whether the device reported a loss just before it.
-        begin: the first packet to look at.
+        begin: the first packet to assign.
         token: int64, of that packet; different for each packet of a core.
-        track: what the core sends, :class:`framefit.profiling.align.tracks.Track`.
-        tie: when launches began, :class:`framefit.profiling.align.tracks.LaunchTiming`.
-        costs: what judges.
-        room: to work in.
+        track: events of the core, :class:`framefit.profiling.align.tracks.Track`.
+        timing: when launches began, :class:`framefit.profiling.align.tracks.LaunchTiming`.
+        costs: :class:`Costs`.
+        workspace: :class:`Workspace`.
         beam: float64, the assignments so far, ``size`` of them; overwritten.
         size: 1 with a launch of -1 at the beginning.
-        nodes: int64, a row for each match of an assignment that survived: packet's token, launch,
-            place, and the row of the match before (-1: none, or settled long ago). Appended to.
+        nodes: int64, a row for each match of a surviving assignment; rows are appended.
         used: rows of ``nodes`` so far.
-        idle: packets since the best assignment matched one.
-        born: packets since the latest fresh start.
+        unmatched: packets since the best assignment matched one.
+        since_restart: packets since the latest restart.
 
     Returns:
-        The packet to go on with (their number: all are assigned; else ``nodes`` is full), then
-        ``size``, ``used``, ``idle`` and ``born``, and what the packets added to the best assignment's score.
+        The packet to go on with (their number if all are assigned; else ``nodes`` is full), then ``size``,
+        ``used``, ``unmatched`` and ``since_restart``, and what the packets added to the best assignment's score.
     """
     programs, occurs_first, occurs, first = track.launch_program, track.occurs_first, track.occurs, track.first
     local_mean, local_var, local_idle = track.local_mean, track.local_var, track.local_idle
@@ -314,8 +310,8 @@ def assign_packets(
     idle_before, since_begin, since_var = track.idle_before, track.since_begin, track.since_var
     symbols_each, events, period_ns = track.symbols, track.events, track.period_ns
     period_var, period_idle = track.period_var, track.period_idle
-    submit_ns, begin_ns, lengths = tie.submit_ns, tie.begin_ns, costs.lengths
-    fresh, slots, floor_ns2, stall_ns = room.fresh, room.slots, costs.floor_ns2, costs.stall_ns
+    submit_ns, begin_ns, lengths = timing.submit_ns, timing.begin_ns, costs.lengths
+    fresh, slots, floor_ns2, stall_ns = workspace.fresh, workspace.slots, costs.floor_ns2, costs.stall_ns
     cyclic, submits = len(programs) == 0, len(submit_ns) > 0
     width = min(_WIDEST, beam.shape[0])
     index, worth = begin, 0.0
@@ -337,17 +333,17 @@ def assign_packets(
             expected = False
             since, launch = time - time0, launch0
             if symbol < 0:
-                launch = tie.end
+                launch = timing.end
             elif launch0 < 0:
                 count = _add_starts(
-                    room, count, token, costs, track, tie, symbol, time, tie.low, tie.high, score0, 1.0, tie.offset_ns,
-                    -2.0,
+                    workspace, count, token, costs, track, timing, symbol, time, timing.low, timing.high, score0, 1.0,
+                    timing.offset_ns, -2.0,
                 )  # fmt: skip
-                born = 0
-                launch = tie.end
+                since_restart = 0
+                launch = timing.end
             jumped = since < _SKIP * period_ns * speed
             tried = passed = 0
-            while launch < tie.end and tried < _LAUNCHES and passed < _PASSED:
+            while launch < timing.end and tried < _LAUNCHES and passed < _PASSED:
                 passed += 1
                 program = 0 if cyclic else programs[launch]
                 kind = program * symbols_each + symbol
@@ -375,8 +371,8 @@ def assign_packets(
                             begin_at = since_begin[event] * speed + submit_ns[launch]
                             since_v = since_var[event] * speed * speed
                             if begin_at + offset - time0 > mu:
-                                mu, var_here = begin_at + offset - time0, since_v + tie.submit_var
-                            offset = _updated_offset(offset, time - begin_at, since_v, tie.submit_var, mu > soonest)
+                                mu, var_here = begin_at + offset - time0, since_v + timing.submit_var
+                            offset = _updated_offset(offset, time - begin_at, since_v, timing.submit_var, mu > soonest)
                         excess, less = since - mu, 0.0
                         waits = idle0 + local_idle[event]
                         if excess < 0.0:  # the core need not have waited
@@ -407,7 +403,7 @@ def assign_packets(
                         score = score0 + chance + _loss_log(kept, opened, lengths, lost)
                         if lost > 0 and launch > launch0 and score > top - costs.beam:  # else the core knows better
                             score += _disagreement(
-                                costs.disagreement, begin_ns, tie.first_launch, tie.tolerance_ns, launch,
+                                costs.disagreement, begin_ns, timing.first_launch, timing.tolerance_ns, launch,
                                 time - since_begin[event] * speed,
                             )  # fmt: skip
                         if score > top - costs.beam:
@@ -440,27 +436,27 @@ def assign_packets(
                     np.int64(beam[row, _PLACE]), speed, idle00, offset0, node0,
                 )  # fmt: skip
         # a fresh start: nothing has fitted for long
-        idle += 1
-        if symbol >= 0 and idle > costs.patience and beam[lead, _LAUNCH] >= 0:
-            low = max(np.int64(beam[lead, _LAUNCH]), tie.low)
+        unmatched += 1
+        if symbol >= 0 and unmatched > costs.patience and beam[lead, _LAUNCH] >= 0:
+            low = max(np.int64(beam[lead, _LAUNCH]), timing.low)
             waited = (time - beam[lead, _TIME]) / beam[lead, _SPEED]
             near = _launch_near(track, beam[lead, _MEAN] + waited, low)
             if submits:
                 near = max(low, _before(submit_ns, time - beam[lead, _OFFSET]))
             low = max(low, near - (_BACKLOG if submits else 2))
             count = _add_starts(
-                room, count, token, costs, track, tie, symbol, time, low, min(near + 2, tie.end),
+                workspace, count, token, costs, track, timing, symbol, time, low, min(near + 2, timing.end),
                 best + costs.restart, beam[lead, _SPEED], beam[lead, _OFFSET], -3.0 - beam[lead, _NODE],
             )  # fmt: skip
             # one that soon led nowhere is followed by narrow ones: of another program's trace they all do
-            idle, born = 0, np.int64(0) if born >= _HELD else np.int64(_BORN_NARROW)
+            unmatched, since_restart = 0, np.int64(0) if since_restart >= _HELD else np.int64(_WIDE_PACKETS)
         # thin out
         top = fresh[0, _SCORE]
         for row in range(1, count):
             top = max(top, fresh[row, _SCORE])
         least = top - costs.beam
-        cap = width if born < _BORN_NARROW else min(costs.cap, width)
-        born += 1
+        cap = width if since_restart < _WIDE_PACKETS else min(costs.cap, width)
+        since_restart += 1
         if count > cap:
             least = _score_of_rank(fresh, count, cap, least, top)
         size = 0
@@ -470,7 +466,7 @@ def assign_packets(
             node = fresh[row, _NODE]
             if node <= -2.0:  # matched: -3 - parent, or -2 for none before
                 if fresh[row, _SCORE] == top:
-                    idle = 0
+                    unmatched = 0
                 nodes[used, 0] = token
                 nodes[used, 1] = np.int64(fresh[row, _LAUNCH])
                 nodes[used, 2] = np.int64(fresh[row, _PLACE])
@@ -485,12 +481,12 @@ def assign_packets(
         worth += top
         token += 1
         index += 1
-    return index, size, used, idle, born, worth
+    return index, size, used, unmatched, since_restart, worth
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def common_match(beam: Any, size: Any, nodes: Any) -> Any:
-    """The latest match that all assignments have in common; -1: none."""
+    """Return the latest match that all assignments have in common; -1 if there is none."""
     live = np.empty(size, np.int64)
     for row in range(size):
         live[row] = np.int64(beam[row, _NODE])
@@ -505,7 +501,7 @@ def common_match(beam: Any, size: Any, nodes: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def trace_back(nodes: Any, node: Any) -> Any:
-    """Rows of ``nodes`` from the first match to ``node``."""
+    """Return the rows of ``nodes`` from the first match to ``node``."""
     path = np.empty(node + 1, np.int64)  # matches come after those that they follow
     begin = node + 1
     while node >= 0:
@@ -517,19 +513,10 @@ def trace_back(nodes: Any, node: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def matches_of(nodes: Any, path: Any, token: Any, first: Any, programs: Any, times: Any, marks: Any) -> Any:
-    """What :class:`framefit.profiling.align.estimates.Match` says of each match.
+    """Return packets, launches and events (int64), times (float64) and marks (bool) of the matches in ``path``.
 
-    Args:
-        nodes: all matches.
-        path: rows of them.
-        token: of the first packet in
-        times: float64,
-        marks: bool, of the packets.
-        first: int64, where each program's events begin.
-        programs: int64, of the launches; empty: the first one repeats.
-
-    Returns:
-        int64 packets, launches and events, float64 times, bool marks.
+    ``token`` is that of the first packet in ``times`` and ``marks``, ``first`` (int64) is where the events of each
+    program begin, and ``programs`` (int64) is the program of each launch, or empty where the first one repeats.
     """
     count = len(path)
     packet, launch, event = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
@@ -544,7 +531,7 @@ def matches_of(nodes: Any, path: Any, token: Any, first: Any, programs: Any, tim
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def compact(beam: Any, size: Any, nodes: Any, used: Any) -> Any:
-    """Drop the matches that no assignment contains; how many rows are left."""
+    """Drop the matches that no assignment contains, and return how many rows are left."""
     kept = np.zeros(used, np.bool_)
     for row in range(size):
         at = np.int64(beam[row, _NODE])

@@ -1,1 +1,1 @@
-"""Trace formats: one file each."""
+"""Reads trace formats; each format is one file."""

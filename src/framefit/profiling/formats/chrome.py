@@ -1,6 +1,6 @@
-"""Events of a Chrome trace, from JSON that may be cut off: Chrome's own files, and ONNX Runtime's profiles.
+"""Reads events of a Chrome trace from JSON that may be cut off: Chrome's own files and ONNX Runtime's profiles.
 
-The form is that of "Trace Event Format" (Google, 2016): an array of events, which needs no end, or
+The format is that of "Trace Event Format" (Google, 2016): an array of events, which needs no end, or
 an object with such an array under ``traceEvents``. Times are microseconds.
 """
 
@@ -18,9 +18,6 @@ import numpy as np
 from framefit.core.events import EventType, Trace, TraceMeta
 from framefit.errors import InputError
 
-__all__ = ["EventTable", "JsonEvent", "duration_ns", "parse_events", "read_chrome_events", "time_ns"]
-
-
 _MOST_OBJECTS = 12_000_000
 """Objects in a file, a limit to the memory: ONNX Runtime writes 1,000,000 events with seven objects each at most."""
 _MOST_US = float(1 << 51)  # 71 years; from here on nanoseconds overflow, and a double has no more half microseconds
@@ -28,7 +25,7 @@ _MOST_CORES = 1 << 15
 
 
 class JsonEvent(msgspec.Struct, gc=False):
-    """One event; see the format for the fields."""
+    """One event; the format describes the fields."""
 
     name: str | None = None
     cat: str | None = None
@@ -45,13 +42,10 @@ class _Object(msgspec.Struct):
 
 
 def parse_events(raw: bytes, where: str) -> tuple[list[JsonEvent], tuple[str, ...]]:
-    """Read the events, up to where the file is cut off.
+    """Parse the events up to where the file is cut off.
 
-    Returns:
-        Events in the order of the file, and sentences on what is odd about it.
-
-    Raises:
-        InputError: not such a file, or one with absurdly many objects.
+    Returns events in the order of the file, and warnings. Raises :class:`~framefit.errors.InputError` for a file of
+    another form or with too many objects.
     """
     if (count := raw.count(b"{")) > _MOST_OBJECTS:
         raise InputError(
@@ -66,7 +60,7 @@ def parse_events(raw: bytes, where: str) -> tuple[list[JsonEvent], tuple[str, ..
 
 
 def _parse_damaged(raw: bytes, where: str) -> tuple[list[JsonEvent], tuple[str, ...]]:
-    """Events of a file that is not well-formed, as far as it goes."""
+    """Parse a file that is not well-formed as far as possible."""
     text = raw.decode("utf-8", "replace")
     begin = 0
     if not text.startswith("["):
@@ -100,7 +94,7 @@ _SPACE = re.compile(r"[\s,]*")
 
 
 def _elements(text: str, at: int) -> Iterator[Any]:
-    """Elements of an array one after the other, and :data:`_END` where it ends; nothing more where it is damaged."""
+    """Yield the elements of an array, and :data:`_END` where it ends; stop where it is damaged."""
     decoder = json.JSONDecoder()
     while True:
         space = _SPACE.match(text, at)
@@ -116,7 +110,7 @@ def _elements(text: str, at: int) -> Iterator[Any]:
 
 
 def _make_event(data: Any) -> JsonEvent | None:
-    """An object as an event; fields of other types are taken as absent."""
+    """Make an event from an object; fields of wrong types count as absent."""
     if not isinstance(data, dict):
         return None
 
@@ -140,11 +134,7 @@ def _make_event(data: Any) -> JsonEvent | None:
 
 
 class EventTable:
-    """Packets as they are collected; :meth:`trace` puts them in order.
-
-    Args:
-        where: the file's name, for messages.
-    """
+    """Collects packets; :meth:`trace` puts them in order."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -156,7 +146,7 @@ class EventTable:
         return len(self._rows)
 
     def core(self, event: JsonEvent) -> int:
-        """A core's number: threads as they come."""
+        """Return the core number of an event's thread; threads are numbered as they appear."""
         core = self._cores.setdefault((event.pid, event.tid), len(self._cores))
         if core >= _MOST_CORES:
             raise InputError(
@@ -166,20 +156,15 @@ class EventTable:
 
     @property
     def cores(self) -> int:
-        """Threads that sent something."""
+        """Number of threads that sent events."""
         return len(self._cores)
 
     def add(self, time_ns: int, kind: str, type_: EventType, core: int, operation: int = -1) -> None:
-        """Note a packet."""
+        """Add a packet."""
         self._rows.append((time_ns, self._kinds.setdefault(kind, len(self._kinds)), int(type_), core, operation))
 
     def trace(self, *, by_time: bool, meta: TraceMeta) -> Trace:
-        """All packets.
-
-        Args:
-            by_time: in order of time; else as they were noted. Where times are equal, as they were noted.
-            meta: of the trace.
-        """
+        """Make a trace in order of time, or in the order of :meth:`add`, which also decides between equal times."""
         rows = np.array(self._rows, np.int64).reshape(-1, 5)
         if by_time:
             rows = rows[np.argsort(rows[:, 0], kind="stable")]
@@ -195,12 +180,12 @@ class EventTable:
 
 
 def time_ns(event: JsonEvent) -> int | None:
-    """When an event happened; ``None``: it does not say, or nothing that can be."""
+    """Return the time of an event; ``None`` if it has none, or an impossible one."""
     return _nanoseconds(event.ts)
 
 
 def duration_ns(event: JsonEvent) -> int | None:
-    """How long an event took; ``None``: it does not say, or nothing that can be."""
+    """Return the duration of an event; ``None`` if it has none, or an impossible one."""
     duration = _nanoseconds(event.dur)
     return None if duration is None or duration < 0 else duration
 
@@ -212,13 +197,10 @@ def _nanoseconds(microseconds: int | float | None) -> int | None:
 
 
 def read_chrome_events(events: list[JsonEvent], where: str) -> tuple[Trace, tuple[str, ...]]:
-    """A Chrome trace's B, E and X events as packets: names are kinds, threads are cores.
+    """Make packets from B, E and X events: names are kinds, and threads are cores.
 
-    Packets come in the order of the file where it has only B and E; X events are written when they
-    end, so with them it is the order of time.
-
-    Raises:
-        InputError: it has none of them, or more threads than cores can be numbered.
+    Packets are in the order of the file if it has only B and E. X events are written when they end, so with them the
+    order is that of time. Raises :class:`~framefit.errors.InputError` if there is no such event, or too many threads.
     """
     table = EventTable(where)
     open_: dict[int, list[str]] = {}
@@ -284,6 +266,6 @@ def _has_complete_events(events: list[JsonEvent]) -> bool:
 
 
 def _sort_key(event: JsonEvent) -> tuple[float, bool, float]:
-    """Order of events: those of no length, then those that contain others."""
+    """Order events by time; events of no length first, then those that contain others."""
     begin, length = time_ns(event), duration_ns(event)
     return (float(begin or 0), bool(length), -float(length or 0))

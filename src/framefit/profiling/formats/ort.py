@@ -1,8 +1,8 @@
-"""Profiles of ONNX Runtime (``SessionOptions.enable_profiling``) as traces, with the program that they show.
+"""Reads profiles of ONNX Runtime (``SessionOptions.enable_profiling``) as traces, with the program that they show.
 
 Each kernel's event (category ``Node``, name ``NODE_kernel_time``) becomes a START and an END. A run
-of the model (``model_run``) is an inference: the nodes of the longest one, in their order, are
-the program, and their medians what is expected of them. Nodes inside a ``Loop``, ``If`` or
+of the model (``model_run``) is an inference: the nodes of the longest run, in their order, are
+the program, and their medians the expected durations. Nodes inside a ``Loop``, ``If`` or
 ``Scan`` are part of that operator.
 """
 
@@ -20,9 +20,6 @@ from framefit.errors import InputError
 from framefit.profiling.formats.chrome import EventTable, JsonEvent, duration_ns, time_ns
 from framefit.stats import robust_deviation
 
-__all__ = ["is_ort_profile", "read_ort_events"]
-
-
 _MOST_EVENTS = 1_000_000  # core/common/profiler.cc, global_max_num_events_: later ones are dropped
 _SUFFIX = "_kernel_time"
 _RESOLUTION_NS = 1000
@@ -36,7 +33,7 @@ class _Arguments(msgspec.Struct):
 
 @dataclass(frozen=True)
 class _Node:
-    """One execution of one node."""
+    """One execution of a node."""
 
     begin_ns: int
     end_ns: int
@@ -46,7 +43,7 @@ class _Node:
 
 
 def is_ort_profile(events: list[JsonEvent]) -> bool:
-    """Whether events are ONNX Runtime's."""
+    """Whether the events are those of ONNX Runtime."""
     return any(
         (event.cat == "Node" and (event.name or "").endswith(_SUFFIX))
         or (event.cat == "Session" and event.name in ("model_run", "session_initialization"))
@@ -55,15 +52,9 @@ def is_ort_profile(events: list[JsonEvent]) -> bool:
 
 
 def read_ort_events(events: list[JsonEvent], where: str, name: str) -> tuple[Trace, Program, tuple[str, ...]]:
-    """The trace, and the program that it shows.
+    """Make the trace and the program that it shows; ``where`` is the file, ``name`` becomes the model's name.
 
-    Args:
-        events: of the file.
-        where: its name, for messages.
-        name: for the model.
-
-    Raises:
-        InputError: no kernel's event in it.
+    Raises :class:`~framefit.errors.InputError` if no event is that of a kernel.
     """
     warnings = []
     if len(events) == _MOST_EVENTS:
@@ -104,7 +95,7 @@ def read_ort_events(events: list[JsonEvent], where: str, name: str) -> tuple[Tra
 
 
 def _kernel_nodes(events: list[JsonEvent], table: EventTable) -> tuple[list[_Node], int]:
-    """Kernels by time, and how many could not be used."""
+    """Return kernels by time, and the number of unusable ones."""
     nodes, odd = [], 0
     kinds: dict[str, str] = {}
     for event in events:
@@ -124,7 +115,7 @@ def _kernel_nodes(events: list[JsonEvent], table: EventTable) -> tuple[list[_Nod
 
 
 def _kind(event: JsonEvent) -> str:
-    """The operator of a kernel; empty where it is not told."""
+    """Return the operator of a kernel; empty if the profile does not say it."""
     if event.args is None:
         return ""
     try:
@@ -134,7 +125,7 @@ def _kind(event: JsonEvent) -> str:
 
 
 def _keep_outermost(nodes: list[_Node]) -> tuple[list[_Node], int]:
-    """Kernels that run inside no other one of their thread; those of no length are inside none."""
+    """Leave out kernels that run inside another one of their thread; those of no length are inside none."""
     until: dict[int, int] = {}
     kept = []
     for node in nodes:
@@ -146,7 +137,7 @@ def _keep_outermost(nodes: list[_Node]) -> tuple[list[_Node], int]:
 
 
 def _split_runs(nodes: list[_Node], events: list[JsonEvent]) -> list[list[_Node]]:
-    """Kernels run by run: by the runs that were recorded, and what comes after them by the first node."""
+    """Split kernels into runs: by the recorded runs, and after the last of these by the first node."""
     ends = sorted(
         begin + length
         for event in events
@@ -167,7 +158,7 @@ def _split_runs(nodes: list[_Node], events: list[JsonEvent]) -> list[list[_Node]
 
 
 def _program(runs: list[list[_Node]], core: int, name: str) -> Program:
-    """The longest run of the model, the most frequent one of those, with medians of the durations."""
+    """Make the program from the longest run of the model (the most frequent one of these), with median durations."""
     orders = Counter(tuple(node.name for node in run) for run in runs)
     order = max(orders, key=lambda names: (len(names), orders[names]))
     kind = {node.name: node.kind for run in runs for node in run}

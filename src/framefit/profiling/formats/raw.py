@@ -1,4 +1,7 @@
-"""Packets as a raw stream, from a file that grows or a pipe: a JSON header line, then records of 16 bytes."""
+"""Reads and writes raw streams of packets: a JSON header line, then records of 16 bytes, little-endian ``<qihBx``.
+
+A stream may come from a pipe or from a file that still grows.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,17 @@ from framefit.core.events import Trace, TraceMeta
 from framefit.core.files import Record, from_data
 from framefit.errors import InputError
 
-__all__ = ["ByteSource", "StreamHeader", "pack", "read_chunks", "read_header"]
-
-
 _RECORD = np.dtype([("time_ns", "<i8"), ("id", "<i4"), ("core", "<i2"), ("type", "u1"), ("pad", "u1")])
 _MOST_HEADER = 1 << 20
 _MOST_READ = _RECORD.itemsize << 14  # at once: bounds the memory, and how late a packet is looked at
 
 
-class StreamHeader(Record, kw_only=True):
-    """First line of a stream: what its records' numbers mean, as in ``trace.npz``.
+class _StreamHeader(Record, kw_only=True):
+    """First line of a stream: the meaning of the numbers in its records, as in ``trace.npz``.
 
     Attributes:
-        kinds: event ids by name.
+        kinds: names of the event ids.
+        meta: as in a trace.
     """
 
     schema_version: int = 1
@@ -34,36 +35,28 @@ class StreamHeader(Record, kw_only=True):
     meta: TraceMeta = TraceMeta()
 
 
-class ByteSource(Protocol):
-    """What a stream is read from: an unbuffered or buffered binary file."""
+class _ByteSource(Protocol):
+    """A binary file, buffered or not."""
 
     def read(self, size: int, /) -> bytes | None:
-        """Up to so many bytes; none at the (present) end."""
+        """Return up to ``size`` bytes, and none at the (present) end."""
         ...
 
 
 def pack(trace: Trace) -> bytes:
-    """A trace as such a stream; numbers of operations and reported losses have no place in it."""
+    """Encode a trace as a raw stream, which has no place for operation numbers and reported losses."""
     records = np.zeros(len(trace), _RECORD)
     for name in ("time_ns", "id", "core", "type"):
         records[name] = getattr(trace, name)
-    header = StreamHeader(kinds=trace.kinds, meta=trace.meta)
+    header = _StreamHeader(kinds=trace.kinds, meta=trace.meta)
     return msgspec.json.encode(header) + b"\n" + records.tobytes()
 
 
-def read_header(source: ByteSource, wait: Callable[[], bool], where: str) -> StreamHeader | None:
-    """The header line.
+def read_header(source: _ByteSource, wait: Callable[[], bool], where: str) -> _StreamHeader | None:
+    """Read the header line; ``None`` if the stream ended before its first byte.
 
-    Args:
-        source: at its beginning.
-        wait: called where there is nothing to read at present; whether to go on.
-        where: the stream's name, for messages.
-
-    Returns:
-        ``None``: the stream ended before there was one byte.
-
-    Raises:
-        InputError: not a header.
+    ``wait`` is called when there is nothing to read at present, and returns whether to go on. Raises
+    :class:`~framefit.errors.InputError` if the line is not a header.
     """
     line = bytearray()
     while not line.endswith(b"\n"):
@@ -81,20 +74,17 @@ def read_header(source: ByteSource, wait: Callable[[], bool], where: str) -> Str
         data = msgspec.json.decode(bytes(line))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _header_error(f"its first line is not JSON: {error}", where) from error
-    return from_data(data, StreamHeader, f"{where}, first line")
+    return from_data(data, _StreamHeader, f"{where}, first line")
 
 
 def _header_error(what: str, where: str) -> InputError:
     return InputError(what, where=where, remedy='write {"kinds": ["conv", ...], "meta": {}} and a line feed first')
 
 
-def read_chunks(source: ByteSource, header: StreamHeader, wait: Callable[[], bool]) -> Iterator[Trace]:
-    """Packets as they come; a record that is cut off by the end of the stream is left out.
+def read_chunks(source: _ByteSource, header: _StreamHeader, wait: Callable[[], bool]) -> Iterator[Trace]:
+    """Yield packets as they come; a record that is cut off by the end of the stream is left out.
 
-    Args:
-        source: behind its header.
-        header: of the stream.
-        wait: called where there is nothing to read at present; whether to go on.
+    ``source`` is behind its header; ``wait`` is as in :func:`read_header`.
     """
     rest = b""
     while True:
@@ -126,7 +116,7 @@ def is_raw_stream(raw: bytes) -> bool:
 
 
 def read_raw_stream(raw: bytes, where: str) -> tuple[Trace, tuple[str, ...]]:
-    """Read a whole stream, which may end in the middle of a record; the sentences say so."""
+    """Read a whole stream; a warning says whether it ends in the middle of a record."""
     file = io.BytesIO(raw)
     header = read_header(file, lambda: False, where)
     assert header is not None  # there is a line with a key in it

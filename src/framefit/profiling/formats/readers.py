@@ -1,8 +1,7 @@
-"""Reading traces of any known format: the first bytes of a file say what it is, not its name.
+"""Reads traces of any known format; the first bytes of a file decide which, not its name.
 
-Read are Framefit's own ``.npz`` and raw stream, STPv2 system traces, ONNX Runtime's profiles, and
-Chrome traces. A file that is damaged or cut off is read as far as it goes, with a sentence that
-says so; one that is nothing of these is refused with one error.
+Framefit's own ``.npz`` and raw stream, STPv2 system traces, ONNX Runtime's profiles and Chrome traces are known. A
+file that is damaged or cut off is read as far as possible, with a warning. Any other file is refused with an error.
 """
 
 from __future__ import annotations
@@ -21,19 +20,16 @@ from framefit.errors import InputError
 from framefit.profiling.formats.raw import is_raw_stream, read_raw_stream
 from framefit.profiling.formats.stp import StpMapping, is_stp, read_stp
 
-__all__ = ["ReadTrace", "read_trace"]
-
-
 _MOST_BYTES = 1 << 31
 """Of a file that is read at once: 100 million packets of a raw stream; longer ones can be followed."""
 
 
 class ReadTrace(NamedTuple):
-    """What a file tells.
+    """The content of a trace file.
 
     Attributes:
         trace: its packets.
-        program: what was executed, where the format tells it.
+        program: the program that was executed, where the format contains it.
         warnings: sentences on what is odd about the file.
     """
 
@@ -43,12 +39,12 @@ class ReadTrace(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """What is known of a file beside its bytes.
+    """Information about a file beside its bytes.
 
     Attributes:
         where: its path, for messages.
         name: its stem.
-        mapping: what the fields of an STPv2 stream mean.
+        mapping: meaning of the fields of an STPv2 stream.
     """
 
     where: str
@@ -57,12 +53,12 @@ class _Source(NamedTuple):
 
 
 class TraceFormat(NamedTuple):
-    """One format of traces; to add another, write its file beside this one and enter it in ``READERS``.
+    """A format of traces. To add another, write its file beside this one and enter it in ``READERS``.
 
     Attributes:
         name: with its article, for messages.
         matches: whether bytes are of this format.
-        read: the trace; raises an :class:`~framefit.errors.InputError` where it is damaged beyond use.
+        read: returns the trace; raises an :class:`~framefit.errors.InputError` if it is damaged beyond use.
     """
 
     name: str
@@ -71,14 +67,9 @@ class TraceFormat(NamedTuple):
 
 
 def read_trace(path: str | Path, mapping: StpMapping | None = None) -> ReadTrace:
-    """Read a trace, whatever its format.
+    """Read a trace of any known format; ``mapping`` is the meaning of the fields of an STPv2 stream.
 
-    Args:
-        path: the file.
-        mapping: what the fields of an STPv2 stream mean; default: see :class:`StpMapping`.
-
-    Raises:
-        InputError: missing, empty, too large, or of no known format.
+    Raises :class:`~framefit.errors.InputError` if the file is missing, empty, too large, or of no known format.
     """
     path, where = Path(path), str(path)
     try:
@@ -121,7 +112,7 @@ def _open_file(path: Path) -> io.BufferedReader:
 
 
 def _read_npz(path: Path) -> ReadTrace:
-    """``trace.npz``, where it is not too large."""
+    """Read ``trace.npz`` if it is not too large."""
     claimed = ArrayFile(path).bytes
     if claimed > _MOST_BYTES:
         raise InputError(
@@ -135,7 +126,7 @@ def _is_json(raw: bytes) -> bool:
 
 
 def _read_json(raw: bytes, source: _Source) -> ReadTrace:
-    """A profile of ONNX Runtime, or a Chrome trace."""
+    """Read a profile of ONNX Runtime, or a Chrome trace."""
     from framefit.profiling.formats.chrome import parse_events, read_chrome_events
     from framefit.profiling.formats.ort import is_ort_profile, read_ort_events
 

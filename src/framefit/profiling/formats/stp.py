@@ -1,9 +1,8 @@
-"""System traces in MIPI's System Trace Protocol, version 2 (STPv2), as Arm's CoreSight STM writes them.
+"""Reads system traces in MIPI's System Trace Protocol, version 2 (STPv2), as Arm's CoreSight STM writes them.
 
-Which of its fields mean what is for the software that writes to the trace unit to say:
-:class:`StpMapping` is that record. As it stands a master is a core, and a data packet an event:
-its lowest bit the type (0 START, 1 END), the bits above it the event id. A packet has the time of
-the stamp that it carries, or that came last.
+The software that writes to the trace unit decides what the fields mean: :class:`StpMapping` is that record. By
+default a master is a core, and a data packet an event: its lowest bit is the type (0 START, 1 END), the bits above
+it are the event id. A packet has the time of its own time stamp, or of the latest one.
 
 Sources: MIPI Alliance, "Specification for System Trace Protocol", version 2.1 (the opcodes and their
 payloads are those of "Arm CoreSight STM-500 Technical Reference Manual", section 2.4), as two public
@@ -26,9 +25,6 @@ from framefit.core.events import Trace, TraceMeta
 from framefit.core.files import Record
 from framefit.errors import InputError
 
-__all__ = ["StpMapping", "is_stp", "read_stp"]
-
-
 _SEARCHED = 1 << 16  # bytes in which a stream's first ASYNC is looked for; an STM sends one every 4 KiB at most
 _MOST_PACKETS = 1 << 26
 _MOST_NS = 1 << 62
@@ -46,15 +42,15 @@ Bools = npt.NDArray[np.bool_]
 
 
 class StpMapping(Record, kw_only=True):
-    """What the fields of a system trace mean.
+    """Meaning of the fields of a system trace.
 
     Attributes:
-        core: what tells the core: the master's number, or the channel's.
+        core: "master" or "channel", the number that identifies the core.
         first_core: number of the master, or channel, that is core 0.
-        id: what tells the event id: bits of the payload, or the channel's number.
-        id_shift, id_bits: bits of the payload.
+        id: "payload" or "channel", which contains the event id.
+        id_shift, id_bits: bits of the payload with the event id.
         type_bit: bit of the payload that is set in an END; "marker": packets with a marker are ENDs.
-        operation_shift, operation_bits: bits of the payload that number the operation; 0 bits: none do.
+        operation_shift, operation_bits: bits of the payload with the operation's number; 0 bits: there is none.
         kinds: names of event ids; ids beyond them are called "event_NUMBER".
         frequency_hz: of time stamps, where the stream does not tell it.
     """
@@ -83,28 +79,18 @@ class StpMapping(Record, kw_only=True):
 
 
 def is_stp(raw: bytes) -> bool:
-    """Whether there is an ASYNC near the beginning."""
+    """Whether there is an ASYNC packet near the beginning."""
     if b"\xff" * 10 not in raw[:_SEARCHED]:
         return False
     return len(_async_ends(np.frombuffer(raw[:_SEARCHED], np.uint8))) > 0
 
 
 def read_stp(raw: bytes, where: str, mapping: StpMapping | None = None) -> tuple[Trace, tuple[str, ...]]:
-    """Decode a stream.
+    """Decode a stream, which may begin anywhere; ``where`` is its name, for messages.
 
-    Losses that the stream tells (MERR, GERR), and places where it makes no sense up to the next
-    ASYNC, become ``loss_after``. Packets before the first time stamp are left out.
-
-    Args:
-        raw: the stream, from anywhere on.
-        where: its name, for messages.
-        mapping: what its fields mean; default: see :class:`StpMapping`.
-
-    Returns:
-        The trace, and sentences on what is odd about it.
-
-    Raises:
-        InputError: no ASYNC, no time stamps, or more packets than can be held.
+    Losses that the stream reports (MERR, GERR) and damaged places, which end at the next ASYNC, become ``loss_after``.
+    Packets before the first time stamp are left out. Returns the trace and warnings. Raises
+    :class:`~framefit.errors.InputError` if there is no ASYNC, no time stamp, or too many packets.
     """
     mapping = mapping or StpMapping()
     data = np.frombuffer(raw, np.uint8)
@@ -148,7 +134,7 @@ def read_stp(raw: bytes, where: str, mapping: StpMapping | None = None) -> tuple
 
 
 def _describe_oddities(count: dict[str, int], loss: npt.NDArray[np.int64], first_sync: int) -> list[str]:
-    """What is odd about a stream, as sentences."""
+    """Return warnings about a stream."""
     warnings = []
     if first_sync > 22:
         warnings.append(
@@ -172,7 +158,7 @@ def _nanoseconds(
     mapping: StpMapping,
     warnings: list[str],
 ) -> tuple[npt.NDArray[np.int64], Bools]:
-    """Times of packets by the frequency that holds for most of them, and which of them no int64 can hold."""
+    """Convert time stamps by the frequency that holds for most packets; mark those that no int64 can hold."""
     stated = hz[hz[:, 1] > 0]
     each = np.full(len(ticks), mapping.frequency_hz, np.int64)
     if len(stated):
@@ -203,7 +189,7 @@ def _trace(
     time_ns: npt.NDArray[np.int64],
     mapping: StpMapping,
 ) -> Trace:
-    """Fields by the mapping."""
+    """Make a trace from the fields of the packets by the mapping."""
     master, channel, payload, flags = master[kept], channel[kept], payload[kept], flags[kept]
     core = (master if mapping.core == "master" else channel) - mapping.first_core
     event_id = (
@@ -242,7 +228,7 @@ def _bits(payload: npt.NDArray[np.uint64], shift: int, bits: int) -> npt.NDArray
 
 @njit(cache=True)
 def _async_ends(raw: Any) -> Any:
-    """Nibble numbers right after each ASYNC."""
+    """Return nibble numbers right after each ASYNC."""
     size = 2 * len(raw)
     ends = np.empty(size // (_ASYNC + 1) + 1, np.int64)
     count = ones = 0
@@ -260,7 +246,7 @@ def _async_ends(raw: Any) -> Any:
 
 @njit(cache=True)
 def _number(raw: Any, at: Any, count: Any, little: Any) -> Any:
-    """``count`` nibbles as a number; those above 64 bits are shifted out."""
+    """Read ``count`` nibbles as a number; those above 64 bits are shifted out."""
     value = np.uint64(0)
     for step in range(count):
         place = at + (count - 1 - step if little else step)
@@ -271,7 +257,7 @@ def _number(raw: Any, at: Any, count: Any, little: Any) -> Any:
 
 @njit(cache=True)
 def _binary(gray: Any) -> Any:
-    """The number that a Gray code stands for."""
+    """Convert from Gray code."""
     for shift in (1, 2, 4, 8, 16, 32):
         gray ^= gray >> np.uint64(shift)
     return gray
@@ -279,9 +265,10 @@ def _binary(gray: Any) -> Any:
 
 @njit(cache=True)
 def _parse_opcode(raw: Any, at: Any, size: Any) -> Any:
-    """Opcode at a nibble: one to four nibbles as a number, its length, nibbles of payload, and time stamp or not.
+    """Parse the opcode at a nibble: its value, its length, nibbles of payload, and whether it has a time stamp.
 
-    A payload of -1 has a length of its own (USER), of -2 is a time (TIME); an opcode of -1 is none.
+    Opcodes have one to four nibbles. A payload of -1 has a length of its own (USER), of -2 is a time (TIME); an opcode
+    of -1 is invalid.
     """
     first = (raw[at >> 1] >> (4 * (at & 1))) & 15
     if first < 15:
@@ -310,7 +297,7 @@ def _parse_opcode(raw: Any, at: Any, size: Any) -> Any:
 
 @njit(cache=True)
 def _time_length(raw: Any, at: Any, size: Any) -> Any:
-    """Nibbles of the time stamp whose length is told at ``at``; -1: none such, -2: the stream ends here."""
+    """Number of nibbles of the time stamp whose length is at ``at``; -1: invalid, -2: the stream ends here."""
     if at >= size:
         return -2
     code = (raw[at >> 1] >> (4 * (at & 1))) & 15
@@ -332,18 +319,18 @@ def _decode(
     loss: Any,
     hz: Any,
 ) -> Any:
-    """Data packets of a stream, and what was lost between them.
+    """Decode the data packets of a stream, and what was lost between them.
 
     Args:
         raw: uint8, the stream.
         syncs: of :func:`_async_ends`; nibbles before the first one are skipped.
         store: whether the arrays are filled; else packets, losses and frequencies are only counted.
-        master: int32,
-        channel: int32,
-        payload: uint64,
-        ticks: uint64, the latest time stamp,
+        master: int32, of each data packet.
+        channel: int32, of each data packet.
+        payload: uint64, of each data packet.
+        ticks: uint64, the latest time stamp at each data packet.
         flags: uint8, of each data packet.
-        loss: int64, a row each: number of data packets before, why, master.
+        loss: int64, a row each: number of data packets before, reason, master.
         hz: int64, a row each: number of data packets before, ticks a second.
 
     Returns:
