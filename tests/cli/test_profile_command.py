@@ -208,7 +208,7 @@ DAMAGE = {
     "one packet": "",
     "unknown ids": "id that the trace does not name",
     "unknown types": "neither START nor END",
-    "unknown cores": "no unit of the program",
+    "unknown cores": "not a unit of the program",
     "impossible times": "impossible times",
 }
 
@@ -254,7 +254,12 @@ def test_a_program_that_is_not_the_traces_is_refused(framefit: Framefit, there: 
 
 @pytest.mark.parametrize(
     ("content", "word"),
-    [(b"", "empty"), (b"garbage\0\1\2", "no trace of a known format"), (b'{"kinds": ', ""), (b"PK\x03\x04zip", "npz")],
+    [
+        (b"", "empty"),
+        (b"garbage\0\1\2", "not a trace of a known format"),
+        (b'{"kinds": ', ""),
+        (b"PK\x03\x04zip", "npz"),
+    ],
 )
 def test_a_file_that_is_no_trace_is_refused(framefit: Framefit, there: Path, content: bytes, word: str) -> None:
     """Exit code 2 and one message with a remedy."""
@@ -269,7 +274,7 @@ def test_a_file_that_is_no_trace_is_refused(framefit: Framefit, there: Path, con
     ("arguments", "word"),
     [
         (("absent.npz",), "no such file"),
-        (("whole.npz",), "nothing tells what was executed"),
+        (("whole.npz",), "the program that was executed is unknown"),
         (("whole.npz", "--program", "absent.json"), "no such file"),
         (("whole.npz", "--program", "net.json", "--confidence", "1.5"), "1.5"),
         (("whole.npz", "--program", "net.json", "--update-table", "t.json"), "--table"),
@@ -341,7 +346,7 @@ def test_an_injection_that_cannot_be_is_refused(framefit: Framefit, there: Path)
     for more, word in (
         (("--rate", "1.5"), "1.5"),
         (("--rate", "0.1", "--kind", "random", "--burst", "3"), "burst"),
-        (("--rate", "0.1", "--kind", "inference"), "nothing tells"),
+        (("--rate", "0.1", "--kind", "inference"), "program that was executed is unknown"),
     ):
         ended = framefit("inject-loss", there / "whole.npz", *more, "-o", there / "n.npz")
         assert ended.code == 2

@@ -143,9 +143,9 @@ def test_an_empty_trace_and_a_total_loss_are_no_problem(kind: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"kind": "worst"}, "no kind of loss 'worst'"),
-        ({"rate": 1.5}, "0 to 1, is 1.5"),
-        ({"rate": float("nan")}, "0 to 1, is nan"),
+        ({"kind": "worst"}, "unknown kind of loss 'worst'"),
+        ({"rate": 1.5}, "between 0 and 1, not 1.5"),
+        ({"rate": float("nan")}, "between 0 and 1, not nan"),
         ({"burst": 0}, "not 0"),
         ({"buffer_events": 0}, "not 0"),
     ],

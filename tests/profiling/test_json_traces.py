@@ -106,7 +106,7 @@ def test_pairs_stay_in_the_order_of_the_file() -> None:
         (event("X", 1e300, dur=1), "1 events have no time"),
         (event("B", 1, None), "1 events have no name"),
         (event("B", 0) | {"ts": True}, "1 events have no time"),
-        (7, "1 entries are no events"),
+        (7, "1 entries are not events"),
     ],
 )
 def test_what_is_odd_is_left_out_and_told(odd: Any, said: str) -> None:
@@ -225,7 +225,7 @@ def test_a_profile_without_kernels_is_refused() -> None:
     """Nothing was run."""
     parsed, _ = parse_events(json.dumps([session("session_initialization", 0, 1)]).encode(), "made")
     assert is_ort_profile(parsed)
-    with pytest.raises(InputError, match="is a kernel's"):
+    with pytest.raises(InputError, match="is that of a kernel"):
         read_ort_events(parsed, "made", "net")
 
 

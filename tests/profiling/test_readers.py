@@ -79,12 +79,12 @@ def test_a_stream_may_end_in_a_record(tmp_path: Path) -> None:
     [
         (b"", "is empty"),
         (b" \n\t", "is empty"),
-        (b"\x00\x01\x02", "no trace of a known format"),
+        (b"\x00\x01\x02", "not a trace of a known format"),
         (b"PK\x03\x04 and no archive", "not a readable .npz"),
         (b'{"kinds": ["conv"], "meta": {}}\n', "no whole record"),
         (b'{"kinds": 3}\n', "kinds"),
         (b'{"some": "json"}', "traceEvents"),
-        (b"\xff" * 100, "no trace of a known format"),
+        (b"\xff" * 100, "not a trace of a known format"),
     ],
 )
 def test_what_is_no_trace_is_refused(content: bytes, said: str, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_what_is_no_trace_is_refused(content: bytes, said: str, tmp_path: Path) 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     """A folder, and nothing at all."""
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="is not a regular file"):
         read_trace(tmp_path)
     with pytest.raises(InputError, match="no such file"):
         read_trace(tmp_path / "none")

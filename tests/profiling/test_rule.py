@@ -197,7 +197,7 @@ def test_a_core_that_is_silent_is_named() -> None:
     """Operations of a core that sent nothing are not invented; a sentence says so."""
     rebuilt = repaired([packet for packet in WHOLE if packet[1] != "pool"], BOTH)
     assert rebuilt.log.operation.tolist() == [0, 2]
-    assert any("core 1 sent nothing" in warning for warning in rebuilt.warnings)
+    assert any("core 1 sent no packet" in warning for warning in rebuilt.warnings)
 
 
 def test_a_counter_that_wraps_is_laid_out() -> None:

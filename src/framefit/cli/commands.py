@@ -362,11 +362,11 @@ def profile(given: dict[str, Any], screen: ProfileScreen) -> int:
     if screen.follow:
         return _follow(given, screen)
     from framefit.report.terminal import view
-    from framefit.workflows.profile import own_profile_folder, profile, write_numbered_profile
+    from framefit.workflows.profile import profile, run_profile_folder, write_numbered_profile
 
     trace = Path(given["trace"])
     with Progress() as progress:
-        profiled = profile(**({"output": own_profile_folder(trace)} | given), notify=progress)
+        profiled = profile(**({"output": run_profile_folder(trace)} | given), notify=progress)
         if profiled.folder is None:
             progress("writing the profile")
             profiled = write_numbered_profile(trace, profiled)

@@ -95,9 +95,9 @@ def diagnose(trace: Trace, sequence: Sequence, reconstruction: Reconstruction) -
         )
     if remedies.kinds is not None:
         dropped = [log.kinds[kind] for kind in np.unique(log.kind) if log.kinds[kind] not in remedies.kinds]
-        sentences.append(f"without events of {', '.join(dropped)} it would have kept all others")
+        sentences.append(f"without events of {', '.join(dropped)} the buffer would have kept all others")
     enough = "would have kept them all" if remedies.starts_only else "would not have been enough by itself"
-    sentences.append(f"recording STARTs only would have halved the rate, and {enough}")
+    sentences.append(f"recording STARTs only would have halved the rate and {enough}")
     return tuple(sentences)
 
 
@@ -225,16 +225,16 @@ def _describe_pattern(log: OperationLog, events: _Events) -> Iterable[str]:
     starts = np.count_nonzero(events.starts & events.lost) / lost
     for type_, share in ((EventType.START, starts), (EventType.END, 1 - starts)):
         if share > _ONE_TYPE and lost > 1:
-            yield f"nearly only {type_.name}s were lost: see which types the device is set to record"
+            yield f"nearly all lost events are {type_.name}s: check which types the device is set to record"
     cores = np.unique(events.core)
     if len(cores) > 1:
         ratio = [float(np.mean(events.lost[events.core == core])) for core in cores]
         worst = int(np.argmax(ratio))
         if ratio[worst] > 2 * min(ratio):
-            yield f"core {cores[worst]} lost most: {100 * ratio[worst]:.1f} % of its events"
+            yield f"core {cores[worst]} lost the largest part of its events: {100 * ratio[worst]:.1f} %"
     seen = np.unique(log.inference[~((log.start_how != How.MEASURED) & (log.end_how != How.MEASURED))])
     if whole := len(np.unique(log.inference)) - len(seen):
-        yield f"{whole} inferences left no event at all"
+        yield f"{whole} inferences have no received event at all"
 
 
 def _describe_unexplained(trace: Trace, events: _Events) -> Iterable[str]:
@@ -252,7 +252,7 @@ def _describe_unexplained(trace: Trace, events: _Events) -> Iterable[str]:
         )
     else:
         yield (
-            "events were lost here and there, not in runs as by a buffer that overflows: "
+            "events were lost one by one, not in runs as by a buffer that overflows: "
             "look for the loss on the way to the host first"
         )
 

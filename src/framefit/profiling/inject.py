@@ -106,14 +106,18 @@ def drop_packets(
 def _check_arguments(kind: str, rate: float, burst: int, buffer_events: int) -> None:
     if kind not in get_args(LossKind):
         raise InputError(
-            f"no kind of loss {kind!r}", where="--kind", remedy=f"choose from {', '.join(get_args(LossKind))}"
+            f"unknown kind of loss {kind!r}", where="--kind", remedy=f"choose from {', '.join(get_args(LossKind))}"
         )
     if not 0 <= rate <= 1:
-        raise InputError(f"the rate must be 0 to 1, is {rate}", where="--rate", remedy="0.1 loses every tenth packet")
+        raise InputError(
+            f"the rate must be between 0 and 1, not {rate}", where="--rate", remedy="0.1 loses every tenth packet"
+        )
     if burst < 1:
-        raise InputError(f"a burst has at least 1 packet, not {burst}", where="--burst", remedy="choose 1 or more")
+        raise InputError(
+            f"a burst must have at least 1 packet, not {burst}", where="--burst", remedy="choose 1 or more"
+        )
     if buffer_events < 1:
-        raise InputError(f"a buffer holds at least 1 packet, not {buffer_events}", remedy="choose 1 or more")
+        raise InputError(f"a buffer must hold at least 1 packet, not {buffer_events}", remedy="choose 1 or more")
 
 
 def _choose_bursts(size: int, wanted: int, burst: int, generator: np.random.Generator) -> Ints:
@@ -269,7 +273,7 @@ def inject_loss(settings: InjectLossSettings, *, launches: Launches | None = Non
         raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
     kind: LossKind = settings.kind or ("random" if settings.burst is None else "burst")
     if settings.burst is not None and kind != "burst":
-        raise InputError(f"--burst is of kind burst, not {kind}", remedy="leave one of them out")
+        raise InputError(f"--burst applies to kind burst only, not to {kind}", remedy="leave out --burst or --kind")
     if isinstance(trace, Trace) and kind != "inference":
         source, executed, listed = trace, program if isinstance(program, Program) else _EMPTY_PROGRAM, launches
     else:

@@ -191,7 +191,7 @@ def profile_trace(
         trace = dataclasses.replace(trace, meta=msgspec.structs.replace(trace.meta, overwritten_events=before))
     sequence = Sequence.of(source.program, launches, trace.kinds)
     trace, notes = drop_unreadable(trace, sequence)
-    notify(f"holding {len(trace)} events against the program")
+    notify(f"matching {len(trace)} events with the program")
 
     def reconstruct(received: Trace) -> Reconstruction:
         return _reconstruct(method, received, sequence, source.program, launches, confidence)
@@ -200,14 +200,14 @@ def profile_trace(
     notes += sanity_warnings(reconstruction, trace, source.program, source.where)
     certificate = None
     if audit:
-        notify("masking events to see what the repair is worth")
+        notify("masking events to audit the reconstruction")
         certificate = certify(trace, reconstruction, reconstruct, seed)
         if certificate is None:
-            notes.append("too few events for an audit")
+            notes.append("the trace has too few events for an audit")
     if first:
         log = dataclasses.replace(reconstruction.log, inference=reconstruction.log.inference + first)
         reconstruction = dataclasses.replace(reconstruction, log=log)
-    notify("adding up")
+    notify("summing up")
     as_received = dataclasses.replace(trace, meta=source.trace.meta)
     summary = summarise(
         reconstruction,
@@ -251,7 +251,9 @@ def open_trace(
         if path.is_dir():
             folder, path = path, path / "trace.npz"
             if not path.is_file():
-                raise InputError("has no trace.npz: it is no run folder", where=trace, remedy="name a trace, or a run")
+                raise InputError(
+                    "is not a run folder: it has no trace.npz", where=trace, remedy="name a trace or a run folder"
+                )
         read = read_trace(path)
         beside = path.with_name("program.json")
         if program is None and read.program is None and beside.is_file():
@@ -266,7 +268,7 @@ def open_trace(
     if program is None:
         if needs_program:
             raise InputError(
-                "nothing tells what was executed",
+                "the program that was executed is unknown",
                 where=where,
                 remedy="name the program: --program program.json (docs/profiling.md says what is in it)",
             )
@@ -309,7 +311,7 @@ def _reconstruct(
     aligned = align.reconstruct(trace, sequence, confidence=confidence)
     if spurious is not None and aligned.counts.spurious > spurious + _WORSE * len(trace):
         note = (
-            f"{aligned.counts.spurious} packets found no place by their times, in order alone only {spurious}: "
+            f"alignment found no place for {aligned.counts.spurious} packets, matching in order only for {spurious}: "
             "compare with --method rule"
         )
         aligned = dataclasses.replace(aligned, warnings=(*aligned.warnings, note))
@@ -341,10 +343,11 @@ def apply_table(source: ProfileInput, table: LatencyTable) -> ProfileInput:
     program, covered, lacking = apply_table_to_program(source.program, table)
     notes = list(source.warnings)
     if not covered:
-        notes.append("the table has no entry for any operation: expected are the program's own durations")
+        notes.append("the table has no entry for any operation: the durations of the program are expected")
     elif lacking:
         notes.append(
-            f"the table has no entry for {lacking} of {covered + lacking} operations: expected as the program says"
+            f"the table has no entry for {lacking} of {covered + lacking} operations: "
+            "the durations of the program are expected of these"
         )
     return dataclasses.replace(source, program=program, warnings=tuple(notes))
 

@@ -447,7 +447,7 @@ def place_lost(
         )
     silent = set(np.unique(sequence.core).tolist()) - {row.core for row, _ in covered}
     warnings = [
-        f"core {core} sent nothing that the program expects of it: its operations are not in the log"
+        f"core {core} sent no packet that the program expects of it: its operations are not in the log"
         for core in sorted(silent)
         if len(trace)
     ]

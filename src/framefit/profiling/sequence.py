@@ -74,16 +74,18 @@ class Sequence:
             here = [(op, part.index) for part in segment.groups for op in part.operations]
             position = {op.index: first[-1] + at for at, (op, _) in enumerate(here)}
             if len(position) < len(here):
-                raise InputError("two operations have one index", where=where, remedy="count through all groups")
+                raise InputError("two operations have the same index", where=where, remedy="count through all groups")
             for op, part in here:
                 unknown = [index for index in op.after if index not in position or index == op.index]
                 if op.unit not in core_of:
                     raise InputError(
-                        f"operation {op.name!r}: no unit {op.unit!r}", where=where, remedy="name it in $.units"
+                        f"operation {op.name!r} runs on unit {op.unit!r}, which is not defined",
+                        where=where,
+                        remedy="define it in $.units",
                     )
                 if unknown:
                     raise InputError(
-                        f"operation {op.name!r} comes after operation {unknown[0]}, which is not there",
+                        f"operation {op.name!r} comes after operation {unknown[0]}, which is missing",
                         where=where,
                         remedy="`after` lists indices of operations of the same program",
                     )
@@ -97,7 +99,7 @@ class Sequence:
             low, high = int(launches.program.min()), int(launches.program.max())
             if low < 0 or high >= len(program.programs):
                 raise InputError(
-                    f"a launch names program {low if low < 0 else high}, there are {len(program.programs)}",
+                    f"a launch names program {low if low < 0 else high}, but there are {len(program.programs)}",
                     where=program.launches or "launches.npz",
                     remedy="check that launches and program belong together",
                 )

@@ -251,7 +251,7 @@ def _profile_stream(
     if header is None:
         sequence = Sequence.of(program, launches, ())
         return RunningProfile(sequence, program, confidence, 1).profile(
-            calibrated=False, warnings=("the stream held no events",)
+            calibrated=False, warnings=("the stream had no events",)
         )
     sequence = Sequence.of(program, launches, header.kinds)
     aligner = Aligner(sequence, len(header.kinds), header.meta, confidence=confidence, seed=seed)

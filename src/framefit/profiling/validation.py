@@ -31,27 +31,28 @@ def drop_unreadable(trace: Trace, sequence: Sequence) -> tuple[Trace, list[str]]
     """Leave out packets with impossible times, and return warnings about these and other odd packets."""
     notes: list[str] = []
     if not len(trace):
-        return trace, ["the trace holds no events"]
+        return trace, ["the trace has no events"]
 
     def note(wrong: npt.NDArray[np.bool_], what: str) -> None:
         if count := int(np.count_nonzero(wrong)):
             notes.append(f"{count} of {len(trace)} packets {what}")
 
-    note((trace.id < 0) | (trace.id >= len(trace.kinds)), "have an id that the trace does not name: ignored")
-    note(trace.type > 1, "are neither START nor END: ignored")
-    note(~np.isin(trace.core, sequence.cores), "come from a core that is no unit of the program: ignored")
+    note((trace.id < 0) | (trace.id >= len(trace.kinds)), "have an id that the trace does not name, and were ignored")
+    note(trace.type > 1, "are neither START nor END, and were ignored")
+    note(~np.isin(trace.core, sequence.cores), "come from a core that is not a unit of the program, and were ignored")
     known_kinds = np.unique([op.kind for op in sequence.operations])
     unknown_kinds = [index for index, kind in enumerate(trace.kinds) if kind not in known_kinds]
     note(
         np.isin(trace.id, unknown_kinds),
-        f"are of kinds that the program does not have ({_quote_some(trace.kinds, unknown_kinds)}): ignored",
+        f"are of kinds that the program does not have ({_quote_some(trace.kinds, unknown_kinds)}), and were ignored",
     )
     recorded = sequence.recorded(trace.meta.selected_kinds)
     if not recorded.all():
         kinds = sorted({op.kind for op, sends in zip(sequence.operations, recorded, strict=True) if not sends})
         notes.append(
-            f"{', '.join(kinds)}: not selected for recording; {np.count_nonzero(~recorded)} of {len(recorded)} "
-            "operations of the program are neither in the profile nor counted as lost"
+            f"events of {', '.join(kinds)} were not selected for recording: "
+            f"{np.count_nonzero(~recorded)} of {len(recorded)} operations of the program "
+            "are neither in the profile nor counted as lost"
         )
     if trace.meta.wrap_bits is not None:
         period = (1 << trace.meta.wrap_bits) * trace.meta.resolution_ns
@@ -59,7 +60,7 @@ def drop_unreadable(trace: Trace, sequence: Sequence) -> tuple[Trace, list[str]]
     if np.any((trace.loss_after < 0) | (trace.loss_after > len(trace))):
         notes.append("some losses are reported beyond the end of the trace")
     damaged = (trace.time_ns > _MOST_NS) | (trace.time_ns < -_MOST_NS)
-    note(damaged, "have impossible times: left out")
+    note(damaged, "have impossible times, and were left out")
     return (_select_packets(trace, ~damaged) if damaged.any() else trace), notes
 
 
@@ -101,14 +102,15 @@ def sanity_warnings(reconstruction: Reconstruction, trace: Trace, program: Progr
     notes = []
     if matched < _FEW_MATCHED * size:
         notes.append(
-            f"only {100 * matched / size:.0f} % of the events fit the program: is it the one that was executed?"
+            f"only {100 * matched / size:.0f} % of the events fit the program: "
+            "check that it is the one that was executed"
         )
     if counts.out_of_order:
         notes.append(f"{counts.out_of_order} packets arrived after later ones of their core; they were put in order")
     if counts.spurious:
-        notes.append(f"{counts.spurious} packets are in nobody's program")
+        notes.append(f"{counts.spurious} packets do not belong to the program")
     if counts.duplicated:
-        notes.append(f"{counts.duplicated} packets came twice")
+        notes.append(f"{counts.duplicated} packets were received twice")
     return notes
 
 

@@ -1,8 +1,6 @@
-"""``framefit profile``: what really happened, from a trace that lost events.
+"""``framefit profile``: what happened in a run, from a trace that lost events.
 
-The profile folder: where it may lie, what is in it, and how it comes there whole.
-
-What a profile writes into a latency table, for the next plan.
+Writes the profile folder, and the durations of layers into a latency table for the next plan.
 """
 
 from __future__ import annotations
@@ -33,39 +31,23 @@ from framefit.report.perfetto import write_perfetto
 from framefit.report.timeline import Happened, LossRegion, TimelineWindows
 from framefit.workflows.settings import ProfileSettings
 
-__all__ = [
-    "check_profile_folder",
-    "check_update",
-    "happened",
-    "own_profile_folder",
-    "planned_expectations",
-    "profile",
-    "table_for",
-    "table_of_run",
-    "updated_table",
-    "write_numbered_profile",
-    "write_profile_folder",
-    "write_update",
-]
+__all__ = ["profile", "run_profile_folder", "write_numbered_profile"]
 
 
 _MARK = "profile.json"
 
 
-def own_profile_folder(trace: Path) -> Path | None:
-    """``RUN/profile`` of a run folder; ``None``: a trace has none."""
+def run_profile_folder(trace: Path) -> Path | None:
+    """Return ``RUN/profile`` for a run folder, and ``None`` for a trace file."""
     return trace / "profile" if trace.is_dir() else None
 
 
-def write_numbered_profile(trace: Path, found: ProfileResult) -> ProfileResult:
-    """Write a profile as ``profiles/TRACE-N``, the first N that is free.
+def write_numbered_profile(trace: Path, result: ProfileResult) -> ProfileResult:
+    """Write a profile as ``profiles/TRACE-N`` with the first N that is free, and return it with its folder.
 
     Args:
-        trace: the file, or ``-``.
-        found: its profile.
-
-    Returns:
-        It, with its folder.
+        trace: the trace file, or ``-``.
+        result: its profile.
 
     Raises:
         InputError: the files cannot be written.
@@ -74,65 +56,38 @@ def write_numbered_profile(trace: Path, found: ProfileResult) -> ProfileResult:
     if name == "trace":
         name = trace.resolve().parent.name or name
     with claimed_folder(Path("profiles") / name) as folder:
-        _write(folder, found, force=False, claimed=True)
-    return dataclasses.replace(found, folder=folder)
+        _write_profile_folder(folder, result, claimed=True)
+    return dataclasses.replace(result, folder=folder)
 
 
-def check_profile_folder(folder: Path, *, force: bool) -> None:
-    """Whether a profile may be written there: nothing else of the user's is ever replaced.
-
-    Raises:
-        InputError: something is there, without ``force`` or not a profile.
-    """
-    check_folder(folder, _MARK, "a profile", force=force)
-
-
-def write_profile_folder(folder: Path, found: ProfileResult, *, force: bool = False) -> None:
-    """The profile's files: made beside their place, then renamed.
-
-    Args:
-        folder: where they will lie.
-        found: the profile.
-        force: replace a profile that is there.
-
-    Raises:
-        InputError: something is there that may not be replaced, or the files cannot be written.
-    """
-    _write(folder, found, force=force, claimed=False)
-
-
-def _write(folder: Path, found: ProfileResult, *, force: bool, claimed: bool) -> None:
-    """See :func:`write_profile_folder`."""
-    log, source = found.log, found.source
+def _write_profile_folder(folder: Path, result: ProfileResult, *, force: bool = False, claimed: bool = False) -> None:
+    """Write the files of a profile: they are made beside their place, then renamed."""
+    log, source = result.log, result.source
     program, launches, timetable = source.program, source.launches, source.timetable
-    seen, releases, priority = happened(found), None, []
+    seen, releases, priority = happened(result), None, []
     if seen.windows is not None and timetable is not None:
         releases = seen.windows.releases_ns
         priority = [model.name for model in timetable.models if model.role == "priority"]
     with write_whole_folder(folder, _MARK, "a profile", force=force, claimed=claimed) as part:
-        write_record(part / _MARK, found.profile)
+        write_record(part / _MARK, result.profile)
         write_events(part / "events.csv", log, program)
         write_lost(part / "lost.csv", log, program)
         write_lost(part / "lost.json", log, program)
         write_events(part / "events.json", log, program)
         write_perfetto(part / "trace.pftrace", log, program, launches, releases, priority)
         write_chrome(part / "trace.json", log, program, launches)
-        write_timeline_page(part / "timeline.html", seen, title=source.where, profile=found.profile)
+        write_timeline_page(part / "timeline.html", seen, title=source.where, profile=result.profile)
 
 
-def happened(found: ProfileResult) -> Happened:
-    """What a trace says, with the beat and the losses around it.
-
-    Args:
-        found: its profile.
-    """
-    log, source = found.log, found.source
+def happened(result: ProfileResult) -> Happened:
+    """Return the operations of a profile for pictures and pages, with windows and losses."""
+    log, source = result.log, result.source
     program, launches, timetable, windows = source.program, source.launches, source.timetable, None
     if launches is not None and len(launches) and timetable is not None and timetable.windows and len(log):
         _, releases, reserved = window_releases(log, program, launches, timetable)
         periods = [
-            np.stack([releases[one.at] + one.opens_ns, releases[one.at] + one.closes_ns], 1)[one.planned]
-            for one in reserved
+            np.stack([releases[period.at] + period.opens_ns, releases[period.at] + period.closes_ns], 1)[period.planned]
+            for period in reserved
         ]
         together = np.concatenate([np.zeros((0, 2), np.int64), *periods])
         windows = TimelineWindows(releases, together[np.argsort(together[:, 0], kind="stable")])
@@ -144,7 +99,7 @@ def happened(found: ProfileResult) -> Happened:
 
 
 def table_for(workload: Workload, device: Device) -> LatencyTable:
-    """The table that a workload is planned with on a device; an empty one where it has none that applies.
+    """Return the latency table that a workload is planned with on a device; an empty one if none applies.
 
     Args:
         workload: with absolute paths.
@@ -162,12 +117,12 @@ def table_for(workload: Workload, device: Device) -> LatencyTable:
 
 
 def planned_expectations(workload: Workload, device: Device, program: Program) -> Program:
-    """A program with the durations that its plan was made with: those of the workload's table, if it has one."""
+    """Replace the durations of a program by those of the workload's table, if it has one, as its plan did."""
     return program if workload.table is None else apply_table_to_program(program, table_for(workload, device))[0]
 
 
 def _described(device: Device) -> Overhead:
-    """What a launch costs beside its layers, as the description says."""
+    """Return the overhead of a launch by the description of its device."""
     host, stored = device.target.host, device.stored_ratio
     read, written = (
         stored * (host.byte_ns + (1 / bandwidth if bandwidth else 0.0))
@@ -181,11 +136,8 @@ def _described(device: Device) -> Overhead:
     )
 
 
-def table_of_run(folder: str | Path | Trace) -> LatencyTable | None:
-    """The table that a run was planned with, or an empty one of its device; ``None``: that is not known.
-
-    Args:
-        folder: of the run, or a file in it.
+def _table_of_run(folder: str | Path | Trace) -> LatencyTable | None:
+    """Return the latency table that a run was planned with, or an empty one of its device; ``None`` if it is unknown.
 
     Raises:
         InputError: the run's target or table cannot be read any more.
@@ -201,20 +153,20 @@ def table_of_run(folder: str | Path | Trace) -> LatencyTable | None:
     except msgspec.ValidationError as error:
         raise InputError(f"$.workload: {error}", where=info, remedy="name the table with --table") from error
     beside = Path(run.app).parent  # where the workload's target is, unless the command named another one
-    own = (beside / workload.target).exists()
-    device = open_device(workload.target, folder=beside if own else Path(), settings=workload.machine)
+    has_target = (beside / workload.target).exists()
+    device = open_device(workload.target, folder=beside if has_target else Path(), settings=workload.machine)
     return table_for(workload, device)
 
 
 def check_update(path: str | Path, base: LatencyTable | None) -> None:
-    """Refuse, before anything is done, an update that could not be written.
+    """Refuse, before anything is done, an update of a table that could not be written.
 
     Raises:
-        InputError: nothing tells what device the table is of, or the file there is no table of that device.
+        InputError: the device of the table is unknown, or the existing file is not a table of that device.
     """
     if base is None:
         raise InputError(
-            "nothing tells which device the table would be of",
+            "the device of the table is unknown",
             where=path,
             remedy="name the table that the run was planned with: --table TABLE",
         )
@@ -222,56 +174,56 @@ def check_update(path: str | Path, base: LatencyTable | None) -> None:
         check_fingerprint(read_table(path), base.fingerprint, path, "choose another file")
 
 
-def updated_table(found: ProfileResult, base: LatencyTable, path: str | Path | None = None) -> LatencyTable:
-    """A table with what the layers really took.
+def _updated_table(result: ProfileResult, base: LatencyTable, path: str | Path | None = None) -> LatencyTable:
+    """Make a latency table with the durations that the layers had.
 
     Args:
-        found: the profile.
-        base: what else it holds.
-        path: a table that is to be updated, where it exists: its entries come before the base's.
+        result: the profile.
+        base: all other entries.
+        path: table to update, if it exists; its entries come before those of ``base``.
 
     Raises:
         InputError: the program does not say which layers its operations are.
     """
-    entries = latency_entries(found.log, found.sequence, found.profile.confidence)
+    entries = latency_entries(result.log, result.sequence, result.profile.confidence)
     if not entries:
         raise InputError(
-            "the profile has no layer that a table could hold",
-            where=found.source.where,
-            remedy="the program has to name op and configuration of its operations, as those of described devices do",
+            "the profile has no layer for a latency table",
+            where=result.source.where,
+            remedy="name op and configuration of its operations in the program, as described devices do",
         )
     new = LatencyTable(target=base.target, fingerprint=base.fingerprint, entries=entries)
     there = [read_table(path)] if path is not None and Path(path).exists() else []
     return merged([base, *there, new])
 
 
-def write_update(path: str | Path, found: ProfileResult, base: LatencyTable) -> LatencyTable:
-    """Write the table; one that is there is updated: it keeps what the profile says nothing of.
+def write_update(path: str | Path, result: ProfileResult, base: LatencyTable) -> LatencyTable:
+    """Write the latency table; entries of an existing one that the profile says nothing about are kept.
 
     Raises:
-        InputError: see :func:`updated_table` and :func:`check_update`.
+        InputError: see :func:`_updated_table` and :func:`check_update`.
     """
     check_update(path, base)
-    table = updated_table(found, base, path)
+    table = _updated_table(result, base, path)
     write_record(path, table, force=True)
     return table
 
 
 @verb(ProfileSettings, "trace", "program")
 def profile(settings: ProfileSettings, *, launches: Launches | None = None, notify: Notify = silent) -> ProfileResult:
-    """Say what happened in a run, whatever its trace lost.
+    """Find out what happened in a run, whatever its trace lost.
 
-    Packets are matched with the program; lost ones are put back with intervals, and nothing inferred is
-    told as measured. A bad trace is no error: what is wrong with it is in the profile's warnings. Without
-    ``output`` nothing is written.
+    Packets are matched with the program, lost ones are inferred with intervals, and nothing inferred is shown as
+    measured. A bad trace is no error: the warnings of the profile say what is wrong with it. Without ``output``
+    nothing is written.
 
     Args:
         settings: what to profile.
         launches: of a ``program`` that is given as an object.
-        notify: receives what is being done.
+        notify: receives progress messages.
 
     Raises:
-        InputError: a file that cannot be used; a program of which the trace holds no event; a folder that exists.
+        InputError: a file cannot be used, the trace has no event of the program, or the folder exists.
 
     Example:
         >>> framefit.profile("runs/first").profile.totals_by_kind["conv"].interval_ns  # doctest: +SKIP
@@ -280,7 +232,7 @@ def profile(settings: ProfileSettings, *, launches: Launches | None = None, noti
     trace, table, update_table = settings.trace, settings.table, settings.update_table
     folder = None if settings.output is None else Path(settings.output)
     if folder is not None:
-        check_profile_folder(folder, force=settings.force)
+        check_folder(folder, _MARK, "a profile", force=settings.force)
     notify("reading the trace")
     source = open_trace(trace, settings.program, launches)
     if isinstance(table, str):
@@ -289,7 +241,7 @@ def profile(settings: ProfileSettings, *, launches: Launches | None = None, noti
         source = apply_table(source, table)
     base = table
     if update_table is not None:
-        base = table_of_run(trace) if base is None else base
+        base = _table_of_run(trace) if base is None else base
         check_update(update_table, base)
     result = profile_trace(
         source,
@@ -304,5 +256,5 @@ def profile(settings: ProfileSettings, *, launches: Launches | None = None, noti
     if folder is not None:
         notify("writing the profile")
         result = dataclasses.replace(result, folder=folder)
-        write_profile_folder(folder, result, force=settings.force)
+        _write_profile_folder(folder, result, force=settings.force)
     return result

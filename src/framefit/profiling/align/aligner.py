@@ -642,15 +642,15 @@ class Aligner:
         sentences = []
         if self._search.contradictions:
             sentences.append(
-                f"{self._search.contradictions} entries of `after` contradict the order on the units and were ignored."
+                f"{self._search.contradictions} entries of `after` contradict the order on the units and were ignored"
             )
         if self._uncertain:
             sentences.append(
                 f"{self._uncertain} of {self._inferred} intervals of inferred edges are uncalibrated: "
-                "too few packets were received around losses like theirs."
+                "too few packets were received around similar losses"
             )
         if self._skipped:
-            sentences.append(f"{self._skipped} launches in long silences left no packet and are not filled in.")
+            sentences.append(f"{self._skipped} launches in long silences left no packet and are not in the profile")
         return tuple(sentences)
 
     def _take_rejected(self) -> SettledBatch:
@@ -851,9 +851,9 @@ def reconstruct(trace: Trace, sequence: Sequence, *, confidence: float = 0.9, se
     warnings = list(aligner.warnings())
     matched = int(np.count_nonzero(packet_class == PacketClass.MATCHED))
     if not len(trace):
-        warnings.append("The trace is empty.")
+        warnings.append("the trace has no events")
     elif 2 * matched < len(trace):
         warnings.append(
-            f"Only {matched} of {len(trace)} packets fit the program: check that this is the trace's program."
+            f"only {matched} of {len(trace)} packets fit the program: check that this is the trace's program"
         )
     return Reconstruction(log, packet_class, out_of_order, aligner.calibrated, tuple(warnings))

@@ -49,7 +49,9 @@ def parse_events(raw: bytes, where: str) -> tuple[list[JsonEvent], tuple[str, ..
     """
     if (count := raw.count(b"{")) > _MOST_OBJECTS:
         raise InputError(
-            f"{count} objects; at most {_MOST_OBJECTS} are read at once", where=where, remedy="record a shorter time"
+            f"has {count} objects; at most {_MOST_OBJECTS} are read at once",
+            where=where,
+            remedy="record a shorter time",
         )
     raw = raw.removeprefix(b"\xef\xbb\xbf").strip()
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -67,7 +69,7 @@ def _parse_damaged(raw: bytes, where: str) -> tuple[list[JsonEvent], tuple[str, 
         match = re.search(r'"traceEvents"\s*:\s*\[', text)
         if not text.startswith("{") or match is None:
             raise InputError(
-                "no array of events, and no object with traceEvents",
+                "has neither an array of events nor an object with traceEvents",
                 where=where,
                 remedy="give a Chrome trace, or a profile that ONNX Runtime wrote",
             )
@@ -85,7 +87,7 @@ def _parse_damaged(raw: bytes, where: str) -> tuple[list[JsonEvent], tuple[str, 
     if not ended:
         warnings.append(f"the file is cut off or damaged after {len(events) + odd} events; the rest was lost")
     if odd:
-        warnings.append(f"{odd} entries are no events and were left out")
+        warnings.append(f"{odd} entries are not events and were left out")
     return events, tuple(warnings)
 
 
@@ -150,7 +152,7 @@ class EventTable:
         core = self._cores.setdefault((event.pid, event.tid), len(self._cores))
         if core >= _MOST_CORES:
             raise InputError(
-                f"more than {_MOST_CORES} threads", where=self._where, remedy="record the threads that matter"
+                f"has more than {_MOST_CORES} threads", where=self._where, remedy="record the threads that matter"
             )
         return core
 
@@ -246,7 +248,7 @@ def read_chrome_events(events: list[JsonEvent], where: str) -> tuple[Trace, tupl
     warnings = [
         f"{count} events {what} and were left out"
         for count, what in (
-            (odd, "have no time, or one that cannot be,"),
+            (odd, "have no time, or an impossible one,"),
             (negative, "have no duration, or a negative one,"),
             (nameless, "have no name"),
         )

@@ -65,10 +65,12 @@ def read_ort_events(events: list[JsonEvent], where: str, name: str) -> tuple[Tra
     nodes, odd = _kernel_nodes(events, table)
     if not nodes:
         raise InputError(
-            f"none of {len(events)} events is a kernel's", where=where, remedy="run the model while it is profiled"
+            f"none of {len(events)} events is that of a kernel",
+            where=where,
+            remedy="run the model while it is profiled",
         )
     if odd:
-        warnings.append(f"{odd} kernels have no time, or one that cannot be, and were left out")
+        warnings.append(f"{odd} kernels have no time, or an impossible one, and were left out")
     other_categories = sum(event.cat not in ("Node", "Session") for event in events)
     if other_categories:
         warnings.append(f"{other_categories} events are of other categories than Node and Session and were left out")

@@ -79,7 +79,7 @@ def read_trace(path: str | Path, mapping: StpMapping | None = None) -> ReadTrace
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read: {error}", where=path, remedy="check the file") from error
     if not stat.S_ISREG(status.st_mode):
-        raise InputError("is no file", where=path, remedy="name a file; streams can be read with --follow")
+        raise InputError("is not a regular file", where=path, remedy="name a file; read streams with --follow")
     if status.st_size > _MOST_BYTES:
         raise InputError(
             f"has {status.st_size} bytes; at most {_MOST_BYTES} are read at once",
@@ -98,7 +98,7 @@ def read_trace(path: str | Path, mapping: StpMapping | None = None) -> ReadTrace
             return reader.read(raw, source)
     formats = [reader.name for reader in READERS]
     raise InputError(
-        f"begins with {raw[:8]!r}: no trace of a known format",
+        f"is not a trace of a known format: it begins with {raw[:8]!r}",
         where=where,
         remedy=f"give a trace.npz, {', '.join(formats[:-1])}, or {formats[-1]}",
     )

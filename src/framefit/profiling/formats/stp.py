@@ -97,7 +97,9 @@ def read_stp(raw: bytes, where: str, mapping: StpMapping | None = None) -> tuple
     syncs = _async_ends(data)
     if not len(syncs):
         raise InputError(
-            "no ASYNC packet: not an STPv2 stream", where=where, remedy="record at least one synchronisation period"
+            "is not an STPv2 stream: it has no ASYNC packet",
+            where=where,
+            remedy="record at least one synchronisation period",
         )
     none = np.zeros(0, np.int32)
     nothing = np.zeros(0, np.uint64)
@@ -106,7 +108,7 @@ def read_stp(raw: bytes, where: str, mapping: StpMapping | None = None) -> tuple
     count = dict(zip(_COUNTS, counts.tolist(), strict=True))
     if count["packets"] > _MOST_PACKETS:
         raise InputError(
-            f"{count['packets']} data packets; at most {_MOST_PACKETS} are read at once",
+            f"has {count['packets']} data packets; at most {_MOST_PACKETS} are read at once",
             where=where,
             remedy="cut the stream at ASYNC packets",
         )
@@ -124,7 +126,7 @@ def read_stp(raw: bytes, where: str, mapping: StpMapping | None = None) -> tuple
     if before := int(np.count_nonzero(~timed)):
         warnings.append(f"{before} packets came before the first time stamp and were left out")
     if later := int(np.count_nonzero(flags[timed] & _UNTIMED)):
-        warnings.append(f"{later} packets have no time stamp of their own: they have the time of the one before")
+        warnings.append(f"{later} packets have no time stamp of their own: they have the time of the previous packet")
     time_ns, far = _nanoseconds(ticks[timed], np.flatnonzero(timed), hz, mapping, warnings)
     if far.any():
         warnings.append(f"{int(np.count_nonzero(far))} packets have times beyond 146 years and were left out")
@@ -145,9 +147,9 @@ def _describe_oddities(count: dict[str, int], loss: npt.NDArray[np.int64], first
     if units := int(np.count_nonzero(loss[:, 1] == _LOSS_GLOBAL)):
         warnings.append(f"the trace unit reported {units} times that packets were lost (GERR)")
     if count["damaged"]:
-        warnings.append(f"the stream makes no sense in {count['damaged']} places; it was read on from the next ASYNC")
+        warnings.append(f"the stream is damaged in {count['damaged']} places; reading continued at the next ASYNC")
     if count["unusable_times"]:
-        warnings.append(f"{count['unusable_times']} time stamps are of STPv1 and tell no time")
+        warnings.append(f"{count['unusable_times']} time stamps are of STPv1 and have no usable time")
     return warnings
 
 
@@ -167,7 +169,7 @@ def _nanoseconds(
     frequency = int(values[np.argmax(uses)]) if len(values) else mapping.frequency_hz
     if len(values) > 1:
         warnings.append(
-            f"the stream tells {len(values)} frequencies of its time stamps; {frequency} Hz was taken throughout"
+            f"the stream has {len(values)} frequencies for its time stamps; {frequency} Hz was used throughout"
         )
     whole, part = np.divmod(ticks, np.uint64(frequency))
     far = whole > np.uint64(_MOST_NS // 1_000_000_000)
