@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 import framefit
+from devices import test_ort
 from devices.conformance import DeviceConformance, small_network
 from devices.instant import InstantDevice
+from devices.npu import test_npu_device
 from framefit.core.target import BACKENDS, Target, Unit, load_target
 from framefit.core.workload import MachineSettings
+from framefit.devices.device import Capabilities
 from framefit.devices.registry import capabilities_of, open_device
 from framefit.errors import InputError
 
@@ -23,6 +27,35 @@ class TestInstantDevice(DeviceConformance):
     def make(self, cache: Path, trace_events: int = 1 << 12) -> InstantDevice:  # noqa: ARG002 - nothing to keep
         """Two units."""
         return InstantDevice(TARGET, trace_events)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "suite"),
+    [
+        ("runs_on_host", test_npu_device.TestNpuDevice),
+        ("shares_host_memory", test_npu_device.TestNpuDevice),
+        ("preemptive", test_npu_device.TestNpuDevice),
+        ("lowers", test_npu_device.TestNpuDevice),
+        ("collects_events", test_npu_device.TestNpuDevice),
+        ("ends_launches", test_npu_device.TestNpuDevice),
+        ("modelled", test_ort.TestOrtDevice),
+        ("simulated", test_ort.TestOrtDevice),
+        ("layer_events", test_ort.TestOrtDevice),
+    ],
+)
+def test_a_wrong_claim_fails(claimed: str, suite: type[DeviceConformance], tmp_path: Path) -> None:
+    """Whatever a device claims without being able to do it, its conformance suite finds out."""
+    device = suite().make(tmp_path, trace_events=4)
+    assert not getattr(device.capabilities, claimed)
+    device.capabilities = replace(device.capabilities, **{claimed: True})  # type: ignore[misc]
+    check = "check_collects_events" if claimed == "collects_events" else f"test_{claimed}"
+    with pytest.raises((AssertionError, AttributeError)):
+        getattr(suite(), check)(device)
+
+
+def test_every_capability_has_its_check() -> None:
+    """One that is added later has to be held to something, too."""
+    assert [field.name for field in fields(Capabilities) if not hasattr(DeviceConformance, f"test_{field.name}")] == []
 
 
 @pytest.fixture
