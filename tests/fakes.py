@@ -13,8 +13,7 @@ from framefit.core.model import Model, TensorInfo
 from framefit.core.program import Operation
 from framefit.core.target import Target, Unit
 from framefit.devices.clock import Clock, VirtualClock
-from framefit.devices.device import Array, Binding, Capabilities, Completion, Tensors, target_facts
-from framefit.devices.ort import EventRecorder
+from framefit.devices.device import Array, Binding, Capabilities, Completion, EventRecorder, Tensors, target_facts
 from framefit.errors import DeviceError
 
 __all__ = ["FakeDevice", "ListSink", "NumberStream"]

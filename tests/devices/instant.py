@@ -12,8 +12,17 @@ from framefit.core.program import Operation
 from framefit.core.target import Target
 from framefit.core.workload import MachineSettings
 from framefit.devices.clock import Clock, RealClock
-from framefit.devices.device import Array, Backend, Binding, Capabilities, Completion, Tensors, fitting, target_facts
-from framefit.devices.ort import EventRecorder
+from framefit.devices.device import (
+    Array,
+    Backend,
+    Binding,
+    Capabilities,
+    Completion,
+    EventRecorder,
+    Tensors,
+    fitting,
+    target_facts,
+)
 from framefit.errors import DeviceError
 
 __all__ = ["BACKEND", "InstantDevice"]

@@ -361,7 +361,7 @@ def check_fingerprint(table: LatencyTable, facts: Mapping[str, Value], where: st
     """
     if differences := differing_facts(table.fingerprint, facts):
         shown = "; ".join(
-            f"{difference.fact}: {_told(difference.here)} in the table, {_told(difference.there)} here"
+            f"{difference.fact}: {_shown(difference.here)} in the table, {_shown(difference.there)} here"
             for difference in differences
         )
         raise InputError(f"the table was measured on another device: {shown}", where=where, remedy=remedy)
@@ -450,7 +450,7 @@ def _fused(tables: Sequence[LatencyTable]) -> tuple[MeasuredFusion, ...] | None:
     return None if all(table.fusions is None for table in tables) else tuple(known.values())
 
 
-def _told(value: Value) -> str:
+def _shown(value: Value) -> str:
     return "not stated" if value is None else repr(value) if isinstance(value, str) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""The order in which a device was told to execute (``program.json``, ``launches.npz``)."""
+"""The order in which launches were submitted to a device (``program.json``, ``launches.npz``)."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def measure(
         runs: times that each is launched in its turn; limits count rounds, and samples are
             rounds x runs.
         stop: asked before each launch's turn; what complete rounds gave is returned.
-        on_round: told rounds done and rounds in all.
+        on_round: called with the rounds done and the rounds in all.
         clock: sleeps between rounds where ``period_ns`` is given.
         period_ns: distance of the rounds' beginnings, longer where a round is.
         realtime: launches go before other programs' threads, which has to be permitted. Pauses between the rounds

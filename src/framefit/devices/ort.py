@@ -1,10 +1,8 @@
-"""Segments on this machine, by ONNX Runtime: one session a segment, one thread a unit.
+"""ONNX Runtime on this machine.
 
-A bounded buffer of event packets that counts what it could not keep.
-
-Many examples through a network at once, to judge it by: what runs is what is judged.
-
-Eight bits by ONNX Runtime's own tool: static, with ``QuantizeLinear`` and ``DequantizeLinear`` in the graph.
+:class:`OrtDevice` executes segments: one session a segment, one thread a unit. :func:`predictor` puts many examples
+through a network at once, to judge it by the runtime that will execute it. :func:`quantised` makes an int8 network by
+the runtime's own tool: static, with ``QuantizeLinear`` and ``DequantizeLinear`` in the graph.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import hashlib
 import logging
 import os
 import tempfile
-from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.events import EventType, Trace, TraceMeta
+from framefit.core.events import Trace
 from framefit.core.files import cache_folder, write_whole
 from framefit.core.latency_table import Value
 from framefit.core.model import Model, folded, free_batch, fused_groups, lowered
@@ -37,6 +34,7 @@ from framefit.devices.device import (
     Binding,
     Capabilities,
     Completion,
+    EventRecorder,
     Handle,
     Tensors,
     fitting,
@@ -46,55 +44,7 @@ from framefit.devices.device import (
 from framefit.devices.host import default_core, fingerprint, kept_denormals
 from framefit.errors import DeviceError, HangError, InputError, UnsupportedError
 
-__all__ = ["EventRecorder", "OrtDevice", "predictor", "quantised", "weight_nodes"]
-
-
-_START, _END = int(EventType.START), int(EventType.END)
-
-
-class EventRecorder:
-    """Keeps the first ``capacity`` packets since it was last emptied.
-
-    Args:
-        capacity: packets; some 100 bytes each.
-    """
-
-    def __init__(self, capacity: int = 1 << 18) -> None:
-        self._cells: list[int] = []  # the fastest to append to just after a launch, when the caches are cold
-        self._full = 5 * capacity
-        self._lost = 0
-        self.capacity = capacity
-
-    def add(self, time_ns: int, kind: int, type_: EventType, core: int, operation: int) -> None:
-        """Append a packet, or count it as lost."""
-        if len(self._cells) >= self._full:
-            self._lost += 1
-            return
-        self._cells.extend((time_ns, kind, type_, core, operation))
-
-    def add_launch(self, started_ns: int, finished_ns: int, kind: int, core: int) -> None:
-        """Append a launch of one operation: START and END at once."""
-        if len(self._cells) + 10 > self._full:
-            self.add(started_ns, kind, EventType.START, core, 0)
-            self.add(finished_ns, kind, EventType.END, core, 0)
-            return
-        self._cells.extend((started_ns, kind, _START, core, 0, finished_ns, kind, _END, core, 0))
-
-    def drain(self, kinds: tuple[str, ...]) -> Trace:
-        """What is held, as a trace; the buffer is empty afterwards."""
-        cells, self._cells = self._cells, []  # set aside first: another thread may add to it
-        lost, self._lost = self._lost, 0
-        packets = np.frombuffer(array("q", cells), np.int64).reshape(-1, 5)
-        return Trace(
-            time_ns=packets[:, 0],
-            id=packets[:, 1].astype(np.int32),
-            type=packets[:, 2].astype(np.uint8),
-            core=packets[:, 3].astype(np.int16),
-            operation=packets[:, 4],
-            kinds=kinds,
-            loss_after=np.asarray([len(packets)] if lost else [], np.int64),
-            meta=TraceMeta(buffer_events=self.capacity, lost_events=lost),
-        )
+__all__ = ["OrtDevice", "predictor", "quantised", "weight_nodes"]
 
 
 def predictor(model: Model) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]:
@@ -369,7 +319,7 @@ class OrtDevice:
 
         if model.lowered:
             return model
-        # Kept, for the runtime saves initializers in another order each time, and names tell of it: what is
+        # Kept, for the runtime saves initializers in another order each time, and names depend on it: what is
         # known of a segment is found by its content.
         kept = self._cache / f"{self._key(model)}.lowered.onnx"
         if kept.is_file():
@@ -427,7 +377,7 @@ class OrtDevice:
             session = self._session(segment.to_bytes(), options, label)
             if temporary.is_file():
                 temporary.replace(cached)
-        except (OSError, DeviceError) as error:  # the runtime does not tell which of both it is
+        except (OSError, DeviceError) as error:  # the runtime does not say which of both it is
             logger.debug("%s is not kept in the cache: %s", label, error)
             return self._session(segment.to_bytes(), self._options(), label)
         finally:
@@ -466,7 +416,7 @@ class OrtDevice:
         self._run_options[unit].terminate = True
 
     def _failure(self, launch: OrtBinding, error: Exception) -> DeviceError:
-        """What a launch that raised is told as; one that was terminated lets the next one run."""
+        """The error of a launch that raised; after one that was terminated the next one may run."""
         where = self._label(launch.kind)
         if launch.options.terminate:
             launch.options.terminate = False
@@ -504,7 +454,7 @@ class OrtDevice:
 
     @staticmethod
     def _options(*, exact: bool = False) -> Any:
-        """Of a session; ``exact``: the graph is executed as it is."""
+        """Options of a session; ``exact``: it executes the graph as it is."""
         import onnxruntime
 
         level = onnxruntime.GraphOptimizationLevel

@@ -235,7 +235,7 @@ class ImageStream:
                 try:
                     self._decoded[index] = self._decode(index)
                 except InputError:
-                    continue  # told when it is read
+                    continue  # reported when it is read
 
     def has(self, frame: int) -> bool:
         """Whether there are so many."""

@@ -409,7 +409,7 @@ def _stacked(entry: ModelEntry, frame: tuple[int, ...], declared: _Sizes) -> tup
     if declared is not None and len(declared) == len(frame) + 1:
         frame = (1, *frame)
     if not -len(frame) <= entry.frames_axis < len(frame):
-        return frame  # told when the model is loaded
+        return frame  # reported when the model is loaded
     return tuple(size * _times(entry, frame, index) for index, size in enumerate(frame))
 
 

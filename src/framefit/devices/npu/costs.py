@@ -92,7 +92,7 @@ def layer_times(target: Target, function: LayerFunction | None = None) -> Callab
 
 
 class GivenDurations:
-    """Durations from elsewhere, told as cycles of the unit's clock (1 GHz without a processor)."""
+    """Durations from elsewhere, given as cycles of the unit's clock (1 GHz without a processor)."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 Loops over packets, compiled: what launches leave behind, and which of it finds room in a bounded buffer.
 
-Kinds of operation that event packets tell apart, as trace units of accelerators do.
+Kinds of operation that event packets distinguish, as trace units of accelerators do.
 """
 
 from __future__ import annotations

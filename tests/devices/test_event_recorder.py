@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framefit.core.events import EventType
-from framefit.devices.ort import EventRecorder
+from framefit.devices.device import EventRecorder
 
 
 def test_packets_come_back_as_they_went_in() -> None:
