@@ -32,7 +32,7 @@ def candidate(
     priority: bool = False,
     after: tuple[str, ...] = (),
     boundary_ns: int = 0,
-    handed_bytes: int = 0,
+    read_output_bytes: int = 0,
     units: Sequence[str] = ("a", "b"),
     stateful: bool = False,
 ) -> UnitCandidate:
@@ -53,7 +53,7 @@ def candidate(
         own = np.asarray([piece.get(unit, 1) for piece in pieces], np.int64)
         costs[unit] = Pieces(own, own, boundary)
     supported = {unit: [unit in piece for piece in pieces] for unit in units}
-    handed = [handed_bytes] * (count - 1) + [0]
+    handed = [read_output_bytes] * (count - 1) + [0]
     return UnitCandidate(
         model, costs, supported, handed, [(f"{name}{n}", f"{name}{n}") for n in range(count)], stateful
     )
@@ -152,7 +152,7 @@ def test_what_binds_is_named() -> None:
 
 def test_memory_that_is_too_small_is_named() -> None:
     """What crosses does not fit on the second unit, and the first one alone cannot have both pieces."""
-    split = candidate("split", [{"a": 20}, {"b": 20}], handed_bytes=100)
+    split = candidate("split", [{"a": 20}, {"b": 20}], read_output_bytes=100)
     fits = arrange_on_units([split], Beat(100, 0), [Room("a"), Room("b", 1000)])
     assert fits.timetable.feasible
     full = arrange_on_units([split], Beat(100, 0), [Room("a"), Room("b", 100)])
@@ -240,7 +240,7 @@ def workloads(draw: st.DrawFn) -> tuple[list[UnitCandidate], Beat, list[Room]]:
                 pieces,
                 priority=priority,
                 after=after,
-                handed_bytes=int(random.integers(0, 20)),
+                read_output_bytes=int(random.integers(0, 20)),
                 units=names,
                 stateful=bool(random.random() < 0.2),
             )

@@ -16,7 +16,6 @@ from framefit.core.files import Record
 
 __all__ = [
     "CycleReport",
-    "Fated",
     "Finding",
     "FrameTable",
     "HostReport",
@@ -26,6 +25,7 @@ __all__ = [
     "Metrics",
     "Miss",
     "ModelMetrics",
+    "OutcomeText",
     "Percentiles",
     "ReportPage",
     "RunInfo",
@@ -390,7 +390,7 @@ class LatencyEstimate(Record, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-Fated = tuple[Literal["done", "late", "dropped", "skipped"], str]
+OutcomeText = tuple[Literal["done", "late", "dropped", "skipped"], str]
 """A fate and its reason."""
 _Integers = npt.NDArray[np.int64]
 _Row = tuple[str, int, str, Literal["done", "late", "dropped", "skipped"], str, int, int | None]
@@ -413,7 +413,7 @@ class FrameTable(Sequence[Frame]):
 
     models: tuple[str, ...]
     streams: tuple[str, ...]
-    fates: tuple[Fated, ...]
+    fates: tuple[OutcomeText, ...]
     model: _Integers
     frame: _Integers
     fate: _Integers

@@ -94,7 +94,7 @@ def proven(situation: Situation, settings: FitSettings, folder: Path, table: Pat
     worst = min(result.metrics.models, key=_share)
     share = _share(worst)
     degraded = [model.name for model in result.metrics.models if model.degraded]
-    detail = f"{_told(result.metrics)} in {result.metrics.windows} windows"
+    detail = f"{_misses_text(result.metrics)} in {result.metrics.windows} windows"
     return Proof(
         how="simulated" if situation.described else "run",
         share_ratio=share,
@@ -118,7 +118,7 @@ def _bad(model: ModelMetrics) -> int:
     return model.missed if model.role == "priority" else model.missed + max(model.dropped - _IN_FLIGHT, 0)
 
 
-def _told(metrics: Metrics) -> str:
+def _misses_text(metrics: Metrics) -> str:
     bad = [f"{model.name!r} missed {_bad(model)} of {model.releases} frames" for model in metrics.models if _bad(model)]
     return ", ".join(bad) or "every frame of every model was done in time"
 

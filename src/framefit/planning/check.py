@@ -72,7 +72,7 @@ def check_timetable(
     for entries in launches.values():
         entries.sort(key=lambda entry: entry[0])
     wrong += _in_order(timetable, models, launches)
-    wrong += _handed_on(timetable, models, launches)
+    wrong += _deliveries(timetable, models, launches)
     wrong += _read(timetable, models, launches, every or {})
     for name, model in models.items():
         deadline = (deadlines_ns or {}).get(name)
@@ -228,7 +228,7 @@ def _crossing_ns(timetable: Timetable, source: str, target: str, size_bytes: int
     return 0
 
 
-def _handed_on(timetable: Timetable, models: Mapping[str, PlannedModel], launches: Launches) -> list[str]:
+def _deliveries(timetable: Timetable, models: Mapping[str, PlannedModel], launches: Launches) -> list[str]:
     """No segment begins before the tensors of the one before are there; no more frames are in flight than slots."""
     wrong = []
     for (name, frame), entries in launches.items():

@@ -26,7 +26,7 @@ from framefit.planning.fixes import verified_fixes
 from framefit.planning.partition import planned_quantile_ns
 from framefit.planning.placement import Placement, Problem, Room, Stage
 from framefit.planning.placement_search import solve
-from framefit.planning.task import SegmentedModel, Stages, handed_bytes
+from framefit.planning.task import SegmentedModel, Stages, read_output_bytes
 from framefit.planning.timetable import build_timetable, planned_model
 
 __all__ = ["OnUnits"]
@@ -171,7 +171,7 @@ class OnUnits:
                     model,
                     {unit: own.scaled(task.ratio) for unit, own in costs.pieces.items()},
                     costs.supported,
-                    [*handed, handed_bytes(task, tasks)],
+                    [*handed, read_output_bytes(task, tasks)],
                     [(names[first], names[last]) for first, last in task.runs],
                     stateful=bool(task.wired.entry.state),
                 )
@@ -212,7 +212,7 @@ class OnUnits:
                     layer_names=task.layer_names,
                     slots=task.slots,
                     after=task.wired.after,
-                    handed_bytes=handed_bytes(task, tasks),
+                    read_output_bytes=read_output_bytes(task, tasks),
                     turns=timetable.model(task.name).turns,
                 )
             )

@@ -28,7 +28,7 @@ from framefit.planning.cutting import (
 )
 from framefit.planning.durations import Durations, MeasuredDurations
 from framefit.planning.partition import MOST_OVERHEAD_RATIO, candidate_pieces, planned_quantile_ns
-from framefit.planning.task import Bounds, SegmentedModel, handed_bytes
+from framefit.planning.task import Bounds, SegmentedModel, read_output_bytes
 from framefit.planning.timetable import build_timetable, planned_model
 
 __all__ = ["OneUnit"]
@@ -348,7 +348,7 @@ class OneUnit:
                     excess=priced.excess,
                     layer_names=task.layer_names,
                     after=task.wired.after,
-                    handed_bytes=handed_bytes(task, tasks),
+                    read_output_bytes=read_output_bytes(task, tasks),
                 )
             )
         return models

@@ -34,8 +34,8 @@ __all__ = [
     "check_plan",
     "demands_of",
     "given_bytes",
-    "handed_bytes",
     "host_links",
+    "read_output_bytes",
     "with_memory",
 ]
 
@@ -179,7 +179,7 @@ class SegmentedModel:
         return compiler.in_stages(self._cut_wired, self.segments, self.units)
 
 
-def handed_bytes(task: SegmentedModel, tasks: Sequence[SegmentedModel]) -> int:
+def read_output_bytes(task: SegmentedModel, tasks: Sequence[SegmentedModel]) -> int:
     """Bytes of a model's outputs that others read."""
     read = {output for other in tasks for model, output in other.wired.reads.values() if model == task.name}
     return sum(tensor.bytes for tensor in task.model.outputs if tensor.name in read)

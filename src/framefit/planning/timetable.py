@@ -85,7 +85,7 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
         ages, problem = _ages(beat, models, reserved, free)
     filled = Filled([[] for _ in reserved], [], slack)
     if problem is None and background:
-        found = fill(beat, in_order(background), free, _handed_out(priority, reserved))
+        found = fill(beat, in_order(background), free, _delivered(priority, reserved))
         if all(found.launches):
             filled, slack = _as_given(found, background), min(slack, found.idle_ns)
         else:
@@ -217,7 +217,7 @@ def _too_long(beat: Beat, background: Sequence[PlannedModel], priority: Sequence
     return None
 
 
-def _handed_out(
+def _delivered(
     priority: Sequence[PlannedModel], reserved: Sequence[Sequence[PriorityPeriod]]
 ) -> list[list[tuple[int, PlannedModel]]]:
     """When priority models are done in each window: at the end of their last period."""
@@ -456,7 +456,7 @@ def planned_model(
     layer_names: Sequence[str] = (),
     slots: int = 1,
     after: Sequence[str] = (),
-    handed_bytes: int = 0,
+    read_output_bytes: int = 0,
     turns: int = 1,
     uncut_ns: int | None = None,
 ) -> PlannedModel:
@@ -476,7 +476,7 @@ def planned_model(
         layer_names: what the user calls the layers; default: their own names.
         slots: frames that may be in flight.
         after: models whose outputs it reads.
-        handed_bytes: of its outputs that other models read.
+        read_output_bytes: of its outputs that other models read.
         turns: of each of its stages in a round of its unit.
         uncut_ns: median of the uncut model where it was priced uncut; default: the sum of its segments'.
     """
@@ -503,7 +503,7 @@ def planned_model(
                 duration_ns=planned_quantile_ns(samples, excess),
                 median_ns=int(np.median(samples)),
                 boundary_bytes=sum(tensor.bytes for _, tensor in leaving if last_read.get(tensor.name, 0) > last)
-                + (handed_bytes if index == len(bounds) - 1 else 0),
+                + (read_output_bytes if index == len(bounds) - 1 else 0),
                 tensors=tuple(tensor.name for _, tensor in leaving),
                 span=(first, last),
             )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from framefit.core.files import write_whole
 from framefit.core.profile import How, OperationLog
 from framefit.core.program import Group, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.core.run_record import Fated, FrameTable
+from framefit.core.run_record import FrameTable, OutcomeText
 from framefit.errors import InputError
 from framefit.report.operations import NamedOperations
 
@@ -86,7 +86,7 @@ def read_frames(path: str | Path) -> FrameTable:
         InputError: missing, unreadable, or another table.
     """
     models: dict[tuple[str, str], int] = {}
-    fates: dict[Fated, int] = {}
+    fates: dict[OutcomeText, int] = {}
     rows: list[tuple[int, int, int, int, int]] = []
     with _read_lines(path, _FRAME_COLUMNS, "give frames.csv as a run wrote it") as lines:
         for stream, frame, model, fate, reason, released_ns, finished_ns in lines:

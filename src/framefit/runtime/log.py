@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from framefit.core.events import Trace
 from framefit.core.program import Launches
-from framefit.core.run_record import Fated
+from framefit.core.run_record import OutcomeText
 
 __all__ = [
     "FAULTY",
@@ -360,7 +360,7 @@ class Packets:
         self._latest.append(self._events())
         if sum(map(len, self._latest)) < _MOST_IN_MEMORY:
             return
-        self._parts.append(self._laid_aside(joined(self._latest, 0)))
+        self._parts.append(self._spilled(joined(self._latest, 0)))
         self._latest = []
         while sum(part.packets for part in self._parts) > _MOST_PACKETS:
             self._overwritten += self._parts.popleft().packets
@@ -369,7 +369,7 @@ class Packets:
         """All that is kept, losses marked where they were noticed."""
         return joined([*map(self._read, self._parts), *self._latest], self._overwritten)
 
-    def _laid_aside(self, trace: Trace) -> _Part:
+    def _spilled(self, trace: Trace) -> _Part:
         columns = [getattr(trace, name) for name in _COLUMNS]
         data = b"".join(column.tobytes() for column in columns)
         # What is kept fills half of that: where the file begins anew, its first part is not needed any more.
@@ -447,7 +447,7 @@ def in_time_order(trace: Trace) -> Trace:
     )
 
 
-OUTCOME_WORDS: dict[FrameOutcome, Fated] = {
+OUTCOME_WORDS: dict[FrameOutcome, OutcomeText] = {
     FrameOutcome.DONE: ("done", ""),
     FrameOutcome.LATE: ("late", "finished after its deadline"),
     FrameOutcome.QUEUE_FULL: ("dropped", "a newer frame took its place in the queue"),
@@ -461,7 +461,7 @@ OUTCOME_WORDS: dict[FrameOutcome, Fated] = {
     FrameOutcome.NOT_FINITE: ("dropped", "fault: outputs not finite"),
     FrameOutcome.NOT_GIVEN: ("dropped", "a model that it reads did not give it"),
 }
-FLAGGED: tuple[Fated, Fated] = (
+FLAGGED: tuple[OutcomeText, OutcomeText] = (
     ("done", "outputs not finite"),
     ("late", "finished after its deadline; outputs not finite"),
 )
@@ -474,6 +474,6 @@ FAULTY = (
 )
 
 
-def in_words(outcome: FrameOutcome) -> Fated:
+def in_words(outcome: FrameOutcome) -> OutcomeText:
     """A fate in words, and its reason."""
     return OUTCOME_WORDS[outcome]

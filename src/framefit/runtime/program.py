@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.model import TensorInfo
-from framefit.core.run_record import Fated, FrameTable
+from framefit.core.run_record import FrameTable, OutcomeText
 from framefit.core.workload import WhenFull
 from framefit.devices.device import Array
 from framefit.errors import FramefitError, InputError
@@ -366,7 +366,7 @@ def with_submitted(
         ended: whether the run has: what a window took has its fate, or came too late beside a stream that ended.
     """
     frame = table.frame.copy()
-    fates: list[Fated] = list(table.fates)
+    fates: list[OutcomeText] = list(table.fates)
     added: list[tuple[Integers, ...]] = []
     for index, name in enumerate(table.models):
         submissions = submission_queues.get(name)
@@ -379,7 +379,7 @@ def with_submitted(
             never.append((_ENDED, came[late], np.asarray([submissions.submitted_ns(one) for one in late])))
         frame[mine] = came[frame[mine]]
         for why, numbers, submitted_ns in never:
-            fate: Fated = ("dropped", why)
+            fate: OutcomeText = ("dropped", why)
             if fate not in fates:
                 fates.append(fate)
             same = np.ones_like(numbers)

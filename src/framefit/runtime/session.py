@@ -529,12 +529,12 @@ class Session:
         if on_nan == "ignore":
             return sink
 
-        def told(frame: int) -> None:
+        def note_not_finite(frame: int) -> None:
             faults.add(number, frame, -1, FaultCause.NOT_FINITE)
             if on_nan == "drop":
                 faults.refuse(number, frame)
 
-        return CheckedSink(sink, told, drops=on_nan == "drop")
+        return CheckedSink(sink, note_not_finite, drops=on_nan == "drop")
 
     def measure(self) -> list[Measurement]:
         """All segments and uncut models in turn, as around every run."""

@@ -530,7 +530,7 @@ class _Run:
                 if path is not None and (ended or stopped):
                     self._save(path)
                 if progress is not None and (ended or time.monotonic_ns() - told > _REPORTS_NS):
-                    progress(self._told(recent))
+                    progress(self._progress_of(recent))
                     recent.clear()
                     told = time.monotonic_ns()
                 if stopped:
@@ -602,7 +602,7 @@ class _Run:
             for weight, mask in self.kept:
                 weight.mul_(mask)
 
-    def _told(self, recent: list[float]) -> Progress:
+    def _progress_of(self, recent: list[float]) -> Progress:
         return Progress(
             step=self.step,
             epoch=self.step / self.in_epoch,

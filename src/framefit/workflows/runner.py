@@ -31,7 +31,7 @@ from framefit.runtime.session import MOST_SECONDS, Floor, Session
 from framefit.workflows.plan import names_plan, plan, read_plan, ready, retimed
 from framefit.workflows.record import RunResult, accepted, result_of, saved, with_profile
 
-__all__ = ["Course", "Runner"]
+__all__ = ["RunThread", "Runner"]
 
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _POLL_S = 0.002  # a thread that waits looks itself, where no window leaves the 
 _FLOOR_WINDOWS = 30  # of the idle control
 
 
-class Course:
+class RunThread:
     """A run from its first window to its end, whenever that comes.
 
     Args:
@@ -348,7 +348,7 @@ class Runner:
         self._apps, self._target, self._streams, self._keep = apps, target, submitted, keep
         self._drain, self._output, self._force, self._cache = drain, output, force, cache
         self._seed, self._virtual, self._notify = seed, virtual, notify
-        self._course: Course | None = None
+        self._run_thread: RunThread | None = None
         self._all: Subscription | None = None
         self._names: tuple[dict[str, str], ...] = ()
         self._interrupted = False
@@ -363,11 +363,11 @@ class Runner:
             InfeasibleError: the plan does not fit.
             DeviceError: a model does not run here.
         """
-        if self._course is not None:
+        if self._run_thread is not None:
             raise InputError("this runner has run", remedy="make another one")
         self._plan, self._folder = self._planned()
         self.timetable = self._plan.timetable
-        course = Course(
+        run_thread = RunThread(
             self._plan,
             self._submitted(self._plan.workload),
             seed=self._seed,
@@ -376,11 +376,11 @@ class Runner:
             force=self._force,
             notify=self._notify,
         )
-        self._taps = course.session.publishers()
+        self._taps = run_thread.session.publishers()
         taps = list(self._taps.values()) if self._keep else []
-        everything = Subscription(taps, None, self._keep or 1, course)
-        course.begin()
-        self._course, self._all = course, everything
+        everything = Subscription(taps, None, self._keep or 1, run_thread)
+        run_thread.begin()
+        self._run_thread, self._all = run_thread, everything
         return self
 
     def __exit__(
@@ -391,15 +391,15 @@ class Runner:
         Raises:
             FramefitError: what ended the run before; a sink or a folder that cannot be completed.
         """
-        course, ctrl_c = self._running, None
-        self._interrupted = error is not None and error is not course.failure
+        run_thread, ctrl_c = self._running, None
+        self._interrupted = error is not None and error is not run_thread.failure
         try:
-            course.end(drain=self._drain and error is None)
+            run_thread.end(drain=self._drain and error is None)
         except BaseException as again:  # noqa: BLE001 - raised below, when all is saved
             self._interrupted, ctrl_c = True, again
-        failure = course.failure
+        failure = run_thread.failure
         try:
-            course.session.close()
+            run_thread.session.close()
         except FramefitError as unfinished:
             failure = failure or unfinished
         if self._output is not None:
@@ -590,10 +590,10 @@ class Runner:
     # Within
 
     @property
-    def _running(self) -> Course:
-        if self._course is None:
+    def _running(self) -> RunThread:
+        if self._run_thread is None:
             raise InputError("the runner has not begun", remedy="use it in a with block")
-        return self._course
+        return self._run_thread
 
     @property
     def _everything(self) -> Subscription:
@@ -671,16 +671,16 @@ class Runner:
             )
         forms = {name: submissions.streams[name].forms(one, copy=copy) for name, one in given.items()}
         announce = None if request is None else request.announce
-        course = self._running
+        run_thread = self._running
         if not self._virtual:
             return submissions.put(forms, timeout_s=timeout, announce=announce)
-        with course.alone():
-            until_ns = course.until_ns(timeout)
-            while submissions.full and course.pause(until_ns):
+        with run_thread.alone():
+            until_ns = run_thread.until_ns(timeout)
+            while submissions.full and run_thread.pause(until_ns):
                 pass
             number = submissions.put(forms, timeout_s=0, announce=announce)
-            if all(len(one) for one in course.session.submission_queues):
-                course.step(1)
+            if all(len(one) for one in run_thread.session.submission_queues):
+                run_thread.step(1)
         return number
 
     def _stream(self, frame: object, stream: str | None) -> str:
