@@ -140,10 +140,10 @@ def bridged(
         kinds=sequence.kinds,
     )
     received = int(np.count_nonzero(~lost))
-    rebuilt = Reconstruction(
+    reconstruction = Reconstruction(
         log=log,
         packet_class=np.full(received, PacketClass.MATCHED, np.uint8),
         out_of_order=np.zeros(received, np.bool_),
         calibrated=True,
     )
-    return Bridged(rebuilt, sequence, program, truth[1::2] - truth[0::2])
+    return Bridged(reconstruction, sequence, program, truth[1::2] - truth[0::2])

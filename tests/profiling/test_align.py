@@ -55,9 +55,9 @@ def assert_consistent(log: OperationLog, sequence: Sequence) -> None:
         busy[int(core[at])] = int(log.end_ns[at])
 
 
-def assert_measured_stay(trace: Trace, rebuilt: Reconstruction) -> None:
+def assert_measured_stay(trace: Trace, reconstruction: Reconstruction) -> None:
     """Measured edges are the packets' own times; intervals hold their times."""
-    log = rebuilt.log
+    log = reconstruction.log
     for event, time, how, low, high in (
         (log.start_event, log.start_ns, log.start_how, log.start_low_ns, log.start_high_ns),
         (log.end_event, log.end_ns, log.end_how, log.end_low_ns, log.end_high_ns),
@@ -77,13 +77,13 @@ def assert_measured_stay(trace: Trace, rebuilt: Reconstruction) -> None:
 def test_no_loss(setting: Setting) -> None:
     """A complete trace comes back as it is: everything measured, nothing inferred, nothing spurious."""
     truth = simulate(setting)
-    rebuilt = reconstruct(truth.trace, sequence_of(truth))
-    assert np.all(rebuilt.packet_class == PacketClass.MATCHED)
-    assert not rebuilt.log.inferred.any()
-    assert np.array_equal(rebuilt.log.start_ns, truth.start_ns)
-    assert np.array_equal(rebuilt.log.end_ns, truth.end_ns)
-    assert rebuilt.counts.lost == 0
-    assert rebuilt.calibrated
+    reconstruction = reconstruct(truth.trace, sequence_of(truth))
+    assert np.all(reconstruction.packet_class == PacketClass.MATCHED)
+    assert not reconstruction.log.inferred.any()
+    assert np.array_equal(reconstruction.log.start_ns, truth.start_ns)
+    assert np.array_equal(reconstruction.log.end_ns, truth.end_ns)
+    assert reconstruction.counts.lost == 0
+    assert reconstruction.calibrated
 
 
 @pytest.mark.parametrize(("kind", "rate", "matched"), [("random", 0.1, 0.995), ("burst", 0.3, 0.99)])
@@ -92,8 +92,8 @@ def test_accuracy(kind: str, rate: float, matched: float, models: int) -> None:
     """Packets find their operation, and intervals hold about as many true times as they say."""
     truth = simulate(replace(SMALL, inferences=100, models=models, seed=5))
     lossy = drop_packets(truth.trace, truth.program, truth.launches, kind=kind, rate=rate, seed=3)  # type: ignore[arg-type]
-    rebuilt = reconstruct(lossy.trace, sequence_of(truth))
-    score = scored(truth, lossy.kept, rebuilt)
+    reconstruction = reconstruct(lossy.trace, sequence_of(truth))
+    score = scored(truth, lossy.kept, reconstruction)
     assert score.matched >= matched
     assert 0.82 <= score.coverage <= 0.97
     assert score.duration_error <= 0.08
@@ -108,9 +108,9 @@ def test_launches_with_idle_gaps(period_ns: float) -> None:
         )
     )
     lossy = drop_packets(truth.trace, truth.program, truth.launches, kind="burst", rate=0.1, burst=5, seed=1)
-    rebuilt = reconstruct(lossy.trace, sequence_of(truth))
-    assert scored(truth, lossy.kept, rebuilt).matched >= 0.995
-    assert len(rebuilt.log) == len(truth.start_ns)
+    reconstruction = reconstruct(lossy.trace, sequence_of(truth))
+    assert scored(truth, lossy.kept, reconstruction).matched >= 0.995
+    assert len(reconstruction.log) == len(truth.start_ns)
 
 
 @pytest.mark.parametrize("identified", [True, False], ids=["named", "by kinds"])
@@ -141,8 +141,8 @@ def test_ties_stay_as_they_arrived() -> None:
     truth = simulate(replace(SMALL, units=1, gap_ns=1.0, resolution_ns=100, seed=3))
     starts = np.flatnonzero(truth.trace.type == 0)[5::7]
     kept = ~np.isin(np.arange(len(truth.trace)), starts)
-    rebuilt = reconstruct(part_of(truth.trace, np.flatnonzero(kept)), sequence_of(truth))
-    assert scored(truth, kept, rebuilt).matched == 1.0
+    reconstruction = reconstruct(part_of(truth.trace, np.flatnonzero(kept)), sequence_of(truth))
+    assert scored(truth, kept, reconstruction).matched == 1.0
 
 
 @settings(max_examples=12)
@@ -162,10 +162,10 @@ def test_consistent(seed: int, units: int, rate: float, kind: str, exclusive: bo
     truth = simulate(setting)
     rate = min(rate, 0.45) if kind == "start-only" else rate
     lossy = drop_packets(truth.trace, truth.program, truth.launches, kind=kind, rate=rate, burst=5, seed=seed)  # type: ignore[arg-type]
-    rebuilt = reconstruct(lossy.trace, sequence_of(truth))
-    assert_measured_stay(lossy.trace, rebuilt)
-    if scored(truth, lossy.kept, rebuilt).matched == 1.0:
-        assert_consistent(rebuilt.log, sequence_of(truth))
+    reconstruction = reconstruct(lossy.trace, sequence_of(truth))
+    assert_measured_stay(lossy.trace, reconstruction)
+    if scored(truth, lossy.kept, reconstruction).matched == 1.0:
+        assert_consistent(reconstruction.log, sequence_of(truth))
 
 
 def test_disturbed() -> None:
@@ -177,11 +177,11 @@ def test_disturbed() -> None:
     trace = part_of(truth.trace, order)
     ids = trace.id.copy()
     ids[[50, 60]] = 99  # no such event
-    rebuilt = reconstruct(replace(trace, id=ids), sequence_of(truth))
-    assert np.count_nonzero(rebuilt.packet_class == PacketClass.DUPLICATED) == 2
-    assert set(np.flatnonzero(rebuilt.packet_class == PacketClass.SPURIOUS)) == {50, 60}
-    assert rebuilt.counts.lost == 2
-    log = rebuilt.log
+    reconstruction = reconstruct(replace(trace, id=ids), sequence_of(truth))
+    assert np.count_nonzero(reconstruction.packet_class == PacketClass.DUPLICATED) == 2
+    assert set(np.flatnonzero(reconstruction.packet_class == PacketClass.SPURIOUS)) == {50, 60}
+    assert reconstruction.counts.lost == 2
+    log = reconstruction.log
     measured = (log.start_how == How.MEASURED) & (log.end_how == How.MEASURED)
     assert np.array_equal((log.end_ns - log.start_ns)[measured], (truth.end_ns - truth.start_ns)[measured])
 
@@ -195,13 +195,13 @@ def test_only_some_kinds_recorded(rate: float) -> None:
     trace = part_of(truth.trace, recorded)
     trace = replace(trace, meta=msgspec.structs.replace(trace.meta, selected_kinds=chosen))
     lossy = drop_packets(trace, truth.program, None, kind="random", rate=rate, seed=2)
-    rebuilt = reconstruct(lossy.trace, sequence_of(truth))
-    assert {rebuilt.log.kinds[kind] for kind in rebuilt.log.kind} == set(chosen)
-    assert rebuilt.counts.expected == np.count_nonzero(recorded)
-    assert rebuilt.counts.lost == lossy.lost
+    reconstruction = reconstruct(lossy.trace, sequence_of(truth))
+    assert {reconstruction.log.kinds[kind] for kind in reconstruction.log.kind} == set(chosen)
+    assert reconstruction.counts.expected == np.count_nonzero(recorded)
+    assert reconstruction.counts.lost == lossy.lost
     kept = recorded.copy()
     kept[recorded] = lossy.kept
-    score = scored(truth, kept, rebuilt)
+    score = scored(truth, kept, reconstruction)
     assert score.matched >= 0.99
     assert rate == 0 or score.coverage >= 0.82
 
@@ -210,10 +210,10 @@ def test_cut_off() -> None:
     """A trace that begins and ends within an inference says nothing of what it did not see."""
     truth = simulate(SMALL)
     part = slice(21, len(truth.trace) - 21)
-    rebuilt = reconstruct(part_of(truth.trace, part), sequence_of(truth))
-    score = scored(truth, np.isin(np.arange(len(truth.trace)), np.arange(len(truth.trace))[part]), rebuilt)
+    reconstruction = reconstruct(part_of(truth.trace, part), sequence_of(truth))
+    score = scored(truth, np.isin(np.arange(len(truth.trace)), np.arange(len(truth.trace))[part]), reconstruction)
     assert score.matched == 1.0
-    assert len(rebuilt.log) < len(truth.start_ns)
+    assert len(reconstruction.log) < len(truth.start_ns)
 
 
 def test_identified() -> None:
@@ -262,19 +262,19 @@ def test_never_fatal(spoilt: object) -> None:
     """A trace of which nothing makes sense has an answer; where no packet fits, with a warning."""
     truth = simulate(replace(SMALL, inferences=6))
     trace = spoilt(truth.trace)  # type: ignore[operator]
-    rebuilt = reconstruct(trace, sequence_of(truth))
-    assert len(rebuilt.packet_class) == len(trace)
-    assert np.all(rebuilt.log.start_ns <= rebuilt.log.end_ns)
-    assert rebuilt.warnings or spoilt in (_still, _leaping, _noise)
+    reconstruction = reconstruct(trace, sequence_of(truth))
+    assert len(reconstruction.packet_class) == len(trace)
+    assert np.all(reconstruction.log.start_ns <= reconstruction.log.end_ns)
+    assert reconstruction.warnings or spoilt in (_still, _leaping, _noise)
 
 
 def test_another_program() -> None:
     """A program that is not the trace's gives an answer and says that few packets fit."""
     truth, other = simulate(SMALL), simulate(replace(SMALL, seed=99, kinds=2))
     trace = replace(truth.trace, id=(truth.trace.id % 2).astype(np.int32), kinds=other.trace.kinds)
-    rebuilt = reconstruct(trace, sequence_of(other))
-    assert len(rebuilt.packet_class) == len(trace)
-    assert np.all(rebuilt.log.start_ns <= rebuilt.log.end_ns)
+    reconstruction = reconstruct(trace, sequence_of(other))
+    assert len(reconstruction.packet_class) == len(trace)
+    assert np.all(reconstruction.log.start_ns <= reconstruction.log.end_ns)
 
 
 def test_stream() -> None:
@@ -283,11 +283,11 @@ def test_stream() -> None:
     sequence = sequence_of(truth)
     aligner = Aligner(sequence, len(truth.trace.kinds), TraceMeta())
     assert aligner.position() is None
-    fates, operations = [], 0
+    packet_classes, operations = [], 0
     right = []
     for begin in range(0, len(truth.trace), 500):
         settled = aligner.feed(part_of(truth.trace, slice(begin, begin + 500)))
-        fates.append(settled.arrival)
+        packet_classes.append(settled.arrival)
         operations += len(settled.log)
         position = aligner.position()
         assert position is not None
@@ -296,7 +296,7 @@ def test_stream() -> None:
         right.append((position.inference, position.operation) == (truth.inference[latest], truth.operation[latest]))
     settled = aligner.close()
     assert np.mean(right) >= 0.8
-    assert np.array_equal(np.sort(np.concatenate([*fates, settled.arrival])), np.arange(len(truth.trace)))
+    assert np.array_equal(np.sort(np.concatenate([*packet_classes, settled.arrival])), np.arange(len(truth.trace)))
     assert operations + len(settled.log) == len(truth.start_ns)
 
 

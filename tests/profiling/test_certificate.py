@@ -31,8 +31,8 @@ def audited(trace: Trace, seed: int = 0) -> tuple[Reconstruction, Certificate | 
         seen.append(masked)
         return reconstruct(masked, sequence, {})
 
-    rebuilt = reconstruct(trace, sequence, {})
-    return rebuilt, certify(trace, rebuilt, again, seed), seen
+    reconstruction = reconstruct(trace, sequence, {})
+    return reconstruction, certify(trace, reconstruction, again, seed), seen
 
 
 def thinned(kind: LossKind, rate: float = 0.1, inferences: int = 90) -> Trace:
@@ -44,51 +44,51 @@ def thinned(kind: LossKind, rate: float = 0.1, inferences: int = 90) -> Trace:
 def test_what_is_masked_is_what_is_counted(kind: LossKind) -> None:
     """Masked events are gone from the trace that is repaired, the first and the last one stay."""
     trace = thinned(kind)
-    _, found, (masked,) = audited(trace)
-    assert found is not None
-    assert len(masked) == len(trace) - found.masked
-    assert 0.8 * found.masked < found.edge_error_ns.count <= found.masked  # some are not found again
+    _, certificate, (masked,) = audited(trace)
+    assert certificate is not None
+    assert len(masked) == len(trace) - certificate.masked
+    assert 0.8 * certificate.masked < certificate.edge_error_ns.count <= certificate.masked  # some are not found again
     assert (masked.time_ns[0], masked.time_ns[-1]) == (trace.time_ns[0], trace.time_ns[-1])
-    assert 0.05 * found.matched < found.masked <= 0.12 * found.matched
-    assert (found.burst > 3) == (kind == "burst")
-    assert found.as_struck
-    low, high = found.coverage_interval
-    assert 0 <= low <= found.coverage_ratio <= high <= 1
+    assert 0.05 * certificate.matched < certificate.masked <= 0.12 * certificate.matched
+    assert (certificate.burst > 3) == (kind == "burst")
+    assert certificate.as_struck
+    low, high = certificate.coverage_interval
+    assert 0 <= low <= certificate.coverage_ratio <= high <= 1
 
 
 def test_a_rule_is_shown_to_be_far_off() -> None:
     """Fixed offsets put edges where they were not: durations that rest on them are off by half and more."""
-    _, found, _ = audited(thinned("random"))
-    assert found is not None
-    assert found.duration_error_ratio > 0.3
-    assert found.coverage_ratio > 0.9  # its intervals reach from event to event
-    assert found.recognised_ratio > 0.9
+    _, certificate, _ = audited(thinned("random"))
+    assert certificate is not None
+    assert certificate.duration_error_ratio > 0.3
+    assert certificate.coverage_ratio > 0.9  # its intervals reach from event to event
+    assert certificate.recognised_ratio > 0.9
 
 
 def test_a_complete_trace_is_masked_singly() -> None:
     """Without losses of its own, one event in ten is masked."""
     trace = played(PROGRAM, 60)
-    _, found, _ = audited(trace)
-    assert found is not None
-    assert not found.as_struck
-    assert found.masked == pytest.approx(84, abs=2)
-    assert found.burst < 1.5
+    _, certificate, _ = audited(trace)
+    assert certificate is not None
+    assert not certificate.as_struck
+    assert certificate.masked == pytest.approx(84, abs=2)
+    assert certificate.burst < 1.5
 
 
 def test_only_starts_are_masked_where_only_starts_were_lost() -> None:
     """The mask is of the type that was lost."""
     trace = thinned("start-only")
-    _, found, (masked,) = audited(trace)
-    assert found is not None
+    _, certificate, (masked,) = audited(trace)
+    assert certificate is not None
     gone = np.count_nonzero(trace.type == 0) - np.count_nonzero(masked.type == 0)
-    assert gone >= 0.95 * found.masked
+    assert gone >= 0.95 * certificate.masked
 
 
 def test_reported_losses_are_reported_again() -> None:
     """A device that tells of losses would have told of the masked ones, too."""
     trace = thinned("overflow")
-    _, found, (masked,) = audited(trace)
-    assert found is not None
+    _, certificate, (masked,) = audited(trace)
+    assert certificate is not None
     assert len(masked.loss_after) > len(trace.loss_after)
     assert masked.loss_after.max() <= len(masked)
 

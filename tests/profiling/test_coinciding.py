@@ -104,9 +104,9 @@ def test_what_a_trace_no_longer_tells_is_not_lost(begun: int) -> None:
 def test_packets_of_too_few_launches_are_not_counted_twice() -> None:
     """A program that repeats half as often as it ran explains half of the packets, and no more."""
     short = msgspec.structs.replace(program(), repeats=TIMES // 2)
-    found = profile(whole(), short)
-    counts = found.profile.events
+    result = profile(whole(), short)
+    counts = result.profile.events
     assert counts.received == 8 * TIMES
     assert 0 <= counts.lost <= counts.expected <= 8 * TIMES // 2
     assert counts.expected - counts.lost + counts.spurious == counts.received
-    assert np.all(found.log.end_ns >= found.log.start_ns)
+    assert np.all(result.log.end_ns >= result.log.start_ns)

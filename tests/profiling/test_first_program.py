@@ -27,6 +27,6 @@ def test_other_segments_do_not_matter() -> None:
         kinds=thin.kinds,
         meta=thin.meta,
     )
-    found = [profile(thin, program).profile for program in (alone, beside)]
-    assert found[0].events.lost > 0
-    assert msgspec.structs.asdict(found[0].events) == msgspec.structs.asdict(found[1].events)
+    profiles = [profile(thin, program).profile for program in (alone, beside)]
+    assert profiles[0].events.lost > 0
+    assert msgspec.structs.asdict(profiles[0].events) == msgspec.structs.asdict(profiles[1].events)

@@ -113,7 +113,7 @@ def test_what_is_odd_is_left_out_and_told(odd: Any, said: str) -> None:
     """One sentence each; the rest is read."""
     packets, warnings = chrome([*PAIR, odd])
     assert packets == READ
-    assert any(said in one for one in warnings)
+    assert any(said in warning for warning in warnings)
 
 
 def test_half_a_character_is_replaced() -> None:
@@ -167,7 +167,7 @@ def test_a_profile_shows_its_program() -> None:
     trace, program, warnings = read_ort_events(parsed, "made", "net")
     assert warnings == ()
     operations = program.programs[0].groups[0].operations
-    assert [(one.name, one.kind, one.expected_ns) for one in operations] == [
+    assert [(operation.name, operation.kind, operation.expected_ns) for operation in operations] == [
         ("c1", "Conv", 101_000),
         ("p1", "MaxPool", 50_000),
         ("c2", "Conv", 400_000),
@@ -185,7 +185,7 @@ def test_the_last_run_may_be_incomplete() -> None:
     cut = text[: text.index('"c2_kernel_time"', text.index('"c2_kernel_time"', text.index('"c2_kernel_time"') + 1) + 1)]
     parsed, odd = parse_events(cut.encode(), "made")
     trace, program, _ = read_ort_events(parsed, "made", "net")
-    assert any("cut off" in one for one in odd)
+    assert any("cut off" in warning for warning in odd)
     assert program.repeats == 3
     assert len(trace) == 16
 
@@ -195,7 +195,7 @@ def test_a_full_profile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed, _ = parse_events(json.dumps(profile()).encode(), "made")
     monkeypatch.setattr(ort_profile, "_MOST_EVENTS", len(parsed))
     _, _, warnings = read_ort_events(parsed, "made", "net")
-    assert any("stopped recording" in one for one in warnings)
+    assert any("stopped recording" in warning for warning in warnings)
     assert ort_profile._MOST_EVENTS == 16
 
 
@@ -205,10 +205,10 @@ def test_kernels_inside_kernels_and_on_other_threads_are_not_the_program() -> No
     events += [kernel("after", 200, 10), kernel("other", 0, 5, "Conv", 8), session("model_run", 0, 300)]
     parsed, _ = parse_events(json.dumps(events).encode(), "made")
     trace, program, warnings = read_ort_events(parsed, "made", "net")
-    assert [one.name for one in program.programs[0].groups[0].operations] == ["loop", "after"]
+    assert [entry.name for entry in program.programs[0].groups[0].operations] == ["loop", "after"]
     assert len(trace) == 6
-    assert any("2 kernels ran inside another one" in one for one in warnings)
-    assert any("1 kernels ran on other threads" in one for one in warnings)
+    assert any("2 kernels ran inside another one" in entry for entry in warnings)
+    assert any("1 kernels ran on other threads" in entry for entry in warnings)
 
 
 def test_kernels_of_no_measurable_length_stay() -> None:
@@ -216,9 +216,9 @@ def test_kernels_of_no_measurable_length_stay() -> None:
     events = [kernel("a", 5, 0), kernel("b", 5, 0), kernel("c", 5, 3), kernel("d", 8, 0), session("model_run", 0, 10)]
     parsed, _ = parse_events(json.dumps(events).encode(), "made")
     _, program, warnings = read_ort_events(parsed, "made", "net")
-    assert sorted(one.name for one in program.programs[0].groups[0].operations) == ["a", "b", "c", "d"]
+    assert sorted(operation.name for operation in program.programs[0].groups[0].operations) == ["a", "b", "c", "d"]
     assert warnings == ()
-    assert min(one.expected_ns for one in program.programs[0].groups[0].operations) == 500
+    assert min(operation.expected_ns for operation in program.programs[0].groups[0].operations) == 500
 
 
 def test_a_profile_without_kernels_is_refused() -> None:

@@ -43,7 +43,7 @@ def advised(trace: Trace, held_against: Program = PROGRAM) -> Remedies | None:
     return find_remedies(trace, sequence, reconstruct(trace, sequence, {}))
 
 
-def said_of(trace: Trace, held_against: Program = PROGRAM) -> tuple[str, ...]:
+def diagnosis_of(trace: Trace, held_against: Program = PROGRAM) -> tuple[str, ...]:
     """The sentences on it."""
     sequence = Sequence.of(held_against, None, trace.kinds)
     return diagnose(trace, sequence, reconstruct(trace, sequence, {}))
@@ -115,13 +115,13 @@ def test_sentences_carry_the_figures() -> None:
     trace = recorded(OVERFLOWS)
     advice = advised(trace)
     assert advice is not None
-    said = said_of(trace)
-    told = next(int(one.split()[0]) for one in said if "events were lost" in one)
-    assert told == pytest.approx(lost(trace), rel=0.05)  # with half of it lost the matching is not exact
-    assert any(f"a buffer of {advice.buffer_events} events (it was 6)" in one for one in said)
-    assert any("(it was 700 k events/s)" in one for one in said)
-    assert any(one.startswith("without events of") and "reformat" in one for one in said)
-    assert any("STARTs only" in one for one in said)
+    sentences = diagnosis_of(trace)
+    stated = next(int(sentence.split()[0]) for sentence in sentences if "events were lost" in sentence)
+    assert stated == pytest.approx(lost(trace), rel=0.05)  # with half of it lost the matching is not exact
+    assert any(f"a buffer of {advice.buffer_events} events (it was 6)" in sentence for sentence in sentences)
+    assert any("(it was 700 k events/s)" in sentence for sentence in sentences)
+    assert any(sentence.startswith("without events of") and "reformat" in sentence for sentence in sentences)
+    assert any("STARTs only" in sentence for sentence in sentences)
 
 
 def test_a_buffer_a_core_is_told_from_one_for_all() -> None:
@@ -132,8 +132,8 @@ def test_a_buffer_a_core_is_told_from_one_for_all() -> None:
     advice = advised(injected.trace, both)
     assert advice is not None
     assert advice.a_core
-    assert any("for each core" in one for one in said_of(injected.trace, both))
-    assert any("core 0 lost the largest part" in one for one in said_of(injected.trace, both))
+    assert any("for each core" in sentence for sentence in diagnosis_of(injected.trace, both))
+    assert any("core 0 lost the largest part" in sentence for sentence in diagnosis_of(injected.trace, both))
 
 
 def test_losses_that_no_buffer_explains_are_said_to_be_elsewhere() -> None:
@@ -141,16 +141,16 @@ def test_losses_that_no_buffer_explains_are_said_to_be_elsewhere() -> None:
     run = recorded(TraceUnit())
     thin = drop_packets(run, PROGRAM, None, kind="random", rate=0.1, seed=0).trace
     assert advised(thin) is None
-    assert any("does not overflow at these rates" in one for one in said_of(thin))
+    assert any("does not overflow at these rates" in sentence for sentence in diagnosis_of(thin))
     unknown = replace(thin, meta=TraceMeta())
-    assert any("one by one, not in runs" in one for one in said_of(unknown))
+    assert any("one by one, not in runs" in sentence for sentence in diagnosis_of(unknown))
 
 
 def test_runs_of_losses_by_an_unknown_buffer_name_the_room_that_lacked() -> None:
     """Where the device tells nothing of its buffer, the longest run is what it lacked; with it nothing is lost."""
     unknown = replace(recorded(BETWEEN_LAUNCHES), meta=TraceMeta())
-    (said,) = (one for one in said_of(unknown) if "does not tell its size" in one)
-    room = int(said.split("about ")[1].split()[0])
+    (line,) = (sentence for sentence in diagnosis_of(unknown) if "does not tell its size" in sentence)
+    room = int(line.split("about ")[1].split()[0])
     assert lost(recorded(changed(BETWEEN_LAUNCHES, buffer_events=24 + room))) == 0
 
 
@@ -158,7 +158,7 @@ def test_one_sided_and_whole_losses_are_named() -> None:
     """Only STARTs lost, and whole inferences lost."""
     run = played(PROGRAM, 40)
     starts = drop_packets(run, PROGRAM, None, kind="start-only", rate=0.2, seed=0).trace
-    assert any("nearly all lost events are STARTs" in one for one in said_of(starts))
+    assert any("nearly all lost events are STARTs" in sentence for sentence in diagnosis_of(starts))
 
 
 def test_what_lies_beyond_the_trace_is_told_by_the_devices_count() -> None:
@@ -166,16 +166,16 @@ def test_what_lies_beyond_the_trace_is_told_by_the_devices_count() -> None:
     run = played(PROGRAM, 5)
     size = len(run)
     full = replace(run, loss_after=np.array([size]), meta=TraceMeta(buffer_events=size, lost_events=30))
-    (said,) = said_of(full)
-    assert said.startswith(f"the recorder was full after {size} events and dropped the 30 that followed")
-    assert f"room for {size + 30}" in said
+    (line,) = diagnosis_of(full)
+    assert line.startswith(f"the recorder was full after {size} events and dropped the 30 that followed")
+    assert f"room for {size + 30}" in line
     late = replace(run, meta=TraceMeta(overwritten_events=7))
-    assert any("overwrote 7 before" in one for one in said_of(late))
+    assert any("overwrote 7 before" in sentence for sentence in diagnosis_of(late))
 
 
 def test_a_complete_trace_needs_no_remedy() -> None:
     """Nothing lost, nothing said; nothing received, nothing said."""
     run = played(PROGRAM, 5)
-    assert said_of(run) == ()
+    assert diagnosis_of(run) == ()
     empty = recorded(OVERFLOWS, 0)
-    assert said_of(empty) == ()
+    assert diagnosis_of(empty) == ()

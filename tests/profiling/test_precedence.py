@@ -57,9 +57,9 @@ def test_what_order_implies_moves_nothing(units: int, named: str) -> None:
         "all": [list(range(op)) for op in range(9)],
     }[named]
     plain, expected = filled(setting, [[]] * 9, units)
-    window, found = filled(setting, after, units)
+    window, edges = filled(setting, after, units)
     assert np.array_equal(window.time, plain.time)
-    assert found.deviation == pytest.approx(expected.deviation, rel=1e-12)
+    assert edges.deviation == pytest.approx(expected.deviation, rel=1e-12)
 
 
 def test_means_add_up_along_exclusive_units() -> None:

@@ -28,7 +28,9 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.to_bytes(), options, providers=["CPUExecutionProvider"])
     generator = np.random.default_rng(0)
-    feeds = {one.name: generator.normal(size=one.shape).astype(np.float32) for one in session.get_inputs()}
+    feeds = {
+        argument.name: generator.normal(size=argument.shape).astype(np.float32) for argument in session.get_inputs()
+    }
     for _ in range(RUNS):
         session.run(None, feeds)
     return Path(session.end_profiling())
@@ -65,7 +67,7 @@ def test_a_cut_profile_is_read_up_to_the_cut(profile: Path, real: ReadTrace, tmp
     half.write_bytes(profile.read_bytes()[: profile.stat().st_size // 2])
     read = read_trace(half)
     assert 0.4 * len(real.trace) < len(read.trace) < 0.6 * len(real.trace)
-    assert any("cut off" in one for one in read.warnings)
+    assert any("cut off" in sentence for sentence in read.warnings)
     assert read.program is not None
     assert [op.name for op in read.program.programs[0].groups[0].operations] == [
         op.name for op in real.program.programs[0].groups[0].operations

@@ -41,9 +41,9 @@ def repaired(packets: list[tuple[int, str, int, int]], held_against: Program = C
     return reconstruct(given, Sequence.of(held_against, None, KINDS), OFFSETS)
 
 
-def edges(rebuilt: Reconstruction) -> list[tuple[int, int]]:
+def edges(reconstruction: Reconstruction) -> list[tuple[int, int]]:
     """Start and end of each operation."""
-    return list(zip(rebuilt.log.start_ns.tolist(), rebuilt.log.end_ns.tolist(), strict=True))
+    return list(zip(reconstruction.log.start_ns.tolist(), reconstruction.log.end_ns.tolist(), strict=True))
 
 
 def without(*places: int) -> list[tuple[int, str, int, int]]:
@@ -53,75 +53,75 @@ def without(*places: int) -> list[tuple[int, str, int, int]]:
 
 def test_a_complete_trace_is_measured_throughout() -> None:
     """Every edge is the packet's time, and says which packet it was."""
-    rebuilt = repaired(WHOLE)
-    assert edges(rebuilt) == [(1000, 1100), (1120, 1220), (1240, 1340)]
-    assert not rebuilt.log.inferred.any()
-    assert rebuilt.log.start_event.tolist() == [0, 2, 4]
-    assert rebuilt.log.end_event.tolist() == [1, 3, 5]
-    assert rebuilt.counts.lost == 0
+    reconstruction = repaired(WHOLE)
+    assert edges(reconstruction) == [(1000, 1100), (1120, 1220), (1240, 1340)]
+    assert not reconstruction.log.inferred.any()
+    assert reconstruction.log.start_event.tolist() == [0, 2, 4]
+    assert reconstruction.log.end_event.tolist() == [1, 3, 5]
+    assert reconstruction.counts.lost == 0
 
 
 def test_a_lost_start_lies_t1_before_its_end() -> None:
     """Inserted at the time of the following event less t1 of its kind."""
-    rebuilt = repaired(without(2))
-    assert edges(rebuilt)[1] == (1220 - 70, 1220)
-    assert rebuilt.log.start_how.tolist() == [How.MEASURED, How.T1, How.MEASURED]
-    assert (rebuilt.log.start_low_ns[1], rebuilt.log.start_high_ns[1]) == (1100, 1220)
+    reconstruction = repaired(without(2))
+    assert edges(reconstruction)[1] == (1220 - 70, 1220)
+    assert reconstruction.log.start_how.tolist() == [How.MEASURED, How.T1, How.MEASURED]
+    assert (reconstruction.log.start_low_ns[1], reconstruction.log.start_high_ns[1]) == (1100, 1220)
 
 
 def test_a_lost_end_lies_t2_before_the_event_that_follows() -> None:
     """With nothing that excludes it, at the time of the following event less t2 of its kind."""
-    rebuilt = repaired(without(1))
-    assert edges(rebuilt)[0] == (1000, 1120 - 5)
-    assert rebuilt.log.end_how[0] == How.T2
+    reconstruction = repaired(without(1))
+    assert edges(reconstruction)[0] == (1000, 1120 - 5)
+    assert reconstruction.log.end_how[0] == How.T2
 
 
 def test_a_lost_end_lies_where_an_operation_that_it_excludes_starts() -> None:
     """An overlap that cannot be ends the operation where the overlap starts."""
     packets = [(1000, "conv", 0, 0), (1130, "pool", 0, 1), (1230, "pool", 1, 1), (1300, "reformat", 0, 0)]
     packets.append((1400, "reformat", 1, 0))
-    rebuilt = repaired(packets, EXCLUSIVE)
-    assert edges(rebuilt) == [(1000, 1130), (1130, 1230), (1300, 1400)]
-    assert rebuilt.log.end_how[0] == How.OVERLAP
-    assert rebuilt.counts.lost == 1
+    reconstruction = repaired(packets, EXCLUSIVE)
+    assert edges(reconstruction) == [(1000, 1130), (1130, 1230), (1300, 1400)]
+    assert reconstruction.log.end_how[0] == How.OVERLAP
+    assert reconstruction.counts.lost == 1
 
 
 def test_units_that_may_run_side_by_side_make_no_overlap() -> None:
     """Without exclusion the same packets give the following event of the core, less t2."""
     packets = [(1000, "conv", 0, 0), (1130, "pool", 0, 1), (1230, "pool", 1, 1), (1300, "reformat", 0, 0)]
-    rebuilt = repaired([*packets, (1400, "reformat", 1, 0)], BOTH)
-    assert edges(rebuilt)[0] == (1000, 1295)
-    assert rebuilt.log.end_how[0] == How.T2
+    reconstruction = repaired([*packets, (1400, "reformat", 1, 0)], BOTH)
+    assert edges(reconstruction)[0] == (1000, 1295)
+    assert reconstruction.log.end_how[0] == How.T2
 
 
 def test_an_overlap_whose_start_was_lost_too_is_seen_by_its_end() -> None:
     """The excluding operation's START is itself inferred, t1 before its END."""
     packets = [(1000, "conv", 0, 0), (1230, "pool", 1, 1), (1300, "reformat", 0, 0), (1400, "reformat", 1, 0)]
-    rebuilt = repaired(packets, EXCLUSIVE)
-    assert edges(rebuilt)[:2] == [(1000, 1160), (1160, 1230)]
-    assert rebuilt.log.end_how[0] == How.OVERLAP
+    reconstruction = repaired(packets, EXCLUSIVE)
+    assert edges(reconstruction)[:2] == [(1000, 1160), (1160, 1230)]
+    assert reconstruction.log.end_how[0] == How.OVERLAP
 
 
 def test_start_and_end_lost_count_back_from_the_first_event_after_the_gap() -> None:
     """The END lies t3 before it, the START twice t3."""
-    rebuilt = repaired(without(2, 3))
-    assert edges(rebuilt)[1] == (1240 - 2 * 30, 1240 - 30)
-    assert rebuilt.log.start_how[1] == rebuilt.log.end_how[1] == How.T3
+    reconstruction = repaired(without(2, 3))
+    assert edges(reconstruction)[1] == (1240 - 2 * 30, 1240 - 30)
+    assert reconstruction.log.start_how[1] == reconstruction.log.end_how[1] == How.T3
 
 
 def test_three_and_more_lost_count_back_by_their_own_kinds() -> None:
     """Each lost event lies its kind's t3 x index before the first event received after the gap."""
-    rebuilt = repaired(without(1, 2, 3, 4))
-    assert rebuilt.log.end_how[0] == rebuilt.log.start_how[2] == How.T3
-    assert edges(rebuilt) == [(1000, 1340 - 90), (1340 - 90, 1340 - 60), (1340 - 10, 1340)]
+    reconstruction = repaired(without(1, 2, 3, 4))
+    assert reconstruction.log.end_how[0] == reconstruction.log.start_how[2] == How.T3
+    assert edges(reconstruction) == [(1000, 1340 - 90), (1340 - 90, 1340 - 60), (1340 - 10, 1340)]
     # 4 x 3 ns for the conv's END would be after the pool's START; order stands above the offset.
 
 
 def test_what_is_put_in_never_precedes_what_was_received() -> None:
     """Offsets longer than the gap end at the event before it."""
     tight = [(1000, "conv", 0, 0), (1100, "conv", 1, 0), (1130, "pool", 1, 0), (1140, "reformat", 1, 0)]
-    rebuilt = repaired(tight)
-    assert edges(rebuilt) == [(1000, 1100), (1100, 1130), (1130, 1140)]
+    reconstruction = repaired(tight)
+    assert edges(reconstruction) == [(1000, 1100), (1100, 1130), (1130, 1140)]
 
 
 def test_a_kind_without_offsets_has_ten_nanoseconds() -> None:
@@ -131,15 +131,15 @@ def test_a_kind_without_offsets_has_ten_nanoseconds() -> None:
 
 def test_a_trace_that_ends_in_an_operation_ends_there() -> None:
     """Without an event that follows, the last one of the trace stands in for it."""
-    rebuilt = repaired(WHOLE[:5])
-    assert edges(rebuilt)[2] == (1240, 1240)
-    assert rebuilt.counts.lost == 1
+    reconstruction = repaired(WHOLE[:5])
+    assert edges(reconstruction)[2] == (1240, 1240)
+    assert reconstruction.counts.lost == 1
 
 
 def test_only_what_the_trace_covers_is_in_the_log() -> None:
     """Operations before the first and after the last packet are not made up."""
-    rebuilt = repaired(WHOLE[2:4])
-    assert rebuilt.log.operation.tolist() == [1]
+    reconstruction = repaired(WHOLE[2:4])
+    assert reconstruction.log.operation.tolist() == [1]
 
 
 def test_duplicates_and_strangers_are_told_apart_and_change_nothing() -> None:
@@ -147,10 +147,10 @@ def test_duplicates_and_strangers_are_told_apart_and_change_nothing() -> None:
     clean = repaired(WHOLE)
     packets = [WHOLE[0], WHOLE[0], (1050, "pool", 1, 9), (1060, "conv", 7, 0), *WHOLE[1:]]
     dirty = repaired(packets)
-    fates = [PacketClass.MATCHED, PacketClass.DUPLICATED, PacketClass.SPURIOUS, PacketClass.SPURIOUS] + 5 * [
+    packet_classes = [PacketClass.MATCHED, PacketClass.DUPLICATED, PacketClass.SPURIOUS, PacketClass.SPURIOUS] + 5 * [
         PacketClass.MATCHED
     ]
-    assert dirty.packet_class.tolist() == fates
+    assert dirty.packet_class.tolist() == packet_classes
     assert edges(dirty) == edges(clean)
     assert (dirty.counts.lost, dirty.counts.spurious, dirty.counts.duplicated) == (0, 2, 1)
 
@@ -165,17 +165,17 @@ def test_a_packet_of_the_wrong_kind_is_spurious() -> None:
         name: np.insert(getattr(run, name), 30, getattr(run, name)[29]) for name in ("core", "operation", "time_ns")
     }
     odd = Trace(id=np.insert(run.id, 30, 1), type=np.insert(run.type, 30, 1), kinds=run.kinds, **column)
-    rebuilt = reconstruct(odd, Sequence.of(endless, None, run.kinds), {})
-    assert np.count_nonzero(rebuilt.packet_class == PacketClass.SPURIOUS) == 1
-    assert rebuilt.counts.lost == 0
+    reconstruction = reconstruct(odd, Sequence.of(endless, None, run.kinds), {})
+    assert np.count_nonzero(reconstruction.packet_class == PacketClass.SPURIOUS) == 1
+    assert reconstruction.counts.lost == 0
 
 
 def test_packets_that_come_late_are_put_in_order_and_named() -> None:
     """Two packets of a core that changed places are both matched; the late one is out of order."""
     late = [*WHOLE[:2], WHOLE[3], WHOLE[2], *WHOLE[4:]]
-    rebuilt = repaired(late)
-    assert edges(rebuilt) == edges(repaired(WHOLE))
-    assert rebuilt.out_of_order.tolist() == [False, False, False, True, False, False]
+    reconstruction = repaired(late)
+    assert edges(reconstruction) == edges(repaired(WHOLE))
+    assert reconstruction.out_of_order.tolist() == [False, False, False, True, False, False]
 
 
 def test_launches_name_the_operations() -> None:
@@ -195,9 +195,9 @@ def test_launches_name_the_operations() -> None:
 
 def test_a_core_that_is_silent_is_named() -> None:
     """Operations of a core that sent nothing are not invented; a sentence says so."""
-    rebuilt = repaired([packet for packet in WHOLE if packet[1] != "pool"], BOTH)
-    assert rebuilt.log.operation.tolist() == [0, 2]
-    assert any("core 1 sent no packet" in warning for warning in rebuilt.warnings)
+    reconstruction = repaired([packet for packet in WHOLE if packet[1] != "pool"], BOTH)
+    assert reconstruction.log.operation.tolist() == [0, 2]
+    assert any("core 1 sent no packet" in warning for warning in reconstruction.warnings)
 
 
 def test_a_counter_that_wraps_is_laid_out() -> None:
@@ -237,8 +237,8 @@ def test_what_was_received_stays_as_it_was(kind: str, rate: float, seed: int) ->
     run = played(BOTH, 15)
     endless = program(*BOTH.programs, units=("npu0", "npu1"))
     thin = drop_packets(run, endless, None, kind=kind, rate=rate, burst=5, seed=seed).trace
-    rebuilt = reconstruct(thin, Sequence.of(endless, None, run.kinds), OFFSETS)
-    log = rebuilt.log
+    reconstruction = reconstruct(thin, Sequence.of(endless, None, run.kinds), OFFSETS)
+    log = reconstruction.log
     for time, how, event, low, high, type_ in (
         (log.start_ns, log.start_how, log.start_event, log.start_low_ns, log.start_high_ns, 0),
         (log.end_ns, log.end_how, log.end_event, log.end_low_ns, log.end_high_ns, 1),
@@ -255,7 +255,10 @@ def test_what_was_received_stays_as_it_was(kind: str, rate: float, seed: int) ->
     for core in (0, 1):
         mine = log.core == core
         assert (log.end_ns[mine][:-1] <= log.start_ns[mine][1:]).all()
-    assert np.count_nonzero(rebuilt.packet_class == PacketClass.MATCHED) == 2 * len(log) - rebuilt.counts.lost
+    assert (
+        np.count_nonzero(reconstruction.packet_class == PacketClass.MATCHED)
+        == 2 * len(log) - reconstruction.counts.lost
+    )
 
 
 def test_look_ahead_finds_its_place_after_bursts_where_greed_does_not() -> None:
@@ -270,13 +273,13 @@ def test_look_ahead_finds_its_place_after_bursts_where_greed_does_not() -> None:
     right = {ahead: np.mean(match_in_order(injected.trace, sequence, ahead).place == truth) for ahead in (0, 16)}
     assert right[16] > 0.97
     assert 1 - right[0] > 2 * (1 - right[16])
-    rebuilt = place_lost(injected.trace, sequence, {}, match_in_order(injected.trace, sequence))
-    assert len(rebuilt.log) == 40 * 120
-    assert not rebuilt.calibrated
+    reconstruction = place_lost(injected.trace, sequence, {}, match_in_order(injected.trace, sequence))
+    assert len(reconstruction.log) == 40 * 120
+    assert not reconstruction.calibrated
 
 
 def test_an_empty_trace_gives_an_empty_log() -> None:
     """Nothing received, nothing made up."""
-    rebuilt = repaired([])
-    assert len(rebuilt.log) == 0
-    assert rebuilt.counts.expected == 0
+    reconstruction = repaired([])
+    assert len(reconstruction.log) == 0
+    assert reconstruction.counts.expected == 0

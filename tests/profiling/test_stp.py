@@ -86,8 +86,8 @@ def test_reported_losses_stay_between_their_packets() -> None:
     events, losses, warnings = read(stream.nibbles)
     assert len(events) == 3
     assert losses == [1, 3]
-    assert any("1 times" in one and "MERR" in one for one in warnings)
-    assert any("GERR" in one for one in warnings)
+    assert any("1 times" in warning and "MERR" in warning for warning in warnings)
+    assert any("GERR" in warning for warning in warnings)
 
 
 def test_nonsense_is_skipped_to_the_next_async_and_counts_as_a_loss() -> None:
@@ -98,7 +98,7 @@ def test_nonsense_is_skipped_to_the_next_async_and_counts_as_a_loss() -> None:
     events, losses, warnings = read(stream.nibbles)
     assert [time for time, *_ in events] == [10, 20]
     assert losses == [1]
-    assert any("1 places" in one for one in warnings)
+    assert any("1 places" in warning for warning in warnings)
 
 
 def test_a_packet_that_an_async_cuts_off_is_a_loss() -> None:
@@ -117,7 +117,7 @@ def test_a_stream_may_begin_and_end_in_the_middle() -> None:
     events, losses, warnings = read("4444" + stream.nibbles + "a00")
     assert [time for time, *_ in events] == [10, 20]
     assert losses == []
-    assert any("begins in the middle: 4 nibbles" in one for one in warnings)
+    assert any("begins in the middle: 4 nibbles" in warning for warning in warnings)
 
 
 def test_packets_without_time_stamps_are_told_of() -> None:
@@ -125,8 +125,8 @@ def test_packets_without_time_stamps_are_told_of() -> None:
     stream = Stream().begin().data(2, 8).data(2, 8, 10).data(3, 8)
     events, _, warnings = read(stream.nibbles)
     assert [time for time, *_ in events] == [10, 10]
-    assert any("before the first time stamp" in one for one in warnings)
-    assert any("no time stamp of their own" in one for one in warnings)
+    assert any("before the first time stamp" in warning for warning in warnings)
+    assert any("no time stamp of their own" in warning for warning in warnings)
     with pytest.raises(InputError, match="has a time stamp"):
         read(Stream().begin().data(2, 8).nibbles)
 
@@ -231,4 +231,4 @@ def test_damage_never_does_more_than_harm_the_trace(data: st.DataObject) -> None
     assert len(trace) <= len(raw)
     assert (trace.time_ns >= 0).all()
     assert (np.diff(trace.loss_after) > 0).all()
-    assert all(isinstance(one, str) for one in warnings)
+    assert all(isinstance(warning, str) for warning in warnings)

@@ -37,20 +37,20 @@ def covered(run: Bridged, names: list[str], key: np.ndarray) -> list[bool]:  # t
 def test_a_complete_trace_has_exact_totals() -> None:
     """Where nothing was inferred, intervals are points and the inferred part is 0."""
     run = bridged(PROGRAM, 5, loss=0.0)
-    found = summary(run)
-    for totals in (found.totals_by_kind, found.totals_by_layer, found.totals_by_group, found.totals_by_unit):
-        assert sum(one.duration_ns for one in totals.values()) == run.true_ns.sum()
-        assert sum(one.count for one in totals.values()) == 5 * 16
-        assert all(one.interval_ns == (one.duration_ns, one.duration_ns) for one in totals.values())
-        assert all(one.inferred_ratio == 0 for one in totals.values())
-    assert found.inferences == 5
-    assert set(found.totals_by_kind) == {"c", "p", "r"}
-    assert found.totals_by_layer.keys() == {f"net/layer{index}" for index in range(16)}
-    assert found.totals_by_group.keys() == {"net.0/0", "net.0/1"}
+    profile = summary(run)
+    for totals in (profile.totals_by_kind, profile.totals_by_layer, profile.totals_by_group, profile.totals_by_unit):
+        assert sum(total.duration_ns for total in totals.values()) == run.true_ns.sum()
+        assert sum(total.count for total in totals.values()) == 5 * 16
+        assert all(total.interval_ns == (total.duration_ns, total.duration_ns) for total in totals.values())
+        assert all(total.inferred_ratio == 0 for total in totals.values())
+    assert profile.inferences == 5
+    assert set(profile.totals_by_kind) == {"c", "p", "r"}
+    assert profile.totals_by_layer.keys() == {f"net/layer{index}" for index in range(16)}
+    assert profile.totals_by_group.keys() == {"net.0/0", "net.0/1"}
     log = run.reconstruction.log
-    assert found.covered_ns == log.end_ns[-1] - log.start_ns[0]
-    assert found.utilisation_by_unit["npu0"] == pytest.approx(run.true_ns.sum() / found.covered_ns)
-    assert found.gaps_by_unit["npu0"].count == 5 * 16 - 1
+    assert profile.covered_ns == log.end_ns[-1] - log.start_ns[0]
+    assert profile.utilisation_by_unit["npu0"] == pytest.approx(run.true_ns.sum() / profile.covered_ns)
+    assert profile.gaps_by_unit["npu0"].count == 5 * 16 - 1
 
 
 @pytest.mark.parametrize(("loss", "burst"), [(0.1, 1), (0.4, 1), (0.1, 20), (0.4, 20)])
@@ -72,9 +72,9 @@ def test_intervals_of_totals_hold_the_truth(loss: float, burst: int) -> None:
 def test_errors_inside_a_gap_cancel() -> None:
     """A gap's length is known: a total of all of its operations is surer than the root of its parts' squares."""
     run = bridged(program_of("cccccccc"), 60, loss=0.3, burst=6, idle_ns=30)
-    found = summary(run)
-    (whole,) = found.totals_by_kind.values()
-    parts = [one.interval_ns[1] - one.interval_ns[0] for one in found.totals_by_layer.values()]
+    profile = summary(run)
+    (whole,) = profile.totals_by_kind.values()
+    parts = [total.interval_ns[1] - total.interval_ns[0] for total in profile.totals_by_layer.values()]
     assert whole.interval_ns[1] - whole.interval_ns[0] < 0.5 * np.sqrt(np.sum(np.square(parts)))
 
 
@@ -102,15 +102,15 @@ def test_profiles_of_any_loss_are_sound(loss: float, burst: int, seed: int, open
         run = bridged(PROGRAM, inferences, loss=loss, burst=burst, seed=seed, open_ends=open_ends)
     except ValueError:
         assume(False)  # noqa: FBT003 - nothing was left
-    found = summary(run)
+    profile = summary(run)
     log = run.reconstruction.log
-    for totals in (found.totals_by_kind, found.totals_by_layer, found.totals_by_group, found.totals_by_unit):
-        assert sum(one.duration_ns for one in totals.values()) == (log.end_ns - log.start_ns).sum()
-        for one in totals.values():
-            assert 0 <= one.interval_ns[0] <= one.duration_ns <= one.interval_ns[1]
-            assert 0 <= one.inferred_ratio <= 1
-    assert all(0 <= ratio <= 1 for ratio in found.utilisation_by_unit.values())
-    for violation in found.violations:
+    for totals in (profile.totals_by_kind, profile.totals_by_layer, profile.totals_by_group, profile.totals_by_unit):
+        assert sum(total.duration_ns for total in totals.values()) == (log.end_ns - log.start_ns).sum()
+        for total in totals.values():
+            assert 0 <= total.interval_ns[0] <= total.duration_ns <= total.interval_ns[1]
+            assert 0 <= total.inferred_ratio <= 1
+    assert all(0 <= ratio <= 1 for ratio in profile.utilisation_by_unit.values())
+    for violation in profile.violations:
         assert violation.interval_ns[0] <= violation.actual_ns <= violation.interval_ns[1]
 
 
@@ -131,21 +131,21 @@ def test_an_empty_log_gives_an_empty_profile() -> None:
     nothing = {
         field.name: getattr(log, field.name)[:0] for field in dataclasses.fields(OperationLog) if field.name != "kinds"
     }
-    found = summary(
+    profile = summary(
         dataclasses.replace(
             run, reconstruction=dataclasses.replace(run.reconstruction, log=dataclasses.replace(log, **nothing))
         )
     )
-    assert found.totals_by_kind == {}
-    assert found.inferences == found.covered_ns == 0
-    assert found.utilisation_by_unit == {"npu0": 0.0}
+    assert profile.totals_by_kind == {}
+    assert profile.inferences == profile.covered_ns == 0
+    assert profile.utilisation_by_unit == {"npu0": 0.0}
 
 
 def test_slow_operations_are_listed_and_others_are_not() -> None:
     """A third more than expected is a violation, with an interval of the true median; 1 % more is none."""
     factors = (1.0, 1.01, 1.33, *(1.0,) * 13)
-    found = summary(bridged(PROGRAM, 60, loss=0.2, burst=3, factors=factors))
-    (violation,) = found.violations
+    profile = summary(bridged(PROGRAM, 60, loss=0.2, burst=3, factors=factors))
+    (violation,) = profile.violations
     assert violation.operation == "net.0/p2"
     assert violation.expected_ns == 10_000
     assert violation.interval_ns[0] <= 13_300 <= violation.interval_ns[1]
@@ -156,8 +156,8 @@ def test_slow_operations_are_listed_and_others_are_not() -> None:
 def test_the_costliest_violation_comes_first() -> None:
     """Sorted by what all executions together took beyond the expectation."""
     factors = (1.0, 1.2, 1.5, 1.3, *(1.0,) * 12)
-    found = summary(bridged(PROGRAM, 40, factors=factors))
-    assert [one.operation for one in found.violations] == ["net.0/p2", "net.0/c3", "net.0/p1"]
+    profile = summary(bridged(PROGRAM, 40, factors=factors))
+    assert [entry.operation for entry in profile.violations] == ["net.0/p2", "net.0/c3", "net.0/p1"]
 
 
 def test_as_many_false_alarms_as_executions_allow() -> None:
@@ -171,9 +171,9 @@ def test_a_cycle_longer_than_its_period_is_a_violation() -> None:
     kept = program_of("cccc", expected_ns=10_000, window_ns=60_000)
     late = program_of("cccc", expected_ns=10_000, window_ns=30_000)
     assert summary(bridged(kept, 20, idle_ns=100)).violations == ()
-    (found,) = summary(bridged(late, 20, idle_ns=100)).violations
-    assert (found.operation, found.expected_ns, found.count) == ("period of the cycle", 30_000, 19)
-    assert 38_000 < found.actual_ns < 43_000
+    (profile,) = summary(bridged(late, 20, idle_ns=100)).violations
+    assert (profile.operation, profile.expected_ns, profile.count) == ("period of the cycle", 30_000, 19)
+    assert 38_000 < profile.actual_ns < 43_000
 
 
 def windows_of(late: tuple[int, ...], loss: float = 0.0) -> tuple[Bridged, Launches, Timetable]:
@@ -221,8 +221,8 @@ def windows_of(late: tuple[int, ...], loss: float = 0.0) -> tuple[Bridged, Launc
 def test_priority_periods_that_were_not_kept_are_counted(late: tuple[int, ...]) -> None:
     """A launch that ends after its reserved time breaks its period, whatever the clocks' offset."""
     run, launches, timetable = windows_of(late)
-    found = summary(run, launches=launches, timetable=timetable).violations
-    assert [(one.operation, one.expected_ns, one.count) for one in found] == (
+    profile = summary(run, launches=launches, timetable=timetable).violations
+    assert [(entry.operation, entry.expected_ns, entry.count) for entry in profile] == (
         [("priority period of net", 60_000, len(late))] if late else []
     )
 
@@ -239,10 +239,10 @@ def test_a_table_tells_what_to_expect_and_learns_what_was() -> None:
         assert entry.interval_ns[0] <= entry.latency_ns <= entry.interval_ns[1]
         assert 8 <= len(entry.samples_ns) <= 80
     assert len(summary(run).violations) >= 5
-    told, found, lacking = apply_table_to_program(
+    told, profile, lacking = apply_table_to_program(
         PROGRAM, LatencyTable(target="x", fingerprint={}, entries=entries[1:])
     )
-    assert (found, lacking) == (15, 1)
+    assert (profile, lacking) == (15, 1)
     operations = [operation for group in told.programs[0].groups for operation in group.operations]
     assert operations[0].expected_ns == 10_000
     assert [one.expected_ns for one in operations[1:]] == [entry.latency_ns for entry in entries[1:]]
@@ -252,15 +252,15 @@ def test_a_table_tells_what_to_expect_and_learns_what_was() -> None:
 def test_layers_of_one_configuration_share_an_entry() -> None:
     """Two operations of the same configuration on one unit are taken together, as a table finds them."""
     program = program_of("ccp")
-    (one,) = program.programs
+    (segment,) = program.programs
     groups = tuple(
         msgspec.structs.replace(
             group,
             operations=tuple(msgspec.structs.replace(op, configuration={"kernel": [3, 3]}) for op in group.operations),
         )
-        for group in one.groups
+        for group in segment.groups
     )
-    same = msgspec.structs.replace(program, programs=(msgspec.structs.replace(one, groups=groups),))
+    same = msgspec.structs.replace(program, programs=(msgspec.structs.replace(segment, groups=groups),))
     run = bridged(same, 10, loss=0.0)
     entries = latency_entries(run.reconstruction.log, run.sequence, 0.9)
     assert [(entry.op, len(entry.samples_ns)) for entry in entries] == [("c", 20), ("p", 10)]
@@ -280,7 +280,7 @@ def test_units_side_by_side_are_told_apart() -> None:
     """Each unit has its own totals, use and gaps; together they may be busy more than all of the time."""
     program: Program = program_of("cc", cores="01")
     run = bridged(program, 10, loss=0.0)
-    found = summary(run)
-    assert found.totals_by_unit.keys() == {"npu0", "npu1"}
-    assert all(one.count == 10 for one in found.totals_by_unit.values())
-    assert 0.3 < found.utilisation_by_unit["npu1"] < 0.6
+    profile = summary(run)
+    assert profile.totals_by_unit.keys() == {"npu0", "npu1"}
+    assert all(total.count == 10 for total in profile.totals_by_unit.values())
+    assert 0.3 < profile.utilisation_by_unit["npu1"] < 0.6

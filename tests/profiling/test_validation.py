@@ -44,28 +44,28 @@ def launched(count: int = 30) -> Launches:
 )
 def test_a_trace_is_complete_where_nothing_is_missing(known: bool, gone: list[int], complete: bool) -> None:
     """A whole inference that is missing looks complete to matching in order; its pause, or its launch, tells."""
-    one = left(np.setdiff1d(np.arange(len(RUN)), gone))
-    sequence = Sequence.of(PROGRAM, launched() if known else None, one.kinds)
-    assert is_complete(reconstruct(one, sequence, {}), one, sequence) == complete
+    part = left(np.setdiff1d(np.arange(len(RUN)), gone))
+    sequence = Sequence.of(PROGRAM, launched() if known else None, part.kinds)
+    assert is_complete(reconstruct(part, sequence, {}), part, sequence) == complete
 
 
 def test_nothing_is_not_complete() -> None:
     """An empty trace has lost everything."""
-    one = left(np.zeros(0, np.int64))
-    sequence = Sequence.of(PROGRAM, None, one.kinds)
-    assert not is_complete(reconstruct(one, sequence, {}), one, sequence)
+    part = left(np.zeros(0, np.int64))
+    sequence = Sequence.of(PROGRAM, None, part.kinds)
+    assert not is_complete(reconstruct(part, sequence, {}), part, sequence)
 
 
 @pytest.mark.parametrize("same_clock", [True, False])
 def test_the_beginning_of_a_long_trace_is_found(same_clock: bool) -> None:
     """Launches that ended before the first packet that was kept are left out, hardly any other."""
-    one = left(np.arange(120, len(RUN)))
-    one = dataclasses.replace(one, meta=msgspec.structs.replace(one.meta, overwritten_events=120))
+    part = left(np.arange(120, len(RUN)))
+    part = dataclasses.replace(part, meta=msgspec.structs.replace(part.meta, overwritten_events=120))
     launches = launched()
     if not same_clock:
         launches = dataclasses.replace(launches, submit_ns=launches.submit_ns - 10**12)
     beat = msgspec.structs.replace(PROGRAM, window_ns=10_000)
-    first, before = find_first_launch(one, beat, launches)
+    first, before = find_first_launch(part, beat, launches)
     assert first <= 20
     assert before == 6 * (20 - first) if same_clock else first == 10
     assert find_first_launch(RUN, PROGRAM, launches) == (0, 0)
@@ -84,7 +84,7 @@ def test_kinds_that_were_not_selected_are_told() -> None:
     sequence = Sequence.of(PROGRAM, None, RUN.kinds)
     meta = msgspec.structs.replace(RUN.meta, selected_kinds=RUN.kinds[:1])
     _, notes = drop_unreadable(dataclasses.replace(RUN, meta=meta), sequence)
-    assert any(RUN.kinds[1] in one and "not selected" in one for one in notes)
+    assert any(RUN.kinds[1] in note and "not selected" in note for note in notes)
 
 
 def test_a_foreign_trace_is_refused() -> None:

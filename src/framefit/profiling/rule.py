@@ -47,7 +47,7 @@ LOOK_AHEAD = 16
 _REACH_LEAST, _REACH_MOST = 64, 1024
 """Expected packets that one gap can hide: two inferences, within these limits."""
 _COMPARED = 64
-"""Packets by which two cores' inferences are held against each other."""
+"""Packets by which the inferences of two cores are compared."""
 
 
 @dataclass(frozen=True)
@@ -229,17 +229,17 @@ def _nearest(times: Ints, wanted: Ints) -> Ints:
 _GAP_COST = 4
 """Cost of a gap beside the packets lost in it, one each: three short gaps are dearer than one of ten."""
 _SPURIOUS_COST = 16
-"""Cost of a packet that nobody sent: devices lose packets often, and make them up hardly ever."""
+"""Cost of a spurious packet: devices lose packets often, and make them up hardly ever."""
 _AT_SIGHT = 3
-"""Packets that have to agree at sight for no other place to be tried."""
+"""Packets that have to equal the expected ones for no other place to be tried."""
 _MOST_SPURIOUS = 2
-"""Packets in a row that may be tried as strangers."""
+"""Packets in a row that are tried as spurious."""
 _MOST_UNDONE = 3
-"""Packets already placed that may be taken for strangers after all,"""
+"""Packets already placed that are tried as spurious after all."""
 _UNDO_COST = 16
-"""and the cost of each: a place ahead of the truth costs the rest of an inference, if it is kept."""
+"""Cost of each of these: a place ahead of the truth costs the rest of an inference, if it is kept."""
 _BEGIN_FACTOR = 8
-"""Times the look-ahead that decides where in the program a trace begins: a mistake there shifts all of it."""
+"""Factor of the look-ahead that decides where in the program a trace begins: a mistake there shifts all of it."""
 
 
 @njit(cache=True)
@@ -265,7 +265,7 @@ def _cost(symbols: Any, first: Any, last: Any, expected: Any, place: Any, limit:
         skipped = here - place
         if (
             here >= 0 and _GAP_COST + skipped > _SPURIOUS_COST and packet + 1 < last
-        ):  # a stranger, if the next one fits here
+        ):  # spurious, if the next one fits here
             fits = _nearest_in_time(
                 symbols[packet + 1], expected, place, min(place + _SPURIOUS_COST - _GAP_COST, limit)
             )

@@ -86,7 +86,7 @@ class Sums:
         )
         spread = np.maximum(np.where(seen, spread, unseen), 1.0)
         self._variance = spread**2
-        kept = np.abs(step_ns - middle[node]) <= _STALL * spread[node]  # what stalls take is no skew of the rest
+        kept = np.abs(step_ns - middle[node]) <= _STALL * spread[node]  # stalls are not counted as skew of the rest
         total = np.bincount(node[kept], step_ns[kept], minlength=2 * count)
         mean = total / np.maximum(np.bincount(node[kept], minlength=2 * count), 1)
         self._skew = np.where(seen, mean - middle, 0.0)

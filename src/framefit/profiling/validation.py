@@ -166,7 +166,7 @@ def find_first_launch(trace: Trace, program: Program, launches: Launches) -> tup
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 _LEAST_RATIO, _MOST_RATIO = 0.02, 0.1  # masked, of what was received: more than a tenth would be another trace
-_LEAST_MASKED = 20  # below it a coverage says nothing
+_LEAST_MASKED = 20  # below it a coverage has no meaning
 _ONE_TYPE = 0.95  # of the losses: then only this type is masked
 
 

@@ -210,9 +210,9 @@ class BeamSearch:
 
 Floats = npt.NDArray[np.float64]
 _FAR = 3.0  # standard deviations: an error beyond it counts as one of it
-_FEWEST = 4  # pairs of neighbours that tell something: of fewer no step is estimated
+_FEWEST = 4  # pairs of neighbouring launches with durations, below which no step is estimated
 _UNSEEN = 1e-6  # step where none is estimated
-_VAGUE = 1e4  # variance of the first launch's speed over that of what a launch says
+_VAGUE = 1e4  # variance of the first launch's speed over that of the speed by one launch
 _STEPS = 10.0 ** np.arange(-5.0, 3.1, 0.25)  # that are tried, over the median of the variances
 
 
@@ -258,7 +258,7 @@ def _leave_one_out_errors(ratio: Any, var: Any, step: Any, before: Any, before_v
             gain = spread[at] / (spread[at] + step)
             smooth_var = spread[at] + gain * gain * (smooth_var - spread[at] - step)
         if np.isfinite(var[at]):
-            left = max(1 - smooth_var / var[at], 1e-9)  # how little of its own it tells by itself
+            left = max(1 - smooth_var / var[at], 1e-9)  # one minus its leverage on its own smoothed speed
             squared[count] = ((ratio[at] - smooth[at]) / left) ** 2 / var[at]
             count += 1
     return squared[:count]
@@ -281,7 +281,7 @@ def estimate_tempo_step(ratio: Floats, var: Floats) -> float:
 
     def mean_error(step: float) -> float:
         errors = _leave_one_out_errors(ratio, var, step, around, _VAGUE * usual)
-        most = (_FAR * MAD_TO_DEVIATION) ** 2 * float(np.median(errors))  # a launch that stalled is no speed
+        most = (_FAR * MAD_TO_DEVIATION) ** 2 * float(np.median(errors))  # a stalled launch is no evidence of speed
         return float(np.minimum(errors, most).mean())
 
     return max(min(map(float, usual * _STEPS), key=mean_error), 1e-8)

@@ -19,14 +19,14 @@ from framefit.stats import MAD_TO_DEVIATION
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-_LONG = 64  # events lost in a row: from here on the length says little
-_LENGTHS = 1024  # of gaps, that are told apart
-_PRIOR_GAPS = 5  # that what was thought of their lengths before counts as
+_LONG = 64  # events lost in a row, from which on the length carries little information
+_LENGTHS = 1024  # number of gap lengths that have a probability of their own
+_PRIOR_GAPS = 5  # weight of the prior of gap lengths, as a number of gaps
 _EXTENDED = 0.7  # probability that a gap goes on, before one was seen
 _LONG_RATIO = 1e-2  # least part of gaps that are long
-_SYMBOLS = 4  # that a stranger may well be, of those that a core sends at any one time
-_PRIOR_STRANGERS = 2e-5  # packets that nobody sent: devices lose packets often, and make them up hardly ever
-_FEW = 8  # delays: as many count as much as what was thought before
+_SYMBOLS = 4  # that a spurious packet may plausibly have, of those that a core sends at any one time
+_PRIOR_SPURIOUS = 2e-5  # spurious packets: devices lose packets often, and make them up hardly ever
+_FEW = 8  # delays that weigh as much as the prior
 _LATE_LEAST = 0.5
 _LATE_SPREAD = 4.0
 """Scale of a delay's logarithm, before any was seen."""
@@ -80,7 +80,7 @@ def _gap_length_logs(seen: Ints) -> Floats:
     length = np.maximum(np.arange(_LENGTHS), 1)
     before = np.maximum((1 - stay) * stay ** (length - 1), np.where(length >= 8, long / 12 / length, 0.0))
     count = np.bincount(seen[seen < _LENGTHS], minlength=_LENGTHS)
-    count_but_one = np.maximum(count - 1, 0)  # what a gap was taken for is no evidence for taking it for that
+    count_but_one = np.maximum(count - 1, 0)  # the assumed length of a gap is no evidence for that length
     return np.asarray(np.log((count_but_one + _PRIOR_GAPS * before) / (max(len(seen) - 1, 0) + _PRIOR_GAPS)))
 
 
@@ -104,12 +104,12 @@ def _estimate_costs(
         return costs
 
     def gaps(part: Ints, opened: float) -> float:
-        # A beta prior of 20 transitions keeps thin evidence near what was thought before.
+        # A beta prior of 20 transitions keeps thin evidence near the prior values.
         return (int(np.count_nonzero(part)) + 20 * opened) / (len(part) + 20)
 
     some, marked_some = gaps(lost[~marked], 0.1), gaps(lost[marked], 0.6)
     unmatched = max(received - matched - 1, 0)
-    spurious = min(max((unmatched + _PRIOR_STRANGERS * 1000) / (received + 1000), 1e-5), 0.1)
+    spurious = min(max((unmatched + _PRIOR_SPURIOUS * 1000) / (received + 1000), 1e-5), 0.1)
     late_log, late_spread = transitions.lateness(costs)
     pace = max(elapsed_ns / max(matched, 1), 1.0)
     return costs._replace(
@@ -131,7 +131,7 @@ _TABLE_SPREAD = 0.3  # what a table may be off by, each operation for itself: 25
 _PLAYED = 512  # launches that the program's table is played through
 _MEDIAN_VAR = 1.5708  # variance of a median over that of a mean
 _LEAST_RATIO = 0.005  # of a transition: spread that is never gone below, for what no sample shows
-_FAR = 3.0  # standard deviations: a few samples that are off by more are not believed
+_FAR = 3.0  # standard deviations, beyond which a few samples are not trusted
 _HUGE = float(1 << 60)
 
 
@@ -216,7 +216,7 @@ def initial_model(
         at = np.concatenate([base[n] + local[track.first[p] : track.first[p + 1]] for n, p in enumerate(launches)])
         time = np.where(track.type[events] == 1, end[at], start[at])
         mean, _, _ = _medians_by(events[1:], np.diff(time), len(track.operation))
-        if len(launches) > programs and ready.any():  # how long it waits for the next submit, the submits tell
+        if len(launches) > programs and ready.any():  # submit times determine how long it waits for the next submit
             mean[track.first[:-1][np.diff(track.first) > 0]] = 0.0
         owner = np.repeat(np.arange(len(launches)), np.diff(track.first)[launches])
         since, _, _ = _medians_by(events, time - begin[owner], len(track.operation))
@@ -291,7 +291,7 @@ def estimate_tracks(model: Model, matches: Many[Match], sequence: Sequence, temp
         counts.append(lost)
         marks.append(match.marked[1:])
         opens = np.diff(match.launch) > 0
-        # What waited for its submit says nothing of how long a core takes from launch to launch.
+        # A launch that waited for its submit carries no information on how long a core takes from launch to launch.
         released = opens & _released(track, match, speed, sequence, offset, submit_var)[1:]
         mean, var = _estimate_transitions(track, match.event[1:], np.where(released, -1, lost), step)
         since, _, _ = _medians_by(match.event, (match.time - begin[at]) / speed, len(mean))

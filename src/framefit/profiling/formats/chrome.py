@@ -193,7 +193,7 @@ def duration_ns(event: JsonEvent) -> int | None:
 
 
 def _nanoseconds(microseconds: int | float | None) -> int | None:
-    if microseconds is None or not -_MOST_US < microseconds < _MOST_US:  # also what is no number
+    if microseconds is None or not -_MOST_US < microseconds < _MOST_US:  # also NaN
         return None
     return 1000 * microseconds if isinstance(microseconds, int) else round(1000 * microseconds)
 

@@ -24,7 +24,7 @@ _MOST_EVENTS = 1_000_000  # core/common/profiler.cc, global_max_num_events_: lat
 _SUFFIX = "_kernel_time"
 _RESOLUTION_NS = 1000
 _LEAST_SIGMA, _MOST_SIGMA = 0.02, 2.0
-_LOOKED_AT = 1000  # events by which such a profile is told
+_LOOKED_AT = 1000  # events by which such a profile is recognised
 
 
 class _Arguments(msgspec.Struct):
@@ -84,7 +84,7 @@ def read_ort_events(events: list[JsonEvent], where: str, name: str) -> tuple[Tra
     program = _program(runs, main, name)
     index = {op.layer: op.index for op in program.programs[0].groups[0].operations}
     number = [index.get(node.name, -1) if node.core == main else -1 for node in nodes]
-    if len(index) < len(program.programs[0].groups[0].operations):  # names that occur twice tell nothing
+    if len(index) < len(program.programs[0].groups[0].operations):  # names that occur twice identify nothing
         number = [-1] * len(nodes)
     elif unknown := sum(
         operation_number < 0 and node.core == main for operation_number, node in zip(number, nodes, strict=True)

@@ -21,7 +21,7 @@ from framefit.profiling.formats.raw import is_raw_stream, read_raw_stream
 from framefit.profiling.formats.stp import StpMapping, is_stp, read_stp
 
 _MOST_BYTES = 1 << 31
-"""Of a file that is read at once: 100 million packets of a raw stream; longer ones can be followed."""
+"""Size of a file that is read at once: 100 million packets of a raw stream; longer ones can be followed."""
 
 
 class ReadTrace(NamedTuple):

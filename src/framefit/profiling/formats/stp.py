@@ -34,7 +34,7 @@ _UNTIMED = 1
 _MARKED = 2
 """Flag of a data packet with a marker."""
 _LOSS_MASTER, _LOSS_GLOBAL, _LOSS_DAMAGE = 0, 1, 2
-"""Why something is missing: MERR (a source overflowed), GERR (the trace unit did), or nibbles that make no sense."""
+"""Why something is missing: MERR (a source overflowed), GERR (the trace unit did), or the stream is damaged."""
 _COUNTS = ("packets", "losses", "damaged", "frequencies", "unusable_times", "flags")
 """What :func:`_decode` counts."""
 _NO_TIME, _DELTA, _NATURAL, _GRAY = 0, 2, 3, 4  # of VERSION

@@ -46,7 +46,7 @@ def test_every_packet_is_sorted(seed: int, cut: int) -> None:
     """Each packet is in its core's queue or foreign, marked where it is the core's first one after a loss."""
     trace = strange(seed)
     tracks = Aligner(SEQUENCE, 3, trace.meta)._model.tracks
-    intake = ReorderBuffer(SEQUENCE.cores, tracks, 3, trace.meta, np.zeros((2, 6), np.bool_))
+    reorder_buffer = ReorderBuffer(SEQUENCE.cores, tracks, 3, trace.meta, np.zeros((2, 6), np.bool_))
     told = [np.zeros(0, np.int64)]
     late = []
     queues = None
@@ -61,12 +61,12 @@ def test_every_packet_is_sorted(seed: int, cut: int) -> None:
             operation=trace.operation[part],
             loss_after=trace.loss_after[inside] - part.start,
         )
-        some, out_of_order = intake.add(piece)
+        some, out_of_order = reorder_buffer.add(piece)
         queues = some if queues is None else [concatenate_queues(a, b) for a, b in zip(queues, some, strict=True)]
-        told.append(intake.foreign)
+        told.append(reorder_buffer.foreign)
         late.append(out_of_order)
     assert queues is not None
-    queues = [concatenate_queues(a, b) for a, b in zip(queues, intake.close(), strict=True)]
+    queues = [concatenate_queues(a, b) for a, b in zip(queues, reorder_buffer.close(), strict=True)]
 
     foreign, expected = [], {int(core): [] for core in SEQUENCE.cores}
     latest, marked, disorder = dict.fromkeys(expected, -1), dict.fromkeys(expected, False), []
@@ -90,7 +90,7 @@ def test_every_packet_is_sorted(seed: int, cut: int) -> None:
     assert sorted(np.concatenate(told).tolist()) == foreign
     assert np.concatenate(late).tolist() == disorder
     for queue, rows in zip(queues, expected.values(), strict=True):
-        found = zip(
+        columns = zip(
             *(column.tolist() for column in (queue.time, queue.symbol, queue.marked, queue.arrival)), strict=True
         )
-        assert list(found) == sorted(rows, key=lambda row: row[0])
+        assert list(columns) == sorted(rows, key=lambda row: row[0])

@@ -74,13 +74,13 @@ def every_assignment(track: Track, queue: Queue, at: int = 0, latest: int = -1) 
     """All that could be, whether likely or not; the first match is in the first launch."""
     if at == len(queue):
         return [[]]
-    found = [[-1, *rest] for rest in every_assignment(track, queue, at + 1, latest)]
+    assignments = [[-1, *rest] for rest in every_assignment(track, queue, at + 1, latest)]
     for number in range(latest + 1, track.events * (1 if latest < 0 else LAUNCHES)):
         place = number % track.events
         kind = int(queue.symbol[at])
         if place in track.occurs[track.occurs_first[kind] : track.occurs_first[kind + 1]]:
-            found += [[number, *rest] for rest in every_assignment(track, queue, at + 1, number)]
-    return found
+            assignments += [[number, *rest] for rest in every_assignment(track, queue, at + 1, number)]
+    return assignments
 
 
 @settings(max_examples=40)
@@ -101,9 +101,9 @@ def test_best_of_all(seed: int, stretch: float, marked: bool) -> None:
     marks = random.random(6) < 0.3 if marked else np.zeros(6, np.bool_)
     queue = Queue(time.astype(np.float64), symbol.astype(np.int32), marks, np.arange(6))
     best = max(score_of(track, costs, queue, one) for one in every_assignment(track, queue))
-    follower = BeamSearch(track, Workspace.allocate())
-    follower.advance(queue, LaunchTiming(0, 1, LAUNCHES, 0, np.zeros(0), np.inf, np.zeros(0), 0.0, 0.0), costs)
-    _, match = follower.settle(all_of_it=True)
+    search = BeamSearch(track, Workspace.allocate())
+    search.advance(queue, LaunchTiming(0, 1, LAUNCHES, 0, np.zeros(0), np.inf, np.zeros(0), 0.0, 0.0), costs)
+    _, match = search.settle(all_of_it=True)
     numbers = np.full(6, -1)
     numbers[match.packet] = match.launch * track.events + match.event
     assert score_of(track, costs, queue, numbers.tolist()) >= best - 1e-6

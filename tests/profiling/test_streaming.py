@@ -46,23 +46,23 @@ def test_blocks_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("framefit.profiling.streaming._BLOCK", 90)
     running = run_of(run, 13)
     assert sum(map(len, running._logs)) < 90
-    found = running.profile(calibrated=True, warnings=("careful",))
-    assert found.events == whole.events
-    assert (found.inferences >= whole.inferences, found.covered_ns) == (True, whole.covered_ns)
-    assert found.utilisation_by_unit == pytest.approx(whole.utilisation_by_unit)
-    assert found.warnings == ("careful",)
+    profile = running.profile(calibrated=True, warnings=("careful",))
+    assert profile.events == whole.events
+    assert (profile.inferences >= whole.inferences, profile.covered_ns) == (True, whole.covered_ns)
+    assert profile.utilisation_by_unit == pytest.approx(whole.utilisation_by_unit)
+    assert profile.warnings == ("careful",)
     for name in ("totals_by_kind", "totals_by_layer", "totals_by_group", "totals_by_unit"):
         for key, totals in getattr(whole, name).items():
-            summed = getattr(found, name)[key]
+            summed = getattr(profile, name)[key]
             assert (summed.count, summed.duration_ns) == (totals.count, totals.duration_ns)
             assert summed.inferred_ratio == pytest.approx(totals.inferred_ratio)
             assert summed.interval_ns[0] <= summed.duration_ns <= summed.interval_ns[1]
-    assert found.totals_by_unit["npu0"].interval_ns[0] <= whole.totals_by_unit["npu0"].interval_ns[0] * 1.001
+    assert profile.totals_by_unit["npu0"].interval_ns[0] <= whole.totals_by_unit["npu0"].interval_ns[0] * 1.001
 
 
 def test_nothing_is_a_profile_too() -> None:
     """Before the first operation all figures are 0."""
     run = bridged(program_of("cp"), 2, loss=0.0)
-    found = RunningProfile(run.sequence, run.program, 0.9, 1).profile(calibrated=False)
-    assert found.inferences == found.events.received == found.covered_ns == 0
-    assert found.totals_by_kind == {}
+    profile = RunningProfile(run.sequence, run.program, 0.9, 1).profile(calibrated=False)
+    assert profile.inferences == profile.events.received == profile.covered_ns == 0
+    assert profile.totals_by_kind == {}
