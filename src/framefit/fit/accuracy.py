@@ -51,7 +51,7 @@ def sized(workload: Workload, app: Path) -> Workload:
         }
         for wired in wire(workload, app)
     }
-    models = tuple(msgspec.structs.replace(one, shapes=one.shapes | shapes[one.name]) for one in workload.models)
+    models = tuple(msgspec.structs.replace(each, shapes=each.shapes | shapes[each.name]) for each in workload.models)
     return msgspec.structs.replace(workload, models=models)
 
 
@@ -135,8 +135,8 @@ class Labelled:
     def _check(self, given: Mapping[str, str]) -> None:
         """Read the data, and find the model of those that no model is named for."""
         if "" in given:
-            found = {name: self._fitting(name, given[""]) for name in self._entries if name not in self._sources}
-            fitting = [name for name, data in found.items() if data is not None]
+            read = {name: self._fitting(name, given[""]) for name in self._entries if name not in self._sources}
+            fitting = [name for name, data in read.items() if data is not None]
             if len(fitting) != 1:
                 which = f"fit {' and '.join(map(repr, fitting))}" if fitting else "fit no model of the workload"
                 raise InputError(
@@ -154,12 +154,12 @@ class Labelled:
         from framefit.training.data import check_fits
 
         model = opened(self._entries[name])
-        found = self._read(name, source)
+        data = self._read(name, source)
         try:
-            check_fits(found, model)
+            check_fits(data, model)
         except InputError:
             return None
-        return found
+        return data
 
     def _read(self, name: str, source: str) -> Dataset:
         from framefit.training.data import open_data

@@ -286,8 +286,8 @@ class FitLoop:
         """Models that were changed, and need not have been: what came later is enough without."""
         for name in list(self._context.versions):
             before, started = self._situation, time.monotonic()
-            own = entry_of(self._original, name)
-            entry = msgspec.structs.replace(entry_of(before.workload, name), path=own.path, constants=own.constants)
+            given = entry_of(self._original, name)
+            entry = msgspec.structs.replace(entry_of(before.workload, name), path=given.path, constants=given.constants)
             workload = with_entry(before.workload, entry)
             if not before.what_if(workload=workload, notify=self.notify).fits:
                 continue

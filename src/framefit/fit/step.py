@@ -238,5 +238,5 @@ def entry_of(workload: Workload, name: str) -> ModelEntry:
 
 def with_entry(workload: Workload, entry: ModelEntry) -> Workload:
     """A workload with another part for the model of this name."""
-    models = tuple(entry if one.name == entry.name else one for one in workload.models)
+    models = tuple(entry if each.name == entry.name else each for each in workload.models)
     return msgspec.structs.replace(workload, models=models)

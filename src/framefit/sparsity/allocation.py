@@ -89,18 +89,18 @@ def tightened(problem: Problem, assignment: Assignment, budget_cycles: int) -> A
         InfeasibleError: no assignment meets the budget.
     """
     problem.check_budget(budget_cycles)
-    found = assignment.copy()
-    while problem.total(found) > budget_cycles:
+    levels = assignment.copy()
+    while problem.total(levels) > budget_cycles:
         steps = []
         for layer, useful in enumerate(problem.envelopes):
             cycles, errors = problem.cycles[layer], problem.errors[layer]
-            faster = [level for level in useful if cycles[level] < cycles[found[layer]]]
+            faster = [level for level in useful if cycles[level] < cycles[levels[layer]]]
             if faster:
-                added = errors[faster[0]] - errors[found[layer]]
-                steps.append((added / (cycles[found[layer]] - cycles[faster[0]]), layer, int(faster[0])))
+                added = errors[faster[0]] - errors[levels[layer]]
+                steps.append((added / (cycles[levels[layer]] - cycles[faster[0]]), layer, int(faster[0])))
         _, layer, level = min(steps)
-        found[layer] = level
-    return found
+        levels[layer] = level
+    return levels
 
 
 def _binned(problem: Problem, room: int, bins: int, *, up: bool) -> Floats:
@@ -119,9 +119,9 @@ def _tables(costs: Floats, errors: Floats, bins: int) -> tuple[list[np.ndarray],
         for level, (cost, error) in enumerate(zip(layer_costs.astype(np.int64), layer_errors, strict=True)):
             if cost > bins:
                 continue
-            found = best[: bins + 1 - cost] + error
-            better = found < new[cost:]
-            new[cost:][better] = found[better]
+            errors_with = best[: bins + 1 - cost] + error
+            better = errors_with < new[cost:]
+            new[cost:][better] = errors_with[better]
             choice[cost:][better] = level
         best = new
         choices.append(choice)

@@ -136,10 +136,10 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         self.notify("final figures on the test data")
         dense, dense_layers = dense_model(self.subject)
         rows = [self._row(arm, self._sparse(arm.found.assignment), 0.0, None, dense) for arm in self._others(rounds[0])]
-        rows += [self._row(one.arm, one.network, one.epochs, one.before, dense) for one in rounds]
+        rows += [self._row(round_.arm, round_.network, round_.epochs, round_.before, dense) for round_ in rounds]
         best = _best(rounds)
         chosen = len(rows) - len(rounds) + best
-        thresholds = tuple(self._threshold(one.threshold, rounds[0].threshold, dense) for one in rounds)
+        thresholds = tuple(self._threshold(round_.threshold, rounds[0].threshold, dense) for round_ in rounds)
         row = rows[chosen]
         verdict = judge(row.top1, row.top1_interval, dense.images, row.cycles_ratio, thresholds[best])
         searched = rounds[best].searched
@@ -163,7 +163,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             judged_by=best,
             curve=tuple(_curve(rounds)),
             ledger=self.ledger.spent(),
-            interrupted=any(one.interrupted for one in rounds),
+            interrupted=any(round_.interrupted for round_ in rounds),
             notes=(*self._notes, *self.subject.notes),
         )
         network = rounds[best].network
@@ -242,14 +242,14 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         ]
         least = self._problem.least_cycles / max(self._dense_cycles, 1)
         for _ in range(1, _MOST_ROUNDS if self.settings.dynamic else 1):
-            tried = [one.threshold for one in rounds]
+            tried = [round_.threshold for round_ in rounds]
             following = moved_cycles(tried, met=rounds[-1].met, least_ratio=least)
             if following is None or self._ended(rounds):
                 break
             rounds.append(self._round(following, override))
         last = rounds[_best(rounds)]
         for _ in range(1, _MOST_ROUNDS if self.settings.dynamic_accuracy else 1):
-            low, dense_low = (one.top1_interval[0] for one in (last.accuracy, dense))
+            low, dense_low = (round_.top1_interval[0] for round_ in (last.accuracy, dense))
             following = moved_top1(last.threshold, met=last.met, low=low, dense_low=dense_low)
             if following is None or self._ended(rounds):
                 break
@@ -308,8 +308,8 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
 
     def _trained_on(self, earlier: _Round, threshold: Threshold) -> _Round:
         """A round's network, fine-tuned once more; as it was where that is no gain, or costs too many cycles."""
-        found = replace(earlier.arm.found, curve=())  # nothing is searched for
-        searched = replace(earlier.searched, arms=(replace(earlier.arm, found=found),), main=0)
+        solution = replace(earlier.arm.found, curve=())  # nothing is searched for
+        searched = replace(earlier.searched, arms=(replace(earlier.arm, found=solution),), main=0)
         kept = replace(earlier, threshold=threshold, searched=searched)
         target = int(threshold.cycles_ratio * self._dense_cycles)
         try:
@@ -448,15 +448,15 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         dense: DenseModel,
     ) -> Configuration:
         """The figures of a network on the test data, and those from before it was fine-tuned."""
-        found = evaluate(network, self.subject.data.test)
-        first = found.top1
+        accuracy = evaluate(network, self.subject.data.test)
+        first = accuracy.top1
         if epochs and before is not None:
             now = state(network)
             load_state(network, before)
             first = evaluate(network, self.subject.data.test).top1
             load_state(network, now)
         zeros = own_zeros(self.subject, network, self.ledger)
-        return configuration(self.subject, arm, to_model(network), zeros, first, found, epochs, dense)
+        return configuration(self.subject, arm, to_model(network), zeros, first, accuracy, epochs, dense)
 
 
 def learnt_before(subject: Subject, validated: Accuracy, ledger: Ledger) -> bool:
@@ -470,16 +470,16 @@ def learnt_before(subject: Subject, validated: Accuracy, ledger: Ledger) -> bool
 
 def _curve(rounds: Sequence[_Round]) -> Iterator[SearchPoint]:
     """Of all searches, named as their configurations are: each has its own budget, or its own view of it."""
-    for one in rounds:
-        for arm in one.searched.arms:
+    for round_ in rounds:
+        for arm in round_.searched.arms:
             name = arm.found.solver + ("" if arm.hardware else ", blind")
-            name += f", round {one.threshold.round}" if one.threshold.round else ""
+            name += f", round {round_.threshold.round}" if round_.threshold.round else ""
             yield from (msgspec.structs.replace(point, solver=name) for point in arm.found.curve)
 
 
 def _best(rounds: Sequence[_Round]) -> int:
     """Of those that met their threshold: fewest cycles, then the most that was asked of the accuracy. Else the last."""
-    met = [index for index, one in enumerate(rounds) if one.met]
+    met = [index for index, round_ in enumerate(rounds) if round_.met]
 
     def asked(index: int) -> tuple[float, float]:
         threshold = rounds[index].threshold

@@ -89,12 +89,12 @@ class Database:
 
     def removed(self, assignment: Assignment) -> list[tuple[ChannelGroup, Sequence[int]]]:
         """The channels of each group that go."""
-        found: list[tuple[ChannelGroup, Sequence[int]]] = []
+        removed: list[tuple[ChannelGroup, Sequence[int]]] = []
         for group, entry, level in zip(self.groups, self.entries, assignment, strict=bool(self.groups)):
             count = round(float(entry.levels[level]) * group.channels)
             if count:
-                found.append((group, entry.order[:count]))
-        return found
+                removed.append((group, entry.order[:count]))
+        return removed
 
     def final(
         self, assignment: Assignment, arrays: Mapping[str, Array], layers: Sequence[WeightLayer]
@@ -104,13 +104,17 @@ class Database:
 
     def save(self, path: Path) -> None:
         """Write the arrays to an ``.npz``."""
-        found: dict[str, Array] = {"pattern": np.asarray(self.pattern)}
+        arrays: dict[str, Array] = {"pattern": np.asarray(self.pattern)}
         for index, entry in enumerate(self.entries):
-            found |= {f"{index}.levels": entry.levels, f"{index}.errors": entry.errors, f"{index}.masked": entry.masked}
-            found |= {f"{index}.extra": np.asarray(entry.facts.extra), f"{index}.order": np.asarray(entry.order, int)}
-            found |= {f"{index}.weight.{name}": array for name, array in entry.weights.items()}
+            arrays |= {
+                f"{index}.levels": entry.levels,
+                f"{index}.errors": entry.errors,
+                f"{index}.masked": entry.masked,
+            }
+            arrays |= {f"{index}.extra": np.asarray(entry.facts.extra), f"{index}.order": np.asarray(entry.order, int)}
+            arrays |= {f"{index}.weight.{name}": array for name, array in entry.weights.items()}
         with write_whole(path, force=True) as file:
-            np.savez(file, **found)  # type: ignore[arg-type]  # of any names
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # of any names
 
 
 def read_database(
@@ -162,7 +166,7 @@ def build_layer(
     layer: WeightLayer, weight: Array, statistics: LayerStatistics, levels: Floats, *, of_m: tuple[int, int] | None
 ) -> Entry:
     """Zeros in the weights of a layer."""
-    found = reconstruct(
+    pruned = reconstruct(
         layer.matrix(weight),
         statistics.hessian,
         levels if of_m is None else np.asarray([0, 1.0]),
@@ -172,10 +176,10 @@ def build_layer(
     )
     return Entry(
         facts=replace(layer.facts, extra=_extra(statistics)),
-        levels=found.levels,
-        errors=found.errors,
-        masked=found.masked,
-        weights={layer.weight: np.stack([layer.weight_of(one) for one in found.weights])},
+        levels=pruned.levels,
+        errors=pruned.errors,
+        masked=pruned.masked,
+        weights={layer.weight: np.stack([layer.weight_of(matrix) for matrix in pruned.weights])},
     )
 
 
@@ -189,7 +193,7 @@ def build_group(
     by_name = {layer.name: layer for layer in layers}
     members = [(by_name[name], times) for name, times in group.readers]
     counts = group.channels - kept_channels(group.channels)
-    found = reconstruct_channels(
+    pruned = reconstruct_channels(
         [
             Reader(
                 layer.matrix(arrays[layer.weight])[0],
@@ -204,13 +208,13 @@ def build_group(
     return Entry(
         facts=replace(group_facts(group, layers), extra=_extra(statistics[members[0][0].name])),
         levels=counts / group.channels,
-        errors=found.errors,
-        masked=found.masked,
+        errors=pruned.errors,
+        masked=pruned.masked,
         weights={
-            layer.weight: np.stack([layer.weight_of(one) for one in weights])
-            for (layer, _), weights in zip(members, found.weights, strict=True)
+            layer.weight: np.stack([layer.weight_of(matrix) for matrix in weights])
+            for (layer, _), weights in zip(members, pruned.weights, strict=True)
         },
-        order=tuple(found.order.tolist()),
+        order=tuple(pruned.order.tolist()),
     )
 
 

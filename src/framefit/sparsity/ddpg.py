@@ -176,5 +176,5 @@ class ActorCritic:
         """What the critic expects of an action."""
         scaled = self._agent.policy.scale_action(np.asarray([[action]], np.float32))
         with torch.no_grad():
-            found = self._agent.critic(torch.as_tensor(state, dtype=torch.float32)[None], torch.as_tensor(scaled))
-        return float(found[0])
+            value = self._agent.critic(torch.as_tensor(state, dtype=torch.float32)[None], torch.as_tensor(scaled))
+        return float(value[0])

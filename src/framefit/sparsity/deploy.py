@@ -26,15 +26,15 @@ Array = npt.NDArray[Any]
 
 def dense_model(subject: Subject) -> tuple[DenseModel, tuple[LayerSparsity, ...]]:
     """The figures of the model as it was given, on the test data."""
-    found = evaluate(subject.network(), subject.data.test)
+    accuracy = evaluate(subject.network(), subject.data.test)
     costs = subject.prices.of(subject.model, subject.zeros)
     dense = DenseModel(
-        top1=found.top1,
-        top1_interval=found.top1_interval,
-        top5=found.top5,
+        top1=accuracy.top1,
+        top1_interval=accuracy.top1_interval,
+        top5=accuracy.top5,
         cycles=sum(cost.cycles for cost in costs.values()),
         parameters=subject.model.parameters,
-        images=found.images,
+        images=accuracy.images,
     )
     return dense, layer_table(subject, subject.model, subject.zeros, costs)
 
@@ -45,7 +45,7 @@ def configuration(
     model: Model,
     zeros: Mapping[str, float],
     before: float,
-    found: Accuracy,
+    accuracy: Accuracy,
     epochs: float,
     dense: DenseModel,
 ) -> Configuration:
@@ -62,15 +62,15 @@ def configuration(
         hardware=arm.hardware,
         validation_top1=arm.found.accuracy,
         top1_before_finetune=before,
-        top1=found.top1,
-        top1_interval=found.top1_interval,
-        top5=found.top5,
+        top1=accuracy.top1,
+        top1_interval=accuracy.top1_interval,
+        top5=accuracy.top5,
         parameters=model.parameters,
         zeros=sum(weight.size for weight in weights) - left,
         sparsity_ratio=1 - left / elements,
         cycles=cycles,
         cycles_ratio=cycles / max(dense.cycles, 1),
-        difference_top1=100 * (found.top1 - dense.top1),
+        difference_top1=100 * (accuracy.top1 - dense.top1),
         finetune_epochs=epochs,
         layers=table,
     )
@@ -138,8 +138,8 @@ def _registered(
     source = pricing(name, subject.model)
     prices = Prices(target, source, subject.model, subject.written, subject.layers)
     sparse, dense = (
-        sum(cost.latency_ns for cost in prices.of(one, part).values())
-        for one, part in ((model, zeros), (subject.model, subject.zeros))
+        sum(cost.latency_ns for cost in prices.of(each, part).values())
+        for each, part in ((model, zeros), (subject.model, subject.zeros))
     )
     gained = "" if sparse < dense else "; no gain: it computes these zeros, too"
     return Registration(

@@ -89,7 +89,7 @@ def moved_cycles(history: Sequence[Threshold], *, met: bool, least_ratio: float)
         ``None``: there is nothing between what was met and what was not.
     """
     last = history[-1]
-    tried = [one.cycles_ratio for one in history]
+    tried = [threshold.cycles_ratio for threshold in history]
     harder = [ratio for ratio in tried if ratio < last.cycles_ratio]
     easier = [ratio for ratio in tried if ratio > last.cycles_ratio]
     if met:

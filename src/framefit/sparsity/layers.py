@@ -73,7 +73,7 @@ class WeightLayer:
 def find_layers(nodes: Sequence[Node], arrays: Mapping[str, Array]) -> tuple[tuple[WeightLayer, ...], tuple[str, ...]]:
     """The layers that can lose weights, in order; and what stays dense, as sentences."""
     used = Counter(operand.name for node in nodes for operand in node.inputs if operand is not None)
-    found, notes = [], []
+    layers, notes = [], []
     for node in nodes:
         if node.op in _OTHERS:
             notes.append(f"{node.name} stays dense: {node.op} is not pruned")
@@ -88,8 +88,8 @@ def find_layers(nodes: Sequence[Node], arrays: Mapping[str, Array]) -> tuple[tup
         elif (layer := _layer(node, data, operand, arrays[operand.name])) is None:
             notes.append(f"{node.name} stays dense: {node.op} of this form is not pruned")
         else:
-            found.append(layer)
-    return tuple(found), tuple(notes)
+            layers.append(layer)
+    return tuple(layers), tuple(notes)
 
 
 def neighbours(layer: WeightLayer, size: int) -> Ints:
@@ -98,8 +98,8 @@ def neighbours(layer: WeightLayer, size: int) -> Ints:
     Kernel positions are apart: hardware reads channels side by side.
     """
     channel, position = np.divmod(np.arange(layer.width), layer.area)
-    found: Ints = position * math.ceil(layer.channels / size) + channel // size
-    return found
+    blocks: Ints = position * math.ceil(layer.channels / size) + channel // size
+    return blocks
 
 
 def _layer(node: Node, data: Operand, operand: Operand, weight: Array) -> WeightLayer | None:
@@ -220,10 +220,10 @@ def shrunk(
         Every array that changes.
     """
     by_name = {layer.name: layer for layer in layers}
-    found: dict[str, Array] = dict(weights)
+    changed: dict[str, Array] = dict(weights)
 
     def take(name: str, axis: int, gone: Sequence[int]) -> None:
-        found[name] = np.delete(found.get(name, arrays[name]), gone, axis=axis)
+        changed[name] = np.delete(changed.get(name, arrays[name]), gone, axis=axis)
 
     for group, channels in removed:
         gone = sorted(channels)
@@ -234,10 +234,10 @@ def shrunk(
             places = np.ravel(np.asarray(gone, np.int64)[:, None] * times + np.arange(times))
             take(layer.weight, 1 if layer.kind == "conv" or not layer.transposed else 0, places.tolist())
         for name, axis, times in group.targets:
-            target = np.array(found.get(name, arrays[name]))
+            target = np.array(changed.get(name, arrays[name]))
             target[axis] = (group.channels - len(gone)) * times
-            found[name] = target
-    return found
+            changed[name] = target
+    return changed
 
 
 class _Trace:
@@ -319,11 +319,11 @@ class _Trace:
             if operand is None:
                 continue
             if not operand.constant:
-                first, other = self._of.get(data.name), self._of.get(operand.name)
-                if first is None or other is None:
+                first, second = self._of.get(data.name), self._of.get(operand.name)
+                if first is None or second is None:
                     self._stop(node)
                     return
-                self._unite(first[0], other[0])
+                self._unite(first[0], second[0])
             elif len(shape := operand.shape or ()) >= rank - 1 and shape[1 - rank] > 1:
                 self._slots[self._find(self._of[data.name][0])].makers.append((operand.name, len(shape) + 1 - rank))
         self._of[node.outputs[0].name] = self._of[data.name]
@@ -370,15 +370,15 @@ class _Trace:
         return True
 
     def _constants(self, operands: Sequence[Operand | None], axis: int) -> list[tuple[str, int]]:
-        return [(one.name, axis) for one in operands if one is not None and one.name in self._arrays]
+        return [(operand.name, axis) for operand in operands if operand is not None and operand.name in self._arrays]
 
     def _find(self, index: int) -> int:
         while self._parent[index] != index:
             self._parent[index] = index = self._parent[self._parent[index]]
         return index
 
-    def _unite(self, one: int, other: int) -> None:
-        first, second = sorted((self._find(one), self._find(other)))
+    def _unite(self, slot: int, another: int) -> None:
+        first, second = sorted((self._find(slot), self._find(another)))
         if first == second:
             return
         into, gone = self._slots[first], self._slots[second]

@@ -35,10 +35,10 @@ class CoefficientSearch:
         """The allocation for other scales; ``None`` where these change nothing any more."""
         for _ in range(self._TRIES):
             self._asked = self._scales if not self._seen else self._redrawn()
-            found = allocate(self._problem, self._budget, self._problem.errors * self._asked[:, None])
-            if found.tobytes() not in self._seen:
-                self._seen.add(found.tobytes())
-                return found
+            assignment = allocate(self._problem, self._budget, self._problem.errors * self._asked[:, None])
+            if assignment.tobytes() not in self._seen:
+                self._seen.add(assignment.tobytes())
+                return assignment
         return None
 
     def tell(self, accuracy: float) -> None:
@@ -115,7 +115,7 @@ class SwapSearch:
         self._generation.append((accuracy, self._asked))
         if self._best > -np.inf and len(self._generation) < self._children:
             return
-        best, child = max(self._generation, key=lambda one: one[0])
+        best, child = max(self._generation, key=lambda scored: scored[0])
         self._generation.clear()
         if best >= self._best:
             self._best, self._parent = best, child
@@ -128,18 +128,18 @@ class SwapSearch:
             self._move(child, index, -int(random.integers(1, 3)))
         else:
             index = -1
-        others = [other for other in range(len(child)) if other != index]
+        others = [layer for layer in range(len(child)) if layer != index]
         while self._problem.total(child) > self._budget:
-            payers = [other for other in others if self._place(child, other) + 1 < len(self._problem.envelopes[other])]
+            payers = [layer for layer in others if self._place(child, layer) + 1 < len(self._problem.envelopes[layer])]
             if not payers:
                 return self._parent
             self._move(child, int(random.choice(payers)), 1)
-        for other in random.permutation(others):  # what was paid too much
-            while self._place(child, other) > 0:
-                before = child[other]
-                self._move(child, int(other), -1)
+        for layer in random.permutation(others):  # what was paid too much
+            while self._place(child, layer) > 0:
+                before = child[layer]
+                self._move(child, int(layer), -1)
                 if self._problem.total(child) > self._budget:
-                    child[other] = before
+                    child[layer] = before
                     break
         return child
 
@@ -214,9 +214,9 @@ class Walk:
         """Of the layer whose turn it is, as :data:`STATE` says; after the last layer still that layer's."""
         index = min(len(self._levels), len(self._problem.layers) - 1)
         before = int(self._problem.cycles[: len(self._levels), 0].sum())
-        own = self._columns[index]
+        column = self._columns[index]
         reduced = max(before - self._spent, 0) / max(self._problem.dense_cycles, 1)
-        return np.asarray([*own[:9], reduced, self._rest[index], self._previous, own[9]])
+        return np.asarray([*column[:9], reduced, self._rest[index], self._previous, column[9]])
 
     def step(self, action: float) -> float:
         """Assign the next layer.

@@ -49,8 +49,8 @@ def damped(hessian: Floats) -> Floats:
     """With :data:`DAMPING`; G x K x K, so that it can be inverted whatever the inputs were."""
     diagonal = np.diagonal(hessian, axis1=1, axis2=2).mean(axis=1)
     add = DAMPING * np.where(diagonal > 0, diagonal, 1.0)
-    found: Floats = hessian + add[:, None, None] * np.eye(hessian.shape[1])
-    return found
+    matrix: Floats = hessian + add[:, None, None] * np.eye(hessian.shape[1])
+    return matrix
 
 
 def output_error(change: npt.ArrayLike, hessian: Floats, importance: Floats) -> float:
@@ -111,8 +111,8 @@ def reconstruct(
     return Reconstruction(
         levels=(shaped == 0).mean(axis=(1, 2, 3)),
         weights=shaped.reshape(len(wanted), groups * rows, width).astype(np.float32),
-        errors=np.asarray([output_error(dense - one, hessian, important) for one in shaped]),
-        masked=np.asarray([output_error(one, hessian, important) for one in masked]),
+        errors=np.asarray([output_error(dense - matrix, hessian, important) for matrix in shaped]),
+        masked=np.asarray([output_error(matrix, hessian, important) for matrix in masked]),
     )
 
 
@@ -189,8 +189,8 @@ class _Refit:
         places = self._places(channels)
         parts = self.current[:, places].transpose(1, 2, 0)  # channels x area x rows
         solved = np.linalg.solve(self._inverse[places[:, :, None], places[:, None, :]], parts)
-        found: Floats = np.einsum("car,car,r->c", parts, solved, self.reader.importance)
-        return found
+        scores: Floats = np.einsum("car,car,r->c", parts, solved, self.reader.importance)
+        return scores
 
     def remove(self, channel: int) -> None:
         """Without this channel; the other weights make up for it."""

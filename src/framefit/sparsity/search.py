@@ -71,9 +71,9 @@ class Evaluator:
             if self._network.norms:
                 reestimate(self._network, self._calibration)
                 images += len(self._calibration)
-            found = evaluate(self._network, self._examples).top1
+            top1 = evaluate(self._network, self._examples).top1
         self._ledger.forwarded(images, evaluations=1)
-        return found
+        return top1
 
 
 _WRITE_S = 5.0  # between two writings of the trials
@@ -274,7 +274,7 @@ def search_arms(
                 kind=settings.reward,
                 agreement=settings.agreement,
             )
-            found = search(
+            solution = search(
                 posed,
                 solver,
                 Limits(settings.episodes, _until(settings, ledger, name, compare=compare, hardware=hardware)),
@@ -284,11 +284,11 @@ def search_arms(
                 most_cycles=budget,
                 progress=functools.partial(_tell, notify, label, problem),
             )
-            if found is None:
+            if solution is None:
                 continue
-            if problem.total(found.assignment) <= budget:
-                arms.append(Arm(found, hardware))
-            if found.interrupted:
+            if problem.total(solution.assignment) <= budget:
+                arms.append(Arm(solution, hardware))
+            if solution.interrupted:
                 interrupted = True
                 break
     except KeyboardInterrupt:
@@ -353,7 +353,7 @@ def _until(settings: SparsifySettings, ledger: Ledger, name: str, *, compare: bo
     return ledger.seconds + (left / 2 if compare and hardware else left)
 
 
-def _tell(notify: Notify, label: str, problem: Problem, found: Found) -> None:
-    ratio = problem.total(found.assignment) / max(problem.dense_cycles, 1)
-    best = f"best top-1 {100 * found.accuracy:.2f} % at {ratio:.3f} of the cycles"
-    notify(f"search ({label}): {found.evaluations} evaluated, {best}")
+def _tell(notify: Notify, label: str, problem: Problem, solution: Found) -> None:
+    ratio = problem.total(solution.assignment) / max(problem.dense_cycles, 1)
+    best = f"best top-1 {100 * solution.accuracy:.2f} % at {ratio:.3f} of the cycles"
+    notify(f"search ({label}): {solution.evaluations} evaluated, {best}")

@@ -116,9 +116,9 @@ def _scaled(problem: Problem, budget_cycles: int, sparsities: Callable[[float], 
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if problem.total(levels(middle)) <= budget_cycles else (middle, high)
-    found = levels(high)
-    if problem.total(found) <= budget_cycles:
-        return found
+    assignment = levels(high)
+    if problem.total(assignment) <= budget_cycles:
+        return assignment
     return np.asarray([useful[-1] for useful in problem.envelopes], np.int64)  # a rule that spares some layers
 
 

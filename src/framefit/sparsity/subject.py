@@ -96,17 +96,17 @@ class Prices:
         """
         grouped, places = self._grouped(self._model)
         activations = self._activations(grouped, places, zeros)
-        own = [places[layer.name] for layer in self._layers]
+        weighted = [places[layer.name] for layer in self._layers]
         given = np.asarray(grouped.weight_zeros(self._rule.granularity, self._rule.n or 1, self._rule.m or 1))
         n, m = self._rule.n, self._rule.m
         table = []
         for levels in sparsities.T:
             ratios = given.copy()
-            ratios[own] = levels if n is None or m is None else np.where(levels > 0, 1 - n / m, 0)
+            ratios[weighted] = levels if n is None or m is None else np.where(levels > 0, 1 - n / m, 0)
             costs = self._source.layers(grouped, weight_sparsity=ratios.tolist(), activation_sparsity=activations)
             table.append([cost.cycles for cost in costs])
-        found = np.asarray(table, np.int64).T
-        return found[own], int(found[:, 0].sum() - found[own, 0].sum())
+        cycles = np.asarray(table, np.int64).T
+        return cycles[weighted], int(cycles[:, 0].sum() - cycles[weighted, 0].sum())
 
     def _of_channels(self, database: Database, zeros: Mapping[str, float]) -> tuple[Ints, int]:
         """A layer that several groups touch is shared among them in equal parts.
@@ -115,17 +115,17 @@ class Prices:
         """
         dense = self._costs(self._model, zeros)
         levels = database.levels
-        found: Floats = np.zeros((*levels.shape, len(dense)))
+        cycles: Floats = np.zeros((*levels.shape, len(dense)))
         for group, level in np.ndindex(levels.shape):
             if level and levels[group, level] == levels[group, level - 1]:
-                found[group, level] = found[group, level - 1]
+                cycles[group, level] = cycles[group, level - 1]
                 continue
             assignment = np.zeros(len(levels), np.int64)
             assignment[group] = level
-            found[group, level] = self._costs(self.shrunk(database, assignment), zeros) if level else dense
-        touched = (found != dense).any(axis=1)
+            cycles[group, level] = self._costs(self.shrunk(database, assignment), zeros) if level else dense
+        touched = (cycles != dense).any(axis=1)
         share = touched / np.maximum(touched.sum(axis=0), 1)
-        table = np.rint((found * share[:, None, :]).sum(axis=2)).astype(np.int64)
+        table = np.rint((cycles * share[:, None, :]).sum(axis=2)).astype(np.int64)
         return table, int(dense.sum()) - int(table[:, 0].sum())
 
     def _costs(self, model: Model, zeros: Mapping[str, float]) -> Ints:

@@ -68,8 +68,8 @@ class ImageFolder:
         self._test = root / "test" if train.is_dir() and (root / "test").is_dir() else None
         self.classes = tuple(sorted(path.name for path in _folders(self._train)))
         if len(self.classes) < 2:
-            found = f"only the class {self.classes[0]!r}" if self.classes else "no folders of classes"
-            raise InputError(found, where=self._train, remedy=_LAYOUT)
+            classes = f"only the class {self.classes[0]!r}" if self.classes else "no folders of classes"
+            raise InputError(classes, where=self._train, remedy=_LAYOUT)
         first = self._listed(self._train)[0][0]
         with _quiet(), _opened(first) as image:
             self._size = size or (image.height, image.width)
@@ -133,12 +133,12 @@ class ImageFolder:
         for label, name in enumerate(self.classes):
             if not (folder / name).is_dir():
                 continue  # of a test: a class need not occur
-            found = sorted(path for path in (folder / name).iterdir() if path.suffix.lower() in _SUFFIXES)
-            if not found:
+            images = sorted(path for path in (folder / name).iterdir() if path.suffix.lower() in _SUFFIXES)
+            if not images:
                 kinds = ", ".join(sorted(_SUFFIXES))
                 raise InputError("no images", where=folder / name, remedy=f"put files there ({kinds}), or remove it")
-            paths += found
-            labels += [label] * len(found)
+            paths += images
+            labels += [label] * len(images)
         return paths, np.asarray(labels, np.int64)
 
     def _decoded(self, path: Path) -> Pixels:
@@ -586,16 +586,16 @@ def _opened_together(
     if not isinstance(model, str | Path | Model):
         from framefit.training.network import from_module  # loads torch
 
-        found = split(None)
-        return from_module(model, found.input_shape, name=re.sub(r"\W+", "-", name).strip("-") or "network"), found
+        dataset = split(None)
+        return from_module(model, dataset.input_shape, name=re.sub(r"\W+", "-", name).strip("-") or "network"), dataset
     try:
         opened = load_model(model, None, None)
     except InputError as error:
         unknown = re.match(r"input '(.+)' has (the dynamic dimension|no shape)", error.what)
         if unknown is None:
             raise
-        found = split(None)  # the data know the sizes that the file leaves open
-        return load_model(model, {unknown[1]: (1, *found.input_shape)}, None), found
+        dataset = split(None)  # the data know the sizes that the file leaves open
+        return load_model(model, {unknown[1]: (1, *dataset.input_shape)}, None), dataset
     return opened, split(tuple((opened.inputs[0].shape or ())[1:]))
 
 

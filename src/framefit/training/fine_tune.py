@@ -306,7 +306,7 @@ def read_checkpoint(path: Path, mark: str) -> Checkpoint:
     """
     try:
         arrays = ArrayFile(path).read()
-        found = Checkpoint(
+        checkpoint = Checkpoint(
             mark=str(arrays["mark"]),
             step=int(arrays["step"]),
             seconds=float(arrays["seconds"]),
@@ -318,13 +318,13 @@ def read_checkpoint(path: Path, mark: str) -> Checkpoint:
     except (InputError, TypeError, ValueError, KeyError) as error:
         what = error.what if isinstance(error, InputError) else error
         raise InputError(f"not a usable checkpoint: {what}", where=path, remedy="remove it to begin again") from error
-    if found.mark != mark:
+    if checkpoint.mark != mark:
         raise InputError(
             "the checkpoint of another training: network, recipe, masks or data differ",
             where=path,
             remedy="choose another path, or remove it to begin again",
         )
-    return found
+    return checkpoint
 
 
 def _part(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
@@ -516,7 +516,7 @@ class _Run:
         if self.teacher is not None:
             self.teacher.eval()
         recent: list[float] = []
-        told = time.monotonic_ns()
+        reported_ns = time.monotonic_ns()
         with torch.random.fork_rng(devices=[]):
             while (ratio := self.ratio) < 1:
                 loss = self._one(ratio)
@@ -529,24 +529,24 @@ class _Run:
                 stopped = interrupted()
                 if path is not None and (ended or stopped):
                     self._save(path)
-                if progress is not None and (ended or time.monotonic_ns() - told > _REPORTS_NS):
+                if progress is not None and (ended or time.monotonic_ns() - reported_ns > _REPORTS_NS):
                     progress(self._progress_of(recent))
                     recent.clear()
-                    told = time.monotonic_ns()
+                    reported_ns = time.monotonic_ns()
                 if stopped:
                     raise KeyboardInterrupt
         self.network.eval()
         if not all(np.isfinite(array).all() for array in state(self.network).values()):
             raise DivergedError("weights are NaN or Inf after the last step", where="training", remedy=_REMEDY)
 
-    def resume(self, found: Checkpoint) -> None:
+    def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from there."""
-        load_state(self.network, found.weights)
-        for name, momentum in found.momenta.items():
+        load_state(self.network, checkpoint.weights)
+        for name, momentum in checkpoint.momenta.items():
             weight = self.network.weights[name]
             self.optimiser.state[weight]["momentum_buffer"] = torch.from_numpy(momentum).to(weight.dtype)
-        self.step, self.losses, self._pending = found.step, list(found.losses), list(found.pending)
-        self._before_s = found.seconds
+        self.step, self.losses, self._pending = checkpoint.step, list(checkpoint.losses), list(checkpoint.pending)
+        self._before_s = checkpoint.seconds
 
     def _one(self, ratio: float) -> float:
         """One mini-batch; its loss."""
@@ -568,13 +568,13 @@ class _Run:
             loss = (1 - recipe.distill_ratio) * loss + recipe.distill_ratio * self._distance(x, logits.float())
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        told = float(loss.detach())
-        if not math.isfinite(told):
-            raise DivergedError(f"the loss is {told} at step {self.step}", where="training", remedy=_REMEDY)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise DivergedError(f"the loss is {value} at step {self.step}", where="training", remedy=_REMEDY)
         self.optimiser.step()
         self._mask()
         self.step += 1
-        return told
+        return value
 
     def _drawn(self) -> tuple[Tensor, Tensor]:
         """The current step's mini-batch, augmented."""
@@ -633,7 +633,7 @@ class _Run:
 
 def _kept(network: Network, masks: Masks) -> dict[str, Tensor]:
     """Masks as tensors, checked."""
-    found = {}
+    kept = {}
     for name, mask in masks.items():
         if name not in network.weights:
             raise InputError(f"a mask for {name!r}, which is not a weight", where="masks", remedy="name a weight")
@@ -644,8 +644,8 @@ def _kept(network: Network, masks: Masks) -> dict[str, Tensor]:
                 where="masks",
                 remedy="give one of the weight's shape",
             )
-        found[name] = torch.from_numpy(np.asarray(mask) != 0).to(weight.dtype)
-    return found
+        kept[name] = torch.from_numpy(np.asarray(mask) != 0).to(weight.dtype)
+    return kept
 
 
 def _number(seed: int, step: int) -> int:

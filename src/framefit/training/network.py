@@ -78,8 +78,10 @@ def to_model(network: Network, *, fold: bool = False) -> Model:
 
     What modules stand in for is as it was: they have no place in a model.
     """
-    own = {f"{name}/{key}" for name, part in network.parts.items() for key, _ in part.named_parameters()}
-    made = with_weights(network.model, {name: array for name, array in state(network).items() if name not in own})
+    part_names = {f"{name}/{key}" for name, part in network.parts.items() for key, _ in part.named_parameters()}
+    made = with_weights(
+        network.model, {name: array for name, array in state(network).items() if name not in part_names}
+    )
     return folded(made) if fold else made
 
 
@@ -164,8 +166,8 @@ class Network(torch.nn.Module):  # type: ignore[misc]
             inputs: one for each of the model's, in order, of any batch.
         """
         values = self._run(inputs, keep=self._outputs)
-        found = tuple(values[name] for name in self._outputs)
-        return found[0] if len(found) == 1 else found
+        outputs = tuple(values[name] for name in self._outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def logits(self, x: Tensor) -> Tensor:
         """What the classes are told by: the first output, before a softmax that ends it; N x classes.
@@ -173,15 +175,15 @@ class Network(torch.nn.Module):  # type: ignore[misc]
         Raises:
             InputError: the first output is no row of numbers for each example.
         """
-        found = self._run((x,), keep=(self._logits,))[self._logits]
-        found = found.flatten(1) if found.dim() > 1 and found.shape[2:].numel() == 1 else found
-        if found.dim() != 2:
+        logits = self._run((x,), keep=(self._logits,))[self._logits]
+        logits = logits.flatten(1) if logits.dim() > 1 and logits.shape[2:].numel() == 1 else logits
+        if logits.dim() != 2:
             raise InputError(
-                f"output {self._outputs[0]!r} is {' x '.join(map(str, found.shape))}, not a row of classes",
+                f"output {self._outputs[0]!r} is {' x '.join(map(str, logits.shape))}, not a row of classes",
                 where=self.model.name,
                 remedy="give a classifier whose first output is N x classes",
             )
-        return found
+        return logits
 
     def put(self, source: str, target: str, name: str, module: Any) -> None:
         """Let a module stand in for the nodes between two tensors; its parameters are trained with the others.
@@ -277,10 +279,10 @@ class Network(torch.nn.Module):  # type: ignore[misc]
 
 def state(network: Network) -> dict[str, Array]:
     """Parameters and running statistics, by initializer."""
-    found = {name: parameter.detach().numpy().copy() for name, parameter in network.weights.items()}
+    arrays = {name: parameter.detach().numpy().copy() for name, parameter in network.weights.items()}
     for name, (node, buffer) in network._statistics.items():  # noqa: SLF001 - of this module
-        found[name] = getattr(network.norms[node], buffer).detach().numpy().copy()
-    return found
+        arrays[name] = getattr(network.norms[node], buffer).detach().numpy().copy()
+    return arrays
 
 
 def load_state(network: Network, arrays: Mapping[str, Array]) -> None:
@@ -350,12 +352,12 @@ def _any_batch(network: Network) -> bool:
     try:
         with torch.inference_mode():
             expected = [network(*one), network(*other)]
-            found = network(*(torch.cat(pair) for pair in zip(one, other, strict=True)))
+            outputs = network(*(torch.cat(pair) for pair in zip(one, other, strict=True)))
     except RuntimeError:  # sizes that do not fit each other
         return False
     finally:
         network.train()
-    parts = zip(*map(_tuple, (*expected, found)), strict=True)
+    parts = zip(*map(_tuple, (*expected, outputs)), strict=True)
     return all(
         alike(torch.cat((first, second)) if both.shape != first.shape else first, both) for first, second, both in parts
     )
@@ -473,9 +475,9 @@ def from_module(module: Any, input_shape: Sequence[int], *, name: str = "network
             expected, alone = module(x), module(x[:1])
             model = rebatched(_exported(module, x, name), 1)
     except Exception as error:  # whatever the user's module and the exporter raise
-        told = next(iter(str(error).splitlines()), "") or type(error).__name__
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise InputError(
-            f"the module cannot be exported for an input of {' x '.join(map(str, input_shape))}: {told}",
+            f"the module cannot be exported for an input of {' x '.join(map(str, input_shape))}: {reason}",
             where=name,
             remedy="check its input's shape; it takes one tensor and computes with tensors only",
         ) from error

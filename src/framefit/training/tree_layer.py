@@ -57,17 +57,17 @@ class _Rounded(torch.autograd.Function):  # type: ignore[misc]
 
 class _Through(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, x: Tensor, found: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature
-        return found.clone()
+    def forward(ctx: Any, x: Tensor, value: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature
+        return value.clone()
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
         return slope, None
 
 
-def through(x: Tensor, found: Tensor) -> Tensor:
+def through(x: Tensor, value: Tensor) -> Tensor:
     """Exactly ``found``; backward as if it were ``x``."""
-    return _Through.apply(x, found)
+    return _Through.apply(x, value)
 
 
 def step(x: Tensor, reach: Tensor | float) -> Tensor:
@@ -194,8 +194,8 @@ class TreeLayer(torch.nn.Module):  # type: ignore[misc]
         size = 1 << self._tested[2]
         table = np.zeros((len(ensemble.trees), size, ensemble.width), np.float32)
         for number, tree in enumerate(ensemble.trees):
-            found = np.asarray(tree.leaves, np.float32).reshape(-1, ensemble.width)
-            table[number] = np.tile(found, (size // len(found), 1))
+            leaves = np.asarray(tree.leaves, np.float32).reshape(-1, ensemble.width)
+            table[number] = np.tile(leaves, (size // len(leaves), 1))
         self._each = 0 if ensemble.kind == "vector" else ensemble.trees_each
         self._votes = ensemble.kind == "vote"
         units = spread if ensemble.kind == "vector" else np.repeat(spread, self._each)[:, None, None]
@@ -378,12 +378,12 @@ def quantise_weights(network: Network, levels: WeightLevels, spare: frozenset[st
 
 def levelled_state(network: Network) -> dict[str, Array]:
     """Parameters and statistics as :func:`~framefit.training.network.state` tells them, weights as they are used."""
-    found = state(network)
+    arrays = state(network)
     names = {id(parameter): name for name, parameter in network.weights.items()}
     for module in network.layers:
         if parametrize.is_parametrized(module, "weight"):
-            found[names[id(module.parametrizations.weight.original)]] = module.weight.detach().numpy().copy()
-    return found
+            arrays[names[id(module.parametrizations.weight.original)]] = module.weight.detach().numpy().copy()
+    return arrays
 
 
 class _Quantised(torch.nn.Module):  # type: ignore[misc]
@@ -394,8 +394,8 @@ class _Quantised(torch.nn.Module):  # type: ignore[misc]
     def forward(self, weight: Tensor) -> Tensor:
         with torch.no_grad():
             rows = weight.detach().movedim(self._axis, 0)
-            found = _levelled(rows.flatten(1), self._levels).reshape(rows.shape).movedim(0, self._axis)
-        return through(weight, found)
+            quantised = _levelled(rows.flatten(1), self._levels).reshape(rows.shape).movedim(0, self._axis)
+        return through(weight, quantised)
 
 
 def _levelled(rows: Tensor, levels: WeightLevels) -> Tensor:

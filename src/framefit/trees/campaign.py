@@ -70,9 +70,9 @@ class TreeifyCampaign(Campaign[TreeifySettings]):
         trials: list[Trial] = []
         chosen: list[Trial] = []
         for number in range(self.settings.groups):
-            found = search.trials(hybrid, number, self._least)
-            trials += found
-            replaced = self._replaced(hybrid, start, found, number)
+            tried = search.trials(hybrid, number, self._least)
+            trials += tried
+            replaced = self._replaced(hybrid, start, tried, number)
             if replaced is None:
                 break
             best, plain, hybrid = replaced
@@ -158,7 +158,7 @@ class TreeifyCampaign(Campaign[TreeifySettings]):
         chosen = None
         if whole is not None:
             chosen = TreeifiedModel(
-                groups=tuple(_chosen(trial, hybrid) for trial in sorted(groups, key=lambda one: one.span.first)),
+                groups=tuple(_chosen(trial, hybrid) for trial in sorted(groups, key=lambda group: group.span.first)),
                 top1=evaluate(hybrid.predict, test).top1,
                 top1_before_finetune=evaluate(plain.predict, test).top1,
                 validation_top1=self._top1,

@@ -61,8 +61,8 @@ def read_trees(path: Path) -> Forest | None:
         InputError: no ONNX file, or damaged ensembles.
     """
     model = Model.load(path)
-    found = ensembles_in(model)
-    return Forest(model=model.name, ensembles=tuple(found.values())) if found else None
+    ensembles = ensembles_in(model)
+    return Forest(model=model.name, ensembles=tuple(ensembles.values())) if ensembles else None
 
 
 def as_model(ensemble: Ensemble, batch: int = 1, flavour: Flavour = "core") -> Model:
@@ -324,11 +324,11 @@ def _leaf_tables(ensemble: Ensemble, place: int) -> int:
     bits = 1 if ensemble.kind == "vote" else 8
     if not isinstance(tree, ObliviousTree):
         return len(tree.nodes) * (1 + bits * ensemble.width)
-    found = 0
+    tables = 0
     for output in range(ensemble.width):
         column = tree.leaves[output :: ensemble.width]
-        found += sum(len({value >> bit & 1 for value in column}) > 1 for bit in range(bits))
-    return found
+        tables += sum(len({value >> bit & 1 for value in column}) > 1 for bit in range(bits))
+    return tables
 
 
 _FILES: dict[Flavour, str] = {"core": "model.onnx", "ml": "model-ml.onnx"}
@@ -356,9 +356,9 @@ def _check(runtime: Device, ensemble: Ensemble, flavour: Flavour) -> None:
     """Hold an ensemble's graph to the reference."""
     x = _around_thresholds(ensemble)
     part = as_model(ensemble, len(x), flavour)
-    found = {part.inputs[0].name: x, part.outputs[0].name: allocate(part.outputs[0])}
-    runtime.submit(runtime.compile(part, runtime.target.units[0].name, ensemble.name).bind(found))
-    if not np.array_equal(found[part.outputs[0].name], evaluate(ensemble, x)):
+    tensors = {part.inputs[0].name: x, part.outputs[0].name: allocate(part.outputs[0])}
+    runtime.submit(runtime.compile(part, runtime.target.units[0].name, ensemble.name).bind(tensors))
+    if not np.array_equal(tensors[part.outputs[0].name], evaluate(ensemble, x)):
         raise DeviceError(
             f"the exported graph ({flavour}) differs from the trees",
             where=ensemble.name,

@@ -47,15 +47,15 @@ def boundaries(model: Model) -> tuple[Boundary, ...]:
     if len(model.inputs) != 1 or not model.inputs[0].shape:
         return ()
     weighted = [any(node.op in WEIGHTED for node in nodes) for nodes in model.nodes]
-    found: dict[int, Boundary] = {0: Boundary(model.inputs[0].name, model.inputs[0].shape[1:], 0, 0)}
+    places: dict[int, Boundary] = {0: Boundary(model.inputs[0].name, model.inputs[0].shape[1:], 0, 0)}
     for cut in model.cuts:
         tensor = cut.tensors[0] if len(cut.tensors) == 1 and cut.obstacle is None else None
         if tensor is None or not tensor.shape or len(tensor.shape) < 2 or tensor.dtype != "float32":
             continue
         count = sum(weighted[: cut.position])
-        if count and (count not in found or found[count].shape == tensor.shape[1:]):
-            found[count] = Boundary(tensor.name, tensor.shape[1:], cut.position, count)
-    return tuple(found.values())
+        if count and (count not in places or places[count].shape == tensor.shape[1:]):
+            places[count] = Boundary(tensor.name, tensor.shape[1:], cut.position, count)
+    return tuple(places.values())
 
 
 def follows(node: Node) -> bool:
@@ -92,7 +92,7 @@ def _follow(node: Node, reach: dict[str, tuple[int, int, int, int, int, int]]) -
     if not known:
         return all(operand is None or operand.constant for operand in node.inputs)
     merged = tuple(max(sides) for sides in zip(*known, strict=True))
-    if any((one[2], one[5]) != (merged[2], merged[5]) for one in known):
+    if any((patch[2], patch[5]) != (merged[2], merged[5]) for patch in known):
         return False
     up, down, step, left, right, across = merged
     if node.op in _WINDOWS:
@@ -170,15 +170,15 @@ def spans(
             where=model.name,
             remedy=f"begin and end a group in front of one of the layers {ends}: residual blocks are whole",
         )
-    found = []
+    groups = []
     for start in [first] if first is not None else sorted(places):
         for length in [layers] if layers is not None else range(1, max(places, default=0) + 1, step):
             if start in places and start + length in places:
                 a, b = places[start], places[start + length]
                 span = Span(a, b, patch_between(model, a, b))
                 if free(span):
-                    found.append(span)
-    if drawn is not None and first is None and found:
-        start = drawn.choice(sorted({span.first for span in found}))
-        found = [span for span in found if span.first == start]
-    return found
+                    groups.append(span)
+    if drawn is not None and first is None and groups:
+        start = drawn.choice(sorted({span.first for span in groups}))
+        groups = [span for span in groups if span.first == start]
+    return groups

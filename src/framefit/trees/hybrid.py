@@ -55,8 +55,8 @@ class HybridModel:
     def free(self, span: Span) -> bool:
         """Whether none of a group's layers is replaced already."""
         return all(
-            span.end.position <= other.start.position or other.end.position <= span.start.position
-            for other, _ in self.chosen
+            span.end.position <= taken.start.position or taken.end.position <= span.start.position
+            for taken, _ in self.chosen
         )
 
     def replace(self, span: Span, ensemble: Ensemble) -> None:
@@ -72,9 +72,9 @@ class HybridModel:
 
     def copy(self) -> HybridModel:
         """The same, to be changed apart."""
-        other = HybridModel(self.model, self.levels)
-        other.chosen, other._networks = list(self.chosen), dict(self._networks)
-        return other
+        copied = HybridModel(self.model, self.levels)
+        copied.chosen, copied._networks = list(self.chosen), dict(self._networks)
+        return copied
 
     def through(self, x: Array, first: int, last: int) -> Array:
         """What layers ``first`` .. ``last`` - 1 make of examples, trees for groups among them."""
@@ -108,11 +108,11 @@ class HybridModel:
             return
         places = {output.name: at for at, nodes in enumerate(self.model.nodes) for n in nodes for output in n.outputs}
         arrays = listing(self.model).arrays
-        for one in self.levels.quantisers:
-            at = places[one.made]
+        for quantiser in self.levels.quantisers:
+            at = places[quantiser.made]
             inside = any(span.start.position <= at < span.end.position for span, _ in self.chosen)
             if at >= first and not inside:
-                yield one, one.levels(arrays)
+                yield quantiser, quantiser.levels(arrays)
 
     def _one(self, x: Array, first: int, last: int) -> Array:
         for span, ensemble in self.chosen:
@@ -130,7 +130,7 @@ class HybridModel:
         output = network.model.outputs[0].name
         node = next(n.name for nodes in network.model.nodes for n in nodes if n.outputs[0].name == output)
         made: list[Array] = []
-        observe(network, x, lambda _name, _inputs, found: made.append(found.numpy().copy()), [node])
+        observe(network, x, lambda _name, _inputs, tensor: made.append(tensor.numpy().copy()), [node])
         return np.concatenate(made)
 
 
@@ -148,5 +148,5 @@ def lost(before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_]) -> float:
 
 
 def _right(logits: Array, labels: Array) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = logits.reshape(len(logits), -1).argmax(axis=1) == labels
-    return found
+    right: npt.NDArray[np.bool_] = logits.reshape(len(logits), -1).argmax(axis=1) == labels
+    return right

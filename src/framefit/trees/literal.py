@@ -41,11 +41,11 @@ def fit_literal(
     empty = draft(place, encoder, x.shape[1:], y.shape[1:])
     words, rows = encode(empty, x), columns(y, place.patch)
     target = quantised(rows, 2 if levels == 2 else 3).astype(np.float64) if levels else rows.astype(np.float64)
-    found = [_fitted(words, target[:, output], method, trees, depth, seed) for output in range(target.shape[1])]
-    most = [max((abs(leaf) for tree in output for leaf in tree[1]), default=0) or 1.0 for output in found]
-    fewest = max(map(len, found))
+    grown = [_fitted(words, target[:, output], method, trees, depth, seed) for output in range(target.shape[1])]
+    most = [max((abs(leaf) for tree in output for leaf in tree[1]), default=0) or 1.0 for output in grown]
+    fewest = max(map(len, grown))
     members = []
-    for output, unit in zip(found, most, strict=True):
+    for output, unit in zip(grown, most, strict=True):
         stump: _Raw = ([], [0.0])  # AdaBoost may stop early: as many trees for each output
         members += [_free(tree, unit / 127) for tree in [*output, *[stump] * (fewest - len(output))]]
     ensemble = msgspec.structs.replace(empty, kind="scalar", trees=(), free_trees=tuple(members))
@@ -68,7 +68,10 @@ def _fitted(words: Array, target: Array, method: LiteralMethod, trees: int, dept
     voted = AdaBoostRegressor(base, n_estimators=trees, random_state=seed).fit(words, target)
     weights = voted.estimator_weights_[: len(voted.estimators_)]
     total = weights.sum() or 1.0
-    return [_of_sklearn(one.tree_, weight / total) for one, weight in zip(voted.estimators_, weights, strict=True)]
+    return [
+        _of_sklearn(estimator.tree_, weight / total)
+        for estimator, weight in zip(voted.estimators_, weights, strict=True)
+    ]
 
 
 def _of_sklearn(tree: Any, factor: float) -> _Raw:

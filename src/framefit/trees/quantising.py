@@ -46,8 +46,8 @@ class LevelMap:
         """The nearest levels' values of N x columns x ..., or N x features of any shape."""
         shape = (-1, *(1,) * (x.ndim - 2)) if x.ndim > 1 and x.shape[1] == len(self.low) else x.shape[1:]
         low, high, minus, zero, plus = (side.reshape(shape) for side in (self.low, self.high, *self.values.T))
-        found: npt.NDArray[np.float32] = np.where(x > high, plus, np.where(x > low, zero, minus))
-        return found
+        mapped: npt.NDArray[np.float32] = np.where(x > high, plus, np.where(x > low, zero, minus))
+        return mapped
 
 
 def fit_level_map(columns: Array, levels: LevelCount = 3, threshold: float | None = None) -> LevelMap:
@@ -57,8 +57,8 @@ def fit_level_map(columns: Array, levels: LevelCount = 3, threshold: float | Non
     """
     encoder = fit_encoder(columns, levels, threshold)
     low, high = np.asarray(encoder.low, np.float32), np.asarray(encoder.high, np.float32)
-    found = (columns > low).astype(np.int64) + (columns > high)
-    return LevelMap(low, high, _means(found, columns).T.astype(np.float32))
+    levels_at = (columns > low).astype(np.int64) + (columns > high)
+    return LevelMap(low, high, _means(levels_at, columns).T.astype(np.float32))
 
 
 def fit_encoder(columns: Array, levels: LevelCount = 3, threshold: float | None = None) -> Encoder:
@@ -89,8 +89,8 @@ def fit_levels(sums: Array, y: Array, levels: LevelCount = 3) -> Levels:
     """
     below, above = _best_thresholds(sums, y, levels)
     low, high = (np.floor(side).astype(np.int64) + 1 for side in (below, above))  # sum > t is sum >= floor(t) + 1
-    found = (sums >= low).astype(np.int64) + (sums >= high)
-    means = _means(found, y)
+    levels_at = (sums >= low).astype(np.int64) + (sums >= high)
+    means = _means(levels_at, y)
     return Levels(
         low=tuple(low.tolist()),
         high=tuple(high.tolist()),
@@ -129,8 +129,8 @@ def restored(levels: Array, original: Array) -> npt.NDArray[np.float64]:
         levels: rows x columns, -1, 0 or 1.
         original: rows x columns.
     """
-    found = levels.astype(np.int64) + 1
-    values: npt.NDArray[np.float64] = np.take_along_axis(_means(found, original), found, axis=0)
+    levels_at = levels.astype(np.int64) + 1
+    values: npt.NDArray[np.float64] = np.take_along_axis(_means(levels_at, original), levels_at, axis=0)
     return values
 
 
@@ -146,10 +146,10 @@ def similarity(levels: Array, original: Array) -> float:
     return float((original * values).sum() / length) if length else 1.0
 
 
-def _means(found: npt.NDArray[np.int64], y: Array) -> npt.NDArray[np.float64]:
+def _means(levels_at: npt.NDArray[np.int64], y: Array) -> npt.NDArray[np.float64]:
     """Mean of each column where its level is 0, 1, 2: 3 x columns; of a level that never occurs the neighbours' one."""
-    counts = np.stack([(found == level).sum(axis=0) for level in range(3)])
-    totals = np.stack([np.where(found == level, y, 0).sum(axis=0, dtype=np.float64) for level in range(3)])
+    counts = np.stack([(levels_at == level).sum(axis=0) for level in range(3)])
+    totals = np.stack([np.where(levels_at == level, y, 0).sum(axis=0, dtype=np.float64) for level in range(3)])
     means = totals / np.maximum(counts, 1)
     overall = y.mean(axis=0, dtype=np.float64)
     ends = np.where(counts[[0, 2]] > 0, means[[0, 2]], np.where(counts[1] > 0, means[1], overall))
@@ -233,9 +233,9 @@ def places(model: Model, *, data: bool, outputs: bool) -> tuple[str, ...]:
     """Tensors to quantise, in order."""
     ends = {boundary.tensor for boundary in boundaries(model)}
     first = model.inputs[0].name
-    found = [first] if data else []
+    tensors = [first] if data else []
     if not outputs:
-        return tuple(found)
+        return tuple(tensors)
     nodes = [node for layer in model.nodes for node in layer]
     last = max((place for place, node in enumerate(nodes) if node.op in WEIGHTED), default=0)
     readers: dict[str, list[int]] = {}
@@ -250,7 +250,7 @@ def places(model: Model, *, data: bool, outputs: bool) -> tuple[str, ...]:
                 end = nodes[readers[end][0]].outputs[0].name
             ends.add(end)
     made = [output.name for node in nodes[:last] for output in node.outputs]
-    return tuple(found + [name for name in made if name in ends])
+    return tuple(tensors + [name for name in made if name in ends])
 
 
 def inserted(model: Model, tensor: str, levels: LevelMap) -> tuple[Model, Quantiser]:

@@ -178,12 +178,12 @@ def _build_fixed(
     from framefit.trees.hardware.synthesis import cost_of_fixed, write_verilog
 
     circuit = FixedFunction(ensemble, pipelined=settings.pipelined)
-    found = simulate_fixed(circuit, pack_rows(words))
+    outputs = simulate_fixed(circuit, pack_rows(words))
     wanted = results_of(ensemble, words)
     write_verilog(circuit, folder / "top.v")
     write_fixed_bench(folder, circuit, words)
     notes = ["outputs are sums and their biases; the scale is left to what follows"] if ensemble.scaled else []
-    report = _report(ensemble, len(words), sum(a != b for a, b in zip(found, wanted, strict=True)), notes)
+    report = _report(ensemble, len(words), sum(a != b for a, b in zip(outputs, wanted, strict=True)), notes)
     report = msgspec.structs.replace(report, latency_cycles=circuit.latency)
     return report, lambda: [
         cost_of_fixed(ensemble, tuple(dict.fromkeys(settings.luts)), settings.max_seconds, pipelined=settings.pipelined)

@@ -79,24 +79,24 @@ def halved(
 
     The half with the better bound is drafted with a part of the trees, the better half of these is fitted in full.
     """
-    left = sorted(trials, key=lambda one: -one.bound)
+    left = sorted(trials, key=lambda trial: -trial.bound)
     for share in DRAFTS if len(trials) > 1 else DRAFTS[-1:]:
         left = left[: math.ceil(len(left) / 2)]
         fits: dict[int, Fit] = {}
-        for one in left:
+        for trial in left:
             if fits and enough():
                 break
-            fits[id(one)] = fit(one, share)
+            fits[id(trial)] = fit(trial, share)
         left = left[: len(fits)]
-        left.sort(key=lambda one: better(fits[id(one)]), reverse=True)
+        left.sort(key=lambda trial: better(fits[id(trial)]), reverse=True)
         if share == 1:
-            for one in left:
-                one.fit = fits[id(one)]
+            for trial in left:
+                trial.fit = fits[id(trial)]
 
 
 def preferred(trials: Sequence[Trial], objective: Objective, least: float) -> Trial | None:
     """The best of those that were fitted in full; ``None``: there is none."""
-    fitted = [(one, one.fit) for one in trials if one.fit is not None]
+    fitted = [(trial, trial.fit) for trial in trials if trial.fit is not None]
     if not fitted:
         return None
     most = max(fit.top1 for _, fit in fitted)
@@ -112,17 +112,17 @@ def preferred(trials: Sequence[Trial], objective: Objective, least: float) -> Tr
 
 def pareto(trials: Sequence[Trial]) -> list[bool]:
     """Whether each trial is one that no other beats: neither in accuracy and time saved, nor in accuracy and tables."""
-    fits = [one.fit for one in trials if one.fit is not None]
+    fits = [trial.fit for trial in trials if trial.fit is not None]
 
     def kept(fit: Fit | None, cost: Callable[[Fit], float]) -> bool:
         return fit is not None and not any(
-            other.top1 >= fit.top1 and cost(other) <= cost(fit) and (other.top1, cost(other)) != (fit.top1, cost(fit))
-            for other in fits
+            rival.top1 >= fit.top1 and cost(rival) <= cost(fit) and (rival.top1, cost(rival)) != (fit.top1, cost(fit))
+            for rival in fits
         )
 
     return [
-        kept(one.fit, lambda fit: fit.latency_ns - fit.layers_ns) or kept(one.fit, lambda fit: fit.lut6)
-        for one in trials
+        kept(trial.fit, lambda fit: fit.latency_ns - fit.layers_ns) or kept(trial.fit, lambda fit: fit.lut6)
+        for trial in trials
     ]
 
 
@@ -204,11 +204,11 @@ class Search:
         """
         wanted = self.settings
         drawn = np.random.default_rng((wanted.seed, number)) if wanted.search == "random" else None
-        found = spans(
+        groups = spans(
             hybrid.model, first=wanted.first, layers=wanted.layers, step=wanted.step, free=hybrid.free, drawn=drawn
         )
         trials: list[Trial] = []
-        for span in found:
+        for span in groups:
             if trials and self._late():
                 break
             self.notify(f"bound of {span}")
@@ -221,7 +221,7 @@ class Search:
         if self._late():
             tried = sum(trial.fit is not None for trial in trials)
             self.notes.append(
-                f"time was up: bounds of {len(trials)} of {len(found)} groups are known, {tried} were fitted in full"
+                f"time was up: bounds of {len(trials)} of {len(groups)} groups are known, {tried} were fitted in full"
             )
         return trials
 

@@ -79,10 +79,10 @@ def trained(
     recipe = msgspec.structs.replace(recipe, bf16=examples.stored.ndim == 4)
     progress = as_progress("training", notify)
     done = fine_tune(network, examples, recipe, checkpoint=checkpoint, progress=progress, tries=TRIES)
-    other = _learnt(hybrid, network)
-    before, after = (float(one.right(held).mean()) for one in (hybrid, other))
+    learnt = _learnt(hybrid, network)
+    before, after = (float(each.right(held).mean()) for each in (hybrid, learnt))
     words = f"{before:.4f} of the validation data right before, {after:.4f} after {done.epochs:.1f} epochs"
-    return Tuning(other, after, done.seconds, f"trained in {done.seconds:.1f} s: {words}")
+    return Tuning(learnt, after, done.seconds, f"trained in {done.seconds:.1f} s: {words}")
 
 
 def refitted(hybrid: HybridModel, span: Span, made: Examples, seen: Examples) -> float:
@@ -91,8 +91,8 @@ def refitted(hybrid: HybridModel, span: Span, made: Examples, seen: Examples) ->
     if network.weights:
         with contextlib.suppress(DivergedError):  # the layers stay as they are
             fine_tune(network, made, _REFIT, tries=TRIES)
-    other = _learnt(hybrid, network)
-    logits = other.through(seen.stored, span.end.position, hybrid.end)
+    learnt = _learnt(hybrid, network)
+    logits = learnt.through(seen.stored, span.end.position, hybrid.end)
     return float((logits.reshape(len(logits), -1).argmax(axis=1) == seen.labels).mean())
 
 
@@ -149,14 +149,14 @@ def tuned(
     done = tuning.done
     if done is None:
         return Tuning(hybrid, before, 0.0, tuning.note)
-    other = _learnt(hybrid, network)
-    now = other.right(held)
+    learnt = _learnt(hybrid, network)
+    now = learnt.right(held)
     after = float(now.mean())
     words = f"{before:.4f} of the validation data right before, {after:.4f} after {done.steps} mini-batches"
     words += f"; {tuning.note}" if tuning.note else ""
     if lost(right, now) > 0:
         return Tuning(hybrid, before, done.seconds, f"fine-tuning was taken back: {words}")
-    return Tuning(other, after, done.seconds, f"fine-tuning: {words}")
+    return Tuning(learnt, after, done.seconds, f"fine-tuning: {words}")
 
 
 def _taught(teacher: HybridModel, examples: Examples, seed: int) -> Examples:
@@ -172,8 +172,8 @@ def _kept(hybrid: HybridModel, network: Network) -> dict[str, npt.NDArray[np.boo
     if hybrid.levels.weights is not None:
         return {}  # their zeros are levels
     arrays = listing(hybrid.model).arrays
-    found = {name: arrays[name] != 0 for name in network.weights if name in arrays and arrays[name].ndim > 1}
-    return {name: kept for name, kept in found.items() if not kept.all()}
+    masks = {name: arrays[name] != 0 for name in network.weights if name in arrays and arrays[name].ndim > 1}
+    return {name: kept for name, kept in masks.items() if not kept.all()}
 
 
 def as_used(hybrid: HybridModel) -> HybridModel:
@@ -214,17 +214,17 @@ def _hybrid(hybrid: HybridModel, first: int, x: Array) -> Network:
 
 def _learnt(hybrid: HybridModel, network: Network) -> HybridModel:
     """The hybrid with the weights and trees of a network that was made of a part of it."""
-    other = hybrid.copy()
+    learnt = hybrid.copy()
     for span, ensemble in hybrid.chosen:
         if ensemble.name in network.parts:
-            other.replace(span, network.parts[ensemble.name].ensemble())
-    own = tuple(f"{name}/" for name in network.parts)
-    weights = {name: array for name, array in levelled_state(network).items() if not name.startswith(own)}
+            learnt.replace(span, network.parts[ensemble.name].ensemble())
+    prefixes = tuple(f"{name}/" for name in network.parts)
+    weights = {name: array for name, array in levelled_state(network).items() if not name.startswith(prefixes)}
     for quantiser in hybrid.levels.quantisers:
         if quantiser.name in network.parts:
             weights |= quantiser.arrays(LevelMap(*network.parts[quantiser.name].levels()))
-    other.learnt(weights)
-    return other
+    learnt.learnt(weights)
+    return learnt
 
 
 _EXAMPLES = 512  # that tell thresholds and values: of each 64 values a threshold and more
@@ -247,8 +247,8 @@ def quantise_network(
     notify("quantising the network")
     model, quantisers = original.model, []
     x = examples.sample(_EXAMPLES, settings.seed).inputs()
-    found = places(model, data=settings.quantise_data, outputs=settings.scope == "all")
-    for tensor, levels in _levels(model, found, x, settings).items():
+    tensors = places(model, data=settings.quantise_data, outputs=settings.scope == "all")
+    for tensor, levels in _levels(model, tensors, x, settings).items():
         model, quantiser = inserted(model, tensor, levels)
         quantisers.append(quantiser)
     weights = None if settings.weights == "float" else settings.weights
@@ -264,13 +264,13 @@ def _levels(model: Model, tensors: tuple[str, ...], x: Array, settings: TreeifyS
     seen: dict[str, list[Array]] = {makers[tensor]: [] for tensor in tensors if tensor in makers}
     observe(to_torch(model), x, lambda name, _, made: seen[name].append(made.numpy()), list(seen))
     count = 3 if settings.quantise == "ternary" else 2
-    found = {}
+    maps = {}
     for tensor in tensors:
         made = np.concatenate(seen[makers[tensor]]) if tensor in makers else x
         rows = np.moveaxis(made, 1, -1).reshape(-1, made.shape[1])
         rows = rows[:: max(1, len(rows) // (_EXAMPLES * 16))]
-        found[tensor] = fit_level_map(rows, 3 if count == 3 else 2, settings.threshold)
-    return found
+        maps[tensor] = fit_level_map(rows, 3 if count == 3 else 2, settings.threshold)
+    return maps
 
 
 def _ends(model: Model) -> frozenset[str]:

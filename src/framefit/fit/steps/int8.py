@@ -103,8 +103,8 @@ def _described_ratio(device: ModelledDevice, situation: Situation, model: Model)
     unit = situation.planned.timetable.model(model.name).segments[0].unit
     grouped = model.grouped(epilogue_groups(model))
     now, then = (
-        sum(layer.latency_ns for layer in CycleModel(one, unit).layers(grouped))
-        for one in (target, msgspec.structs.replace(target, processor=narrow))
+        sum(layer.latency_ns for layer in CycleModel(each, unit).layers(grouped))
+        for each in (target, msgspec.structs.replace(target, processor=narrow))
     )
     fixed = fixed_ns(device, model)
     return (fixed + then) / (fixed + now)

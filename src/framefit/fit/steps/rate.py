@@ -33,13 +33,17 @@ class Rate(Step):
         The one that asks for most alone, where that is enough for the others, too; else all of them.
         """
         models = {entry.name: entry for entry in situation.workload.models}
-        short = [one for one in situation.standing.models if one.share_ratio < SERVED and one.planned_hz > 0]
+        short = [
+            served for served in situation.standing.models if served.share_ratio < SERVED and served.planned_hz > 0
+        ]
         if not short:
             return None
-        most = max(short, key=lambda one: one.duration_ns * one.asked_hz)
+        most = max(short, key=lambda served: served.duration_ns * served.asked_hz)
         ways = [{most.name: models[most.name].every + 1}]
         if len(short) > 1:
-            ways.append({one.name: math.ceil(models[one.name].every / one.share_ratio - 1e-9) for one in short})
+            ways.append(
+                {served.name: math.ceil(models[served.name].every / served.share_ratio - 1e-9) for served in short}
+            )
         for least, more in itertools.product(ways, range(_MORE_EVERY)):
             every = {name: count + more for name, count in least.items()}
             workload = _rarer(situation.workload, every)
@@ -53,18 +57,18 @@ class Rate(Step):
 
     def _slower(self, situation: Situation) -> tuple[str, Workload, Standing] | None:
         """All streams, and the beat."""
-        found: tuple[str, Workload, Standing] | None = None
+        way: tuple[str, Workload, Standing] | None = None
         low, high = 0, len(_RATES)  # the first that fits lies between
         while low < high:
             middle = (low + high) // 2
             workload = _slowed(situation.workload, _RATES[middle])
             standing = situation.what_if(workload=workload, notify=self.context.notify)
             if standing.fits:
-                found = f"{_RATES[middle]:g} x all rates: {workload.beat_hz:.4g} windows a second", workload, standing
+                way = f"{_RATES[middle]:g} x all rates: {workload.beat_hz:.4g} windows a second", workload, standing
                 high = middle
             else:
                 low = middle + 1
-        return found
+        return way
 
 
 def _rarer(workload: Workload, every: Mapping[str, int]) -> Workload | None:
@@ -87,7 +91,7 @@ def _slowed(workload: Workload, ratio: float) -> Workload:
         msgspec.structs.replace(
             stream,
             rate_hz=scaled(stream.rate_hz),
-            changes=tuple(msgspec.structs.replace(one, rate_hz=scaled(one.rate_hz)) for one in stream.changes),
+            changes=tuple(msgspec.structs.replace(change, rate_hz=scaled(change.rate_hz)) for change in stream.changes),
             rates_hz=tuple(scaled(rate) or rate for rate in stream.rates_hz),
         )
         for stream in workload.streams

@@ -164,8 +164,8 @@ class Sparsify(Step):
 
 def _keep_database(search: Path, steps: Path, name: str) -> None:
     """Nothing but the layer database of an earlier search, or of one that was interrupted in this place."""
-    own = re.compile(rf"\d+-{re.escape(slug(f'sparsify {name}'))}-0-\d+")  # with the cycles that were asked for
-    earlier_steps = sorted(path for path in steps.glob("*") if own.fullmatch(path.name))
+    pattern = re.compile(rf"\d+-{re.escape(slug(f'sparsify {name}'))}-0-\d+")  # with the cycles that were asked for
+    earlier_steps = sorted(path for path in steps.glob("*") if pattern.fullmatch(path.name))
     for earlier in (search, *(folder / "search" for folder in earlier_steps)):
         if all((earlier / file).is_file() for file in _KEPT):
             known = {file: (earlier / file).read_bytes() for file in _KEPT}

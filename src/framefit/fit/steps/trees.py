@@ -103,7 +103,11 @@ class Treeify(Step):
 
 def _why(result: TreeifyResult) -> str:
     """What is against the groups that were tried."""
-    times = [(one.latency_ns, one.layers_latency_ns) for one in result.candidates if one.top1 is not None]
+    times = [
+        (candidate.latency_ns, candidate.layers_latency_ns)
+        for candidate in result.candidates
+        if candidate.top1 is not None
+    ]
     faster = [trees for trees, layers in times if trees is not None and layers is not None and trees < layers]
     return "those that save time lose too much accuracy" if faster else "trees save no time"
 

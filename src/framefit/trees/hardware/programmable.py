@@ -387,14 +387,14 @@ class ProgrammableCore(wiring.Component):  # type: ignore[misc]
         nodes, leaves = self.contents(self.program)
         kept: tuple[tuple[data.StructLayout, Sequence[object]], ...] = ((self._node, nodes), (self._leaf, leaves))
         for number, (layout, words) in enumerate(kept):
-            found = Lookup(layout, words, depth=max(2, self._room[number]), registered=self._registered)
-            module.submodules["nodes" if number == NODE_MEMORY else "leaves"] = found
+            lookup = Lookup(layout, words, depth=max(2, self._room[number]), registered=self._registered)
+            module.submodules["nodes" if number == NODE_MEMORY else "leaves"] = lookup
             module.d.comb += [
-                found.write_address.eq(load.payload.address),
-                found.write_data.as_value().eq(load.payload.data),
-                found.write.eq(load.valid & (load.payload.memory == number)),
+                lookup.write_address.eq(load.payload.address),
+                lookup.write_data.as_value().eq(load.payload.data),
+                lookup.write.eq(load.valid & (load.payload.memory == number)),
             ]
-            memories.append(found)
+            memories.append(lookup)
         with module.If(load.valid & (load.payload.memory == LIMITS)):
             with module.If(load.payload.address[0]):
                 module.d.sync += trees.eq(load.payload.data)

@@ -150,8 +150,8 @@ def _cells(path: Path) -> dict[str, int]:
 
 
 def _depth(printed: str) -> int:
-    found = re.search(r"length=(\d+)", printed)
-    return int(found[1]) if found else 0
+    match = re.search(r"length=(\d+)", printed)
+    return int(match[1]) if match else 0
 
 
 _INT8 = 8
@@ -245,9 +245,9 @@ def cost_of_fixed(ensemble: Ensemble, sizes: Sequence[int], limit_s: float, *, p
     tables = ensemble.trees_each * bits * max(1, max(tree.leaf_count for tree in ensemble.members) // 64)
     count = max(1, min(ensemble.outputs, _TABLES // tables))
     part = part_of(ensemble, count)
-    found = synthesise(FixedFunction(part, pipelined=pipelined), sizes, limit_s=limit_s)
+    synthesis = synthesise(FixedFunction(part, pipelined=pipelined), sizes, limit_s=limit_s)
     words = "all" if count == ensemble.outputs else f"{count} of {ensemble.outputs} outputs"
-    return _cost("trees", found, ensemble.outputs / count, words, deep=True)
+    return _cost("trees", synthesis, ensemble.outputs / count, words, deep=True)
 
 
 def cost_of_core(core: ProgrammableCore, sizes: Sequence[int], limit_s: float) -> CircuitCost:
@@ -278,9 +278,9 @@ def cost_of_encoder(ensemble: Ensemble, sizes: Sequence[int], limit_s: float) ->
     count = min(len(channels), _ENCODED)
     chosen = [channels[place] for place in np.linspace(0, len(channels) - 1, count).astype(int)]
     part = Encoder(low=tuple(encoder.low[c] for c in chosen), high=tuple(encoder.high[c] for c in chosen))
-    found = synthesise(FloatEncoder(part), sizes, limit_s=limit_s)
+    synthesis = synthesise(FloatEncoder(part), sizes, limit_s=limit_s)
     words = f"{count} of {len(channels)} tested features"
-    return _cost("encoder", found, len(channels) / count, words, deep=True)
+    return _cost("encoder", synthesis, len(channels) / count, words, deep=True)
 
 
 def costs_of_products(
@@ -305,10 +305,10 @@ def costs_of_products(
         else:
             spread = round(0.66 * inputs**0.5)  # near the thresholds of a sum of so many products
             circuit = TernaryNeuron(drawn_ternary(inputs, random), low=-spread, high=spread)
-        found = synthesise(circuit, sizes, limit_s=limit_s)
+        synthesis = synthesise(circuit, sizes, limit_s=limit_s)
         words = f"a neuron of {inputs} inputs, for {macs:,} products"
         whole = len(products) == 1 and inputs == widest
-        costs.append(_cost(name, found, macs / inputs, words, deep=whole))
+        costs.append(_cost(name, synthesis, macs / inputs, words, deep=whole))
     return costs[0], costs[1]
 
 
@@ -343,18 +343,18 @@ def _chosen(decoding: msgspec.Struct, chosen: list[int]) -> msgspec.Struct:
     return type(decoding)(**fields)
 
 
-def _cost(circuit: str, found: Synthesis, factor: float, words: str, *, deep: bool) -> CircuitCost:
+def _cost(circuit: str, synthesis: Synthesis, factor: float, words: str, *, deep: bool) -> CircuitCost:
     def scaled(size: int) -> int | None:
-        return round(found.luts[size] * factor) if size in found.luts else None
+        return round(synthesis.luts[size] * factor) if size in synthesis.luts else None
 
     return CircuitCost(
         circuit=circuit,
         lut6=scaled(6),
         lut4=scaled(4),
-        lut6_depth=found.depth.get(6) if deep else None,
-        lut4_depth=found.depth.get(4) if deep else None,
-        flip_flops=round(found.flip_flops * factor),
-        memory_bits=round(found.memory_bits * factor),
+        lut6_depth=synthesis.depth.get(6) if deep else None,
+        lut4_depth=synthesis.depth.get(4) if deep else None,
+        flip_flops=round(synthesis.flip_flops * factor),
+        memory_bits=round(synthesis.memory_bits * factor),
         factor=factor,
         synthesised=words,
     )
