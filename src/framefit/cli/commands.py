@@ -14,12 +14,12 @@ import typer
 
 from framefit.cli.options import Command, Screen, add_command
 from framefit.cli.screen import Interrupt, Positions, Progress, show, show_json, show_line
-from framefit.core.fit_results import FitOptions
 from framefit.core.settings import Settings, option, settings_of
 from framefit.core.sparsity import SparsifyOptions
 from framefit.core.tree_results import TreeifyOptions
 from framefit.devices.settings import CyclesSettings
 from framefit.errors import InputError
+from framefit.fit.settings import FitOptions
 from framefit.latency.settings import EstimateSettings, MeasureSettings
 from framefit.profiling.settings import InjectLossSettings
 from framefit.trees.settings import RtlSettings

@@ -10,7 +10,6 @@ from framefit.core.settings import Settings, option
 
 __all__ = [
     "FinalAccuracy",
-    "FitOptions",
     "FitResult",
     "FitSettings",
     "FitStep",
@@ -46,10 +45,7 @@ class FitSettings(Settings, kw_only=True):
     max_drop: Annotated[
         float, option("Top-1 accuracy that each model may lose, 0 to 1.", metavar="RATIO", ge=0, lt=1)
     ] = 0.01
-    exclude: Annotated[
-        tuple[str, ...],
-        option("Kind of step that must not be taken: cuts, units, int8, sparsify, trees or rate.", metavar="STEP"),
-    ] = ()
+    exclude: Annotated[tuple[str, ...], option("Kind of step that must not be taken.")] = ()
     max_miss_ratio: Annotated[
         float, option("Part of each model's frames that may be late or dropped in a verification.", ge=0, lt=1)
     ] = 0.01
@@ -74,25 +70,6 @@ class FitSettings(Settings, kw_only=True):
         for name in ("max_seconds", "verify_seconds", "finetune_epochs"):
             if not (getattr(self, name) or 0) < math.inf:
                 raise ValueError(f"{name} must be finite, is {getattr(self, name)}")
-
-
-class FitOptions(FitSettings, kw_only=True):
-    """Options of ``framefit fit``: what is fitted, and where the result is kept."""
-
-    apply: Annotated[bool, option("Take the steps; otherwise they are only proposed.")] = False
-    resume: Annotated[str | None, option("Continue the fit in this folder; its steps are applied.", metavar="DIR")] = (
-        None
-    )
-    output: Annotated[
-        str | None,
-        option(
-            "Folder of the fit (default: APP-fit; without --apply nothing is written by default).",
-            "-o",
-            "--output",
-            metavar="DIR",
-        ),
-    ] = None
-    force: Annotated[bool, option("Overwrite an existing folder of a fit.")] = False
 
 
 class ServedModel(Record, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,6 @@ import msgspec
 from msgspec.structs import asdict
 
 from framefit.core.fit_results import (
-    FitOptions,
     FitResult,
     FitSettings,
     FitStep,
@@ -30,8 +29,9 @@ from framefit.core.workload import Workload, load_workload
 from framefit.errors import FramefitError, InputError
 from framefit.fit.accuracy import Labelled, sized
 from framefit.fit.folder import FitFolder, located
+from framefit.fit.settings import FitOptions
 from framefit.fit.situation import Situation, is_better
-from framefit.fit.step import COSTS, Change, Offer, Step, StepContext, entry_of, ranked, with_entry
+from framefit.fit.step import COSTS, Change, Offer, StepContext, entry_of, ranked, with_entry
 from framefit.fit.steps import known_steps
 from framefit.planning.plan import Plan
 from framefit.training.campaign import Ledger
@@ -148,7 +148,6 @@ class FitLoop:
         notify: Notify,
         begun: tuple[FitResult, Workload] | None = None,
     ) -> None:
-        kinds = _kinds(settings.exclude)
         self.settings, self.labelled, self.folder, self.notify = settings, labelled, folder, notify
         self._app, self._original = Path(settings.app), original
         self._ledger = Ledger(earlier_s=0.0 if begun is None else begun[0].seconds)
@@ -173,7 +172,7 @@ class FitLoop:
                     self._remember(step)
         self._situation = Situation.of(self._app, workload, margin, notify)
         self._before = self._before or self._situation.standing
-        self._kinds = [kind(self._context) for kind in kinds]
+        self._kinds = [kind(self._context) for name, kind in known_steps().items() if name not in settings.exclude]
 
     def run(self, *, apply: bool) -> tuple[FitResult, Plan]:
         """The fit; what was done so far, where the user interrupts it."""
@@ -444,21 +443,6 @@ class FitLoop:
 
     def _seconds_left(self) -> float:
         return self.settings.max_seconds - self._ledger.running_s
-
-
-def _kinds(without: Collection[str]) -> list[type[Step]]:
-    """The kinds of steps that may be taken, the cheapest first.
-
-    Raises:
-        InputError: there is no such kind.
-    """
-    known = known_steps()
-    unknown = [name for name in without if name not in known]
-    if unknown:
-        raise InputError(
-            f"there is no step {unknown[0]!r}", where="--exclude", remedy=f"choose from {', '.join(known)}"
-        )
-    return [kind for name, kind in known.items() if name not in without]
 
 
 @dataclass(frozen=True)
