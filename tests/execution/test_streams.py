@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from framefit.core.model import TensorInfo
-from framefit.core.workload import StreamEntry, WhenFull
+from framefit.core.workload import StreamEntry
 from framefit.devices.device import Array
 from framefit.errors import FramefitError, InputError
 from framefit.execution import streams
@@ -26,7 +24,6 @@ from framefit.execution.streams import (
     frame_shape,
     open_stream,
 )
-from framefit.runtime.streams import Arrival, Queue
 
 RAW = TensorInfo(name="image", dtype="", shape=None)
 IMAGE = TensorInfo(name="image", dtype="float32", shape=(1, 3, 4))
@@ -299,51 +296,6 @@ def test_shape_of_synthetic_frames() -> None:
     """It is the entry's, or left to the models."""
     assert frame_shape(StreamEntry(name="s")) is None
     assert frame_shape(StreamEntry(name="s", shape=(1, 2))) == (1, 2)
-
-
-def arrivals(*frames: int) -> list[Arrival]:
-    """Frames that came in the window of their number."""
-    return [Arrival(frame, frame) for frame in frames]
-
-
-def test_full_queue_drops_the_oldest_or_the_newest() -> None:
-    """The frame that gives way is told."""
-    oldest, newest = Queue(2), Queue(2, "drop-newest")
-    assert [oldest.put(frame) for frame in arrivals(0, 1, 2, 3)] == [None, None, *arrivals(0, 1)]
-    assert [newest.put(frame) for frame in arrivals(0, 1, 2, 3)] == [None, None, *arrivals(2, 3)]
-    assert [oldest.take(), oldest.take()] == arrivals(2, 3)
-    assert list(newest.clear()) == arrivals(0, 1)
-    assert len(newest) == 0
-    assert not oldest.full
-
-
-def test_a_queue_that_waits_says_when_it_is_full() -> None:
-    """From as many frames on as may wait, until one is taken."""
-    queue = Queue(2, "block")
-    assert not queue.full
-    for frame in arrivals(0, 1):
-        queue.put(frame)
-    assert queue.full
-    queue.take()
-    assert not queue.full
-
-
-@given(st.integers(1, 4), st.sampled_from(["drop-oldest", "drop-newest"]), st.lists(st.booleans(), max_size=40))
-def test_queue_keeps_order_and_loses_nothing(depth: int, when_full: WhenFull, puts: list[bool]) -> None:
-    """Each frame is taken, dropped or waiting, exactly once; taken in order, and never too many wait."""
-    queue, frame = Queue(depth, when_full), 0
-    taken: list[Arrival] = []
-    dropped: list[Arrival | None] = []
-    for put in puts:
-        if put:
-            dropped.append(queue.put(Arrival(frame, frame)))
-            frame += 1
-        elif len(queue):
-            taken.append(queue.take())
-        assert len(queue) <= depth
-    waiting = list(queue.clear())
-    assert [*taken, *waiting] == sorted([*taken, *waiting])
-    assert sorted([*taken, *waiting, *(d for d in dropped if d is not None)]) == arrivals(*range(frame))
 
 
 def test_a_function_is_asked_whether_there_is_another_frame() -> None:
