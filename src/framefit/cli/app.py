@@ -12,9 +12,6 @@ import typer
 from framefit.cli.commands import add_commands
 from framefit.errors import FramefitError
 
-__all__ = ["app", "main"]
-
-
 app = typer.Typer(
     name="framefit",
     help="Fits several neural networks into every frame of a small device, and proves it.",

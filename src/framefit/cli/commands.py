@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from framefit.report.description import Detail
     from framefit.workflows.record import RunResult
 
-__all__ = ["COMMANDS"]
-
 
 S = TypeVar("S", bound=Settings)
 COMMANDS: dict[str, tuple[type[Settings] | None, type[Settings], Command[Any]]] = {}

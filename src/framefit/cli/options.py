@@ -13,9 +13,6 @@ import typer
 
 from framefit.core.settings import Option, Settings, option, options, settings_of
 
-__all__ = ["Command", "Screen", "add_command", "given_options"]
-
-
 _METAVARS = {int: "N", float: "NUMBER", str: "TEXT"}
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from framefit.core.files import Record
     from framefit.profiling.streaming import StreamPosition
 
-__all__ = ["Interrupt", "Positions", "Progress", "show", "show_json", "show_line"]
-
 
 _CLEAR = "\r\x1b[2K"
 _REFRESH_S = 0.25

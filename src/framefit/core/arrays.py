@@ -13,9 +13,7 @@ import numpy.typing as npt
 
 from framefit.errors import InputError
 
-__all__ = [
-    "ArrayFile",
-]
+__all__ = ["ArrayFile"]
 
 
 Array = npt.NDArray[Any]

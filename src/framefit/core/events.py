@@ -14,12 +14,7 @@ from framefit.core.arrays import read_arrays
 from framefit.core.files import Record, write_whole
 from framefit.errors import InputError
 
-__all__ = [
-    "EventType",
-    "Trace",
-    "TraceMeta",
-    "unwrapped_ns",
-]
+__all__ = ["EventType", "Trace", "TraceMeta", "unwrapped_ns"]
 
 
 class EventType(IntEnum):

@@ -10,11 +10,7 @@ from typing import Literal, get_args
 from framefit.core.files import Record
 from framefit.errors import InputError
 
-__all__ = [
-    "Fault",
-    "check_fault",
-    "read_fault",
-]
+__all__ = ["Fault", "check_fault", "read_fault"]
 
 
 FaultKind = Literal["raise", "hang", "stick", "slow", "nan", "inf", "stall", "burst", "end", "shape"]

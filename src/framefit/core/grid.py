@@ -10,9 +10,7 @@ from fractions import Fraction
 
 from framefit.errors import InputError
 
-__all__ = [
-    "Grid",
-]
+__all__ = ["Grid"]
 
 
 _MOST_WINDOWS = 1000  # of a pattern

@@ -17,7 +17,7 @@ from framefit.core.run_record import Metrics
 from framefit.core.timetable import Segment, Timetable
 from framefit.errors import InputError
 
-__all__ = ["HostView", "host_program", "whole_operation"]
+__all__ = ["HostView", "whole_operation"]
 
 
 Releases = npt.NDArray[np.int64]

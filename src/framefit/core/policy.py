@@ -5,11 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = [
-    "Rotation",
-    "turns_between",
-    "turns_in_proportion",
-]
+__all__ = ["Rotation", "turns_between", "turns_in_proportion"]
 
 
 _MOST_TURNS = 8  # of a model in a round: bounds on ages count whole rounds

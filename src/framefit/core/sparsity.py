@@ -18,7 +18,6 @@ __all__ = [
     "Registration",
     "RewardKind",
     "SearchPoint",
-    "SolverName",
     "SparsifyOptions",
     "SparsifySettings",
     "SparsityResult",

@@ -28,9 +28,7 @@ from framefit.core.workload import (
 )
 from framefit.errors import InputError
 
-__all__ = [
-    "shared",
-]
+__all__ = ["shared"]
 
 
 # What has to be equal for two models to be one.

@@ -27,22 +27,16 @@ from framefit.errors import DeviceError
 
 __all__ = [
     "Array",
-    "Backend",
     "Binding",
-    "Capabilities",
     "Completion",
     "Device",
-    "EventRecorder",
     "Handle",
     "ModelledDevice",
-    "SimulatedDevice",
     "Tensors",
     "allocate",
-    "fitting",
     "is_modelled",
     "is_simulated",
     "random_inputs",
-    "target_facts",
 ]
 
 

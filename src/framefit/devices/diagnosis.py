@@ -20,9 +20,7 @@ from framefit.devices import host
 from framefit.devices.clock import RealClock
 from framefit.devices.host import fingerprint
 
-__all__ = [
-    "doctor",
-]
+__all__ = ["doctor"]
 
 
 _CAP_IPC_LOCK = 14  # linux/capability.h: may lock memory without limit

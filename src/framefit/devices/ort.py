@@ -44,7 +44,7 @@ from framefit.devices.device import (
 from framefit.devices.host import default_core, fingerprint, kept_denormals
 from framefit.errors import DeviceError, HangError, InputError, UnsupportedError
 
-__all__ = ["OrtDevice", "predictor", "quantised", "weight_nodes"]
+__all__ = ["predictor", "quantised", "weight_nodes"]
 
 
 def predictor(model: Model) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]:

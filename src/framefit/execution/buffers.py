@@ -15,12 +15,7 @@ from framefit.core.timetable import PlannedModel
 from framefit.devices.device import Array, Tensors, allocate
 from framefit.errors import InputError
 
-__all__ = [
-    "copies_of",
-    "finite",
-    "runs_of",
-    "unit_bytes",
-]
+__all__ = ["copies_of", "finite", "unit_bytes"]
 
 
 _ALIGNMENT = 64

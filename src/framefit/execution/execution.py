@@ -24,11 +24,7 @@ from framefit.errors import FramefitError, InputError
 from framefit.execution.buffers import Feedback, check_state, frame_sets, runs_of, unit_bytes
 from framefit.execution.prepare import Preparation, one_frame, place_of
 
-__all__ = [
-    "Execution",
-    "Launchable",
-    "greatest_difference",
-]
+__all__ = ["Execution", "Launchable"]
 
 
 class Launchable(Protocol):

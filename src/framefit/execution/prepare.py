@@ -14,10 +14,7 @@ from framefit.core.workload import Preprocess
 from framefit.devices.device import Array
 from framefit.errors import InputError
 
-__all__ = [
-    "Preparation",
-    "one_frame",
-]
+__all__ = ["Preparation", "one_frame"]
 
 
 def image_axes(layout: str, rank: int, frames_axis: int = 0) -> str | None:

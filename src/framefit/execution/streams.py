@@ -20,13 +20,7 @@ from framefit.core.workload import StreamEntry, names_function
 from framefit.devices.device import Array, random_inputs
 from framefit.errors import FramefitError, InputError, UnsupportedError
 
-__all__ = [
-    "EndOfStream",
-    "Stream",
-    "check_sink",
-    "fitted",
-    "open_stream",
-]
+__all__ = ["EndOfStream", "Stream", "check_sink", "fitted", "open_stream"]
 
 
 _IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}

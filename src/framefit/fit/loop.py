@@ -37,7 +37,7 @@ from framefit.planning.plan import Plan
 from framefit.training.campaign import Ledger
 from framefit.workflows.run import run, simulate
 
-__all__ = ["FitLoop", "Fitted", "Proof", "fit", "proven"]
+__all__ = ["fit"]
 
 
 _IN_FLIGHT = 3  # frames of a background model that wait or are worked on when a run ends: no run drops these

@@ -13,9 +13,6 @@ from framefit.core.latency_table import Unmeasured, Value
 from framefit.core.model import GraphBuilder, Model, configuration, with_auxiliary
 from framefit.errors import FramefitError, InputError
 
-__all__ = ["GridSpec", "LayerGrid"]
-
-
 Fusions = Callable[[Model], Sequence[Sequence[str]]]
 _MOST_ELEMENTS = 1 << 28  # of a layer's weights: a gigabyte
 

@@ -74,9 +74,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Spans", "StageTurns", "age_bound_ns", "longest_ns", "staged_age_ns"]
-
-
 _MOST_PATTERN = 16  # windows of differing room that are told apart
 _MOST_ROUNDS = 32
 _MOST_WINDOWS = 10_000

@@ -19,17 +19,7 @@ from typing import Literal
 from framefit.core.target import Link
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, in_order
 
-__all__ = [
-    "Beat",
-    "Demand",
-    "Span",
-    "carried_over",
-    "free_windows",
-    "reserved_periods",
-    "segment_room",
-    "settled",
-    "taken_ns",
-]
+__all__ = ["Beat"]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from framefit.core.policy import Rotation
 
-__all__ = ["Work", "fair_rates", "fluid_bounds_hz", "fluid_rates", "packing_bounds_hz"]
+__all__ = ["Work", "fair_rates", "fluid_bounds_hz", "packing_bounds_hz"]
 
 
 @dataclass(frozen=True)

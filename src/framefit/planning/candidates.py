@@ -39,24 +39,6 @@ from framefit.planning.placement import Costs, Placeable, Placement, Problem, Ro
 from framefit.planning.placement_search import place
 from framefit.planning.timetable import build_timetable
 
-__all__ = [
-    "GAIN",
-    "SERVED",
-    "Arranged",
-    "Run",
-    "Terms",
-    "UnitCandidate",
-    "UnitSearch",
-    "arrange_kept",
-    "arrange_on_units",
-    "cut_stages",
-    "expanded",
-    "first_fit",
-    "problem_of",
-    "served_share",
-    "whole_priority",
-]
-
 
 @dataclass(frozen=True)
 class Run:

@@ -9,9 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from framefit.core.timetable import PlannedModel, Slot, Timetable, Window
 
-__all__ = ["check_timetable"]
-
-
 Launches = Mapping[tuple[str, int], Sequence[tuple[int, Slot]]]  # model and frame -> absolute begin, slot
 
 

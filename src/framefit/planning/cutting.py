@@ -26,25 +26,6 @@ from framefit.planning.fixes import verified_fixes
 from framefit.planning.partition import MOST_OVERHEAD_RATIO, Pieces, beside, partition
 from framefit.planning.timetable import build_timetable
 
-__all__ = [
-    "Candidate",
-    "Cutting",
-    "Trial",
-    "arrange",
-    "choose_segments",
-    "cut",
-    "estimated",
-    "fixes",
-    "learned",
-    "limits",
-    "preferred",
-    "served_ratio",
-    "split_limit",
-    "tried",
-    "ways_to_cut",
-]
-
-
 Mode = Literal["fill", "fewest", "equal"]
 _FINER, _MOST_FINER = 0.75, 11  # longest segments that are tried where the guard follows from them
 _PLAYED = 200  # windows

@@ -34,18 +34,7 @@ from framefit.planning.partition import (
 )
 from framefit.planning.task import Bounds, SegmentedModel
 
-__all__ = [
-    "DeviceDurations",
-    "Durations",
-    "ExactDurations",
-    "ExactUnitPieces",
-    "LaunchTimes",
-    "MeasuredDurations",
-    "MeasuredUnitPieces",
-    "ModelledDurations",
-    "PieceCosts",
-    "UnitPieces",
-]
+__all__ = ["DeviceDurations", "Durations", "LaunchTimes", "MeasuredDurations", "ModelledDurations"]
 
 
 _NOISY = 2.0  # quantile over median

@@ -11,7 +11,7 @@ from framefit.core.explanation import FramePath, Hop, ModelSchedule, PlanExplana
 from framefit.core.timetable import PlannedModel, Slot, Timetable, free_times, window_starts, within_windows
 from framefit.core.workload import ModelEntry, Workload
 
-__all__ = ["explain", "loss_of", "model_schedules"]
+__all__ = ["explain"]
 
 
 _ROUNDING_NS = 20_000  # a plan's windows are whole nanoseconds, periods are not: not so far off in 10,000 windows

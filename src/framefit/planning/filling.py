@@ -17,9 +17,6 @@ from framefit.core.policy import Rotation
 from framefit.core.timetable import PlannedModel, Slot
 from framefit.planning.beat import Beat, Demand, Span
 
-__all__ = ["MOST_WINDOWS", "Filled", "fill"]
-
-
 MOST_WINDOWS = 10_000
 _SEARCHED_WINDOWS = 64  # a longer hyperperiod gains less than 1/64 of a round
 _SEARCHED_STAGED = 128  # frames in flight at its end are lost to it, several of each model

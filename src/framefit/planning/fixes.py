@@ -10,9 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from framefit.core.timetable import Fix, Timetable
 from framefit.planning.beat import Beat
 
-__all__ = ["Arrange", "verified_fixes"]
-
-
 Arrange = Callable[[Beat, Mapping[str, float]], Timetable]
 """Plans the workload on another beat, some models at so many times their cost."""
 _COARSE, _FINE = 2.0, 1.01  # steps of the rate

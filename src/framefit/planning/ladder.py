@@ -19,7 +19,7 @@ from framefit.planning.plan import Plan
 from framefit.planning.planner import PlanRequest
 from framefit.planning.task import given_bytes
 
-__all__ = ["COVERED", "with_ladder"]
+__all__ = ["with_ladder"]
 
 
 COVERED = ((1.2, 1.0), (1.2, 1.2), (1.5, 1.0), (1.5, 1.5), (2.0, 1.0), (2.0, 2.0))

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 
 from framefit.core.workload import ModelEntry, Schedule
 
-__all__ = ["BACKGROUND_LEVEL", "HIGHEST_LEVEL", "Traits", "levels", "roles"]
-
-
 HIGHEST_LEVEL, BACKGROUND_LEVEL = 10, 0
 _BASE, _DEFAULT_THRESHOLD = 3, 5
 _TASKS = {

@@ -29,9 +29,6 @@ from framefit.planning.placement_search import solve
 from framefit.planning.task import SegmentedModel, Stages, read_output_bytes
 from framefit.planning.timetable import build_timetable, planned_model
 
-__all__ = ["OnUnits"]
-
-
 _MOST_ATTEMPTS = 4
 _ENOUGH = 0.98  # of the demanded rates: finer pieces, or the solver, would gain little
 _SOLVED = 1500  # pieces times units that the solver gets somewhere with in

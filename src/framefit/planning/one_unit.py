@@ -31,9 +31,6 @@ from framefit.planning.partition import MOST_OVERHEAD_RATIO, candidate_pieces, p
 from framefit.planning.task import Bounds, SegmentedModel, read_output_bytes
 from framefit.planning.timetable import build_timetable, planned_model
 
-__all__ = ["OneUnit"]
-
-
 _MOST_ATTEMPTS = 4
 _ROUNDS = 2  # the second one with what the first one taught
 _TRIED = 4  # cuttings in each

@@ -23,17 +23,7 @@ import numpy.typing as npt
 
 from framefit.core.model import Model
 
-__all__ = [
-    "MOST_OVERHEAD_RATIO",
-    "Pieces",
-    "beside",
-    "candidate_pieces",
-    "paired",
-    "partition",
-    "planned_quantile_ns",
-    "pooled_excess",
-    "priced_pieces",
-]
+__all__ = ["Pieces"]
 
 
 MOST_OVERHEAD_RATIO = 0.02  # that boundaries may add to a model

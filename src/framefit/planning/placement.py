@@ -36,9 +36,6 @@ import numpy.typing as npt
 from framefit.core.target import Link
 from framefit.planning.bounds import fair_rates
 
-__all__ = ["Costs", "Paths", "Placeable", "Placement", "Problem", "Rank", "Room", "Stage"]
-
-
 Floats = npt.NDArray[np.float64]
 Units = npt.NDArray[np.int64]
 Rank = tuple[float, float, float, int]  # violation, relative load, -sum of rates, changes: the least is the best

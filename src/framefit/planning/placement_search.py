@@ -40,9 +40,6 @@ import numpy.typing as npt
 from framefit.errors import MissingExtraError
 from framefit.planning.placement import Costs, Paths, Placement, Problem, Rank
 
-__all__ = ["cheapest_paths", "place", "polish", "search", "solve"]
-
-
 Floats = npt.NDArray[np.float64]
 Units = npt.NDArray[np.int64]
 _ROUNDS, _BATCH = 24, 24  # of prices

@@ -27,17 +27,7 @@ from framefit.planning.beat import Beat, Demand
 from framefit.planning.check import check_timetable
 from framefit.planning.partition import Pieces
 
-__all__ = [
-    "Bounds",
-    "SegmentedModel",
-    "Stages",
-    "check_plan",
-    "demands_of",
-    "given_bytes",
-    "host_links",
-    "read_output_bytes",
-    "with_memory",
-]
+__all__ = ["SegmentedModel", "demands_of"]
 
 
 Bounds = tuple[tuple[int, int], ...]

@@ -44,8 +44,6 @@ from framefit.planning.bounds import fair_rates
 from framefit.planning.filling import MOST_WINDOWS, Filled, fill
 from framefit.planning.partition import planned_quantile_ns
 
-__all__ = ["HOST", "build_timetable", "instructions", "planned_model", "unit_memory"]
-
 
 def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
     """Reserve the priority periods and fill the residuals, on each unit that a segment names.

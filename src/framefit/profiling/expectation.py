@@ -21,7 +21,7 @@ from framefit.profiling.sequence import Sequence
 from framefit.profiling.totals import medians
 from framefit.stats import normal_quantile, robust_deviation, two_sided_z
 
-__all__ = ["PriorityLaunches", "apply_table_to_program", "latency_entries", "window_releases"]
+__all__ = ["apply_table_to_program", "latency_entries", "window_releases"]
 
 
 Ints = npt.NDArray[np.int64]

@@ -18,7 +18,7 @@ from framefit.profiling.profile import open_trace
 from framefit.profiling.sequence import Sequence
 from framefit.profiling.settings import InjectLossSettings, LossKind
 
-__all__ = ["ThinnedTrace", "inject_loss"]
+__all__ = ["inject_loss"]
 
 
 Bools = npt.NDArray[np.bool_]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from framefit.core.settings import Settings, option
 
-__all__ = ["InjectLossSettings", "LossKind"]
+__all__ = ["InjectLossSettings"]
 
 
 LossKind = Literal["random", "burst", "overflow", "start-only", "inference"]

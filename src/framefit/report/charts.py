@@ -11,19 +11,6 @@ import numpy.typing as npt
 
 from framefit.core.files import Record
 
-__all__ = [
-    "Axis",
-    "Chart",
-    "Line",
-    "colour",
-    "decades",
-    "histogram",
-    "percent_axis",
-    "row_height_px",
-    "steps",
-]
-
-
 Datum = tuple[float | None, ...]
 _LEAST_BINS, _MOST_BINS = 12, 60
 _MOST_POINTS = 400

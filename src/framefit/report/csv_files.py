@@ -20,15 +20,7 @@ from framefit.core.run_record import FrameTable, OutcomeText
 from framefit.errors import InputError
 from framefit.report.operations import NamedOperations
 
-__all__ = [
-    "read_events",
-    "read_frames",
-    "write_events",
-    "write_frames",
-    "write_lost",
-    "write_table",
-    "write_text",
-]
+__all__ = ["read_events", "read_frames", "write_events", "write_frames", "write_lost"]
 
 
 @contextlib.contextmanager

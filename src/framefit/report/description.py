@@ -19,38 +19,7 @@ if TYPE_CHECKING:
     from framefit.report.drawing import RunRows
     from framefit.report.timeline import Happened
 
-__all__ = [
-    "NONE",
-    "Better",
-    "Block",
-    "Cell",
-    "Column",
-    "Description",
-    "Detail",
-    "Facts",
-    "Folded",
-    "Kind",
-    "PlanPicture",
-    "Prose",
-    "Quantity",
-    "RunPicture",
-    "Section",
-    "Sentences",
-    "Shares",
-    "Story",
-    "Subject",
-    "Timeline",
-    "Tone",
-    "Use",
-    "Verdict",
-    "columns",
-    "count",
-    "duration",
-    "rate",
-    "ratio",
-    "ratio_quantity",
-    "size",
-]
+__all__ = ["Detail", "Kind", "Subject"]
 
 
 T = TypeVar("T")

@@ -23,17 +23,7 @@ from framefit.core.timetable import FreeTime, Slot, Timetable, Window, free_time
 from framefit.errors import InputError
 from framefit.report.formats import format_duration
 
-__all__ = [
-    "ChartSeries",
-    "RunRows",
-    "WindowPictures",
-    "need_picture",
-    "plan_pictures",
-    "run_picture",
-    "run_rows",
-    "svg_chart",
-    "terminal_picture",
-]
+__all__ = ["run_picture", "run_rows"]
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = [
-    "format_bytes",
-    "format_count",
-    "format_difference",
-    "format_duration",
-    "format_hz",
-    "format_percent",
-    "format_ratio",
-    "format_uncertain",
-]
-
 
 def format_duration(ns: float) -> str:
     """A duration with about three digits, in ms, or in us below 1 ms.

@@ -10,9 +10,6 @@ import numpy.typing as npt
 from framefit.core.profile import How, OperationLog
 from framefit.core.program import Program
 
-__all__ = ["HOW_WORDS", "NamedOperation", "NamedOperations", "UnitTrack", "unit_tracks"]
-
-
 HOW_WORDS: dict[How, str] = {
     How.MEASURED: "measured",
     How.T1: "rule t1",

@@ -14,9 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Form", "Given", "Part", "PerRow", "fixed", "integer", "message", "text", "width_of"]
-
-
 _Integers = npt.NDArray[np.integer]
 
 

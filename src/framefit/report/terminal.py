@@ -33,7 +33,7 @@ from framefit.report.drawing import plan_pictures, terminal_picture
 from framefit.report.formats import format_ratio
 from framefit.report.sections import kind_of
 
-__all__ = ["show", "view"]
+__all__ = ["view"]
 
 
 _BAR_CELLS, _SHARE_CELLS = 12, 40

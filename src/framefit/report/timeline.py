@@ -20,7 +20,7 @@ from framefit.core.program import Launches, Program
 from framefit.report.formats import format_duration
 from framefit.report.operations import HOW_WORDS, NamedOperations, UnitTrack, unit_tracks
 
-__all__ = ["Happened", "LossRegion", "TimelineWindows", "timeline_data"]
+__all__ = ["Happened", "LossRegion", "TimelineWindows"]
 
 
 _COMPRESSION = 6

@@ -24,24 +24,6 @@ from framefit.devices.clock import RealClock, VirtualClock
 from framefit.runtime.log import FrameOutcome
 from framefit.runtime.streams import Arrival
 
-__all__ = [
-    "WARMUP_NS",
-    "Channel",
-    "Dropped",
-    "FrameBuffers",
-    "FrameChannel",
-    "FrameLimit",
-    "Input",
-    "Mailbox",
-    "Message",
-    "MessageKind",
-    "Port",
-    "StageChannel",
-    "ThreadWakeup",
-    "VirtualWakeup",
-    "WakeupEvent",
-]
-
 T = TypeVar("T")
 
 

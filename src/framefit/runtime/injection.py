@@ -10,9 +10,6 @@ from framefit.devices.device import Array
 from framefit.execution.streams import Stream, fitted
 from framefit.runtime.streams import Feed
 
-__all__ = ["FaultyFrameSource", "FaultyStream", "disturb_feeds", "disturbed"]
-
-
 _OF_FEEDS = ("stall", "burst", "end")
 
 

@@ -25,20 +25,6 @@ from framefit.runtime.reading import ResultJoin, ResultStream
 from framefit.runtime.sinks import Sink
 from framefit.runtime.streams import Arrival, Feed, SharedStream
 
-__all__ = [
-    "Drained",
-    "FrameObserver",
-    "Job",
-    "MigratedJob",
-    "Part",
-    "Pipeline",
-    "ReadModel",
-    "connect_reader",
-    "reading_models",
-    "share_streams",
-    "stage_jobs",
-]
-
 
 @dataclass(frozen=True)
 class Part:

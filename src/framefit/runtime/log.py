@@ -23,22 +23,7 @@ from framefit.core.events import Trace
 from framefit.core.program import Launches
 from framefit.core.run_record import OutcomeText
 
-__all__ = [
-    "FAULTY",
-    "FLAGGED",
-    "OUTCOME_WORDS",
-    "FaultCause",
-    "FaultLog",
-    "FrameLog",
-    "FrameOutcome",
-    "FrameOutcomes",
-    "LaunchLog",
-    "Packets",
-    "SpillFile",
-    "in_time_order",
-    "in_words",
-    "joined",
-]
+__all__ = ["FrameLog", "FrameOutcome"]
 
 
 class SpillFile:

@@ -47,8 +47,6 @@ from framefit.runtime.sinks import Sink
 from framefit.runtime.streams import Arrival, Feed
 from framefit.runtime.switching import LaunchObserver, Rung, Share, Stretch, TimetableSwitcher, bringing, served
 
-__all__ = ["LEAD_NS", "Dispatcher", "Service", "dummy_job", "instants", "share_of", "steady"]
-
 LEAD_NS = 20_000_000
 """Between the call and the first release."""
 _IDLE_NS = 1_000_000  # sinks and progress get a turn only when this much of a window is left

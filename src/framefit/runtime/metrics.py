@@ -17,17 +17,7 @@ from framefit.runtime.misses import misses
 from framefit.runtime.units import UnitGroup
 from framefit.stats import wilson
 
-__all__ = [
-    "RunFigures",
-    "figures",
-    "frame_records",
-    "miss_ratio_upper",
-    "model_metrics",
-    "priority_ns",
-    "run_metrics",
-    "stream_metrics",
-    "unit_figures",
-]
+__all__ = ["priority_ns"]
 
 
 _FAULTS = {

@@ -16,9 +16,6 @@ from framefit.core.run_record import Miss
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Timetable, Window
 from framefit.runtime.log import FAULTY, FrameLog, FrameOutcome, LaunchLog, in_words
 
-__all__ = ["Hang", "hangs", "misses"]
-
-
 _Rows = npt.NDArray[np.int64]
 
 

@@ -21,9 +21,6 @@ from framefit.runtime.log import LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.streams import Arrival
 
-__all__ = ["PreemptiveDispatcher"]
-
-
 _PRIORITY = 50  # middle of SCHED_FIFO's 1 .. 99: above what users run, below the kernel's own threads
 _ALWAYS = 1 << 62  # room of a segment that may be interrupted
 _WAIT_S = 0.1

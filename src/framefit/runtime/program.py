@@ -31,20 +31,7 @@ from framefit.runtime.log import FrameOutcome, FrameOutcomes, in_words
 from framefit.runtime.sinks import AggregatingSink, Sink
 from framefit.runtime.streams import Arrival
 
-__all__ = [
-    "FrameFate",
-    "NumberedSink",
-    "Output",
-    "PushedStream",
-    "Reader",
-    "Request",
-    "ResultPublisher",
-    "SubmissionQueue",
-    "Subscription",
-    "TimeUpError",
-    "Waits",
-    "with_submitted",
-]
+__all__ = ["FrameFate", "Output", "PushedStream", "Request", "SubmissionQueue", "Subscription"]
 
 
 Reader = tuple[TensorInfo, Callable[[Array], object] | None]  # what a frame is asked for as, and what prepares that

@@ -16,14 +16,6 @@ from framefit.runtime.channel import Message, MessageKind, Port
 from framefit.runtime.log import FrameLog, FrameOutcome
 from framefit.runtime.streams import Arrival
 
-__all__ = [
-    "ResultDelivery",
-    "ResultJoin",
-    "ResultStream",
-    "SourceModel",
-    "with_unread",
-]
-
 
 class SourceModel(Protocol):
     """The first job of a model that another one reads."""

@@ -20,9 +20,6 @@ from framefit.runtime.job import Drained, Job, MigratedJob
 from framefit.runtime.log import FaultCause, FaultLog, FrameOutcome
 from framefit.runtime.streams import Arrival
 
-__all__ = ["Failover", "FailoverTarget", "FindTarget", "Migration", "Recovery"]
-
-
 _PATIENCE = 3  # frames in a row that fail before a model rests
 _FIRST_REST, _MOST_REST = 8, 512  # windows; twice as many each time: at 30 Hz from 0.3 s to 17 s
 _OUTCOMES = {

@@ -57,7 +57,7 @@ from framefit.runtime.timetable_switching import TimetableSwitching, deadline_ns
 from framefit.runtime.units import UnitGroup, assign_units
 from framefit.runtime.watchdog import patience_ns, watched
 
-__all__ = ["MOST_SECONDS", "Floor", "RunRecord", "Session", "check_faults", "counted_windows"]
+__all__ = ["MOST_SECONDS", "Floor", "Session", "check_faults", "counted_windows"]
 
 
 class Sources:

@@ -17,8 +17,6 @@ from framefit.errors import FramefitError, InputError
 from framefit.execution.buffers import finite
 from framefit.execution.streams import check_path, check_sink
 
-__all__ = ["AggregatingSink", "CheckedSink", "FunctionSink", "JsonLinesSink", "NpzSink", "Sink", "open_sink"]
-
 
 class Sink(Protocol):
     """Takes a model's outputs, frame after frame."""

@@ -10,8 +10,6 @@ from framefit.core.model import TensorInfo
 from framefit.devices.device import Array
 from framefit.execution.streams import Stream
 
-__all__ = ["Arrival", "Feed", "FrameSource", "Gate", "SharedStream"]
-
 
 class Arrival(NamedTuple):
     """A frame that has come: its number in the stream, and the window with whose release it came."""

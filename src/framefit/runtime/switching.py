@@ -18,23 +18,6 @@ from framefit.runtime.job import Job, Part
 from framefit.runtime.log import LaunchLog
 from framefit.runtime.streams import Feed
 
-__all__ = [
-    "LEAST_RECENT",
-    "Drift",
-    "Ladder",
-    "LaunchObserver",
-    "Rung",
-    "Served",
-    "Share",
-    "Stretch",
-    "SwitchRequest",
-    "SwitchedUnit",
-    "TimetableSwitcher",
-    "bringing",
-    "served",
-]
-
-
 Served = list[tuple[Feed, list[tuple[int, Job]]]]  # feeds with the jobs that they serve, and their numbers
 
 

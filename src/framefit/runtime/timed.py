@@ -18,7 +18,7 @@ from framefit.runtime.job import Job, ReadModel, connect_reader, stage_jobs
 from framefit.runtime.loop import Dispatcher, Service, instants
 from framefit.runtime.units import MakeService, UnitGroup, assign_units
 
-__all__ = ["TimedExecution", "timed_dispatcher", "timed_group"]
+__all__ = ["timed_group"]
 
 
 class TimedExecution:

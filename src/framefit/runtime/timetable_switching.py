@@ -21,9 +21,6 @@ from framefit.runtime.switching import LEAST_RECENT, Drift, Ladder, Rung, Share,
 from framefit.runtime.timed import TimedExecution
 from framefit.runtime.units import UnitGroup
 
-__all__ = ["TimetableSwitching", "deadline_ns"]
-
-
 _RECENT_S = 0.5  # launches of so long are looked at: what disturbs a shared machine lasts tens of milliseconds
 _Due = tuple[list[tuple[int, int]], ...]  # of each unit in a window: when after its release which job is
 

@@ -29,7 +29,7 @@ from framefit.runtime.recovery import Failover, FindTarget, Migration
 from framefit.runtime.streams import Arrival, Feed
 from framefit.runtime.switching import Rung, Stretch, TimetableSwitcher
 
-__all__ = ["MakeService", "UnitAssignment", "UnitGroup", "assign_units"]
+__all__ = ["UnitGroup"]
 
 
 def connect(device: Device, mailboxes: Mapping[str, Mailbox], jobs: Mapping[str, Sequence[Job]]) -> None:

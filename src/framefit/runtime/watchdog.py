@@ -16,9 +16,6 @@ from framefit.devices.host import on_other_cores, thread_state
 from framefit.errors import LostUnitError
 from framefit.runtime.units import UnitGroup
 
-__all__ = ["patience_ns", "watched"]
-
-
 logger = logging.getLogger(__name__)
 _TIMES = 4  # as long as the longest segment's planned quantile: drift and stalls are no hang
 _LEAST_WINDOWS = 2

@@ -13,9 +13,6 @@ import numpy.typing as npt
 from framefit.core.sparsity import RewardKind
 from framefit.errors import InfeasibleError
 
-__all__ = ["Assignment", "Floats", "Ints", "Problem", "PrunableLayer", "envelope", "reward"]
-
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Assignment = Ints

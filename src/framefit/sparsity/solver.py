@@ -12,9 +12,6 @@ from framefit.core.sparsity import RewardKind, SearchPoint
 from framefit.sparsity.problem import Assignment, Problem, reward
 from framefit.training.campaign import Ledger
 
-__all__ = ["Found", "Limits", "Solver", "search"]
-
-
 _MOST_REFUSED = 10  # proposals above the budget for each evaluation: then the solver will not find below it
 
 

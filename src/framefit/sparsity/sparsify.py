@@ -10,7 +10,7 @@ from framefit.core.sparsity import SparsifyOptions, SparsifySettings, SparsityRe
 from framefit.errors import InputError
 from framefit.training.campaign import SearchFolder, earlier_settings, objects_of, path_of
 
-__all__ = ["Sparsified", "sparsify"]
+__all__ = ["sparsify"]
 
 
 @dataclass(frozen=True)

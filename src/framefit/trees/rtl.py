@@ -17,7 +17,7 @@ from framefit.core.trees import Ensemble, Forest, read_forest
 from framefit.errors import DeviceError, InputError
 from framefit.trees.settings import RtlSettings
 
-__all__ = ["RtlResult", "rtl"]
+__all__ = ["rtl"]
 
 
 _MARK = "report.json"

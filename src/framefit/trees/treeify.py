@@ -16,7 +16,7 @@ from framefit.core.tree_results import TreeifyOptions, TreeifyResult, TreeifySet
 from framefit.core.trees import Forest, read_forest
 from framefit.training.campaign import SearchFolder, earlier_settings, objects_of, path_of
 
-__all__ = ["Treeified", "treeify"]
+__all__ = ["treeify"]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from framefit.workflows.report import write_report
 from framefit.workflows.run import run, simulate
 from framefit.workflows.settings import DemoSettings
 
-__all__ = ["demo", "write_demo"]
+__all__ = ["demo"]
 
 
 _ELSEWHERE = "micro-npu"

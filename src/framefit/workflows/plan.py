@@ -29,7 +29,7 @@ from framefit.planning.planner import PlanRequest, plan_request
 from framefit.workflows.settings import PlanSettings
 from framefit.workflows.table_durations import durations_on
 
-__all__ = ["again", "names_plan", "plan", "read_plan", "ready", "retimed", "write_timetables"]
+__all__ = ["again", "plan"]
 
 
 _TIMETABLE, _WHAT = "timetable.json", "a plan folder"

@@ -54,20 +54,7 @@ from framefit.workflows.plan import write_timetables
 from framefit.workflows.profile import check_update, planned_expectations, table_for, write_update
 from framefit.workflows.run_pictures import left_out, write_run_pictures
 
-__all__ = [
-    "RunResult",
-    "accepted",
-    "bounds_hz",
-    "check_place",
-    "check_table",
-    "folder_stem",
-    "free_folder",
-    "result_of",
-    "run_content",
-    "saved",
-    "with_profile",
-    "write_folder",
-]
+__all__ = ["RunResult", "run_content"]
 
 
 _SHOWN_WINDOWS = 8  # on a terminal

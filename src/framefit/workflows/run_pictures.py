@@ -14,9 +14,6 @@ from framefit.profiling.pairing import pair_events
 from framefit.report.drawing import run_picture, run_rows
 from framefit.report.perfetto import write_perfetto
 
-__all__ = ["left_out", "write_run_pictures"]
-
-
 _MOST_SHOWN = 100_000  # launches in trace.pftrace and run.svg: some 20 MB
 
 

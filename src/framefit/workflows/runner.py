@@ -31,7 +31,7 @@ from framefit.runtime.session import MOST_SECONDS, Floor, Session
 from framefit.workflows.plan import names_plan, plan, read_plan, ready, retimed
 from framefit.workflows.record import RunResult, accepted, result_of, saved, with_profile
 
-__all__ = ["RunThread", "Runner"]
+__all__ = ["Runner"]
 
 
 logger = logging.getLogger(__name__)

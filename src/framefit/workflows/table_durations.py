@@ -22,8 +22,6 @@ from framefit.planning.partition import Pieces
 from framefit.planning.task import SegmentedModel
 from framefit.stats import Z90, normal_quantile
 
-__all__ = ["TableDurations", "durations_on"]
-
 
 def durations_on(workload: Workload, compiler: Compiler, unit: str, costs: Costs, notify: Notify) -> Durations:
     """From the workload's table where it is the device's, else what the device says or takes.

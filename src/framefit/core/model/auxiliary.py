@@ -18,14 +18,7 @@ from framefit.core.model.builder import GraphBuilder
 from framefit.core.model.graph import TensorInfo
 from framefit.core.model.model import Model
 
-__all__ = [
-    "AUXILIARY_KINDS",
-    "Auxiliary",
-    "AuxiliaryKind",
-    "auxiliary_runs",
-    "led",
-    "with_auxiliary",
-]
+__all__ = ["AUXILIARY_KINDS", "Auxiliary", "AuxiliaryKind", "auxiliary_runs", "led", "with_auxiliary"]
 
 
 AuxiliaryKind = Literal["avgpool", "conv1x1", "conv3x3"]

@@ -18,10 +18,7 @@ from framefit.core.model.builder import GraphBuilder
 from framefit.core.model.model import Model
 from framefit.errors import InputError
 
-__all__ = [
-    "BUILTIN",
-    "load_model",
-]
+__all__ = ["BUILTIN", "load_model"]
 
 
 def detector(seed: int = 0) -> Model:

@@ -29,9 +29,7 @@ from google.protobuf.message import DecodeError
 from framefit.core.files import toml_key
 from framefit.errors import InputError, UnsupportedError
 
-__all__ = [
-    "declared_inputs",
-]
+__all__ = ["declared_inputs"]
 
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,7 @@ from framefit.core.model.graph import Granularity, GraphIndex, Layer, Node, Tens
 from framefit.core.model.loading import PART_NOTE, canonical, read_graph
 from framefit.errors import InputError
 
-__all__ = [
-    "Model",
-]
+__all__ = ["Model"]
 
 
 class Cut(Record, kw_only=True):

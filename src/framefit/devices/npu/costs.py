@@ -23,11 +23,7 @@ from framefit.devices.npu.work import Method, layer_work
 from framefit.devices.settings import CyclesSettings
 from framefit.errors import InputError
 
-__all__ = [
-    "CostSource",
-    "cycles",
-    "pricing",
-]
+__all__ = ["CostSource", "cycles", "pricing"]
 
 
 Costs = Literal["cycles", "table", "function"]

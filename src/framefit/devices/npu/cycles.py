@@ -50,19 +50,7 @@ from framefit.core.target import PRECISIONS, Memory, Sparsity, Target, Unit
 from framefit.devices.npu.work import LayerWork, Product, Tensor, dtype_bits, model_work
 from framefit.errors import InputError
 
-__all__ = [
-    "CycleModel",
-    "Estimate",
-    "Ratios",
-    "WorkTable",
-    "check_support",
-    "counted_zeros",
-    "density",
-    "packs_weights",
-    "refetched_bytes",
-    "remaining",
-    "unit_named",
-]
+__all__ = ["CycleModel", "unit_named"]
 
 
 Floats = npt.NDArray[np.float64]

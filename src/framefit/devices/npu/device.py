@@ -39,7 +39,7 @@ from framefit.devices.trees.device import TreesDevice
 from framefit.errors import DeviceError, UnsupportedError
 from framefit.stats import normal_quantile
 
-__all__ = ["BACKEND", "LayerTimes", "NpuDevice", "greatest_ratio", "quantile_ratio"]
+__all__ = ["LayerTimes", "NpuDevice", "greatest_ratio", "quantile_ratio"]
 
 
 LayerTimes = Callable[[Model, str], Sequence[int]]  # a model with its fused groups, a unit -> ns of each layer

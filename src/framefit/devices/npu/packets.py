@@ -19,11 +19,7 @@ from numba import njit
 from framefit.core.events import Trace, TraceMeta
 from framefit.core.target import TraceUnit
 
-__all__ = [
-    "CLOSES",
-    "RECORDED",
-    "admit",
-]
+__all__ = ["CLOSES", "RECORDED", "admit"]
 
 
 _PENDING = 256  # launches that wait to be turned into packets: some milliseconds of work at most

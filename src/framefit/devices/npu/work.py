@@ -18,7 +18,7 @@ from framefit.core.files import Record
 from framefit.core.model import Layer, Model, Node, Operand, TensorInfo
 from framefit.core.trees import TREES
 
-__all__ = ["LayerWork", "Method", "Product", "Tensor", "dtype_bits", "layer_work", "model_work"]
+__all__ = ["LayerWork", "dtype_bits", "layer_work"]
 
 
 Method = Literal["products", "elements", "bytes", "view", "unknown"]

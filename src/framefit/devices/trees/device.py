@@ -19,9 +19,6 @@ from framefit.devices.device import Array, Backend, Handle, Tensors, allocate, f
 from framefit.devices.ort import OrtDevice, OrtHandle
 from framefit.errors import DeviceError
 
-__all__ = ["BACKEND", "TreesDevice"]
-
-
 _Launch = tuple[int, int, Any]  # kind and core in the trace, the runtime's run options
 
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from framefit.core.trees import MAX_DEPTH, Ensemble, Patch
 from framefit.devices.trees.loops import LANES, TOGETHER, WORDS, run_row, run_rows, run_votes, run_walks
 
-__all__ = ["Decoder", "Grid", "Kernel", "decoder_of", "grid_of", "kernel_of"]
+__all__ = ["kernel_of"]
 
 
 Array = npt.NDArray[Any]

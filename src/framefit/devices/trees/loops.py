@@ -19,27 +19,6 @@ from numba.extending import intrinsic, models, register_model
 
 from framefit.core.trees import MAX_DEPTH
 
-__all__ = [
-    "LANES",
-    "TOGETHER",
-    "WORDS",
-    "above",
-    "both",
-    "differing",
-    "levelled",
-    "load",
-    "plus",
-    "run_row",
-    "run_rows",
-    "run_votes",
-    "run_walks",
-    "scaled",
-    "store",
-    "widened",
-    "zeros",
-]
-
-
 # Numbers of lanes are constants of the code that calls.
 _operation: Callable[[Callable[..., Any]], Any] = intrinsic(prefer_literal=True)
 

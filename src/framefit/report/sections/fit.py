@@ -26,9 +26,6 @@ from framefit.report.description import (
 )
 from framefit.report.formats import format_duration, format_percent, format_ratio
 
-__all__ = ["KIND"]
-
-
 _GOOD = ("kept", "verified")
 _COSTS = {"none": "nothing", "accuracy": "accuracy", "rate": "frames"}
 

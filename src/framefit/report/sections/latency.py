@@ -39,9 +39,6 @@ from framefit.report.description import (
 )
 from framefit.report.formats import format_count, format_duration, format_ratio
 
-__all__ = ["COMPARISON", "CYCLES", "ESTIMATE", "TABLE"]
-
-
 _MOST_BARS = 20
 
 

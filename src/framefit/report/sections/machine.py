@@ -24,9 +24,6 @@ from framefit.report.description import (
     columns,
 )
 
-__all__ = ["DOCTOR", "TARGET", "TARGETS"]
-
-
 _SHOWN_UNITS = 3  # names of more are shortened in the list
 _MARKS: dict[str, tuple[str, Tone]] = {  # a symbol and a word say it without colour, in ASCII for any terminal
     "good": ("+", "good"),

@@ -36,7 +36,7 @@ from framefit.report.description import (
 )
 from framefit.report.formats import format_bytes, format_difference, format_duration, format_hz, format_ratio
 
-__all__ = ["KIND", "PlanContent"]
+__all__ = ["PlanContent"]
 
 
 _THRESHOLD = 5  # docs/priorities.md: from this level on, unless the workload sets one

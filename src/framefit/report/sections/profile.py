@@ -28,7 +28,7 @@ from framefit.report.description import (
 from framefit.report.formats import format_duration, format_ratio, format_uncertain
 from framefit.report.timeline import Happened
 
-__all__ = ["KIND", "ProfileContent", "profile_charts", "run_notes"]
+__all__ = ["ProfileContent"]
 
 
 _MOST = 3

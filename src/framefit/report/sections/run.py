@@ -48,7 +48,7 @@ from framefit.report.sections.profile import KIND as PROFILE
 from framefit.report.sections.profile import profile_charts, run_notes
 from framefit.report.timeline import Happened
 
-__all__ = ["KIND", "RunContent"]
+__all__ = ["RunContent"]
 
 
 _TOLERATED = 0.01  # misses of a model: framefit run ends with exit code 1 above it

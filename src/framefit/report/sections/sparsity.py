@@ -26,7 +26,7 @@ from framefit.report.description import (
 from framefit.report.drawing import ChartSeries, svg_chart
 from framefit.report.formats import format_percent, format_ratio
 
-__all__ = ["KIND", "write_sparsity_files"]
+__all__ = ["write_sparsity_files"]
 
 
 _MOST_BARS = 32

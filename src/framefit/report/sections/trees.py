@@ -26,7 +26,7 @@ from framefit.report.description import (
 from framefit.report.drawing import ChartSeries, svg_chart
 from framefit.report.formats import format_bytes, format_duration, format_percent
 
-__all__ = ["CIRCUITS", "KIND", "write_tree_files"]
+__all__ = ["write_tree_files"]
 
 
 _OPERATORS = {"core": "core operators", "ml": "tree operators of ai.onnx.ml"}
