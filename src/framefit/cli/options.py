@@ -131,7 +131,9 @@ def _read(each: Option, value: Any) -> Any:
         return _item(each.kind, value) if isinstance(value, str) and value != each.none else value
     except (ValueError, msgspec.ValidationError):
         written = " ".join(value) if isinstance(value, list) else value
-        wanted = each.metavar or " or ".join(["a number", *map(str, each.choices), *filter(None, [each.none])])
+        kind = get_args(each.kind)[0] if get_origin(each.kind) is tuple else each.kind
+        number = () if get_origin(kind) is Literal else ("a number",)
+        wanted = each.metavar or " or ".join([*number, *map(str, each.choices), *filter(None, [each.none])])
         example = f", such as {each.example}" if each.example else ""
         raise typer.BadParameter(f"{written!r} is not of the form {wanted}{example}", param_hint=each.flag) from None
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from framefit.report.drawing import RunRows
     from framefit.report.timeline import Happened
 
-__all__ = ["Detail", "Kind", "Subject"]
+__all__ = ["Detail", "Subject"]
 
 
 T = TypeVar("T")
