@@ -16,7 +16,6 @@ import os
 from pathlib import Path
 
 import numpy as np
-from framefit.runtime.models.execution import greatest_difference
 from stored import store
 
 from framefit.core.model import Model
@@ -24,7 +23,7 @@ from framefit.core.model.builtin import BUILTIN
 from framefit.devices.host import flushed_denormals, pinned
 from framefit.devices.measure import measure
 from framefit.devices.ort import OrtDevice
-from framefit.execution.execution import Execution
+from framefit.execution.execution import Execution, greatest_difference
 from framefit.planning.partition import candidate_pieces
 
 COUNTS = (6, 16, 40)
