@@ -31,7 +31,7 @@ from framefit.devices.clock import VirtualClock
 from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
 from framefit.execution import wiring
-from framefit.workflows import plan as planning
+from framefit.planning import planner as planning
 
 LAYERS, MODELS, PRIORITY = 500, 10, 2
 TARGET = "vpu"
