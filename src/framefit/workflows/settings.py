@@ -32,6 +32,24 @@ class PlanSettings(Settings, kw_only=True):
     force: Annotated[bool, option("Overwrite existing files.")] = False
 
 
+# What run and simulate share, word for word.
+_RunFolder = Annotated[
+    str | None,
+    option("Run folder (default: runs/APP-N, the first N that is free).", "-o", "--output", metavar="DIR"),
+]
+_ForceRun = Annotated[bool, option("Overwrite the run folder, and files that sinks write.")]
+_UpdatedTable = Annotated[
+    str | None,
+    option(
+        "Write what layers took into this latency table, for the next plan; a table that exists is updated.",
+        metavar="PATH",
+    ),
+]
+_Faults = Annotated[
+    tuple[str, ...], option("Fault to inject, such as raise:depth@2s (docs/faults.md).", metavar="FAULT")
+]
+
+
 class SimulateSettings(Settings, kw_only=True):
     """Options of ``framefit simulate``."""
 
@@ -50,24 +68,13 @@ class SimulateSettings(Settings, kw_only=True):
     outputs: Annotated[
         bool, option("Read frames, compute outputs and give them to the sinks; otherwise only time passes.")
     ] = False
-    output: Annotated[
-        str | None,
-        option("Run folder (default: runs/APP-N, the first N that is free).", "-o", "--output", metavar="DIR"),
-    ] = None
-    force: Annotated[bool, option("Overwrite the run folder, and files that sinks write.")] = False
+    output: _RunFolder = None
+    force: _ForceRun = False
     seed: Annotated[
         int, option("Random seed for the variation of the device's durations and for synthetic frames.", ge=0)
     ] = 0
-    update_table: Annotated[
-        str | None,
-        option(
-            "Write what layers took into this latency table, for the next plan; a table that exists is updated.",
-            metavar="PATH",
-        ),
-    ] = None
-    inject: Annotated[
-        tuple[str, ...], option("Fault to inject, such as raise:depth@2s (docs/faults.md).", metavar="FAULT")
-    ] = ()
+    update_table: _UpdatedTable = None
+    inject: _Faults = ()
 
 
 class RunSettings(Settings, kw_only=True):
@@ -92,22 +99,11 @@ class RunSettings(Settings, kw_only=True):
     cache: Annotated[
         bool, option("Use measurements of earlier plans; otherwise everything is measured again.", "--cache/--no-cache")
     ] = True
-    output: Annotated[
-        str | None,
-        option("Run folder (default: runs/APP-N, the first N that is free).", "-o", "--output", metavar="DIR"),
-    ] = None
-    force: Annotated[bool, option("Overwrite the run folder, and files that sinks write.")] = False
+    output: _RunFolder = None
+    force: _ForceRun = False
     seed: Annotated[int, option("Random seed for synthetic frames.", ge=0)] = 0
-    update_table: Annotated[
-        str | None,
-        option(
-            "Write what layers took into this latency table, for the next plan; a table that exists is updated.",
-            metavar="PATH",
-        ),
-    ] = None
-    inject: Annotated[
-        tuple[str, ...], option("Fault to inject, such as raise:depth@2s (docs/faults.md).", metavar="FAULT")
-    ] = ()
+    update_table: _UpdatedTable = None
+    inject: _Faults = ()
 
 
 class ProfileSettings(Settings, kw_only=True):
