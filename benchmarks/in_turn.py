@@ -65,8 +65,9 @@ def run_benchmark(name: str, checkout: Path, cache: Path, arguments: list[str]) 
         **os.environ,
         "PYTHONPATH": str(checkout / "src"),
         "FRAMEFIT_CACHE": str(cache),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPYCACHEPREFIX": str(cache / "bytecode"),
     }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if name == "start_up":
         return start_up(checkout, environment)
     results = checkout / "benchmarks" / "results"
