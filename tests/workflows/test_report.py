@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -12,9 +13,11 @@ import pytest
 
 from framefit.errors import InputError
 from framefit.profiling.inject import inject_loss
+from framefit.workflows.plan import plan
 from framefit.workflows.profile import profile
 from framefit.workflows.report import report_place, write_report
 from framefit.workflows.run import simulate
+from networks import write_dynamic
 from workloads import write_app, write_models, write_target
 
 WINDOWS = 60
@@ -78,6 +81,19 @@ def test_a_run_is_told_in_full(left: Path, tmp_path: Path) -> None:
         "data-way=",
     ):
         assert part in page
+
+
+def test_cleaned_files_are_named(tmp_path: Path) -> None:
+    """Plan and run, in the terminal's words and on their pages, say what reading an old file put in order."""
+    write_dynamic(tmp_path / "old.onnx")
+    app = tmp_path / "app.toml"
+    app.write_text('target = "vpu"\nrate_hz = 30\n[[models]]\nname = "old"\npath = "old.onnx"\n')
+    said = "old: 5 initializers were moved out of the graph&#39;s inputs"
+    planned = plan(app, output=tmp_path / "plan.json")
+    assert any(reason.startswith(html.unescape(said)) for reason in planned.timetable.reasons)
+    simulate(app, windows=10, output=tmp_path / "run")
+    for name in ("plan.json", "run"):
+        assert said in write_report(tmp_path / name, output=tmp_path / f"{name}.html").read_text(encoding="utf-8")
 
 
 def test_mixed_and_several(left: Path, copied: Path, tmp_path: Path) -> None:

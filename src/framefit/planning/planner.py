@@ -125,7 +125,8 @@ class _Planner:
         wired = wire(self.workload, self.app)
         for model in wired:
             check_support(self.device.target, self.units, model)
-            self.warnings += [f"{model.entry.name}: {note}" for note in model.model.defaulted_dims]
+            notes = *model.model.defaulted_dims, *model.model.cleaned
+            self.warnings += [f"{model.entry.name}: {note}" for note in notes]
         placing = self._placing()
         tasks = [SegmentedModel(model, home_unit(self.device.target, self.units, model)) for model in wired]
         tasks = [self._in_conditions(task) for task in self._ranked(*placing.whole(tasks))]

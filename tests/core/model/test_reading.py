@@ -43,6 +43,20 @@ def test_initializers_are_no_inputs(tmp_path: Path) -> None:
     assert [layer.parameters for layer in model.layers] == [72, 0, 2, 192]  # 2: the target that was computed
 
 
+def test_what_reading_put_in_order_is_said(tmp_path: Path) -> None:
+    """Initializers taken out of the inputs, shapes computed ahead and branches taken are counted, each if there is one.
+
+    The file's own constants and what stays as it is are not.
+    """
+    model = Model.load(write_dynamic(tmp_path / "m.onnx"))
+    weights, shapes = model.cleaned
+    assert weights.startswith("5 initializers were moved out of the graph's inputs")
+    assert shapes.startswith("4 nodes were replaced by values that never change")
+    assert model.grouped([]).cleaned == model.cleaned
+    nodes = [helper.make_node("Constant", [], ["one"], value_float=1.0), helper.make_node("Add", ["a", "one"], ["y"])]
+    assert Model.load(write(tmp_path / "tidy.onnx", nodes, [info("a", [1, 3])], [info("y", None)])).cleaned == ()
+
+
 def test_shape_computations_on_static_shapes_are_no_layers(tmp_path: Path) -> None:
     """Shape, Gather, Unsqueeze and Concat become the value that they compute."""
     model = Model.load(write_dynamic(tmp_path / "m.onnx"))
@@ -157,6 +171,7 @@ def test_an_if_of_a_constant_is_the_branch_that_it_takes(tmp_path: Path, flag: b
     """A constant condition leaves the layers of one branch, which can be cut."""
     model = Model.load(write_if(tmp_path / "m.onnx"), constants={"flag": flag})
     assert [layer.op for layer in model.layers] == ops
+    assert model.cleaned == ("1 If node was replaced by the branch that is always taken",)
     assert [tensor.name for tensor in model.inputs] == ["x"]
     assert [tensor.name for tensor in model.layers[-1].inputs] == ["chosen"]
     x = np.asarray([-1, 2], np.float32)

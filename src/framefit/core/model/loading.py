@@ -18,7 +18,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -365,12 +365,24 @@ def dependent_reads(graph: ir.Graph) -> dict[ir.Node, list[ir.Value]]:
     return reads
 
 
+class Changes(NamedTuple):
+    """What :func:`canonical` did to a graph, as sentences for the user.
+
+    Attributes:
+        assumed: sizes that the file leaves open.
+        cleaned: what was put in order without changing what the model computes.
+    """
+
+    assumed: list[str]
+    cleaned: list[str]
+
+
 def canonical(
     model: ir.Model,
     shapes: Mapping[str, tuple[int, ...]],
     constants: Mapping[str, Any],
     where: str | Path | None,
-) -> list[str]:
+) -> Changes:
     """Bring ``model`` into the form that the module describes, in place.
 
     Args:
@@ -379,15 +391,13 @@ def canonical(
         constants: graph input -> value; the input goes.
         where: the file, for messages.
 
-    Returns:
-        What had to be assumed, as sentences for the user.
-
     Raises:
         InputError: an input, shape or constant does not fit the graph.
     """
     if model.functions:
         passes.InlinePass(lambda function: not function.domain.startswith(PART_DOMAIN))(model)
     graph = model.graph
+    weights = sum(value.is_initializer() for value in graph.inputs)
     passes.RemoveInitializersFromInputsPass()(model)
     passes.NameFixPass()(model)
     try:
@@ -402,14 +412,29 @@ def canonical(
     declared |= graph.meta.pop(_DECLARED, {})
     for value in declared:
         value.shape = None
-    _fold_and_infer(model)
+    computed, branches = _fold_and_infer(model)
     for value, inferred in declared.items():
         if not _static(value):
             shape = shape_of(inferred) if isinstance(inferred, onnx.TypeProto) else inferred
             if shape is not None and all(isinstance(size, int) for size in shape):
                 value.shape = shape  # an operator that inference does not know, but the exporter did
     _remove_unused(model)
-    return assumed
+    return Changes(assumed, list(_cleaned(weights, computed, branches)))
+
+
+def _cleaned(weights: int, computed: int, branches: int) -> Iterator[str]:
+    """``weights``, nodes ``computed`` and ``branches``: how many."""
+    if weights:
+        were = _were(weights, "initializer")
+        yield f"{were} moved out of the graph's inputs: a runtime fuses layers with constants only"
+    if computed:
+        yield f"{_were(computed, 'node')} replaced by values that never change, such as shapes"
+    if branches:
+        yield f"{_were(branches, 'If node')} replaced by the branch that is always taken"
+
+
+def _were(number: int, noun: str) -> str:
+    return f"{number} {noun} was" if number == 1 else f"{number} {noun}s were"
 
 
 def _remove_unused(model: ir.Model) -> None:
@@ -550,9 +575,14 @@ def _is_random(node: ir.Node) -> bool:
     return node.op_type.startswith(("Random", "Multinomial", "Bernoulli"))
 
 
-def _fold_and_infer(model: ir.Model) -> None:
-    """Infer shapes and fold what computes them, each helping the other, until nothing changes."""
+def _fold_and_infer(model: ir.Model) -> tuple[int, int]:
+    """Infer shapes and fold what computes them, each helping the other, until nothing changes.
+
+    Returns:
+        How many nodes that compute something became constants, and how many ``If`` were replaced by a branch.
+    """
     graph = model.graph
+    computed = branches = given = 0
     while True:
         infer(model)
         folded = 0
@@ -568,11 +598,13 @@ def _fold_and_infer(model: ir.Model) -> None:
                 else:
                     _become_constant(graph, node, [np.asarray(sizes.prod(dtype=np.int64))])
                 folded += 1
-        folded += sum(_take_branch(graph, node) for node in list(graph) if node.op_type == "If")
+        taken = sum(_take_branch(graph, node) for node in list(graph) if node.op_type == "If")
         if any(not _static(value) for node in graph for value in node.outputs):
-            folded += sum(_evaluate(model, node) for node in _small_constants(graph))
-        if not folded:
-            return
+            kinds = [node.op_type for node in _small_constants(graph) if _evaluate(model, node)]
+            folded, given = folded + len(kinds), given + kinds.count("Constant")
+        computed, branches = computed + folded, branches + taken
+        if not folded + taken:
+            return computed - given, branches
         passes.NameFixPass()(model)  # branches may have used one name twice
 
 

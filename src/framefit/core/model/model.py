@@ -55,6 +55,7 @@ class Model:
         name: str,
         groups: Sequence[Sequence[str]] = (),
         defaulted_dims: Sequence[str] = (),
+        cleaned: Sequence[str] = (),
         internal_tensors: Collection[str] = (),
         lowered: bool = False,
     ) -> None:
@@ -64,6 +65,8 @@ class Model:
         self.lowered = lowered
         """Whether its nodes are what a runtime executes: it was optimised already, and is to run as it is."""
         self.defaulted_dims = tuple(defaulted_dims)
+        self.cleaned = tuple(cleaned)
+        """What reading its file put in order, as sentences: nothing that changes what it computes."""
         self.internal_tensors = frozenset(internal_tensors)
         """Inputs and outputs that a segment shares with other segments only; the others are the whole model's."""
         self._zeros: dict[tuple[Granularity, int, int], tuple[float, ...]] = {}
@@ -97,7 +100,7 @@ class Model:
         """
         graph = read_graph(path)
         try:
-            defaulted_dims = canonical(graph, shapes or {}, constants or {}, path)
+            changes = canonical(graph, shapes or {}, constants or {}, path)
         except (
             TypeError,
             ValueError,
@@ -106,7 +109,7 @@ class Model:
             IndexError,
         ) as error:  # a damaged graph, deep inside onnx
             raise InputError(f"the graph is damaged: {error}", where=path, remedy="export the model again") from error
-        model = cls(graph, name=name or Path(path).stem, defaulted_dims=defaulted_dims)
+        model = cls(graph, name=name or Path(path).stem, defaulted_dims=changes.assumed, cleaned=changes.cleaned)
         if not model._index.reads:
             raise InputError(
                 "its outputs depend on no input: nothing is left to run", where=path, remedy="export the model again"
@@ -179,6 +182,7 @@ class Model:
             name=self.name,
             groups=[*self._groups, *map(tuple, groups)],
             defaulted_dims=self.defaulted_dims,
+            cleaned=self.cleaned,
             internal_tensors=self.internal_tensors,
             lowered=self.lowered,
         )
