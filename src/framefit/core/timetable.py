@@ -73,14 +73,15 @@ class ModelLayers(Record, kw_only=True):
     """The layers of a model that its segments are made of.
 
     Attributes:
-        digest: SHA-256 of the model as it was loaded, its shapes and constants fixed.
+        digest: SHA-256 of the model as it was loaded, its shapes and constants fixed; ``None`` until the plan is
+            stored, for until then it has the models themselves.
         kind: the layers of the file; these in groups that the device fuses; or the operators that a runtime makes of
             the model.
         groups: names of the nodes of each group.
         operators_digest: SHA-256 of what the runtime makes of the model.
     """
 
-    digest: str
+    digest: str | None = None
     kind: Literal["file", "groups", "operators"] = "file"
     groups: tuple[tuple[str, ...], ...] = ()
     operators_digest: str | None = None

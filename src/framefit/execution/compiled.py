@@ -51,17 +51,16 @@ def operators_of(device: Device, model: Model) -> Model | None:
     return lowered if fixed and len(lowered.layers) > 1 else None
 
 
-def layers_of(file: Model, cut: Model) -> ModelLayers:
-    """The record of the layers that a model's segments are made of.
+def layers_of(cut: Model) -> ModelLayers:
+    """The record of the layers that a model's segments are made of; the digest of its file is left open.
 
     Args:
-        file: the model as it was loaded.
-        cut: the same in groups, or what the runtime makes of it.
+        cut: the model in groups, or what the runtime makes of it.
     """
     if cut.lowered:
-        return ModelLayers(digest=file.digest, kind="operators", operators_digest=cut.digest)
+        return ModelLayers(kind="operators", operators_digest=cut.digest)
     groups = tuple(layer.nodes for layer in cut.layers if len(layer.nodes) > 1)
-    return ModelLayers(digest=file.digest, kind="groups" if groups else "file", groups=groups)
+    return ModelLayers(kind="groups" if groups else "file", groups=groups)
 
 
 def joined_segments(finest: _Bounds, cuts: Sequence[_Bounds]) -> list[tuple[int, int]]:
@@ -313,7 +312,7 @@ def in_layers(wired: WiredModel, planned: PlannedModel, device: Device) -> Wired
     layers, where = planned.layers, f"model {planned.name!r}, {wired.entry.path}"
     if layers is None:
         raise InputError("the timetable does not say of which layers its segments are made", where=where, remedy=_AGAIN)
-    if wired.model.digest != layers.digest:
+    if layers.digest is not None and wired.model.digest != layers.digest:
         raise InputError("the model is another one than the plan was made for", where=where, remedy=_AGAIN)
     if layers.kind == "file":
         return wired

@@ -135,7 +135,7 @@ class _Planner:
         by_name = {model.entry.name: model for model in wired}
         wired = [by_name[task.name] for task in tasks]
         if timetable.feasible:
-            timetable = _with_layers(timetable, wired, tasks)
+            timetable = _with_layers(timetable, tasks)
             timetable = self._verified(timetable, wired) if placing.compiles else _not_compared(timetable)
         elif request.explained:
             timetable = placing.explained(timetable, tasks, beat)
@@ -310,11 +310,11 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _with_layers(timetable: Timetable, wired: Sequence[WiredModel], tasks: Sequence[SegmentedModel]) -> Timetable:
+def _with_layers(timetable: Timetable, tasks: Sequence[SegmentedModel]) -> Timetable:
     """With what each model's segments are made of."""
     models = tuple(
-        msgspec.structs.replace(model, layers=layers_of(file.model, task.model))
-        for model, file, task in zip(timetable.models, wired, tasks, strict=True)
+        msgspec.structs.replace(model, layers=layers_of(task.model))
+        for model, task in zip(timetable.models, tasks, strict=True)
     )
     return msgspec.structs.replace(timetable, models=models)
 

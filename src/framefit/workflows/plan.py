@@ -187,8 +187,8 @@ def read_plan(path: str | Path, notify: Notify = silent) -> Plan:
 
 def write_timetables(planned: Plan, folder: Path) -> None:
     """Write a plan's timetables, and what each unit does, into a folder that is being made."""
-    timetable = planned.timetable
-    write_record(folder / _TIMETABLE, planned.stored)
+    timetable = planned.stored
+    write_record(folder / _TIMETABLE, timetable)
     for rung in () if timetable.ladder is None else timetable.ladder.rungs:
         write_record(folder / f"timetable-{rung.name}.json", rung.timetable)
     lists = InstructionLists(hyperperiod_windows=timetable.hyperperiod_windows, units=planned.instructions)
