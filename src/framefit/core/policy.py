@@ -32,6 +32,11 @@ class Rotation:
         self.turn = 0
         """Number of the model whose turn it is."""
 
+    @property
+    def place(self) -> int:
+        """Of the present turn in a round."""
+        return self._place
+
     def choose(self, needed_ns: Sequence[int | None], room_ns: int) -> int | None:
         """Whose next segment is to start now.
 

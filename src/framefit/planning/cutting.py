@@ -10,6 +10,7 @@ measured; what was learned about the boundaries leads to the next ones.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ import numpy.typing as npt
 
 from framefit.core.timetable import Fix, PlannedModel, Timetable
 from framefit.planning.beat import Beat, reserved_periods, segment_room
-from framefit.planning.bounds import Work, packing_bounds_hz
 from framefit.planning.fixes import verified_fixes
 from framefit.planning.partition import MOST_OVERHEAD_RATIO, Pieces, beside, partition
+from framefit.planning.playback import served_launches
 from framefit.planning.timetable import build_timetable
 
 Mode = Literal["fill", "fewest", "equal"]
@@ -194,29 +195,23 @@ def served_ratio(
     reserved = reserved_periods(beat, [model for model in models if model.role == "priority"])
     taken = max(sum(period.end_ns - period.start_ns for period in periods) for periods in reserved)
     background = [(c, m) for c, m in zip(candidates, models, strict=True) if m.role == "background"]
-    whole = [sum(segment.median_ns for segment in c.model.segments) for c, _ in background]
-    work = [
-        Work(
-            ns,
-            [segment.median_ns for segment in model.segments],
-            every=demand.every,
-            frames=demand.frames,
-            queue=demand.queue,
-            needed_ns=[segment.duration_ns for segment in model.segments],
-            varied_ns=_varied(model) if varied else (),
-        )
-        for ns, (_, model) in zip(whole, background, strict=True)
-        for demand in [beat.of(model.name)]
-    ]
-    rates = packing_bounds_hz(beat.window_ns, taken, work, guard_ns=beat.guard_ns, windows=_PLAYED)
-    return sum(rate / one.frames * ns for rate, one, ns in zip(rates, work, whole, strict=True)) / 1e9
-
-
-def _varied(model: PlannedModel) -> tuple[list[int], list[int]]:
-    return (
-        [segment.median_ns for segment in model.segments],
-        [(segment.median_ns + segment.duration_ns) // 2 for segment in model.segments],
+    # Each has frames of its own, as many as of the stream, and turns like any other.
+    demands = {m.name: dataclasses.replace(beat.of(m.name), releases=None) for _, m in background}
+    launches = served_launches(
+        Beat(window_ns=beat.window_ns, guard_ns=beat.guard_ns, demands=demands),
+        [msgspec.structs.replace(model, after=(), turns=1) for _, model in background],
+        (taken, beat.window_ns - beat.guard_ns),
+        _PLAYED,
+        {model.name: _medians(model, varied=varied) for _, model in background},
     )
+    whole = [sum(segment.median_ns for segment in c.model.segments) for c, _ in background]
+    return sum(count * ns for count, ns in zip(launches, whole, strict=True)) / (_PLAYED * beat.window_ns)
+
+
+def _medians(model: PlannedModel, *, varied: bool) -> list[list[int]]:
+    """What its segments take, of a frame; ``varied``: and of the next one."""
+    longer = [(segment.median_ns + segment.duration_ns) // 2 for segment in model.segments]
+    return [[segment.median_ns for segment in model.segments], *([longer] if varied else [])]
 
 
 def _cut(candidate: Candidate, runs: Sequence[tuple[int, int]]) -> PlannedModel:
