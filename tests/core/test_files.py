@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -319,3 +322,40 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert cache_folder() == tmp_path / "xdg" / "framefit"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == tmp_path / "home" / ".cache" / "framefit"
+
+
+def test_two_threads_may_write_one_file(tmp_path: Path) -> None:
+    """Each completes its own content; the one that ends last stays."""
+    with write_whole(tmp_path / "a.bin") as first:
+        first.write(b"first")
+        with write_whole(tmp_path / "a.bin") as second:
+            second.write(b"second")
+        assert (tmp_path / "a.bin").read_bytes() == b"second"
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a.bin": b"first"}
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from framefit.core import files
+place = Path(sys.argv[1])
+with files.write_whole(place / "a.bin") as file, files.write_whole_folder(place / "out", "mark", "a", force=True) as part:
+    file.write(b"half")
+    (part / "mark").write_text("half")
+    old = files._beside(place / "kept", "old")
+    (place / "kept").rename(old)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
+    """The next write into the folder removes it, and gives back what was about to be replaced; others' stays."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "mark").write_text("kept")
+    assert subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False).returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 3
+    with write_whole(tmp_path / "b.bin") as living, write_whole(tmp_path / "a.bin") as file:
+        living.write(b"b")
+        file.write(b"a")
+    assert contents(tmp_path / "kept") == {"mark": "kept"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "b.bin", "kept"]

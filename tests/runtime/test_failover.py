@@ -137,6 +137,14 @@ def test_one_unit_after_the_other() -> None:
     assert all(fates(group, model)[59] == FrameOutcome.DONE for model in (1, 2))
 
 
+def test_a_frame_that_waits_when_its_model_moves() -> None:
+    """It goes along: the unit that has failed does not try to begin it."""
+    entries = [Entry("face", [(1, [MS])], priority=True, every=4), Entry("a", [(0, [MS])]), Entry("b", [(1, [MS])])]
+    group = run(entries, gone(1, 50 * MS), 60)  # b rests until window 16, in which face fails for the third time
+    assert {(one.model, one.window, one.to) for one in group.migrations} == {(0, 17, "fake0"), (2, 17, "fake0")}
+    assert [fates(group, 2)[frame] for frame in (15, 16)] == [FrameOutcome.DEGRADED, FrameOutcome.DONE]
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_streams_of_models_that_move(waits: bool) -> None:
     """A stream that several units read keeps its frames together, and its end waits for the one that moved."""

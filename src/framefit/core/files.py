@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import hashlib
 import itertools
 import json
 import math
 import os
+import platform
 import re
 import secrets
 import shutil
@@ -218,9 +220,10 @@ def write_whole(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]
     path = Path(path)
     if path.exists() and not force:
         raise InputError("already exists", where=path, remedy="choose another path, or overwrite it with --force")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = _beside(path, "part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _clear_leftovers(path.parent)
         with temporary.open("w+b") as file:
             yield file
         temporary.replace(path)
@@ -229,6 +232,53 @@ def write_whole(path: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]
     finally:
         with contextlib.suppress(OSError):  # gone, or its folder is none
             temporary.unlink()
+
+
+_LEFTOVER = re.compile(r"\.(?P<name>.+)\.(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-[0-9a-f]{16}\.(?P<kind>part|old)")
+_cleared: set[Path] = set()
+
+
+@functools.cache
+def _host() -> str:
+    """What tells this machine from others that write to the same place."""
+    return hashlib.blake2s(platform.node().encode(), digest_size=4).hexdigest()
+
+
+def _beside(place: Path, kind: Literal["part", "old"]) -> Path:
+    """A name that nobody else has, in this process or another one, for what is not complete, or was replaced."""
+    return place.with_name(f".{place.name}.{_host()}-{os.getpid()}-{secrets.token_hex(8)}.{kind}")
+
+
+def process_lives(pid: int) -> bool:
+    """Whether this machine has a process of that number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
+
+
+def _clear_leftovers(folder: Path) -> None:
+    """Remove what processes that were killed have left in a folder; once a process, for it means to list the folder.
+
+    What such a process was about to replace gets its place back.
+    """
+    if folder in _cleared:
+        return
+    _cleared.add(folder)
+    for entry in list(folder.iterdir()):
+        match = _LEFTOVER.fullmatch(entry.name)
+        if match is None or match["host"] != _host() or process_lives(int(match["pid"])):
+            continue
+        with contextlib.suppress(OSError):  # somebody else clears, too
+            if match["kind"] == "old" and not entry.with_name(match["name"]).exists():
+                entry.rename(entry.with_name(match["name"]))
+            elif entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink()
 
 
 def check_folder(folder: Path, mark: str, what: str, *, force: bool) -> None:
@@ -309,8 +359,10 @@ def write_whole_folder(folder: Path, mark: str, what: str, *, force: bool, claim
     keeps = claimed or not force
     if claimed:
         mark, force = "", True  # what is empty, and nothing else
+    if final.parent.is_dir():
+        _clear_leftovers(final.parent)
     check_folder(final, mark, what, force=force)
-    part = final.with_name(f".{final.name}.{secrets.token_hex(8)}.part")
+    part = _beside(final, "part")
     try:
         part.mkdir(parents=True)
         yield part
@@ -350,7 +402,7 @@ def _take_place(part: Path, final: Path, mark: str, what: str, *, force: bool) -
                 if not final.exists():
                     raise
             check_folder(final, mark, what, force=force)
-            old = final.with_name(f".{final.name}.{secrets.token_hex(8)}.old")
+            old = _beside(final, "old")
             with contextlib.suppress(FileNotFoundError):  # somebody else has put it aside
                 final.rename(old)
                 aside.append(old)

@@ -1,8 +1,8 @@
 """How a frame goes from one place to the next: channels that hold it, and messages between units.
 
 A :class:`Channel` is a bounded queue with a rule for when it is full. Every frame that waits in a run waits in one: a
-:class:`FrameChannel` holds what windows, other models or a failed unit bring to a job, a :class:`StageChannel` what
-the stage before has handed on; submissions of a program and results for its subscribers wait in plain channels.
+:class:`FrameChannel` holds what windows, other models, a failed unit or the stage before bring to a job; submissions
+of a program and results for its subscribers wait in plain channels.
 
 Units tell each other with a :class:`Message` in the receiver's :class:`Mailbox`. It says from when on it can be used,
 for a link takes its time. Sending sets the receiver's wake-up event, so that a unit that sleeps looks at once.
@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -91,50 +90,21 @@ class FrameBuffers(Protocol):
 
 
 class FrameLimit(Protocol):
-    """Keeps a job from beginning frames that are there.
-
-    Attributes:
-        holds_unit: a priority frame that waits to be allowed keeps the unit from starting anything else.
-    """
-
-    holds_unit: bool
+    """Decides when a job may begin the frames that wait for it."""
 
     @property
     def allows_another(self) -> bool:
         """Whether another frame may begin."""
 
-    def begin(self) -> None:
-        """A frame begins."""
+    def owes(self, waiting: bool) -> bool:
+        """Whether a unit that is due to begin a frame, and cannot, has to wait for it; ``waiting``: one is there."""
 
-
-class Input(Protocol):
-    """Where a job's next frame comes from: :class:`FrameChannel`, or :class:`StageChannel` for a later stage."""
-
-    frames: int  # that are taken at once
-
-    def __len__(self) -> int: ...
-
-    @property
-    def ready(self) -> bool:
-        """Whether a frame could begin now."""
-
-    @property
-    def owed(self) -> bool:
-        """Whether a frame that the model has begun, or will begin next, is still to come to this job."""
-
-    @property
-    def waiting(self) -> int:
-        """Launches of the model that could begin, whose frames did not come with a window."""
-
-    def take(self) -> tuple[list[Arrival], int]:
-        """The next frames, and when the model's first launch for them began (-1: it did not begin)."""
-
-    def clear(self) -> list[Arrival]:
-        """Empty it; returns what waited."""
+    def begin(self) -> int:
+        """A frame begins; returns when the model's first launch for it began (-1: this is the first one)."""
 
 
 class FrameChannel(Channel[Arrival]):
-    """Frames that wait for a model, brought by windows, by models that it reads, or from a unit that failed.
+    """Frames that wait for a job: windows, models that it reads, the stage before, or a unit that failed bring them.
 
     Args:
         slots: frames that may wait.
@@ -171,8 +141,8 @@ class FrameChannel(Channel[Arrival]):
 
     @property
     def owed(self) -> bool:
-        """Whether a frame waits for the limit to allow it, and the unit for the frame."""
-        return self.limit is not None and self.limit.holds_unit and len(self._items) >= self.frames
+        """Whether the unit has to wait for a frame that cannot begin yet, or that is still on its way."""
+        return self.limit is not None and self.limit.owes(len(self._items) >= self.frames)
 
     @property
     def waiting(self) -> int:
@@ -194,20 +164,19 @@ class FrameChannel(Channel[Arrival]):
             return None
         return self._offer(arrival)
 
+    def hand_on(self, arrivals: Sequence[Arrival]) -> None:
+        """The stage before is done with frames; how many may come, its slots decide."""
+        self._items.extend(arrivals)
+
     def take(self) -> tuple[list[Arrival], int]:
-        """The frames that waited longest, which begin now."""
+        """The frames that waited longest, which begin now, and when the model's first launch for them began.
+
+        There may be none, though some waited before: another unit's job may have taken the model's frames over.
+        """
         if self._lock is not None:
             with self._lock:
-                taken = [self._items.popleft() for _ in range(self.frames)]
-        else:
-            taken = [self._items.popleft() for _ in range(self.frames)]
-        if self._buffers:
-            self._in_use.extend(arrival.frame for arrival in taken)
-            while len(self._in_use) > self.frames:
-                self._let_go(self._in_use.popleft())
-        if self.limit is not None:
-            self.limit.begin()
-        return taken, -1
+                return self._take()
+        return self._take()
 
     def clear(self) -> list[Arrival]:
         """Empty it; returns what waited."""
@@ -243,94 +212,19 @@ class FrameChannel(Channel[Arrival]):
         self._let_go(dropped.frame)
         return Dropped(dropped, FrameOutcome.REFUSED if dropped is arrival else FrameOutcome.QUEUE_FULL)
 
+    def _take(self) -> tuple[list[Arrival], int]:
+        if len(self._items) < self.frames:
+            return [], -1
+        taken = [self._items.popleft() for _ in range(self.frames)]
+        if self._buffers:
+            self._in_use.extend(arrival.frame for arrival in taken)
+            while len(self._in_use) > self.frames:
+                self._let_go(self._in_use.popleft())
+        return taken, -1 if self.limit is None else self.limit.begin()
+
     def _let_go(self, frame: int) -> None:
         for buffers in self._buffers:
             buffers.let_go(frame)
-
-
-@dataclass
-class _Waiting:
-    """A frame that waits for a stage."""
-
-    arrivals: list[Arrival]
-    started_ns: int  # when the model's first launch for it began
-    skipped: int = 0  # aborted frames right behind it
-
-
-class Begun(Protocol):
-    """A model's stages, as one of them sees them."""
-
-    started: int  # frames that the first stage has begun
-
-
-class StageChannel:
-    """Frames that wait for a later stage of a model, as the stage before hands them on.
-
-    A frame that an earlier stage has aborted comes by, too: in its place among the others, so that what was before
-    it still ends before it. The stages' slots are its bound.
-
-    Args:
-        frames: of the model, taken at once.
-        begun: counts the frames that the model's first stage has begun.
-    """
-
-    def __init__(self, frames: int, begun: Begun) -> None:
-        self.frames = frames
-        self._begun = begun
-        self._items: deque[_Waiting] = deque()
-        self._came = 0  # frames that this stage has taken or skipped
-        self.behind = 0
-        """Aborted frames right behind the one that was taken last."""
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    @property
-    def ready(self) -> bool:
-        """Whether a frame waits."""
-        return bool(self._items)
-
-    @property
-    def owed(self) -> bool:
-        """Whether a frame that the model has begun is still to come."""
-        return self._begun.started > self._came
-
-    @property
-    def waiting(self) -> int:
-        """Frames that could begin."""
-        return len(self._items)
-
-    def add(self, arrivals: Sequence[Arrival], started_ns: int) -> None:
-        """The stage before is done with a frame."""
-        self._items.append(_Waiting(list(arrivals), started_ns))
-
-    def skip(self, *, busy: bool) -> bool:
-        """An aborted frame comes by; whether it goes on at once.
-
-        Args:
-            busy: the frame taken last is in flight.
-        """
-        self._came += 1
-        if self._items:
-            self._items[-1].skipped += 1
-        elif busy:
-            self.behind += 1
-        else:
-            return True
-        return False
-
-    def take(self) -> tuple[list[Arrival], int]:
-        """The frames that waited longest, and when the model's first launch for them began."""
-        waiting = self._items.popleft()
-        self._came += 1
-        self.behind += waiting.skipped
-        return waiting.arrivals, waiting.started_ns
-
-    def clear(self) -> list[Arrival]:
-        """Empty it; returns what waited."""
-        left = [arrival for waiting in self._items for arrival in waiting.arrivals]
-        self._items.clear()
-        return left
 
 
 class MessageKind(IntEnum):

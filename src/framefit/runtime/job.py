@@ -8,6 +8,7 @@ pipeline.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -20,7 +21,7 @@ from framefit.devices.device import Array, Device
 from framefit.execution.buffers import copies_of
 from framefit.execution.execution import Launchable
 from framefit.execution.streams import Stream
-from framefit.runtime.channel import Dropped, FrameChannel, Mailbox, Message, MessageKind, Port, StageChannel
+from framefit.runtime.channel import Dropped, FrameChannel, Mailbox, Message, MessageKind, Port
 from framefit.runtime.reading import ResultJoin, ResultStream
 from framefit.runtime.sinks import Sink
 from framefit.runtime.streams import Arrival, Feed, SharedStream
@@ -98,7 +99,7 @@ class Job:
     estimates_ns: Sequence[int]
     deadline_ns: int | None
     sources: Mapping[str, Stream]
-    input: FrameChannel | StageChannel
+    input: FrameChannel
     sinks: Sequence[tuple[Sink, Sequence[str] | None]] = ()
     every: int = 1
     feed: Feed = field(default_factory=Feed)
@@ -170,9 +171,7 @@ class Job:
     @property
     def queue(self) -> FrameChannel:
         """Where the model's frames wait; of a first stage."""
-        channel = self.input if self.migrated is None else self.migrated.input
-        assert isinstance(channel, FrameChannel)
-        return channel
+        return self.input if self.migrated is None else self.migrated.input
 
     def accepts(self, frame: int, turn: int) -> bool:
         """Whether a frame may come now: it is skipped, or there is room for it.
@@ -201,7 +200,7 @@ class Job:
     def offer(self, arrival: Arrival) -> Dropped | None:
         """A frame arrives; returns the one that is dropped for it, which may be the same."""
         if self.migrated is None:
-            return self.input.offer(arrival)  # type: ignore[union-attr]  # frames arrive at first stages only
+            return self.input.offer(arrival)
         dropped = self.queue.offer(arrival)
         self.migrated.notify()
         return dropped
@@ -350,8 +349,6 @@ class Pipeline:
         successor: begins when no frame is in flight any more, on another unit; ``None``: nothing has failed.
     """
 
-    holds_unit = True  # a priority frame that waits for a slot: nothing else starts before it
-
     def __init__(self, slots: int, bytes_between: Sequence[int]) -> None:
         self.slots = slots
         self.stages: list[Job] = []
@@ -359,6 +356,8 @@ class Pipeline:
         self.most = 0
         self.successor: MigratedJob | None = None
         self._bytes_between = bytes_between
+        self.orders = [StageOrder(self) for _ in bytes_between]
+        """Of each stage but the first."""
         self._completed = 0
         self._ports: list[Port] = []
         self._device: Device | None = None
@@ -379,10 +378,15 @@ class Pipeline:
         """Whether a slot is free."""
         return self.started - self._completed < self.slots
 
-    def begin(self) -> None:
+    def owes(self, waiting: bool) -> bool:
+        """A priority frame that waits for a slot keeps the unit from starting anything else."""
+        return waiting
+
+    def begin(self) -> int:
         """The first stage has taken a frame."""
         self.started += 1
         self.most = max(self.most, self.in_flight)
+        return -1
 
     def hand_on(self, job: Job, finished_ns: int) -> None:
         """A stage is done with a frame, which the next one needs."""
@@ -402,17 +406,19 @@ class Pipeline:
         if job.position:
             self.skip_after(job, finished_ns, 0)
 
+    def receive(self, job: Job, arrivals: Sequence[Arrival], started_ns: int) -> None:
+        """The frame of a message comes to a later stage."""
+        self.orders[job.position - 1].add(started_ns)
+        job.input.hand_on(arrivals)
+
     def skip(self, job: Job, now_ns: int) -> None:
         """A frame that an earlier stage has aborted comes by a later one."""
-        assert isinstance(job.input, StageChannel)
-        if job.input.skip(busy=job.busy):
+        if self.orders[job.position - 1].skip(busy=job.busy):
             self._skip(job, now_ns)
 
     def skip_after(self, job: Job, now_ns: int, frames: int) -> None:
         """Frames of a later stage go on as aborted, and then those that came by behind them."""
-        assert isinstance(job.input, StageChannel)
-        frames, job.input.behind = frames + job.input.behind, 0
-        for _ in range(frames):
+        for _ in range(frames + self.orders[job.position - 1].take_behind()):
             self._skip(job, now_ns)
 
     def take_back(self) -> None:
@@ -442,14 +448,65 @@ class Pipeline:
             self.successor.notify()
 
 
+class StageOrder:
+    """The order of the frames of a later stage, of which those that an earlier stage has aborted take no time.
+
+    An aborted frame keeps its place among the others, so that what was before it still ends before it.
+
+    Args:
+        pipeline: of the stage.
+    """
+
+    allows_another = True
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._came = 0  # frames that the stage has taken or skipped
+        self._waiting: deque[list[int]] = deque()  # when the first launch began, and aborted frames right behind it
+        self._behind = 0  # aborted frames right behind the one that was taken last
+
+    def owes(self, waiting: bool) -> bool:  # noqa: ARG002 - the protocol's form
+        """Whether a frame that the model has begun is still to come."""
+        return self._pipeline.started > self._came
+
+    def add(self, started_ns: int) -> None:
+        """The stage before is done with a frame."""
+        self._waiting.append([started_ns, 0])
+
+    def begin(self) -> int:
+        """The stage has taken the frame that waited longest."""
+        started_ns, skipped = self._waiting.popleft()
+        self._came += 1
+        self._behind += skipped
+        return started_ns
+
+    def skip(self, *, busy: bool) -> bool:
+        """An aborted frame comes by; whether it goes on at once.
+
+        Args:
+            busy: the frame taken last is in flight.
+        """
+        self._came += 1
+        if self._waiting:
+            self._waiting[-1][1] += 1
+        elif busy:
+            self._behind += 1
+        else:
+            return True
+        return False
+
+    def take_behind(self) -> int:
+        """How many aborted frames follow the one that was taken last, and may go on now."""
+        behind, self._behind = self._behind, 0
+        return behind
+
+
 class Drained:
     """Allows a migrated model to begin a frame when none is under way any more in the stages that it had before.
 
     Args:
         pipeline: of these stages.
     """
-
-    holds_unit = False  # the unit's own models go on meanwhile
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -459,8 +516,13 @@ class Drained:
         """Whether nothing is under way there."""
         return not self._pipeline.in_flight
 
-    def begin(self) -> None:
+    def owes(self, waiting: bool) -> bool:  # noqa: ARG002 - the protocol's form
+        """The unit's own models go on meanwhile."""
+        return False
+
+    def begin(self) -> int:
         """Its frames have no slots."""
+        return -1
 
 
 def stage_jobs(job: Job, stages: Sequence[Launchable], slots: int, bytes_between: Sequence[int]) -> list[Job]:
@@ -490,7 +552,7 @@ def stage_jobs(job: Job, stages: Sequence[Launchable], slots: int, bytes_between
                 estimates_ns=job.estimates_ns[begin:end],
                 deadline_ns=job.deadline_ns,
                 sources=job.sources if first else {},
-                input=job.input if first else StageChannel(job.frames, pipeline),
+                input=job.input if first else _stage_channel(job, pipeline, position),
                 sinks=job.sinks if last else (),
                 every=job.every,
                 feed=job.feed,
@@ -504,6 +566,12 @@ def stage_jobs(job: Job, stages: Sequence[Launchable], slots: int, bytes_between
         )
         begin = end
     return pipeline.stages
+
+
+def _stage_channel(job: Job, pipeline: Pipeline, position: int) -> FrameChannel:
+    """Where frames wait for a later stage of a model."""
+    order = pipeline.orders[position - 1]
+    return FrameChannel(pipeline.slots * job.frames, frames=job.frames, by_message=True, limit=order)
 
 
 @dataclass(frozen=True)

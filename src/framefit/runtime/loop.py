@@ -39,7 +39,7 @@ from framefit.devices.device import Array, Completion, Device
 from framefit.errors import InputError
 from framefit.execution.execution import Execution
 from framefit.execution.streams import EndOfStream
-from framefit.runtime.channel import WARMUP_NS, Dropped, FrameChannel, Mailbox, Message, MessageKind, StageChannel
+from framefit.runtime.channel import WARMUP_NS, Dropped, FrameChannel, Mailbox, Message, MessageKind
 from framefit.runtime.job import Job, MigratedJob
 from framefit.runtime.log import FaultCause, FaultLog, FrameLog, FrameOutcome, LaunchLog, Packets
 from framefit.runtime.recovery import Failover, Recovery
@@ -401,8 +401,8 @@ class Dispatcher:
         if message.kind == MessageKind.RESULT:
             self._read(index, job, message)
         elif message.kind == MessageKind.STAGE:
-            assert isinstance(job.input, StageChannel)
-            job.input.add(message.arrivals, message.started_ns)
+            assert job.pipeline is not None
+            job.pipeline.receive(job, message.arrivals, message.started_ns)
         elif message.kind == MessageKind.SKIPPED:
             assert job.pipeline is not None
             job.pipeline.skip(job, now)
@@ -482,6 +482,8 @@ class Dispatcher:
         job = self._jobs[index]
         if not job.busy:
             self._take(job)
+            if not job.busy:  # its model has just migrated, with the frames that waited
+                return
             try:
                 job.load()
             except EndOfStream:
