@@ -206,4 +206,4 @@ def measure_briefly(patch: pytest.MonkeyPatch) -> None:
     for name in ("_PROBE_NS", "_FINAL_NS"):
         patch.setattr(f"framefit.execution.measured.{name}", 200_000_000)
     patch.setattr("framefit.execution.measured._AROUND_NS", 100_000_000)
-    patch.setattr("framefit.workflows.run._LEAST_FLOOR", 5)
+    patch.setattr("framefit.runtime.session._LEAST_FLOOR", 5)

@@ -339,7 +339,8 @@ import os, signal, sys
 from pathlib import Path
 from framefit.core import files
 place = Path(sys.argv[1])
-with files.write_whole(place / "a.bin") as file, files.write_whole_folder(place / "out", "mark", "a", force=True) as part:
+whole, folder = files.write_whole(place / "a.bin"), files.write_whole_folder(place / "out", "mark", "a", force=True)
+with whole as file, folder as part:
     file.write(b"half")
     (part / "mark").write_text("half")
     old = files._beside(place / "kept", "old")

@@ -13,7 +13,7 @@ from fakes import FakeDevice, NumberStream
 from framefit.core.faults import Fault
 from framefit.core.model import TensorInfo
 from framefit.errors import InputError
-from framefit.runtime.injection import FaultyStream, disturb_feeds, disturbed
+from framefit.runtime.injection import FaultyStream, StreamFaults
 from framefit.runtime.log import FrameOutcome
 from framefit.runtime.streams import Feed
 from framefit.runtime.units import UnitGroup
@@ -26,14 +26,14 @@ def run(
     faults: list[Fault], windows: int, *, units: int = 1, queue: int = 2, waits: bool = False
 ) -> tuple[UnitGroup, Feed]:
     """A priority model and a background model that read one stream, on one unit or two."""
-    feed = Feed(waits=waits)
     found: list[UnitGroup] = []
-    disturb_feeds(
-        {"camera": feed},
+    injected = StreamFaults(
         faults,
+        lambda: 0,
         lambda: found[0].release(found[0].windows) - found[0].start_ns,
         lambda: found[0].end_early(),
     )
+    feed = Feed(waits, frame_source=injected.frame_source({"camera"}, waits=waits))
     entries = [
         Entry("face", [(0, [2 * MS])], priority=True, feed=feed, queue=queue),
         Entry("big", [(units - 1, [3 * MS])], feed=feed, queue=queue, when_full="block" if waits else "drop-oldest"),
@@ -125,7 +125,9 @@ def test_a_frame_of_another_shape() -> None:
     """It fits no input, for whichever model reads it first; the others are as they were; nothing before the run."""
     now = [-1]
     fault = Fault(kind="shape", name="camera", begin_ns=100, times=2)
-    (stream,) = disturbed({"camera": NumberStream()}, [fault], lambda: now[0]).values()
+    (stream,) = (
+        StreamFaults([fault], lambda: now[0], lambda: 0, lambda: None).in_streams({"camera": NumberStream()}).values()
+    )
     assert isinstance(stream, FaultyStream)
     assert stream.read(0, X)[0, 0] == 0
     refused = []
@@ -147,4 +149,4 @@ def test_streams_without_such_faults_stay_as_they_are() -> None:
     """Nothing lies between them and their models."""
     streams = {"camera": NumberStream(), "sound": NumberStream()}
     faults = [Fault(kind="stall", name="camera"), Fault(kind="shape", name="elsewhere")]
-    assert disturbed(streams, faults, lambda: 0) == streams
+    assert StreamFaults(faults, lambda: 0, lambda: 0, lambda: None).in_streams(streams) == streams

@@ -155,8 +155,7 @@ def test_snapshots_while_another_thread_logs() -> None:
 def test_fates_can_be_asked_for() -> None:
     """One is known as soon as it is decided or logged; before that, and beyond, nothing is."""
     fates = FrameOutcomes(2)
-    log = FrameLog()
-    log.outcomes = fates
+    log = FrameLog(fates)
     log.add(1, 3, FrameOutcome.SKIPPED, 3, 0)
     fates.decide(0, 1, FrameOutcome.LATE)
     assert [fates.of(0, frame) for frame in range(3)] == [None, FrameOutcome.LATE, None]

@@ -248,7 +248,7 @@ def test_a_unit_that_fails_for_good(folder: Path, tmp_path: Path, outputs: bool)
 def test_in_real_time(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A launch hangs for real until it is terminated; the run goes on, with outputs."""
     no_noise(monkeypatch)
-    monkeypatch.setattr("framefit.workflows.run._LEAST_FLOOR", 3)
+    monkeypatch.setattr("framefit.runtime.session._LEAST_FLOOR", 3)
     monkeypatch.setattr("framefit.runtime.watchdog._LEAST_REAL_NS", 60_000_000)
     made = plan(app(folder), in_real_time=True)
     result = run(made, windows=40, output=tmp_path / "out", inject=["hang:chain@5w", "raise:small@20w"])

@@ -121,7 +121,7 @@ def packets(result: RunResult) -> list[tuple[str, int, int, int]]:
 def test_a_simulation_leaves_what_a_run_leaves(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same files as of a run of the same plan, equal where only the plan counts, and it can be simulated again."""
     no_noise(monkeypatch)
-    monkeypatch.setattr("framefit.workflows.run._LEAST_FLOOR", 3)
+    monkeypatch.setattr("framefit.runtime.session._LEAST_FLOOR", 3)
     both = plan(on_board(folder), in_real_time=True)
     ran = simulate(both, windows=30, seed=3, output=tmp_path / "ran")
     real = run(both, windows=3, output=tmp_path / "real")

@@ -1,44 +1,47 @@
-"""Injected faults of streams: stalls, bursts, ends, and frames of another shape."""
+"""Inject faults into streams: stalls, bursts, ends, and frames of another shape."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from framefit.core.faults import Fault
 from framefit.core.model import TensorInfo
 from framefit.devices.device import Array
 from framefit.execution.streams import Stream, fitted
-from framefit.runtime.streams import Feed
 
 _OF_FEEDS = ("stall", "burst", "end")
 
 
 class FaultyFrameSource:
-    """Brings the frames of a feed to windows: none while a stream stalls, several in a burst, none after its end.
+    """Brings frames of streams in step to windows: none while one stalls, several in a burst, none after its end.
 
     Args:
-        feed: the streams in step: a fault in one of them affects all.
-        faults: of these streams.
+        faults: of these streams; a fault in one of them affects all.
         after_ns: from the first release to that of the present window.
-        over: called at their end, where that ends the run.
+        end_run: called when they end; ``None``: then their feed ends the run.
+
+    Attributes:
+        over: whether they have ended.
     """
 
     def __init__(
-        self, feed: Feed, faults: Sequence[Fault], after_ns: Callable[[], int], over: Callable[[], None]
+        self, faults: Sequence[Fault], after_ns: Callable[[], int], end_run: Callable[[], None] | None
     ) -> None:
-        self._feed, self._faults, self._after_ns, self._over = feed, list(faults), after_ns, over
+        self._faults, self._after_ns, self._end_run = list(faults), after_ns, end_run
+        self.over = False
         self._left = {id(fault): fault.times for fault in faults}
 
     def __len__(self) -> int:
-        """Frames that a window would get."""
-        return 0 if self._feed.over or self._due("stall") else 1
+        """Return how many frames a window would get."""
+        return 0 if self.over or self._due("stall") else 1
 
     def take(self) -> int:
-        """Let frames come; how many."""
+        """Let frames come, and return how many."""
         if self._due("end"):
-            self._feed.over = True
-            if not self._feed.waits:
-                self._over()
+            self.over = True
+            if self._end_run is not None:
+                self._end_run()
         if not len(self):
             return 0
         bursts = [fault for fault in self._due("burst") if self._left[id(fault)] != 0]
@@ -53,7 +56,7 @@ class FaultyFrameSource:
 
 
 class FaultyStream:
-    """A stream of which some frames have another shape.
+    """Gives some frames of a stream another shape.
 
     Args:
         stream: gives the frames.
@@ -70,15 +73,15 @@ class FaultyStream:
 
     @property
     def length(self) -> int | None:
-        """The stream's."""
+        """It is the stream's."""
         return self._stream.length
 
     def has(self, frame: int) -> bool:
-        """Whether the stream has it."""
+        """Return whether the stream has it."""
         return self._stream.has(frame)
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
-        """A frame, or what does not fit.
+        """Return a frame, or an array that does not fit.
 
         Raises:
             InputError: that does not fit the input; one that takes all shapes gets it as it is.
@@ -102,33 +105,31 @@ class FaultyStream:
         return False
 
 
-def disturbed(streams: Mapping[str, Stream], faults: Sequence[Fault], after_ns: Callable[[], int]) -> dict[str, Stream]:
-    """Streams with the faults of their frames.
+@dataclass(frozen=True)
+class StreamFaults:
+    """Injects the faults of a run's streams.
 
-    Args:
-        streams: by name.
+    Attributes:
         faults: those of other kinds are left out.
         after_ns: time since the first release; negative before it.
+        released_ns: from the first release to that of the present window.
+        end_run: ends the run, as the end of a stream does that waits for nobody.
     """
-    found = dict(streams)
-    for name in {fault.name for fault in faults if fault.kind == "shape"}.intersection(streams):
-        mine = [fault for fault in faults if fault.kind == "shape" and fault.name == name]
-        found[name] = FaultyStream(streams[name], name, mine, after_ns)
-    return found
 
+    faults: Sequence[Fault]
+    after_ns: Callable[[], int]
+    released_ns: Callable[[], int]
+    end_run: Callable[[], None]
 
-def disturb_feeds(
-    feeds: Mapping[str, Feed], faults: Sequence[Fault], after_ns: Callable[[], int], over: Callable[[], None]
-) -> None:
-    """Inject faults into what brings frames.
+    def in_streams(self, streams: Mapping[str, Stream]) -> dict[str, Stream]:
+        """Return streams, by name, with the faults of their frames."""
+        disturbed = dict(streams)
+        for name in {fault.name for fault in self.faults if fault.kind == "shape"}.intersection(streams):
+            mine = [fault for fault in self.faults if fault.kind == "shape" and fault.name == name]
+            disturbed[name] = FaultyStream(streams[name], name, mine, self.after_ns)
+        return disturbed
 
-    Args:
-        feeds: stream -> what brings its frames.
-        faults: those of other kinds are left out.
-        after_ns: from the first release to that of the present window.
-        over: ends the run.
-    """
-    for feed in {id(feed): feed for feed in feeds.values()}.values():
-        mine = [fault for fault in faults if fault.kind in _OF_FEEDS and feeds.get(fault.name) is feed]
-        if mine:
-            feed.frame_source = FaultyFrameSource(feed, mine, after_ns, over)
+    def frame_source(self, streams: Collection[str], *, waits: bool) -> FaultyFrameSource | None:
+        """Return what brings the frames of streams that stay in step; ``None``: they have no such faults."""
+        mine = [fault for fault in self.faults if fault.kind in _OF_FEEDS and fault.name in streams]
+        return FaultyFrameSource(mine, self.released_ns, None if waits else self.end_run) if mine else None

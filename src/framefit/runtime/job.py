@@ -528,8 +528,7 @@ class Drained:
 def stage_jobs(job: Job, stages: Sequence[Launchable], slots: int, bytes_between: Sequence[int]) -> list[Job]:
     """A model's job, divided into those of its stages; the job itself where there is one stage.
 
-    The first takes the streams, input and feed, or what it reads, the last deadline, sinks, and observers:
-    give it sinks that are opened later.
+    The first takes the streams, input and feed, or what it reads, the last deadline, sinks, and observers.
 
     Args:
         job: of the whole model, with its number.

@@ -225,20 +225,25 @@ class FrameOutcomes:
     def of(self, model: int, frame: int) -> FrameOutcome | None:
         """What became of a frame; ``None``: that is not known yet."""
         outcomes = self._fates[model]
-        found = outcomes[frame] if frame < len(outcomes) else self._NONE
-        return None if found == self._NONE else FrameOutcome(found)
+        outcome = outcomes[frame] if frame < len(outcomes) else self._NONE
+        return None if outcome == self._NONE else FrameOutcome(outcome)
 
 
 class FrameLog(_Table):
     """Frames in the order in which their fate was decided; times are -1 where there are none.
 
     ``window`` is the one with whose release a frame came: its number, unless its stream had to wait.
+
+    Args:
+        outcomes: where outcomes are noted, too, so that they can be asked for while the run goes on.
     """
 
     columns = ("model", "frame", "fate", "released_ns", "started_ns", "finished_ns", "window")
     MODEL, FRAME, OUTCOME, RELEASED, STARTED, FINISHED, WINDOW = range(7)
-    outcomes: FrameOutcomes | None = None
-    """Where outcomes are noted, too, so that they can be asked for while the run goes on."""
+
+    def __init__(self, outcomes: FrameOutcomes | None = None) -> None:
+        super().__init__()
+        self._outcomes = outcomes
 
     def add(
         self,
@@ -252,14 +257,14 @@ class FrameLog(_Table):
     ) -> None:
         """Append a frame."""
         self._fresh.extend((model, frame, outcome, released_ns, started_ns, finished_ns, window))
-        if self.outcomes is not None:
-            self.outcomes.decide(model, frame, outcome)
+        if self._outcomes is not None:
+            self._outcomes.decide(model, frame, outcome)
 
     def refuse(self, model: int, frames: Collection[int], outcome: FrameOutcome) -> None:
         """Frames of a model that were thought done have another fate after all."""
         rows = self.rows()
-        found = (rows[:, self.MODEL] == model) & np.isin(rows[:, self.FRAME], list(frames))
-        rows[found & (rows[:, self.OUTCOME] <= FrameOutcome.LATE), self.OUTCOME] = outcome
+        refused = (rows[:, self.MODEL] == model) & np.isin(rows[:, self.FRAME], list(frames))
+        rows[refused & (rows[:, self.OUTCOME] <= FrameOutcome.LATE), self.OUTCOME] = outcome
         self._replace(rows)
 
     def forget(self, model: int, first: int) -> None:
@@ -305,10 +310,10 @@ class FaultLog(_Table):
 
     def not_finite(self) -> dict[int, list[int]]:
         """Model -> frames with outputs that are not finite."""
-        rows, found = self.snapshot(), dict[int, list[int]]()
+        rows, frames = self.snapshot(), dict[int, list[int]]()
         for model, frame in rows[rows[:, self.FAULT] == FaultCause.NOT_FINITE][:, :2].tolist():
-            found.setdefault(model, []).append(frame)
-        return found
+            frames.setdefault(model, []).append(frame)
+        return frames
 
     def hung(self) -> set[tuple[int, int]]:
         """Models and frames of which a launch hung."""
@@ -367,12 +372,12 @@ class Packets:
     def _read(self, part: _Part) -> Trace:
         if part.at is None:
             return part.trace
-        found, at = list[npt.NDArray[Any]](), part.at
+        columns, at = list[npt.NDArray[Any]](), part.at
         for name in _COLUMNS:
             kind = getattr(part.trace, name).dtype
-            found.append(np.frombuffer(self._spill.read(part.packets * kind.itemsize, at), kind))
-            at += found[-1].nbytes
-        return _with(part.trace, found)
+            columns.append(np.frombuffer(self._spill.read(part.packets * kind.itemsize, at), kind))
+            at += columns[-1].nbytes
+        return _with(part.trace, columns)
 
 
 class _Part(NamedTuple):

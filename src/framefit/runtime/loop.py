@@ -26,6 +26,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -41,7 +42,7 @@ from framefit.execution.execution import Execution
 from framefit.execution.streams import EndOfStream
 from framefit.runtime.channel import WARMUP_NS, Dropped, FrameChannel, Mailbox, Message, MessageKind
 from framefit.runtime.job import Job, MigratedJob
-from framefit.runtime.log import FaultCause, FaultLog, FrameLog, FrameOutcome, LaunchLog, Packets
+from framefit.runtime.log import FaultCause, FaultLog, FrameLog, FrameOutcome, FrameOutcomes, LaunchLog, Packets
 from framefit.runtime.recovery import Failover, Recovery
 from framefit.runtime.sinks import Sink
 from framefit.runtime.streams import Arrival, Feed
@@ -74,6 +75,19 @@ class Service(Protocol):
         """So many turns of each background model in a round from here on; those that joined keep theirs."""
 
 
+class Gate(Protocol):
+    """Decides for several units whether a window brings a frame of streams that they read."""
+
+    def join(self, unit: Dispatcher, members: Sequence[tuple[int, Job]]) -> None:
+        """A unit reads the streams, with these jobs and their numbers; before the run."""
+
+    def bring(self, window: int) -> None:
+        """Let the next frame come to all of them, if this has not been decided yet and it may."""
+
+    def dry(self, unit: Dispatcher) -> bool:
+        """A unit says that nothing will be left for it to do; whether all of them have said so."""
+
+
 class Dispatcher:
     """One cooperative thread on one unit.
 
@@ -100,6 +114,8 @@ class Dispatcher:
         place: of this unit's share of each timetable.
         faults: where faults are logged, of all units.
         failover: finds models of a unit that fails for good a place on others; ``None``: there is none.
+        gates: by the identity of a feed that other units read, too, what decides whether it brings a frame.
+        outcomes: where outcomes of frames are noted as soon as they are decided; ``None``: in the log only.
     """
 
     _one_thread = True
@@ -122,8 +138,11 @@ class Dispatcher:
         place: int = 0,
         faults: FaultLog | None = None,
         failover: Failover | None = None,
+        gates: Mapping[int, Gate] = MappingProxyType({}),
+        outcomes: FrameOutcomes | None = None,
     ) -> None:
         self.unit = unit
+        self._gates = gates
         self._jobs = list(jobs)
         self._models = [index if job.model is None else job.model for index, job in enumerate(jobs)]
         self._background = [(index, job) for index, job in enumerate(jobs) if not job.priority]
@@ -137,7 +156,7 @@ class Dispatcher:
         self._next_release = self._upcoming = 0  # and the first reserved instant from then on
         self._ahead, self._next_due, self._second = -1, list[tuple[int, int]](), (0, 0)  # see _look_ahead
         self._most_windows = 0
-        self.frames = FrameLog()
+        self.frames = FrameLog(outcomes)
         self.faults = FaultLog() if faults is None else faults
         self.failover = failover
         self.start_ns = 0
@@ -166,6 +185,9 @@ class Dispatcher:
         self._recovery = Recovery(self)
         self.stalled: dict[int, int] = {}
         self._enforce()
+        for feed, members in self._feeds:
+            if id(feed) in gates:
+                gates[id(feed)].join(self, members)
 
     # What others see of it --------------------------------------------------------------------------------------------
 
@@ -327,17 +349,17 @@ class Dispatcher:
             if not feed.waits:
                 continue  # its end is noticed where a frame is read
             sources = [source for _, job in members for source in job.sources.values()]
-            feed.over = feed.over or not all(source.has(feed.delivered) for source in sources)
-            dry = feed.over and not any(self._has_work(job) for _, job in members)
-            if dry and (feed.gate is None or feed.gate.dry(self)):
+            feed.ended = feed.over or not all(source.has(feed.delivered) for source in sources)
+            dry = feed.ended and not any(self._has_work(job) for _, job in members)
+            if dry and (id(feed) not in self._gates or self._gates[id(feed)].dry(self)):
                 return True
         return False
 
     def _deliver(self, window: int, released_ns: int) -> None:
         """A frame of each feed arrives at every model that wants it, unless it has to wait."""
-        for feed, members in self._bringing[(window - self._origin) % len(self._bringing)]:
-            if feed.gate is not None:
-                feed.gate(window)
+        for feed, members, gate in self._bringing[(window - self._origin) % len(self._bringing)]:
+            if gate is not None:
+                gate.bring(window)
                 self._ask_background()
                 continue
             frame = feed.delivered
@@ -690,14 +712,17 @@ class Dispatcher:
             self._jobs, share.parts, strict=False
         ):  # no timetable knows of migrated jobs, which come last
             job.take_up(part)
-        self.find_feeds()
+        self._find_feeds()
         if share.turns:
             self._service.rearrange(share.turns)
 
-    def find_feeds(self) -> None:
+    def _find_feeds(self) -> None:
         """Look up what brings frames to its jobs, and in which windows."""
         self._feeds = served(self._jobs)
-        self._bringing = bringing(self._feeds, self._stretch.rung.grid)
+        self._bringing = [
+            [(feed, members, self._gates.get(id(feed))) for feed, members in feeds]
+            for feeds in bringing(self._feeds, self._stretch.rung.grid)
+        ]
 
     # What two threads have to do in turn ------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""From a run's log to its figures."""
+"""Compute the figures of a run from its logs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class RunFigures:
-    """How the residual was used, and how good the estimates were."""
+    """Says how the residual was used, and how good the estimates were."""
 
     residual_utilisation_ratio: float
     guard_loss_ratio: float
@@ -41,7 +41,7 @@ class RunFigures:
 
 
 def miss_ratio_upper(missed: int, releases: int) -> float:
-    """95 % upper bound on the miss ratio: 3/N for none, else Wilson's one-sided bound."""
+    """Return a 95 % upper bound on the miss ratio: 3/N where nothing was missed, else Wilson's one-sided bound."""
     if releases == 0:
         return 1.0
     if missed == 0:
@@ -60,7 +60,7 @@ def model_metrics(
     bounds_hz: tuple[float, float] | None,
     overhead_ratio: float,
 ) -> ModelMetrics:
-    """One model's figures.
+    """Compute one model's figures.
 
     Args:
         index: the model's number in the log.
@@ -106,14 +106,14 @@ def model_metrics(
 
 
 def unit_figures(timetable: Timetable, launches: LaunchLog, *, windows: int, rate_hz: float) -> dict[str, RunFigures]:
-    """Use of each unit's residual, and how good the estimates of its launches were; see :func:`figures`."""
+    """Compute how each unit's residual was used; see :func:`figures`."""
     return {unit: figures(timetable, launches, windows=windows, rate_hz=rate_hz, unit=unit) for unit in timetable.units}
 
 
 def figures(
     timetable: Timetable, launches: LaunchLog, *, windows: int, rate_hz: float, unit: str | None = None
 ) -> RunFigures:
-    """Use of the residual over the whole run, of all units or of one.
+    """Compute how the residual was used over the whole run, on all units or on one.
 
     The residual offered is what the windows had left beside the priority models. Of what
     was not used, the guard lost its length in every window; the rest went to packing: no
@@ -153,7 +153,7 @@ def figures(
 
 
 def priority_ns(timetable: Timetable, run: Dispatcher | UnitGroup, unit: str | None = None) -> float:
-    """Time of a window that went to priority models: medians of their launches, by how often they ran.
+    """Return the time of a window that went to priority models: medians of their launches, by how often they ran.
 
     Args:
         timetable: the plan.
@@ -185,7 +185,7 @@ def run_metrics(
     peak_bytes: Mapping[str, int],
     streams: Sequence[StreamMetrics],
 ) -> Metrics:
-    """All figures of a run.
+    """Compute all figures of a run.
 
     Args:
         timetable: the plan.
@@ -207,7 +207,7 @@ def run_metrics(
     for index, (model, whole) in enumerate(zip(timetable.models, whole_ns, strict=True)):
         cut = sum(segment_ns[first : first + len(model.segments)])
         first += len(model.segments)
-        own = model_metrics(
+        metrics = model_metrics(
             index,
             model,
             run.frames,
@@ -218,7 +218,7 @@ def run_metrics(
             overhead_ratio=cut / max(whole, 1) - 1 if len(model.segments) > 1 else 0.0,
         )
         faults = {_FAULTS[cause]: count for cause, count in run.faults.counts(index).items()}
-        models.append(msgspec.structs.replace(own, degraded=index in run.faults.degraded, faults=faults))
+        models.append(msgspec.structs.replace(metrics, degraded=index in run.faults.degraded, faults=faults))
     use = figures(launched, run.launches, windows=run.windows, rate_hz=rate_hz)
     floor = Percentiles.of(floor_ns)
     return Metrics(
@@ -232,7 +232,9 @@ def run_metrics(
         dispatch_ns=use.dispatch_ns,
         peak_memory_bytes=sum(peak_bytes.values()),
         rung_switches=len(run.stretches) - 1,
-        switches=tuple(Switch(window=one.window, rung=one.rung.name, why=one.why) for one in run.stretches[1:]),
+        switches=tuple(
+            Switch(window=stretch.window, rung=stretch.rung.name, why=stretch.why) for stretch in run.stretches[1:]
+        ),
         streams=tuple(streams),
         misses=tuple(
             misses(
@@ -251,7 +253,7 @@ def run_metrics(
 
 
 def _planned_in(rungs: Sequence[Timetable], run: Dispatcher | UnitGroup, window: int) -> Window:
-    """What the timetable that was in force planned for a window."""
+    """Return what the timetable that was in force planned for a window."""
     stretch = run.stretch(window)
     windows = rungs[stretch.rung.number].windows
     return windows[(window - stretch.origin) % len(windows)]
@@ -284,7 +286,7 @@ def stream_metrics(
     received: Mapping[str, tuple[int, int]],
     empty: Mapping[str, int] | None = None,
 ) -> list[StreamMetrics]:
-    """Figures of each stream.
+    """Compute the figures of each stream.
 
     Args:
         frames: the fate of every frame.
@@ -294,11 +296,11 @@ def stream_metrics(
     """
     dropped = np.asarray([fate == "dropped" for fate, _ in frames.fates], bool)[frames.fate]
     model, frame = frames.model[dropped], frames.frame[dropped]
-    found = []
+    streams = []
     for name, (came, waited) in received.items():
         reads = np.asarray([name in readers[model] for model in frames.models], bool)
         count = len(np.unique(frame[reads[model]]))
-        found.append(
+        streams.append(
             StreamMetrics(
                 name=name,
                 received=came,
@@ -307,7 +309,7 @@ def stream_metrics(
                 empty_windows=(empty or {}).get(name, 0),
             )
         )
-    return found
+    return streams
 
 
 def frame_records(
@@ -317,7 +319,7 @@ def frame_records(
     start_ns: int,
     flagged: Mapping[int, Collection[int]] | None = None,
 ) -> FrameTable:
-    """The fate of every frame, in order of release; times relative to the first release.
+    """Return the outcome of every frame, in order of release; times are relative to the first release.
 
     Args:
         frames: the log.

@@ -1,4 +1,4 @@
-"""Why priority frames were not ready in time.
+"""Explain why priority frames were not ready in time.
 
 Launches that hung, and which frames of others that cost their time.
 """
@@ -21,7 +21,7 @@ _Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Hang:
-    """A launch that hung.
+    """Describes a launch that hung.
 
     Attributes:
         model: its number.
@@ -46,7 +46,7 @@ class Hang:
     blocks: bool
 
     def text(self, due_ns: int | None = None) -> str:
-        """In words; ``due_ns``: the instant at which somebody else was due."""
+        """Describe it in words; ``due_ns`` is the instant at which another model was due."""
         words = f"{self.label} in window {self.window} hung for {(self.end_ns - self.begin_ns) / 1e6:.2f} ms"
         if due_ns is None:
             return words
@@ -56,7 +56,7 @@ class Hang:
 
 
 def hangs(timetable: Timetable, launches: LaunchLog, hung: Collection[tuple[int, int]], gap_ns: int) -> list[Hang]:
-    """Launches that hung, in the order of the log.
+    """Find the launches that hung, in the order of the log.
 
     Args:
         timetable: what was launched.
@@ -74,7 +74,7 @@ def hangs(timetable: Timetable, launches: LaunchLog, hung: Collection[tuple[int,
     ended = rows[rows[:, LaunchLog.FINISHED] >= 0]
     # A frame is given up with the launch that hangs: of those of it that failed, that is the last one.
     last = {(int(owner[row[LaunchLog.PROGRAM]]), row[LaunchLog.FRAME]): row for row in _failed(rows)}
-    found = []
+    hangs = []
     for (model, frame), row in last.items():
         if (model, frame) not in hung:
             continue
@@ -82,22 +82,22 @@ def hangs(timetable: Timetable, launches: LaunchLog, hung: Collection[tuple[int,
         unit = str(units[program])
         later = ended[(units[ended[:, LaunchLog.PROGRAM]] == unit) & (ended[:, LaunchLog.STARTED] >= end_ns)]
         until_ns = end_ns
-        for other in later[np.argsort(later[:, LaunchLog.STARTED], kind="stable")]:
-            if other[LaunchLog.STARTED] - until_ns > gap_ns or not priority[owner[other[LaunchLog.PROGRAM]]]:
+        for launch in later[np.argsort(later[:, LaunchLog.STARTED], kind="stable")]:
+            if launch[LaunchLog.STARTED] - until_ns > gap_ns or not priority[owner[launch[LaunchLog.PROGRAM]]]:
                 break
-            until_ns = int(other[LaunchLog.FINISHED])
+            until_ns = int(launch[LaunchLog.FINISHED])
         blocks = bool(priority[model]) or not timetable.preemptive
         ready_ns = min(row[LaunchLog.READY], end_ns)
-        found.append(
+        hangs.append(
             Hang(model, frame, labels[program], row[LaunchLog.WINDOW], unit, ready_ns, end_ns, until_ns, blocks)
         )
-    return found
+    return hangs
 
 
 def _failed(rows: _Rows) -> list[list[int]]:
-    """Launches that did not end, as lists."""
-    found: list[list[int]] = rows[rows[:, LaunchLog.FINISHED] < 0].tolist()
-    return found
+    """Return the launches that did not end, as lists."""
+    failed: list[list[int]] = rows[rows[:, LaunchLog.FINISHED] < 0].tolist()
+    return failed
 
 
 Cause = Literal[
@@ -115,7 +115,7 @@ Cause = Literal[
 
 @dataclass(frozen=True)
 class _Stage:
-    """What one unit did for a late frame, and when that was planned."""
+    """Holds what one unit did for a late frame, and when that was planned."""
 
     unit: str
     due_ns: int
@@ -134,7 +134,7 @@ class _Stage:
 
 @dataclass(frozen=True)
 class _Unit:
-    """What a unit launched: rows, when they started, and when all up to each had ended.
+    """Holds what a unit launched: rows, when they started, and when all up to each had ended.
 
     In one piece each: else every search of them would copy them.
     """
@@ -160,7 +160,7 @@ def misses(
     hung: Collection[tuple[int, int]] = (),
     planned_in: Callable[[int], Window] | None = None,
 ) -> list[Miss]:
-    """Every miss of a priority model, explained by what cost it most.
+    """Explain every miss of a priority model by what cost it most.
 
     A late start is blamed on the background launch that ran over the instant (overrun),
     on earlier priority frames (backlog), or on nothing that ran (late wake-up). A long
@@ -192,7 +192,7 @@ def misses(
     looking.know(hangs(timetable, launches, hung, looking.least_late_ns), rows)
     # Frames that were consumed together count from the newest one's release.
     together = {(row[FrameLog.MODEL], row[FrameLog.FINISHED]): row[FrameLog.RELEASED] for row in missed}
-    found = []
+    explained = []
     for model, frame, outcome, released, started, finished, window in missed:
         cause: Cause
         if outcome == FrameOutcome.RUN_ENDED:
@@ -216,12 +216,12 @@ def misses(
             taken = (stalled or {}).get(window, 0)
             if 2 * taken > max(stage.late_ns, stage.excess_ns) > 0 and cause not in ("backlog", "fault"):
                 cause, detail = "host stall", f"the host stopped this machine for {taken / 1e6:.0f} ms; {detail}"
-        found.append(Miss(window=window, model=timetable.models[model].name, cause=cause, detail=detail))
-    return found
+        explained.append(Miss(window=window, model=timetable.models[model].name, cause=cause, detail=detail))
+    return explained
 
 
 class _Looking:
-    """All launches of a run, to find what was in a late frame's way.
+    """Searches all launches of a run for what delayed a late frame.
 
     Attributes:
         least_late_ns: later than that is no idle machine's wake-up.
@@ -249,10 +249,10 @@ class _Looking:
         of_launch = units[blocking[:, LaunchLog.PROGRAM]]
         self._units = {unit: _Unit.of(blocking[of_launch == unit]) for unit in set(units.tolist())}
 
-    def know(self, found: Sequence[Hang], frames: _Rows) -> None:
-        """Launches that hung; ``frames``: all of the run."""
-        self._hangs = [hang for hang in found if hang.blocks]
-        by_frame = {(hang.model, hang.frame): hang for hang in found}
+    def know(self, hangs: Sequence[Hang], frames: _Rows) -> None:
+        """Take launches that hung into account; ``frames`` are all of the run."""
+        self._hangs = [hang for hang in hangs if hang.blocks]
+        by_frame = {(hang.model, hang.frame): hang for hang in hangs}
         if by_frame:
             for row in frames[frames[:, FrameLog.OUTCOME] == FrameOutcome.HUNG].tolist():
                 hang = by_frame.get((row[FrameLog.MODEL], row[FrameLog.FRAME]))
@@ -260,7 +260,7 @@ class _Looking:
                     self._given_up[row[FrameLog.MODEL], row[FrameLog.WINDOW]] = hang
 
     def no_place(self, model: int, released_ns: int) -> Hang | None:
-        """What hung while a frame could not be taken."""
+        """Return what hung while a frame could not be taken."""
         units = {segment.unit for segment in self._models[model].segments}
         return next(
             (
@@ -272,16 +272,16 @@ class _Looking:
         )
 
     def not_given(self, model: int, window: int) -> Hang | None:
-        """What hung, so that a model has not got what it reads."""
+        """Return what hung, so that a model did not get what it reads."""
         for name in self._models[model].after:
-            giver = next(number for number, other in enumerate(self._models) if other.name == name)
-            found = self._given_up.get((giver, window)) or self.not_given(giver, window)
-            if found is not None:
-                return found
+            giver = next(number for number, planned in enumerate(self._models) if planned.name == name)
+            hang = self._given_up.get((giver, window)) or self.not_given(giver, window)
+            if hang is not None:
+                return hang
         return None
 
     def worst(self, model: int, frame: int, released_ns: int, window: int, started: int, finished: int) -> _Stage:
-        """The stage of a frame's model that lost most."""
+        """Return the stage of a frame's model that lost most."""
         planned = self._models[model]
         begins = [0] if self._planned_in is None else _begins(self._planned_in(window).priority).get(planned.name, [0])
         whole = _Stage(planned.segments[0].unit, released_ns + begins[0], started, finished, planned.duration_ns)
@@ -293,31 +293,31 @@ class _Looking:
     def _stages(
         self, model: int, planned: PlannedModel, frame: int, released_ns: int, begins: list[int]
     ) -> list[_Stage]:
-        """As far as they were launched; a stage is due at its instant, or when the one before is done."""
+        """Return the stages that were launched; one is due at its instant, or when the one before is done."""
         rows = self._launched
-        program, written, found = int(np.searchsorted(self._owner, model)), 0, []
-        own = rows[(rows[:, LaunchLog.FRAME] == frame) & (self._owner[rows[:, LaunchLog.PROGRAM]] == model)]
+        program, written, stages = int(np.searchsorted(self._owner, model)), 0, []
+        launches = rows[(rows[:, LaunchLog.FRAME] == frame) & (self._owner[rows[:, LaunchLog.PROGRAM]] == model)]
         for stage, begin in zip(planned.stages, begins, strict=False):
             end = program + len(stage)
-            mine = own[(own[:, LaunchLog.PROGRAM] >= program) & (own[:, LaunchLog.PROGRAM] < end)]
+            mine = launches[(launches[:, LaunchLog.PROGRAM] >= program) & (launches[:, LaunchLog.PROGRAM] < end)]
             if len(mine):
                 due, finished = max(released_ns + begin, written), int(mine[:, LaunchLog.FINISHED].max())
                 quantile = sum(segment.duration_ns for segment in stage)
-                found.append(_Stage(stage[0].unit, due, int(mine[:, LaunchLog.STARTED].min()), finished, quantile))
+                stages.append(_Stage(stage[0].unit, due, int(mine[:, LaunchLog.STARTED].min()), finished, quantile))
                 written = finished
             program = end
-        return found
+        return stages
 
     def why(self, stage: _Stage) -> tuple[Cause, str]:
-        """What cost a stage most."""
+        """Return what cost a stage most, and the details."""
         excess, late = stage.excess_ns, stage.late_ns
         if late > max(excess, 0) and (excess <= 0 or late > self.least_late_ns):
             return self._began_late(stage)
         unit, took = self._units[stage.unit], stage.finished_ns - stage.started_ns
-        own = unit.rows[
+        launches = unit.rows[
             np.searchsorted(unit.starts, stage.started_ns) : np.searchsorted(unit.ends, stage.finished_ns, "right")
         ]
-        read = own[own[:, LaunchLog.CPU] >= 0]
+        read = launches[launches[:, LaunchLog.CPU] >= 0]
         off = int((read[:, LaunchLog.FINISHED] - read[:, LaunchLog.STARTED] - read[:, LaunchLog.CPU]).sum())
         detail = f"took {took / 1e6:.2f} ms, planned {stage.planned_ns / 1e6:.2f} ms"
         if 2 * off > excess > 0:
@@ -325,7 +325,7 @@ class _Looking:
         return "own duration", detail
 
     def _began_late(self, stage: _Stage) -> tuple[Cause, str]:
-        """By what was running then, and what came before it."""
+        """Explain a late start by what was running then, and by what came before it."""
         for hang in self._hangs:
             held_ns = min(hang.until_ns, stage.started_ns) - max(stage.due_ns, hang.begin_ns)
             if hang.unit == stage.unit and 2 * held_ns > stage.late_ns:
@@ -356,8 +356,8 @@ class _Looking:
 
 
 def _begins(periods: Sequence[PriorityPeriod]) -> dict[str, list[int]]:
-    """Model -> when its stages are due in a window, in order."""
-    found: dict[str, list[int]] = {}
+    """Return by model when its stages are due in a window, in order."""
+    begins: dict[str, list[int]] = {}
     for period in sorted(periods, key=lambda period: period.start_ns):
-        found.setdefault(period.model, []).append(period.start_ns)
-    return found
+        begins.setdefault(period.model, []).append(period.start_ns)
+    return begins

@@ -70,8 +70,8 @@ class _Ledger:
 
 def _place(numbers: array[int], number: int) -> int | None:
     """Where a number is among ascending ones, which another thread may add to."""
-    found = bisect_left(numbers, number)
-    return found if found < len(numbers) and numbers[found] == number else None
+    place = bisect_left(numbers, number)
+    return place if place < len(numbers) and numbers[place] == number else None
 
 
 def _copied(numbers: array[int]) -> Integers:
@@ -298,7 +298,11 @@ class SubmissionQueue:
     def never_taken(self) -> list[tuple[str, Integers, Integers]]:
         """Frames that no window took: why, their numbers, and when they were submitted."""
         ledgers = ((self._reason, self._dropped), (_LEFT, self._left))
-        return [(why, _copied(one.numbers), _copied(one.submitted_ns)) for why, one in ledgers if len(one.numbers)]
+        return [
+            (why, _copied(ledger.numbers), _copied(ledger.submitted_ns))
+            for why, ledger in ledgers
+            if len(ledger.numbers)
+        ]
 
     def _wait_for_room(self, timeout_s: float | None) -> None:
         """Return when a frame may be handed over; the lock is held, but for waiting."""
@@ -363,7 +367,9 @@ def with_submitted(
         came = submissions.numbers
         never = submissions.never_taken
         if ended and len(late := np.setdiff1d(np.arange(len(came)), frame[mine])):
-            never.append((_ENDED, came[late], np.asarray([submissions.submitted_ns(one) for one in late])))
+            never.append(
+                (_ENDED, came[late], np.asarray([submissions.submitted_ns(index_taken) for index_taken in late]))
+            )
         frame[mine] = came[frame[mine]]
         for why, numbers, submitted_ns in never:
             fate: OutcomeText = ("dropped", why)
@@ -459,6 +465,7 @@ class ResultPublisher:
         release: window -> when it began.
         outputs: names that can be asked for; ``None``: whatever its postprocess gives.
         aggregate: frames whose outputs are given out together.
+        after: of the models that this one reads: what they drop never comes to it.
     """
 
     def __init__(
@@ -472,13 +479,13 @@ class ResultPublisher:
         *,
         outputs: Sequence[str] | None,
         aggregate: int,
+        after: Sequence[ResultPublisher] = (),
     ) -> None:
         self.name = name
         self.submissions = submissions
         self.outputs = outputs
         self.aggregate = aggregate
-        self.after: tuple[ResultPublisher, ...] = ()
-        """Of the models that this one reads: what they drop never comes to it."""
+        self._after = tuple(after)
         self.wanted: dict[int, tuple[Request, ...]] = {}
         self._index, self._job, self._fates, self._release = index, job, fates, release
         self._receivers: tuple[tuple[ResultQueue, ...], tuple[str, ...] | None] = ((), None)
@@ -511,7 +518,7 @@ class ResultPublisher:
     def detach(self, queue: ResultQueue) -> None:
         """Fill it no more."""
         with self._changing:
-            self._send_to(tuple(one for one in self._receivers[0] if one is not queue))
+            self._send_to(tuple(receiver for receiver in self._receivers[0] if receiver is not queue))
 
     def fate(self, number: int) -> FrameFate:
         """What has become of the frame that was submitted under a number."""
@@ -523,7 +530,7 @@ class ResultPublisher:
         fate = self._fates.of(self._index, index)
         if fate is not None:
             return FrameFate(*in_words(fate))
-        given = {publisher.fate(number).fate for publisher in self.after}
+        given = {publisher.fate(number).fate for publisher in self._after}
         if "dropped" in given:
             return FrameFate(*in_words(FrameOutcome.NOT_GIVEN))
         return FrameFate(*in_words(FrameOutcome.SKIPPED)) if "skipped" in given else FrameFate("waiting", "")
@@ -559,7 +566,8 @@ class ResultPublisher:
             tensors = {name: array.copy() for name, array in tensors.items()}
         newest = finished.arrivals[-1].frame
         numbers = tuple(
-            one.frame if self.submissions is None else self.submissions.number(one.frame) for one in finished.arrivals
+            arrival.frame if self.submissions is None else self.submissions.number(arrival.frame)
+            for arrival in finished.arrivals
         )
         return Output(
             model=self.name,
@@ -582,10 +590,10 @@ class ResultPublisher:
     def _requests(self, arrivals: Sequence[Arrival]) -> tuple[Request, ...]:
         """Those for these frames; they are answered once."""
         assert self.submissions is not None
-        found: tuple[Request, ...] = ()
+        requests: tuple[Request, ...] = ()
         for arrival in arrivals:
-            found += self.wanted.pop(self.submissions.number(arrival.frame), ())
-        return found
+            requests += self.wanted.pop(self.submissions.number(arrival.frame), ())
+        return requests
 
 
 class ResultQueue:
@@ -757,7 +765,9 @@ class Subscription:
         """Of the models' oldest results the one that was finished first."""
         with self._taking:
             while True:
-                waiting = [(at, number) for number, one in enumerate(self._queues) if (at := one.next_ns()) is not None]
+                waiting = [
+                    (at, number) for number, queue in enumerate(self._queues) if (at := queue.next_ns()) is not None
+                ]
                 if not waiting:
                     break
                 output = self._queues[min(waiting)[1]].take()
@@ -793,9 +803,9 @@ class Request:
         """Its frame has a number; from here on it may be answered."""
         self.number = number
         for publisher in self._publishers:
-            for one in tuple(publisher.wanted):  # requests whose frames were dropped are never answered
-                if publisher.fate(one).fate in ("dropped", "skipped"):
-                    publisher.wanted.pop(one, None)
+            for wanted in tuple(publisher.wanted):  # requests whose frames were dropped are never answered
+                if publisher.fate(wanted).fate in ("dropped", "skipped"):
+                    publisher.wanted.pop(wanted, None)
             publisher.wanted[number] = (*publisher.wanted.get(number, ()), self)
 
     def put(self, publisher: ResultPublisher, finished: _Finished) -> None:

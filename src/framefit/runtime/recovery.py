@@ -109,8 +109,7 @@ class Recovery:
         if costs and not job.entry.queue.refuses:
             self._rest(index, job.entry, trouble)
         if run.failover is not None and all(self._fails(number) for number in range(len(run.jobs))):
-            failover, run.failover = run.failover, None  # once
-            failover.unit_failed(run)
+            run.failover.unit_failed(run)
         return True
 
     def succeeded(self, index: int, job: Job) -> None:
@@ -193,7 +192,9 @@ class Failover:
         self.migrations: list[Migration] = []
 
     def unit_failed(self, run: RunningUnit) -> None:
-        """Launches of all jobs of a unit fail again and again; its thread says so."""
+        """Launches of all jobs of a unit fail again and again; its thread says so, and is heard once."""
+        if run.unit in self._failed:
+            return
         self._failed.add(run.unit)
         if isinstance(self._clock, VirtualClock):
             self._migrate_all(run)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import functools
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -19,13 +20,14 @@ from framefit.core.model import TensorInfo
 from framefit.core.policy import Rotation
 from framefit.core.program import Group, Launches, Program, ProgramUnit, SegmentProgram
 from framefit.core.run_record import FrameTable, Metrics
+from framefit.core.settings import Notify
 from framefit.core.timetable import PlannedModel, in_order
 from framefit.core.workload import STRICTEST, streams_of
 from framefit.devices.clock import RealClock
-from framefit.devices.device import is_simulated
+from framefit.devices.device import is_modelled, is_simulated
 from framefit.devices.faulty import FaultyDevice
-from framefit.devices.host import steal_time_reader
-from framefit.devices.measure import Measurement
+from framefit.devices.host import flushed_denormals, pinned, steal_time_reader
+from framefit.devices.measure import Measurement, measure_floor
 from framefit.errors import FramefitError, InputError
 from framefit.execution.buffers import unit_bytes
 from framefit.execution.compiled import CompiledModel, OpenTimetable
@@ -35,7 +37,7 @@ from framefit.execution.prepare import Preparation, one_frame
 from framefit.execution.streams import Stream, open_stream
 from framefit.execution.wiring import WiredModel
 from framefit.runtime.channel import FrameChannel
-from framefit.runtime.injection import disturb_feeds, disturbed
+from framefit.runtime.injection import StreamFaults
 from framefit.runtime.job import Job, ReadModel, connect_reader, stage_jobs
 from framefit.runtime.log import FaultCause, FrameOutcomes
 from framefit.runtime.loop import LEAD_NS, steady
@@ -50,14 +52,14 @@ from framefit.runtime.program import (
 )
 from framefit.runtime.reading import ResultStream
 from framefit.runtime.recovery import FailoverTarget
-from framefit.runtime.sinks import AggregatingSink, CheckedSink, Sink, open_sink
-from framefit.runtime.streams import Feed
+from framefit.runtime.sinks import AggregatingSink, CheckedSink, DeferredSink, Sink, open_sink
+from framefit.runtime.streams import Feed, FrameSource
 from framefit.runtime.timed import TimedExecution
 from framefit.runtime.timetable_switching import TimetableSwitching, deadline_ns
 from framefit.runtime.units import UnitGroup, assign_units
 from framefit.runtime.watchdog import patience_ns, watched
 
-__all__ = ["MOST_SECONDS", "Floor", "Session", "check_faults", "counted_windows"]
+__all__ = ["MOST_SECONDS", "MeasuredRun", "Session", "check_faults", "counted_windows"]
 
 
 class Sources:
@@ -68,13 +70,22 @@ class Sources:
         seed: of synthetic frames.
         frames: whether frames are read; else only time passes.
         submitted: streams whose frames the program hands over.
+        faults: of streams, which are injected; ``None``: there are none.
 
     Attributes:
         streams: by name.
         feeds: stream -> what brings its frames; those that stay in step have one.
     """
 
-    def __init__(self, opened: OpenTimetable, *, seed: int, frames: bool, submitted: Collection[str]) -> None:
+    def __init__(
+        self,
+        opened: OpenTimetable,
+        *,
+        seed: int,
+        frames: bool,
+        submitted: Collection[str],
+        faults: StreamFaults | None = None,
+    ) -> None:
         self._opened = opened
         self._models = {model.name: model.wired for model in opened.models}
         folder = opened.app.resolve().parent
@@ -82,16 +93,25 @@ class Sources:
         models = [model for timetable in opened.timetable.timetables for model in timetable.models]
         ages = [model.result_age_windows or 0 for model in models if model.after]
         behind = max(wired.behind for wired in self._models.values()) + max(ages, default=0)
-        self.streams: dict[str, Stream] = {
+        streams: dict[str, Stream] = {
             entry.name: PushedStream(entry.name, self._readers(entry.name), keep=behind)
             if entry.name in submitted
             else open_stream(entry, seed + index, folder=folder, keep=behind)
             for index, entry in enumerate(streams_of(opened.workload))
             if frames
         }
-        self._steps = {wired.in_step: Feed(waits=wired.waits, streams=wired.in_step) for wired in self._models.values()}
-        for step, feed in self._steps.items():
-            feed.frame_source = self._intake(step)
+        waiting = {wired.in_step: wired.waits for wired in self._models.values()}
+        frame_sources: dict[frozenset[str], FrameSource | None] = {
+            step: self._submission_queue([streams[name] for name in sorted(step) if name in streams])
+            for step in waiting
+        }
+        if faults is not None:
+            streams = faults.in_streams(streams)
+            frame_sources = {
+                step: faults.frame_source(step, waits=waits) or frame_sources[step] for step, waits in waiting.items()
+            }
+        self.streams = streams
+        self._steps = {step: Feed(waits, step, frame_sources[step]) for step, waits in waiting.items()}
         self.feeds = {name: feed for step, feed in self._steps.items() for name in step}
 
     def feed(self, wired: WiredModel) -> Feed:
@@ -136,21 +156,22 @@ class Sources:
 
     def _readers(self, stream: str) -> list[Reader]:
         """What frames of a stream are asked for."""
-        found: list[Reader] = []
+        readers: list[Reader] = []
         for wired in self._models.values():
             for name, tensor in wired.frame_inputs.items():
                 if wired.sources[name] == stream:
                     prepare: Preparation | None = wired.prepare.get(name) if tensor.shape is None else None
-                    found.append((tensor, copy.deepcopy(prepare)))  # the loop uses the other one meanwhile
-        return found
+                    readers.append((tensor, copy.deepcopy(prepare)))  # the loop uses the other one meanwhile
+        return readers
 
-    def _intake(self, step: Collection[str]) -> SubmissionQueue | None:
+    def _submission_queue(self, streams: Sequence[Stream]) -> SubmissionQueue | None:
         """For those streams of a step whose frames are handed over."""
-        streams = [self.streams[name] for name in sorted(step) if name in self.streams]
         pushed = [stream for stream in streams if isinstance(stream, PushedStream)]
         if not pushed:
             return None
-        entries = [entry for entry in streams_of(self._opened.workload) if entry.name in {one.name for one in pushed}]
+        entries = [
+            entry for entry in streams_of(self._opened.workload) if entry.name in {stream.name for stream in pushed}
+        ]
         rules = {entry.when_full for entry in entries}
         return SubmissionQueue(
             pushed,
@@ -168,7 +189,7 @@ def device_program(opened: OpenTimetable) -> Program:
         for model, execution in zip(models, ways, strict=True):
             for segment, label, known in zip(model.segments, execution.labels, execution.operations, strict=True):
                 operations = known
-                if [one.kind for one in known] == [label] and not known[0].expected_ns:
+                if [operation.kind for operation in known] == [label] and not known[0].expected_ns:
                     operations = (whole_operation(label, segment),)
                 groups = (Group(index=0, operations=operations),)
                 programs.append(SegmentProgram(name=label, model=model.name, segment=segment.index, groups=groups))
@@ -248,9 +269,10 @@ def fault_notes(metrics: Metrics, run: UnitGroup) -> list[str]:
     """
     names = [model.name for model in metrics.models]
     notes = [
-        f"unit {one.unit!r} failed: model {names[one.model]!r} went on on {one.to!r} from window {one.window} on; "
+        f"unit {migration.unit!r} failed: model {names[migration.model]!r} "
+        f"went on on {migration.to!r} from window {migration.window} on; "
         "the trace's program still has it there"
-        for one in run.migrations
+        for migration in run.migrations
     ]
     for model in metrics.models:
         if model.faults:
@@ -288,7 +310,10 @@ class RunRecord:
 
 def _switched(metrics: Metrics) -> list[str]:
     """Which timetables came into force."""
-    return [f"from window {one.window} on timetable {one.rung!r} was in force: {one.why}" for one in metrics.switches]
+    return [
+        f"from window {switch.window} on timetable {switch.rung!r} was in force: {switch.why}"
+        for switch in metrics.switches
+    ]
 
 
 def _device_notes(opened: OpenTimetable, launches: Launches, trace: Trace) -> list[str]:
@@ -341,12 +366,13 @@ class Session:
         frames: whether frames are read and outputs given out; else only time passes.
         submitted: streams whose frames the program hands over.
         inject: what is to go wrong.
+        published: whether a program reads results while the run goes on.
 
     Attributes:
         sources: where frames come from.
         jobs: of each model's stages, in the order of the plan's models.
         group: what runs them, on all units.
-        sinks: where outputs go; see :meth:`open_sinks`.
+        publishers: model -> where its results can be had while the run goes on; none where they are not published.
     """
 
     def __init__(
@@ -357,25 +383,27 @@ class Session:
         frames: bool = True,
         submitted: Collection[str] = (),
         inject: Sequence[Fault] = (),
+        published: bool = False,
     ) -> None:
         self.opened = opened
         timetable, device = opened.timetable, opened.device
         self._injected = FaultyDevice(device, inject) if inject else None
-        self.sources = Sources(opened, seed=seed, frames=frames, submitted=submitted)
+        stream_faults = None
         if self._injected is not None:
-            self.sources.streams = disturbed(self.sources.streams, inject, self._injected.after_ns)
-            disturb_feeds(
-                self.sources.feeds,
+            stream_faults = StreamFaults(
                 inject,
+                self._injected.after_ns,
                 lambda: self.group.release(self.group.windows) - self.group.start_ns,
                 lambda: self.group.end_early(),
             )
-        self.sinks: list[Sink] = []
+        self.sources = Sources(opened, seed=seed, frames=frames, submitted=submitted, faults=stream_faults)
+        self._sinks: list[DeferredSink] = []
         self.jobs: list[list[Job]] = []
         for number, model in enumerate(opened.models):
             self.jobs.append(self._jobs(number, model, frames=frames))
         self._read_others(frames=frames)
         numbers = {model.name: number for number, model in enumerate(timetable.models)}
+        outcomes = FrameOutcomes(len(self.jobs)) if published else None
         on_host = isinstance(device.clock, RealClock)
         core_of = {unit.name: unit.core for unit in device.target.units}
         assignments = assign_units(
@@ -395,7 +423,12 @@ class Session:
             assignments,
             opened.workload.grid,
             find_target=lambda model, working: failover_target(opened, model, self.jobs[model][-1].execution, working),
+            outcomes=outcomes,
         )
+        self.publishers: dict[str, ResultPublisher] = {}
+        if outcomes is not None:
+            for model in opened.models:
+                self._publish(model, outcomes)
         self.switching = TimetableSwitching(opened, self._injected or device, self.group, self.jobs)
 
     def _jobs(self, number: int, model: CompiledModel, *, frames: bool) -> list[Job]:
@@ -416,6 +449,7 @@ class Session:
             deadline_ns=deadline_ns(model, opened.workload.grid),
             sources={name: streams[source] for name, source in wired.sources.items() if frames},
             input=FrameChannel(wired.depth, wired.when_full, frames=entry.frames),
+            sinks=self._outputs(number, wired) if frames else (),
             feed=self.sources.feed(wired),
             every=entry.every,
             model=number,
@@ -444,8 +478,8 @@ class Session:
 
     def _oldest(self, name: str) -> PlannedModel:
         """A model's part in that timetable in which its results may be oldest."""
-        found = [timetable.model(name) for timetable in self.opened.timetable.timetables]
-        return max(found, key=lambda model: model.result_age_windows or 1)
+        parts = [timetable.model(name) for timetable in self.opened.timetable.timetables]
+        return max(parts, key=lambda model: model.result_age_windows or 1)
 
     def _step(self, name: str) -> int:
         """Releases of its stream between a model's results."""
@@ -474,57 +508,53 @@ class Session:
         """Where frames that a program hands over wait for windows."""
         return self.sources.submission_queues
 
-    def publishers(self) -> dict[str, ResultPublisher]:
-        """Model -> where its results can be had while the run goes on."""
-        fates = FrameOutcomes(len(self.jobs))
-        self.group.observe_outcomes(fates)
-        found: dict[str, ResultPublisher] = {}
-        for index, (model, jobs) in enumerate(zip(self.opened.models, self.jobs, strict=True)):
-            wired = model.wired
-            found[model.name] = ResultPublisher(
-                index,
+    def _publish(self, model: CompiledModel, outcomes: FrameOutcomes) -> ResultPublisher:
+        """Where a model's results can be had; those of the models that it reads come first."""
+        wired = model.wired
+        if model.name not in self.publishers:
+            number = [entry.name for entry in self.opened.models].index(model.name)
+            read = [entry for entry in self.opened.models if entry.name in wired.after]
+            self.publishers[model.name] = ResultPublisher(
+                number,
                 model.name,
-                jobs[-1],
+                self.jobs[number][-1],
                 self.sources.submissions(wired),
-                fates,
+                outcomes,
                 self.group.release,
                 outputs=None if wired.postprocess is not None else [tensor.name for tensor in wired.model.outputs],
                 aggregate=wired.entry.aggregate,
+                after=[self._publish(entry, outcomes) for entry in read],
             )
-        for model in self.opened.models:
-            found[model.name].after = tuple(found[name] for name in model.wired.after)
-        return found
+        return self.publishers[model.name]
+
+    def _outputs(self, number: int, wired: WiredModel) -> list[tuple[Sink, Sequence[str] | None]]:
+        """Where a model's outputs go, once :meth:`open_sinks` was called, and which of them."""
+        mine = [output for output in self.opened.workload.outputs if output.model == wired.entry.name]
+        sinks = [DeferredSink(functools.partial(self._sink, number, wired, output.sink)) for output in mine]
+        self._sinks += sinks
+        return [(sink, output.tensors) for sink, output in zip(sinks, mine, strict=True)]
 
     def open_sinks(self, *, force: bool) -> None:
-        """Give every job its sinks; none is left behind where one cannot be opened."""
+        """Open all sinks; none is left behind where one cannot be opened."""
         folder, outputs = self.opened.app.resolve().parent, self.opened.workload.outputs
         paths = [folder / output.sink for output in outputs if output.sink.endswith((".npz", ".jsonl"))]
         new = [path for path in paths if not path.exists()]
         try:
-            for number, (model, jobs) in enumerate(zip(self.opened.models, self.jobs, strict=True)):
-                wired = model.wired
-                jobs[-1].sinks = [
-                    (self._checked(number, wired, self._sink(wired, output.sink, folder, force=force)), output.tensors)
-                    for output in outputs
-                    if output.model == model.name
-                ]
+            for sink in self._sinks:
+                sink.open(force=force)
         except FramefitError:
             self.close()
             for path in new:
                 path.unlink(missing_ok=True)
             raise
 
-    def _sink(self, wired: WiredModel, name: str, folder: Path, *, force: bool) -> Sink:
-        """One of a model's, opened."""
-        sink = open_sink(name, force=force, folder=folder)
+    def _sink(self, number: int, wired: WiredModel, name: str, *, force: bool) -> Sink:
+        """A sink of a model, opened; outputs that are not finite are noted, and kept from it where that is asked."""
+        sink = open_sink(name, force=force, folder=self.opened.app.resolve().parent)
         if (submissions := self.sources.submissions(wired)) is not None:
             sink = NumberedSink(sink, submissions)
-        aggregate = wired.entry.aggregate
-        self.sinks.append(AggregatingSink(sink, aggregate) if aggregate > 1 else sink)
-        return self.sinks[-1]
-
-    def _checked(self, number: int, wired: WiredModel, sink: Sink) -> Sink:
-        """A sink that outputs which are not finite are noted at, and kept from where that is asked for."""
+        if wired.entry.aggregate > 1:
+            sink = AggregatingSink(sink, wired.entry.aggregate)
         on_nan, faults = wired.entry.on_nan, self.group.faults
         if on_nan == "ignore":
             return sink
@@ -540,10 +570,10 @@ class Session:
         """All segments and uncut models in turn, as around every run."""
         models = self.opened.models
         segments = _launches(model.execution for model in models)
-        found = self.opened.costs.around([*segments, *_launches(model.whole for model in models)])
-        parts = iter(found[len(segments) :])
+        measured = self.opened.costs.around([*segments, *_launches(model.whole for model in models)])
+        parts = iter(measured[len(segments) :])
         return [
-            *found[: len(segments)],
+            *measured[: len(segments)],
             *(_together([next(parts) for _ in model.whole.parts]) for model in models),
         ]
 
@@ -580,7 +610,7 @@ class Session:
         timetable, device, injected = self.opened.timetable, self.opened.device, self._injected
         real = isinstance(device.clock, RealClock)
         patience = {
-            unit: max(patience_ns(one, unit, real=real) for one in self.switching.timetables)
+            unit: max(patience_ns(rung, unit, real=real) for rung in self.switching.timetables)
             for unit in timetable.units
         }
 
@@ -607,7 +637,7 @@ class Session:
             FramefitError: of the first that failed; all others are complete.
         """
         failure: FramefitError | None = None
-        for sink in self.sinks:
+        for sink in self._sinks:
             try:
                 sink.close()
             except FramefitError as error:  # the others are completed all the same
@@ -687,10 +717,10 @@ class Session:
     def _peak_bytes(self) -> dict[str, int]:
         """Unit -> memory of all tensors, with those that cross units as often as there were frames in flight."""
         device, timetable = self.opened.device, self.opened.timetable
-        found = dict.fromkeys(timetable.units, 0)
+        peak = dict.fromkeys(timetable.units, 0)
         for model, jobs in zip(self.opened.models, self.jobs, strict=True):
             first, segments = jobs[0], model.planned.segments
-            own = unit_bytes(
+            needed = unit_bytes(
                 model.wired.model,
                 model.planned.spans,
                 [segment.unit for segment in segments],
@@ -698,11 +728,11 @@ class Session:
                 slots=1 if first.pipeline is None else max(first.pipeline.most, 1),
                 separate=bool(timetable.links),
             )
-            supplies = {id(one): one for one in first.sources.values() if isinstance(one, ResultStream)}
-            own[segments[0].unit] += sum(one.most * one.frame_bytes for one in supplies.values())
-            for unit, size in own.items():
-                found[unit] += size
-        return {unit: math.ceil(size * device.stored_ratio) for unit, size in found.items()}
+            supplies = {id(stream): stream for stream in first.sources.values() if isinstance(stream, ResultStream)}
+            needed[segments[0].unit] += sum(stream.most * stream.frame_bytes for stream in supplies.values())
+            for unit, size in needed.items():
+                peak[unit] += size
+        return {unit: math.ceil(size * device.stored_ratio) for unit, size in peak.items()}
 
     def _frames(self, run: UnitGroup, *, ended: bool) -> FrameTable:
         """The fate of every frame."""
@@ -726,6 +756,81 @@ class Session:
                     mine = (launches.program >= first) & (launches.program < first + len(planned.segments))
                     launches.frame[mine] = submissions.numbers[launches.frame[mine]]
         return launches
+
+
+_LEAST_FLOOR, _MOST_FLOOR = 30, 150  # windows of the idle control
+
+
+class MeasuredRun:
+    """A session from its warm-up to its last window, with what was measured around it.
+
+    Args:
+        session: to be run.
+        seed: of a described device's variation.
+        force: overwrite sinks.
+        measures: measure launches before and after, and how late the idle machine wakes up, as far as time is real.
+        notify: receives what is being done.
+
+    Attributes:
+        session: the same.
+        floor: how late the idle machine woke up.
+        around: what was measured before and after.
+        failure: what ended it early; ``None``: nothing did.
+    """
+
+    def __init__(self, session: Session, *, seed: int, force: bool, measures: bool, notify: Notify) -> None:
+        self.session = session
+        self.floor: Floor = np.zeros(1, np.int64)
+        self.around: list[list[Measurement]] = []
+        self.failure: FramefitError | None = None
+        self._seed, self._force, self._measures, self._notify = seed, force, measures, notify
+        self._device = session.opened.device
+        self._real = isinstance(self._device.clock, RealClock)
+
+    @contextlib.contextmanager
+    def processor(self) -> Iterator[None]:
+        """Set the calling thread's processor up for warming up and playing."""
+        with pinned(self._device.host_core) if self._real else contextlib.nullcontext(), flushed_denormals():
+            yield
+
+    def warm_up(self, windows: int) -> None:
+        """Launch and measure everything where time is real, begin anew, and open the sinks.
+
+        Args:
+            windows: that will be asked for; the idle control takes a part of as many.
+
+        Raises:
+            FramefitError: a model does not run here, or a sink cannot be opened.
+        """
+        session, clock = self.session, self._device.clock
+        if self._real:
+            self._notify("warming up")
+            if not self._measures or is_modelled(self._device):  # whose launches are not measured
+                session.launch_all()
+            if self._measures:
+                self.around.append(session.measure())
+                self._notify("idle control")
+                count = int(np.clip(windows // 10, _LEAST_FLOOR, _MOST_FLOOR))
+                self.floor = measure_floor(clock, session.opened.timetable.window_ns, count)
+            else:
+                self.floor = np.asarray(session.opened.costs.wake_ups(), np.int64)
+        session.ready(self._seed)
+        session.open_sinks(force=self._force)  # last: whatever fails before leaves none behind
+
+    def play(self, windows: int, *, stop: Callable[[], bool], on_idle: Callable[[int], None] | None = None) -> None:
+        """Run windows, and measure once more; see :meth:`Session.play`."""
+        self.failure = self.session.play(windows, stop=stop, on_idle=on_idle)
+        if self._measures and not (self._real and self.failure):
+            self._notify("measuring once more")
+            self.around.append(self.session.measure())
+        self._device.events()
+
+    def close(self) -> None:
+        """Complete the sinks; one that cannot be completed is a failure, too."""
+        try:
+            self.session.close()
+        except FramefitError as error:
+            self.failure = self.failure or error
 
 
 def _launches(executions: Iterable[Execution]) -> list[Launch]:

@@ -28,6 +28,13 @@ class Sink(Protocol):
         """No more will come."""
 
 
+class OpenSink(Protocol):
+    """Opens a sink."""
+
+    def __call__(self, *, force: bool) -> Sink:
+        """Open it; ``force``: overwrite files."""
+
+
 class NpzSink:
     """Collects in memory; at the end one array for each tensor, and ``frame``.
 
@@ -194,13 +201,43 @@ class AggregatingSink:
     def _check(self, frame: int, outputs: dict[str, Array]) -> None:
         before, kept = self._waiting[-1]
         for name in sorted(kept.keys() | outputs.keys()):
-            one, other = (list(a[name].shape) if name in a else "absent" for a in (kept, outputs))
-            if one != other:
+            kept_shape, new_shape = (list(a[name].shape) if name in a else "absent" for a in (kept, outputs))
+            if kept_shape != new_shape:
                 raise FramefitError(
-                    f"output {name!r} is {one} in frame {before} and {other} in frame {frame}: no stack",
+                    f"output {name!r} is {kept_shape} in frame {before} and {new_shape} in frame {frame}: no stack",
                     where="aggregate",
                     remedy="leave aggregate out, or give outputs of one shape with a postprocess",
                 )
+
+
+class DeferredSink:
+    """A sink that is opened just before the run: whatever fails before leaves no file behind.
+
+    Args:
+        open_sink: opens it; with ``force`` it overwrites files.
+    """
+
+    def __init__(self, open_sink: OpenSink) -> None:
+        self._open_sink = open_sink
+        self._sink: Sink | None = None
+
+    def open(self, *, force: bool) -> None:
+        """Open it.
+
+        Raises:
+            FramefitError: it cannot be opened.
+        """
+        self._sink = self._open_sink(force=force)
+
+    def put(self, frame: int, outputs: dict[str, Array]) -> None:
+        """Pass on."""
+        assert self._sink is not None
+        self._sink.put(frame, outputs)
+
+    def close(self) -> None:
+        """Close it, if it was opened."""
+        if self._sink is not None:
+            self._sink.close()
 
 
 def open_sink(sink: str, *, force: bool, folder: Path | None = None) -> Sink:

@@ -1,4 +1,4 @@
-"""Where frames come from, and the queues in which they wait."""
+"""Bring frames of streams to windows, in step."""
 
 from __future__ import annotations
 
@@ -12,66 +12,63 @@ from framefit.execution.streams import Stream
 
 
 class Arrival(NamedTuple):
-    """A frame that has come: its number in the stream, and the window with whose release it came."""
+    """Names a frame that has come by its number in the stream, and the window with whose release it came."""
 
     frame: int
     window: int
 
 
 class FrameSource(Protocol):
-    """Frames that wait until a window takes them."""
+    """Holds frames that wait until a window takes them."""
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return how many wait."""
 
     def take(self) -> int:
-        """Let the next one come, if there is one; how many come."""
+        """Let the next one come, if there is one, and return how many come."""
 
-
-class Gate(Protocol):
-    """What decides for several units whether a window brings a frame."""
-
-    def __call__(self, window: int) -> None:
-        """Let the next frame come to all of them, if this has not been decided yet and it may."""
-
-    def dry(self, unit: object) -> bool:
-        """Told by a unit that nothing will be left for it to do; whether all of them have said so."""
+    @property
+    def over(self) -> bool:
+        """It tells whether none will come any more."""
 
 
 @dataclass
 class Feed:
-    """Streams that stay in step: a window brings the next frame of all of them, or none.
+    """Counts the frames of streams that stay in step: a window brings the next frame of all of them, or none.
 
     Streams that one model reads together are of one feed.
 
     Attributes:
         streams: their names, which tell the windows that may bring a frame; none: all may.
         waits: a window brings no frame while a model has no room for it.
+        frame_source: where the next frame comes from; ``None``: there always is one.
         delivered: frames that came; the next one's number.
         waited: windows that brought none, though there was one.
         missing: windows that brought none, for there was none.
-        over: the streams have ended.
-        intake: where the next frame comes from; ``None``: there always is one.
-        gate: lets the next frame come to several units, whichever asks first for a window; ``None``: one reads it.
+        ended: a stream has no frame of the next number.
     """
 
     waits: bool = False
     streams: frozenset[str] = frozenset()
+    frame_source: FrameSource | None = None
     delivered: int = 0
     waited: int = 0
     missing: int = 0
-    over: bool = False
-    frame_source: FrameSource | None = None
-    gate: Gate | None = None
+    ended: bool = False
+
+    @property
+    def over(self) -> bool:
+        """It tells whether no frame will come any more."""
+        return self.ended or (self.frame_source is not None and self.frame_source.over)
 
     @property
     def empty(self) -> bool:
-        """Whether there is no frame that could come."""
+        """It tells whether there is no frame that could come now."""
         return self.over or (self.frame_source is not None and not len(self.frame_source))
 
 
 class SharedStream:
-    """A stream that several threads read, one at a time.
+    """Lets several threads read a stream, one at a time.
 
     Args:
         stream: that is read.
@@ -83,15 +80,15 @@ class SharedStream:
 
     @property
     def length(self) -> int | None:
-        """The stream's."""
+        """It is the stream's."""
         return self._stream.length
 
     def has(self, frame: int) -> bool:
-        """Whether the stream has it."""
+        """Return whether the stream has it."""
         with self._lock:
             return self._stream.has(frame)
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
-        """Frame number ``frame``; see :class:`framefit.execution.streams.Stream`."""
+        """Return frame number ``frame``; see :class:`framefit.execution.streams.Stream`."""
         with self._lock:
             return self._stream.read(frame, tensor)

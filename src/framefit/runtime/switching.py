@@ -126,11 +126,11 @@ class SwitchRequest:
 
 def served(jobs: Sequence[Job]) -> Served:
     """Each feed with the jobs that it serves."""
-    found: dict[int, tuple[Feed, list[tuple[int, Job]]]] = {}
+    feeds: dict[int, tuple[Feed, list[tuple[int, Job]]]] = {}
     for index, job in enumerate(jobs):
         if job.reads_streams:
-            found.setdefault(id(job.feed), (job.feed, []))[1].append((index, job))
-    return list(found.values())
+            feeds.setdefault(id(job.feed), (job.feed, []))[1].append((index, job))
+    return list(feeds.values())
 
 
 def bringing(feeds: Served, grid: Grid) -> list[Served]:
@@ -332,8 +332,8 @@ class Drift:
 
     def _seen_ratios(self) -> tuple[float, float]:
         priority = 0.0
-        if self._recent and all(len(one) == self.recent for one in self._recent.values()):
-            now = sum(_median(one) for one in self._recent.values())
+        if self._recent and all(len(durations) == self.recent for durations in self._recent.values()):
+            now = sum(_median(durations) for durations in self._recent.values())
             priority = now / max(sum(self._planned_ns.values()), 1)
         return priority, _median(self._ratios) if len(self._ratios) == self.recent else 0.0
 

@@ -43,9 +43,9 @@ class TimetableSwitching:
         self._timed = isinstance(jobs[0][0].execution, TimedExecution)
         self._cuts, self._firsts = opened.timetable.cuts, opened.timetable.first_programs
         self._changes = opened.workload.announced()
-        own = PlannedRung(name="planned", timetable=opened.timetable, workload=opened.workload, covers=(1.0, 1.0))
+        planned = PlannedRung(name="planned", timetable=opened.timetable, workload=opened.workload, covers=(1.0, 1.0))
         ladder = opened.timetable.ladder
-        self._planned_rungs = (own, *(ladder.rungs if ladder else ()))
+        self._planned_rungs = (planned, *(ladder.rungs if ladder else ()))
         self._executions: dict[tuple[int, int], Sequence[Launchable]] = {
             (0, model): [job.execution for job in stages] for model, stages in enumerate(jobs)
         }
@@ -69,7 +69,9 @@ class TimetableSwitching:
     def windows_in(self, seconds: float) -> int:
         """Windows that begin within a time, with the rates that were announced."""
         until_ns = seconds * 1e9
-        last = max((one for one in self._stretches if one.begins_ns < until_ns), key=lambda one: one.window)
+        last = max(
+            (stretch for stretch in self._stretches if stretch.begins_ns < until_ns), key=lambda stretch: stretch.window
+        )
         return last.window + last.rung.grid.windows_in((until_ns - last.begins_ns) / 1e9)
 
     def set_rate(self, stream: str, rate_hz: float, retimed: Callable[[Workload], Timetable]) -> None:
@@ -88,7 +90,7 @@ class TimetableSwitching:
             InfeasibleError: the segments do not fit; the rates stay as they are.
         """
         with self._asking:
-            begun = [one.window <= self._run.windows for one in self._stretches]
+            begun = [stretch.window <= self._run.windows for stretch in self._stretches]
             told = [self._opened.workload, *(changed for _, changed in self._changes)][sum(begun) - 1]
             asked_hz = self._asked_hz | {stream: rate_hz}
             workload = told.at_rates(asked_hz)
@@ -130,7 +132,7 @@ class TimetableSwitching:
     def _rung(self, number: int, rung: PlannedRung, cut: int) -> Rung:
         """For the run; ``cut``: the way in which its models are cut."""
         grid, jobs = rung.workload.grid, self._jobs()
-        due = [instants(rung.timetable, self._numbers(own), unit) for unit, own in jobs.items()]
+        due = [instants(rung.timetable, self._numbers(unit_jobs), unit) for unit, unit_jobs in jobs.items()]
         repeated = _shortest(list(zip(*due, strict=True)), len(grid.offsets_ns))
         models = self._cuts[cut]
         return Rung(
@@ -139,10 +141,10 @@ class TimetableSwitching:
                 Share(
                     reserved,
                     rung.timetable.guard_ns,
-                    [self._part(rung, cut, job) for job in own],
-                    [models[job.model or 0].turns for job in own if not job.priority],
+                    [self._part(rung, cut, job) for job in unit_jobs],
+                    [models[job.model or 0].turns for job in unit_jobs if not job.priority],
                 )
-                for own, reserved in zip(jobs.values(), zip(*repeated, strict=True), strict=True)
+                for unit_jobs, reserved in zip(jobs.values(), zip(*repeated, strict=True), strict=True)
             ],
             covers=rung.covers,
             name=rung.name,
@@ -152,14 +154,16 @@ class TimetableSwitching:
     def _jobs(self) -> dict[str, list[Job]]:
         """Each unit's, by number: those that were planned there."""
         units = self._run.dispatchers.items()
-        return {unit: [job for job in one.jobs if not isinstance(job, MigratedJob)] for unit, one in units}
+        return {
+            unit: [job for job in assignment.jobs if not isinstance(job, MigratedJob)] for unit, assignment in units
+        }
 
     def _numbers(self, jobs: Sequence[Job]) -> dict[str, list[int]]:
         """Model -> numbers of the jobs of its stages on a unit, in order."""
-        found: dict[str, list[int]] = {}
+        numbers: dict[str, list[int]] = {}
         for number, job in enumerate(jobs):
-            found.setdefault(self._opened.models[job.model or 0].name, []).append(number)
-        return found
+            numbers.setdefault(self._opened.models[job.model or 0].name, []).append(number)
+        return numbers
 
     def _part(self, rung: PlannedRung, cut: int, job: Job) -> Part:
         """Of a job, which is one of its model's stages."""
@@ -181,7 +185,7 @@ class TimetableSwitching:
         """
         number, stage = job.model or 0, job.position
         model = self._cuts[cut][number]
-        first = next(one for one, models in enumerate(self._cuts) if models[number].spans == model.spans)
+        first = next(cut for cut, models in enumerate(self._cuts) if models[number].spans == model.spans)
         begin, end = _segments(model)[stage]
         return Part(
             self._execution(first, number)[stage],
@@ -194,16 +198,16 @@ class TimetableSwitching:
 
     def _execution(self, number: int, model: int) -> Sequence[Launchable]:
         """What launches a model's stages in one of the cuts; with time only, where the run has no frames."""
-        found = self._executions.get((number, model))
-        if found is None:
+        execution = self._executions.get((number, model))
+        if execution is None:
             compiled = self._opened.models[model]
             made = compiled.cuts[number]
             made.through(self._device)
             made.guard_state(compiled.wired.entry.on_nan != "ignore")
             timed = TimedExecution(self._device, made.labels, made.bindings)
-            found = timed.in_stages(self._cuts[number][model]) if self._timed else made.stages()
-            self._executions[number, model] = found
-        return found
+            execution = timed.in_stages(self._cuts[number][model]) if self._timed else made.stages()
+            self._executions[number, model] = execution
+        return execution
 
     def _drifts(self, rungs: Iterable[Rung]) -> list[Drift]:
         """Of each unit's launches."""
@@ -221,14 +225,14 @@ class TimetableSwitching:
 
     def _quantiles(self, rungs: Iterable[Rung]) -> tuple[dict[int, int], dict[int, int]]:
         """Of each program, were nothing slower: of priority models, and of background models."""
-        found: tuple[dict[int, int], dict[int, int]] = {}, {}
+        quantiles: tuple[dict[int, int], dict[int, int]] = {}, {}
         covers = [*(rung.covers for rung in self._planned_rungs), (1.0, 1.0)][: len(self._cuts)]
         for models, firsts, (priority, background) in zip(self._cuts, self._firsts, covers, strict=True):
             for model, first in zip(models, firsts, strict=True):
                 role = model.role == "background"
                 ratio = background if role else priority
                 for place, segment in enumerate(model.segments):
-                    found[role][first + place] = round(segment.duration_ns / ratio)
+                    quantiles[role][first + place] = round(segment.duration_ns / ratio)
         used = {
             part.first_program + place
             for rung in rungs
@@ -236,8 +240,8 @@ class TimetableSwitching:
             for part in share.parts
             for place in range(len(part.estimates_ns))
         }
-        priority_ns = {program: ns for program, ns in found[0].items() if program in used}
-        return priority_ns, found[1]
+        priority_ns = {program: ns for program, ns in quantiles[0].items() if program in used}
+        return priority_ns, quantiles[1]
 
 
 def deadline_ns(model: CompiledModel, grid: Grid) -> int | None:

@@ -22,7 +22,7 @@ from framefit.devices.host import pinned
 from framefit.runtime.channel import Mailbox, Port, ThreadWakeup, VirtualWakeup, WakeupEvent
 from framefit.runtime.job import Job, reading_models, share_streams
 from framefit.runtime.log import FaultLog, FrameLog, FrameOutcome, FrameOutcomes, LaunchLog, in_time_order
-from framefit.runtime.loop import LEAD_NS, Dispatcher, Service, instants, share_of
+from framefit.runtime.loop import LEAD_NS, Dispatcher, Gate, Service, instants, share_of
 from framefit.runtime.preemptive import PreemptiveDispatcher
 from framefit.runtime.reading import ResultDelivery, with_unread
 from framefit.runtime.recovery import Failover, FindTarget, Migration
@@ -101,6 +101,7 @@ class UnitGroup:
             (:attr:`Job.model`).
         grid: when windows begin, and what they bring.
         find_target: where a model of a unit that fails for good may go on; ``None``: nowhere.
+        outcomes: where outcomes of frames are noted as soon as they are decided; ``None``: in the logs only.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class UnitGroup:
         grid: Grid,
         *,
         find_target: FindTarget | None = None,
+        outcomes: FrameOutcomes | None = None,
     ) -> None:
         self._device = device
         self._clock = clock
@@ -125,6 +127,8 @@ class UnitGroup:
         failover = None
         if find_target is not None and len(assignments) > 1:
             failover = Failover(clock, mailboxes, find_target)
+        self._copies: list[tuple[Feed, Feed]] = []
+        gates = self._share_feeds(assignments) if len(assignments) > 1 else {}
         shares = [share_of(each.jobs, each.guard_ns, each.reserved) for each in assignments.values()]
         switcher = TimetableSwitcher(Rung(grid, shares))
         self.faults = FaultLog()
@@ -148,14 +152,13 @@ class UnitGroup:
                 place=part,
                 faults=self.faults,
                 failover=failover,
+                gates=gates,
+                outcomes=outcomes,
             )
         self._lead = next(iter(self.dispatchers.values()))
-        self._copies: list[tuple[Feed, Feed]] = []
         self._over = False
         self._away: list[Dispatcher] = []  # whose part is over
         self._failures: list[BaseException] = []
-        if len(assignments) > 1:
-            self._share_feeds(assignments)
         self.launches = self._lead.launches
         self.frames = self._lead.frames
         self.stalled: dict[int, int] = {}
@@ -207,22 +210,17 @@ class UnitGroup:
         """Whether frames that were handed over still wait or are worked on."""
         return any(dispatcher.at_work() for dispatcher in self.dispatchers.values())
 
-    def observe_outcomes(self, outcomes: FrameOutcomes) -> None:
-        """Note what becomes of frames there, too, as soon as it is decided; before the run."""
-        for dispatcher in self.dispatchers.values():
-            dispatcher.frames.outcomes = outcomes
-
     def so_far(self) -> UnitGroup:
         """What has happened while the run goes on, for another thread; what happened last may be missing."""
         members = list(self.dispatchers.values())
         launches = [member.launches.snapshot() for member in members]
         frames = [member.frames.snapshot() for member in members]
-        found = copy.copy(self)
-        found.launches = LaunchLog.of(_ordered(launches, [rows[:, LaunchLog.STARTED] for rows in launches]))
+        group = copy.copy(self)
+        group.launches = LaunchLog.of(_ordered(launches, [rows[:, LaunchLog.STARTED] for rows in launches]))
         rows = _ordered(frames, [_known_ns(rows) for rows in frames])
-        found.frames = FrameLog.of(with_unread(rows, self._readers, ended=False))
-        found.stalled = _stalled(members)
-        return found
+        group.frames = FrameLog.of(with_unread(rows, self._readers, ended=False))
+        group.stalled = _stalled(members)
+        return group
 
     def trace(self) -> Trace:
         """All packets of the run, in the order of their times."""
@@ -304,9 +302,9 @@ class UnitGroup:
         self._away.append(member)
         if self._failures or member.ended:
             self._over = True
-            for other in self.dispatchers.values():
-                if other.mailbox.wakeup is not None:
-                    other.mailbox.wakeup.set(self._clock.now_ns())
+            for dispatcher in self.dispatchers.values():
+                if dispatcher.mailbox.wakeup is not None:
+                    dispatcher.mailbox.wakeup.set(self._clock.now_ns())
 
     def _in_threads(self, parts: Sequence[Callable[[], None]]) -> None:
         """The first part in this thread, each other one in its own, on its unit's core."""
@@ -339,31 +337,33 @@ class UnitGroup:
                 thread.join()
             sys.setswitchinterval(before)
 
-    def _share_feeds(self, assignments: Mapping[str, UnitAssignment]) -> None:
-        """Have feeds bring each unit the same frames, and units read streams one at a time."""
-        jobs = [
-            (unit, index, job) for unit, assignment in assignments.items() for index, job in enumerate(assignment.jobs)
-        ]
+    def _share_feeds(self, assignments: Mapping[str, UnitAssignment]) -> dict[int, Gate]:
+        """Have feeds bring each unit the same frames, and units read streams one at a time.
+
+        Returns:
+            By the identity of a feed that may have to wait, what decides for all units whether it brings a frame.
+        """
+        jobs = [(unit, job) for unit, assignment in assignments.items() for job in assignment.jobs]
         if not isinstance(self._clock, VirtualClock):
-            share_streams(job for _, _, job in jobs)
-        readers: defaultdict[int, list[tuple[str, int, Job]]] = defaultdict(list)
-        for unit, index, job in jobs:
+            share_streams(job for _, job in jobs)
+        readers: defaultdict[int, list[tuple[str, Job]]] = defaultdict(list)
+        for unit, job in jobs:
             if job.reads_streams:
-                readers[id(job.feed)].append((unit, index, job))
-        for found in readers.values():
-            feed = found[0][2].feed
-            if len({unit for unit, _, _ in found}) == 1:
+                readers[id(job.feed)].append((unit, job))
+        gates: dict[int, Gate] = {}
+        for reading in readers.values():
+            feed, units = reading[0][1].feed, {unit for unit, _ in reading}
+            if len(units) == 1:
                 continue
             if feed.waits or feed.frame_source is not None:
-                feed.gate = _Gate(feed, [(self.dispatchers[unit], index, job) for unit, index, job in found])
+                gates[id(feed)] = _SharedGate(feed)
                 continue
             # Every release brings a frame: each unit counts itself.
-            copies = {unit: Feed(streams=feed.streams) for unit, _, _ in found}
-            for unit, _, job in found:
+            copies = {unit: Feed(streams=feed.streams) for unit, _ in reading}
+            for unit, job in reading:
                 job.feed = copies[unit]
             self._copies += [(feed, copy) for copy in copies.values()]
-        for dispatcher in self.dispatchers.values():
-            dispatcher.find_feeds()
+        return gates
 
     def _merge(self, members: Sequence[Dispatcher]) -> None:
         """One log of launches and one of frames."""
@@ -382,32 +382,36 @@ class UnitGroup:
         frames = [member.frames.rows() for member in members]
         rows = _ordered(frames, [_known_ns(rows) for rows in frames])
         self.frames = FrameLog.of(with_unread(rows, self._readers, ended=True))
-        for feed, own in self._copies:
-            feed.delivered = max(feed.delivered, own.delivered)
+        for feed, copied in self._copies:
+            feed.delivered = max(feed.delivered, copied.delivered)
 
 
-class _Gate:
+class _SharedGate:
     """Lets the frames of streams that may have to wait come to several units.
 
     Whichever unit first comes to a window decides for all whether it brings a frame.
     """
 
-    def __init__(self, feed: Feed, readers: Sequence[tuple[Dispatcher, int, Job]]) -> None:
+    def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._readers: defaultdict[Dispatcher, list[tuple[int, Job]]] = defaultdict(list)
-        for dispatcher, index, job in readers:
-            job.queue.share()
-            self._readers[dispatcher].append((index, job))
+        self._readers: dict[Dispatcher, Sequence[tuple[int, Job]]] = {}
         self._lock = threading.Lock()
         self._windows = 0
-        self._dry: set[object] = set()
+        self._dry: set[Dispatcher] = set()
 
-    def dry(self, unit: object) -> bool:
+    def join(self, unit: Dispatcher, members: Sequence[tuple[int, Job]]) -> None:
+        """A unit reads the streams, with these jobs and their numbers."""
+        for _, job in members:
+            job.queue.share()
+        self._readers[unit] = members
+
+    def dry(self, unit: Dispatcher) -> bool:
         """Of the units, each of which knows best what its own jobs do."""
         self._dry.add(unit)
         return len(self._dry) == len(self._readers)
 
-    def __call__(self, window: int) -> None:
+    def bring(self, window: int) -> None:
+        """Let the next frame come to all units, if this has not been decided yet and it may."""
         feed = self._feed
         with self._lock:
             if window < self._windows:
@@ -429,11 +433,11 @@ class _Gate:
 
 def _stalled(members: Sequence[Dispatcher]) -> dict[int, int]:
     """Window -> the most that the host kept one of the units' cores from running."""
-    found: dict[int, int] = {}
+    stalled: dict[int, int] = {}
     for member in members:
         for window, stalled_ns in tuple(member.stalled.items()):
-            found[window] = max(found.get(window, 0), stalled_ns)
-    return found
+            stalled[window] = max(stalled.get(window, 0), stalled_ns)
+    return stalled
 
 
 def _known_ns(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -483,12 +487,12 @@ def assign_units(
                 turns[unit].append(model.turns)
     return {
         unit: UnitAssignment(
-            jobs=own,
+            jobs=unit_jobs,
             service=service(len(turns[unit]), turns[unit]),
             reserved=instants(timetable, numbers[unit], unit),
             guard_ns=timetable.guard_ns,
             preemptive=timetable.preemptive,
             stalls=stalls(unit),
         )
-        for unit, own in by_unit.items()
+        for unit, unit_jobs in by_unit.items()
     }

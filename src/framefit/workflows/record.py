@@ -33,7 +33,6 @@ from framefit.core.target import Target, Unit, Variation
 from framefit.core.timetable import PlannedModel, Timetable
 from framefit.core.workload import Workload, load_workload
 from framefit.devices.host import fingerprint
-from framefit.devices.measure import Measurement
 from framefit.devices.registry import virtual_device
 from framefit.errors import FramefitError, InputError
 from framefit.execution.compiled import CompiledModel, OpenTimetable
@@ -47,7 +46,7 @@ from framefit.report.drawing import run_rows
 from framefit.report.sections.run import RunContent
 from framefit.runtime.log import FrameLog, FrameOutcome
 from framefit.runtime.metrics import priority_ns
-from framefit.runtime.session import Floor, Session, counted_windows
+from framefit.runtime.session import MeasuredRun, counted_windows
 from framefit.runtime.timed import timed_group
 from framefit.runtime.units import UnitGroup
 from framefit.workflows.plan import write_timetables
@@ -161,20 +160,17 @@ def write_folder(
         write_run_pictures(part)
 
 
-def result_of(
-    session: Session, folder: Path, floor: Floor, around: Sequence[Sequence[Measurement]], *, interrupted: bool
-) -> RunResult:
+def result_of(run: MeasuredRun, folder: Path, *, interrupted: bool) -> RunResult:
     """What a run gave, after its end.
 
     Args:
-        session: what was run.
+        run: that has ended.
         folder: where it will lie.
-        floor: how late the idle machine woke up.
-        around: what was measured before and after.
         interrupted: whether it was stopped before its end.
     """
-    opened, (segment_ns, whole_ns) = session.opened, session.medians_ns(around)
-    record = session.record(floor, (segment_ns, whole_ns), bounds_hz(opened, session.group, segment_ns, whole_ns))
+    session = run.session
+    opened, (segment_ns, whole_ns) = session.opened, session.medians_ns(run.around or [session.planned()])
+    record = session.record(run.floor, (segment_ns, whole_ns), bounds_hz(opened, session.group, segment_ns, whole_ns))
     program = planned_expectations(opened.workload, opened.device, record.program)
     return RunResult(
         folder=folder,

@@ -5,32 +5,24 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
 
 from framefit.core.faults import read_fault
 from framefit.core.settings import Notify, silent, verb
 from framefit.core.target import resolve_target
 from framefit.core.workload import Workload
 from framefit.devices.clock import RealClock, VirtualClock
-from framefit.devices.device import is_modelled, is_simulated
-from framefit.devices.host import flushed_denormals, pinned
-from framefit.devices.measure import Measurement, measure_floor
+from framefit.devices.device import is_simulated
 from framefit.devices.registry import capabilities_of
-from framefit.errors import FramefitError, InputError
+from framefit.errors import InputError
 from framefit.planning.plan import Plan
-from framefit.runtime.session import Floor, Session, check_faults
+from framefit.runtime.session import MeasuredRun, Session, check_faults
 from framefit.workflows.plan import names_plan, plan, read_plan, ready
 from framefit.workflows.record import RunResult, accepted, check_table, result_of, saved
 from framefit.workflows.settings import RunSettings, SimulateSettings
 
 __all__ = ["run", "simulate"]
-
-
-_LEAST_FLOOR, _MOST_FLOOR = 30, 150  # windows of the idle control
 
 
 @verb(RunSettings, "app")
@@ -130,35 +122,24 @@ def _play(
     check_faults(faults, opened, frames=outputs)
     session = Session(opened, seed=seed, frames=outputs, inject=faults)
     count, group = session.windows(settings.windows, settings.seconds), session.group
-    around, floor = list[list[Measurement]](), np.zeros(1, np.int64)
-    with contextlib.nullcontext() if virtual else pinned(device.host_core), flushed_denormals():
-        if not virtual:
-            around, floor = _before(session, count, notify)
-        session.ready(seed)
-        if outputs:
-            session.open_sinks(force=force)  # last: whatever fails before leaves none behind
+    measured = MeasuredRun(session, seed=seed, force=force, measures=True, notify=notify)
+    with measured.processor():
+        measured.warm_up(count)
         notify(f"{'simulating' if virtual else 'running'} {count} windows")
-        failure = session.play(
+        measured.play(
             count,
             stop=lambda: group.windows > 0 and stop(),
             on_idle=None if on_idle is None else lambda begun: on_idle(begun, count),
         )
-        interrupted = group.windows < count and not group.ended and failure is None
-        if virtual or failure is None:
-            notify("measuring once more")
-            around.append(session.measure())
-        device.events()
-    try:
-        session.close()
-    except FramefitError as error:
-        failure = failure or error
-    result = result_of(session, folder, floor, around, interrupted=interrupted)
+    interrupted = group.windows < count and not group.ended and measured.failure is None
+    measured.close()
+    result = result_of(measured, folder, interrupted=interrupted)
     return saved(
         result,
         planned,
         seed=seed,
         force=force,
-        failure=failure,
+        failure=measured.failure,
         update_table=settings.update_table,
         numbered=settings.output is None,
         notify=notify,
@@ -205,15 +186,3 @@ def _check_clock(app: str | Path | Plan, workload: Workload, path: Path, target:
             where=path,
             remedy="name a described target (--target vpu; see framefit targets), or use framefit run",
         )
-
-
-def _before(session: Session, count: int, notify: Notify) -> tuple[list[list[Measurement]], Floor]:
-    """Warm up on a real clock: durations before the run, and how late the idle machine wakes up."""
-    notify("warming up")
-    opened = session.opened
-    if is_modelled(opened.device):  # whose launches are not measured
-        session.launch_all()
-    around = [session.measure()]
-    notify("idle control")
-    idle_windows = int(np.clip(count // 10, _LEAST_FLOOR, _MOST_FLOOR))
-    return around, measure_floor(opened.device.clock, opened.timetable.window_ns, idle_windows)

@@ -13,8 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-
 from framefit.core.run_record import Metrics
 from framefit.core.settings import Notify, silent
 from framefit.core.timetable import Timetable
@@ -22,12 +20,11 @@ from framefit.core.workload import Workload, load_workload, streams_of
 from framefit.core.workload_merge import shared
 from framefit.devices.clock import RealClock, SteppedClock
 from framefit.devices.device import is_simulated
-from framefit.devices.host import flushed_denormals, format_cores, pinned, reserved_cores
-from framefit.devices.measure import Measurement, measure_floor
+from framefit.devices.host import format_cores, reserved_cores
 from framefit.errors import FramefitError, InputError
 from framefit.planning.plan import Plan
 from framefit.runtime.program import FrameFate, Output, PushedStream, Request, SubmissionQueue, Subscription
-from framefit.runtime.session import MOST_SECONDS, Floor, Session
+from framefit.runtime.session import MOST_SECONDS, MeasuredRun, Session
 from framefit.workflows.plan import names_plan, plan, read_plan, ready, retimed
 from framefit.workflows.record import RunResult, accepted, result_of, saved, with_profile
 
@@ -36,7 +33,6 @@ __all__ = ["Runner"]
 
 logger = logging.getLogger(__name__)
 _POLL_S = 0.002  # a thread that waits looks itself, where no window leaves the time to wake it
-_FLOOR_WINDOWS = 30  # of the idle control
 
 
 class RunThread:
@@ -70,9 +66,10 @@ class RunThread:
         self.clock: SteppedClock | RealClock = SteppedClock() if virtual else RealClock()
         if is_simulated(planned.device):
             planned.device.clock, planned.device.computes = self.clock, True
-        self.session = Session(planned.opened(), seed=seed, submitted=submitted)
+        self.session = Session(planned.opened(), seed=seed, submitted=submitted, published=True)
         self.failure: BaseException | None = None
-        self._plan, self._seed, self._measures, self._force, self._notify = planned, seed, measures, force, notify
+        self._notify = notify
+        self._measured = MeasuredRun(self.session, seed=seed, force=force, measures=measures, notify=notify)
         device = planned.device
         self._cores = {device.host_core}
         if device.capabilities.runs_on_host:
@@ -83,8 +80,7 @@ class RunThread:
         self._moved = threading.Condition()  # something may have come
         self._stepping = threading.RLock()
         self._windows_let = 0
-        self._floor: Floor = np.zeros(1, np.int64)
-        self._around: list[list[Measurement]] = []
+        self._most = min([int(MOST_SECONDS * planned.workload.beat_hz) - 1, *self.session.sources.lengths()])
         self._leaving = contextlib.ExitStack()
 
     def begin(self) -> None:
@@ -199,7 +195,7 @@ class RunThread:
 
     def metrics(self) -> Metrics:
         """Figures so far."""
-        return self.session.metrics(self._floor)
+        return self.session.metrics(self._measured.floor)
 
     def result(self, folder: Path, *, interrupted: bool) -> RunResult:
         """All of it, after the end.
@@ -209,8 +205,7 @@ class RunThread:
         """
         if not self.over():
             raise InputError("the run goes on", remedy="ask after the with block; metrics() tells meanwhile")
-        around = self._around or [self.session.planned()]
-        return result_of(self.session, folder, self._floor, around, interrupted=interrupted)
+        return result_of(self._measured, folder, interrupted=interrupted)
 
     # The run's own thread
 
@@ -218,23 +213,13 @@ class RunThread:
         """Warm up, keep the beat until the end, and account for everything."""
         session = self.session
         try:
-            with contextlib.ExitStack() as stack:
-                if not isinstance(self.clock, SteppedClock):
-                    stack.enter_context(pinned(self._plan.device.host_core))
-                stack.enter_context(flushed_denormals())
-                self._notify("warming up")
-                self._warm_up()
-                session.open_sinks(force=self._force)  # last: whatever fails before leaves none behind
+            with self._measured.processor():
+                self._measured.warm_up(0)
                 self._warm.set()
                 self._go.wait()
                 self._notify("running")
-                most = int(MOST_SECONDS * self._plan.workload.beat_hz) - 1
-                self.failure = session.play(
-                    min([most, *session.sources.lengths()]), stop=self._is_over, on_idle=self._on_idle
-                )
-                if self._around and self.failure is None:
-                    self._around.append(session.measure())
-                self._plan.device.events()
+                self._measured.play(self._most, stop=self._is_over, on_idle=self._on_idle)
+                self.failure = self._measured.failure
         except BaseException as error:  # noqa: BLE001 - raised again in the program's threads
             self.failure = self.failure or error
         finally:
@@ -246,17 +231,6 @@ class RunThread:
                 self.clock.leave()
             self._warm.set()
             self._wake()
-
-    def _warm_up(self) -> None:
-        """Launch everything once, or measure, where time is real."""
-        session = self.session
-        if not isinstance(self.clock, SteppedClock):
-            session.launch_all()
-            self._floor = np.asarray(self._plan.costs.wake_ups(), np.int64)
-            if self._measures:
-                self._around.append(session.measure())
-                self._floor = measure_floor(self.clock, self._plan.timetable.window_ns, _FLOOR_WINDOWS)
-        session.ready(self._seed)
 
     def _is_over(self) -> bool:
         """Asked before every launch."""
@@ -376,7 +350,7 @@ class Runner:
             force=self._force,
             notify=self._notify,
         )
-        self._taps = run_thread.session.publishers()
+        self._taps = run_thread.session.publishers
         taps = list(self._taps.values()) if self._keep else []
         everything = Subscription(taps, None, self._keep or 1, run_thread)
         run_thread.begin()
