@@ -27,6 +27,7 @@ from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
 from framefit.execution.prepare import Preparation
 from framefit.planning.plan import Plan
+from framefit.runtime import session
 from framefit.runtime.program import Output, TimeUpError
 from framefit.workflows.plan import plan
 from framefit.workflows.run import simulate
@@ -739,7 +740,7 @@ def test_a_run_folder_of_a_real_run(folder: Path, tmp_path: Path, caplog: pytest
     assert during == (before - {max(before)} or before)
     assert bool(caplog.messages) == (len(before) == 1)
     assert os.sched_getaffinity(0) == before
-    assert runner.result().metrics.floor_release_to_start_ns.count == 30
+    assert runner.result().metrics.floor_release_to_start_ns.count == session._LEAST_FLOOR
     assert (tmp_path / "out" / "metrics.json").exists()
 
 

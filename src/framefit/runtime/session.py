@@ -107,9 +107,9 @@ class Sources:
         }
         if faults is not None:
             streams = faults.in_streams(streams)
-            frame_sources = {
-                step: faults.frame_source(step, waits=waits) or frame_sources[step] for step, waits in waiting.items()
-            }
+            for step, waits in waiting.items():
+                disturbed = faults.frame_source(step, waits=waits)
+                frame_sources[step] = frame_sources[step] if disturbed is None else disturbed
         self.streams = streams
         self._steps = {step: Feed(waits, step, frame_sources[step]) for step, waits in waiting.items()}
         self.feeds = {name: feed for step, feed in self._steps.items() for name in step}
