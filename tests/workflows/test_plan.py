@@ -145,7 +145,7 @@ def test_a_second_plan_measures_nothing(cut: Plan, folder: Path, guard_ms: float
     """The same workload again is planned from the stored measurements, with the same result."""
     again = plan(write_app(folder, guard_ms=guard_ms))
     assert quiet.calls == 0
-    assert again.timetable == cut.timetable
+    assert again.identified.timetable == cut.timetable
 
 
 def test_fresh_measures_again(whole: Plan, folder: Path, quiet: Quiet) -> None:

@@ -95,7 +95,7 @@ def test_a_stored_plan_runs_as_the_plan_does(name: str, folder: Path, tmp_path: 
         assert np.array_equal(later.launches.submit_ns, at_once.launches.submit_ns)
         assert np.array_equal(later.trace.time_ns, at_once.trace.time_ns)
     stored_timetable = read_record(tmp_path / "plan.json", Timetable)
-    assert msgspec.structs.replace(stored_timetable, source=None) == planned.identified
+    assert msgspec.structs.replace(stored_timetable, source=None) == planned.timetable
     if name in ("ladder", "announced rates", "two units, announced rates"):
         assert stored_timetable.ladder is not None
         assert len(stored_timetable.timetables) > 1
@@ -148,7 +148,7 @@ def test_cuts_of_what_the_runtime_runs(folder: Path, tmp_path: Path, monkeypatch
     assert chain.layers.kind == "operators"
     assert len(chain.segments) > 1
     again = read_plan(tmp_path / "plan.json")
-    assert again.timetable == planned.identified
+    assert again.timetable == planned.timetable
     frames: list[dict[str, Any]] = []
     for plan in (planned, again):
         model = next(model for model in plan.opened().models if model.name == "chain")

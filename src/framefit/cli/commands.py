@@ -262,7 +262,7 @@ def plan(given: dict[str, Any], screen: PlanScreen) -> int:
     if page is not None:
         write_plan_page(page, content, title=planned.app.name, force=bool(given.get("force")))
     if screen.json:
-        show_json(planned.identified)
+        show_json(planned.identified.timetable)
     else:
         show(view(content, detail="full" if screen.explain else "normal"))
         if page is not None:

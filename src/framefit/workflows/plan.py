@@ -84,6 +84,7 @@ def plan(
     if planned.timetable.feasible:
         planned = _with_ladder(planned, notify)
     if output is not None:
+        planned = planned.identified
         _write_plan(planned, Path(output), force=settings.force)
     return planned
 
@@ -123,7 +124,7 @@ def ready(planned: Plan, notify: Notify = silent) -> Plan:
             f"the models do not fit: {timetable.binding_constraint}", where=planned.app, remedy=changes or None
         )
     planned = _with_ladder(planned, notify)
-    return planned if _is_verified(planned.timetable) else _verified(planned, notify)
+    return (planned if _is_verified(planned.timetable) else _verified(planned, notify)).identified
 
 
 def names_plan(app: str | Path) -> bool:
