@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from framefit.core.files import (
     from_data,
     read_record,
     to_json,
+    to_toml,
     write_record,
     write_whole,
     write_whole_folder,
@@ -128,6 +131,30 @@ def test_round_trip(tmp_path: Path) -> None:
     write_record(tmp_path / "new" / "a.json", record)
     assert read_record(tmp_path / "new" / "a.json", Bicycle) == record
     assert (tmp_path / "new" / "a.json").read_text(encoding="utf-8") == to_json(record) + "\n"
+
+
+def test_paths_that_are_not_utf8(tmp_path: Path) -> None:
+    """Their bytes come back from a JSON file, numbers that it lacks are null as ever, and TOML says what to rename."""
+    name = os.fsdecode(b"caf\xe9/\xff.onnx")
+    record = Change(change=name, effect="none", ratio=math.nan)
+    write_record(tmp_path / "a.json", record)
+    read = read_record(tmp_path / "a.json", Change)
+    assert os.fsencode(read.change) == b"caf\xe9/\xff.onnx"
+    assert (read.effect, read.ratio) == ("none", None)
+    assert to_json(record, indent=None).count("\n") == 0
+    with pytest.raises(InputError, match=r"udcff.onnx' is not UTF-8, which TOML files are"):
+        to_toml(record)
+    (tmp_path / "b.json").write_text('{"change": "\\udcff", "effect": ')
+    with pytest.raises(InputError, match="not valid JSON"):
+        read_record(tmp_path / "b.json", Change)
+
+
+class Change(Record, kw_only=True):
+    """A record with text, and a number that may be none."""
+
+    change: str
+    effect: str
+    ratio: float | None = None
 
 
 def test_toml(tmp_path: Path) -> None:

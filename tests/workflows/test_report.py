@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -81,6 +82,21 @@ def test_a_run_is_told_in_full(left: Path, tmp_path: Path) -> None:
         "data-way=",
     ):
         assert part in page
+
+
+def test_paths_that_are_not_utf8(tmp_path: Path) -> None:
+    """A workload in such a folder is planned, stored, run from its plan and reported on, all of it in that folder."""
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    write_models(folder)
+    write_target(folder)
+    app = write_app(folder, target="target.toml", rate_hz=74, guard_ms=None, schedule="")
+    planned = plan(app, output=folder / "plan.json")
+    again = simulate(folder / "plan.json", windows=20, output=folder / "run")
+    assert planned.timetable.feasible
+    assert simulate(app, windows=20, output=folder / "second").metrics == again.metrics
+    assert json.loads((folder / "run" / "run.json").read_text())["app"] == str(app)
+    assert "caf\\udce9" in write_report(folder / "run", folder / "plan.json").read_text(encoding="utf-8")
 
 
 def test_cleaned_files_are_named(tmp_path: Path) -> None:

@@ -109,9 +109,9 @@ def show_json(record: Record) -> None:
 
 def show_line(record: Record) -> None:
     """Print one JSON document on one line, at once: a reader follows too."""
-    import msgspec
+    from framefit.core.files import to_json
 
-    sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
+    sys.stdout.write(to_json(record, indent=None) + "\n")
     sys.stdout.flush()
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "cache_folder",
     "check_folder",
     "claimed_folder",
+    "decode_json",
     "from_data",
     "is_file_name",
     "read_bytes",
@@ -50,6 +51,7 @@ __all__ = [
 
 
 R = TypeVar("R", bound="Record")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _MANY_DIGITS = re.compile(rb"\d{19}")  # of whole numbers with more than 63 bits
 _LONG_KEY = re.compile(
     rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){100}"
@@ -159,12 +161,27 @@ def from_text(raw: bytes, kind: type[R], where: str | Path, *, form: Literal["JS
     try:
         if form == "TOML" and _LONG_KEY.search(raw):
             raise ValueError("a key of more than 100 parts")
-        data = msgspec.toml.decode(raw) if form == "TOML" else msgspec.json.decode(raw)
+        data = msgspec.toml.decode(raw) if form == "TOML" else decode_json(raw)
         if form == "TOML" or _MANY_DIGITS.search(raw):
             _check_integers(data)
         return from_data(data, kind, where)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # of the text, its encoding, its depth
         raise InputError(f"not valid {form}: {error}", where=where, remedy="correct the file") from error
+
+
+def decode_json(raw: bytes, kind: Any = Any) -> Any:
+    """What JSON text holds; paths that are not UTF-8 are as :func:`to_json` writes them.
+
+    Raises:
+        ValueError: it is malformed, or not of this kind.
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError:
+        if _SURROGATE.search(raw) is None:
+            raise
+        return json.loads(raw)
 
 
 def _check_integers(data: Any) -> None:
@@ -195,9 +212,30 @@ def read_bytes(path: str | Path) -> bytes:
         raise InputError(f"cannot be read: {what}", where=path, remedy="check the file") from error
 
 
-def to_json(record: Record) -> str:
-    """The record as indented JSON text."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=1).decode()
+def to_json(record: Record, *, indent: int | None = 1) -> str:
+    """The record as JSON text.
+
+    The bytes of a path that are not UTF-8 are in Python's strings as lone surrogates (PEP 383), and in the text as
+    their escapes, as Python's own module writes and reads them: such a path names the same file again.
+
+    Args:
+        record: any.
+        indent: ``None``: on one line.
+    """
+    try:
+        encoded = msgspec.json.encode(record)
+    except UnicodeEncodeError:
+        return json.dumps(_plain(msgspec.to_builtins(record)), indent=indent)
+    return (encoded if indent is None else msgspec.json.format(encoded, indent=indent)).decode()
+
+
+def _plain(data: Any) -> Any:
+    """As msgspec writes it: numbers that JSON does not have are null."""
+    if isinstance(data, dict):
+        return {key: _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def write_record(path: str | Path, record: Record, *, force: bool = False) -> None:
@@ -491,4 +529,10 @@ def toml_key(name: str) -> str:
 
 def _text(text: str) -> str:
     """A basic string: TOML escapes what JSON does, and DEL besides."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{ascii(text)} is not UTF-8, which TOML files are", remedy="rename that folder or file"
+        ) from None
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")

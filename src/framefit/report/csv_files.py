@@ -332,4 +332,4 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[objec
 def write_text(path: Path, text: str) -> None:
     """Write a file of a result's folder, in place of an older one."""
     with write_whole(path, force=True) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))  # names that are not UTF-8

@@ -286,7 +286,7 @@ def _write_page(
         script=Markup("\n".join(code)),  # noqa: S704 - our own
     )
     with write_whole(path, force=force) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))  # names that are not UTF-8
 
 
 def _hosted(use: Use) -> str:

@@ -161,7 +161,7 @@ class ImageFolder:
         digest = hashlib.sha256(repr((str(folder.resolve()), self._size, self._channels, self._brought)).encode())
         for path in paths:
             facts = path.stat()
-            digest.update(f"{path.parent.name}/{path.name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+            digest.update(os.fsencode(f"{path.parent.name}/{path.name} {facts.st_size} {facts.st_mtime_ns}\n"))
         return digest.hexdigest()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from framefit.core.files import from_data, read_bytes, read_record
+from framefit.core.files import decode_json, from_data, read_bytes, read_record
 from framefit.core.fit_results import FitResult
 from framefit.core.latency_table import read_table
 from framefit.core.profile import Profile
@@ -115,8 +115,8 @@ def _keys(path: Path) -> set[str]:
     if raw.lstrip()[:1] != b"{":
         raise InputError("is nothing that a report shows: no JSON object", where=path, remedy=_REMEDY)
     try:
-        return set(msgspec.json.decode(raw, type=dict[str, msgspec.Raw]))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return set(decode_json(raw, dict[str, msgspec.Raw]))
+    except (ValueError, RecursionError) as error:
         raise InputError(f"not valid JSON: {error}", where=path, remedy="give the whole file") from error
 
 
