@@ -532,7 +532,5 @@ def _text(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InputError(
-            f"{ascii(text)} is not UTF-8, which TOML files are", remedy="rename that folder or file"
-        ) from None
+        raise InputError(f"{text!a} is not UTF-8, which TOML files are", remedy="rename that folder or file") from None
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
