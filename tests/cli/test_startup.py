@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(sys.executable).with_name("framefit")
-HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "rich")
+HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "ortools", "rich")
 
 
 def seconds(command: list[str | Path]) -> float:

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from plans import beats_and_models, planned
 
 from framefit.core.timetable import PlannedModel
-from framefit.planning.beat import Beat, Demand, segment_room
+from framefit.planning.beat import Beat, Demand
 from framefit.planning.check import check_timetable
+from framefit.planning.reserved import segment_room
 from framefit.planning.timetable import build_timetable
 
 FIRST = planned("first", [30], priority=True)

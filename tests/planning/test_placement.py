@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +9,6 @@ from hypothesis import strategies as st
 from placements import best_share, share_of, some_problem, units_of
 
 from framefit.core.target import Link
-from framefit.errors import MissingExtraError
 from framefit.planning.placement import Costs, Placeable, Problem, Room
 from framefit.planning.placement_search import cheapest_paths, place, solve
 
@@ -159,13 +156,6 @@ def test_the_cheapest_path_is_the_least_of_all() -> None:
             total = (price[every] * base[np.arange(len(base)), every]).sum(axis=1)
             assert cost == pytest.approx(total[few].min())
             assert cost == pytest.approx((price[way] * base[np.arange(len(base)), way]).sum())
-
-
-def test_without_the_extra_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing solver is no traceback."""
-    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'framefit\[solve\]'"):
-        solve(two_units(model("later", [[60, 60]])))
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,9 @@ from hypothesis import given, settings
 from plans import beats_and_models, planned
 
 from framefit.core.timetable import PlannedModel
-from framefit.planning.beat import (
-    Beat,
-    Demand,
-    carried_over,
-    free_windows,
-    reserved_periods,
-    segment_room,
-    settled,
-    taken_ns,
-)
+from framefit.planning.beat import Beat, Demand
 from framefit.planning.check import check_timetable
+from framefit.planning.reserved import reserve, segment_room
 from framefit.planning.timetable import build_timetable
 
 TWO = [planned("a", [10, 10], priority=True), planned("b", [20], priority=True)]
@@ -37,7 +29,7 @@ TWO = [planned("a", [10, 10], priority=True), planned("b", [20], priority=True)]
 def test_periods_lie_where_they_are_asked_for(position: str, spans: list[tuple[int, int]], room: int) -> None:
     """20 and 20 and a wake-up up to 4 late, in windows of 100 with a guard of 6."""
     beat = Beat(100, 6, late_ns=4, position=position)  # type: ignore[arg-type]
-    (window,) = reserved_periods(beat, TWO)
+    (window,) = reserve(beat, TWO).windows
     assert [(period.start_ns, period.end_ns) for period in window] == spans
     assert [period.model for period in window] == ["a", "b"]
     assert segment_room(beat, TWO) == room
@@ -45,26 +37,26 @@ def test_periods_lie_where_they_are_asked_for(position: str, spans: list[tuple[i
 
 @pytest.mark.parametrize(
     ("deadline_ns", "begin"),
-    [(80, 31), (95, 46), (100, 50), (40, 0)],
-    ids=["earlier", "that much", "that of the window", "that never holds"],
+    [(80, 31), (95, 46), (100, 50), (40, 13), (20, 0)],
+    ids=["earlier", "that much", "that of the window", "that holds in another order", "that never holds"],
 )
 def test_periods_come_early_enough_for_deadlines(deadline_ns: int, begin: int) -> None:
     """At the end of windows of 100, 44 long and up to 10 % longer; a deadline on the last model draws them forward."""
     beat = Beat(100, 6, late_ns=4, position="end", excess_ratio=0.1, demands={"b": Demand(deadline_ns=deadline_ns)})
-    (window,) = reserved_periods(beat, TWO)
+    (window,) = reserve(beat, TWO).windows
     assert window[0].start_ns == begin
 
 
 def test_models_of_some_windows_only_repeat_after_their_common_multiple() -> None:
     """Every 2 and every 3: windows 0 to 5 hold both, none, a, b, a, none."""
     beat = Beat(100, 0, demands={"a": Demand(every=2), "b": Demand(every=3)})
-    windows = reserved_periods(beat, TWO)
+    windows = reserve(beat, TWO).windows
     assert [[period.model for period in window] for window in windows] == [["a", "b"], [], ["a"], ["b"], ["a"], []]
 
 
 def test_no_priority_models_leave_the_whole_window() -> None:
     """One window without periods; only the guard and the wake-up are kept free."""
-    assert reserved_periods(Beat(100, 6), []) == [[]]
+    assert reserve(Beat(100, 6), []).windows == [[]]
     assert segment_room(Beat(100, 6, late_ns=4), []) == 90
 
 
@@ -79,7 +71,7 @@ def test_periods_follow_each_other_and_hold_their_models(case: tuple[Beat, list[
     """Due models in order, without gaps, each as long as planned and the first one longer by the lateness."""
     beat, models = case
     priority = [model for model in models if model.role == "priority"]
-    windows = reserved_periods(beat, priority)
+    windows = reserve(beat, priority).windows
     assert len(windows) == math.lcm(*(beat.of(model.name).every for model in priority))
     for index, window in enumerate(windows):
         due = [model for model in priority if index % beat.of(model.name).every == 0]
@@ -102,34 +94,34 @@ def uneven(first: int, second: int, *, position: str = "start", excess: float = 
 def test_a_period_goes_on_beyond_the_end_of_its_window() -> None:
     """50 from the release of a window of 30: the next one begins 20 later, with 30 less free."""
     beat, models = uneven(10, 50)
-    windows = reserved_periods(beat, models)
-    assert [[(p.model, p.start_ns, p.end_ns) for p in window] for window in windows] == [
+    reserved = reserve(beat, models)
+    assert [[(p.model, p.start_ns, p.end_ns) for p in window] for window in reserved.windows] == [
         [("fast", 0, 10), ("slow", 10, 60)],
         [("slow", 0, 50)],
         [("fast", 20, 30)],
     ]
-    assert free_windows(beat, windows, "cpu0") == [[(60, 100)], [], [(30, 70)]]
-    assert taken_ns(beat, windows, "cpu0") == [60, 30, 30]
-    assert settled(beat, windows, "cpu0")
+    assert reserved.free_windows("cpu0") == [[(60, 100)], [], [(30, 70)]]
+    assert reserved.taken_ns("cpu0") == [60, 30, 30]
+    assert reserved.settled
     assert segment_room(beat, models) == 40
 
 
 def test_what_may_take_longer_is_carried_over_too() -> None:
     """A tenth more of 50 is 5: free from 20 + 1 + 5 on, for the next one may be late as well."""
     beat, models = uneven(10, 50, excess=0.1)
-    windows = reserved_periods(beat, models)
-    assert carried_over(beat, windows, "cpu0") == [(0, 0), (0, 0), (25, 50)]
-    assert free_windows(beat, windows, "cpu0")[2] == [(36, 70)]
+    reserved = reserve(beat, models)
+    assert reserved.done_ns == [[11, 66], [55], [36]]
+    assert reserved.free_windows("cpu0") == [[(66, 100)], [], [(36, 70)]]
 
 
 def test_what_the_last_window_carries_over_begins_the_first() -> None:
     """The pattern repeats; a load that grows from one repetition to the next is noticed."""
     beat, models = uneven(60, 20)
-    windows = reserved_periods(beat, models)
-    assert settled(beat, windows, "cpu0")
-    assert [p.start_ns for p in windows[0]] == [0, 60]
+    reserved = reserve(beat, models)
+    assert reserved.settled
+    assert [p.start_ns for p in reserved.windows[0]] == [0, 60]
     full, models = uneven(90, 60)
-    assert not settled(full, reserved_periods(full, models), "cpu0")
+    assert not reserve(full, models).settled
     timetable = build_timetable(full, models)
     assert not timetable.feasible
     assert timetable.binding_constraint

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plans import planned, some_pieces
 
-from framefit.planning.beat import Beat, segment_room
+from framefit.planning.beat import Beat
 from framefit.planning.cutting import Candidate, Cutting, Trial, learned, preferred, tried, ways_to_cut
 from framefit.planning.partition import MOST_OVERHEAD_RATIO, Pieces
+from framefit.planning.reserved import segment_room
 
 MS = 1_000_000
 BEAT = Beat(33 * MS, MS // 10)

@@ -137,9 +137,20 @@ def test_a_priority_model_goes_on_beyond_its_window(streams: Streams) -> None:
     assert checked(timetable, audio=10, video=33.3) == []
 
 
-def test_a_priority_model_that_is_too_long_runs_in_segments(streams: Streams) -> None:
-    """18 ms would hold up the audio's 10 ms: the model is cut, its deadline is a bound on its results' age."""
-    result = streams(priority="every-window")
+def test_a_priority_model_longer_than_another_ones_period_finds_its_place(streams: Streams) -> None:
+    """18 ms between two frames of the audio's 10 ms: one of these ends shortly before its deadline, the next begins."""
+    timetable = streams(priority="every-window").timetable
+    assert timetable.feasible
+    assert [(m.name, m.role) for m in timetable.models] == [("audio", "priority"), ("video", "priority")]
+    assert timetable.worst_slack_ns >= 0
+    periods = [period for window in timetable.windows for period in window.priority if period.model == "audio"]
+    assert any(period.start_ns > 0 for period in periods)
+    assert checked(timetable, audio=10, video=33.4) == []
+
+
+def test_without_a_search_it_runs_beside_background_models(streams: Streams) -> None:
+    """Where no time is given to the search the model is a background model; its deadline bounds its results' age."""
+    result = streams(priority="every-window", head="[schedule]\nsearch_s = 0")
     timetable = result.timetable
     assert timetable.feasible
     assert [(m.name, m.role) for m in timetable.models] == [("audio", "priority"), ("video", "background")]

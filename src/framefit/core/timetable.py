@@ -213,6 +213,24 @@ class Fix(Record, kw_only=True):
     verified: bool
 
 
+class Refusal(Record, kw_only=True):
+    """Why no schedule of the priority models was found.
+
+    Attributes:
+        kind: a proof that there is none, or a search that ended without one.
+        reason: what binds, in a sentence.
+        searched_s: time that was spent.
+        lateness_ns: of the schedule in which the greatest lateness is least; ``None``: none was found.
+        bound_ns: no schedule has a smaller greatest lateness.
+    """
+
+    kind: Literal["proved", "not found"]
+    reason: str
+    searched_s: float
+    lateness_ns: int | None = None
+    bound_ns: int | None = None
+
+
 class PlanSource(Record, kw_only=True):
     """What a plan was made of, so that a run can start from its file.
 
@@ -271,6 +289,7 @@ class Timetable(Record, kw_only=True):
         bound: windows from one result of the background models to the next, of the one that has
             to wait longest, if the residual were one fluid (or as its frames arrive).
         gap_ratio: background work that a fluid residual would hold over what the plan holds, minus 1.
+        refusal: why there is no schedule of the priority models; ``None``: there is, or none was looked for.
         ladder: further timetables that a run may change to; ``None``: none.
         source: what a run needs beside the timetable; ``None``: not stored, so that it cannot be run from its file.
     """
@@ -296,6 +315,7 @@ class Timetable(Record, kw_only=True):
     binding_constraint: str | None = None
     reasons: tuple[str, ...] = ()
     fixes: tuple[Fix, ...] = ()
+    refusal: Refusal | None = None
     ladder: PlannedLadder | None = None
     source: PlanSource | None = None
 

@@ -59,6 +59,8 @@ class Schedule(Record, kw_only=True):
             are permitted; "never" runs segments cooperatively.
         ladder: plan further timetables ahead, for launches that take longer than they do now, and change to
             them when they do (docs/ladder.md).
+        search_s: seconds in which a solver may look for a schedule of the priority models where the fast search
+            has found none; 0: it is not asked.
     """
 
     priority_position: Literal["start", "middle", "end"] = "start"
@@ -69,8 +71,11 @@ class Schedule(Record, kw_only=True):
     guard_ms: float | None = None
     preemption: Literal["auto", "never"] = "auto"
     ladder: bool = False
+    search_s: float = 10.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.search_s <= _MOST:
+            raise ValueError(f"search_s must be between 0 and {_MOST:g}, is {self.search_s}")
         if not 0.5 <= self.quantile < 1:
             raise ValueError(f"quantile must be at least 0.5 and below 1, is {self.quantile}")
         if self.guard_ms is not None and not 0 <= self.guard_ms <= _MOST:

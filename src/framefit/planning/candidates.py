@@ -22,6 +22,7 @@ A workload on the units where its models are placed already: on another beat, or
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,11 +33,12 @@ import numpy as np
 
 from framefit.core.policy import turns_in_proportion
 from framefit.core.timetable import PlannedModel, Segment, Timetable, in_order
-from framefit.planning.beat import Beat, segment_room
+from framefit.planning.beat import Beat
 from framefit.planning.cutting import Mode
 from framefit.planning.partition import Pieces, beside, partition
 from framefit.planning.placement import Costs, Placeable, Placement, Problem, Room, Stage
 from framefit.planning.placement_search import place
+from framefit.planning.reserved import segment_room
 from framefit.planning.timetable import build_timetable
 
 
@@ -47,6 +49,15 @@ class Run:
     unit: str
     first: int
     last: int
+
+
+def split_at(runs: Sequence[Run], pauses: Sequence[int]) -> list[Run]:
+    """Runs of pieces, parted before some of these."""
+    found = []
+    for run in runs:
+        edges = [run.first, *(piece for piece in pauses if run.first < piece <= run.last), run.last + 1]
+        found += [Run(run.unit, first, end - 1) for first, end in itertools.pairwise(edges)]
+    return found
 
 
 def cut_stages(
@@ -68,7 +79,7 @@ def cut_stages(
         pieces: of the whole model, as measured on each unit.
         stages: where they were placed.
         room_ns: unit -> the longest planned duration that a segment may have there
-            (:func:`~framefit.planning.beat.segment_room`).
+            (:func:`~framefit.planning.reserved.segment_room`).
         guard_ns: that this room leaves free.
         mode: of segmentation.
         preemptive: units can be interrupted: no stage need be cut.
@@ -103,6 +114,7 @@ class UnitCandidate:
         boundary_bytes: of what each piece hands on.
         names: first and last layer of each piece.
         stateful: a frame needs what the one before gives at its end: one of them is in flight.
+        pauses: of a priority model: pieces before which it waits for an instant of its own on the unit where it is.
     """
 
     model: PlannedModel
@@ -111,11 +123,25 @@ class UnitCandidate:
     boundary_bytes: Sequence[int]
     names: Sequence[tuple[str, str]]
     stateful: bool = False
+    pauses: tuple[int, ...] = ()
 
     def scaled(self, factor: float) -> UnitCandidate:
         """The same at other costs on all units."""
         pieces = {unit: own.scaled(factor) for unit, own in self.pieces.items()}
         return dataclasses.replace(self, pieces=pieces)
+
+    def restricted(self, units: Sequence[str], pauses: Sequence[int] = ()) -> UnitCandidate:
+        """The same where each piece may run on one unit only.
+
+        Args:
+            units: of each piece.
+            pauses: see the class.
+        """
+        supported = {
+            unit: [able and unit == here for able, here in zip(row, units, strict=True)]
+            for unit, row in self.supported.items()
+        }
+        return dataclasses.replace(self, supported=supported, pauses=tuple(pauses))
 
     @property
     def fewest_stages(self) -> int:
@@ -229,7 +255,10 @@ def problem_of(
     """
     models = [candidate.model for candidate in candidates]
     wanted = {model.name: beat.arriving(model, models) for model in models}
-    priority = in_order([model for model in models if model.role == "priority"])
+    priority = [model for model in models if model.role == "priority"]
+    if not beat.even:  # all streams release at once now and then: there what is due first comes first
+        priority.sort(key=lambda model: (beat.of(model.name).deadline_ns or beat.window_ns, -model.level, model.name))
+    priority = in_order(priority)
     ordered = [*priority, *(model for model in models if model.role == "background")]
     by_name = {candidate.model.name: candidate for candidate in candidates}
     return Problem(
@@ -243,6 +272,7 @@ def problem_of(
         links=beat.links,
         slots=terms.stages,
         late_ns=beat.late_ns,
+        longest_ns=None if beat.even else max(beat.pattern_ns) - beat.guard_ns - beat.late_ns,
     )
 
 
@@ -272,7 +302,7 @@ def _placeable(
         boundary_bytes=[0, *candidate.boundary_bytes[-count:]],
         # Segments have to fit beside what is reserved in any window, so it counts in full where all are alike.
         rate=(1.0 if beat.even else wanted) if priority else wanted * terms.crowd,
-        deadline_ns=max(deadline_ns - terms.earlier_ns, 1) if priority else None,
+        deadline_ns=None if not priority else max(deadline_ns - terms.earlier_ns, 1) if beat.layout is None else _ANY,
     )
 
 
@@ -296,6 +326,7 @@ GAIN = 1.02
 """More stages or frames in flight have to serve so many times as much: results get older."""
 SERVED = 0.999
 """Of the demanded rates: nothing is left to gain."""
+_ANY = 10**12  # a deadline that holds: when priority models begin is laid out already
 _AGAIN = 4  # times that one placement is made with what its timetable has shown
 _EARLIER = 1.1  # times what a priority model was late, its deadline is earlier
 _CROWD = 2.0  # times the demanded rates that are placed then
@@ -483,7 +514,10 @@ class UnitSearch:
             turns: of each model in a round; default: one.
             longest_ns: quantile of a background segment.
         """
-        stages = {n: [Run(s.unit, s.first, s.last) for s in placement.stages[n]] for n in self.candidates}
+        stages = {
+            name: split_at([Run(s.unit, s.first, s.last) for s in placement.stages[name]], one.pauses)
+            for name, one in self.candidates.items()
+        }
         if not all(one.supports(stages[name]) for name, one in self.candidates.items()):
             return self._unplaced(placement)
         models = [one.planned(stages[name], slots[name], turns.get(name, 1)) for name, one in self.candidates.items()]

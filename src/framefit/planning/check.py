@@ -146,13 +146,15 @@ def _in_window(
 
 
 def _across(timetable: Timetable, models: Mapping[str, PlannedModel]) -> list[str]:
-    """Priority periods that go on beyond their window take nobody's time in those that follow."""
+    """Priority periods that go on, or begin, beyond their window take nobody's time in those that follow."""
     wrong = []
     busy: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    periods: dict[str, list[int]] = defaultdict(list)
     begin = 0
     for window in timetable.windows:
         for period in window.priority:
             busy[period.unit].append((begin + period.start_ns, begin + period.end_ns, period.model))
+            periods[period.unit].append(begin + period.start_ns)
         for slot in window.slots:
             if slot.model in models and models[slot.model].role == "background":
                 start = begin + slot.start_ns
@@ -164,6 +166,16 @@ def _across(timetable: Timetable, models: Mapping[str, PlannedModel]) -> list[st
         for (_, end, one), (start, _, other) in itertools.pairwise([*spans, first]):
             if start < end:
                 wrong.append(f"{one} goes on until {end} ns on {unit}, {other} begins at {start} ns")
+        reserved = sorted([*periods[unit], *(start + begin for start in periods[unit])])
+        for start, end, one in spans:
+            following = next((at for at in reserved if at > start), None)
+            if (
+                "[" in one
+                and following is not None
+                and not timetable.preemptive
+                and end + timetable.guard_ns > following
+            ):
+                wrong.append(f"{one} ends at {end} ns on {unit}, within the guard before {following} ns")
     return wrong
 
 

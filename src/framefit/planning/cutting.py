@@ -21,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.timetable import Fix, PlannedModel, Timetable
-from framefit.planning.beat import Beat, reserved_periods, segment_room
+from framefit.planning.beat import Beat
 from framefit.planning.fixes import verified_fixes
 from framefit.planning.partition import MOST_OVERHEAD_RATIO, Pieces, beside, partition
 from framefit.planning.playback import served_launches
+from framefit.planning.reserved import reserve, segment_room
 from framefit.planning.timetable import build_timetable
 
 Mode = Literal["fill", "fewest", "equal"]
@@ -192,7 +193,7 @@ def served_ratio(
         varied: every second frame takes half of the excess over the median more: nobody knows
             exactly what launches take, so no window may be filled to the brim.
     """
-    reserved = reserved_periods(beat, [model for model in models if model.role == "priority"])
+    reserved = reserve(beat, [model for model in models if model.role == "priority"]).windows
     taken = max(sum(period.end_ns - period.start_ns for period in periods) for periods in reserved)
     background = [(c, m) for c, m in zip(candidates, models, strict=True) if m.role == "background"]
     # Each has frames of its own, as many as of the stream, and turns like any other.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -26,6 +25,7 @@ from framefit.planning.fixes import verified_fixes
 from framefit.planning.partition import planned_quantile_ns
 from framefit.planning.placement import Placement, Problem, Room, Stage
 from framefit.planning.placement_search import solve
+from framefit.planning.priority_search import PrioritySearch, Schedule
 from framefit.planning.task import SegmentedModel, Stages, read_output_bytes
 from framefit.planning.timetable import build_timetable, planned_model
 
@@ -46,6 +46,7 @@ class OnUnits:
         rate_hz: windows a second, in the mean.
         notify: receives what is being done.
         kept: model -> stages that it has, whatever else would serve more; none: models are placed.
+        search_s: for a schedule of the priority models, where none is found at once.
     """
 
     def __init__(
@@ -56,9 +57,11 @@ class OnUnits:
         rate_hz: float,
         notify: Notify,
         kept: Mapping[str, Stages] | None = None,
+        search_s: float = 0.0,
     ) -> None:
         self.prices, self.mode, self.rate_hz, self.notify = prices, mode, rate_hz, notify
         self._kept = kept or {}
+        self._search_s = search_s
         self.notes: list[str] = []
         memory = [prices.target.unit(name).memory_mib for name in prices.units]
         self._rooms = [
@@ -94,6 +97,9 @@ class OnUnits:
             if sum(len(task.runs) for task in finer) > sum(len(task.runs) for task in tasks):
                 arranged = self._arranged(finer, beat)
             tasks = finer
+        arranged, schedule = self._scheduled(tasks, beat, arranged)
+        if schedule is not None:
+            beat = dataclasses.replace(beat, layout=schedule.layout)
         for _ in range(_MOST_ATTEMPTS):
             if not arranged.timetable.feasible:
                 return tasks, arranged.timetable
@@ -103,8 +109,26 @@ class OnUnits:
             wrong = self.prices.correct(tasks, arranged.timetable.models, models, _WRONG)
             if timetable.feasible or not wrong:
                 break
-            arranged = self._arranged(tasks, beat)
+            arranged = self._arranged(tasks, beat, schedule)
         return tasks, self._with_bound(timetable, arranged, beat)
+
+    def _scheduled(
+        self, tasks: Sequence[SegmentedModel], beat: Beat, arranged: Arranged
+    ) -> tuple[Arranged, Schedule | None]:
+        """With a schedule of the priority models that a solver finds where none was found at once, or its refusal."""
+        if arranged.timetable.feasible or self._search_s <= 0:
+            return arranged, None
+        candidates = self._candidates(tasks)
+        if self._kept:
+            stages = {task.name: _in_pieces(self._kept[task.name], task) for task in tasks}
+            units = {name: [s.unit for s in own for _ in range(s.first, s.last + 1)] for name, own in stages.items()}
+            candidates = [one.restricted(units[one.model.name]) for one in candidates]
+        search = PrioritySearch(candidates, beat, self.prices.units, self._search_s, self.notify, kept=bool(self._kept))
+        better, schedule = search.arranged(
+            arranged, lambda one: self._arranged(tasks, dataclasses.replace(beat, layout=one.layout), one)
+        )
+        self._search_s -= search.spent_s
+        return better, schedule
 
     def explained(self, timetable: Timetable, tasks: Sequence[SegmentedModel], beat: Beat) -> Timetable:
         """Changes that would help; what binds is named already."""
@@ -135,15 +159,17 @@ class OnUnits:
                 found.append(Fix(change=f"no units for {task.name!r}", effect=f"it may run on {units}", verified=True))
         return found
 
-    def _arranged(self, tasks: Sequence[SegmentedModel], beat: Beat) -> Arranged:
-        """The best way at present prices."""
+    def _arranged(self, tasks: Sequence[SegmentedModel], beat: Beat, schedule: Schedule | None = None) -> Arranged:
+        """The best way at present prices, priority models as scheduled."""
         candidates = self._candidates(tasks)
+        if schedule is not None:
+            candidates = [schedule.placed(candidate) for candidate in candidates]
         if self._kept:
             kept = {task.name: _in_pieces(self._kept[task.name], task) for task in tasks}
             return arrange_kept(candidates, beat, self._rooms, self.mode, kept)
         size = len(self._rooms) * sum(len(candidate.names) for candidate in candidates)
         solver: Callable[[Problem], Placement] | None = None
-        if importlib.util.find_spec("ortools") is not None and size <= _SOLVED:
+        if size <= _SOLVED:
             solver = partial(solve, time_limit_s=_SOLVER_S)
         return arrange_on_units(candidates, beat, self._rooms, self.mode, solver)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from framefit.core.settings import Notify
 from framefit.core.timetable import PlannedModel, Timetable
-from framefit.planning.beat import Beat, segment_room
+from framefit.planning.beat import Beat
 from framefit.planning.cutting import (
     Candidate,
     Cutting,
@@ -28,6 +28,7 @@ from framefit.planning.cutting import (
 )
 from framefit.planning.durations import Durations, MeasuredDurations
 from framefit.planning.partition import MOST_OVERHEAD_RATIO, candidate_pieces, planned_quantile_ns
+from framefit.planning.reserved import segment_room
 from framefit.planning.task import Bounds, SegmentedModel, read_output_bytes
 from framefit.planning.timetable import build_timetable, planned_model
 

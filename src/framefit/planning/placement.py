@@ -93,6 +93,8 @@ class Problem:
         slots: frames of one background model in flight at once where it has several stages; so many
             stages it has at most.
         late_ns: of a window, before its first launch.
+        longest_ns: of a piece of a background model, where windows differ: one of them may hold it; default: what
+            priority models leave.
     """
 
     window_ns: int
@@ -102,6 +104,7 @@ class Problem:
     links: Sequence[Link] = ()
     slots: int = 4
     late_ns: int = 0
+    longest_ns: int | None = None
 
     def __post_init__(self) -> None:
         names = [unit.name for unit in self.units]
@@ -326,7 +329,8 @@ class Costs:
             memory: bytes.
         """
         left = self.capacity_ns - priority
-        fits = np.maximum(longest - left, 0).sum(axis=-1) / self.capacity_ns
+        room = left if self.problem.longest_ns is None else np.maximum(self.problem.longest_ns, left)
+        fits = np.maximum(longest - room, 0).sum(axis=-1) / self.capacity_ns
         fits = fits + np.maximum(-left, 0).sum(axis=-1) / self.capacity_ns
         over = np.maximum(memory / self.memory_bytes - 1, 0).sum(axis=-1)
         relative = np.where(load > 0, load / np.maximum(left, 1.0), 0.0)

@@ -37,7 +37,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from framefit.errors import MissingExtraError
 from framefit.planning.placement import Costs, Paths, Placement, Problem, Rank
 
 Floats = npt.NDArray[np.float64]
@@ -393,11 +392,10 @@ def solve(problem: Problem, *, time_limit_s: float = 10.0) -> Placement:
 
     Returns:
         A placement whose ``reason`` says what is violated where none was found without a violation.
-
-    Raises:
-        MissingExtraError: OR-Tools is not installed.
     """
-    cp_model, begun = _solver(), time.monotonic()
+    from ortools.sat.python import cp_model  # it takes a third of a second to load
+
+    begun = time.monotonic()
     costs = Costs(problem)
     chosen, bound = search(costs, math.ceil(_KICKS_S * time_limit_s))
     best = costs.rank(chosen)
@@ -410,14 +408,6 @@ def solve(problem: Problem, *, time_limit_s: float = 10.0) -> Placement:
         if costs.rank(found) < best:
             chosen = found
     return costs.placement(chosen, min(bound, 1 / load_bound if load_bound > 0 else 1.0), "solver")
-
-
-def _solver() -> Any:
-    try:
-        from ortools.sat.python import cp_model
-    except ImportError as error:
-        raise MissingExtraError("ortools", "solve") from error
-    return cp_model
 
 
 class _Formulation:
@@ -555,9 +545,9 @@ class _Formulation:
                 for piece, row in enumerate(self.on[index]):
                     if unit in row:
                         duration = int(costs.duration_ns[index][piece, unit])
-                        if duration > self.window:
+                        if duration > max(self.window, costs.problem.longest_ns or 0):
                             model.add(row[unit] == 0)
-                        elif reserved:
+                        elif reserved and costs.problem.longest_ns is None:
                             model.add(taken + duration <= self.window).only_enforce_if(row[unit])
 
     def _memory(self) -> None:

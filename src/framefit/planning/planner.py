@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,7 +194,7 @@ class _Planner:
                 continue
             relegated.append(task)
             changed = [dataclasses.replace(one, priority=False) if one.name == task.name else one for one in changed]
-            ranked, found = placing.place(sorted(changed, key=lambda task: (not task.priority, -task.level)), beat)
+            ranked, found = placing.place(sorted(changed, key=_rank), beat)
             if found.feasible:
                 self.warnings += [
                     f"{one.name} takes {durations[one.name] / 1e6:.3g} ms, and frames of other streams come meanwhile: "
@@ -230,7 +231,13 @@ class _Planner:
             costs: Costs | None = self.priced.costs if first.compiles else None
             prices = ExactUnitPieces(target, self.units, window_ns, by_unit, self.priced.compiler, costs, quantile)
         return OnUnits(
-            prices, self.device.stored_ratio, schedule.segmentation, self.workload.beat_hz, self.notify, kept
+            prices,
+            self.device.stored_ratio,
+            schedule.segmentation,
+            self.workload.beat_hz,
+            self.notify,
+            kept,
+            schedule.search_s,
         )
 
     def _alike(self) -> dict[str, str]:
@@ -259,7 +266,7 @@ class _Planner:
             ranked.append(dataclasses.replace(task, level=level, reasons=reasons))
         priority = roles([task.level for task in ranked], self.workload.schedule)
         ranked = [dataclasses.replace(task, priority=role) for task, role in zip(ranked, priority, strict=True)]
-        return sorted(ranked, key=lambda task: (not task.priority, -task.level))
+        return sorted(ranked, key=_rank)
 
     def _beat(self, wired: Sequence[WiredModel], priority: Collection[str]) -> Beat:
         """Windows, guard and demands."""
@@ -293,6 +300,12 @@ class _Planner:
             lengths_ns=grid.lengths_ns if len(grid.offsets_ns) > 1 else (),
             links=host_links(self.device),
         )
+
+
+def _rank(task: SegmentedModel) -> tuple[bool, int, float]:
+    """Priority models first, higher levels before lower ones, of priority models what is due earlier first."""
+    due_ms = task.wired.entry.deadline_ms
+    return not task.priority, -task.level, math.inf if due_ms is None or not task.priority else due_ms
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ The list of what each unit does: units execute only that.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -29,20 +28,11 @@ from framefit.core.timetable import (
     in_order,
 )
 from framefit.planning.ages import Spans, StageTurns, age_bound_ns, staged_age_ns
-from framefit.planning.beat import (
-    Beat,
-    Demand,
-    Span,
-    carried_over,
-    free_windows,
-    reserved_periods,
-    segment_room,
-    settled,
-    taken_ns,
-)
+from framefit.planning.beat import Beat, Demand, Span
 from framefit.planning.bounds import fair_rates
 from framefit.planning.filling import MOST_WINDOWS, Filled, fill
 from framefit.planning.partition import planned_quantile_ns
+from framefit.planning.reserved import Reserved, parts_of, reserve, segment_room
 
 
 def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
@@ -66,21 +56,21 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
     priority = [model for model in models if model.role == "priority"]
     background = [model for model in models if model.role == "background"]
     units = tuple(dict.fromkeys(segment.unit for model in models for segment in model.segments))
-    reserved = reserved_periods(beat, priority)
-    lengths = [beat.pattern_ns[index % len(beat.pattern_ns)] for index in range(len(reserved))]
+    laid_out = reserve(beat, priority)
+    reserved, lengths = laid_out.windows, laid_out.lengths_ns
     free = {
-        unit: free_windows(beat, reserved, unit)
+        unit: laid_out.free_windows(unit)
         for unit in dict.fromkeys(segment.unit for model in background for segment in model.segments)
     }
-    slack, problem = _deadlines(beat, reserved, lengths)
-    taken = {unit: taken_ns(beat, reserved, unit) for unit in units or ("",)}
+    slack, problem = _deadlines(beat, laid_out)
+    taken = {unit: laid_out.taken_ns(unit) for unit in units or ("",)}
     unread = _unread(models)
     problem = unread or problem
     if not beat.preemptive:
         problem = problem or _too_long(beat, background, priority)
     ages: dict[str, int] = {}
     if problem is None:
-        ages, problem = _ages(beat, models, reserved, free)
+        ages, problem = _ages(beat, models, laid_out, free)
     filled = Filled([[] for _ in reserved], [], slack)
     if problem is None and background:
         found = fill(beat, in_order(background), free, _delivered(priority, reserved))
@@ -156,32 +146,29 @@ def _on(unit: str, periods: Sequence[PriorityPeriod]) -> list[PriorityPeriod]:
     return [period for period in periods if period.unit == unit]
 
 
-def _deadlines(
-    beat: Beat, reserved: Sequence[Sequence[PriorityPeriod]], lengths: Sequence[int]
-) -> tuple[int, str | None]:
+def _deadlines(beat: Beat, laid_out: Reserved) -> tuple[int, str | None]:
     """Least slack of the priority models, and the first of them that is late."""
-    slack, problem = beat.window_ns, None
-    used = dict.fromkeys(period.unit for periods in reserved for period in periods)
-    carried = {unit: carried_over(beat, reserved, unit) for unit in used}
-    for index, (periods, length) in enumerate(zip(reserved, lengths, strict=True)):
-        for period in periods:
+    problem = None
+    searched = beat.layout is not None
+    for periods, ends, length in zip(laid_out.windows, laid_out.done_ns, laid_out.lengths_ns, strict=True):
+        for period, end in zip(periods, ends, strict=True):
             deadline = beat.of(period.model).deadline_ns or length
-            behind = carried[period.unit][index][1]
-            excess = math.ceil(beat.excess_ratio * (behind + period.end_ns - periods[0].start_ns))
-            slack = min(slack, deadline - period.end_ns - excess)
-            if period.end_ns + excess > deadline and problem is None:
+            if end > deadline and problem is None:
                 problem = (
                     f"{period.model!r} is ready {_ms(period.end_ns)} after its release"
-                    + (f", {_ms(excess)} later at worst" if excess else "")
+                    + (f", {_ms(end - period.end_ns)} later at worst" if end > period.end_ns else "")
                     + f"; its deadline is {_ms(deadline)}"
                 )
         if problem is None and periods and beat.even:
-            total = max(period.end_ns for period in periods) - periods[0].start_ns
-            if total + beat.guard_ns > length:
+            first = periods[0].start_ns
+            total = max(period.end_ns for period in periods) - first
+            if not searched and total + beat.guard_ns > length:
                 problem = f"the priority period of {_ms(total)} and the guard exceed the window of {_ms(length)}"
-    if problem is None and not all(settled(beat, reserved, unit) for unit in used):
+            elif searched and max(ends) > length:
+                problem = f"the priority period ends {_ms(max(ends))} after the release, the window is {_ms(length)}"
+    if problem is None and not laid_out.settled:
         problem = "the priority models take more time than there is between their frames"
-    return slack, problem
+    return laid_out.slack_ns, problem
 
 
 def _unread(models: Sequence[PlannedModel]) -> str | None:
@@ -268,7 +255,7 @@ def _bounds(
 def _ages(
     beat: Beat,
     models: Sequence[PlannedModel],
-    reserved: Sequence[Sequence[PriorityPeriod]],
+    laid_out: Reserved,
     free: Mapping[str, Sequence[Sequence[Span]]],
 ) -> tuple[dict[str, int], str | None]:
     """Bound on the age of each model's results in windows, and the first that is too old."""
@@ -277,15 +264,11 @@ def _ages(
     if not all(any(windows) for windows in free.values()):
         return ages, "the priority models and the guard leave no residual"
     given: dict[str, int] = {}  # in ns, of whatever others read
-    used = dict.fromkeys(period.unit for periods in reserved for period in periods)
-    carried = {unit: carried_over(beat, reserved, unit) for unit in used}
-    for index, periods in enumerate(reserved):
-        for period in periods:
-            behind = carried[period.unit][index][1]
-            excess = math.ceil(beat.excess_ratio * (behind + period.end_ns - periods[0].start_ns))
-            given[period.model] = max(given.get(period.model, 0), period.end_ns + excess)
+    for periods, ends in zip(laid_out.windows, laid_out.done_ns, strict=True):
+        for period, end in zip(periods, ends, strict=True):
+            given[period.model] = max(given.get(period.model, 0), end)
     ages |= {name: max(-(-ns // beat.window_ns), 1) for name, ns in given.items()}
-    turns = _Turns(beat, background, reserved, free)
+    turns = _Turns(beat, background, laid_out.windows, free)
     for model in in_order(background):
         demand = beat.of(model.name)
         bound = turns.age_ns(model, models, given)
@@ -338,7 +321,7 @@ class _Turns:
     def age_ns(self, model: PlannedModel, models: Sequence[PlannedModel], given: Mapping[str, int]) -> int | None:
         """Bound on a result's age; ``given``: on those of the models that it reads."""
         beat, demand, stages = self.beat, self.beat.of(model.name), model.stages
-        if len(stages) == 1 and not model.after and beat.even and demand.releases is None:
+        if len(stages) == 1 and not model.after and beat.even and beat.layout is None:
             return age_bound_ns(
                 [segment.duration_ns for segment in model.segments],
                 self.others(stages[0]),
@@ -406,14 +389,15 @@ class _Turns:
 def _priority_slots(
     beat: Beat, priority: Sequence[PlannedModel], periods: Sequence[PriorityPeriod], window: int
 ) -> list[Slot]:
-    """Launches of priority models: the n-th period of a model holds its n-th stage."""
+    """Launches of priority models: the n-th period of a model holds its n-th stage, or segment."""
     models = {model.name: model for model in priority}
+    cut = beat.layout.cut if beat.layout else frozenset()
     seen: dict[str, int] = {}
     slots = []
     for period in periods:
         model, now = models[period.model], period.start_ns
         number = seen[period.model] = seen.get(period.model, -1) + 1
-        for segment in model.stages[number]:
+        for segment in parts_of(model, model.name in cut)[number]:
             slots.append(
                 Slot(
                     unit=segment.unit,

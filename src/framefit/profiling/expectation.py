@@ -214,9 +214,7 @@ def window_releases(
     turn, index = np.divmod(shown, len(length))
     release = turn * begins[-1] + begins[index]  # on the plan's clock
     model = np.array([segment.model for segment in program.programs])[log.program]
-    periods = {
-        (at, period.model): period for at, planned in enumerate(timetable.windows) for period in planned.priority
-    }
+    periods = _periods(timetable)
     reserved = []
     for name in dict.fromkeys(name for _, name in periods):
         entries = np.flatnonzero(model == name)
@@ -230,8 +228,8 @@ def window_releases(
                 name,
                 np.searchsorted(shown, windows),
                 np.array([period is not None for period in of_window], np.bool_),
-                np.array([0 if period is None else period.start_ns for period in of_window], np.int64),
-                np.array([0 if period is None else period.end_ns for period in of_window], np.int64),
+                np.array([0 if period is None else period[0] for period in of_window], np.int64),
+                np.array([0 if period is None else period[1] for period in of_window], np.int64),
                 np.minimum.reduceat(log.start_ns[entries], first),
                 np.maximum.reduceat(log.end_ns[entries], first),
                 np.maximum.reduceat(log.end_low_ns[entries], first),
@@ -242,6 +240,20 @@ def window_releases(
         for launched in reserved
     ]
     return shown, release + _phases(shown, release, begun), reserved
+
+
+def _periods(timetable: Timetable) -> dict[tuple[int, str], tuple[int, int]]:
+    """Window in which periods of a model begin, and the model -> begin and end of all of these, from its release on."""
+    found: dict[tuple[int, str], tuple[int, int]] = {}
+    lengths = [window.length_ns for window in timetable.windows]
+    for at, window in enumerate(timetable.windows):
+        for period in window.priority:
+            place, start, end = at, period.start_ns, period.end_ns
+            while start >= lengths[place] > 0:  # another stream's release comes before it
+                start, end, place = start - lengths[place], end - lengths[place], (place + 1) % len(lengths)
+            first, last = found.get((place, period.model), (start, end))
+            found[place, period.model] = min(first, start), max(last, end)
+    return found
 
 
 def _phases(shown: Ints, release: Ints, begun: list[tuple[Ints, Ints]]) -> Ints:

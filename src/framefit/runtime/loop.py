@@ -2,7 +2,8 @@
 
 Time is cut into windows, which begin at fixed instants. When one begins, its streams bring a frame each, and the frames
 wait in the channels of the models that want them. In each window the priority models are due at instants that the
-timetable reserves for them; the loop launches each at its instant, segment after segment. Between two reserved
+timetable reserves for them, in this window or after it; the loop launches each at its instant, segment after segment,
+or one segment an instant where other models' frames come between them. Between two reserved
 instants it asks the service policy which background segment is to run, and launches that only if its planned quantile
 and the guard fit before the next instant. What fits nowhere waits: nothing is ever interrupted. Before every decision
 the loop reads its mailbox, in which other units leave frames that their stages are done with. When a frame ends, the
@@ -21,10 +22,11 @@ import contextlib
 import copy
 import gc
 import heapq
+import itertools
 import sys
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
@@ -34,7 +36,7 @@ import numpy as np
 from framefit.core.events import Trace
 from framefit.core.grid import Grid
 from framefit.core.model import TensorInfo
-from framefit.core.timetable import Timetable
+from framefit.core.timetable import PlannedModel, Timetable
 from framefit.devices.clock import Clock, RealClock
 from framefit.devices.device import Array, Completion, Device
 from framefit.errors import InputError
@@ -273,7 +275,7 @@ class Dispatcher:
                 if self._ahead != self.windows:
                     self._look_ahead()
                 self._deliver(self.windows, next_release)
-                agenda.extend(self._next_due)
+                self._put_down(self._next_due)
                 self.windows += 1
                 self._next_release, self._upcoming = self._second
             if messages or coming:
@@ -285,16 +287,17 @@ class Dispatcher:
                     self._launch(index, now)
                 elif job.owed:
                     awaited.append(index)
-                if not job.busy:  # one frame an instant: the next one has its own
-                    agenda.popleft()
+                if not job.busy or (index in self._cut and self._due_again(index)):
+                    agenda.popleft()  # one frame an instant, or one segment: the next one has its own
                 continue
-            if now >= next_release:
+            over = now >= next_release  # the last window's end; what it has left to be done later still is
+            if over and not (agenda and agenda[-1][0] >= next_release):
                 break
             if awaited:  # nothing else starts until they have run, or cannot come any more
                 awaited[:] = [index for index in awaited if self._jobs[index].owed]
-            if not awaited and self._serve(now, agenda[0][0] if agenda else self._upcoming):
+            if not awaited and self._serve(now, min(agenda[0][0], self._upcoming) if agenda else self._upcoming):
                 continue
-            wake = min(agenda[0][0], next_release) if agenda else next_release
+            wake = agenda[0][0] if over else min(agenda[0][0], next_release) if agenda else next_release
             if coming:
                 wake = min(wake, coming[0].ready_ns)
             self._use_idle(wake, on_idle)
@@ -332,6 +335,18 @@ class Dispatcher:
         self._next_due = [(self._next_release + after, job) for after, job in self._due(window)]
         release = self.release(window + 1)
         self._second = release, self._first_reserved(window + 1, release)
+
+    def _put_down(self, due: Sequence[tuple[int, int]]) -> None:
+        """Note what a window brings; what an earlier one has left to be done may come later."""
+        agenda = self._agenda
+        if agenda and due and due[0][0] < agenda[-1][0]:
+            due = sorted([*agenda, *due], key=lambda entry: entry[0])
+            agenda.clear()
+        agenda.extend(due)
+
+    def _due_again(self, index: int) -> bool:
+        """Whether a job has another instant beside the present one."""
+        return any(job == index for _, job in itertools.islice(self._agenda, 1, None))
 
     def _due(self, window: int) -> Sequence[tuple[int, int]]:
         """When after its release which priority jobs are due in a window, of those under the timetable in force."""
@@ -708,6 +723,7 @@ class Dispatcher:
         """What the loop needs of the timetable in force."""
         share, self._ahead = self._share, -1
         self._origin, self._reserved, self._guard_ns = self._stretch.origin, share.reserved, share.guard_ns
+        self._cut = {job for due in share.reserved for _, job in due if sum(other == job for _, other in due) > 1}
         for job, part in zip(
             self._jobs, share.parts, strict=False
         ):  # no timetable knows of migrated jobs, which come last
@@ -754,16 +770,31 @@ def instants(
         due: list[tuple[int, int]] = []
         begin = end = -1
         seen: defaultdict[str, int] = defaultdict(int)
+        jobs = {
+            name: _of_periods(timetable.model(name), numbers, unit, count)
+            for name, count in Counter(period.model for period in window.priority).items()
+            if name in numbers
+        }
         for period in window.priority:
             if unit is not None and period.unit != unit:
                 continue
-            jobs = numbers[period.model]
             begin = begin if period.start_ns == end else period.start_ns
-            due.append((begin, jobs if isinstance(jobs, int) else jobs[seen[period.model]]))
+            due.append((begin, jobs[period.model][seen[period.model]]))
             seen[period.model] += 1
             end = period.end_ns
         pattern.append(due)
     return pattern
+
+
+def _of_periods(
+    model: PlannedModel, numbers: Mapping[str, int | Sequence[int]], unit: str | None, periods: int
+) -> list[int]:
+    """The jobs that a model's periods in a window on a unit are for: a period a stage, or one a segment."""
+    own = numbers[model.name]
+    stages = [stage for stage in model.stages if unit is None or stage[0].unit == unit]
+    jobs = [own] * len(stages) if isinstance(own, int) else own
+    cut = periods > len(model.stages)
+    return [job for job, stage in zip(jobs, stages, strict=True) for _ in range(len(stage) if cut else 1)]
 
 
 def share_of(jobs: Sequence[Job], guard_ns: int, reserved: Sequence[Sequence[tuple[int, int]]] | None = None) -> Share:

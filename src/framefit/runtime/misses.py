@@ -287,6 +287,8 @@ class _Looking:
         whole = _Stage(planned.segments[0].unit, released_ns + begins[0], started, finished, planned.duration_ns)
         if len(planned.stages) == 1 or len(begins) < len(planned.stages):
             return whole
+        if len(begins) == len(planned.segments):  # one a segment, where other models' launches come between them
+            begins = [begins[stage[0].index] for stage in planned.stages]
         stages = self._stages(model, planned, frame, released_ns, begins)
         return max(stages, key=lambda stage: max(stage.late_ns, stage.excess_ns), default=whole)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from framefit.core.explanation import FramePath, ModelSchedule, PlanExplanation
-from framefit.core.timetable import PlannedModel, Segment, Timetable, reserved_share, window_starts
+from framefit.core.timetable import PlannedModel, Refusal, Segment, Timetable, reserved_share, window_starts
 from framefit.core.workload import Workload
 from framefit.report.charts import Axis, Chart, Line, colour, row_height_px
 from framefit.report.description import (
@@ -81,6 +81,20 @@ def slack_sentence(timetable: Timetable, workload: Workload) -> str:
         return "See what binds."
     text = f"Where everything takes its {planned}, {format_duration(slack)} stay free in the tightest window"
     return text + (", the guard not counted." if timetable.guard_ns else ".")
+
+
+def refusal_sentence(refusal: Refusal) -> str:
+    """How sure it is that priority models do not fit, and by how much they do not."""
+    text = f"Proved in {refusal.searched_s:.2g} s."
+    if refusal.kind != "proved":
+        text = "This is no proof; search_s in [schedule] gives the search more time."
+    if not refusal.lateness_ns or refusal.bound_ns is None:
+        return text
+    best = format_duration(refusal.lateness_ns)
+    if refusal.bound_ns >= refusal.lateness_ns:
+        return f"{text} At best the latest frame is {best} late."
+    bound = format_duration(refusal.bound_ns)
+    return f"{text} The best order that was found is {best} late, none is less than {bound} late."
 
 
 def sentences(schedule: ModelSchedule, timetable: Timetable, workload: Workload) -> list[tuple[str, str]]:
@@ -277,6 +291,8 @@ def _verdict(content: PlanContent) -> Verdict:
     slack = timetable.worst_slack_ns
     if workload is not None:
         text = slack_sentence(timetable, workload)
+    elif slack >= 0 and not timetable.feasible:
+        text = "See what binds."
     elif slack >= 0:
         text = f"The worst slack is {format_duration(slack)}."
     else:  # a plan can also fail for a reason other than time: memory, or an operator
@@ -292,7 +308,10 @@ def _quantities(content: PlanContent) -> Iterator[Quantity]:
     repeats = timetable.hyperperiod_windows
     yield _time("Window", timetable.window_ns, beat + (f", repeats after {repeats}" if repeats > 1 else ""))
     slack = timetable.worst_slack_ns
-    yield _time("Worst slack", slack, "stays free in the tightest window" if slack >= 0 else "is missing", "more")
+    if timetable.feasible:
+        yield _time("Worst slack", slack, "stays free in the tightest window", "more")
+    elif slack < 0:
+        yield _time("Lateness", -slack, "is missing in the tightest window", "less")
     if timetable.priority_ns:
         share = f"{format_ratio(reserved_share(timetable))} of a window"
         yield _time("Priority period", timetable.priority_ns, share)
@@ -363,7 +382,8 @@ def _blocks(content: PlanContent, detail: Detail) -> Iterator[Block]:
 def _help(timetable: Timetable) -> Iterator[Block]:
     """What binds a plan that does not fit, and what would help it."""
     if not timetable.feasible and timetable.binding_constraint:
-        yield Sentences("What binds", [timetable.binding_constraint])
+        refused = () if timetable.refusal is None else (refusal_sentence(timetable.refusal),)
+        yield Sentences("What binds", [timetable.binding_constraint, *refused])
     if timetable.fixes:
         sure = {True: "planned again: fits", False: "not verified"}
         yield Sentences(
