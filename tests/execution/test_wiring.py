@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 from PIL import Image
 
 from fakes import FakeDevice
@@ -48,6 +49,33 @@ def test_named_streams(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="input 'bias' has no source") as error:
         wired(tmp_path, model("two_ends", 'inputs = { image = "other" }'), STREAMS)
     assert "model 'two_ends'" in str(error.value.where)
+
+
+@pytest.mark.parametrize("streams", ["", STREAMS])
+@pytest.mark.parametrize(("name", "value"), [("sr", "16000"), ("top_k", "...")])
+def test_a_number_beside_frames_is_proposed_as_a_constant(tmp_path: Path, name: str, value: str, streams: str) -> None:
+    """An integer scalar that nothing names takes no frames: the message holds the line to write; named, it does."""
+    ends = [
+        helper.make_tensor_value_info("sound", TensorProto.FLOAT, ["batch", 4]),
+        helper.make_tensor_value_info(name, TensorProto.INT64, []),
+    ]
+    nodes = [
+        helper.make_node("Cast", [name], ["number"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["sound", "number"], ["loud"]),
+    ]
+    outputs = [helper.make_tensor_value_info("loud", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "voice", ends, outputs)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8), tmp_path / "v.onnx")
+    entry = '[[models]]\nname = "v"\npath = "v.onnx"\n'
+    sound = 'inputs = { sound = "camera" }\n' if streams else ""
+    with pytest.raises(InputError, match=f"input '{name}' takes one whole number") as error:
+        wired(tmp_path, entry + sound, streams)
+    assert f"constants = {{ {name} = {value} }}" in str(error.value.remedy)
+    (found,) = wired(tmp_path, f"{entry}{sound}constants = {{ {name} = 2 }}", streams)
+    assert [tensor.name for tensor in found.model.inputs] == ["sound"]
+    both = f'inputs = {{ sound = "camera", {name} = "other" }}\n'
+    (found,) = wired(tmp_path, entry + both, STREAMS)
+    assert found.sources == {"sound": "camera", name: "other"}
 
 
 def test_priority_models_come_first(tmp_path: Path) -> None:

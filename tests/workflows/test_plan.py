@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from framefit.core.files import read_record, write_record
 from framefit.core.latency_table import LatencyEntry, LatencyTable
@@ -45,6 +47,33 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Quiet:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of models."""
     return write_models(tmp_path_factory.mktemp("plan"))
+
+
+def write_random(path: Path, kind: str) -> None:
+    """Products with a random operator between them, without a seed."""
+    weights = {f"weight{n}": np.random.default_rng(n).random((8, 8), np.float32) - 0.5 for n in range(3)}
+    weights |= {"training": np.ones((), np.bool_), "ratio": np.full((), 0.5, np.float32)}
+    given: dict[str, tuple[list[str], dict[str, Any]]] = {
+        "RandomNormal": ([], {"shape": [1, 8]}),
+        "Multinomial": (["a"], {"sample_size": 8}),
+        "Bernoulli": (["positive"], {}),
+        "Dropout": (["a", "ratio", "training"], {}),
+    }
+    inputs, attributes = given.get(kind, (["a"], {}))
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight0"], ["a"]),
+        helper.make_node("Sigmoid", ["a"], ["positive"]),
+        helper.make_node(kind, inputs, ["drawn"], name="draw", **attributes),
+        helper.make_node("Cast", ["drawn"], ["number"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["positive", "number"], ["b"]),
+        helper.make_node("MatMul", ["b", "weight1"], ["c"]),
+        helper.make_node("Relu", ["c"], ["d"]),
+        helper.make_node("MatMul", ["d", "weight2"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in "xy"]
+    initializers = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "random", ends[:1], ends[1:], initializers)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8), path)
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +168,27 @@ def test_segments_that_compute_something_else_are_refused(
     with pytest.raises(DeviceError, match="joined segments differ") as error:
         plan(write_app(folder, guard_ms=guard_ms))
     assert error.value.where == "chain"
+
+
+@pytest.mark.parametrize("kind", ["RandomNormal", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"])
+def test_random_operators_draw_the_same_in_segments(
+    kind: str, tmp_path: Path, quiet: Quiet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They get fixed seeds, which the plan says, and segments are compared with the whole model as ever.
+
+    Where they differ all the same, the message names the operator and what to do.
+    """
+    write_random(tmp_path / "small.onnx", kind)
+    app = write_app(tmp_path, priority=(), background=("small",), model="always_split = true")
+    planned = plan(app)
+    (model,) = planned.timetable.models
+    assert len(model.segments) > 1
+    assert model.max_relative_difference == 0
+    assert [reason for reason in planned.timetable.reasons if "1 random operator was given a fixed seed" in reason]
+    monkeypatch.setattr(compiled, "greatest_difference", lambda *_: 2e-4)
+    with pytest.raises(DeviceError, match=f"random numbers than the whole model: {kind} 'draw'") as error:
+        plan(app)
+    assert "export the model without them" in str(error.value.remedy)
 
 
 def test_a_second_plan_measures_nothing(cut: Plan, folder: Path, guard_ms: float, quiet: Quiet) -> None:

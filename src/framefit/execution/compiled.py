@@ -222,9 +222,13 @@ class CompiledModel:
         return [self._difference(execution) for execution in reversed(self.cuts)][-1]
 
     def _difference(self, cut: Execution) -> float:
-        whole, difference = self.whole, 0.0
+        whole, difference, random_nodes = self.whole, 0.0, self.file.model.random
         cut.reset()
         if cut is not whole:
+            if random_nodes:  # their generators go on from launch to launch: both begin anew
+                compiler = Compiler(self._compiler.device)
+                whole = dataclasses.replace(self, _compiler=compiler).whole
+                cut = self.wired.execution(cut.bounds, compiler.device, cut.units, cut.slots)
             whole.reset()
             random = np.random.default_rng(0)
             for _ in range(2):
@@ -233,6 +237,13 @@ class CompiledModel:
             cut.reset()
             whole.reset()
         if not difference <= _TOLERANCE:
+            if random_nodes:
+                raise DeviceError(
+                    f"the joined segments draw other random numbers than the whole model: {', '.join(random_nodes)}",
+                    where=self.name,
+                    remedy="feed them from a stream instead, or export the model without them (for inference, not for "
+                    "training)",
+                )
             raise DeviceError(
                 f"the joined segments differ from the whole model by {difference:.2g} (relative)",
                 where=self.name,

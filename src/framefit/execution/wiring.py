@@ -9,7 +9,7 @@ from pathlib import Path
 from framefit.core.files import toml_key
 from framefit.core.functions import load_function
 from framefit.core.model import Model, TensorInfo
-from framefit.core.model.loading import declared_inputs
+from framefit.core.model.loading import declared_inputs, integer_scalars
 from framefit.core.workload import (
     STRICTEST,
     ModelEntry,
@@ -31,6 +31,8 @@ __all__ = ["WiredModel", "check_sinks", "wire"]
 
 
 _READ_QUEUE = 2  # results that may wait for a model that reads others: as many as frames of a stream
+_SAMPLING = ("sr", "fs", "rate", "sample_rate", "samplerate", "sampling_rate", "sample_rate_hz")
+_SAMPLING_HZ = 16_000  # what speech models take
 _Sizes = tuple[int | None, ...] | None  # of an input as declared; None: dynamic
 
 
@@ -203,6 +205,7 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path, there: Mapping[str, 
                 raise InputError(
                     f"{key} names no input {name!r}; inputs: {', '.join(declared)}", where=where, remedy="correct it"
                 )
+    _check_constants(entry, declared, where)
     sources, reads = _sources(entry, list(declared), workload, there, where)
     images = _images(entry, declared, sources, where)
     shapes = dict(entry.shapes)
@@ -268,6 +271,24 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path, there: Mapping[str, 
         when_full=next((rule for rule in STRICTEST if rule in rules), "drop-oldest"),
         reads=reads,
     )
+
+
+def _check_constants(entry: ModelEntry, declared: Mapping[str, _Sizes], where: str) -> None:
+    """Refuse to feed a number beside other inputs from a stream that nobody names: a sampling rate, for example."""
+    fed = [name for name in declared if name not in entry.state and name not in entry.constants]
+    left = [name for name in fed if name not in entry.inputs]
+    if all(declared[name] not in ((), (1,)) for name in left) or len({declared[name] for name in fed}) == 1:
+        return
+    options = integer_scalars(entry.path)
+    for name in left:
+        if name in options:
+            value = _SAMPLING_HZ if name.lower() in _SAMPLING else "..."
+            raise InputError(
+                f"input {name!r} takes one whole number, and neither constants nor inputs name it",
+                where=where,
+                remedy=f"give the value that the model's documentation names: constants = {{ {toml_key(name)} = "
+                f'{value} }}; or a stream: inputs = {{ {toml_key(name)} = "a stream" }}',
+            )
 
 
 def _sources(

@@ -29,7 +29,7 @@ from google.protobuf.message import DecodeError
 from framefit.core.files import toml_key
 from framefit.errors import InputError, UnsupportedError
 
-__all__ = ["declared_inputs"]
+__all__ = ["declared_inputs", "integer_scalars"]
 
 
 logger = logging.getLogger(__name__)
@@ -322,6 +322,13 @@ def declared_inputs(path: str | Path) -> dict[str, tuple[int | None, ...] | None
     return shapes
 
 
+def integer_scalars(path: str | Path) -> set[str]:
+    """Inputs that :func:`declared_inputs` gives as whole numbers, one each: options of a model rather than frames."""
+    whole = {getattr(onnx.TensorProto, name) for name in ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16")}
+    types = {v.name: v.type.tensor_type for v in onnx.load_model(path, load_external_data=False).graph.input}
+    return {n for n, sizes in declared_inputs(path).items() if sizes in ((), (1,)) and types[n].elem_type in whole}
+
+
 def parsed(content: bytes) -> ir.Model:
     """The graph in an ONNX file's bytes, as it is.
 
@@ -370,7 +377,7 @@ class Changes(NamedTuple):
 
     Attributes:
         assumed: sizes that the file leaves open.
-        cleaned: what was put in order without changing what the model computes.
+        cleaned: what was put in order without changing what the model computes, and seeds that were fixed.
     """
 
     assumed: list[str]
@@ -419,11 +426,11 @@ def canonical(
             if shape is not None and all(isinstance(size, int) for size in shape):
                 value.shape = shape  # an operator that inference does not know, but the exporter did
     _remove_unused(model)
-    return Changes(assumed, list(_cleaned(weights, computed, branches)))
+    return Changes(assumed, list(_cleaned(weights, computed, branches, _fix_seeds(graph))))
 
 
-def _cleaned(weights: int, computed: int, branches: int) -> Iterator[str]:
-    """``weights``, nodes ``computed`` and ``branches``: how many."""
+def _cleaned(weights: int, computed: int, branches: int, seeds: int) -> Iterator[str]:
+    """``weights``, nodes ``computed``, ``branches`` and ``seeds``: how many."""
     if weights:
         were = _were(weights, "initializer")
         yield f"{were} moved out of the graph's inputs: a runtime fuses layers with constants only"
@@ -431,6 +438,8 @@ def _cleaned(weights: int, computed: int, branches: int) -> Iterator[str]:
         yield f"{_were(computed, 'node')} replaced by values that never change, such as shapes"
     if branches:
         yield f"{_were(branches, 'If node')} replaced by the branch that is always taken"
+    if seeds:
+        yield f"{_were(seeds, 'random operator')} given a fixed seed, so that segments draw what the whole model draws"
 
 
 def _were(number: int, noun: str) -> str:
@@ -571,8 +580,28 @@ def _static(value: ir.Value) -> bool:
     return value.shape is not None and all(isinstance(size, int) for size in value.shape)
 
 
+def random_nodes(graph: ir.Graph) -> list[ir.Node]:
+    """Nodes that draw random numbers, those inside others included."""
+    return [node for node in ir.traversal.RecursiveGraphIterator(graph) if _is_random(node)]
+
+
 def _is_random(node: ir.Node) -> bool:
+    if node.op_type == "Dropout" and node.domain == "" and len(node.inputs) > 2 and node.inputs[2] is not None:
+        training = ir.convenience.get_const_tensor(node.inputs[2])
+        return training is None or bool(training.numpy())
     return node.op_type.startswith(("Random", "Multinomial", "Bernoulli"))
+
+
+def _fix_seeds(graph: ir.Graph) -> int:
+    """Give ONNX's own random operators that have no seed one each, so that they draw the same in every session.
+
+    Returns:
+        How many got one.
+    """
+    seedless = [node for node in random_nodes(graph) if node.domain == "" and "seed" not in node.attributes]
+    for seed, node in enumerate(seedless, 1):
+        node.attributes.add(ir.AttrInt64("seed", seed) if node.op_type == "Dropout" else ir.AttrFloat32("seed", seed))
+    return len(seedless)
 
 
 def _fold_and_infer(model: ir.Model) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from framefit.core.files import Record, write_whole
 from framefit.core.model.graph import Granularity, GraphIndex, Layer, Node, TensorInfo, weight_masks, zeros_ratio
-from framefit.core.model.loading import PART_NOTE, canonical, read_graph
+from framefit.core.model.loading import PART_NOTE, canonical, random_nodes, read_graph
 from framefit.errors import InputError
 
 __all__ = ["Model"]
@@ -66,7 +66,7 @@ class Model:
         """Whether its nodes are what a runtime executes: it was optimised already, and is to run as it is."""
         self.defaulted_dims = tuple(defaulted_dims)
         self.cleaned = tuple(cleaned)
-        """What reading its file put in order, as sentences: nothing that changes what it computes."""
+        """What reading its file put in order, as sentences: at most the seeds of random operators are other ones."""
         self.internal_tensors = frozenset(internal_tensors)
         """Inputs and outputs that a segment shares with other segments only; the others are the whole model's."""
         self._zeros: dict[tuple[Granularity, int, int], tuple[float, ...]] = {}
@@ -159,6 +159,11 @@ class Model:
     def macs(self) -> int:
         """Multiply-accumulates of one frame."""
         return sum(layer.macs for layer in self.layers)
+
+    @cached_property
+    def random(self) -> tuple[str, ...]:
+        """Its nodes that draw random numbers: operator and name of each."""
+        return tuple(f"{node.op_type} {node.name!r}" for node in random_nodes(self._ir.graph))
 
     @cached_property
     def notes(self) -> dict[str, str]:
