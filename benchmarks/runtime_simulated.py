@@ -31,7 +31,6 @@ from framefit.devices.host import default_core, pinned
 from framefit.devices.measure import measure_floor
 from framefit.devices.npu import NpuDevice
 from framefit.planning.beat import Beat
-from framefit.planning.bounds import Work, fluid_bounds_hz
 from framefit.planning.check import check_timetable
 from framefit.planning.cutting import Candidate, arrange
 from framefit.planning.partition import Pieces
@@ -167,9 +166,8 @@ def figures(timetable: Timetable, run: Dispatcher, rate_hz: float, candidates: l
         assert isinstance(ages, dict)
         ages[model.name] = [math.ceil(age * rate_hz / 1e9 - 1e-9), model.result_age_windows]
     if len(background) == 1:
-        reached = count[background[0].name] * rate_hz / run.windows
-        (fluid_hz,) = fluid_bounds_hz(timetable.window_ns, reserved, [Work(whole[background[0].name])])
-        result["fluid_ratio"] = reached / fluid_hz
+        fluid = min((timetable.window_ns - reserved) / whole[background[0].name], 1.0)  # frames a window
+        result["fluid_ratio"] = count[background[0].name] / run.windows / fluid
     result["useful_ratio"] = useful / (run.windows * timetable.window_ns)
     return result
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from framefit.core.target import BACKENDS, Target, resolve_target, target_file
 from framefit.core.workload import MachineSettings
-from framefit.devices.clock import VirtualClock
-from framefit.devices.device import Backend, Capabilities, Device, ModelledDevice
+from framefit.devices.device import Backend, Capabilities, Device
 from framefit.errors import InputError
 
-__all__ = ["capabilities_of", "open_device", "open_runtime", "virtual_device"]
+__all__ = ["capabilities_of", "open_device", "open_runtime"]
 
 
 def _backend(target: Target) -> Backend:
@@ -66,10 +65,3 @@ def open_runtime(*, cache: Path | None = None) -> Device:
     from framefit.devices.ort import OrtDevice
 
     return OrtDevice(cache=cache)
-
-
-def virtual_device(target: Target) -> ModelledDevice:
-    """A device in virtual time that knows no models: only launches of given durations (``timed``) run there."""
-    from framefit.devices.npu import NpuDevice
-
-    return NpuDevice(target, VirtualClock(), keep_events=1)

@@ -1,119 +1,131 @@
-"""Yardsticks of background throughput: the residual as a fluid, and the segments packed without a guard.
+"""Bounds on the throughput of background models: how much more of what a run did its residuals could have held.
 
-Several models share the residual; each bound says what a model gets in the shares in which
-the plan serves them. Served in others, one model may exceed its own, but not all of them.
+Of several models one may always be served more at another's cost, so that only their sum is bounded: the work that
+was done on a unit is at most the residual of that unit, and no model has more results than frames. A bound is
+stated per model for the proportions in which the run served them: **all models are served more, in these proportions,
+until a residual is used up**; a model whose frames are all served stays where it is, and so does one that uses a unit
+without any residual left; the others go on. What a run did is one of the points on the way, so that it never exceeds
+its bounds:
+
+- The *fluid* bound takes residuals for fluids (:func:`fluid_bounds`). Served frames x and the work w of one on a unit
+  satisfy sum(x w) <= residual wherever w is no more than was spent on a frame, and the residual no less than
+  what priority models left. Then the filling, which begins at 0 and passes x when its level is 1, ends beyond it.
+- The *packing* bound is of the run's own launches (:func:`packing_bounds`): in their order, for as long as they
+  took, each as early as it fits, without a guard, and then the same launches over again. For a given order no way to
+  place them has more of them done by any time (each is done no later than in any other way, by induction), the run's
+  own way included, which had a guard, and waited for frames.
+
+Both are bounds of that run, of its durations and its proportions, not of every policy.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.policy import Rotation
+__all__ = ["Launched", "fluid_bounds", "packing_bounds"]
 
-__all__ = ["Work", "fair_rates", "fluid_bounds_hz", "packing_bounds_hz"]
+_ROUNDING = 1e-9  # of a sum of durations
+_LAST = 1e-15  # proportion of a model that was not served: it gets something when the others stay where they are
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a background model asks for.
+class Launched:
+    """Background launches of one unit, and where there was room for them.
 
     Attributes:
-        whole_ns: median duration of the whole model.
-        segments_ns: those of its segments, in order; default: one, the whole.
-        needed_ns: what each segment needs to be started; default: what it takes.
-        varied_ns: the segments' durations for one frame after the other, in turn, where they vary.
-        every: windows between its frames.
-        frames: that one launch of the model consumes.
-        queue: frames that may wait.
-        share: launches of this model to those of the others, as planned.
+        gaps_ns: stretches between what priority models took, in order.
+        models: number of each launch's model, in the order in which they were launched.
+        taken_ns: of each launch.
     """
 
-    whole_ns: float
-    segments_ns: Sequence[int] = ()
-    every: int = 1
-    frames: int = 1
-    queue: int = 1
-    share: float = 1.0
-    needed_ns: Sequence[int] = ()
-    varied_ns: Sequence[Sequence[int]] = ()
+    gaps_ns: Sequence[int]
+    models: npt.NDArray[np.int64]
+    taken_ns: npt.NDArray[np.int64]
 
 
-def fluid_rates(residual_ns: float, models: Sequence[Work]) -> list[float]:
-    """Launches of each whole model a window, if the residual were one fluid.
+def fluid_bounds(
+    residual_ns: npt.ArrayLike,
+    work_ns: npt.ArrayLike,
+    served: npt.ArrayLike,
+    arrived: npt.ArrayLike,
+) -> npt.NDArray[np.float64]:
+    """Frames of each model, had the residuals been fluids; in the proportions in which they were served.
 
-    In their shares; whoever has frames for less has that, and the others share what is left.
+    Models that were not served at all share what the others leave.
 
     Args:
-        residual_ns: of a window.
-        models: all background models.
+        residual_ns: of each unit, over the whole run.
+        work_ns: that one frame takes; models x units.
+        served: frames of each model.
+        arrived: the same, had all been served.
     """
-    arriving = [1 / (model.every * model.frames) for model in models]
-    rates = [0.0] * len(models)
-    left = max(residual_ns, 0.0)
-    sharing = sorted(range(len(models)), key=lambda n: arriving[n] / max(models[n].share, 1e-12))
-    while sharing:
-        level = left / sum(models[n].share * models[n].whole_ns for n in sharing)
-        first = sharing.pop(0)  # the one that runs out of frames first
-        rates[first] = min(level * models[first].share, arriving[first])
-        left -= rates[first] * models[first].whole_ns
+    frames = np.asarray(served, np.float64)
+    weights = np.where(frames > 0, frames, _LAST)
+    rates = fair_rates(
+        np.asarray(residual_ns, np.float64), np.asarray(work_ns, np.float64), np.asarray(arrived, np.float64), weights
+    )
+    same = np.isclose(rates, frames, rtol=_ROUNDING, atol=0)
+    rates[same] = np.maximum(rates, frames)[same]
     return rates
 
 
-def fluid_bounds_hz(window_ns: float, priority_ns: float, models: Sequence[Work]) -> list[float]:
-    """Frames of each model a second if the residual were one fluid: no guard, no boundaries.
+def packing_bounds(units: Sequence[Launched], served: npt.ArrayLike, most: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Frames of each model, had the run's launches been packed as early as they fit.
 
     Args:
-        window_ns: length of a window.
-        priority_ns: median priority time in it.
-        models: all background models.
+        units: what was launched on each.
+        served: frames of each model.
+        most: of each model, however packed: its fluid bound, which is also that of models that were not served.
     """
-    rates = fluid_rates(window_ns - priority_ns, models)
-    return [rate * model.frames * 1e9 / window_ns for rate, model in zip(rates, models, strict=True)]
+    frames, limits = np.asarray(served, np.float64), np.asarray(most, np.float64)
+    wanted = np.divide(limits, frames, out=np.ones_like(frames), where=frames > 0)
+    times = np.full(len(frames), np.inf)
+    for unit in units:
+        used = np.unique(unit.models)
+        times[used] = np.minimum(times[used], packed_times(unit, wanted)[used])
+    packed = np.where(np.isfinite(times), np.maximum(times, 1.0), wanted) * frames
+    packed[frames == 0] = np.inf
+    return np.minimum(packed, limits)
 
 
-def packing_bounds_hz(
-    window_ns: int, priority_ns: int, models: Sequence[Work], *, guard_ns: int = 0, windows: int = 10_000
-) -> list[float]:
-    """Frames of each model a second, its segments dispatched greedily at exact durations.
-
-    Models take turns as they do in a run; what finds a queue full is dropped.
-
-    Args:
-        window_ns: length of a window.
-        priority_ns: median priority time at its beginning.
-        models: all background models, in order of service.
-        guard_ns: kept free at the end of a window; none for the bound.
-        windows: how many to play through.
-    """
-    segments = [model.segments_ns or (round(model.whole_ns),) for model in models]
-    taken = [model.varied_ns or (own,) for model, own in zip(models, segments, strict=True)]
-    asked = [model.needed_ns or own for model, own in zip(models, segments, strict=True)]
-    rotation = Rotation(len(models))
-    waiting, turns, launches = [0] * len(models), [0] * len(models), [0] * len(models)
-    needed: list[int | None] = [None] * len(models)
-    for window in range(windows):
-        for number, model in enumerate(models):
-            if window % model.every == 0:
-                busy = model.frames if turns[number] else 0  # in flight, still counted as waiting
-                waiting[number] = min(waiting[number] + 1, max(model.queue, model.frames) + busy)
-            if needed[number] is None and waiting[number] >= model.frames:
-                needed[number] = asked[number][0]
-        now = priority_ns
-        while (chosen := rotation.choose(needed, window_ns - guard_ns - now)) is not None:
-            now += taken[chosen][launches[chosen] % len(taken[chosen])][turns[chosen]]
-            turns[chosen] += 1
-            if turns[chosen] == len(segments[chosen]):
-                turns[chosen] = 0
-                launches[chosen] += 1
-                waiting[chosen] -= models[chosen].frames
-                rotation.finished(chosen)
-            begins = turns[chosen] or waiting[chosen] >= models[chosen].frames
-            needed[chosen] = asked[chosen][turns[chosen]] if begins else None
-    return [count * model.frames / windows * 1e9 / window_ns for count, model in zip(launches, models, strict=True)]
+def packed_times(unit: Launched, wanted: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """How many times what it did each model does when its launches are packed; at most as often as ``wanted``."""
+    times = np.zeros(len(wanted))
+    part = np.ones(len(wanted))  # of the next round
+    gaps = iter(unit.gaps_ns)
+    left = next(gaps, 0)
+    models, taken = unit.models, unit.taken_ns
+    number = np.zeros(len(models), np.int64)  # of each launch among its model's
+    for model in np.unique(models):
+        own = models == model
+        number[own] = np.arange(own.sum())
+    while True:
+        # Of each model as many launches as it still wants, evenly spread over the run.
+        share = part[models]
+        chosen = np.floor((number + 1) * share + _ROUNDING) > np.floor(number * share + _ROUNDING)
+        ends: list[int] = np.cumsum(taken[chosen], dtype=np.int64).tolist()
+        if not ends or not ends[-1]:
+            return times
+        done = spent = 0
+        while done < len(ends):
+            more = bisect.bisect_right(ends, spent + left, done)
+            if more > done:
+                left -= ends[more - 1] - spent
+                spent, done = ends[more - 1], more
+            if done < len(ends):
+                gap = next(gaps, None)
+                if gap is None:
+                    return times + part * (spent / ends[-1])
+                left = gap
+        times += part
+        part = np.clip(wanted - times, 0, 1)
+        wants = part[models] > 0
+        models, taken, number = models[wants], taken[wants], number[wants]
 
 
 def fair_rates(

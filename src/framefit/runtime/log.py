@@ -23,8 +23,6 @@ from framefit.core.events import Trace
 from framefit.core.program import Launches
 from framefit.core.run_record import OutcomeText
 
-__all__ = ["FrameLog", "FrameOutcome"]
-
 
 class SpillFile:
     """A file without a name in the folder for temporary files; it goes with this object.

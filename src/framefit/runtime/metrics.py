@@ -17,7 +17,7 @@ from framefit.runtime.misses import misses
 from framefit.runtime.units import UnitGroup
 from framefit.stats import wilson
 
-__all__ = ["priority_ns"]
+__all__ = ["residual_use", "run_seconds", "served_frames"]
 
 
 _FAULTS = {
@@ -152,8 +152,72 @@ def figures(
     )
 
 
+@dataclass(frozen=True)
+class ResidualUse:
+    """What priority models left of one unit during a run, and what ran there.
+
+    Attributes:
+        residual_ns: over the whole run; priority launches count by their median where they were longer in the mean.
+        gaps_ns: stretches of it, in order.
+        models: number of the background model of each launch that ended, in the order in which they began.
+        taken_ns: of each; where launches are interrupted, their time on the processor.
+    """
+
+    residual_ns: float
+    gaps_ns: list[int]
+    models: npt.NDArray[np.int64]
+    taken_ns: npt.NDArray[np.int64]
+
+
+def residual_use(timetable: Timetable, run: Dispatcher | UnitGroup) -> dict[str, ResidualUse]:
+    """Each unit's residual over the whole run, which ends when its last launch does, and what ran there.
+
+    Args:
+        timetable: the plan.
+        run: afterwards.
+    """
+    launched = timetable.launched
+    rows = run.launches.finished()
+    rows = rows[np.argsort(rows[:, LaunchLog.STARTED], kind="stable")]
+    end_ns = max(run.release(run.windows), int(rows[:, LaunchLog.FINISHED].max(initial=0)))
+    numbers = {model.name: number for number, model in enumerate(timetable.models)}
+    counts = [len(model.segments) for model in launched.models]
+    model_of = np.repeat([numbers[model.name] for model in launched.models], counts)
+    priority = np.repeat([model.role == "priority" for model in launched.models], counts)
+    program = rows[:, LaunchLog.PROGRAM]
+    lasted = rows[:, LaunchLog.FINISHED] - rows[:, LaunchLog.STARTED]
+    spent = rows[:, LaunchLog.CPU] if timetable.preemptive else lasted
+    use = {}
+    for unit in timetable.units:
+        here = launched.program_units[program] == unit
+        first, rest = here & priority[program], here & ~priority[program]
+        begins = np.append(rows[first, LaunchLog.STARTED], end_ns)
+        ends = np.maximum.accumulate(np.insert(rows[first, LaunchLog.FINISHED], 0, run.start_ns))
+        gaps = begins - ends
+        residual = end_ns - run.start_ns - run.windows * priority_ns(launched, run, unit)
+        use[unit] = ResidualUse(
+            max(residual, float(spent[rest].sum())), gaps[gaps > 0].tolist(), model_of[program[rest]], spent[rest]
+        )
+    return use
+
+
+def served_frames(timetable: Timetable, run: Dispatcher | UnitGroup) -> tuple[list[int], list[int]]:
+    """Frames of each model that were done, and that there were.
+
+    Args:
+        timetable: the plan.
+        run: afterwards.
+    """
+    rows = run.frames.rows()
+    count = len(timetable.models)
+    done = np.isin(rows[:, FrameLog.OUTCOME], (FrameOutcome.DONE, FrameOutcome.LATE))
+    came = rows[:, FrameLog.OUTCOME] != FrameOutcome.SKIPPED
+    served, arrived = (np.bincount(rows[which, FrameLog.MODEL], minlength=count) for which in (done, came))
+    return served.tolist(), arrived.tolist()
+
+
 def priority_ns(timetable: Timetable, run: Dispatcher | UnitGroup, unit: str | None = None) -> float:
-    """Return the time of a window that went to priority models: medians of their launches, by how often they ran.
+    """Return the time of a window that went to priority models: medians (or means, where less) of their launches.
 
     Args:
         timetable: the plan.
@@ -167,9 +231,21 @@ def priority_ns(timetable: Timetable, run: Dispatcher | UnitGroup, unit: str | N
         for segment in model.segments:
             mine = lasted[rows[:, LaunchLog.PROGRAM] == program]
             if model.role == "priority" and unit in (None, segment.unit) and len(mine):
-                total += float(np.median(mine)) * len(mine)
+                total += min(float(np.median(mine)) * len(mine), float(mine.sum()))
             program += 1
     return total / max(run.windows, 1)
+
+
+def run_seconds(run: Dispatcher | UnitGroup) -> float:
+    """How long all windows of a run are."""
+    return run.windows / _windows_hz(run)
+
+
+def _windows_hz(run: Dispatcher | UnitGroup) -> float:
+    grids = [stretch.rung.grid for stretch in run.stretches]
+    if any(grid != grids[0] for grid in grids):
+        return run.windows * 1e9 / max(run.release(run.windows) - run.start_ns, 1)
+    return grids[0].windows_hz
 
 
 def run_metrics(
@@ -199,10 +275,8 @@ def run_metrics(
         peak_bytes: unit -> of all tensors, as often as they existed at once.
         streams: their figures.
     """
-    grids = [stretch.rung.grid for stretch in run.stretches]
-    rate_hz = grids[0].windows_hz
-    if any(grid != grids[0] for grid in grids):
-        rate_hz = run.windows * 1e9 / max(run.release(run.windows) - run.start_ns, 1)
+    rate_hz = _windows_hz(run)
+    shortest_hz = max(stretch.rung.grid.shortest_hz for stretch in run.stretches)
     models, first = [], 0
     for index, (model, whole) in enumerate(zip(timetable.models, whole_ns, strict=True)):
         cut = sum(segment_ns[first : first + len(model.segments)])
@@ -213,7 +287,7 @@ def run_metrics(
             run.frames,
             windows=run.windows,
             rate_hz=rate_hz,
-            shortest_hz=max(grid.shortest_hz for grid in grids),
+            shortest_hz=shortest_hz,
             bounds_hz=bounds_hz.get(model.name),
             overhead_ratio=cut / max(whole, 1) - 1 if len(model.segments) > 1 else 0.0,
         )

@@ -1,4 +1,9 @@
-"""A timetable played through on given durations: the dispatcher's own code, no tensors."""
+"""A timetable played through on given durations: the dispatcher's own code, no tensors.
+
+Tests and benchmarks show with it what the dispatcher does with a plan (launches, faults, late releases) in virtual
+time. It is no second playback of the service policy: plans are played by ``framefit.planning.playback``, which these
+runs are compared with.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +22,6 @@ from framefit.runtime.channel import FrameChannel
 from framefit.runtime.job import Job, ReadModel, connect_reader, stage_jobs
 from framefit.runtime.loop import Dispatcher, Service, instants
 from framefit.runtime.units import MakeService, UnitGroup, assign_units
-
-__all__ = ["timed_group"]
 
 
 class TimedExecution:

@@ -4,7 +4,7 @@ What a run is asked for: refused before the work of a plan where it cannot be do
 
 The profile of a run that has just ended, and the latency table that it updates.
 
-What background models could have reached at most in a run: its residual as a fluid, and packed without a guard.
+What background models could have reached at most in a run.
 """
 
 from __future__ import annotations
@@ -24,30 +24,26 @@ import numpy.typing as npt
 from framefit.core.events import Trace
 from framefit.core.files import check_folder, claimed_folder, write_record, write_whole_folder
 from framefit.core.host_view import HostView
-from framefit.core.policy import Rotation
 from framefit.core.profile import Profile
 from framefit.core.program import Launches, Program, write_program
 from framefit.core.run_record import FrameTable, Metrics, RunInfo
 from framefit.core.settings import Notify, silent
-from framefit.core.target import Target, Unit, Variation
-from framefit.core.timetable import PlannedModel, Timetable
+from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload, load_workload
 from framefit.devices.host import fingerprint
-from framefit.devices.registry import virtual_device
 from framefit.errors import FramefitError, InputError
-from framefit.execution.compiled import CompiledModel, OpenTimetable
+from framefit.execution.compiled import OpenTimetable
 from framefit.execution.wiring import check_sinks
-from framefit.planning.bounds import Work, fair_rates, fluid_bounds_hz, packing_bounds_hz
+from framefit.planning.bounds import Launched, fluid_bounds, packing_bounds
 from framefit.planning.plan import Plan
 from framefit.profiling.pairing import pair_events
 from framefit.profiling.profile import ProfileInput, profile_trace
 from framefit.report.csv_files import write_frames
 from framefit.report.drawing import run_rows
 from framefit.report.sections.run import RunContent
-from framefit.runtime.log import FrameLog, FrameOutcome
-from framefit.runtime.metrics import priority_ns
+from framefit.runtime.loop import Dispatcher
+from framefit.runtime.metrics import residual_use, run_seconds, served_frames
 from framefit.runtime.session import MeasuredRun, counted_windows
-from framefit.runtime.timed import timed_group
 from framefit.runtime.units import UnitGroup
 from framefit.workflows.plan import write_timetables
 from framefit.workflows.profile import check_update, planned_expectations, table_for, write_update
@@ -240,141 +236,58 @@ def run_content(result: RunResult) -> RunContent:
     return RunContent(result.metrics, profile=result.profile, rows=rows, notes=result.warnings)
 
 
-_PACKED_WINDOWS = 1000  # of several units, played through
-
-
 def bounds_hz(
     opened: OpenTimetable, run: UnitGroup, segment_ns: Sequence[int], whole_ns: Sequence[int]
 ) -> dict[str, tuple[float, float]]:
-    """Background model -> fluid and packing bound, in frames a second.
+    """Background model -> fluid and packing bound, in frames a second; see :mod:`framefit.planning.bounds`.
 
-    On one unit and equal windows as :mod:`framefit.planning.bounds` has them. Else each unit's residual is a fluid
-    of its own, and the models are packed by the dispatchers themselves, on exact medians and without a guard.
+    A frame's work is the median of the uncut model on one unit, of its segments by unit on several; or what
+    the run spent on a frame in the mean, where that is less. Where launches are interrupted nothing has to be packed.
 
     Args:
         opened: what was run.
-        run: afterwards: what priority models took.
+        run: afterwards.
         segment_ns: medians of all segments, in the plan's order.
         whole_ns: of the uncut models.
     """
     timetable = opened.timetable
-    if len(timetable.units) > 1 or len(opened.workload.grid.offsets_ns) > 1:
-        return _of_units(opened, run, segment_ns)
-    work = {}
-    for model, first, whole in zip(opened.models, timetable.first_programs[0], whole_ns, strict=True):
-        if not model.priority:
-            work[model.name] = _work(opened, model, whole, segment_ns[first : first + len(model.planned.segments)])
-    reserved_ns = priority_ns(timetable.launched, run)
-    fluid = fluid_bounds_hz(timetable.window_ns, reserved_ns, list(work.values()))
-    packing = fluid  # where nothing has to be packed
-    if not timetable.preemptive:
-        packing = packing_bounds_hz(timetable.window_ns, round(reserved_ns), list(work.values()))
-    return dict(zip(work, zip(fluid, packing, strict=True), strict=True))
+    frames = [model.wired.entry.frames for model in opened.models]
+    return throughput_bounds_hz(timetable, run, frames, segment_ns, whole_ns)
 
 
-def _work(opened: OpenTimetable, model: CompiledModel, whole_ns: float, segments_ns: Sequence[int]) -> Work:
-    entry = model.wired.entry
-    return Work(
-        whole_ns,
-        segments_ns,
-        every=_releases(opened, model),
-        frames=entry.frames,
-        queue=model.wired.depth,
-        share=opened.timetable.launches_of(model.name),
-    )
-
-
-def _releases(opened: OpenTimetable, model: CompiledModel) -> int:
-    """Frames of its stream between the frames of a model; of one that reads others, of theirs."""
-    every = model.wired.entry.every
-    for read in _read_by(opened, model):
-        every *= _releases(opened, read) * read.wired.entry.frames
-    return every
-
-
-def _root(opened: OpenTimetable, model: CompiledModel) -> CompiledModel:
-    """The model whose stream a model's frames come from in the end."""
-    for read in _read_by(opened, model):
-        return _root(opened, read)
-    return model
-
-
-def _read_by(opened: OpenTimetable, model: CompiledModel) -> list[CompiledModel]:
-    return [one for one in opened.models if one.name in model.wired.after[:1]]
-
-
-def _of_units(opened: OpenTimetable, run: UnitGroup, segment_ns: Sequence[int]) -> dict[str, tuple[float, float]]:
-    timetable = opened.timetable
-    exact = _exact(timetable, segment_ns)
-    background = [
-        (task, model) for task, model in zip(opened.models, exact.models, strict=True) if model.role == "background"
-    ]
-    if not background:
+def throughput_bounds_hz(
+    timetable: Timetable,
+    run: Dispatcher | UnitGroup,
+    frames: Sequence[int],
+    segment_ns: Sequence[int],
+    whole_ns: Sequence[int],
+) -> dict[str, tuple[float, float]]:
+    """See :func:`bounds_hz`; ``frames`` are those that each model takes at once."""
+    background = [number for number, model in enumerate(timetable.models) if model.role == "background"]
+    if not background or not run.windows:
         return {}
-    grid = opened.workload.grid
-    left = [1e9 / grid.windows_hz - priority_ns(timetable.launched, run, unit) for unit in timetable.units]
-    work = [
-        [sum(s.median_ns for s in model.segments if s.unit == unit) for unit in timetable.units]
-        for _, model in background
-    ]
-    arriving = [
-        len(grid.places(min(_root(opened, task).wired.in_step, default="")))
-        / (len(grid.offsets_ns) * _releases(opened, task) * task.wired.entry.frames)
-        for task, _ in background
-    ]
-    shares = [max(timetable.launches_of(task.name), 1) for task, _ in background]
-    rates = fair_rates(
-        np.asarray(left, np.float64),
-        np.asarray(work, np.float64),
-        np.asarray(arriving, np.float64),
-        np.asarray(shares, np.float64),
-    )
-    fluid = {
-        task.name: float(rate) * task.wired.entry.frames * grid.windows_hz
-        for (task, _), rate in zip(background, rates, strict=True)
-    }
-    packed = fluid  # where nothing has to be packed
+    use = residual_use(timetable, run)
+    served, arrived = (np.asarray(counts, np.float64)[background] for counts in served_frames(timetable, run))
+    work = np.zeros((len(background), len(use)))
+    for row, number in enumerate(background):
+        model, first = timetable.models[number], timetable.first_programs[0][number]
+        for column, (unit, used) in enumerate(use.items()):
+            medians = zip(model.segments, segment_ns[first : first + len(model.segments)], strict=True)
+            median = whole_ns[number] if len(use) == 1 else sum(ns for one, ns in medians if one.unit == unit)
+            spent = float(used.taken_ns[used.models == number].sum())
+            work[row, column] = min(median / frames[number], spent / served[row] if served[row] else np.inf)
+    fluid = fluid_bounds([used.residual_ns for used in use.values()], work, served, arrived)
+    packing = fluid
     if not timetable.preemptive:
-        packed = {name: rate * grid.windows_hz for name, rate in _packed(opened, exact).items()}
-    return {name: (fluid[name], packed[name]) for name in fluid}
-
-
-def _exact(timetable: Timetable, segment_ns: Sequence[int]) -> Timetable:
-    """With these medians for quantiles, and no guard."""
-    models: list[PlannedModel] = []
-    first = 0
-    for model in timetable.models:
-        medians = segment_ns[first : first + len(model.segments)]
-        first += len(model.segments)
-        segments = tuple(
-            msgspec.structs.replace(segment, median_ns=int(median), duration_ns=int(median))
-            for segment, median in zip(model.segments, medians, strict=True)
-        )
-        models.append(msgspec.structs.replace(model, segments=segments))
-    return msgspec.structs.replace(timetable, models=tuple(models), guard_ns=0)
-
-
-def _packed(opened: OpenTimetable, exact: Timetable) -> dict[str, float]:
-    """Model -> frames a window when the dispatchers play it through."""
-    units = tuple(Unit(name=unit, preemptive=False, core=core) for core, unit in enumerate(exact.units))
-    links = tuple(link for link in exact.links if set(link.between) <= set(exact.units))
-    target = Target(name="exact", kind="npu", units=units, links=links, variation=Variation())
-    wired = {model.name: model.wired for model in opened.models}
-    group = timed_group(
-        exact,
-        virtual_device(target),
-        opened.workload.grid,
-        Rotation,
-        queues={name: model.depth for name, model in wired.items()},
-        every={name: model.entry.every for name, model in wired.items()},
-        frames={name: model.entry.frames for name, model in wired.items()},
-        streams={name: model.in_step for name, model in wired.items()},
-    )
-    group.run(_PACKED_WINDOWS)
-    rows = group.frames.rows()
-    done = rows[np.isin(rows[:, FrameLog.OUTCOME], (FrameOutcome.DONE, FrameOutcome.LATE)), FrameLog.MODEL]
-    counts = np.bincount(done, minlength=len(exact.models))
-    return {model.name: float(count) / _PACKED_WINDOWS for model, count in zip(exact.models, counts, strict=True)}
+        place = np.zeros(len(timetable.models), np.int64)
+        place[background] = np.arange(len(background))
+        units = [Launched(used.gaps_ns, place[used.models], used.taken_ns) for used in use.values()]
+        packing = packing_bounds(units, served, fluid)
+    seconds = run_seconds(run)
+    return {
+        timetable.models[number].name: (float(most) / seconds, float(packed) / seconds)
+        for number, most, packed in zip(background, fluid, packing, strict=True)
+    }
 
 
 def accepted(

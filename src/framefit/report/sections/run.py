@@ -320,7 +320,7 @@ def _rate_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
         lines += [_bars("fluid bound", models, fluid, 7)] * bool(fluid)
     yield Chart(
         title="Background throughput",
-        summary=f"Results a second: {'; '.join(rates)}. No plan can exceed the fluid bound.",
+        summary=f"Results a second: {'; '.join(rates)}. The bounds keep the proportions between the models.",
         x=Axis(name="results a second", unit="Hz", low=0.0),
         y=Axis(name="", scale="category", categories=models),
         lines=tuple(lines),
