@@ -19,8 +19,9 @@ from framefit.core.target import Target, Unit, Variation
 from framefit.core.timetable import PlannedModel, Segment, Slot, Timetable
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu import NpuDevice
-from framefit.planning.beat import Beat, Demand, free_windows, reserved_periods
+from framefit.planning.beat import Beat, Demand
 from framefit.planning.playback import Playback
+from framefit.planning.reserved import reserve
 from framefit.planning.timetable import build_timetable
 from framefit.runtime.log import FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.metrics import model_metrics
@@ -150,9 +151,10 @@ def test_no_run_of_the_dispatchers_exceeds_its_bounds(seed: int, units: int, var
 def interrupted(random: np.random.Generator, beat: Beat, timetable: Timetable) -> Any:
     """A run in which priority models interrupt background launches, which vary by half."""
     priority = [model for model in timetable.models if model.role == "priority"]
-    periods = reserved_periods(beat, priority)
+    reserved = reserve(beat, priority)
+    periods = reserved.windows
     unit = timetable.units[0]
-    free = free_windows(beat, periods, unit)
+    free = reserved.free_windows(unit)
     background = [model for model in timetable.models if model.role == "background"]
     taken = {
         model.name: [[round(s.median_ns * random.uniform(0.7, 1.2)) for s in model.segments] for _ in range(7)]
