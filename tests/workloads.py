@@ -74,8 +74,8 @@ LATE_NS = 120_000  # of a window's first launch, on a machine without noise
 def no_noise(patch: pytest.MonkeyPatch, scales: Sequence[float] = ()) -> Quiet:
     """Let plans see no noise: durations as :class:`Quiet` says, and wake-ups 20 us late."""
     fake = Quiet(scales)
-    patch.setattr("framefit.execution.measured.measure", fake)
-    patch.setattr("framefit.execution.measured.measure_floor", lambda *_: np.full(100, LATE_NS - _DISPATCH_NS))
+    patch.setattr("framefit.planning.durations.measure", fake)
+    patch.setattr("framefit.planning.durations.measure_floor", lambda *_: np.full(100, LATE_NS - _DISPATCH_NS))
     return fake
 
 
@@ -204,6 +204,6 @@ def listing(folder: Path) -> dict[str, bytes | None]:
 def measure_briefly(patch: pytest.MonkeyPatch) -> None:
     """Plans and runs spend tenths of a second on measuring, and few windows on the idle control."""
     for name in ("_PROBE_NS", "_FINAL_NS"):
-        patch.setattr(f"framefit.execution.measured.{name}", 200_000_000)
-    patch.setattr("framefit.execution.measured._AROUND_NS", 100_000_000)
+        patch.setattr(f"framefit.planning.durations.{name}", 200_000_000)
+    patch.setattr("framefit.planning.durations._AROUND_NS", 100_000_000)
     patch.setattr("framefit.runtime.session._LEAST_FLOOR", 5)

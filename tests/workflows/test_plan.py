@@ -440,7 +440,7 @@ def test_a_warning_of_drift_is_repeated_as_long_as_its_measurements_are_used(
     monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path))
     no_noise(monkeypatch)
     drifting = Drifting()
-    monkeypatch.setattr("framefit.execution.measured.measure", drifting)
+    monkeypatch.setattr("framefit.planning.durations.measure", drifting)
     app = write_app(folder, guard_ms=guard_ms)
     first = plan(app)
     calls = drifting.calls
@@ -494,8 +494,8 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("measured")
 
-    monkeypatch.setattr("framefit.execution.measured.measure", refuse)
-    monkeypatch.setattr("framefit.execution.measured.measure_floor", refuse)
+    monkeypatch.setattr("framefit.planning.durations.measure", refuse)
+    monkeypatch.setattr("framefit.planning.durations.measure_floor", refuse)
 
 
 @pytest.fixture
@@ -754,7 +754,7 @@ def test_cuts_that_turn_out_dear_are_fewer(
     no_noise(monkeypatch)
     honest = len(plan(write_app(folder, guard_ms=guard_ms), cache=False).timetable.model("chain").segments)
     deceptive = Deceptive(extra_ns)
-    monkeypatch.setattr("framefit.execution.measured.measure", deceptive)
+    monkeypatch.setattr("framefit.planning.durations.measure", deceptive)
     timetable = plan(write_app(folder, guard_ms=guard_ms - 0.5), cache=False).timetable
     assert timetable.feasible
     assert deceptive.calls > 4, "ways to cut are measured before the one that is taken"

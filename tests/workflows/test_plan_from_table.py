@@ -60,7 +60,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the device was touched")
 
     no_noise(monkeypatch)
-    monkeypatch.setattr("framefit.execution.measured.measure", refuse)
+    monkeypatch.setattr("framefit.planning.durations.measure", refuse)
     monkeypatch.setattr(OrtDevice, "compile", refuse)
     monkeypatch.setattr(OrtDevice, "submit", refuse)
 

@@ -398,7 +398,7 @@ def test_a_failure_before_the_loop_leaves_no_sink_and_no_folder(
     def arm(message: str) -> None:
         if message == "warming up":
             monkeypatch.setattr(
-                "framefit.execution.measured.measure", lambda launches, **_: [one() for one in launches]
+                "framefit.planning.durations.measure", lambda launches, **_: [one() for one in launches]
             )
             monkeypatch.setattr(OrtDevice, "submit", fail)
 

@@ -49,8 +49,8 @@ def _measures_nothing() -> Iterator[None]:
         raise AssertionError("measured")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("framefit.execution.measured.measure", refuse)
-        patch.setattr("framefit.execution.measured.measure_floor", refuse)
+        patch.setattr("framefit.planning.durations.measure", refuse)
+        patch.setattr("framefit.planning.durations.measure_floor", refuse)
         yield
 
 

@@ -129,8 +129,8 @@ def test_nothing_is_planned_or_measured(folder: Path, tmp_path: Path, monkeypatc
     for name in (
         "framefit.planning.planner.plan_request",
         "framefit.workflows.plan.plan_request",
-        "framefit.execution.measured.measure",
-        "framefit.execution.measured.measure_floor",
+        "framefit.planning.durations.measure",
+        "framefit.planning.durations.measure_floor",
         "framefit.execution.compiled.greatest_difference",
     ):
         monkeypatch.setattr(name, refuse)

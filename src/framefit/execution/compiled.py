@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -14,16 +15,17 @@ from framefit.core.model import Model
 from framefit.core.timetable import ModelLayers, PlannedModel, Timetable
 from framefit.core.workload import Workload
 from framefit.devices.device import Device
+from framefit.devices.measure import Measurement
 from framefit.errors import DeviceError, InputError
 from framefit.execution.buffers import runs_of
 from framefit.execution.execution import Execution, greatest_difference
-from framefit.execution.measured import Costs
 from framefit.execution.unit_support import home_unit, usable_units
 from framefit.execution.wiring import WiredModel
 
 __all__ = [
     "CompiledModel",
     "Compiler",
+    "Launch",
     "OpenTimetable",
     "in_layers",
     "joined_segments",
@@ -37,6 +39,7 @@ __all__ = [
 _TOLERANCE = 1e-4  # relative: of joined segments against the whole model
 _AGAIN = "plan again (framefit plan APP.toml -o PLAN)"
 _Bounds = Sequence[tuple[int, int]]
+Launch = tuple[Execution, int]  # a segment of a compiled model
 
 
 def operators_of(device: Device, model: Model) -> Model | None:
@@ -252,6 +255,16 @@ class CompiledModel:
         return difference
 
 
+class LaunchDurations(Protocol):
+    """What launches take beside a run."""
+
+    def around(self, launches: Sequence[Launch]) -> list[Measurement]:
+        """Durations of segments, in turn."""
+
+    def wake_ups(self) -> tuple[int, ...]:
+        """How late the idle host wakes up, in nanoseconds."""
+
+
 @dataclass(frozen=True)
 class OpenTimetable:
     """A timetable whose models are bound to a device: what a run needs.
@@ -261,7 +274,7 @@ class OpenTimetable:
         workload: with absolute paths.
         timetable: feasible.
         device: where its models run.
-        costs: durations of launches there.
+        durations: of launches there.
         models: in the timetable's order.
     """
 
@@ -269,7 +282,7 @@ class OpenTimetable:
     workload: Workload
     timetable: Timetable
     device: Device
-    costs: Costs
+    durations: LaunchDurations
     models: tuple[CompiledModel, ...]
 
 

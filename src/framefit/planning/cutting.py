@@ -22,10 +22,12 @@ import numpy.typing as npt
 
 from framefit.core.timetable import Fix, PlannedModel, Timetable
 from framefit.planning.beat import Beat
+from framefit.planning.durations import ComparableDurations
 from framefit.planning.fixes import verified_fixes
 from framefit.planning.partition import MOST_OVERHEAD_RATIO, Pieces, beside, partition
 from framefit.planning.playback import served_launches
 from framefit.planning.reserved import reserve, segment_room
+from framefit.planning.task import Bounds, SegmentedModel
 from framefit.planning.timetable import build_timetable
 
 Mode = Literal["fill", "fewest", "equal"]
@@ -273,6 +275,8 @@ Runs = Sequence[tuple[int, int]]
 Floats = npt.NDArray[np.float64]
 _BEYOND = 0.9  # of what is served counts where boundaries cost more than their budget
 _SWEEPS = 20
+_ROUNDS = 2  # of trials; the second one with what the first one taught
+_TRIED = 4  # cuttings in each
 
 
 @dataclass(frozen=True)
@@ -445,3 +449,144 @@ def _stretched(inside: Floats, boundary: Floats, ways: Sequence[tuple[Runs, Floa
         part = slice(first + 1, last + 1)
         stretched[part] *= cost / max(inside[part].sum(), 1)
     return stretched
+
+
+class CutTrials:
+    """Ways to cut a workload's models that were compiled and measured, and the one of them to be taken.
+
+    Args:
+        durations: measured.
+        mode: of segmentation.
+    """
+
+    def __init__(self, durations: ComparableDurations, mode: Mode) -> None:
+        self._durations, self._mode = durations, mode
+        self._known: dict[str, tuple[Cutting, dict[str, list[int]], dict[str, int]]] = {}
+        self._trials: list[Trial] = []
+
+    def runs(
+        self, candidates: Sequence[Candidate], tasks: Sequence[SegmentedModel], beat: Beat
+    ) -> tuple[Mapping[str, list[tuple[int, int]] | None], list[SegmentedModel]]:
+        """Runs of pieces for each model that is cut: of the ways that were measured the best.
+
+        Args:
+            candidates: all models, priority models first.
+            tasks: those of them that may be cut.
+            beat: windows, least guard, demands.
+
+        Returns:
+            The runs, and the models with their pieces' costs corrected.
+        """
+        tasks = list(tasks)
+        ways = ways_to_cut(candidates, beat, self._mode, _TRIED)
+        if len(ways) == 1 and not self._known:
+            return ways[0].runs, tasks  # nothing to choose from
+        for turn in range(_ROUNDS):
+            new = [way for way in ways if way.fits and way.runs and str(way.runs) not in self._known]
+            if not new:
+                break
+            self._measure(new, tasks)
+            candidates = [self._taught(candidate, tasks) for candidate in candidates]
+            pieces = {candidate.model.name: candidate.pieces for candidate in candidates}
+            tasks = [dataclasses.replace(task, pieces=pieces[task.name]) for task in tasks]
+            if turn + 1 < _ROUNDS:
+                ways = ways_to_cut(candidates, beat, self._mode, _TRIED)
+        if not self._known:
+            return ways[0].runs, tasks
+        self._trials = [tried(candidates, beat, *known) for known in self._known.values()]
+        return preferred(self._trials).cutting.runs, tasks
+
+    def notes(self, models: Sequence[PlannedModel]) -> list[str]:
+        """Of models as they were measured at last: whether boundaries stay within their budget, and why not."""
+        budget = f"{100 * MOST_OVERHEAD_RATIO:g} %"
+        within = [trial for trial in self._trials if trial.fits and trial.overhead_ratio <= MOST_OVERHEAD_RATIO]
+        best = preferred(self._trials) if self._trials else None
+        if best in within:
+            why = f"{100 * best.overhead_ratio:.1f} % where ways to cut were compared: the machine varies"
+        elif within:
+            why = f"what stays within {budget} serves a tenth less"
+        else:
+            why = f"of {len(self._trials)} cuttings that were measured none that fits stays within {budget}"
+        return [
+            f"boundaries add {100 * model.segmentation_overhead_ratio:.1f} % to {model.name!r}: {why}"
+            for model in models
+            if self._trials and model.segmentation_overhead_ratio > MOST_OVERHEAD_RATIO
+        ]
+
+    def correct(self, tasks: Sequence[SegmentedModel], models: Sequence[PlannedModel]) -> None:
+        """Take over what a longer campaign measured of the way that was taken.
+
+        Args:
+            tasks: that may be cut.
+            models: all, as measured.
+        """
+        runs = {task.name: task.segment_runs for task in tasks if task.bounds}
+        for model in models:
+            if model.name in runs and str(runs) in self._known:
+                _, segments_ns, whole_ns = self._known[str(runs)]
+                segments_ns[model.name] = [segment.median_ns for segment in model.segments]
+                whole_ns[model.name] = _whole_ns(model)
+
+    def _measure(self, ways: Sequence[Cutting], tasks: Sequence[SegmentedModel]) -> None:
+        """Medians of all segments and of the uncut models."""
+        cut = [task for task in tasks if any(way.runs.get(task.name) for way in ways)]
+        bounds = [[bounds_of(task, way.runs.get(task.name)) for task in cut] for way in ways]
+        medians, whole = self._durations.cuttings(cut, bounds)
+        whole_ns = {task.name: ns for task, ns in zip(cut, whole, strict=True)}
+        for way, taken_ns in zip(ways, medians, strict=True):
+            segments_ns = {task.name: ns for task, ns in zip(cut, taken_ns, strict=True) if way.runs.get(task.name)}
+            self._known[str(way.runs)] = way, segments_ns, whole_ns
+
+    def _taught(self, candidate: Candidate, tasks: Sequence[SegmentedModel]) -> Candidate:
+        """With what all measured ways tell of its pieces."""
+        task = next((task for task in tasks if task.name == candidate.model.name), None)
+        if task is None or task.pieces is None:
+            return candidate
+        ways = [
+            (way.runs[task.name] or [], segments_ns[task.name], float(whole_ns[task.name]))
+            for way, segments_ns, whole_ns in self._known.values()
+            if task.name in segments_ns
+        ]
+        return Candidate(
+            candidate.model, learned(task.pieces, ways, excess_of(candidate.model)), candidate.always_split
+        )
+
+
+def excess_of(model: PlannedModel) -> float:
+    """Greatest quantile over median of a model's segments."""
+    return max(segment.duration_ns / max(segment.median_ns, 1) for segment in model.segments)
+
+
+def relearned(task: SegmentedModel, model: PlannedModel) -> SegmentedModel:
+    """A model with its costs corrected by what its segments took.
+
+    Args:
+        task: cut, its pieces priced.
+        model: it, as measured.
+    """
+    assert task.pieces is not None
+    assert task.uncut is not None
+    excess, medians = excess_of(model), [segment.median_ns for segment in model.segments]
+    planned_ns = math.ceil(task.uncut.segments[0].median_ns * excess)
+    whole = msgspec.structs.replace(task.uncut.segments[0], duration_ns=planned_ns)
+    return dataclasses.replace(
+        task,
+        pieces=learned(task.pieces, [(task.segment_runs, medians, _whole_ns(model))], excess),
+        uncut=msgspec.structs.replace(task.uncut, segments=(whole,), duration_ns=planned_ns),
+    )
+
+
+def _whole_ns(model: PlannedModel) -> int:
+    """Median of the uncut model, measured in turn with its segments."""
+    return round(sum(segment.median_ns for segment in model.segments) / (1 + model.segmentation_overhead_ratio))
+
+
+def bounds_of(task: SegmentedModel, runs: Runs | None) -> Bounds:
+    """First and last layer of each segment that is made of runs of a model's pieces."""
+    return tuple((task.runs[first][0], task.runs[last][1]) for first, last in runs or ())
+
+
+def cut_at(task: SegmentedModel, runs: Runs | None) -> SegmentedModel:
+    """A model cut into runs of its pieces; as it is where that is none, or one."""
+    bounds = bounds_of(task, runs)
+    return dataclasses.replace(task, bounds=bounds) if len(bounds) > 1 else task

@@ -15,8 +15,8 @@ from framefit.core.timetable import Instruction, PlannedModel, PlanSource, Timet
 from framefit.core.workload import Workload
 from framefit.devices.device import Device
 from framefit.execution.compiled import Compiler, OpenTimetable, open_timetable
-from framefit.execution.measured import Costs
 from framefit.execution.wiring import WiredModel
+from framefit.planning.durations import Durations
 from framefit.planning.timetable import instructions
 
 __all__ = ["Plan", "plan_facts"]
@@ -32,7 +32,7 @@ class Plan:
         timetable: the plan; see ``feasible``.
         in_real_time: whether a described device's plan leaves time for this host's late wake-ups.
         device: where everything is compiled.
-        costs: what launches cost there.
+        durations: what launches take there.
         wired: the models, loaded, in the order of ``timetable.models``.
         compiler: of the device; it has what planning compiled last.
     """
@@ -42,7 +42,7 @@ class Plan:
     timetable: Timetable
     in_real_time: bool
     device: Device
-    costs: Costs
+    durations: Durations
     wired: tuple[WiredModel, ...]
     compiler: Compiler
 
@@ -81,7 +81,7 @@ class Plan:
             DeviceError: a segment cannot be.
         """
         models = open_timetable(self.timetable, self.wired, self.workload, self.app, self.compiler)
-        return OpenTimetable(self.app, self.workload, self.timetable, self.device, self.costs, models)
+        return OpenTimetable(self.app, self.workload, self.timetable, self.device, self.durations, models)
 
 
 def _identified(timetable: Timetable, digests: Mapping[str, str]) -> Timetable:

@@ -18,26 +18,16 @@ import msgspec
 import numpy as np
 
 from framefit.core.settings import Notify
-from framefit.core.target import Unit
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload
-from framefit.devices.device import is_modelled
 from framefit.devices.host import flushed_denormals, pinned, realtime_priority_permitted
 from framefit.execution.compiled import layers_of, open_timetable, verify
-from framefit.execution.measured import Costs
 from framefit.execution.unit_support import check_support, home_unit, usable_units
 from framefit.execution.wiring import WiredModel, wire
 from framefit.planning.beat import Beat
-from framefit.planning.durations import (
-    DeviceDurations,
-    ExactDurations,
-    ExactUnitPieces,
-    MeasuredDurations,
-    MeasuredUnitPieces,
-)
+from framefit.planning.durations import PricedDevice
 from framefit.planning.levels import Traits, levels, roles
-from framefit.planning.on_units import OnUnits
-from framefit.planning.one_unit import OneUnit
+from framefit.planning.placing import Placing
 from framefit.planning.plan import Plan
 from framefit.planning.task import SegmentedModel, check_plan, demands_of, host_links, with_memory
 from framefit.planning.timetable import build_timetable
@@ -77,7 +67,7 @@ class PlanRequest:
     kept: Plan | None = None
 
 
-def plan_request(request: PlanRequest, priced: DeviceDurations, notify: Notify) -> Plan:
+def plan_request(request: PlanRequest, priced: PricedDevice, notify: Notify) -> Plan:
     """Plan a workload.
 
     Args:
@@ -93,7 +83,7 @@ def plan_request(request: PlanRequest, priced: DeviceDurations, notify: Notify) 
         return _Planner(request, priced, notify).plan()
 
 
-def retimed(planned: Plan, workload: Workload, priced: DeviceDurations, notify: Notify) -> Timetable:
+def retimed(planned: Plan, workload: Workload, priced: PricedDevice, notify: Notify) -> Timetable:
     """A plan's own segments at other rates: nothing is compiled, and nothing measured.
 
     Args:
@@ -112,7 +102,7 @@ def retimed(planned: Plan, workload: Workload, priced: DeviceDurations, notify: 
 class _Planner:
     """Wires, ranks, has it placed, and checks one workload."""
 
-    def __init__(self, request: PlanRequest, priced: DeviceDurations, notify: Notify) -> None:
+    def __init__(self, request: PlanRequest, priced: PricedDevice, notify: Notify) -> None:
         self.request, self.priced, self.notify = request, priced, notify
         self.app, self.workload, self.kept = request.app, request.workload, request.kept
         self.device = priced.device
@@ -128,7 +118,8 @@ class _Planner:
             check_support(self.device.target, self.units, model)
             notes = *model.model.defaulted_dims, *model.model.cleaned
             self.warnings += [f"{model.entry.name}: {note}" for note in notes]
-        placing = self._placing()
+        units = {unit: self.priced.units[unit] for unit in self.units}
+        placing = Placing(self.device, units, self.workload, self.notify, self.kept)
         tasks = [SegmentedModel(model, home_unit(self.device.target, self.units, model)) for model in wired]
         tasks = [self._in_conditions(task) for task in self._ranked(*placing.whole(tasks))]
         beat = self._beat(wired, [task.name for task in tasks if task.priority])
@@ -140,7 +131,7 @@ class _Planner:
             timetable = self._verified(timetable, wired) if placing.compiles else _not_compared(timetable)
         elif request.explained:
             timetable = placing.explained(timetable, tasks, beat)
-        self.warnings += [*placing.notes, *_waiting(timetable, tasks), *placing.warnings, *self.priced.costs.warnings]
+        self.warnings += [*placing.notes, *_waiting(timetable, tasks), *placing.warnings]
         limits = {unit.name: round(unit.memory_mib * 2**20) for unit in self.device.target.units if unit.memory_mib}
         timetable = with_memory(timetable, tasks, self.device, limits, self.units[0])
         timetable = msgspec.structs.replace(
@@ -156,7 +147,7 @@ class _Planner:
             timetable=timetable,
             in_real_time=request.in_real_time,
             device=self.device,
-            costs=self.priced.costs,
+            durations=self.priced.durations,
             wired=tuple(wired),
             compiler=self.priced.compiler,
         )
@@ -178,7 +169,7 @@ class _Planner:
         return msgspec.structs.replace(timetable, memory_bytes=planned.memory_bytes, reasons=planned.reasons)
 
     def _placed(
-        self, placing: OneUnit | OnUnits, tasks: list[SegmentedModel], beat: Beat
+        self, placing: Placing, tasks: list[SegmentedModel], beat: Beat
     ) -> tuple[list[SegmentedModel], Timetable]:
         """Reserved where that fits; else a model into whose run frames of other streams come is cut.
 
@@ -206,52 +197,6 @@ class _Planner:
                 return ranked, found
         return tasks, timetable
 
-    def _placing(self) -> OneUnit | OnUnits:
-        """On one unit and equal windows cuts are measured and compared; else models are placed."""
-        schedule, quantile = self.workload.schedule, self.workload.schedule.quantile
-        alike = self._alike()
-        pricing = {unit: self.priced.pricing(unit) for unit in dict.fromkeys(alike.values())}
-        if len(self.units) == 1 and len(self.workload.grid.offsets_ns) == 1:
-            (unit,) = self.units
-            return OneUnit(pricing[unit], unit, schedule.segmentation, self.workload.beat_hz, self.notify)
-        target, window_ns = self.device.target, self.workload.window_ns
-        kept = None
-        if self.kept is not None:
-            window_ns = min(window_ns, self.kept.workload.window_ns)  # what was priced in pieces is so again
-            kept = {
-                model.name: tuple((stage[0].unit, stage[0].span[0]) for stage in model.stages)
-                for model in self.kept.timetable.models
-            }
-        first = pricing[self.units[0]]
-        prices: MeasuredUnitPieces | ExactUnitPieces
-        if isinstance(first, MeasuredDurations):
-            prices = MeasuredUnitPieces(target, self.units, window_ns, first, self.priced.unit_costs, quantile)
-        else:
-            by_unit: dict[str, ExactDurations] = {unit: pricing[same] for unit, same in alike.items()}  # type: ignore[misc]
-            costs: Costs | None = self.priced.costs if first.compiles else None
-            prices = ExactUnitPieces(target, self.units, window_ns, by_unit, self.priced.compiler, costs, quantile)
-        return OnUnits(
-            prices,
-            self.device.stored_ratio,
-            schedule.segmentation,
-            self.workload.beat_hz,
-            self.notify,
-            kept,
-            schedule.search_s,
-        )
-
-    def _alike(self) -> dict[str, str]:
-        """For each unit the first one that takes as long for everything: the cycle model knows that of some."""
-        target, found = self.device.target, dict[str, str]()
-        seen: list[tuple[Unit, str]] = []
-        for name in self.units:
-            unit = target.unit(name)
-            modelled = is_modelled(self.device) and target.cost.source == "cycles" and self.workload.table is None
-            kind = msgspec.structs.replace(unit, name="any", core=0, memory_mib=None) if modelled else unit
-            found[name] = next((first for other, first in seen if other == kind), name)
-            seen.append((kind, name))
-        return found
-
     def _ranked(self, tasks: Sequence[SegmentedModel], durations: Sequence[int]) -> list[SegmentedModel]:
         """Levels and roles; priority models first, higher levels before lower ones."""
         ranked = []
@@ -271,7 +216,7 @@ class _Planner:
     def _beat(self, wired: Sequence[WiredModel], priority: Collection[str]) -> Beat:
         """Windows, guard and demands."""
         schedule = self.workload.schedule
-        late = self.priced.costs.wake_ups()
+        late = self.priced.durations.wake_ups()
         late_ns = int(np.quantile(late, _FLOOR_QUANTILE))
         mixed = 0 < len(priority) < len(wired)
         preemptive = mixed and schedule.preemption == "auto" and all(u.preemptive for u in self.device.target.units)
@@ -284,7 +229,7 @@ class _Planner:
         awake = max(late) > 0  # else nobody waits: virtual time
         guard_ns, excess_ratio = (
             max(late_ns, _LEAST_GUARD_NS) if awake else 0,
-            self.priced.costs.greatest_excess(schedule.quantile),
+            self.priced.durations.greatest_excess(),
         )
         if schedule.guard_ms is not None:
             guard_ns, excess_ratio = round(schedule.guard_ms * 1e6), 0.0

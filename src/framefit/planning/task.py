@@ -86,6 +86,13 @@ class SegmentedModel:
         return self.bounds or ((0, len(self.model.layers) - 1),)
 
     @property
+    def segment_runs(self) -> list[tuple[int, int]]:
+        """First and last piece of each segment."""
+        first = {begin: number for number, (begin, _) in enumerate(self.runs)}
+        last = {end: number for number, (_, end) in enumerate(self.runs)}
+        return [(first[begin], last[end]) for begin, end in self.segments]
+
+    @property
     def units(self) -> tuple[str, ...]:
         """Unit of each segment."""
         return self.placed or (self.unit,) * len(self.segments)

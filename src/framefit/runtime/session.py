@@ -30,9 +30,8 @@ from framefit.devices.host import flushed_denormals, pinned, steal_time_reader
 from framefit.devices.measure import Measurement, measure_floor
 from framefit.errors import FramefitError, InputError
 from framefit.execution.buffers import unit_bytes
-from framefit.execution.compiled import CompiledModel, OpenTimetable
+from framefit.execution.compiled import CompiledModel, Launch, OpenTimetable
 from framefit.execution.execution import Execution, Launchable
-from framefit.execution.measured import Launch
 from framefit.execution.prepare import Preparation, one_frame
 from framefit.execution.streams import Stream, open_stream
 from framefit.execution.wiring import WiredModel
@@ -570,7 +569,7 @@ class Session:
         """All segments and uncut models in turn, as around every run."""
         models = self.opened.models
         segments = _launches(model.execution for model in models)
-        measured = self.opened.costs.around([*segments, *_launches(model.whole for model in models)])
+        measured = self.opened.durations.around([*segments, *_launches(model.whole for model in models)])
         parts = iter(measured[len(segments) :])
         return [
             *measured[: len(segments)],
@@ -813,7 +812,7 @@ class MeasuredRun:
                 count = int(np.clip(windows // 10, _LEAST_FLOOR, _MOST_FLOOR))
                 self.floor = measure_floor(clock, session.opened.timetable.window_ns, count)
             else:
-                self.floor = np.asarray(session.opened.costs.wake_ups(), np.int64)
+                self.floor = np.asarray(session.opened.durations.wake_ups(), np.int64)
         session.ready(self._seed)
         session.open_sinks(force=self._force)  # last: whatever fails before leaves none behind
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,16 +19,15 @@ from framefit.devices.registry import open_device
 from framefit.devices.store import MeasurementStore
 from framefit.errors import InfeasibleError, InputError
 from framefit.execution.compiled import Compiler, verify
-from framefit.execution.measured import Costs, MeasuredCosts, ModelledCosts
 from framefit.execution.unit_support import usable_units
 from framefit.execution.wiring import wire
 from framefit.planning import planner
-from framefit.planning.durations import DeviceDurations
+from framefit.planning.durations import MeasuredDurations, ModelledDurations, PricedDevice
 from framefit.planning.ladder import with_ladder
 from framefit.planning.plan import Plan, plan_facts
 from framefit.planning.planner import PlanRequest, plan_request
 from framefit.workflows.settings import PlanSettings
-from framefit.workflows.table_durations import durations_on
+from framefit.workflows.table_durations import in_table
 
 __all__ = ["again", "plan"]
 
@@ -103,7 +103,7 @@ def again(planned: Plan, request: PlanRequest, notify: Notify = silent) -> Plan:
 def retimed(planned: Plan, workload: Workload, notify: Notify) -> Timetable:
     """A plan's own segments at other rates; see :func:`framefit.planning.planner.retimed`."""
     request = PlanRequest(planned.app, workload, in_real_time=planned.in_real_time)
-    return planner.retimed(planned, workload, _priced(request, planned.device, notify), notify)
+    return planner.retimed(planned, workload, _without_table(request, planned.device, notify), notify)
 
 
 def ready(planned: Plan, notify: Notify = silent) -> Plan:
@@ -173,14 +173,14 @@ def read_plan(path: str | Path, notify: Notify = silent) -> Plan:
                 remedy=_AGAIN,
             )
     request = PlanRequest(app, workload, in_real_time=source.in_real_time)
-    priced = _priced(request, device, notify)
+    priced = _without_table(request, device, notify)
     return Plan(
         app=app,
         workload=workload,
         timetable=msgspec.structs.replace(timetable, source=None),
         in_real_time=source.in_real_time,
         device=device,
-        costs=priced.costs,
+        durations=priced.durations,
         wired=tuple(wired[model.name] for model in timetable.models),
         compiler=priced.compiler,
     )
@@ -214,30 +214,47 @@ def _write_plan(planned: Plan, path: Path, *, force: bool) -> None:
         write_timetables(planned, part)
 
 
-def _priced(request: PlanRequest, device: Device, notify: Notify, *, cache: bool = True) -> DeviceDurations:
-    """A device with what launches cost there: measured, modelled, or from the workload's table."""
+def _priced(request: PlanRequest, device: Device, notify: Notify, *, cache: bool = True) -> PricedDevice:
+    """A device with what launches take there: from the workload's table, stated by its description, or measured."""
+    workload, bare = request.workload, _without_table(request, device, notify, cache=cache)
+    if workload.table is None:
+        return bare
+    units = {unit: in_table(workload, unit, device, durations, notify) for unit, durations in bare.units.items()}
+    return dataclasses.replace(bare, units=units)
+
+
+def _without_table(request: PlanRequest, device: Device, notify: Notify, *, cache: bool = True) -> PricedDevice:
+    """A device with what launches take there, as its description states or as it is measured."""
     workload, compiler = request.workload, Compiler(device)
+    quantile, names = workload.schedule.quantile, usable_units(workload, device, request.app)
     store = MeasurementStore(workload.machine, fresh=not cache)
     host = (is_simulated(device) and device.computer) or device
     realtime = workload.schedule.preemption == "auto" and realtime_priority_permitted()
-    measured = {
-        unit.name: MeasuredCosts(host, unit.name, store, workload.window_ns, notify, realtime=realtime)
-        for unit in host.target.units
-    }
-    first = next(iter(measured.values()))
-    costs: Costs = first
-    unit_costs: dict[str, Costs] = {**measured}
-    if is_modelled(device):
+
+    def measured(unit: str, compiler: Compiler) -> MeasuredDurations:
+        return MeasuredDurations(compiler, unit, store, workload.window_ns, quantile, notify, realtime=realtime)
+
+    if not is_modelled(device):
+        return PricedDevice(device, compiler, {unit: measured(unit, compiler) for unit in names})
+    wakes: tuple[int, ...] = (0,)
+    if request.in_real_time:
         with pinned(device.host_core), flushed_denormals():
-            costs = ModelledCosts(device, first.wake_ups() if request.in_real_time else (0,))
-        unit_costs = dict.fromkeys(usable_units(workload, device, request.app), costs)
-    return DeviceDurations(
-        device=device,
-        compiler=compiler,
-        costs=costs,
-        unit_costs=unit_costs,
-        pricing=lambda unit: durations_on(workload, compiler, unit, unit_costs[unit], notify),
-    )
+            wakes = measured(host.target.units[0].name, Compiler(host)).wake_ups()
+    alike = _alike(workload, device, names)
+    units = {
+        unit: ModelledDurations(device, unit, compiler, quantile, notify, wakes)
+        for unit in dict.fromkeys(alike.values())
+    }
+    return PricedDevice(device, compiler, {unit: units[same] for unit, same in alike.items()})
+
+
+def _alike(workload: Workload, device: Device, names: Sequence[str]) -> dict[str, str]:
+    """For each unit the first one that takes as long for everything: the cycle model knows that of some."""
+    if device.target.cost.source != "cycles" or workload.table is not None:
+        return {name: name for name in names}
+    units = [device.target.unit(name) for name in names]
+    kinds = [msgspec.structs.replace(unit, name="any", core=0, memory_mib=None) for unit in units]
+    return {name: names[kinds.index(kind)] for name, kind in zip(names, kinds, strict=True)}
 
 
 def _with_ladder(planned: Plan, notify: Notify) -> Plan:

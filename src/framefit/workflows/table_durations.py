@@ -12,49 +12,53 @@ from framefit.core.latency_table import LatencyTable, check_fingerprint, read_ta
 from framefit.core.settings import Notify
 from framefit.core.workload import Workload
 from framefit.devices.device import Device, is_modelled
+from framefit.devices.measure import Measurement
 from framefit.errors import InputError
-from framefit.execution.compiled import Compiler
-from framefit.execution.measured import Costs, MeasuredCosts, ModelledCosts
+from framefit.execution.compiled import Launch
 from framefit.latency.estimate import Estimator, analytical_model, layer_groups, model_estimate
 from framefit.latency.segments import SegmentPrices, launch_excess
-from framefit.planning.durations import Durations, LaunchTimes, MeasuredDurations, ModelledDurations
+from framefit.planning.durations import (
+    Durations,
+    PlannedLaunch,
+    Samples,
+)
 from framefit.planning.partition import Pieces
 from framefit.planning.task import SegmentedModel
 from framefit.stats import Z90, normal_quantile
 
 
-def durations_on(workload: Workload, compiler: Compiler, unit: str, costs: Costs, notify: Notify) -> Durations:
-    """From the workload's table where it is the device's, else what the device says or takes.
+def in_table(
+    workload: Workload,
+    unit: str,
+    device: Device,
+    durations: Durations,
+    notify: Notify,
+) -> Durations:
+    """Durations from the workload's table where that is the device's, else those that are given, with a warning.
 
     Args:
-        workload: with absolute paths.
-        compiler: of the device where everything runs.
-        unit: of it.
-        costs: of launches there.
+        workload: with absolute paths, and a table.
+        unit: of the device.
+        device: where everything runs.
+        durations: that the unit has without a table.
         notify: receives what is being done.
 
     Raises:
         InputError: the table cannot be read.
     """
-    quantile, device = workload.schedule.quantile, compiler.device
-    otherwise: Durations
-    if is_modelled(device):
-        assert isinstance(costs, ModelledCosts)
-        otherwise = ModelledDurations(device, unit, compiler, costs, quantile, notify)
-    else:
-        assert isinstance(costs, MeasuredCosts)
-        otherwise = MeasuredDurations(compiler, costs, quantile, notify)
-    if workload.table is None:
-        return otherwise
-    table = read_table(workload.table)
-    unfit = _unfit(table, device, unit, workload.table)
+    path, quantile = workload.table, workload.schedule.quantile
+    assert path is not None
+    table = read_table(path)
+    unfit = _unfit(table, device, unit, path)
     if unfit is not None:
-        instead = "what the description says" if otherwise.exact else "segments that are measured"
-        otherwise.warnings.append(f"{unfit}; planned from {instead} instead")
-        return otherwise
-    analytical = analytical_model(device.target, unit)
-    estimator = Estimator(table, unit, fallback=workload.table_fallback, analytical=analytical)
-    return TableDurations(estimator, device, costs, quantile, notify, workload.table)
+        instead = "what the description says" if durations.exact else "segments that are measured"
+        durations.warnings.append(f"{unfit}; planned from {instead} instead")
+        return durations
+    estimator = Estimator(
+        table, unit, fallback=workload.table_fallback, analytical=analytical_model(device.target, unit)
+    )
+    spread = device.quantile_ratio(quantile) if is_modelled(device) else launch_excess(table, unit, quantile)
+    return TableDurations(estimator, device, durations, spread, quantile, notify, path)
 
 
 def _unfit(table: LatencyTable, device: Device, unit: str, where: str) -> str | None:
@@ -105,7 +109,8 @@ class TableDurations:
     Args:
         estimator: of the table and unit.
         device: that the table was measured on; asked what it fuses, where the table does not say.
-        costs: of its launches: what is known of their variation.
+        durations: that the unit has without the table: beside a run, and of the host.
+        spread: quantile over median of launches; ``None``: too few samples say it.
         quantile: that is planned with, 0.5 to 1.
         notify: receives what is being done.
         where: the table's file, for messages.
@@ -117,18 +122,17 @@ class TableDurations:
         self,
         estimator: Estimator,
         device: Device,
-        costs: Costs,
+        durations: Durations,
+        spread: float | None,
         quantile: float,
         notify: Notify,
         where: str,
     ) -> None:
-        self.warnings = [f"planned from {where}: nothing was measured, and outputs of segments were not compared"]
-        self._estimator, self._device, self._notify = estimator, device, notify
+        self.warnings = durations.warnings
+        self.warnings.append(f"planned from {where}: nothing was measured, and outputs of segments were not compared")
+        self._estimator, self._device, self._durations, self._notify = estimator, device, durations, notify
         self._known: dict[str, _LookedUp] = {}
         self._widened = normal_quantile(quantile) / Z90
-        spread = costs.excess(quantile)
-        if spread is None:
-            spread = launch_excess(estimator.table, estimator.unit, quantile)
         if spread is None:
             self.warnings.append(
                 f"{where}: the table holds too few samples to say how launches vary: durations are planned as its "
@@ -136,48 +140,52 @@ class TableDurations:
             )
         self._spread = spread or 1.0
 
-    def prepared(self, tasks: Sequence[SegmentedModel]) -> list[SegmentedModel]:
+    def grouped(self, task: SegmentedModel) -> SegmentedModel:
         """With what the table has as one layer as one."""
-        return [task.grouped(layer_groups(task.model, self._estimator.table, self._device)) for task in tasks]
-
-    def whole(self, tasks: Sequence[SegmentedModel]) -> list[LaunchTimes]:
-        """Layers looked up once."""
-        self._notify("looking layers up in the table")
-        for task in tasks:
-            self._known[task.name] = self._looked_up(task)
-        return self.segments(tasks)
-
-    def segments(self, tasks: Sequence[SegmentedModel]) -> list[LaunchTimes]:
-        """Sums over layers, corrected, with a launch's overhead."""
-        priced = []
-        for task in tasks:
-            known = self._known[task.name]
-            whole = np.asarray([known.whole_ns], np.int64)
-            parts = [np.asarray([round(known.scale * known.prices.duration_ns(*run))], np.int64) for run in task.bounds]
-            priced.append(LaunchTimes(tuple(parts) or (whole,), whole, known.excess))
-        return priced
-
-    def group(self, task: SegmentedModel) -> SegmentedModel:
-        """As the table has it; when its layers were looked up, that was done."""
-        if task.name in self._known:
-            return task
         return task.grouped(layer_groups(task.model, self._estimator.table, self._device))
 
-    def pieces(self, task: SegmentedModel, duration_ns: int, excess: float) -> Pieces:  # noqa: ARG002 - known exactly
-        """Runs of layers apart and together."""
-        times = self._known[task.name].prices.times(task.runs)
-        scale = self._known[task.name].scale
-        median = np.round(times.duration_ns * scale).astype(np.int64)
-        return Pieces(median, np.ceil(median * excess).astype(np.int64), (times.boundary_ns * scale).astype(np.int64))
+    def launched(self, launches: Sequence[PlannedLaunch], *, thorough: bool = True) -> list[Samples]:
+        """Sums over layers, corrected, with a launch's overhead; at a first look layers are looked up."""
+        if not thorough:
+            self._notify("looking layers up in the table")
+            self._known |= {task.name: self._looked_up(task) for task, _ in launches}
+        samples = []
+        for task, index in launches:
+            known, duration_ns = self._known[task.name], self._known[task.name].whole_ns
+            if index is not None and task.bounds:
+                duration_ns = round(known.scale * known.prices.duration_ns(*task.bounds[index]))
+            samples.append(np.asarray([duration_ns], np.int64))
+        return samples
 
-    def exact_pieces(self, task: SegmentedModel) -> Pieces:
-        """Looked up, as much of the model as there is."""
-        known = self._known[task.name] = self._looked_up(task)
-        return self.pieces(task, known.whole_ns, known.excess)
+    def excesses(self, tasks: Sequence[SegmentedModel], samples: Sequence[Samples]) -> list[float]:  # noqa: ARG002
+        """How launches vary, and how wrong each model's figures may be."""
+        return [self._known[task.name].excess for task in tasks]
+
+    def pieces(self, task: SegmentedModel, duration_ns: int = 0, excess: float | None = None) -> Pieces:  # noqa: ARG002
+        """Runs of layers apart and together; looked up, as much of the model as there is, where ``excess`` is open."""
+        if excess is None:
+            self._known[task.name] = self._looked_up(task)
+        known = self._known[task.name]
+        times = known.prices.times(task.runs)
+        median = np.round(times.duration_ns * known.scale).astype(np.int64)
+        quantile = np.ceil(median * (known.excess if excess is None else excess)).astype(np.int64)
+        return Pieces(median, quantile, (times.boundary_ns * known.scale).astype(np.int64))
+
+    def around(self, launches: Sequence[Launch]) -> list[Measurement]:
+        """What the device's launches take without a table."""
+        return self._durations.around(launches)
+
+    def greatest_excess(self) -> float:
+        """What is known of the device's launches."""
+        return self._durations.greatest_excess()
+
+    def wake_ups(self) -> tuple[int, ...]:
+        """The host's."""
+        return self._durations.wake_ups()
 
     def _looked_up(self, task: SegmentedModel) -> _LookedUp:
         try:
-            found = model_estimate(self._estimator, task.model, self._device)
+            estimate = model_estimate(self._estimator, task.model, self._device)
         except InputError as error:
             raise InputError(
                 error.what,
@@ -185,12 +193,12 @@ class TableDurations:
                 remedy="measure the model into the table (framefit measure), or let it be estimated: "
                 "table_fallback = true",
             ) from error
-        for note in found.notes:
+        for note in estimate.notes:
             if note not in task.model.defaulted_dims:
                 text = note if note.startswith("the table") else f"{task.name}: {note}"
                 self.warnings += [text] if text not in self.warnings else []
-        error_ns = (found.interval_ns[1] - found.total_ns) * self._widened
-        excess = 1 + math.hypot(self._spread - 1, error_ns / max(found.total_ns, 1))
-        prices = SegmentPrices(task.model, self._estimator, [layer.latency_ns for layer in found.layers])
-        scale = found.total_ns / max(prices.duration_ns(0, len(found.layers) - 1), 1.0)
-        return _LookedUp(prices, found.total_ns, scale, excess)
+        error_ns = (estimate.interval_ns[1] - estimate.total_ns) * self._widened
+        excess = 1 + math.hypot(self._spread - 1, error_ns / max(estimate.total_ns, 1))
+        prices = SegmentPrices(task.model, self._estimator, [layer.latency_ns for layer in estimate.layers])
+        scale = estimate.total_ns / max(prices.duration_ns(0, len(estimate.layers) - 1), 1.0)
+        return _LookedUp(prices, estimate.total_ns, scale, excess)

@@ -1,4 +1,4 @@
-"""What launches cost: told by a description, or measured and kept."""
+"""What launches take on a unit: stated by a description, or measured and kept."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from hypothesis import strategies as st
 
 from fakes import FakeDevice
 from framefit.core.target import Host, Target, Unit, Variation
-from framefit.core.workload import MachineSettings
+from framefit.core.workload import MachineSettings, ModelEntry
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Completion
 from framefit.devices.measure import Measurement
 from framefit.devices.npu import NpuDevice
 from framefit.devices.store import MeasurementStore
+from framefit.execution.compiled import Compiler, Launch
 from framefit.execution.execution import Execution
-from framefit.execution.measured import Launch, MeasuredCosts, ModelledCosts
+from framefit.execution.wiring import WiredModel
+from framefit.planning.durations import MeasuredDurations, ModelledDurations, are_comparable
+from framefit.planning.task import SegmentedModel
 from networks import NETWORKS
 
 BOARD = Target(name="board", kind="npu", units=(Unit(name="npu0"),), host=Host(inference_ns=500))
@@ -60,15 +63,33 @@ def campaigns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Campaigns:
     """Measuring is counted, and kept in a folder of the test's own."""
     monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path))
     fake = Campaigns()
-    monkeypatch.setattr("framefit.execution.measured.measure", fake)
+    monkeypatch.setattr("framefit.planning.durations.measure", fake)
     return fake
 
 
-def measured(*, fresh: bool = False, told: list[str] | None = None, realtime: bool = False) -> MeasuredCosts:
+def measured(*, fresh: bool = False, told: list[str] | None = None, realtime: bool = False) -> MeasuredDurations:
     """Of a device that never runs."""
     notify = (told if told is not None else []).append
     store = MeasurementStore(MachineSettings(), fresh=fresh)
-    return MeasuredCosts(FakeDevice(), "fake0", store, WINDOW_NS, notify, realtime=realtime)
+    return MeasuredDurations(Compiler(FakeDevice()), "fake0", store, WINDOW_NS, 0.99, notify, realtime=realtime)
+
+
+def modelled(device: NpuDevice, quantile: float = 0.99, host_wakes: tuple[int, ...] = (0,)) -> ModelledDurations:
+    """Of a described device's unit."""
+    return ModelledDurations(device, "npu0", Compiler(device), quantile, lambda _: None, host_wakes)
+
+
+def excess(durations: ModelledDurations) -> float:
+    """Planned quantile over median of any model's launches."""
+    (ratio,) = durations.excesses([task()], [])
+    return ratio
+
+
+def task() -> SegmentedModel:
+    """A model in two segments on a described unit."""
+    model = NETWORKS["plain"]()
+    entry = ModelEntry(name="plain", path="plain.onnx")
+    return SegmentedModel(WiredModel(entry, model, {}), "npu0", bounds=((0, 1), (2, len(model.layers) - 1)))
 
 
 def halves() -> list[Launch]:
@@ -92,35 +113,41 @@ def test_a_described_launch_costs_what_its_layers_do() -> None:
     device = board(Variation(sigma_ratio=0.3))
     model = NETWORKS["plain"]()
     execution = Execution(model, [(0, 1), (2, len(model.layers) - 1)], device, "npu0")
-    costs = ModelledCosts(device)
+    durations = modelled(device)
     expected = [sum(one.expected_ns for one in operations) for operations in execution.operations]
     grouped = [len(part.grouped(device.fusions(part)).layers) for part in execution.parts]
     assert expected == [500 + 1000 * count * (count + 1) // 2 for count in grouped]
-    launches = [(execution, 0), (execution, 1)]
-    for ask in (costs.probe, costs.final, costs.around):
-        assert [m.samples_ns.tolist() for m in ask(launches)] == [[ns] for ns in expected]
+    assert [m.samples_ns.tolist() for m in durations.around([(execution, 0), (execution, 1)])] == [
+        [ns] for ns in expected
+    ]
+    uncut = Execution(model, [(0, len(model.layers) - 1)], device, "npu0")
+    launches = [(task(), 0), (task(), 1), (task(), None)]
+    for thorough in (False, True):
+        samples = durations.launched(launches, thorough=thorough)
+        assert [ns.tolist() for ns in samples] == [[ns] for ns in (*expected, uncut.expected_ns(0))]
     assert device.clock.now_ns() == 0
     assert len(device.events()) == 0
-    assert costs.known
-    assert costs.warnings == []
+    assert durations.exact
+    assert not are_comparable(durations)
+    assert durations.warnings == []
 
 
 def test_the_excess_is_that_of_the_variation() -> None:
     """The quantile of log-normal jitter, up to its cut, at the worst of the drift; the greatest one beyond it."""
     z = NormalDist().inv_cdf(0.99)
-    costs = ModelledCosts(board(Variation(sigma_ratio=0.02, most_ratio=0.1, drift_ratio=0.05)))
-    assert costs.excess(0.99) == pytest.approx(math.exp(0.02 * z) * 1.05)
-    assert costs.greatest_excess(0.99) == pytest.approx(1.1 / math.exp(0.02 * z) - 1)
-    cut = ModelledCosts(board(Variation(sigma_ratio=0.2, most_ratio=0.1)))
-    assert (cut.excess(0.99), cut.greatest_excess(0.99)) == (1.1, 0.0)
-    still = ModelledCosts(board())
-    assert (still.excess(0.99), still.greatest_excess(0.99)) == (1.0, 0.0)
+    durations = modelled(board(Variation(sigma_ratio=0.02, most_ratio=0.1, drift_ratio=0.05)))
+    assert excess(durations) == pytest.approx(math.exp(0.02 * z) * 1.05)
+    assert durations.greatest_excess() == pytest.approx(1.1 / math.exp(0.02 * z) - 1)
+    cut = modelled(board(Variation(sigma_ratio=0.2, most_ratio=0.1)))
+    assert (excess(cut), cut.greatest_excess()) == (1.1, 0.0)
+    still = modelled(board())
+    assert (excess(still), still.greatest_excess()) == (1.0, 0.0)
 
 
 def test_the_host_wakes_up_at_once_unless_it_is_told_otherwise() -> None:
     """In virtual time nobody waits; in real time the host's own wake-ups count."""
-    assert ModelledCosts(board()).wake_ups() == (0,)
-    assert ModelledCosts(board(), (70_000, 90_000)).wake_ups() == (70_000, 90_000)
+    assert modelled(board()).wake_ups() == (0,)
+    assert modelled(board(), host_wakes=(70_000, 90_000)).wake_ups() == (70_000, 90_000)
 
 
 @settings(deadline=None, max_examples=60)
@@ -137,12 +164,12 @@ def test_no_launch_exceeds_the_greatest_excess(
     """Whatever the device draws: quantile and greatest excess bound it, and so many launches exceed the quantile."""
     variation = Variation(sigma_ratio=sigma, most_ratio=most, drift_ratio=drift, drift_period_ms=3.0)
     device = board(variation, seed)
-    costs = ModelledCosts(device)
+    durations = modelled(device, quantile)
     nominal = 1_000_000
     binding = device.timed("any", "npu0", nominal).bind({})
     took = np.asarray([device.submit(binding).duration_ns for _ in range(400)])
-    planned = nominal * costs.excess(quantile)
-    assert took.max() <= planned * (1 + costs.greatest_excess(quantile)) + 1
+    planned = nominal * excess(durations)
+    assert took.max() <= planned * (1 + durations.greatest_excess()) + 1
     assert (took > planned + 1).mean() <= 1 - quantile + 0.1
 
 
@@ -167,11 +194,11 @@ def test_what_was_measured_is_kept(campaigns: Campaigns) -> None:
 def test_what_others_had_the_core_for_is_not_kept(campaigns: Campaigns) -> None:
     """It is told once, and the next plan measures again."""
     campaigns.away_ratio = 0.4
-    costs = measured()
-    costs.probe(halves())
-    costs.final(halves())
-    assert len(costs.warnings) == 1
-    assert "other programs" in costs.warnings[0]
+    durations = measured()
+    durations.probe(halves())
+    durations.final(halves())
+    assert len(durations.warnings) == 1
+    assert "other programs" in durations.warnings[0]
     campaigns.away_ratio = 0.05
     again = measured()
     for _ in range(2):
@@ -182,10 +209,10 @@ def test_what_others_had_the_core_for_is_not_kept(campaigns: Campaigns) -> None:
 def test_beside_other_programs_models_are_measured_as_they_will_run(campaigns: Campaigns) -> None:
     """Where priority models go before them, that is measured, said once, and kept."""
     campaigns.away_ratio = 0.4
-    costs = measured(realtime=True)
-    assert medians(costs.final(halves())) == [1000, 2000]
+    durations = measured(realtime=True)
+    assert medians(durations.final(halves())) == [1000, 2000]
     assert [asked.get("realtime", False) for asked in campaigns.asked] == [False, True]
-    (warning,) = costs.warnings
+    (warning,) = durations.warnings
     assert "real-time priority" in warning
     measured(realtime=True).final(halves())
     assert len(campaigns.asked) == 2
@@ -220,21 +247,24 @@ def test_medians_of_a_campaign_have_a_key_of_their_own(campaigns: Campaigns) -> 
 
 
 def test_only_samples_tell_how_a_machine_varies() -> None:
-    """There is no quantile in general, and nobody knows the worst."""
-    costs = measured()
-    assert not costs.known
-    assert costs.excess(0.99) is None
-    assert costs.greatest_excess(0.99) == 0.0
+    """There is no quantile in general, nobody knows the worst, and ways to cut have to be compared."""
+    durations = measured()
+    assert not durations.exact
+    assert are_comparable(durations)
+    samples = [np.asarray([100, 100, 150]), np.asarray([10, 10, 10])]
+    ratio = float(np.quantile([1, 1, 1.5, 1, 1, 1], 0.99))
+    assert durations.excesses([task(), task()], samples) == pytest.approx([ratio, ratio])
+    assert durations.greatest_excess() == 0.0
 
 
 def test_drift_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """However many campaigns it spoils."""
     monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path))
-    monkeypatch.setattr("framefit.execution.measured.measure", Campaigns(drifting=True))
-    costs = measured()
-    costs.probe(halves())
-    costs.final(halves())
-    (warning,) = costs.warnings
+    monkeypatch.setattr("framefit.planning.durations.measure", Campaigns(drifting=True))
+    durations = measured()
+    durations.probe(halves())
+    durations.final(halves())
+    (warning,) = durations.warnings
     assert "drifted" in warning
     assert "--no-cache" in warning
 
@@ -242,7 +272,7 @@ def test_drift_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def test_wake_ups_are_measured_once(campaigns: Campaigns, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then they come from the store, and nothing is reported as being done."""
     floors = iter([np.asarray([50_000, 60_000]), np.asarray([1, 2])])
-    monkeypatch.setattr("framefit.execution.measured.measure_floor", lambda *_: next(floors))
+    monkeypatch.setattr("framefit.planning.durations.measure_floor", lambda *_: next(floors))
     told: list[str] = []
     assert measured(told=told).wake_ups() == (50_000, 60_000)
     assert measured(told=told).wake_ups() == (50_000, 60_000)
@@ -253,6 +283,6 @@ def test_wake_ups_are_measured_once(campaigns: Campaigns, monkeypatch: pytest.Mo
 def test_wake_ups_of_a_busy_host_are_not_kept(campaigns: Campaigns, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that wakes up a whole period late says nothing of the machine."""
     floors = iter([np.asarray([50_000, 43_000_000]), np.asarray([1, 2])])
-    monkeypatch.setattr("framefit.execution.measured.measure_floor", lambda *_: next(floors))
+    monkeypatch.setattr("framefit.planning.durations.measure_floor", lambda *_: next(floors))
     assert measured().wake_ups() == (50_000, 43_000_000)
     assert measured().wake_ups() == (1, 2)

@@ -1,0 +1,408 @@
+"""Which units run which layers of a workload's models, and in which segments: place, cut, price what came of it.
+
+On one unit there is nothing to place. Where only measuring says what a cut costs, a few ways to cut are compiled,
+measured and compared (:class:`~framefit.planning.cutting.CutTrials`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from framefit.core.settings import Notify
+from framefit.core.timetable import Fix, PlannedModel, Timetable
+from framefit.core.workload import Workload
+from framefit.devices.device import Device
+from framefit.planning.beat import Beat
+from framefit.planning.candidates import (
+    Arranged,
+    UnitCandidate,
+    arrange_kept,
+    arrange_on_units,
+    first_fit,
+    served_share,
+)
+from framefit.planning.cutting import Candidate, CutTrials, cut, cut_at, fixes, relearned
+from framefit.planning.durations import Durations, are_comparable, launch_times
+from framefit.planning.fixes import verified_fixes
+from framefit.planning.partition import candidate_pieces, planned_quantile_ns
+from framefit.planning.placement import Placement, Problem, Room, Stage
+from framefit.planning.placement_search import solve
+from framefit.planning.plan import Plan
+from framefit.planning.prices import UnitPrices
+from framefit.planning.priority_search import PrioritySearch, Schedule
+from framefit.planning.reserved import segment_room
+from framefit.planning.task import SegmentedModel, Stages, read_output_bytes
+from framefit.planning.timetable import build_timetable, planned_model
+
+_MOST_ATTEMPTS = 4
+_MOST_PIECES = 64  # of a model that is cut where there is one unit
+_ENOUGH = 0.98  # of the demanded rates: finer pieces, or the solver, would gain little
+_SOLVED = 1500  # pieces times units that the solver gets somewhere with in
+_SOLVER_S = 3.0
+_WRONG = 1.02  # times its estimate that a segment may take before pieces are priced anew
+
+
+class Placing:
+    """Places and cuts the models of a workload.
+
+    Args:
+        device: where they run.
+        units: durations on each unit that they may use.
+        workload: of the models.
+        notify: receives what is being done.
+        kept: a plan whose layers stay on their units, whatever else would serve more; none: models are placed.
+    """
+
+    def __init__(
+        self, device: Device, units: Mapping[str, Durations], workload: Workload, notify: Notify, kept: Plan | None
+    ) -> None:
+        target, window_ns, self._kept = device.target, workload.window_ns, dict[str, Stages]()
+        # With one unit and equal windows nothing is to be placed.
+        self._single = len(units) == 1 and len(workload.grid.offsets_ns) == 1
+        if kept is not None and not self._single:
+            window_ns = min(window_ns, kept.workload.window_ns)  # what was priced in pieces is so again
+            self._kept = {
+                model.name: tuple((stage[0].unit, stage[0].span[0]) for stage in model.stages)
+                for model in kept.timetable.models
+            }
+        self._units, self._durations = units, next(iter(units.values()))
+        self._mode, self._rate_hz, self._notify = workload.schedule.segmentation, workload.beat_hz, notify
+        self._search_s = (
+            workload.schedule.search_s
+        )  # for a schedule of the priority models, where none is found at once
+        self._prices = UnitPrices(target, units, window_ns)
+        limits = [target.unit(name).memory_mib for name in units]
+        self._rooms = [
+            Room(name, None if limit is None else int(limit * 2**20 / device.stored_ratio))
+            for name, limit in zip(units, limits, strict=True)
+        ]
+        self.notes: list[str] = []
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the user should know of durations."""
+        return list(dict.fromkeys(text for durations in self._units.values() for text in durations.warnings))
+
+    @property
+    def compiles(self) -> bool:
+        """Whether models are compiled to price them; else nothing is run."""
+        return self._durations.compiles
+
+    def whole(self, tasks: Sequence[SegmentedModel]) -> tuple[list[SegmentedModel], list[int]]:
+        """Planned quantile of each uncut model, at a first look, where it is fastest."""
+        self._notify("pricing whole models")
+        if not self._single:
+            return self._prices.whole(tasks)
+        tasks = list(tasks) if self.compiles else [self._durations.grouped(task) for task in tasks]
+        times = launch_times(tasks, self._units, thorough=False)
+        return tasks, [planned_quantile_ns(launches.whole_ns, launches.excess) for launches in times]
+
+    def place(self, tasks: Sequence[SegmentedModel], beat: Beat) -> tuple[list[SegmentedModel], Timetable]:
+        """The models in segments on units, with their timetable: feasible, or with what binds.
+
+        One unit is not planned as the first of several. There, models are cut one by one where their measured
+        durations ask for it, and where they are measured, a few ways to cut are compiled and compared before one is
+        taken (docs/decisions/0010). On several units a search decides on stages and segments together, over far more
+        placements than could be compiled; what segments really take corrects the prices for the next search.
+        """
+        return self._cut(tasks, beat) if self._single else self._placed(tasks, beat)
+
+    def explained(self, timetable: Timetable, tasks: Sequence[SegmentedModel], beat: Beat) -> Timetable:
+        """What binds, by layer where a layer does, and changes that would help."""
+        priority = [model for model in timetable.models if model.role == "priority"]
+        binding = timetable.binding_constraint
+        for task in tasks:
+            if task.pieces is None:
+                continue
+            longest = int(task.pieces.quantile_ns.argmax())
+            room = segment_room(beat.covering(int(task.pieces.quantile_ns[longest])), priority)
+            if segment_room(beat, priority) <= 0 or int(task.pieces.quantile_ns[longest]) <= room:
+                continue
+            first, last = task.runs[longest]
+            known = task.layer_names or [layer.name for layer in task.model.layers]
+            names = dict.fromkeys((known[first], known[last]))
+            binding = (
+                f"{'layer' if first == last else 'layers'} {' .. '.join(names)} of {task.name!r} "
+                f"{'takes' if first == last else 'take'} "
+                f"{task.pieces.quantile_ns[longest] / 1e6:.2f} ms in one piece; the residual less guard is "
+                f"{room / 1e6:.2f} ms"
+            )
+            break
+        self._notify("looking for changes that would help")
+        changes = (*self._fixes(timetable, tasks, beat), *self._freed(tasks, beat))
+        return msgspec.structs.replace(timetable, binding_constraint=binding, fixes=changes)
+
+    def _cut(self, tasks: Sequence[SegmentedModel], beat: Beat) -> tuple[list[SegmentedModel], Timetable]:
+        """Price and cut; price what came of it and cut anew, until it holds."""
+        trials = CutTrials(self._durations, self._mode) if are_comparable(self._durations) else None
+        tasks = list(tasks)
+        for attempt in range(_MOST_ATTEMPTS):
+            models = self._priced_models(tasks)
+            settled = beat.guarded(models)
+            timetable = build_timetable(settled, models)
+            first = [model for model in models if model.role == "priority"]
+            room = segment_room(settled, first)
+            tasks = [
+                task if task.bounds else dataclasses.replace(task, uncut=model)
+                for task, model in zip(tasks, models, strict=True)
+            ]
+            if segment_room(beat, first) <= 0:  # shorter segments, and so a smaller guard, would not help
+                break
+            longest = {model.name: max(segment.duration_ns for segment in model.segments) for model in models}
+            again = trials is not None and any(task.bounds and longest[task.name] > room for task in tasks)
+            undecided = set()
+            for number, (task, model) in enumerate(zip(tasks, models, strict=True)):
+                whole = not task.bounds
+                too_long = not beat.preemptive and (longest[task.name] > room or (again and not whole))
+                # With a guard that follows from the segments, shorter ones may pay everywhere.
+                freely = not attempt and beat.excess_ratio > 0
+                decide = too_long or (whole and (task.wired.entry.always_split or freely))
+                if not decide or task.priority:
+                    continue
+                undecided.add(task.name)
+                if task.pieces is None:
+                    tasks[number] = self._probed(task, model)
+                elif not whole:
+                    tasks[number] = relearned(task, model)
+            if not undecided:
+                break
+            candidates = [
+                Candidate(task.uncut or model, task.pieces, task.wired.entry.always_split)
+                if task.name in undecided
+                else Candidate(model)
+                for task, model in zip(tasks, models, strict=True)
+            ]
+            if trials is None:
+                runs = cut(candidates, beat, self._mode).runs
+            else:
+                open_tasks = [task for task in tasks if task.name in undecided]
+                trials.correct(open_tasks, models)
+                runs, corrected = trials.runs(candidates, open_tasks, beat)
+                by_name = {task.name: task for task in corrected}
+                tasks = [by_name.get(task.name, task) for task in tasks]
+            before, tasks = tasks, [cut_at(task, runs.get(task.name)) for task in tasks]
+            if all(task.bounds == earlier.bounds for task, earlier in zip(tasks, before, strict=True)):
+                break
+        if trials is not None:
+            self.notes += trials.notes(timetable.models)
+        return tasks, timetable
+
+    def _placed(self, tasks: Sequence[SegmentedModel], beat: Beat) -> tuple[list[SegmentedModel], Timetable]:
+        """Whole models first, in pieces where that serves more; then price what came of it, until it holds."""
+        self._notify("placing models on units")
+        tasks = list(tasks)
+        begins = {task.name: {first for first, _ in task.runs} for task in tasks}
+        if any(first not in begins[name] for name, stages in self._kept.items() for _, first in stages):
+            tasks = self._prices.refine(tasks)
+        arranged = self._arranged(tasks, beat)
+        if arranged.share < _ENOUGH:
+            finer = self._prices.refine(tasks)
+            if sum(len(task.runs) for task in finer) > sum(len(task.runs) for task in tasks):
+                arranged = self._arranged(finer, beat)
+            tasks = finer
+        arranged, schedule = self._scheduled(tasks, beat, arranged)
+        if schedule is not None:
+            beat = dataclasses.replace(beat, layout=schedule.layout)
+        for _ in range(_MOST_ATTEMPTS):
+            if not arranged.timetable.feasible:
+                return tasks, arranged.timetable
+            tasks = self._adopted(tasks, arranged)
+            models = self._priced_models(tasks, {model.name: model.turns for model in arranged.timetable.models})
+            timetable = build_timetable(beat.guarded(models), models)
+            wrong = self._prices.correct(tasks, arranged.timetable.models, models, _WRONG)
+            if timetable.feasible or not wrong:
+                break
+            arranged = self._arranged(tasks, beat, schedule)
+        return tasks, self._with_bound(timetable, arranged, beat)
+
+    def _scheduled(
+        self, tasks: Sequence[SegmentedModel], beat: Beat, arranged: Arranged
+    ) -> tuple[Arranged, Schedule | None]:
+        """With a schedule of the priority models that a solver finds where none was found at once, or its refusal."""
+        if arranged.timetable.feasible or self._search_s <= 0:
+            return arranged, None
+        candidates = self._candidates(tasks)
+        if self._kept:
+            stages = {task.name: _in_pieces(self._kept[task.name], task) for task in tasks}
+            units = {
+                name: [stage.unit for stage in pieces for _ in range(stage.first, stage.last + 1)]
+                for name, pieces in stages.items()
+            }
+            candidates = [candidate.restricted(units[candidate.model.name]) for candidate in candidates]
+        search = PrioritySearch(
+            candidates, beat, tuple(self._units), self._search_s, self._notify, kept=bool(self._kept)
+        )
+        better, schedule = search.arranged(
+            arranged,
+            lambda schedule: self._arranged(tasks, dataclasses.replace(beat, layout=schedule.layout), schedule),
+        )
+        self._search_s -= search.spent_s
+        return better, schedule
+
+    def _fixes(self, timetable: Timetable, tasks: Sequence[SegmentedModel], beat: Beat) -> tuple[Fix, ...]:
+        """Changes of beat, deadlines, guard and costs that make everything fit."""
+        if self._single:
+            uncut = [
+                Candidate(task.uncut or model, task.pieces, task.wired.entry.always_split)
+                for task, model in zip(tasks, timetable.models, strict=True)
+            ]
+            return fixes(uncut, beat, self._rate_hz, self._mode)
+        candidates = self._candidates(tasks)
+
+        def arranged(changed: Beat, costs: Mapping[str, float]) -> Timetable:
+            scaled = [c.scaled(costs[c.model.name]) if c.model.name in costs else c for c in candidates]
+            return first_fit(scaled, changed, self._rooms, self._mode)
+
+        return verified_fixes(arranged, beat, [task.name for task in tasks], self._rate_hz)
+
+    def _freed(self, tasks: Sequence[SegmentedModel], beat: Beat) -> list[Fix]:
+        """Models that would fit if they might run on any unit."""
+        changes = []
+        for task in tasks:
+            wired = task.wired
+            if wired.entry.units is None or set(self._units) <= set(wired.entry.units):
+                continue
+            entry = msgspec.structs.replace(wired.entry, units=None)
+            free = [
+                dataclasses.replace(task, wired=dataclasses.replace(wired, entry=entry)) if each is task else each
+                for each in tasks
+            ]
+            if first_fit(self._candidates(free), beat, self._rooms, self._mode).feasible:
+                units = ", ".join(self._units)
+                changes.append(
+                    Fix(change=f"no units for {task.name!r}", effect=f"it may run on {units}", verified=True)
+                )
+        return changes
+
+    def _probed(self, task: SegmentedModel, model: PlannedModel) -> SegmentedModel:
+        """A model that has to be cut, or may be, with the costs of its pieces and boundaries."""
+        self._notify(f"pricing cuts of {task.name}")
+        if self._durations.compiles:  # else it is in groups since its layers were looked up
+            task = self._durations.grouped(task)
+        task = dataclasses.replace(task, runs=tuple(candidate_pieces(task.model, _MOST_PIECES)))
+        excess = model.duration_ns / max(model.segments[0].median_ns, 1)
+        pieces = self._durations.pieces(task, model.duration_ns, excess)
+        # Measured pieces are in parts of the whole, which was scaled already.
+        return dataclasses.replace(task, pieces=pieces.scaled(task.ratio) if self._durations.exact else pieces)
+
+    def _arranged(self, tasks: Sequence[SegmentedModel], beat: Beat, schedule: Schedule | None = None) -> Arranged:
+        """The best way at present prices, priority models as scheduled."""
+        candidates = self._candidates(tasks)
+        if schedule is not None:
+            candidates = [schedule.placed(candidate) for candidate in candidates]
+        if self._kept:
+            kept = {task.name: _in_pieces(self._kept[task.name], task) for task in tasks}
+            return arrange_kept(candidates, beat, self._rooms, self._mode, kept)
+        size = len(self._rooms) * sum(len(candidate.names) for candidate in candidates)
+        solver: Callable[[Problem], Placement] | None = None
+        if size <= _SOLVED:
+            solver = partial(solve, time_limit_s=_SOLVER_S)
+        return arrange_on_units(candidates, beat, self._rooms, self._mode, solver)
+
+    def _candidates(self, tasks: Sequence[SegmentedModel]) -> list[UnitCandidate]:
+        candidates = []
+        for task in tasks:
+            costs = self._prices.costs(task)
+            names = task.layer_names or [layer.name for layer in task.model.layers]
+            handed = [sum(t.bytes for t in task.model.cuts[last].tensors) for _, last in task.runs[:-1]]
+            quantiles = [int(pieces.of([(0, len(pieces) - 1)])[1][0]) for pieces in costs.pieces.values()]
+            model = PlannedModel(
+                name=task.name,
+                role="priority" if task.priority else "background",
+                level=task.level,
+                reasons=task.reasons,
+                duration_ns=round(task.ratio * min(quantiles)),
+                segments=(),
+                after=task.wired.after,
+            )
+            candidates.append(
+                UnitCandidate(
+                    model,
+                    {unit: pieces.scaled(task.ratio) for unit, pieces in costs.pieces.items()},
+                    costs.supported,
+                    [*handed, read_output_bytes(task, tasks)],
+                    [(names[first], names[last]) for first, last in task.runs],
+                    stateful=bool(task.wired.entry.state),
+                )
+            )
+        return candidates
+
+    @staticmethod
+    def _adopted(tasks: Sequence[SegmentedModel], arranged: Arranged) -> list[SegmentedModel]:
+        """The models as arranged."""
+        adopted = []
+        for task in tasks:
+            runs = arranged.runs[task.name]
+            bounds = tuple((task.runs[run.first][0], task.runs[run.last][1]) for run in runs)
+            adopted.append(task.put(bounds, [run.unit for run in runs], arranged.timetable.model(task.name).slots))
+        return adopted
+
+    def _priced_models(
+        self, tasks: Sequence[SegmentedModel], turns: Mapping[str, int] | None = None
+    ) -> list[PlannedModel]:
+        """All models as they are to run; each has one turn in a round where ``turns`` does not say."""
+        if self._single:
+            times = launch_times(tasks, self._units)
+        else:
+            self._notify("pricing segments")
+            times = self._prices.segments(tasks)
+        models = []
+        for task, priced in zip(tasks, times, strict=True):
+            reasons = list(task.reasons)
+            if not (self._single and task.priority):
+                whole_ms = task.ratio * planned_quantile_ns(priced.whole_ns, priced.excess) / 1e6
+                reasons.append(f"{whole_ms:.2f} ms whole: {self._manner(task)}")
+            models.append(
+                planned_model(
+                    task.name,
+                    task.model,
+                    task.segments,
+                    task.units,
+                    uncut_ns=None if task.uncut is None else task.uncut.whole_ns,
+                    priority=task.priority,
+                    level=task.level,
+                    reasons=reasons,
+                    samples_ns=[task.stretched(samples) for samples in priced.segments_ns],
+                    whole_ns=task.stretched(priced.whole_ns),
+                    excess=priced.excess,
+                    layer_names=task.layer_names,
+                    slots=task.slots,
+                    after=task.wired.after,
+                    read_output_bytes=read_output_bytes(task, tasks),
+                    turns=(turns or {}).get(task.name, 1),
+                )
+            )
+        return models
+
+    def _manner(self, task: SegmentedModel) -> str:
+        """How a model runs, for people."""
+        count, units = len(task.segments), ", ".join(dict.fromkeys(task.units))
+        if count == 1:
+            return "runs whole" + ("" if self._single else f" on {units}")
+        return f"cut into {count} segments " + (f"({self._mode})" if self._single else f"on {units}")
+
+    def _with_bound(self, timetable: Timetable, arranged: Arranged, beat: Beat) -> Timetable:
+        """How much more than this one another placement may serve."""
+        background = [model for model in timetable.models if model.role == "background"]
+        if not background or not timetable.feasible or len(self._rooms) == 1 or self._kept:
+            return timetable
+        share = served_share(timetable, beat)
+        bound = max(arranged.bound, share)
+        slowest = min(beat.arriving(model, timetable.models) for model in background)
+        self.notes.append(
+            f"placed by {arranged.placement.method}: of the frames that come the least-served model is planned for "
+            f"{100 * share:.3g} %, on no placement for more than {100 * bound:.3g} %"
+        )
+        return msgspec.structs.replace(timetable, bound=1 / (bound * slowest), gap_ratio=bound / max(share, 1e-9) - 1)
+
+
+def _in_pieces(stages: Stages, task: SegmentedModel) -> list[Stage]:
+    """Stages that begin at some layers, in the pieces that begin there."""
+    pieces = {first: number for number, (first, _) in enumerate(task.runs)}
+    begins = [pieces[first] for _, first in stages]
+    ends = [*begins[1:], len(task.runs)]
+    return [Stage(unit, first, end - 1) for (unit, _), first, end in zip(stages, begins, ends, strict=True)]
