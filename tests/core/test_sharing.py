@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from framefit.core.workload import MachineSettings, load_workload
+from framefit.core.workload import DeviceOptions, MachineSettings, load_workload
 from framefit.core.workload_merge import Shared, shared
 from framefit.errors import InputError
 from framefit.workflows.runner import Runner
@@ -134,7 +134,11 @@ def test_what_contradicts_is_refused(keys: dict[str, Any], says: str, folder: Pa
     assert error.value.remedy
 
 
-_OTHER = {"cores": (0, 1), "providers": ("OtherProvider",)}  # than their defaults
+_OTHER = {
+    "cores": (0, 1),
+    "providers": ("OtherProvider",),
+    "device": DeviceOptions(custom_ops=("a.so",)),
+}  # than their defaults
 
 
 @pytest.mark.parametrize("key", MachineSettings.__struct_fields__)

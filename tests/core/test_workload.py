@@ -254,6 +254,8 @@ def test_changes_of_rate_come_in_order_with_the_rates_of_the_others(tmp_path: Pa
         ('path = "face.onnx"', 'path = "face.onnx"\nframes = 0', "frames must be at least 1, is 0"),
         ('path = "face.onnx"', 'path = "face.onnx"\nframes = 2147483647', "frames must be at most 10000"),
         ('path = "face.onnx"', 'path = "nose.onnx"', "$.models[0].path: no such file"),
+        ("[[models]]", "device.custom_ops = ['ops.so']\n[[models]]", "$.device.custom_ops[0]: no such file"),
+        ("[[models]]", "device.custom_op = ['ops.so']\n[[models]]", "unknown key $.device.custom_op; did you mean"),
         ('path = "face.onnx"', f'path = "{"n" * 5000}"', "can be no file's name"),
         (
             'path = "face.onnx"',

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 
 from devices.conformance import DeviceConformance, arrays_for, small_network
 from framefit.core.model import GraphBuilder, Model
-from framefit.core.workload import MachineSettings
+from framefit.core.workload import DeviceOptions, MachineSettings
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, InputError
 from networks import NETWORKS, Runner, difference, random_inputs
@@ -146,6 +147,36 @@ class TestOrtDevice(DeviceConformance):
         device = OrtDevice()
         device.compile(small_network(), self.unit(device), "net")
         assert len(cached_files(tmp_path / "mine")) == 1
+
+    def test_a_file_that_is_no_library_of_custom_operators(self, tmp_path: Path) -> None:
+        """What ONNX Runtime says of it is passed on, with the file and what would be one."""
+        (tmp_path / "ops.so").write_bytes(b"no library")
+        settings = MachineSettings(device=DeviceOptions(custom_ops=(str(tmp_path / "ops.so"),)))
+        with pytest.raises(InputError, match=r"custom operators of .*ops\.so: .+") as found:
+            OrtDevice(settings)
+        assert found.value.where == "$.device.custom_ops"
+        assert "RegisterCustomOps" in str(found.value.remedy)
+
+    @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+    def test_a_library_of_custom_operators_is_loaded_for_each_session(self, tmp_path: Path) -> None:
+        """Its entry point is called when the device is opened and for each session, and its content is a fact."""
+        source, library = tmp_path / "ops.c", tmp_path / "ops.so"
+        source.write_text(
+            "#include <stdio.h>\n"
+            "void* RegisterCustomOps(void* options, const void* api)\n"
+            f'{{ FILE* log = fopen("{tmp_path}/log", "a"); fputs("called\\n", log); fclose(log); return 0; }}\n'
+        )
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+        settings = MachineSettings(device=DeviceOptions(custom_ops=(str(library),)))
+        device = OrtDevice(settings, cache=tmp_path / "cache")
+        assert (tmp_path / "log").read_text() == "called\n"
+        device.compile(small_network(), self.unit(device), "net")
+        assert (tmp_path / "log").read_text() == "called\n" * 2
+        facts = device.fingerprint()
+        assert str(facts["custom_ops"]).startswith("ops.so:")
+        assert "custom_ops" not in OrtDevice(cache=tmp_path).fingerprint()
+        library.write_bytes(library.read_bytes() + b"other")
+        assert OrtDevice(settings).fingerprint()["custom_ops"] != facts["custom_ops"]
 
     def test_unknown_provider(self) -> None:
         """A provider that is not there is refused, with the nearest and all available ones."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import itertools
 import math
 import os
@@ -12,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from framefit.core.files import Record, read_record
+from framefit.core.files import Record, read_bytes, read_record
 from framefit.core.grid import Grid, merged
 from framefit.errors import InputError
 
@@ -221,7 +223,27 @@ class OutputEntry(Record, kw_only=True):
     tensors: tuple[str, ...] | None = None
 
 
-_WHERE_ONLY = ("cores",)  # which cores execute, not how fast equal ones do
+_NOT_ALIKE = ("cores", "device")  # which cores execute, not how fast equal ones do; and what has facts of its own
+
+
+class DeviceOptions(Record, kw_only=True):
+    """The table ``[device]``: what the backend of this machine is to load.
+
+    Attributes:
+        custom_ops: libraries of custom operators for ONNX Runtime, relative to the file.
+    """
+
+    custom_ops: tuple[str, ...] = ()
+
+    def facts(self) -> dict[str, str | int | float | bool]:
+        """Its part of :meth:`MachineSettings.facts`: a library is known by its content."""
+        libraries = (f"{Path(path).name}:{_digest(path, Path(path).stat().st_mtime_ns)}" for path in self.custom_ops)
+        return {"custom_ops": ",".join(libraries)} if self.custom_ops else {}
+
+
+@functools.cache
+def _digest(path: str, mtime_ns: int) -> str:  # noqa: ARG001 - a file that was written anew has another one
+    return hashlib.sha256(read_bytes(path)).hexdigest()[:16]
 
 
 class MachineSettings(Record, kw_only=True):
@@ -232,15 +254,17 @@ class MachineSettings(Record, kw_only=True):
     Attributes:
         cores: one unit each; default: the last one available.
         providers: execution providers of ONNX Runtime, in order of preference.
+        device: what is loaded beside it.
     """
 
     cores: tuple[int, ...] | None = None
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    device: DeviceOptions = DeviceOptions()
 
     def facts(self) -> dict[str, str | int | float | bool]:
         """Settings that decide how fast things run, for fingerprints; those that are not set are left out."""
-        values = {key: getattr(self, key) for key in MachineSettings.__struct_fields__ if key not in _WHERE_ONLY}
-        return {
+        values = {key: getattr(self, key) for key in MachineSettings.__struct_fields__ if key not in _NOT_ALIKE}
+        return self.device.facts() | {
             key: ",".join(map(str, value)) if isinstance(value, tuple) else value
             for key, value in values.items()
             if value is not None
@@ -434,6 +458,7 @@ def load_workload(path: str | Path) -> Workload:
     _grids(workload, path)
     folder = path.resolve().parent
     files = [m.path for m in workload.models] + [s.source for s in workload.streams]
+    files += workload.device.custom_ops
     for name in (workload.target, workload.table or "", *files, *(o.sink for o in workload.outputs)):
         if "\0" in name or max(map(len, map(os.fsencode, Path(name).parts)), default=0) > _MOST_NAME:
             raise InputError(f"{name[:40]!r} ... can be no file's name", where=path, remedy="correct it")
@@ -454,7 +479,16 @@ def load_workload(path: str | Path) -> Workload:
     table = None if workload.table is None else str(folder / workload.table)
     if table is not None and not Path(table).is_file():
         raise InputError(f"$.table: no such file {table}", where=path, remedy="check the path, or leave the key out")
-    return msgspec.structs.replace(workload, table=table, models=models, streams=streams, outputs=outputs)
+    libraries = tuple(str(folder / library) for library in workload.device.custom_ops)
+    for index, library in enumerate(libraries):
+        if not Path(library).is_file():
+            raise InputError(
+                f"$.device.custom_ops[{index}]: no such file {library}", where=path, remedy="check the path"
+            )
+    device = msgspec.structs.replace(workload.device, custom_ops=libraries)
+    return msgspec.structs.replace(
+        workload, table=table, models=models, streams=streams, outputs=outputs, device=device
+    )
 
 
 STRICTEST: tuple[WhenFull, ...] = ("block", "drop-newest", "drop-oldest")

@@ -240,7 +240,7 @@ class OrtDevice:
         trace_events: capacity of the event buffer.
 
     Raises:
-        InputError: the installed ONNX Runtime has no such provider.
+        InputError: the installed ONNX Runtime has no such provider, or cannot load a library of custom operators.
     """
 
     capabilities = Capabilities(
@@ -273,6 +273,7 @@ class OrtDevice:
                     where="$.providers",
                     remedy=f"choose from {', '.join(available)}",
                 )
+        _load_libraries(onnxruntime.SessionOptions(), settings.device.custom_ops)
         self.clock = clock or RealClock()
         cores = settings.cores or (default_core(),)
         self.host_core = cores[0]
@@ -452,8 +453,7 @@ class OrtDevice:
                 remedy="check the model with onnx.checker, or export it at another opset",
             ) from error
 
-    @staticmethod
-    def _options(*, exact: bool = False) -> Any:
+    def _options(self, *, exact: bool = False) -> Any:
         """Options of a session; ``exact``: it executes the graph as it is."""
         import onnxruntime
 
@@ -465,7 +465,26 @@ class OrtDevice:
         options.graph_optimization_level = level.ORT_DISABLE_ALL if exact else level.ORT_ENABLE_ALL
         options.log_severity_level = 4  # failures are raised; the runtime need not print them too
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        _load_libraries(options, self._settings.device.custom_ops)
         return options
+
+
+def _load_libraries(options: Any, paths: Sequence[str]) -> None:
+    """Let sessions of these options use libraries of custom operators.
+
+    Raises:
+        InputError: a file is none, or one for another machine or runtime.
+    """
+    for path in paths:
+        try:
+            options.register_custom_ops_library(path)
+        except Exception as error:  # ONNX Runtime's errors have no common class
+            message = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(
+                f"ONNX Runtime cannot load the custom operators of {path}: {message}",
+                where="$.device.custom_ops",
+                remedy="give a library for this machine that exports RegisterCustomOps, made for this ONNX Runtime",
+            ) from error
 
 
 @functools.cache
