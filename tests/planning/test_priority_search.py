@@ -43,11 +43,24 @@ class Case:
         periods: of the streams, in ms; all release at 0.
         pieces: of each model, what they take on each unit, in hundredths of ms.
         background: the one piece of a background model, alike on all units; 0: there is none.
+        deadlines: of the models, in ms; default: their periods.
+        excess: how much longer than planned a launch may take; the guard keeps as much free for the background piece.
     """
 
     periods: tuple[int, ...]
     pieces: tuple[tuple[tuple[int, ...], ...], ...]
     background: int = 0
+    deadlines: tuple[int, ...] = ()
+    excess: float = 0.0
+
+    def worst_ns(self, work: int) -> int:
+        """How long a launch takes at most."""
+        return math.ceil((1 + self.excess) * work * STEP)
+
+    @property
+    def due(self) -> tuple[int, ...]:
+        """When each model's frames have to be done after their releases, in ms."""
+        return self.deadlines or self.periods
 
     @property
     def units(self) -> int:
@@ -75,7 +88,7 @@ def exhaustive(case: Case) -> bool:
         _meets(case, on, spot)
         for on in _assignments(case)
         for spot in spots
-        if 100 * (spot[1] - spot[0]) >= case.background
+        if (spot[1] - spot[0]) * MS >= case.worst_ns(case.background)
     )
 
 
@@ -90,13 +103,13 @@ def _meets(case: Case, on: Sequence[Sequence[int]], spot: tuple[int, int, int] |
     A model's next frame begins after the one before, a nanosecond later where its tensors cross units.
     """
     chains = []  # release, due, steps, the chain before and what lies between
-    for period, pieces, units in zip(case.periods, case.pieces, on, strict=True):
+    for period, due, pieces, units in zip(case.periods, case.due, case.pieces, on, strict=True):
         apart = int(len(set(units)) > 1)
-        steps = [(unit, STEP * piece[unit]) for unit, piece in zip(units, pieces, strict=True)]
+        steps = [(unit, case.worst_ns(piece[unit])) for unit, piece in zip(units, pieces, strict=True)]
         for n in range(case.total // period):
-            chains.append((n * period * MS, (n + 1) * period * MS, steps, len(chains) - 1 if n else None, apart))
+            chains.append((n * period * MS, (n * period + due) * MS, steps, len(chains) - 1 if n else None, apart))
     if spot is not None:
-        chains.append((spot[0] * MS, spot[1] * MS, [(spot[2], STEP * case.background)], None, 0))
+        chains.append((spot[0] * MS, spot[1] * MS, [(spot[2], case.worst_ns(case.background))], None, 0))
     seen: set[tuple[object, ...]] = set()
 
     def goes_on(done: tuple[int, ...], ready: tuple[int, ...], free: tuple[int, ...]) -> bool:
@@ -132,12 +145,12 @@ def arranged(case: Case, order: Sequence[int] | None = None) -> tuple[Arranged, 
     several = len(set(case.periods)) > 1
     demands = {
         f"p{number}": Demand(
-            deadline_ns=period * MS,
+            deadline_ns=due * MS,
             releases=tuple(place for place, at in enumerate(case.instants) if at % period == 0) if several else None,
         )
-        for number, period in enumerate(case.periods)
+        for number, (period, due) in enumerate(zip(case.periods, case.due, strict=True))
     }
-    beat = Beat(min(lengths), 0, demands=demands, lengths_ns=lengths if several else ())
+    beat = Beat(min(lengths), 0, demands=demands, lengths_ns=lengths if several else (), excess_ratio=case.excess)
     models = [
         candidate(
             f"p{number}",
@@ -148,6 +161,7 @@ def arranged(case: Case, order: Sequence[int] | None = None) -> tuple[Arranged, 
         for number, pieces in enumerate(case.pieces)
     ]
     models = [models[number] for number in order or range(len(models))]
+    models.sort(key=lambda one: beat.of(one.model.name).deadline_ns or 0)  # as the planner ranks them
     if case.background:
         models.append(alike("later", [case.background * STEP], units=names))
     return planned_by_search(models, beat, names), beat
@@ -183,7 +197,10 @@ def cases(draw: st.DrawFn, units: int) -> Case:
         whole = st.integers(1, most).map(lambda ms: 100 * ms)  # much ends where something else is released
         work = whole if units == 1 else st.one_of(whole, st.integers(10, 100 * most))
         pieces.append(tuple(tuple(draw(work) for _ in range(units)) for _ in range(count)))
-    return Case(periods, tuple(pieces), 100 * draw(st.integers(0, 2)))
+    deadlines = tuple(draw(st.integers((period + 1) // 2, period)) for period in periods) if draw(st.booleans()) else ()
+    return Case(
+        periods, tuple(pieces), 100 * draw(st.integers(0, 2)), deadlines, draw(st.sampled_from([0.0, 0.0, 0.25]))
+    )
 
 
 def assert_decided_rightly(case: Case) -> None:
@@ -216,7 +233,7 @@ def missed(timetable: Timetable, case: Case, windows: int = 60) -> int:
         NpuDevice(target, VirtualClock(), seed=1),
         grid,
         Rotation,
-        deadlines_ns={f"p{number}": period * MS for number, period in enumerate(case.periods)},
+        deadlines_ns={f"p{number}": due * MS for number, due in enumerate(case.due)},
         streams={f"p{number}": frozenset({f"s{number}"}) for number in range(len(case.periods))} if several else None,
     )
     run.run(len(edges) * windows)

@@ -38,7 +38,7 @@ from framefit.planning.cutting import Mode
 from framefit.planning.partition import Pieces, beside, partition
 from framefit.planning.placement import Costs, Placeable, Placement, Problem, Room, Stage
 from framefit.planning.placement_search import place
-from framefit.planning.reserved import segment_room
+from framefit.planning.reserved import in_turn, segment_room
 from framefit.planning.timetable import build_timetable
 
 
@@ -255,10 +255,7 @@ def problem_of(
     """
     models = [candidate.model for candidate in candidates]
     wanted = {model.name: beat.arriving(model, models) for model in models}
-    priority = [model for model in models if model.role == "priority"]
-    if not beat.even:  # all streams release at once now and then: there what is due first comes first
-        priority.sort(key=lambda model: (beat.of(model.name).deadline_ns or beat.window_ns, -model.level, model.name))
-    priority = in_order(priority)
+    priority = in_order(in_turn(beat, [model for model in models if model.role == "priority"]))
     ordered = [*priority, *(model for model in models if model.role == "background")]
     by_name = {candidate.model.name: candidate for candidate in candidates}
     return Problem(

@@ -7,6 +7,7 @@ measured and compared (:class:`~framefit.planning.cutting.CutTrials`).
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -71,9 +72,7 @@ class Placing:
             }
         self._units, self._durations = units, next(iter(units.values()))
         self._mode, self._rate_hz, self._notify = workload.schedule.segmentation, workload.beat_hz, notify
-        self._search_s = (
-            workload.schedule.search_s
-        )  # for a schedule of the priority models, where none is found at once
+        self._search_s = workload.schedule.search_s  # for a schedule of priority models, where none is found at once
         self._prices = UnitPrices(target, units, window_ns)
         limits = [target.unit(name).memory_mib for name in units]
         self._rooms = [
@@ -223,7 +222,7 @@ class Placing:
         self, tasks: Sequence[SegmentedModel], beat: Beat, arranged: Arranged
     ) -> tuple[Arranged, Schedule | None]:
         """With a schedule of the priority models that a solver finds where none was found at once, or its refusal."""
-        if arranged.timetable.feasible or self._search_s <= 0:
+        if arranged.timetable.feasible or self._search_s <= 0 or not _solver_installed():
             return arranged, None
         candidates = self._candidates(tasks)
         if self._kept:
@@ -299,7 +298,7 @@ class Placing:
             return arrange_kept(candidates, beat, self._rooms, self._mode, kept)
         size = len(self._rooms) * sum(len(candidate.names) for candidate in candidates)
         solver: Callable[[Problem], Placement] | None = None
-        if size <= _SOLVED:
+        if size <= _SOLVED and _solver_installed():
             solver = partial(solve, time_limit_s=_SOLVER_S)
         return arrange_on_units(candidates, beat, self._rooms, self._mode, solver)
 
@@ -398,6 +397,11 @@ class Placing:
             f"{100 * share:.3g} %, on no placement for more than {100 * bound:.3g} %"
         )
         return msgspec.structs.replace(timetable, bound=1 / (bound * slowest), gap_ratio=bound / max(share, 1e-9) - 1)
+
+
+def _solver_installed() -> bool:
+    """A board has what runs need, and may do without OR-Tools: what is found at once is planned there all the same."""
+    return importlib.util.find_spec("ortools") is not None
 
 
 def _in_pieces(stages: Stages, task: SegmentedModel) -> list[Stage]:

@@ -185,7 +185,7 @@ class _Planner:
                 continue
             relegated.append(task)
             changed = [dataclasses.replace(one, priority=False) if one.name == task.name else one for one in changed]
-            ranked, found = placing.place(sorted(changed, key=_rank), beat)
+            ranked, found = placing.place(self._in_order(changed), beat)
             if found.feasible:
                 self.warnings += [
                     f"{one.name} takes {durations[one.name] / 1e6:.3g} ms, and frames of other streams come meanwhile: "
@@ -211,7 +211,12 @@ class _Planner:
             ranked.append(dataclasses.replace(task, level=level, reasons=reasons))
         priority = roles([task.level for task in ranked], self.workload.schedule)
         ranked = [dataclasses.replace(task, priority=role) for task, role in zip(ranked, priority, strict=True)]
-        return sorted(ranked, key=_rank)
+        return self._in_order(ranked)
+
+    def _in_order(self, tasks: Sequence[SegmentedModel]) -> list[SegmentedModel]:
+        """Priority models first, higher levels before lower ones."""
+        several = len(self.workload.grid.offsets_ns) > 1
+        return sorted(tasks, key=lambda task: _rank(task, several))
 
     def _beat(self, wired: Sequence[WiredModel], priority: Collection[str]) -> Beat:
         """Windows, guard and demands."""
@@ -247,10 +252,15 @@ class _Planner:
         )
 
 
-def _rank(task: SegmentedModel) -> tuple[bool, int, float]:
-    """Priority models first, higher levels before lower ones, of priority models what is due earlier first."""
+def _rank(task: SegmentedModel, by_name: bool) -> tuple[bool, int, float, str]:
+    """Priority models first, higher levels before lower ones, of priority models what is due earlier first.
+
+    Models that are alike so far stay in the order of the file, which is that of service; where streams have different
+    rates they are in the order of their names, so that the file's decides nothing.
+    """
     due_ms = task.wired.entry.deadline_ms
-    return not task.priority, -task.level, math.inf if due_ms is None or not task.priority else due_ms
+    late = math.inf if due_ms is None or not task.priority else due_ms
+    return not task.priority, -task.level, late, task.name if by_name else ""
 
 
 @contextlib.contextmanager

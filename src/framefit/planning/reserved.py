@@ -116,7 +116,8 @@ def reserve(beat: Beat, priority: Sequence[PlannedModel]) -> Reserved:
         beat: windows, position, lateness, demands, links, layout.
         priority: models that windows are reserved for, with their segments.
     """
-    ordered = in_order(priority)
+    several = len({segment.unit for model in priority for segment in model.segments}) > 1
+    ordered = in_order(in_turn(beat, priority) if several else priority)  # on one unit the order of equals is free
     layout = beat.layout if beat.layout is not None and _matches(beat, ordered, beat.layout) else None
     if beat.even and layout is None:
         found = _in_windows(beat, ordered)
@@ -124,6 +125,23 @@ def reserve(beat: Beat, priority: Sequence[PlannedModel]) -> Reserved:
             found = max(found, _in_windows(beat, _by_deadline(beat, ordered)), key=lambda one: one.slack_ns)
         return found
     return _over_windows(beat, ordered, layout)
+
+
+def in_turn(beat: Beat, priority: Sequence[PlannedModel]) -> list[PlannedModel]:
+    """Priority models in the order in which they are laid out, whatever their order in the file.
+
+    Args:
+        beat: deadlines. Where streams have different rates all of them release at once now and then: what is due
+            first comes first.
+        priority: models.
+    """
+
+    def due_ns(model: PlannedModel) -> int:
+        return beat.of(model.name).deadline_ns or beat.window_ns
+
+    if beat.even:
+        return sorted(priority, key=lambda model: (-model.level, due_ns(model), model.name))
+    return sorted(priority, key=lambda model: (due_ns(model), -model.level, model.name))
 
 
 def segment_room(beat: Beat, priority: Sequence[PlannedModel], unit: str | None = None) -> int:
