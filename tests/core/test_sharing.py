@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from framefit.core.workload import DeviceOptions, MachineSettings, load_workload
+from framefit.core.workload import DeviceOptions, MachineSettings, UnitEntry, load_workload
 from framefit.core.workload_merge import Shared, shared
 from framefit.errors import InputError
 from framefit.workflows.runner import Runner
@@ -138,6 +138,7 @@ _OTHER = {
     "cores": (0, 1),
     "providers": ("OtherProvider",),
     "device": DeviceOptions(custom_ops=("a.so",)),
+    "units": (UnitEntry(name="a"),),
 }  # than their defaults
 
 
@@ -158,6 +159,10 @@ def test_which_core_executes_is_no_fact_of_how_fast_it_is() -> None:
     """Measurements of one core hold for another one, not for another provider; what is not set is no fact."""
     assert MachineSettings(cores=(3,)).facts() == MachineSettings().facts() == {"providers": "CPUExecutionProvider"}
     assert MachineSettings(providers=("A", "B")).facts() == {"providers": "A,B"}
+    one, two = UnitEntry(name="a", cores=(1,)), UnitEntry(name="b", provider="P", device_id=1, threads=2)
+    facts = MachineSettings(units=(one, two)).facts()
+    assert facts["units"] == "a: providers, 1 thread; b: P device_id=1, 2 threads"
+    assert MachineSettings(units=(msgspec.structs.replace(one, cores=(2,)), two)).facts() == facts
 
 
 def test_schedules_are_put_together(folder: Path) -> None:

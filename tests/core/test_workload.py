@@ -230,6 +230,29 @@ def test_changes_of_rate_come_in_order_with_the_rates_of_the_others(tmp_path: Pa
         ("rate_hz = 30", "rate_hz = 30\nschedule.num_priority = -1", "num_priority must not be negative, is -1"),
         ("rate_hz = 30", "rate_hz = 30\nschedule = { num_priority = 1, priority_threshold = 2 }", "not both"),
         ("rate_hz = 30", 'rate_hz = 30\nschedule.preemption = "always"', "at `$.schedule.preemption`"),
+        (
+            "rate_hz = 30",
+            "rate_hz = 30\nunits = [{ name = 'a', thread = 2 }]",
+            "unknown key $.units[0].thread; did you mean 'threads'?",
+        ),
+        ("rate_hz = 30", "rate_hz = 30\nunits = [{ name = 'a', threads = 0 }]", "threads must be 1 to 1024, is 0"),
+        (
+            "rate_hz = 30",
+            "rate_hz = 30\nunits = [{ name = 'a', cores = [1], threads = 2 }]",
+            "threads = 2 needs as many cores, cores = [1]",
+        ),
+        ("rate_hz = 30", "rate_hz = 30\nunits = [{ name = 'a' }, { name = 'a' }]", "unit name 'a' is used twice"),
+        (
+            "rate_hz = 30",
+            "rate_hz = 30\nunits = [{ name = 'a', device_id = 1 }]",
+            "options and device_id are a provider's",
+        ),
+        (
+            "rate_hz = 30",
+            "rate_hz = 30\nunits = [{ name = 'a', provider = 'P', device_id = 1, options = { device_id = 0 } }]",
+            "give device_id once",
+        ),
+        ("rate_hz = 30", "rate_hz = 30\ncores = [0]\nunits = [{ name = 'a' }]", "give cores or [[units]], not both"),
         ("rate_hz = 30", "rate_hz = 30\nschema_version = 2", "$.schema_version is 2"),
         ('"face.onnx"', '"face.onnx"\npreprocess = { size = [0, 4] }', "size must be positive, is [0, 4]"),
         (

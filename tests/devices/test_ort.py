@@ -16,18 +16,19 @@ import pytest
 
 from devices.conformance import DeviceConformance, arrays_for, small_network
 from framefit.core.model import GraphBuilder, Model
-from framefit.core.workload import DeviceOptions, MachineSettings
+from framefit.core.workload import DeviceOptions, MachineSettings, UnitEntry
+from framefit.devices.host import available_cores, pinned
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, InputError
 from networks import NETWORKS, Runner, difference, random_inputs
 
 
-def results(device: OrtDevice, model: Model, feeds: dict[str, np.ndarray], label: str = "net") -> dict[str, np.ndarray]:
+def results(device: OrtDevice, model: Model, feeds: dict[str, np.ndarray], unit: str = "") -> dict[str, np.ndarray]:
     """Copies of a model's outputs for one frame."""
     arrays = arrays_for(model)
     for name, array in feeds.items():
         arrays[name][...] = array
-    binding = device.compile(model, device.target.units[0].name, label).bind(arrays)
+    binding = device.compile(model, unit or device.target.units[0].name, "net").bind(arrays)
     device.submit(binding)
     return {tensor.name: binding.output(tensor.name).copy() for tensor in model.outputs}
 
@@ -177,6 +178,52 @@ class TestOrtDevice(DeviceConformance):
         assert "custom_ops" not in OrtDevice(cache=tmp_path).fingerprint()
         library.write_bytes(library.read_bytes() + b"other")
         assert OrtDevice(settings).fingerprint()["custom_ops"] != facts["custom_ops"]
+
+    def test_units_of_their_own(self, tmp_path: Path) -> None:
+        """Each has its name, cores and threads; one with several threads is not interrupted; sessions are its own."""
+        first, *rest = available_cores()
+        entries = [UnitEntry(name="little", cores=(first,)), UnitEntry(name="wide", threads=len(rest))]
+        if len(rest) < 1:
+            pytest.skip("one core only")
+        device = OrtDevice(MachineSettings(units=tuple(entries)), cache=tmp_path)
+        units = {unit.name: (unit.core, unit.preemptive) for unit in device.target.units}
+        assert units == {"little": (first, True), "wide": (rest[0], len(rest) == 1)}
+        assert device.fingerprint()["units"] == f"little: providers, 1 thread; wide: providers, {entries[1].fact[17:]}"
+        model = small_network()
+        feeds = random_inputs(model, 0)
+        expected = results(OrtDevice(cache=tmp_path), model, feeds)
+        for unit in units:
+            assert difference(expected, results(device, model, feeds, unit)) <= 1e-6
+        assert len(cached_files(tmp_path)) == 3
+
+    def test_threads_of_a_unit_run_on_its_cores(self, tmp_path: Path) -> None:
+        """The first core's thread launches; the pool's threads are on the others, wherever the session was made."""
+        cores = available_cores()
+        if len(cores) < 2:
+            pytest.skip("one core only")
+        device = OrtDevice(MachineSettings(units=(UnitEntry(name="both", cores=cores[:2]),)), cache=tmp_path)
+        before = {task.name for task in Path("/proc/self/task").iterdir()}
+        with pinned(cores[0]):
+            handle = device.compile(small_network(), "both", "net")
+        pool = {task.name for task in Path("/proc/self/task").iterdir()} - before
+        assert handle.outputs
+        assert [os.sched_getaffinity(int(task)) for task in pool] == [{cores[1]}]
+        assert device.fingerprint()["threads"] == 2
+        assert [unit.preemptive for unit in device.target.units] == [False]
+
+    @pytest.mark.parametrize(
+        ("entry", "says", "where"),
+        [
+            (UnitEntry(name="a", provider="CPUExecutionProvidr"), "did you mean 'CPUExecutionProvider'", ".provider"),
+            (UnitEntry(name="a", provider="CPUExecutionProvider", options={"x": 1}), "takes no options, and x", ""),
+            (UnitEntry(name="a", threads=999), "unit 'a' needs 999 cores", ""),
+        ],
+    )
+    def test_units_that_are_not_there(self, entry: UnitEntry, says: str, where: str) -> None:
+        """The message names the unit's place in the file."""
+        with pytest.raises(InputError, match=says) as found:
+            OrtDevice(MachineSettings(units=(UnitEntry(name="first"), entry)))
+        assert found.value.where == f"$.units[1]{where}"
 
     def test_unknown_provider(self) -> None:
         """A provider that is not there is refused, with the nearest and all available ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from framefit.core.model import GraphBuilder
 from framefit.core.timetable import Timetable
+from framefit.devices.device import Completion
 from framefit.devices.host import available_cores
+from framefit.devices.measure import Measurement
 from framefit.errors import InputError
 from framefit.execution.unit_support import usable_units
 from framefit.planning.check import check_timetable
@@ -243,6 +246,38 @@ def test_two_cores_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     app.write_text(app.read_text().replace(f"cores = [{first}, {second}]", f"cores = [{first}, {first}]"))
     with pytest.raises(InputError, match="names a core twice"):
         plan(app)
+
+
+@needs_two_cores
+def test_cores_of_differing_speed_are_measured_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units of one kind are not taken to be alike: each model is measured on each of them.
+
+    Named ``[[units]]`` are those that models and timetables name.
+    """
+    measure = no_noise(monkeypatch)
+    asked = set()
+
+    def by_unit(launches: Sequence[Callable[[], Completion]], **limits: Any) -> list[Measurement]:
+        found = []
+        for launch, measured in zip(launches, measure(launches, **limits), strict=True):
+            execution, index = getattr(launch, "__defaults__")  # noqa: B009 - of a lambda
+            asked.add(execution.units[index])
+            slower = 3 if execution.units[index] == "little" else 1
+            found.append(Measurement(measured.samples_ns * slower))
+        return found
+
+    monkeypatch.setattr("framefit.planning.durations.measure", by_unit)
+    write_models(tmp_path)
+    first, second = available_cores()[:2]
+    units = "".join(f'[[units]]\nname = "{n}"\ncores = [{c}]\n' for n, c in (("little", first), ("big", second)))
+    app = write_app(tmp_path, rate_hz=25, guard_ms=0.1, more=units)
+    fast = plan(app, cache=False).timetable
+    assert asked == {"little", "big"}
+    assert {segment.unit for model in fast.models for segment in model.segments} == {"big"}
+    write_app(tmp_path, rate_hz=25, guard_ms=0.1, more=units, model='units = ["little"]')
+    slow = plan(app, cache=False).timetable
+    assert slow.model("small").segments[0].unit == "little"
+    assert slow.model("small").duration_ns == pytest.approx(3 * fast.model("small").duration_ns, rel=0.1)
 
 
 @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])

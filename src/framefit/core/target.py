@@ -570,9 +570,9 @@ def builtin_targets() -> tuple[Target, ...]:
     return tuple(resolve_target(name) for name in BUILTIN_TARGETS)
 
 
-def cpu_target(cores: tuple[int, ...]) -> Target:
-    """The built-in target ``cpu``: one preemptive unit a pinned core."""
-    units = tuple(Unit(name=f"cpu{core}", core=core) for core in cores)
+def cpu_target(cores: tuple[int, ...], units: tuple[Unit, ...] = ()) -> Target:
+    """The built-in target ``cpu``: one preemptive unit a pinned core, or these units instead."""
+    units = units or tuple(Unit(name=f"cpu{core}", core=core) for core in cores)
     return msgspec.structs.replace(_builtin("cpu"), units=units)
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "Preprocess",
     "Schedule",
     "StreamEntry",
+    "UnitEntry",
     "WhenFull",
     "Workload",
     "in_order",
@@ -223,7 +224,63 @@ class OutputEntry(Record, kw_only=True):
     tensors: tuple[str, ...] | None = None
 
 
-_NOT_ALIKE = ("cores", "device")  # which cores execute, not how fast equal ones do; and what has facts of its own
+class UnitEntry(Record, kw_only=True):
+    """One unit of this machine, where units differ.
+
+    Attributes:
+        name: that models name in ``units``, and results show.
+        provider: execution provider of ONNX Runtime, tried before ``providers``; default: these alone.
+        device_id: which of the provider's devices.
+        options: of the provider, by its own names.
+        cores: one for each thread, the first one launches; default: the last ones that no other unit has.
+        threads: of one launch; default: as many as ``cores``, else 1.
+    """
+
+    name: str
+    provider: str | None = None
+    device_id: int | None = None
+    options: dict[str, bool | int | float | str] = {}
+    cores: tuple[int, ...] = ()
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("a unit's name must not be empty")
+        if self.threads is not None and not 1 <= self.threads <= _MOST_THREADS:
+            raise ValueError(f"threads must be 1 to {_MOST_THREADS}, is {self.threads}")
+        if self.threads is not None and self.cores and len(self.cores) != self.threads:
+            raise ValueError(f"threads = {self.threads} needs as many cores, cores = {list(self.cores)}")
+        if self.device_id is not None and self.device_id < 0:
+            raise ValueError(f"device_id must not be negative, is {self.device_id}")
+        if self.provider is None and (self.options or self.device_id is not None):
+            raise ValueError("options and device_id are a provider's: name it with provider")
+        if "device_id" in self.options and self.device_id is not None:
+            raise ValueError("give device_id once, not in options besides")
+
+    @property
+    def width(self) -> int:
+        """Threads of one launch."""
+        return self.threads or len(self.cores) or 1
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The provider's options as ONNX Runtime takes them."""
+        device = {} if self.device_id is None else {"device_id": self.device_id}
+        return {key: str(value) for key, value in sorted((self.options | device).items())}
+
+    @property
+    def fact(self) -> str:
+        """What decides how fast it is."""
+        options = "".join(f" {key}={value}" for key, value in self.given.items())
+        return f"{self.name}: {self.provider or 'providers'}{options}, {self.width} thread{'s' * (self.width > 1)}"
+
+
+_MOST_THREADS = 1024
+_NOT_ALIKE = (
+    "cores",
+    "device",
+    "units",
+)  # which cores execute, not how fast equal ones do; and what has facts of its own
 
 
 class DeviceOptions(Record, kw_only=True):
@@ -255,20 +312,32 @@ class MachineSettings(Record, kw_only=True):
         cores: one unit each; default: the last one available.
         providers: execution providers of ONNX Runtime, in order of preference.
         device: what is loaded beside it.
+        units: one each, where they differ in more than the core; instead of ``cores``.
     """
 
     cores: tuple[int, ...] | None = None
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
     device: DeviceOptions = DeviceOptions()
+    units: tuple[UnitEntry, ...] = ()
+
+    @property
+    def unit_cores(self) -> tuple[int, ...]:
+        """Cores that units name."""
+        return tuple(core for unit in self.units for core in unit.cores)
 
     def facts(self) -> dict[str, str | int | float | bool]:
         """Settings that decide how fast things run, for fingerprints; those that are not set are left out."""
         values = {key: getattr(self, key) for key in MachineSettings.__struct_fields__ if key not in _NOT_ALIKE}
-        return self.device.facts() | {
-            key: ",".join(map(str, value)) if isinstance(value, tuple) else value
-            for key, value in values.items()
-            if value is not None
-        }
+        units: dict[str, str | int | float | bool] = {"units": "; ".join(unit.fact for unit in self.units)}
+        return (
+            (units if self.units else {})
+            | self.device.facts()
+            | {
+                key: ",".join(map(str, value)) if isinstance(value, tuple) else value
+                for key, value in values.items()
+                if value is not None
+            }
+        )
 
 
 class Workload(MachineSettings, kw_only=True):
@@ -302,7 +371,10 @@ class Workload(MachineSettings, kw_only=True):
             raise ValueError("the beat is missing: give rate_hz, window_ms or a stream's rate_hz")
         if not self.models:
             raise ValueError("no models")
-        for kind, names in (("model", self.model_names), ("stream", self.stream_names)):
+        if self.cores is not None and self.units:
+            raise ValueError("give cores or [[units]], not both")
+        unit_names = [unit.name for unit in self.units]
+        for kind, names in (("model", self.model_names), ("stream", self.stream_names), ("unit", unit_names)):
             twice = {name for name in names if names.count(name) > 1}
             if twice:
                 raise ValueError(f"{kind} name {min(twice)!r} is used twice")

@@ -8,6 +8,7 @@ the runtime's own tool: static, with ``QuantizeLinear`` and ``DequantizeLinear``
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import functools
 import hashlib
@@ -18,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -27,7 +29,7 @@ from framefit.core.latency_table import Value
 from framefit.core.model import Model, folded, free_batch, fused_groups, lowered
 from framefit.core.program import Operation
 from framefit.core.target import Target, Unit, cpu_target
-from framefit.core.workload import MachineSettings
+from framefit.core.workload import MachineSettings, UnitEntry
 from framefit.devices.clock import Clock, RealClock
 from framefit.devices.device import (
     Array,
@@ -41,7 +43,7 @@ from framefit.devices.device import (
     random_inputs,
     target_facts,
 )
-from framefit.devices.host import default_core, fingerprint, kept_denormals
+from framefit.devices.host import available_cores, default_core, fingerprint, kept_denormals
 from framefit.errors import DeviceError, HangError, InputError, UnsupportedError
 
 __all__ = ["predictor", "quantised", "weight_nodes"]
@@ -264,21 +266,27 @@ class OrtDevice:
 
         available = onnxruntime.get_available_providers()
         settings = settings or MachineSettings()
-        for provider in settings.providers:
+        asked = [("$.providers", provider) for provider in settings.providers]
+        asked += [(f"$.units[{n}].provider", unit.provider) for n, unit in enumerate(settings.units) if unit.provider]
+        for where, provider in asked:
             if provider not in available:
                 near = difflib.get_close_matches(provider, available, n=1)
                 raise InputError(
                     f"ONNX Runtime {onnxruntime.__version__} here has no provider {provider!r}"
                     + (f"; did you mean {near[0]!r}?" if near else ""),
-                    where="$.providers",
+                    where=where,
                     remedy=f"choose from {', '.join(available)}",
                 )
         _load_libraries(onnxruntime.SessionOptions(), settings.device.custom_ops)
         self.clock = clock or RealClock()
+        self._units = {unit.name: unit for unit in _with_cores(settings.units)}
         cores = settings.cores or (default_core(),)
-        self.host_core = cores[0]
         self._settings = settings
-        self._target = cpu_target(cores)
+        self._target = cpu_target(cores, tuple(_unit(entry) for entry in self._units.values()))
+        self.host_core = self._target.units[0].core
+        if len({(unit.provider, *unit.given.items()) for unit in settings.units}) > 1:
+            # What one provider makes of a model is nothing that another one executes.
+            self.capabilities = dataclasses.replace(self.capabilities, lowers=False)
         self._cache = (cache or cache_folder()) / "segments"
         self._recorder = EventRecorder(trace_events)
         self._kinds: dict[str, int] = {}
@@ -296,7 +304,8 @@ class OrtDevice:
 
     def fingerprint(self) -> dict[str, Value]:
         """The machine, its runtime, and how it is used: one thread, no spinning, denormals taken as zero."""
-        used: dict[str, Value] = {"threads": 1, "spinning": False, "denormals": "flushed"}
+        threads = max((unit.width for unit in self._units.values()), default=1)
+        used: dict[str, Value] = {"threads": threads, "spinning": False, "denormals": "flushed"}
         return target_facts(self) | fingerprint() | self._settings.facts() | used
 
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
@@ -353,34 +362,34 @@ class OrtDevice:
     def compile(self, segment: Model, unit: str, label: str) -> Handle:
         """A session, from the cache where this segment was compiled before on such a machine."""
         place, kind = self._place(unit, label)
-        cached = self._cache / f"{self._key(segment)}.onnx"
+        cached = self._cache / f"{self._key(segment, unit)}.onnx"
         session = None
         if segment.lowered:
-            options = self._options(exact=True)
+            options = self._options(unit, exact=True)
             _share_arena(options)
-            session = self._session(segment.to_bytes(), options, label)
+            session = self._session(segment.to_bytes(), options, label, unit)
         elif cached.is_file():
             try:
-                session = self._session(str(cached), self._options(exact=True), label)
+                session = self._session(str(cached), self._options(unit, exact=True), label, unit)
             except DeviceError:  # a damaged file: compile again
                 cached.unlink(missing_ok=True)
         if session is None:
-            session = self._compiled(segment, cached, label)
+            session = self._compiled(segment, cached, label, unit)
         return OrtHandle(session, segment, label, kind, place, self._run_options[unit])
 
-    def _compiled(self, segment: Model, cached: Path, label: str) -> Any:
+    def _compiled(self, segment: Model, cached: Path, label: str, unit: str) -> Any:
         """A new session, kept in the cache; where that cannot be written the session is all that matters."""
         temporary = cached.with_suffix(f".{os.getpid()}.part")
         try:
             cached.parent.mkdir(parents=True, exist_ok=True)
-            options = self._options()
+            options = self._options(unit)
             options.optimized_model_filepath = str(temporary)
-            session = self._session(segment.to_bytes(), options, label)
+            session = self._session(segment.to_bytes(), options, label, unit)
             if temporary.is_file():
                 temporary.replace(cached)
         except (OSError, DeviceError) as error:  # the runtime does not say which of both it is
             logger.debug("%s is not kept in the cache: %s", label, error)
-            return self._session(segment.to_bytes(), self._options(), label)
+            return self._session(segment.to_bytes(), self._options(unit), label, unit)
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -435,16 +444,24 @@ class OrtDevice:
     def _label(self, kind: int) -> str:
         return next(label for label, number in self._kinds.items() if number == kind)
 
-    def _key(self, segment: Model) -> str:
-        facts = repr((segment.digest, sorted(fingerprint().items()), sorted(self._settings.facts().items()), "v2"))
+    def _key(self, segment: Model, unit: str | None = None) -> str:
+        entry = self._units.get(unit or "")
+        beside = () if entry is None else (entry.fact,)
+        known = (segment.digest, sorted(fingerprint().items()), sorted(self._settings.facts().items()), "v2", *beside)
+        facts = repr(known)
         return hashlib.sha256(facts.encode()).hexdigest()
 
-    def _session(self, source: bytes | str, options: Any, label: str) -> Any:
+    def _session(self, source: bytes | str, options: Any, label: str, unit: str | None = None) -> Any:
+        """For a unit, or for none in particular: the first one's provider."""
         import onnxruntime
 
+        entry = self._units.get(unit or self._target.units[0].name)
+        providers: list[Any] = [name for name in self._settings.providers if entry is None or name != entry.provider]
+        if entry is not None and entry.provider is not None:
+            providers = [(entry.provider, entry.given), *providers]
         try:
             with kept_denormals():
-                return onnxruntime.InferenceSession(source, options, providers=list(self._settings.providers))
+                session = onnxruntime.InferenceSession(source, options, providers=providers)
         except Exception as error:  # ONNX Runtime's errors have no common class
             message = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise DeviceError(
@@ -452,9 +469,16 @@ class OrtDevice:
                 where=label,
                 remedy="check the model with onnx.checker, or export it at another opset",
             ) from error
+        if entry is not None and entry.provider not in (None, *session.get_providers()):
+            raise DeviceError(
+                f"ONNX Runtime does not start {entry.provider} for unit {entry.name!r}, and would go on without it",
+                where=label,
+                remedy="check its driver, device_id and options",
+            )
+        return session
 
-    def _options(self, *, exact: bool = False) -> Any:
-        """Options of a session; ``exact``: it executes the graph as it is."""
+    def _options(self, unit: str | None = None, *, exact: bool = False) -> Any:
+        """Options of a session for a unit; ``exact``: it executes the graph as it is."""
         import onnxruntime
 
         level = onnxruntime.GraphOptimizationLevel
@@ -465,8 +489,49 @@ class OrtDevice:
         options.graph_optimization_level = level.ORT_DISABLE_ALL if exact else level.ORT_ENABLE_ALL
         options.log_severity_level = 4  # failures are raised; the runtime need not print them too
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        entry = self._units.get(unit or "")
+        if entry is not None and entry.width > 1:
+            # Pool threads would inherit the core of the thread that makes the session.
+            options.intra_op_num_threads = entry.width
+            affinities = ";".join(str(core + 1) for core in entry.cores[1:])  # which ONNX Runtime counts from 1
+            options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
         _load_libraries(options, self._settings.device.custom_ops)
         return options
+
+
+def _with_cores(units: Sequence[UnitEntry]) -> tuple[UnitEntry, ...]:
+    """Units that name no cores get the last ones that are left.
+
+    Raises:
+        InputError: fewer are left.
+    """
+    taken = {core for unit in units for core in unit.cores}
+    left = [core for core in available_cores() if core not in taken]
+    settled = []
+    for place, unit in enumerate(units):
+        if unit.provider in (None, "CPUExecutionProvider") and unit.given:
+            raise InputError(
+                f"CPUExecutionProvider takes no options, and {', '.join(unit.given)} is given",
+                where=f"$.units[{place}]",
+                remedy="leave options and device_id out, or name another provider",
+            )
+        count = 0 if unit.cores else unit.width
+        if count > len(left):
+            raise InputError(
+                f"unit {unit.name!r} needs {count} cores, and {len(left)} are left",
+                where=f"$.units[{place}]",
+                remedy=f"name fewer units or threads: {len(available_cores())} cores are available",
+            )
+        mine = tuple(left[len(left) - count :])
+        del left[len(left) - count :]
+        settled.append(msgspec.structs.replace(unit, cores=unit.cores or mine))
+    return tuple(settled)
+
+
+def _unit(entry: UnitEntry) -> Unit:
+    """As planning sees it: only a thread of its own on a core can be interrupted by the operating system."""
+    alone = entry.provider in (None, "CPUExecutionProvider") and entry.width == 1
+    return Unit(name=entry.name, core=entry.cores[0], preemptive=None if alone else False)
 
 
 def _load_libraries(options: Any, paths: Sequence[str]) -> None:

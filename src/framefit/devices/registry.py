@@ -50,9 +50,17 @@ def open_device(
         described = resolve_target(target, folder)
         where = None if str(target) == "cpu" else target_file(target, folder)
     settings = settings or MachineSettings()
-    cores = settings.cores
-    if cores is not None and len(set(cores)) < len(cores):
-        raise InputError(f"cores = {list(cores)} names a core twice", where="$.cores", remedy="name each core once")
+    for where_cores, cores in (("$.cores", settings.cores or ()), ("$.units", settings.unit_cores)):
+        if len(set(cores)) < len(cores):
+            raise InputError(
+                f"cores = {list(cores)} names a core twice", where=where_cores, remedy="name each core once"
+            )
+    if settings.units and described.kind != "ort":
+        raise InputError(
+            f"[[units]] are those of this machine, and target {described.name!r} has its own",
+            where="$.units",
+            remedy="leave them out, or change the target's file",
+        )
     return _backend(described).open(described, settings, where, computes=computes)
 
 

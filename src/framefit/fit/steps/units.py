@@ -37,5 +37,11 @@ class Units(Step):
             freed = with_entries(workload, kept, lambda entry: msgspec.structs.replace(entry, units=None))
             yield f"let {' and '.join(map(repr, kept))} use all units", freed
         cores = available_cores()
-        if not situation.described and workload.target == "cpu" and workload.cores is None and len(cores) > 1:
+        if (
+            not situation.described
+            and workload.target == "cpu"
+            and workload.cores is None
+            and len(cores) > 1
+            and not workload.units
+        ):
             yield f"use cores {', '.join(map(str, cores))}", msgspec.structs.replace(workload, cores=cores)
