@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_units import alike, candidate
@@ -21,7 +22,7 @@ from unit_plans import checked
 from framefit.core.grid import Grid
 from framefit.core.policy import Rotation
 from framefit.core.target import Target, Unit, Variation
-from framefit.core.timetable import Timetable
+from framefit.core.timetable import Refusal, Timetable
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu import NpuDevice
 from framefit.planning.beat import Beat, Demand
@@ -137,7 +138,7 @@ def _meets(case: Case, on: Sequence[Sequence[int]], spot: tuple[int, int, int] |
     return goes_on((0,) * len(chains), tuple(chain[0] for chain in chains), (0,) * case.units)
 
 
-def arranged(case: Case, order: Sequence[int] | None = None) -> tuple[Arranged, Beat]:
+def arranged(case: Case, order: Sequence[int] | None = None, limit_s: float = 20.0) -> tuple[Arranged, Beat]:
     """As the planner has it, models in some order."""
     names = "abc"[: case.units]
     edges = [*case.instants, case.total]
@@ -164,16 +165,16 @@ def arranged(case: Case, order: Sequence[int] | None = None) -> tuple[Arranged, 
     models.sort(key=lambda one: beat.of(one.model.name).deadline_ns or 0)  # as the planner ranks them
     if case.background:
         models.append(alike("later", [case.background * STEP], units=names))
-    return planned_by_search(models, beat, names), beat
+    return planned_by_search(models, beat, names, limit_s), beat
 
 
-def planned_by_search(models: Sequence[UnitCandidate], beat: Beat, units: str) -> Arranged:
+def planned_by_search(models: Sequence[UnitCandidate], beat: Beat, units: str, limit_s: float) -> Arranged:
     """At once, or by the solver."""
     rooms = [Room(unit) for unit in units]
     first = arrange_on_units(models, beat, rooms)
     if first.timetable.feasible:
         return first
-    search = PrioritySearch(models, beat, list(units), 20.0, lambda _: None)
+    search = PrioritySearch(models, beat, list(units), limit_s, lambda _: None)
     found, _ = search.arranged(
         first,
         lambda schedule: arrange_on_units(
@@ -267,3 +268,52 @@ def test_the_order_of_models_decides_nothing(data: st.DataObject) -> None:
     first, second = arranged(case)[0].timetable, arranged(case, order)[0].timetable
     assert first.feasible == second.feasible
     assert first.worst_slack_ns == second.worst_slack_ns
+
+
+def searched(case: Case, limit_s: float = 20.0) -> Refusal:
+    """Why a case does not fit."""
+    timetable = arranged(case, limit_s=limit_s)[0].timetable
+    assert not timetable.feasible
+    assert timetable.refusal is not None
+    assert timetable.binding_constraint == timetable.refusal.reason
+    return timetable.refusal
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (Case((4, 8), (((500,),), ((100,),))), "'p0' alone takes 5 ms, its deadline is 4 ms"),
+        (Case((4, 8), (((300,),), ((300,),))), "utilisation of unit 'a' is 1.12, above 1"),
+        (
+            Case((8, 16), (((500,),), ((500,),)), deadlines=(8, 8)),
+            "due by 8 ms takes 10 ms on unit 'a', which has 8 ms",
+        ),
+        (Case((4, 12), (((200,),), ((500,),))), "no order of the priority models on a meets all deadlines"),
+        (Case((4, 8), (((200,),), ((200,),)), 300), "leaves 3 ms in one run, guard included, in any window"),
+    ],
+)
+def test_a_refusal_carries_its_proof(case: Case, reason: str) -> None:
+    """What binds is named: a model alone, utilisation, demand in an interval, all orders, or room for a layer."""
+    assert not exhaustive(case)
+    refusal = searched(case)
+    assert refusal.kind == "proved"
+    assert reason in refusal.reason
+
+
+def test_what_was_not_found_says_so_with_the_best_lateness_and_its_bound() -> None:
+    """Without time for the search there is no proof; a schedule with the least lateness is looked for all the same."""
+    refusal = searched(Case((4, 12), (((200,),), ((500,),))), limit_s=0.0)
+    assert refusal.kind == "not found"
+    assert "nor a proof" in refusal.reason
+    assert refusal.lateness_ns == refusal.bound_ns == MS
+
+
+def test_a_model_is_cut_where_others_come_between_its_layers() -> None:
+    """6 ms between frames of the other, of 2.5 ms in every 5: in one run it makes these late; it has two periods."""
+    case = Case((5, 15), (((250,),), ((300,), (300,))))
+    timetable = arranged(case)[0].timetable
+    assert timetable.feasible
+    (window, *_) = [one for one in timetable.windows if one.index == 0]
+    assert len(timetable.model("p1").segments) == 2
+    assert sum(period.model == "p1" for period in window.priority) == 2
+    assert missed(timetable, case) == 0

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from framefit.core.run_record import Metrics, Miss, ModelMetrics, Percentiles, StreamMetrics, UnitMetrics
-from framefit.core.timetable import Fix, PlannedModel, Segment, Timetable
+from framefit.core.timetable import Fix, PlannedModel, Refusal, Segment, Timetable
 from framefit.report.formats import format_bytes, format_duration, format_ratio
 from framefit.report.sections.run import RunContent
 from framefit.report.terminal import view
@@ -183,6 +183,33 @@ def test_infeasible_plan():
     assert text.startswith("DOES NOT FIT. 3.20 ms are missing in the tightest window.\n")
     assert "layer c is long" in text
     assert "rate_hz = 27.5: longer windows (planned again: fits)" in text
+
+
+@pytest.mark.parametrize(
+    ("refusal", "texts"),
+    [
+        (
+            Refusal(kind="proved", reason="too much", searched_s=0.12, lateness_ns=1_500_000, bound_ns=1_500_000),
+            ["Proved in 0.12 s. At best the latest frame is 1.50 ms late."],
+        ),
+        (
+            Refusal(kind="not found", reason="none", searched_s=10.0, lateness_ns=3_000_000, bound_ns=1_000_000),
+            ["no proof that nothing fits. search_s", "order that was found is 3.00 ms late, none is less than 1.00 ms"],
+        ),
+        (Refusal(kind="proved", reason="layer", searched_s=0.0), ["This is proved."]),
+    ],
+)
+def test_a_refusal_says_how_sure_it_is(refusal, texts):
+    """With its proof, or the best that was found and its bound; what is free elsewhere is no slack of such a plan."""
+    refused = replace(
+        plan(), feasible=False, worst_slack_ns=7_850_000, binding_constraint=refusal.reason, refusal=refusal
+    )
+    text = " ".join(shown(view(refused)).split())
+    assert all(part in text for part in texts)
+    assert "Worst slack" not in text
+    assert "7.85" not in text
+    late = shown(view(replace(refused, worst_slack_ns=-1_500_000)))
+    assert re.search(r"Lateness +1.50 ms", late)
 
 
 def test_many_segments():

@@ -20,7 +20,7 @@ _DEAREST, _CHEAPEST, _PERCENT = 95, 20, 5  # of a model's cost
 
 
 def verified_fixes(arranged: Arrange, beat: Beat, models: Sequence[str], rate_hz: float) -> tuple[Fix, ...]:
-    """One at a time: a slower beat, later deadlines, a smaller guard, and each model at a lower cost.
+    """One at a time: what costs nothing, then a slower beat, later deadlines, a smaller guard, and cheaper models.
 
     Args:
         arranged: plans again.
@@ -29,12 +29,25 @@ def verified_fixes(arranged: Arrange, beat: Beat, models: Sequence[str], rate_hz
         rate_hz: of the beat.
     """
     tried = [
+        _other_position(arranged, beat),
         _slower(arranged, beat, rate_hz),
         _later_deadlines(arranged, beat),
         _smaller_guard(arranged, beat),
         *(_cheaper(arranged, beat, name) for name in models),
     ]
     return tuple(fix for fix in tried if fix is not None)
+
+
+def _other_position(arranged: Arrange, beat: Beat) -> Fix | None:
+    """At a window's start the priority period parts no residual, and deadlines are farthest away."""
+    if beat.position == "start":
+        return None
+    moved = dataclasses.replace(beat, position="start")
+    if not arranged(moved, {}).feasible:
+        return None
+    return Fix(
+        change='priority_position = "start"', effect="the residual is in one run; nothing is lost", verified=True
+    )
 
 
 def _slower(arranged: Arrange, beat: Beat, rate_hz: float) -> Fix | None:

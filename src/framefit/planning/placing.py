@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from framefit.core.settings import Notify
-from framefit.core.timetable import Fix, PlannedModel, Timetable
+from framefit.core.timetable import Fix, PlannedModel, Refusal, Timetable
 from framefit.core.workload import Workload
 from framefit.devices.device import Device
 from framefit.planning.beat import Beat
@@ -113,7 +113,7 @@ class Placing:
     def explained(self, timetable: Timetable, tasks: Sequence[SegmentedModel], beat: Beat) -> Timetable:
         """What binds, by layer where a layer does, and changes that would help."""
         priority = [model for model in timetable.models if model.role == "priority"]
-        binding = timetable.binding_constraint
+        binding, layer = timetable.binding_constraint, False
         for task in tasks:
             if task.pieces is None:
                 continue
@@ -130,10 +130,28 @@ class Placing:
                 f"{task.pieces.quantile_ns[longest] / 1e6:.2f} ms in one piece; the residual less guard is "
                 f"{room / 1e6:.2f} ms"
             )
+            layer = True
             break
         self._notify("looking for changes that would help")
-        changes = (*self._fixes(timetable, tasks, beat), *self._freed(tasks, beat))
-        return msgspec.structs.replace(timetable, binding_constraint=binding, fixes=changes)
+        changes = (*self._freed(tasks, beat), *self._fixes(timetable, tasks, beat))
+        refusal = timetable.refusal or self._refusal(timetable, binding or "", beat, layer=layer)
+        return msgspec.structs.replace(timetable, binding_constraint=binding, fixes=changes, refusal=refusal)
+
+    def _refusal(self, timetable: Timetable, binding: str, beat: Beat, *, layer: bool) -> Refusal:
+        """Whether what binds is a proof, where no solver was asked.
+
+        On one unit all priority models are released at once: no order has less lateness than that by deadlines, and at
+        a window's start they leave the longest run for a layer.
+        """
+        late_ns = max(-timetable.worst_slack_ns, 0) or None
+        proved = self._single and (late_ns is not None or (layer and beat.position == "start"))
+        return Refusal(
+            kind="proved" if proved else "not found",
+            reason=binding,
+            searched_s=0.0,
+            lateness_ns=late_ns,
+            bound_ns=late_ns if proved else None,
+        )
 
     def _cut(self, tasks: Sequence[SegmentedModel], beat: Beat) -> tuple[list[SegmentedModel], Timetable]:
         """Price and cut; price what came of it and cut anew, until it holds."""

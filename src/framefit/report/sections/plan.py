@@ -85,9 +85,10 @@ def slack_sentence(timetable: Timetable, workload: Workload) -> str:
 
 def refusal_sentence(refusal: Refusal) -> str:
     """How sure it is that priority models do not fit, and by how much they do not."""
-    text = f"Proved in {refusal.searched_s:.2g} s."
+    text = f"Proved in {refusal.searched_s:.2g} s." if refusal.searched_s else "This is proved."
     if refusal.kind != "proved":
-        text = "This is no proof; search_s in [schedule] gives the search more time."
+        more = " search_s in [schedule] gives the search more time." if refusal.searched_s else ""
+        text = f"This is no proof that nothing fits.{more}"
     if not refusal.lateness_ns or refusal.bound_ns is None:
         return text
     best = format_duration(refusal.lateness_ns)
