@@ -6,6 +6,7 @@
     │   ├── UnsupportedError       2   valid, but not built yet
     │   └── MissingExtraError      2   needs an optional dependency
     ├── InfeasibleError            1   a valid question with a negative answer
+    ├── RecordingError             3   a run could not be recorded to its end
     └── DeviceError                3   the device or its runtime failed
         ├── HangError              3   a launch did not end in time, and was terminated
         └── LostUnitError          3   one that could not be
@@ -28,6 +29,7 @@ __all__ = [
     "InputError",
     "LostUnitError",
     "MissingExtraError",
+    "RecordingError",
     "UnsupportedError",
     "needs_extra",
 ]
@@ -99,6 +101,12 @@ class InfeasibleError(FramefitError):
     """The models do not fit; the message names what binds."""
 
     exit_code = 1
+
+
+class RecordingError(FramefitError):
+    """A run could not be recorded to its end: the disk is full, or the folder cannot be written any more."""
+
+    exit_code = 3
 
 
 class DeviceError(FramefitError):

@@ -65,9 +65,9 @@ def test_what_comes_in_mid_run_is_not_replaced(planned: Plan, tmp_path: Path) ->
         (tmp_path / "out").mkdir(exist_ok=True)
         (tmp_path / "out" / "mine.txt").write_text("mine")
 
-    with pytest.raises(InputError):
-        simulate(planned, windows=3, output=tmp_path / "out", force=True, on_idle=write)
-    assert listing(tmp_path) == {"out": None, "out/mine.txt": b"mine"}
+    simulate(planned, windows=3, output=tmp_path / "out", force=True, on_idle=write)
+    assert (tmp_path / "out" / "mine.txt").read_text() == "mine"
+    assert len((tmp_path / "out" / "frames.csv").read_text().splitlines()) == 1 + 2 * 3
 
 
 def test_runs_at_the_same_time_get_numbers_of_their_own(

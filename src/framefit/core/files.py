@@ -35,6 +35,7 @@ __all__ = [
     "Record",
     "cache_folder",
     "check_folder",
+    "claim_number",
     "claimed_folder",
     "decode_json",
     "from_data",
@@ -352,7 +353,7 @@ def claimed_folder(stem: Path) -> Iterator[Path]:
     Raises:
         InputError: no folder can be made there.
     """
-    folder = _claim(stem)
+    folder = claim_number(stem)
     try:
         yield folder
     finally:
@@ -360,8 +361,12 @@ def claimed_folder(stem: Path) -> Iterator[Path]:
             folder.rmdir()
 
 
-def _claim(stem: Path) -> Path:
-    """Raises: InputError: no folder can be made there."""
+def claim_number(stem: Path) -> Path:
+    """Make ``STEM-N``, the first N that is free.
+
+    Raises:
+        InputError: no folder can be made there.
+    """
     for number in itertools.count(1):
         folder = stem.with_name(f"{stem.name}-{number}")
         try:
@@ -409,7 +414,7 @@ def write_whole_folder(folder: Path, mark: str, what: str, *, force: bool, claim
         except InputError as error:
             if not keeps:
                 raise
-            kept = _claim(final)
+            kept = claim_number(final)
             _take_place(part, kept, "", what, force=True)
             raise InputError(
                 "somebody else has written it meanwhile",

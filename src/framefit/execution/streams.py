@@ -202,6 +202,31 @@ class ArrayStream:
         return array
 
 
+class ResumedStream:
+    """A stream that goes on behind the frames that a run's earlier parts have had.
+
+    Args:
+        stream: from its beginning.
+        first: number of its frame that is frame 0 here.
+    """
+
+    def __init__(self, stream: Stream, first: int) -> None:
+        self._stream, self._first = stream, first
+
+    @property
+    def length(self) -> int | None:
+        """How many are left."""
+        return None if self._stream.length is None else max(self._stream.length - self._first, 0)
+
+    def has(self, frame: int) -> bool:
+        """Whether the stream has it."""
+        return self._stream.has(frame + self._first)
+
+    def read(self, frame: int, tensor: TensorInfo) -> Array:
+        """See :class:`Stream`."""
+        return self._stream.read(frame + self._first, tensor)
+
+
 class ImageStream:
     """The images of a folder, in the order of their names: height x width x 3, uint8, RGB.
 

@@ -1,70 +1,31 @@
 """What a run leaves behind: every launch, the outcome of every frame, every fault, and the device's packets.
 
-Logs of a long run lie in temporary files, so that its memory does not grow with it.
+Logs lie in the files of a journal (:mod:`framefit.core.journal`): the memory of a long run does not grow with them, and
+where the journal has a folder, they survive the process.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import tempfile
-import weakref
+import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import IntEnum
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.events import Trace
+from framefit.core.events import Trace, TraceMeta
+from framefit.core.files import Record
+from framefit.core.journal import Journal, JournalFile
 from framefit.core.program import Launches
 from framefit.core.run_record import OutcomeText
 
-
-class SpillFile:
-    """A file without a name in the folder for temporary files; it goes with this object.
-
-    One thread puts bytes there, any thread may read what was put there. It is made with the first ones.
-    """
-
-    def __init__(self) -> None:
-        self._file: BinaryIO | None = None
-        self._full = False
-
-    def put(self, data: bytes, at: int) -> bool:
-        """Lay bytes aside; false where there is no room for them.
-
-        Args:
-            data: any number of bytes.
-            at: where they begin in the file.
-        """
-        if self._full:
-            return False
-        try:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open as long as this object lives
-                weakref.finalize(self, self._file.close)
-            view = memoryview(data)
-            while len(view):
-                written = os.pwrite(self._file.fileno(), view, at)
-                view, at = view[written:], at + written
-        except OSError:
-            self._full = True  # a run goes on; what it cannot lay aside, it keeps
-        return not self._full
-
-    def read(self, size: int, at: int = 0) -> bytes:
-        """``size`` bytes that were put there, from ``at`` on."""
-        parts: list[bytes] = []
-        while self._file is not None and size > 0:
-            parts.append(os.pread(self._file.fileno(), size, at))
-            at, size = at + len(parts[-1]), size - len(parts[-1])
-        return b"".join(parts)
-
-
 _MOST_CELLS = 1 << 13  # of a log that stay in memory: writing so many takes some 30 us
+_HAND_OVER_S = 0.3  # to a journal that survives the process, at least so often
 _MOST_TEXTS = 256  # of faults; a model that fails in every window says much the same
 
 
@@ -96,13 +57,18 @@ class FaultCause(IntEnum):
 
 
 class _Table:
-    """Rows of int64, appended cheaply, and laid aside in a file while they become many."""
+    """Rows of int64, appended cheaply, and handed over to a file.
+
+    Args:
+        file: of the run's journal; default: one without a name.
+    """
 
     columns: tuple[str, ...] = ()
 
-    def __init__(self) -> None:
-        self._spill = SpillFile()
-        # Cells that were laid aside, and those that came after them: one name, so that threads see both or neither.
+    def __init__(self, file: JournalFile | None = None) -> None:
+        self._file = Journal().file("") if file is None else file
+        self._handed_s = 0.0
+        # Cells that were handed over, and those that came after them: one name, so that threads see both or neither.
         self._settled: tuple[int, array[int]] = (0, array("q"))
         self._fresh: list[int] = []  # the fastest to append to just after a launch, when the caches are cold
 
@@ -120,15 +86,26 @@ class _Table:
     def settle(self) -> list[int]:
         """Move what was appended lately to where it takes little room; these rows, one after the other."""
         fresh, self._fresh = self._fresh, []  # set aside first: another thread may append
-        count, cells = self._settled
+        cells = self._settled[1]
         cells.fromlist(fresh)
-        if len(cells) >= _MOST_CELLS and self._spill.put(cells.tobytes(), count * cells.itemsize):
-            self._settled = count + len(cells), array("q")
+        if len(cells) >= _MOST_CELLS or (
+            cells and self._file.named and time.monotonic() - self._handed_s > _HAND_OVER_S
+        ):
+            self.hand_over()
         return fresh
+
+    def hand_over(self) -> None:
+        """Have what was settled written."""
+        count, cells = self._settled
+        if cells:
+            self._settled = count + len(cells), array("q")
+            self._file.append(memoryview(cells))
+        self._handed_s = time.monotonic()
 
     def clear(self) -> None:
         """Forget all rows."""
         self._settled, self._fresh = (0, array("q")), []
+        self._file.clear()
 
     def rows(self) -> npt.NDArray[np.int64]:
         """All rows, one a line, columns as named."""
@@ -146,11 +123,15 @@ class _Table:
             fresh = list(self._fresh)
             if self._settled is settled and len(cells) * cells.itemsize == len(copied):
                 break  # else they were settled in between
-        parts = self._spill.read(count * cells.itemsize), copied
-        rows = np.concatenate([*(np.frombuffer(part, np.int64) for part in parts), np.asarray(fresh, np.int64)])
+        written = self._file.read()[: count * cells.itemsize]
+        if self._file.failed:  # what came after the recording had ended is not kept
+            whole = len(written) // (cells.itemsize * len(self.columns)) * (cells.itemsize * len(self.columns))
+            return np.frombuffer(written[:whole], np.int64).reshape(-1, len(self.columns))
+        rows = np.concatenate([np.frombuffer(written + copied, np.int64), np.asarray(fresh, np.int64)])
         return rows.reshape(-1, len(self.columns))
 
     def _replace(self, rows: npt.NDArray[np.int64]) -> None:
+        self._file = Journal().file("")  # what the journal has stays as it is
         self._settled = 0, array("q", rows.astype(np.int64).tobytes())
 
 
@@ -234,13 +215,14 @@ class FrameLog(_Table):
 
     Args:
         outcomes: where outcomes are noted, too, so that they can be asked for while the run goes on.
+        file: of the run's journal; default: one without a name.
     """
 
     columns = ("model", "frame", "fate", "released_ns", "started_ns", "finished_ns", "window")
     MODEL, FRAME, OUTCOME, RELEASED, STARTED, FINISHED, WINDOW = range(7)
 
-    def __init__(self, outcomes: FrameOutcomes | None = None) -> None:
-        super().__init__()
+    def __init__(self, outcomes: FrameOutcomes | None = None, file: JournalFile | None = None) -> None:
+        super().__init__(file)
         self._outcomes = outcomes
 
     def add(
@@ -272,6 +254,20 @@ class FrameLog(_Table):
         self._replace(rows[~beyond])
 
 
+class StallLog(_Table):
+    """Windows in which the host kept a unit's core from running, and for how long."""
+
+    columns = ("window", "stalled_ns")
+
+    def add(self, window: int, stalled_ns: int) -> None:
+        """Append a window; one that comes again counts with what it says last."""
+        self._fresh.extend((window, stalled_ns))
+
+    def by_window(self) -> dict[int, int]:
+        """Window -> for how long, in nanoseconds."""
+        return dict(self.snapshot().tolist())
+
+
 class FaultLog(_Table):
     """What went wrong, in order: launches that failed, frames that could not be read, outputs with NaN or Inf.
 
@@ -281,8 +277,8 @@ class FaultLog(_Table):
     columns = ("model", "frame", "window", "fault", "text")
     MODEL, FRAME, WINDOW, FAULT, TEXT = range(5)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, file: JournalFile | None = None) -> None:
+        super().__init__(file)
         self.texts: list[str] = []
         """Of errors, each once."""
         self.degraded: set[int] = set()
@@ -330,60 +326,121 @@ _COLUMNS = ("time_ns", "id", "type", "core", "operation")
 
 
 class Packets:
-    """What a device's trace unit has recorded; of a long run the last part is kept, most of it in a file.
+    """What a device's trace unit has recorded; of a long run the last part is kept, most of it in files.
 
     Args:
         events: gives what came since it was last asked.
+        journal: has the files; default: one without names.
     """
 
-    def __init__(self, events: Callable[[], Trace]) -> None:
+    def __init__(self, events: Callable[[], Trace], journal: Journal | None = None) -> None:
         self._events = events
-        self._spill, self._at = SpillFile(), 0
-        self._parts: deque[_Part] = deque()
+        self._journal = Journal() if journal is None else journal
+        self._notes = self._journal.file("trace.jsonl") if self._journal.named else None
+        self._files: deque[_PacketFile] = deque()
+        self._count = 0  # of files so far
         self._latest: list[Trace] = []
+        self._handed_s = time.monotonic()
         self._overwritten = 0
 
     def collect(self) -> None:
         """Take what there is."""
         self._latest.append(self._events())
-        if sum(map(len, self._latest)) < _MOST_IN_MEMORY:
+        count = sum(map(len, self._latest))
+        due = self._journal.named and time.monotonic() - self._handed_s > _HAND_OVER_S
+        if count < _MOST_IN_MEMORY and not (count and due):
             return
-        self._parts.append(self._spilled(joined(self._latest, 0)))
-        self._latest = []
-        while sum(part.packets for part in self._parts) > _MOST_PACKETS:
-            self._overwritten += self._parts.popleft().packets
+        self._hand_over(joined(self._latest, 0))
+        self._latest, self._handed_s = [], time.monotonic()
+        while sum(file.packets for file in self._files) > _MOST_PACKETS:
+            oldest = self._files.popleft()
+            oldest.file.discard()
+            self._overwritten += oldest.packets
 
     def trace(self) -> Trace:
         """All that is kept, losses marked where they were noticed."""
-        return joined([*map(self._read, self._parts), *self._latest], self._overwritten)
+        return joined([*(part for file in self._files for part in file.read()), *self._latest], self._overwritten)
 
-    def _spilled(self, trace: Trace) -> _Part:
-        columns = [getattr(trace, name) for name in _COLUMNS]
-        data = b"".join(column.tobytes() for column in columns)
-        # What is kept fills half of that: where the file begins anew, its first part is not needed any more.
-        at = self._at if self._at < 2 * _MOST_PACKETS * len(data) // max(len(trace), 1) else 0
-        if not self._spill.put(data, at):
-            return _Part(len(trace), trace)
-        self._at = at + len(data)
-        return _Part(len(trace), _with(trace, [column[:0].copy() for column in columns]), at)
-
-    def _read(self, part: _Part) -> Trace:
-        if part.at is None:
-            return part.trace
-        columns, at = list[npt.NDArray[Any]](), part.at
-        for name in _COLUMNS:
-            kind = getattr(part.trace, name).dtype
-            columns.append(np.frombuffer(self._spill.read(part.packets * kind.itemsize, at), kind))
-            at += columns[-1].nbytes
-        return _with(part.trace, columns)
+    def _hand_over(self, trace: Trace) -> None:
+        if not self._files or self._files[-1].packets > _MOST_PACKETS // _PACKET_FILES:
+            self._files.append(_PacketFile(self._journal.file(f"events-{self._count}.bin")))
+            self._count += 1
+        self._files[-1].append(trace)
+        if self._notes is not None:
+            note = PacketNote(
+                file=self._count - 1,
+                packets=len(trace),
+                loss_after=tuple(trace.loss_after.tolist()),
+                kinds=trace.kinds,
+                meta=trace.meta,
+            )
+            self._notes.append(lambda: msgspec.json.encode(note) + b"\n")
 
 
-class _Part(NamedTuple):
-    """Some packets; a trace without any where they were laid aside."""
+_PACKET_FILES = 16  # that the packets which are kept lie in, one of which goes at a time
+PACKETS = np.dtype([("time_ns", "<i8"), ("id", "<i4"), ("type", "u1"), ("core", "<i2"), ("operation", "<i8")])
+"""A packet as it lies in a journal's file, in 23 bytes."""
 
+
+class PacketNote(Record, kw_only=True):
+    """What a journal says of packets that follow those of the note before.
+
+    Attributes:
+        file: number of the file in which they lie.
+        packets: how many.
+        loss_after: positions among them after which the device reported a loss.
+        kinds: that are known by then.
+        meta: of the device's trace.
+    """
+
+    file: int
     packets: int
-    trace: Trace
-    at: int | None = None
+    loss_after: tuple[int, ...]
+    kinds: tuple[str, ...]
+    meta: TraceMeta
+
+    def trace(self, rows: npt.NDArray[Any]) -> Trace:
+        """With these packets; their losses as far as they reach."""
+        return Trace(
+            time_ns=rows["time_ns"].copy(),
+            id=rows["id"].copy(),
+            type=rows["type"].copy(),
+            core=rows["core"].copy(),
+            operation=rows["operation"].copy(),
+            kinds=self.kinds,
+            loss_after=np.asarray([at for at in self.loss_after if at <= len(rows)], np.int64),
+            meta=self.meta,
+        )
+
+
+class _PacketFile:
+    """A file of packets, and the traces that they came in, without them."""
+
+    def __init__(self, file: JournalFile) -> None:
+        self.file = file
+        self.packets = 0
+        self._traces: list[tuple[int, Trace]] = []
+
+    def append(self, trace: Trace) -> None:
+        self.packets += len(trace)
+        empty = _with(trace, [getattr(trace, name)[:0].copy() for name in _COLUMNS])
+        self._traces.append((len(trace), empty))
+        self.file.append(lambda: _packed(trace))
+
+    def read(self) -> Iterator[Trace]:
+        data = self.file.read()
+        rows, at = np.frombuffer(data[: len(data) // PACKETS.itemsize * PACKETS.itemsize], PACKETS), 0
+        for count, trace in self._traces:
+            mine = rows[at : at + count]
+            at += count
+            yield _with(trace, [mine[name].copy() for name in _COLUMNS])
+
+
+def _packed(trace: Trace) -> bytes:
+    rows = np.empty(len(trace), PACKETS)
+    for name in _COLUMNS:
+        rows[name] = getattr(trace, name)
+    return rows.tobytes()
 
 
 def _with(trace: Trace, columns: Sequence[npt.NDArray[Any]]) -> Trace:

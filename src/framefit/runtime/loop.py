@@ -35,6 +35,7 @@ import numpy as np
 
 from framefit.core.events import Trace
 from framefit.core.grid import Grid
+from framefit.core.journal import Journal
 from framefit.core.model import TensorInfo
 from framefit.core.timetable import PlannedModel, Timetable
 from framefit.devices.clock import Clock, RealClock
@@ -44,7 +45,16 @@ from framefit.execution.execution import Execution
 from framefit.execution.streams import EndOfStream
 from framefit.runtime.channel import WARMUP_NS, Dropped, FrameChannel, Mailbox, Message, MessageKind
 from framefit.runtime.job import Job, MigratedJob
-from framefit.runtime.log import FaultCause, FaultLog, FrameLog, FrameOutcome, FrameOutcomes, LaunchLog, Packets
+from framefit.runtime.log import (
+    FaultCause,
+    FaultLog,
+    FrameLog,
+    FrameOutcome,
+    FrameOutcomes,
+    LaunchLog,
+    Packets,
+    StallLog,
+)
 from framefit.runtime.recovery import Failover, Recovery
 from framefit.runtime.sinks import Sink
 from framefit.runtime.streams import Arrival, Feed
@@ -54,8 +64,9 @@ LEAD_NS = 20_000_000
 """Between the call and the first release."""
 _IDLE_NS = 1_000_000  # sinks and progress get a turn only when this much of a window is left
 _PENDING_OUTPUTS = 64  # outputs that may wait for such a turn
-_PENDING_FRAMES = 1024  # whose outcome may
+_PENDING_FRAMES = 256  # whose outcome may
 _DRAIN_WINDOWS = 256  # between two looks into the event buffer of a device on this host
+_DRAIN_S = 0.3  # where a journal survives the process
 _SETTLE_NS = 200_000  # the logs get a turn when this much is left
 _NEVER = 1 << 62
 _SWITCH_INTERVAL_S = 1e-4  # other Python threads get the lock this often at most
@@ -118,6 +129,7 @@ class Dispatcher:
         failover: finds models of a unit that fails for good a place on others; ``None``: there is none.
         gates: by the identity of a feed that other units read, too, what decides whether it brings a frame.
         outcomes: where outcomes of frames are noted as soon as they are decided; ``None``: in the log only.
+        journal: has the files of the logs; default: one without names.
     """
 
     _one_thread = True
@@ -142,8 +154,10 @@ class Dispatcher:
         failover: Failover | None = None,
         gates: Mapping[int, Gate] = MappingProxyType({}),
         outcomes: FrameOutcomes | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.unit = unit
+        self._journal = journal = Journal() if journal is None else journal
         self._gates = gates
         self._jobs = list(jobs)
         self._models = [index if job.model is None else job.model for index, job in enumerate(jobs)]
@@ -158,7 +172,7 @@ class Dispatcher:
         self._next_release = self._upcoming = 0  # and the first reserved instant from then on
         self._ahead, self._next_due, self._second = -1, list[tuple[int, int]](), (0, 0)  # see _look_ahead
         self._most_windows = 0
-        self.frames = FrameLog(outcomes)
+        self.frames = FrameLog(outcomes, journal.file(f"frames-{place}.bin"))
         self.faults = FaultLog() if faults is None else faults
         self.failover = failover
         self.start_ns = 0
@@ -177,15 +191,15 @@ class Dispatcher:
         self._outputs: deque[tuple[Sink, int, dict[str, Array]]] = deque()
         self._completed: deque[tuple[int, list[Arrival], int, int]] = deque()  # job, frames, start, finish
         self._collects = collects
-        self._packets = Packets(device.events)
-        self._drained = 0
+        self._packets = Packets(device.events, journal if collects else None)
+        self._drained, self._drained_s = 0, 0.0
         self._last_finish = -1
         self._read_ns = 0, 0  # time, and this thread's on the processor
         self.ended = False
         self._thread = 0
-        self.launches = LaunchLog()
+        self.launches = LaunchLog(journal.file(f"launches-{place}.bin"))
         self._recovery = Recovery(self)
-        self.stalled: dict[int, int] = {}
+        self._stall_log = StallLog(journal.file(f"stalls-{place}.bin"))
         self._enforce()
         for feed, members in self._feeds:
             if id(feed) in gates:
@@ -197,6 +211,11 @@ class Dispatcher:
     def jobs(self) -> Sequence[Job]:
         """Of the unit, by number."""
         return self._jobs
+
+    @property
+    def stalled(self) -> dict[int, int]:
+        """Window -> how long the host kept the unit's core from running in it, in nanoseconds."""
+        return self._stall_log.by_window()
 
     @property
     def stretches(self) -> list[Stretch]:
@@ -629,6 +648,8 @@ class Dispatcher:
         """Hand outputs out, and account for frames, where there never was time to."""
         if len(self._completed) > _PENDING_FRAMES:
             self._account()
+            if self._launch_observer is None:  # else it would see launches sooner than where there is time
+                self._settle()
         if len(self._outputs) > _PENDING_OUTPUTS:
             self._hand_out()
 
@@ -640,8 +661,7 @@ class Dispatcher:
         left_ns = wake - self._clock.now_ns()
         if left_ns >= _SETTLE_NS:
             self._account()
-            fresh = self.launches.settle()
-            self.frames.settle()
+            fresh = self._settle()
             if self._launch_observer is not None:
                 self._launch_observer.launches_settled(fresh)
             if wake == self._next_release and self.switcher.is_other(self._stretch):
@@ -656,13 +676,35 @@ class Dispatcher:
         if self._stalls is not None:
             stalled = self._stalls()
             if stalled > self._stalled_ns:
-                self.stalled[self.windows - 1] = stalled - self._stalled_ns
+                self._stall_log.add(self.windows - 1, stalled - self._stalled_ns)
                 self._stalled_ns = stalled
         if on_idle is not None and wake - self._clock.now_ns() >= _IDLE_NS:
             on_idle(self.windows)
-        if self._collects_events and self._collects and self.windows - self._drained >= _DRAIN_WINDOWS:
+        if self._collects_events and self._collects and self._drain_is_due():
             self._packets.collect()
-            self._drained = self.windows
+            self._drained, self._drained_s = self.windows, time.monotonic()
+        self._journal.wake()
+
+    def _drain_is_due(self) -> bool:
+        """Whether the device's events are to be read, for its buffer's sake or the journal's."""
+        if self.windows - self._drained >= _DRAIN_WINDOWS:
+            return True
+        return self._journal.named and time.monotonic() - self._drained_s > _DRAIN_S
+
+    def _settle(self) -> list[int]:
+        """Let the logs put in order what was appended lately; the launches among it."""
+        fresh = self.launches.settle()
+        self.frames.settle()
+        self._stall_log.settle()
+        if self._collects:  # one unit does it for all
+            self.faults.settle()
+        return fresh
+
+    def hand_over_logs(self) -> None:
+        """Have all that was logged written; after the end."""
+        for log in (self.launches, self.frames, self.faults, self._stall_log):
+            log.settle()
+            log.hand_over()
 
     def _hand_out(self) -> None:
         while self._outputs:

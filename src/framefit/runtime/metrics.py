@@ -14,6 +14,7 @@ from framefit.core.timetable import PlannedModel, Timetable, Window
 from framefit.runtime.log import FLAGGED, OUTCOME_WORDS, FaultCause, FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.misses import misses
+from framefit.runtime.recorded import RecordedRun
 from framefit.runtime.units import UnitGroup
 from framefit.stats import wilson
 
@@ -169,7 +170,7 @@ class ResidualUse:
     taken_ns: npt.NDArray[np.int64]
 
 
-def residual_use(timetable: Timetable, run: Dispatcher | UnitGroup) -> dict[str, ResidualUse]:
+def residual_use(timetable: Timetable, run: Dispatcher | UnitGroup | RecordedRun) -> dict[str, ResidualUse]:
     """Each unit's residual over the whole run, which ends when its last launch does, and what ran there.
 
     Args:
@@ -201,7 +202,7 @@ def residual_use(timetable: Timetable, run: Dispatcher | UnitGroup) -> dict[str,
     return use
 
 
-def served_frames(timetable: Timetable, run: Dispatcher | UnitGroup) -> tuple[list[int], list[int]]:
+def served_frames(timetable: Timetable, run: Dispatcher | UnitGroup | RecordedRun) -> tuple[list[int], list[int]]:
     """Frames of each model that were done, and that there were.
 
     Args:
@@ -216,7 +217,7 @@ def served_frames(timetable: Timetable, run: Dispatcher | UnitGroup) -> tuple[li
     return served.tolist(), arrived.tolist()
 
 
-def priority_ns(timetable: Timetable, run: Dispatcher | UnitGroup, unit: str | None = None) -> float:
+def priority_ns(timetable: Timetable, run: Dispatcher | UnitGroup | RecordedRun, unit: str | None = None) -> float:
     """Return the time of a window that went to priority models: medians (or means, where less) of their launches.
 
     Args:
@@ -236,12 +237,12 @@ def priority_ns(timetable: Timetable, run: Dispatcher | UnitGroup, unit: str | N
     return total / max(run.windows, 1)
 
 
-def run_seconds(run: Dispatcher | UnitGroup) -> float:
+def run_seconds(run: Dispatcher | UnitGroup | RecordedRun) -> float:
     """How long all windows of a run are."""
     return run.windows / _windows_hz(run)
 
 
-def _windows_hz(run: Dispatcher | UnitGroup) -> float:
+def _windows_hz(run: Dispatcher | UnitGroup | RecordedRun) -> float:
     grids = [stretch.rung.grid for stretch in run.stretches]
     if any(grid != grids[0] for grid in grids):
         return run.windows * 1e9 / max(run.release(run.windows) - run.start_ns, 1)
@@ -250,7 +251,7 @@ def _windows_hz(run: Dispatcher | UnitGroup) -> float:
 
 def run_metrics(
     timetable: Timetable,
-    run: Dispatcher | UnitGroup,
+    run: Dispatcher | UnitGroup | RecordedRun,
     *,
     launched: Timetable,
     rungs: Sequence[Timetable],
@@ -260,6 +261,7 @@ def run_metrics(
     bounds_hz: Mapping[str, tuple[float, float]],
     peak_bytes: Mapping[str, int],
     streams: Sequence[StreamMetrics],
+    resumed: Collection[int] = (),
 ) -> Metrics:
     """Compute all figures of a run.
 
@@ -274,7 +276,9 @@ def run_metrics(
         bounds_hz: background model -> fluid and packing bound, in frames a second.
         peak_bytes: unit -> of all tensors, as often as they existed at once.
         streams: their figures.
+        resumed: windows at which a run went on that was cut off before: no other timetable came into force there.
     """
+    switches = [stretch for stretch in run.stretches[1:] if stretch.window not in resumed]
     rate_hz = _windows_hz(run)
     shortest_hz = max(stretch.rung.grid.shortest_hz for stretch in run.stretches)
     models, first = [], 0
@@ -305,10 +309,8 @@ def run_metrics(
         estimate_exceeded_ratio=use.estimate_exceeded_ratio,
         dispatch_ns=use.dispatch_ns,
         peak_memory_bytes=sum(peak_bytes.values()),
-        rung_switches=len(run.stretches) - 1,
-        switches=tuple(
-            Switch(window=stretch.window, rung=stretch.rung.name, why=stretch.why) for stretch in run.stretches[1:]
-        ),
+        rung_switches=len(switches),
+        switches=tuple(Switch(window=stretch.window, rung=stretch.rung.name, why=stretch.why) for stretch in switches),
         streams=tuple(streams),
         misses=tuple(
             misses(
@@ -326,15 +328,16 @@ def run_metrics(
     )
 
 
-def _planned_in(rungs: Sequence[Timetable], run: Dispatcher | UnitGroup, window: int) -> Window:
+def _planned_in(rungs: Sequence[Timetable], run: Dispatcher | UnitGroup | RecordedRun, window: int) -> Window:
     """Return what the timetable that was in force planned for a window."""
     stretch = run.stretch(window)
-    windows = rungs[stretch.rung.number].windows
+    number = stretch.rung.number if stretch.rung.number < len(rungs) else 0  # it was planned in mid-run, and is lost
+    windows = rungs[number].windows
     return windows[(window - stretch.origin) % len(windows)]
 
 
 def _units(
-    timetable: Timetable, run: Dispatcher | UnitGroup, peak_bytes: Mapping[str, int], rate_hz: float
+    timetable: Timetable, run: Dispatcher | UnitGroup | RecordedRun, peak_bytes: Mapping[str, int], rate_hz: float
 ) -> tuple[UnitMetrics, ...]:
     rows = run.launches.finished()
     launched = timetable.program_units[rows[:, LaunchLog.PROGRAM]]

@@ -4,36 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import functools
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from framefit.core.events import Trace
 from framefit.core.faults import Fault, check_fault
 from framefit.core.host_view import whole_operation
+from framefit.core.journal import Journal
 from framefit.core.model import TensorInfo
 from framefit.core.policy import Rotation
 from framefit.core.program import Group, Launches, Program, ProgramUnit, SegmentProgram
 from framefit.core.run_record import FrameTable, Metrics
 from framefit.core.settings import Notify
-from framefit.core.timetable import PlannedModel, in_order
+from framefit.core.timetable import PlannedModel, Timetable, in_order
 from framefit.core.workload import STRICTEST, streams_of
 from framefit.devices.clock import RealClock
 from framefit.devices.device import is_modelled, is_simulated
 from framefit.devices.faulty import FaultyDevice
 from framefit.devices.host import flushed_denormals, pinned, steal_time_reader
 from framefit.devices.measure import Measurement, measure_floor
-from framefit.errors import FramefitError, InputError
+from framefit.errors import FramefitError, InputError, RecordingError
 from framefit.execution.buffers import unit_bytes
 from framefit.execution.compiled import CompiledModel, Launch, OpenTimetable
 from framefit.execution.execution import Execution, Launchable
 from framefit.execution.prepare import Preparation, one_frame
-from framefit.execution.streams import Stream, open_stream
+from framefit.execution.streams import FunctionStream, ResumedStream, Stream, open_stream
 from framefit.execution.wiring import WiredModel
 from framefit.runtime.channel import FrameChannel
 from framefit.runtime.injection import StreamFaults
@@ -50,8 +55,18 @@ from framefit.runtime.program import (
     with_submitted,
 )
 from framefit.runtime.reading import ResultStream
+from framefit.runtime.recorded import (
+    JournalHeader,
+    JournalState,
+    MigrationNote,
+    ModelNote,
+    RecordedRun,
+    SinkNote,
+    StreamCount,
+    StretchNote,
+)
 from framefit.runtime.recovery import FailoverTarget
-from framefit.runtime.sinks import AggregatingSink, CheckedSink, DeferredSink, Sink, open_sink
+from framefit.runtime.sinks import AggregatingSink, CheckedSink, DeferredSink, OffsetSink, Sink, SinkPlace, open_sink
 from framefit.runtime.streams import Feed, FrameSource
 from framefit.runtime.timed import TimedExecution
 from framefit.runtime.timetable_switching import TimetableSwitching, deadline_ns
@@ -70,6 +85,7 @@ class Sources:
         frames: whether frames are read; else only time passes.
         submitted: streams whose frames the program hands over.
         faults: of streams, which are injected; ``None``: there are none.
+        before: stream -> what came of it in the run's earlier parts.
 
     Attributes:
         streams: by name.
@@ -84,6 +100,7 @@ class Sources:
         frames: bool,
         submitted: Collection[str],
         faults: StreamFaults | None = None,
+        before: Mapping[str, StreamCount] = MappingProxyType({}),
     ) -> None:
         self._opened = opened
         self._models = {model.name: model.wired for model in opened.models}
@@ -95,7 +112,7 @@ class Sources:
         streams: dict[str, Stream] = {
             entry.name: PushedStream(entry.name, self._readers(entry.name), keep=behind)
             if entry.name in submitted
-            else open_stream(entry, seed + index, folder=folder, keep=behind)
+            else _resumed(open_stream(entry, seed + index, folder=folder, keep=behind), before.get(entry.name))
             for index, entry in enumerate(streams_of(opened.workload))
             if frames
         }
@@ -137,15 +154,16 @@ class Sources:
         waiting = {name for name, feed in self.feeds.items() if feed.waits or feed.frame_source is not None}
         return [s.length for name, s in self.streams.items() if s.length is not None and name not in waiting]
 
-    def received(self, windows: int) -> dict[str, tuple[int, int]]:
-        """Stream -> frames that came in so many windows, and windows in which it waited."""
-        received = {}
+    def counts(self, windows: int) -> dict[str, StreamCount]:
+        """Stream -> what came of it in so many windows."""
+        counts = {}
         for name in [entry.name for entry in streams_of(self._opened.workload)]:
             feed = self.feeds.get(name, Feed(delivered=windows))  # nobody reads it
             came = feed.frame_source.count if isinstance(feed.frame_source, SubmissionQueue) else feed.delivered
             length = self.streams[name].length if name in self.streams else None
-            received[name] = came if length is None else min(came, length), feed.waited
-        return received
+            received = came if length is None else min(came, length)
+            counts[name] = StreamCount(received=received, waited=feed.waited, missing=feed.missing)
+        return counts
 
     def _root(self, wired: WiredModel) -> WiredModel:
         """The model at the beginning of those that it reads; itself where it reads streams."""
@@ -178,6 +196,13 @@ class Sources:
             next(rule for rule in STRICTEST if rule in rules),
             self._opened.device.clock.now_ns,
         )
+
+
+def _resumed(stream: Stream, before: StreamCount | None) -> Stream:
+    """A stream behind what earlier parts of the run have had; a function begins anew."""
+    if before is None or isinstance(stream, FunctionStream):
+        return stream
+    return ResumedStream(stream, before.received)
 
 
 def device_program(opened: OpenTimetable) -> Program:
@@ -259,7 +284,7 @@ def failover_target(
     return None
 
 
-def fault_notes(metrics: Metrics, run: UnitGroup) -> list[str]:
+def fault_notes(metrics: Metrics, run: RecordedRun) -> list[str]:
     """What went wrong in a run, for its warnings.
 
     Args:
@@ -307,7 +332,12 @@ class RunRecord:
     notes: tuple[str, ...]
 
 
-def _switched(metrics: Metrics) -> list[str]:
+def resumed_notes(run: RecordedRun) -> list[str]:
+    """Where a run goes on that was cut off."""
+    return [f"the run was cut off before window {window}, and resumed there" for window in run.parts]
+
+
+def switch_notes(metrics: Metrics) -> list[str]:
     """Which timetables came into force."""
     return [
         f"from window {switch.window} on timetable {switch.rung!r} was in force: {switch.why}"
@@ -366,6 +396,9 @@ class Session:
         submitted: streams whose frames the program hands over.
         inject: what is to go wrong.
         published: whether a program reads results while the run goes on.
+        journal: has the files of the run's logs and outputs; default: one without a folder.
+        before: the run's earlier parts; ``None``: there are none.
+        parts: folders of these in the journal.
 
     Attributes:
         sources: where frames come from.
@@ -383,8 +416,15 @@ class Session:
         submitted: Collection[str] = (),
         inject: Sequence[Fault] = (),
         published: bool = False,
+        journal: Journal | None = None,
+        before: RecordedRun | None = None,
+        parts: Sequence[Path] = (),
     ) -> None:
         self.opened = opened
+        self.journal = Journal() if journal is None else journal
+        self._before, self._parts = before, tuple(parts)
+        self._inject, self._computes = tuple(inject), frames
+        self._texts_noted = 0
         timetable, device = opened.timetable, opened.device
         self._injected = FaultyDevice(device, inject) if inject else None
         stream_faults = None
@@ -395,8 +435,16 @@ class Session:
                 lambda: self.group.release(self.group.windows) - self.group.start_ns,
                 lambda: self.group.end_early(),
             )
-        self.sources = Sources(opened, seed=seed, frames=frames, submitted=submitted, faults=stream_faults)
+        self.sources = Sources(
+            opened,
+            seed=seed,
+            frames=frames,
+            submitted=submitted,
+            faults=stream_faults,
+            before={} if before is None else before.streams,
+        )
         self._sinks: list[DeferredSink] = []
+        self.sink_notes: list[SinkNote] = []
         self.jobs: list[list[Job]] = []
         for number, model in enumerate(opened.models):
             self.jobs.append(self._jobs(number, model, frames=frames))
@@ -423,6 +471,7 @@ class Session:
             opened.workload.grid,
             find_target=lambda model, working: failover_target(opened, model, self.jobs[model][-1].execution, working),
             outcomes=outcomes,
+            journal=self.journal,
         )
         self.publishers: dict[str, ResultPublisher] = {}
         if outcomes is not None:
@@ -529,8 +578,14 @@ class Session:
     def _outputs(self, number: int, wired: WiredModel) -> list[tuple[Sink, Sequence[str] | None]]:
         """Where a model's outputs go, once :meth:`open_sinks` was called, and which of them."""
         mine = [output for output in self.opened.workload.outputs if output.model == wired.entry.name]
-        sinks = [DeferredSink(functools.partial(self._sink, number, wired, output.sink)) for output in mine]
-        self._sinks += sinks
+        sinks = []
+        for output in mine:
+            file = f"sink-{len(self._sinks)}.bin"
+            if output.sink.endswith(".npz"):
+                path = self.opened.app.resolve().parent / output.sink
+                self.sink_notes.append(SinkNote(path=str(path), file=file))
+            sinks.append(DeferredSink(functools.partial(self._sink, number, wired, output.sink, file)))
+            self._sinks.append(sinks[-1])
         return [(sink, output.tensors) for sink, output in zip(sinks, mine, strict=True)]
 
     def open_sinks(self, *, force: bool) -> None:
@@ -547,9 +602,12 @@ class Session:
                 path.unlink(missing_ok=True)
             raise
 
-    def _sink(self, number: int, wired: WiredModel, name: str, *, force: bool) -> Sink:
+    def _sink(self, number: int, wired: WiredModel, name: str, file: str, *, force: bool) -> Sink:
         """A sink of a model, opened; outputs that are not finite are noted, and kept from it where that is asked."""
-        sink = open_sink(name, force=force, folder=self.opened.app.resolve().parent)
+        place = SinkPlace(self.journal, file, self._parts)
+        sink = open_sink(name, force=force, folder=self.opened.app.resolve().parent, place=place)
+        if self._before is not None and (count := self._before.streams.get(self.sources.stream(wired))) is not None:
+            sink = OffsetSink(sink, count.received)
         if (submissions := self.sources.submissions(wired)) is not None:
             sink = NumberedSink(sink, submissions)
         if wired.entry.aggregate > 1:
@@ -646,7 +704,8 @@ class Session:
 
     def metrics(self, floor: Floor) -> Metrics:
         """Figures while the run goes on, asked for by another thread; without bounds, which take long."""
-        run = self.group.so_far()
+        group = self.group.so_far()
+        run = RecordedRun.of(group, self.sources.counts(group.windows))
         return self._metrics(run, self._frames(run, ended=False), floor, self.medians_ns([self.planned()]), {})
 
     def medians_ns(self, around: Sequence[Sequence[Measurement]]) -> tuple[list[int], list[int]]:
@@ -659,8 +718,52 @@ class Session:
         count = len(self.opened.models)
         return medians[:-count], medians[-count:]
 
+    def model_notes(self) -> tuple[ModelNote, ...]:
+        """What the journal says of the models."""
+        numbers = {model.name: number for number, model in enumerate(self.opened.models)}
+        return tuple(
+            ModelNote(
+                name=model.name,
+                stream=self.sources.stream(model.wired),
+                sources=tuple(dict.fromkeys(model.wired.sources.values())),
+                reads=tuple(numbers[name] for name in model.wired.after),
+                frames=model.wired.entry.frames,
+                drops_not_finite=model.wired.entry.on_nan == "drop",
+            )
+            for model in self.opened.models
+        )
+
+    def state(self) -> JournalState:
+        """How far the run has come; the journal's thread asks."""
+        group = self.group
+        windows = group.windows
+        texts = tuple(group.faults.texts[self._texts_noted :])
+        self._texts_noted += len(texts)
+        return JournalState(
+            time=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+            windows=windows,
+            stretches=tuple(StretchNote.of(stretch) for stretch in list(group.stretches)) if windows else (),
+            streams=self.sources.counts(windows),
+            degraded=tuple(group.faults.degraded),
+            texts=texts,
+            migrations=tuple(
+                MigrationNote(model=each.model, window=each.window, unit=each.unit, to=each.to)
+                for each in list(group.migrations)
+            ),
+        )
+
+    def recorded(self) -> RecordedRun:
+        """Logs of all parts of the run, after the end of this one."""
+        group = self.group
+        run = RecordedRun.of(group, self.sources.counts(group.windows), group.trace())
+        if self._before is None:
+            return run
+        streams = [note.stream for note in self.model_notes()]
+        return self._before.followed_by(run, self.opened.timetable, streams)
+
     def record(
         self,
+        run: RecordedRun,
         floor: Floor,
         medians_ns: tuple[Sequence[int], Sequence[int]],
         bounds_hz: Mapping[str, tuple[float, float]],
@@ -668,49 +771,48 @@ class Session:
         """What happened, after the end.
 
         Args:
+            run: logs of all its parts.
             floor: how late the idle machine woke up.
             medians_ns: of segments and of uncut models.
             bounds_hz: background model -> fluid and packing bound on its throughput.
         """
-        run = self.group
         frames = self._frames(run, ended=True)
         metrics = self._metrics(run, frames, floor, medians_ns, bounds_hz)
-        trace, launches = run.trace(), self._launches(run)
+        launches, trace = self._launches(run), run.trace
+        if trace is None:
+            trace = self.group.trace()
         return RunRecord(
             metrics=metrics,
             frames=frames,
             trace=trace,
             program=device_program(self.opened),
             launches=launches,
-            notes=(*_device_notes(self.opened, launches, trace), *_switched(metrics), *fault_notes(metrics, run)),
+            notes=(
+                *_device_notes(self.opened, launches, trace),
+                *resumed_notes(run),
+                *switch_notes(metrics),
+                *fault_notes(metrics, run),
+            ),
         )
 
     def _metrics(
         self,
-        run: UnitGroup,
+        run: RecordedRun,
         frames: FrameTable,
         floor: Floor,
         medians_ns: tuple[Sequence[int], Sequence[int]],
         bounds_hz: Mapping[str, tuple[float, float]],
     ) -> Metrics:
-        opened = self.opened
-        segment_ns, whole_ns = medians_ns
-        return run_metrics(
-            opened.timetable,
+        return recorded_metrics(
+            self.opened.timetable,
+            self.switching.timetables,
             run,
-            launched=opened.timetable.launched,
-            rungs=self.switching.timetables,
-            segment_ns=segment_ns,
-            whole_ns=whole_ns,
-            floor_ns=floor,
-            bounds_hz=dict(bounds_hz),
+            frames,
+            self.model_notes(),
+            floor=floor,
+            medians_ns=medians_ns,
+            bounds_hz=bounds_hz,
             peak_bytes=self._peak_bytes(),
-            streams=stream_metrics(
-                frames,
-                {model.name: set(model.wired.sources.values()) for model in opened.models},
-                self.sources.received(run.windows),
-                {name: feed.missing for name, feed in self.sources.feeds.items()},
-            ),
         )
 
     def _peak_bytes(self) -> dict[str, int]:
@@ -733,21 +835,19 @@ class Session:
                 peak[unit] += size
         return {unit: math.ceil(size * device.stored_ratio) for unit, size in peak.items()}
 
-    def _frames(self, run: UnitGroup, *, ended: bool) -> FrameTable:
-        """The fate of every frame."""
-        models, sources = self.opened.models, self.sources
-        counted_by = {model.name: sources.stream(model.wired) for model in models}
-        names = [model.name for model in models]
-        frames = frame_records(run.frames, names, counted_by, run.start_ns, run.faults.not_finite())
+    def _frames(self, run: RecordedRun, *, ended: bool) -> FrameTable:
+        """The outcome of every frame."""
+        frames = recorded_frames(run, self.model_notes())
         submission_queues = {
-            model.name: box for model in models if (box := sources.submissions(model.wired)) is not None
+            model.name: queue
+            for model in self.opened.models
+            if (queue := self.sources.submissions(model.wired)) is not None
         }
         return with_submitted(frames, submission_queues, run.start_ns, ended=ended) if submission_queues else frames
 
-    def _launches(self, run: UnitGroup) -> Launches:
+    def _launches(self, run: RecordedRun) -> Launches:
         """All launches and windows, frames by the numbers that they were submitted under."""
-        releases_ns = np.fromiter((run.release(window) for window in range(run.windows)), np.int64, run.windows)
-        launches = dataclasses.replace(run.launches.launches(), releases_ns=releases_ns)
+        launches = run.launched()
         timetable = self.opened.timetable
         for models, firsts in zip(timetable.cuts, timetable.first_programs, strict=True):
             for model, planned, first in zip(self.opened.models, models, firsts, strict=True):
@@ -755,6 +855,64 @@ class Session:
                     mine = (launches.program >= first) & (launches.program < first + len(planned.segments))
                     launches.frame[mine] = submissions.numbers[launches.frame[mine]]
         return launches
+
+
+def recorded_frames(run: RecordedRun, models: Sequence[ModelNote]) -> FrameTable:
+    """The outcome of every frame of a run.
+
+    Args:
+        run: its logs.
+        models: by number.
+    """
+    names = [model.name for model in models]
+    counted_by = {model.name: model.stream for model in models}
+    return frame_records(run.frames, names, counted_by, run.start_ns, run.faults.not_finite())
+
+
+def recorded_metrics(
+    timetable: Timetable,
+    rungs: Sequence[Timetable],
+    run: RecordedRun,
+    frames: FrameTable,
+    models: Sequence[ModelNote],
+    *,
+    floor: Floor,
+    medians_ns: tuple[Sequence[int], Sequence[int]],
+    bounds_hz: Mapping[str, tuple[float, float]],
+    peak_bytes: Mapping[str, int],
+) -> Metrics:
+    """All figures of a run; see :func:`~framefit.runtime.metrics.run_metrics`.
+
+    Args:
+        timetable: the plan.
+        rungs: that were in force, by their numbers.
+        run: its logs.
+        frames: the outcome of every frame.
+        models: by number.
+        floor: how late the idle machine woke up.
+        medians_ns: of segments and of uncut models.
+        bounds_hz: background model -> fluid and packing bound on its throughput.
+        peak_bytes: unit -> of all tensors.
+    """
+    segment_ns, whole_ns = medians_ns
+    return run_metrics(
+        timetable,
+        run,
+        launched=timetable.launched,
+        rungs=rungs,
+        segment_ns=segment_ns,
+        whole_ns=whole_ns,
+        floor_ns=floor,
+        bounds_hz=dict(bounds_hz),
+        peak_bytes=peak_bytes,
+        resumed=run.parts,
+        streams=stream_metrics(
+            frames,
+            {model.name: set(model.sources) for model in models},
+            {name: (count.received, count.waited) for name, count in run.streams.items()},
+            {name: count.missing for name, count in run.streams.items()},
+        ),
+    )
 
 
 _LEAST_FLOOR, _MOST_FLOOR = 30, 150  # windows of the idle control
@@ -816,16 +974,44 @@ class MeasuredRun:
         session.ready(self._seed)
         session.open_sinks(force=self._force)  # last: whatever fails before leaves none behind
 
+    def header(self, **facts: Any) -> JournalHeader:
+        """What the journal says at the beginning of the run; ``facts`` are those that the session does not know."""
+        session = self.session
+        segment_ns, whole_ns = session.medians_ns(self.around or [session.planned()])
+        return JournalHeader(
+            seed=self._seed,
+            models=session.model_notes(),
+            sinks=tuple(session.sink_notes),
+            segment_ns=tuple(segment_ns),
+            whole_ns=tuple(whole_ns),
+            floor_ns=tuple(self.floor.tolist()),
+            **facts,
+        )
+
     def play(self, windows: int, *, stop: Callable[[], bool], on_idle: Callable[[int], None] | None = None) -> None:
         """Run windows, and measure once more; see :meth:`Session.play`."""
-        self.failure = self.session.play(windows, stop=stop, on_idle=on_idle)
+        session = self.session
+        session.journal.start(lambda: msgspec.json.encode(session.state()))
+        try:
+            self.failure = session.play(windows, stop=stop, on_idle=on_idle)
+        finally:
+            for dispatcher in session.group.dispatchers.values():
+                dispatcher.hand_over_logs()
+            session.journal.stop()
         if self._measures and not (self._real and self.failure):
             self._notify("measuring once more")
             self.around.append(self.session.measure())
         self._device.events()
 
     def close(self) -> None:
-        """Complete the sinks; one that cannot be completed is a failure, too."""
+        """Complete the sinks; one that cannot be completed is a failure, too, and so is a record that ended early."""
+        journal = self.session.journal
+        if journal.failure is not None and self.failure is None:
+            self.failure = RecordingError(
+                f"the run could not be recorded to its end: {journal.failure.strerror}; it went on without",
+                where=journal.folder,
+                remedy="make room, and run again; what was recorded is kept",
+            )
         try:
             self.session.close()
         except FramefitError as error:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from framefit.core.events import Trace
 from framefit.core.grid import Grid
+from framefit.core.journal import Journal
 from framefit.core.timetable import Timetable
 from framefit.devices.clock import Clock, RealClock, VirtualClock
 from framefit.devices.device import Device
@@ -102,6 +103,7 @@ class UnitGroup:
         grid: when windows begin, and what they bring.
         find_target: where a model of a unit that fails for good may go on; ``None``: nowhere.
         outcomes: where outcomes of frames are noted as soon as they are decided; ``None``: in the logs only.
+        journal: has the files of the logs; default: one without names.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class UnitGroup:
         *,
         find_target: FindTarget | None = None,
         outcomes: FrameOutcomes | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self._device = device
         self._clock = clock
@@ -131,7 +134,7 @@ class UnitGroup:
         gates = self._share_feeds(assignments) if len(assignments) > 1 else {}
         shares = [share_of(each.jobs, each.guard_ns, each.reserved) for each in assignments.values()]
         switcher = TimetableSwitcher(Rung(grid, shares))
-        self.faults = FaultLog()
+        self.faults = FaultLog(None if journal is None else journal.file("faults.bin"))
         self.migrations: list[Migration] = [] if failover is None else failover.migrations
         self.dispatchers: dict[str, Dispatcher] = {}
         for part, (unit, assignment) in enumerate(assignments.items()):
@@ -154,6 +157,7 @@ class UnitGroup:
                 failover=failover,
                 gates=gates,
                 outcomes=outcomes,
+                journal=journal,
             )
         self._lead = next(iter(self.dispatchers.values()))
         self._over = False
@@ -216,8 +220,8 @@ class UnitGroup:
         launches = [member.launches.snapshot() for member in members]
         frames = [member.frames.snapshot() for member in members]
         group = copy.copy(self)
-        group.launches = LaunchLog.of(_ordered(launches, [rows[:, LaunchLog.STARTED] for rows in launches]))
-        rows = _ordered(frames, [_known_ns(rows) for rows in frames])
+        group.launches = LaunchLog.of(ordered(launches, [rows[:, LaunchLog.STARTED] for rows in launches]))
+        rows = ordered(frames, [known_ns(rows) for rows in frames])
         group.frames = FrameLog.of(with_unread(rows, self._readers, ended=False))
         group.stalled = _stalled(members)
         return group
@@ -378,9 +382,9 @@ class UnitGroup:
             member.begun_ns(trace) if isinstance(member, PreemptiveDispatcher) else rows[:, LaunchLog.STARTED]
             for member, rows in zip(members, launches, strict=True)
         ]
-        self.launches = LaunchLog.of(_ordered(launches, begun))
+        self.launches = LaunchLog.of(ordered(launches, begun))
         frames = [member.frames.rows() for member in members]
-        rows = _ordered(frames, [_known_ns(rows) for rows in frames])
+        rows = ordered(frames, [known_ns(rows) for rows in frames])
         self.frames = FrameLog.of(with_unread(rows, self._readers, ended=True))
         for feed, copied in self._copies:
             feed.delivered = max(feed.delivered, copied.delivered)
@@ -440,14 +444,14 @@ def _stalled(members: Sequence[Dispatcher]) -> dict[int, int]:
     return stalled
 
 
-def _known_ns(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def known_ns(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """About when the fate of each frame was known."""
     known = np.maximum(rows[:, FrameLog.RELEASED], rows[:, FrameLog.FINISHED])
     known[rows[:, FrameLog.OUTCOME] == FrameOutcome.RUN_ENDED] = _LAST
     return known
 
 
-def _ordered(tables: Sequence[npt.NDArray[np.int64]], times: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+def ordered(tables: Sequence[npt.NDArray[np.int64]], times: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     """Rows of all tables by their times; of the same time in the tables' order."""
     rows = np.concatenate(tables)
     ordered: npt.NDArray[np.int64] = rows[np.argsort(np.concatenate(times), kind="stable")]

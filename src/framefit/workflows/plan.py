@@ -186,14 +186,14 @@ def read_plan(path: str | Path, notify: Notify = silent) -> Plan:
     )
 
 
-def write_timetables(planned: Plan, folder: Path) -> None:
+def write_timetables(planned: Plan, folder: Path, *, force: bool = False) -> None:
     """Write a plan's timetables, and what each unit does, into a folder that is being made."""
     timetable = planned.stored
-    write_record(folder / _TIMETABLE, timetable)
+    write_record(folder / _TIMETABLE, timetable, force=force)
     for rung in () if timetable.ladder is None else timetable.ladder.rungs:
-        write_record(folder / f"timetable-{rung.name}.json", rung.timetable)
+        write_record(folder / f"timetable-{rung.name}.json", rung.timetable, force=force)
     lists = InstructionLists(hyperperiod_windows=timetable.hyperperiod_windows, units=planned.instructions)
-    write_record(folder / "instructions.json", lists)
+    write_record(folder / "instructions.json", lists, force=force)
 
 
 def _check_output(path: Path, *, force: bool) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,16 +23,17 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.events import Trace
-from framefit.core.files import check_folder, claimed_folder, write_record, write_whole_folder
+from framefit.core.files import read_record, write_record, write_whole
 from framefit.core.host_view import HostView
+from framefit.core.journal import Claim, Journal, claimed, journal_parts, released
 from framefit.core.profile import Profile
 from framefit.core.program import Launches, Program, write_program
 from framefit.core.run_record import FrameTable, Metrics, RunInfo
 from framefit.core.settings import Notify, silent
-from framefit.core.timetable import Timetable
+from framefit.core.timetable import PlannedRung, Timetable
 from framefit.core.workload import Workload, load_workload
 from framefit.devices.host import fingerprint
-from framefit.errors import FramefitError, InputError
+from framefit.errors import FramefitError, InputError, RecordingError
 from framefit.execution.compiled import OpenTimetable
 from framefit.execution.wiring import check_sinks
 from framefit.planning.bounds import Launched, fluid_bounds, packing_bounds
@@ -43,15 +45,27 @@ from framefit.report.drawing import run_rows
 from framefit.report.sections.run import RunContent
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.metrics import residual_use, run_seconds, served_frames
-from framefit.runtime.session import MeasuredRun, counted_windows
+from framefit.runtime.recorded import JournalHeader, RecordedRun, read_header, read_part
+from framefit.runtime.session import (
+    MeasuredRun,
+    counted_windows,
+    device_program,
+    fault_notes,
+    recorded_frames,
+    recorded_metrics,
+    resumed_notes,
+    switch_notes,
+)
+from framefit.runtime.sinks import write_outputs
 from framefit.runtime.units import UnitGroup
 from framefit.workflows.plan import write_timetables
 from framefit.workflows.profile import check_update, planned_expectations, table_for, write_update
 from framefit.workflows.run_pictures import left_out, write_run_pictures
 
-__all__ = ["RunResult", "run_content"]
+__all__ = ["RunResult", "recover", "run_content"]
 
 
+logger = logging.getLogger(__name__)
 _SHOWN_WINDOWS = 8  # on a terminal
 _DRAWN_FROM = 32  # windows: what began in those shown may end later
 _MARK, _WHAT = "run.json", "a run folder"
@@ -106,54 +120,224 @@ def folder_stem(app: Path) -> Path:
 
 
 def free_folder(app: Path) -> Path:
-    """``runs/APP-N``, the first N that is free now; which one it gets is decided when it is written."""
+    """``runs/APP-N``, the first N that is free now."""
     stem, number = folder_stem(app), 1
     while (folder := stem.with_name(f"{stem.name}-{number}")).exists():
         number += 1
     return folder
 
 
-def check_place(folder: Path, *, force: bool) -> None:
-    """Whether a run folder may be written there: nothing else of the user's is ever replaced.
+def claimed_run(app: Path, output: str | Path | None, *, force: bool, resumes: bool = False) -> Claim:
+    """Claim a run folder; see :func:`framefit.core.journal.claimed`.
 
-    Raises:
-        InputError: something is there, without ``force`` or not a run folder.
+    Args:
+        app: names the folder where ``output`` does not; of a run that is resumed, the folder.
+        output: the folder.
+        force: replace a run.
+        resumes: go on with one that was cut off.
     """
-    check_folder(folder, _MARK, _WHAT, force=force)
+    if resumes:
+        return claimed(app, _MARK, _WHAT, numbers=False, force=force, resumes=True)
+    place = folder_stem(app) if output is None else Path(output)
+    return claimed(place, _MARK, _WHAT, numbers=output is None, force=force)
 
 
-def write_folder(
-    result: RunResult,
+def next_part(claim: Claim) -> Journal:
+    """The journal of the part that a run is going to begin."""
+    return Journal(claim.journal / f"part-{len(journal_parts(claim.folder)) + 1}")
+
+
+def begin_record(
+    claim: Claim,
+    run: MeasuredRun,
     planned: Plan,
     *,
-    seed: int,
-    force: bool,
-    command: str,
-    error: FramefitError | None,
-    claimed: bool = False,
+    verb: str,
+    windows: int,
+    outputs: bool,
+    inject: Sequence[str] = (),
+    resumes: bool = False,
 ) -> None:
-    """The run folder: made beside its place, then renamed; ``claimed``: its number was."""
-    with write_whole_folder(result.folder, _MARK, _WHAT, force=force, claimed=claimed) as part:
-        info = RunInfo(
-            command=command,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            seed=seed,
-            interrupted=result.interrupted,
-            error=None if error is None else str(error),
-            workload=msgspec.to_builtins(planned.workload),
-            host=dict(fingerprint()),
-            warnings=result.warnings,
-            app=str(planned.app.resolve()),
+    """Write what the journal of a run says at its beginning; from here on the run folder is this run's.
+
+    Args:
+        claim: of the folder.
+        run: that is about to begin.
+        planned: what is run.
+        verb: "run" or "simulate".
+        windows: that are asked for, those of earlier parts among them.
+        outputs: whether outputs are computed.
+        inject: faults.
+        resumes: the run goes on with one that was cut off.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    part = claim.begin(resumes=resumes)
+    opened = run.session.opened
+    write_timetables(planned, part)
+    write_record(part / "program.json", planned_expectations(opened.workload, opened.device, device_program(opened)))
+    header = run.header(
+        command=" ".join(sys.argv),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        workload=msgspec.to_builtins(planned.workload),
+        host=dict(fingerprint()),
+        warnings=opened.timetable.reasons,
+        app=str(planned.app.resolve()),
+        verb=verb,
+        windows=windows,
+        outputs=outputs,
+        inject=tuple(inject),
+    )
+    write_record(part / "header.json", header)  # last: without it there is no part
+
+
+@dataclass(frozen=True)
+class EarlierParts:
+    """What the journal of a run that was cut off holds.
+
+    Attributes:
+        folders: of its parts.
+        header: of the last part.
+        timetable: that was run.
+        run: logs of all parts.
+        until: time of day until which they were written.
+    """
+
+    folders: tuple[Path, ...]
+    header: JournalHeader
+    timetable: Timetable
+    run: RecordedRun
+    until: str
+
+
+def earlier_parts(folder: Path) -> EarlierParts:
+    """Read the journal of a run that was cut off.
+
+    Raises:
+        InputError: it is damaged, or nothing was recorded.
+    """
+    run: RecordedRun | None = None
+    folders = [part for part in journal_parts(folder) if (part / "header.json").is_file()]
+    until, header, timetable = "", None, None
+    for part in folders:
+        header = read_header(part)
+        timetable = msgspec.structs.replace(read_record(part / "timetable.json", Timetable), source=None)
+        recorded, until = read_part(part, header)
+        if recorded.windows:
+            streams = [model.stream for model in header.models]
+            run = recorded if run is None else run.followed_by(recorded, timetable, streams)
+    if run is None or header is None or timetable is None:
+        raise InputError(
+            "the run was cut off before a window was recorded",
+            where=folder,
+            remedy="run it again with --force: there is nothing to be lost",
         )
-        write_record(part / _MARK, info)
-        write_timetables(planned, part)
-        write_program(part, result.program, result.launches)
-        result.trace.write(part / "trace.npz")
-        write_record(part / "metrics.json", result.metrics)
-        if result.profile is not None:
-            write_record(part / "profile.json", result.profile)
-        write_frames(part / "frames.csv", result.frames)
-        write_run_pictures(part)
+    return EarlierParts(tuple(folders), header, timetable, run, until)
+
+
+def recover(folder: Path, notify: Notify = silent) -> None:
+    """Write the files of a run folder whose run was cut off, from its journal; the journal stays, to be resumed.
+
+    Args:
+        folder: any; where it has its files, or is no run folder, nothing happens.
+        notify: receives what is being done.
+
+    Raises:
+        InputError: the run goes on, or its journal is damaged.
+    """
+    if not journal_parts(folder) or (folder / _MARK).is_file():
+        return
+    with released(claimed_run(folder, None, force=False, resumes=True)) as claim:
+        notify(f"reading the journal of {folder}")
+        parts = earlier_parts(claim.folder)
+        header, run, timetable = parts.header, parts.run, parts.timetable
+        program = read_record(parts.folders[-1] / "program.json", Program)
+        frames = recorded_frames(run, header.models)
+        launches = run.launched()
+        metrics = recorded_metrics(
+            timetable,
+            timetable.timetables,
+            run,
+            frames,
+            header.models,
+            floor=np.asarray(header.floor_ns, np.int64),
+            medians_ns=(header.segment_ns, header.whole_ns),
+            bounds_hz=throughput_bounds_hz(
+                timetable, run, [model.frames for model in header.models], header.segment_ns, header.whole_ns
+            ),
+            peak_bytes=timetable.memory_bytes,
+        )
+        cut_off = f"it was cut off at {parts.until}, after {run.windows} of {header.windows} windows"
+        logger.warning("note: %s: %s", folder, cut_off)
+        result = RunResult(
+            folder=folder,
+            timetable=timetable,
+            metrics=metrics,
+            frames=frames,
+            trace=_EMPTY if run.trace is None else run.trace,
+            program=program,
+            view=HostView.of(program, timetable, launches, metrics),
+            interrupted=True,
+            warnings=(
+                *header.warnings,
+                *left_out(launches),
+                "the memory is the planned one: the run was cut off",
+                *resumed_notes(run),
+                *switch_notes(metrics),
+                *fault_notes(metrics, run),
+            ),
+        )
+        if run.trace is not None:
+            result = _profiled(result, notify)
+        for sink in header.sinks:
+            with contextlib.ExitStack() as stack:
+                files = [part / sink.file for part in parts.folders]
+                opened = [stack.enter_context(file.open("rb")) for file in files if file.is_file()]
+                write_outputs(Path(sink.path), opened)
+        info = RunInfo(
+            command=header.command,
+            created=header.created,
+            seed=header.seed,
+            interrupted=True,
+            error=cut_off,
+            workload=header.workload,
+            host=header.host,
+            warnings=result.warnings,
+            app=header.app,
+        )
+        for name in ("timetable.json", "instructions.json", *(f"timetable-{r.name}.json" for r in _rungs(timetable))):
+            with write_whole(folder / name, force=True) as file:
+                file.write((parts.folders[-1] / name).read_bytes())
+        write_folder(result, info)
+
+
+def _rungs(timetable: Timetable) -> Sequence[PlannedRung]:
+    return () if timetable.ladder is None else timetable.ladder.rungs
+
+
+_EMPTY = Trace(
+    time_ns=np.zeros(0, np.int64),
+    id=np.zeros(0, np.int32),
+    type=np.zeros(0, np.uint8),
+    core=np.zeros(0, np.int16),
+    operation=np.zeros(0, np.int64),
+    kinds=(),
+)
+
+
+def write_folder(result: RunResult, info: RunInfo) -> None:
+    """The files of a run folder beside its timetables, each whole; ``run.json`` last, which says that all are there."""
+    folder = result.folder
+    write_program(folder, result.program, result.launches, force=True)
+    if result.trace is not _EMPTY:
+        result.trace.write(folder / "trace.npz", force=True)
+    write_record(folder / "metrics.json", result.metrics, force=True)
+    if result.profile is not None:
+        write_record(folder / "profile.json", result.profile, force=True)
+    write_frames(folder / "frames.csv", result.frames, force=True)
+    write_run_pictures(folder)
+    write_record(folder / _MARK, info, force=True)
 
 
 def result_of(run: MeasuredRun, folder: Path, *, interrupted: bool) -> RunResult:
@@ -166,7 +350,9 @@ def result_of(run: MeasuredRun, folder: Path, *, interrupted: bool) -> RunResult
     """
     session = run.session
     opened, (segment_ns, whole_ns) = session.opened, session.medians_ns(run.around or [session.planned()])
-    record = session.record(run.floor, (segment_ns, whole_ns), bounds_hz(opened, session.group, segment_ns, whole_ns))
+    recorded = session.recorded()
+    bounds = bounds_hz(opened, recorded, segment_ns, whole_ns)
+    record = session.record(recorded, run.floor, (segment_ns, whole_ns), bounds)
     program = planned_expectations(opened.workload, opened.device, record.program)
     return RunResult(
         folder=folder,
@@ -184,37 +370,54 @@ def result_of(run: MeasuredRun, folder: Path, *, interrupted: bool) -> RunResult
 def saved(
     result: RunResult,
     planned: Plan,
+    claim: Claim,
     *,
     seed: int,
-    force: bool,
     failure: FramefitError | None,
     update_table: str | Path | None = None,
-    numbered: bool = False,
     notify: Notify,
 ) -> RunResult:
-    """A run with the profile of its trace, its folder written.
+    """A run with the profile of its trace, its folder complete.
 
     Args:
         result: without its profile.
         planned: what was run.
+        claim: of its folder.
         seed: that it was run with.
-        force: overwrite the folder.
         failure: what ended the run; it is raised when all is written.
         update_table: see :func:`framefit.run`.
-        numbered: the folder gets the first number that is free now: another run may have taken that of the beginning.
         notify: receives what is being done.
 
     Raises:
         FramefitError: what ended the run.
+        RecordingError: the folder could not be completed; what was recorded is in its journal.
     """
-    with contextlib.ExitStack() as stack:
-        if numbered:
-            result = dataclasses.replace(result, folder=stack.enter_context(claimed_folder(folder_stem(planned.app))))
-        notify("profiling the trace")
-        result = with_profile(result, planned, update_table, notify)
-        notify("writing the run folder")
-        command = " ".join(sys.argv)
-        write_folder(result, planned, seed=seed, force=force, command=command, error=failure, claimed=numbered)
+    notify("profiling the trace")
+    result = with_profile(result, planned, update_table, notify)
+    notify("writing the run folder")
+    info = RunInfo(
+        command=" ".join(sys.argv),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        seed=seed,
+        interrupted=result.interrupted,
+        error=None if failure is None else str(failure),
+        workload=msgspec.to_builtins(planned.workload),
+        host=dict(fingerprint()),
+        warnings=result.warnings,
+        app=str(planned.app.resolve()),
+    )
+    try:
+        write_timetables(planned, claim.folder, force=True)
+        write_folder(dataclasses.replace(result, folder=claim.folder), info)
+    except (InputError, OSError) as error:
+        raise RecordingError(
+            f"the run folder could not be completed: {error.what if isinstance(error, InputError) else error}",
+            where=result.folder,
+            remedy=f"make room; framefit report {result.folder} then makes it from the journal, which is complete"
+            if not isinstance(failure, RecordingError)
+            else f"make room; framefit report {result.folder} then shows what was recorded",
+        ) from error
+    claim.complete()
     if failure is not None:
         raise failure
     return result
@@ -237,7 +440,7 @@ def run_content(result: RunResult) -> RunContent:
 
 
 def bounds_hz(
-    opened: OpenTimetable, run: UnitGroup, segment_ns: Sequence[int], whole_ns: Sequence[int]
+    opened: OpenTimetable, run: RecordedRun | UnitGroup, segment_ns: Sequence[int], whole_ns: Sequence[int]
 ) -> dict[str, tuple[float, float]]:
     """Background model -> fluid and packing bound, in frames a second; see :mod:`framefit.planning.bounds`.
 
@@ -257,7 +460,7 @@ def bounds_hz(
 
 def throughput_bounds_hz(
     timetable: Timetable,
-    run: Dispatcher | UnitGroup,
+    run: Dispatcher | UnitGroup | RecordedRun,
     frames: Sequence[int],
     segment_ns: Sequence[int],
     whole_ns: Sequence[int],
@@ -323,7 +526,6 @@ def accepted(
         raise InputError(f"seed {seed} is negative", remedy="give 0 or a greater whole number")
     path = app.app if isinstance(app, Plan) else Path(app)
     folder = free_folder(path) if output is None else Path(output)
-    check_place(folder, force=force)
     if workload is None:
         workload = app.workload if isinstance(app, Plan) else load_workload(path)
     counted_windows(windows, seconds, workload.beat_hz)
@@ -356,10 +558,8 @@ def with_profile(
         update_table: written with what the layers took.
         notify: receives what is being done.
     """
-    trace, notes = _latest(result.trace, str(result.folder))
-    source = ProfileInput(trace, result.program, result.launches, result.timetable, str(result.folder), notes)
     try:
-        found = profile_trace(source, notify=notify)
+        found = profile_trace(_profile_input(result), notify=notify)
         result = dataclasses.replace(result, profile=found.profile)
         if update_table is not None:
             write_update(update_table, found, table_for(planned.workload, planned.device))
@@ -368,6 +568,19 @@ def with_profile(
         note = f"the trace was not {what}: {error.what}"
         result = dataclasses.replace(result, warnings=(*result.warnings, note))
     return result
+
+
+def _profile_input(result: RunResult) -> ProfileInput:
+    trace, notes = _latest(result.trace, str(result.folder))
+    return ProfileInput(trace, result.program, result.launches, result.timetable, str(result.folder), notes)
+
+
+def _profiled(result: RunResult, notify: Notify) -> RunResult:
+    """A run with the profile of its trace, where that can be used."""
+    try:
+        return dataclasses.replace(result, profile=profile_trace(_profile_input(result), notify=notify).profile)
+    except FramefitError as error:
+        return dataclasses.replace(result, warnings=(*result.warnings, f"the trace was not profiled: {error.what}"))
 
 
 def _latest(trace: Trace, folder: str) -> tuple[Trace, tuple[str, ...]]:

@@ -30,6 +30,7 @@ from framefit.report.sections.profile import ProfileContent
 from framefit.report.sections.run import RunContent
 from framefit.report.timeline import Happened
 from framefit.workflows.profile import happened
+from framefit.workflows.record import recover
 from framefit.workflows.settings import ReportSettings
 
 __all__ = ["report_place", "write_report"]
@@ -70,6 +71,7 @@ def write_report(settings: ReportSettings, *, notify: Notify = silent) -> Path:
     subjects = []
     for path, name in zip(paths, _names(paths), strict=True):
         notify(f"reading {path}")
+        recover(path, notify)
         subjects.append(Subject(name, str(path), _content(path)))
     notify("writing the page")
     made = f"Made by Framefit {version('framefit')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."

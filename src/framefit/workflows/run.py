@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from framefit.core.faults import read_fault
+from framefit.core.journal import Claim, released
 from framefit.core.settings import Notify, silent, verb
 from framefit.core.target import resolve_target
 from framefit.core.workload import Workload
@@ -19,7 +23,18 @@ from framefit.errors import InputError
 from framefit.planning.plan import Plan
 from framefit.runtime.session import MeasuredRun, Session, check_faults
 from framefit.workflows.plan import names_plan, plan, read_plan, ready
-from framefit.workflows.record import RunResult, accepted, check_table, result_of, saved
+from framefit.workflows.record import (
+    EarlierParts,
+    RunResult,
+    accepted,
+    begin_record,
+    check_table,
+    claimed_run,
+    earlier_parts,
+    next_part,
+    result_of,
+    saved,
+)
 from framefit.workflows.settings import RunSettings, SimulateSettings
 
 __all__ = ["run", "simulate"]
@@ -94,25 +109,86 @@ def _play(
     on_idle: Callable[[int, int], None] | None,
 ) -> RunResult:
     """Open a plan, run it on a real or a virtual clock, and write what happened."""
-    virtual, seed, force = isinstance(settings, SimulateSettings), settings.seed, settings.force
-    outputs = settings.outputs if isinstance(settings, SimulateSettings) else True
+    if settings.resume:
+        return _resumed(settings, notify, stop, on_idle)
     app = _stored_plan(settings, notify)
-    path, workload, folder = accepted(
-        app,
-        windows=settings.windows,
-        seconds=settings.seconds,
-        output=settings.output,
-        force=force,
-        seed=seed,
-        sinks=outputs,
-    )
-    faults = [read_fault(text, workload.grid.release_ns) for text in settings.inject]
-    _check_clock(app, workload, path, settings.target, virtual=virtual)
-    if isinstance(app, Plan):
-        planned = app
-    else:
-        cache = settings.cache if isinstance(settings, RunSettings) else True
-        planned = plan(app, target=settings.target, cache=cache, in_real_time=not virtual, notify=notify)
+    virtual = isinstance(settings, SimulateSettings)
+    file = app.app if isinstance(app, Plan) else Path(app)
+    with released(claimed_run(file, settings.output, force=settings.force)) as claim:
+        path, workload, _ = accepted(
+            app,
+            windows=settings.windows,
+            seconds=settings.seconds,
+            output=settings.output,
+            force=settings.force,
+            seed=settings.seed,
+            sinks=_computes(settings),
+        )
+        for text in settings.inject:
+            read_fault(text, workload.grid.release_ns)
+        _check_clock(app, workload, path, settings.target, virtual=virtual)
+        if isinstance(app, Plan):
+            planned = app
+        else:
+            cache = settings.cache if isinstance(settings, RunSettings) else True
+            planned = plan(app, target=settings.target, cache=cache, in_real_time=not virtual, notify=notify)
+        return _recorded(settings, planned, claim, None, notify, stop, on_idle)
+
+
+def _resumed(
+    settings: RunSettings | SimulateSettings,
+    notify: Notify,
+    stop: Callable[[], bool],
+    on_idle: Callable[[int, int], None] | None,
+) -> RunResult:
+    """Go on with a run that was cut off: the same plan, the windows that are left."""
+    folder = settings.app
+    given = {name: getattr(settings, name) for name in ("target", "windows", "seconds", "output", "inject")}
+    if isinstance(folder, Plan) or any(given.values()):
+        raise InputError(
+            "a run that is resumed keeps its plan, its target, its length and its faults",
+            where=None if isinstance(folder, Plan) else folder,
+            remedy="give its run folder and --resume, and nothing else",
+        )
+    with released(claimed_run(Path(folder), None, force=False, resumes=True)) as claim:
+        before = earlier_parts(claim.folder)
+        header = before.header
+        verb = "simulate" if isinstance(settings, SimulateSettings) else "run"
+        if header.verb != verb:
+            raise InputError(
+                f"was made by framefit {header.verb}",
+                where=folder,
+                remedy=f"framefit {header.verb} --resume {folder}",
+            )
+        left = header.windows - before.run.windows
+        if left <= 0:
+            raise InputError(f"all {header.windows} windows were run", where=folder, remedy=f"framefit report {folder}")
+        planned = read_plan(before.folders[-1], notify)
+        _check_clock(planned, planned.workload, Path(folder), None, virtual=verb == "simulate")
+        changes: dict[str, Any] = {"windows": left, "seconds": None, "seed": header.seed, "inject": header.inject}
+        if isinstance(settings, SimulateSettings):
+            changes["outputs"] = header.outputs
+        settings = msgspec.structs.replace(settings, output=str(folder), **changes)
+        return _recorded(settings, planned, claim, before, notify, stop, on_idle)
+
+
+def _computes(settings: RunSettings | SimulateSettings) -> bool:
+    """Whether outputs are computed and given to sinks."""
+    return settings.outputs if isinstance(settings, SimulateSettings) else True
+
+
+def _recorded(
+    settings: RunSettings | SimulateSettings,
+    planned: Plan,
+    claim: Claim,
+    before: EarlierParts | None,
+    notify: Notify,
+    stop: Callable[[], bool],
+    on_idle: Callable[[int, int], None] | None,
+) -> RunResult:
+    """Play a plan on a real or a virtual clock, and record what happens in a claimed folder."""
+    virtual, seed, outputs = isinstance(settings, SimulateSettings), settings.seed, _computes(settings)
+    faults = [read_fault(text, planned.workload.grid.release_ns) for text in settings.inject]
     check_table(planned, settings.update_table)
     planned = ready(planned, notify)
     device = planned.device
@@ -120,11 +196,29 @@ def _play(
         device.clock, device.computes = VirtualClock() if virtual else RealClock(), outputs
     opened = planned.opened()
     check_faults(faults, opened, frames=outputs)
-    session = Session(opened, seed=seed, frames=outputs, inject=faults)
+    session = Session(
+        opened,
+        seed=seed,
+        frames=outputs,
+        inject=faults,
+        journal=next_part(claim),
+        before=None if before is None else before.run,
+        parts=() if before is None else before.folders,
+    )
     count, group = session.windows(settings.windows, settings.seconds), session.group
-    measured = MeasuredRun(session, seed=seed, force=force, measures=True, notify=notify)
+    measured = MeasuredRun(session, seed=seed, force=settings.force, measures=True, notify=notify)
     with measured.processor():
         measured.warm_up(count)
+        begin_record(
+            claim,
+            measured,
+            planned,
+            verb="simulate" if virtual else "run",
+            windows=count + (0 if before is None else before.run.windows),
+            outputs=outputs,
+            inject=settings.inject,
+            resumes=before is not None,
+        )
         notify(f"{'simulating' if virtual else 'running'} {count} windows")
         measured.play(
             count,
@@ -133,15 +227,14 @@ def _play(
         )
     interrupted = group.windows < count and not group.ended and measured.failure is None
     measured.close()
-    result = result_of(measured, folder, interrupted=interrupted)
+    folder = claim.folder if settings.output is None else Path(settings.output)
     return saved(
-        result,
+        result_of(measured, folder, interrupted=interrupted),
         planned,
+        claim,
         seed=seed,
-        force=force,
         failure=measured.failure,
         update_table=settings.update_table,
-        numbered=settings.output is None,
         notify=notify,
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from framefit.core.journal import Claim
 from framefit.core.run_record import Metrics
 from framefit.core.settings import Notify, silent
 from framefit.core.timetable import Timetable
@@ -26,7 +27,16 @@ from framefit.planning.plan import Plan
 from framefit.runtime.program import FrameFate, Output, PushedStream, Request, SubmissionQueue, Subscription
 from framefit.runtime.session import MOST_SECONDS, MeasuredRun, Session
 from framefit.workflows.plan import names_plan, plan, read_plan, ready, retimed
-from framefit.workflows.record import RunResult, accepted, result_of, saved, with_profile
+from framefit.workflows.record import (
+    RunResult,
+    accepted,
+    begin_record,
+    claimed_run,
+    next_part,
+    result_of,
+    saved,
+    with_profile,
+)
 
 __all__ = ["Runner"]
 
@@ -46,6 +56,7 @@ class RunThread:
         measures: measure before and after, as a run does that leaves a folder.
         force: overwrite sinks.
         notify: receives what is being done.
+        claim: of the run folder; ``None``: there is none.
 
     Attributes:
         session: what runs.
@@ -62,13 +73,20 @@ class RunThread:
         measures: bool,
         force: bool,
         notify: Notify,
+        claim: Claim | None = None,
     ) -> None:
         self.clock: SteppedClock | RealClock = SteppedClock() if virtual else RealClock()
         if is_simulated(planned.device):
             planned.device.clock, planned.device.computes = self.clock, True
-        self.session = Session(planned.opened(), seed=seed, submitted=submitted, published=True)
+        self.session = Session(
+            planned.opened(),
+            seed=seed,
+            submitted=submitted,
+            published=True,
+            journal=None if claim is None else next_part(claim),
+        )
         self.failure: BaseException | None = None
-        self._notify = notify
+        self._notify, self._plan, self._claim = notify, planned, claim
         self._measured = MeasuredRun(self.session, seed=seed, force=force, measures=measures, notify=notify)
         device = planned.device
         self._cores = {device.host_core}
@@ -215,6 +233,10 @@ class RunThread:
         try:
             with self._measured.processor():
                 self._measured.warm_up(0)
+                if self._claim is not None:
+                    begin_record(
+                        self._claim, self._measured, self._plan, verb="Runner", windows=self._most, outputs=True
+                    )
                 self._warm.set()
                 self._go.wait()
                 self._notify("running")
@@ -326,6 +348,7 @@ class Runner:
         self._all: Subscription | None = None
         self._names: tuple[dict[str, str], ...] = ()
         self._interrupted = False
+        self._claim: Claim | None = None
         self._result: RunResult | None = None
 
     def __enter__(self) -> Self:
@@ -339,23 +362,13 @@ class Runner:
         """
         if self._run_thread is not None:
             raise InputError("this runner has run", remedy="make another one")
-        self._plan, self._folder = self._planned()
-        self.timetable = self._plan.timetable
-        run_thread = RunThread(
-            self._plan,
-            self._submitted(self._plan.workload),
-            seed=self._seed,
-            virtual=self._virtual,
-            measures=self._output is not None and not self._virtual,
-            force=self._force,
-            notify=self._notify,
-        )
-        self._taps = run_thread.session.publishers
-        taps = list(self._taps.values()) if self._keep else []
-        everything = Subscription(taps, None, self._keep or 1, run_thread)
-        run_thread.begin()
-        self._run_thread, self._all = run_thread, everything
-        return self
+        self._claim = None if self._output is None else claimed_run(Path(), self._output, force=self._force)
+        try:
+            return self._begun()
+        except BaseException:
+            if self._claim is not None:
+                self._claim.release()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -381,6 +394,9 @@ class Runner:
                 self._result = self._saved(failure)
             except FramefitError as unwritten:
                 failure = failure or unwritten
+            finally:
+                if self._claim is not None:
+                    self._claim.release()
         if ctrl_c is not None:
             raise ctrl_c
         if failure is None or failure is error:
@@ -563,6 +579,26 @@ class Runner:
 
     # Within
 
+    def _begun(self) -> Self:
+        self._plan, self._folder = self._planned()
+        self.timetable = self._plan.timetable
+        run_thread = RunThread(
+            self._plan,
+            self._submitted(self._plan.workload),
+            seed=self._seed,
+            virtual=self._virtual,
+            measures=self._output is not None and not self._virtual,
+            force=self._force,
+            notify=self._notify,
+            claim=self._claim,
+        )
+        self._taps = run_thread.session.publishers
+        taps = list(self._taps.values()) if self._keep else []
+        everything = Subscription(taps, None, self._keep or 1, run_thread)
+        run_thread.begin()
+        self._run_thread, self._all = run_thread, everything
+        return self
+
     @property
     def _running(self) -> RunThread:
         if self._run_thread is None:
@@ -695,5 +731,12 @@ class Runner:
     def _saved(self, failure: BaseException | None) -> RunResult:
         """The result, with its folder."""
         result = self._running.result(self._folder, interrupted=self._interrupted)
-        told = failure if isinstance(failure, FramefitError) else None
-        return saved(result, self._plan, seed=self._seed, force=self._force, failure=told, notify=self._notify)
+        assert self._claim is not None
+        return saved(
+            result,
+            self._plan,
+            self._claim,
+            seed=self._seed,
+            failure=failure if isinstance(failure, FramefitError) else None,
+            notify=self._notify,
+        )

@@ -38,6 +38,10 @@ _RunFolder = Annotated[
     option("Run folder (default: runs/APP-N, the first N that is free).", "-o", "--output", metavar="DIR"),
 ]
 _ForceRun = Annotated[bool, option("Overwrite the run folder, and files that sinks write.")]
+_Resume = Annotated[
+    bool,
+    option("Go on with a run that was cut off, for the windows that are left; APP_OR_PLAN is its run folder."),
+]
 _UpdatedTable = Annotated[
     str | None,
     option(
@@ -70,6 +74,7 @@ class SimulateSettings(Settings, kw_only=True):
     ] = False
     output: _RunFolder = None
     force: _ForceRun = False
+    resume: _Resume = False
     seed: Annotated[
         int, option("Random seed for the variation of the device's durations and for synthetic frames.", ge=0)
     ] = 0
@@ -101,6 +106,7 @@ class RunSettings(Settings, kw_only=True):
     ] = True
     output: _RunFolder = None
     force: _ForceRun = False
+    resume: _Resume = False
     seed: Annotated[int, option("Random seed for synthetic frames.", ge=0)] = 0
     update_table: _UpdatedTable = None
     inject: _Faults = ()

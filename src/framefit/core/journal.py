@@ -1,0 +1,409 @@
+"""The journal of a run: a folder that is claimed at the start, and files that only grow while the run goes on.
+
+A journal survives its process. Each file is a sequence of whole rows or whole lines, so that a file that ends in the
+middle of one, wherever it was cut off, is read without that one. Whoever records only hands bytes over: a thread of the
+journal writes them, and does so before a second has passed. What is written is in the hands of the operating system, so
+that it survives a killed process, though not a machine without power.
+
+Without a folder the same files have no names: they go with the journal, and only keep a long run out of the memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import platform
+import shutil
+import tempfile
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+from framefit.core.files import Record, check_folder, claim_number, from_text, to_json
+from framefit.errors import InputError
+
+__all__ = ["Claim", "Journal", "JournalFile", "claimed", "cut_off", "journal_parts", "read_lines", "read_rows"]
+
+JOURNAL = "journal"
+"""Name of the folder in a run folder that holds the journal while the run goes on, and after it was cut off."""
+_CLAIM = "claim.json"
+_WRITE_S = 0.4  # between two writes of what was handed over, at least
+_WAKE_S = 0.3  # so much longer the thread waits for a time at which nothing is due
+Data = bytes | memoryview
+R = TypeVar("R", bound=Record)
+
+
+class JournalFile:
+    """A file that bytes are appended to.
+
+    One thread appends; any thread may read what was appended, whether it is written yet or not.
+
+    Args:
+        journal: decides who writes.
+        path: of the file; ``None``: it has no name.
+        size: that the file has already.
+    """
+
+    def __init__(self, journal: Journal, path: Path | None, size: int = 0) -> None:
+        self._journal = journal
+        self._path = path
+        self._pending: deque[Data | Callable[[], Data]] = deque()
+        self._written = size
+        self._file: BinaryIO | None = None
+        self._lock = threading.Lock()  # between those who write and those who read
+
+    @property
+    def named(self) -> bool:
+        """Whether it survives the process."""
+        return self._path is not None
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing is recorded any more."""
+        return self._journal.failure is not None
+
+    def append(self, data: Data | Callable[[], Data]) -> None:
+        """Hand bytes over, or what makes them in the thread that writes; returns at once."""
+        if self._journal.failure is None:
+            self._pending.append(data)
+            if not self._journal.in_thread:
+                self.write()
+
+    def write(self) -> None:
+        """Write all that was handed over; what cannot be written ends the recording."""
+        with self._lock:
+            while self._pending and self._journal.failure is None:
+                try:
+                    self._write(self._pending[0])
+                except OSError as error:
+                    if self._path is None:  # a run goes on; what has no room in a file stays in memory
+                        return
+                    self._journal.failure = error
+                    break
+                self._pending.popleft()
+            if self._journal.failure is not None:
+                self._pending.clear()
+
+    def read(self) -> bytes:
+        """All bytes that were appended."""
+        with self._lock:
+            rest = [bytes(data() if callable(data) else data) for data in self._pending]
+            parts, at = list[bytes](), 0
+            while self._file is not None and at < self._written:
+                parts.append(os.pread(self._file.fileno(), self._written - at, at))
+                at += len(parts[-1])
+        return b"".join([*parts, *rest])
+
+    def open(self) -> BinaryIO:
+        """All bytes that were appended, to be read from their beginning; after the last of them."""
+        self.write()
+        if self._file is None or self._pending:
+            return io.BytesIO(self.read())
+        file = os.fdopen(os.dup(self._file.fileno()), "rb")
+        file.seek(0)
+        return file
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._pending.clear()
+            self._written = 0
+
+    def discard(self) -> None:
+        """Remove the file."""
+        with self._lock:
+            self._pending.clear()
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
+            self._written = 0
+
+    def _write(self, data: Data | Callable[[], Data]) -> None:
+        if callable(data):
+            data = data()
+        if self._file is None:
+            if self._path is None:
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open as long as this object lives
+            else:
+                self._file = self._path.open("r+b" if self._path.exists() else "w+b", buffering=0)
+            weakref.finalize(self, self._file.close)
+        view, at = memoryview(data).cast("B"), self._written
+        while len(view):
+            written = os.pwrite(self._file.fileno(), view, at)
+            view, at = view[written:], at + written
+        self._written = at
+
+
+class Journal:
+    """The files of one part of a run, and the thread that writes them.
+
+    Args:
+        folder: of the part, which is there; ``None``: the files have no names, and are written at once.
+
+    Attributes:
+        folder: the same.
+        in_thread: whether a thread writes, so that nobody else waits for the disk.
+        failure: what ended the recording; ``None``: nothing did.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self.in_thread = False
+        self.failure: OSError | None = None
+        self._files: dict[str, JournalFile] = {}
+        self._thread: threading.Thread | None = None
+        self._asleep = threading.Lock()
+        self._ended = threading.Event()
+
+    @property
+    def named(self) -> bool:
+        """Whether it survives the process."""
+        return self.folder is not None
+
+    def file(self, name: str) -> JournalFile:
+        """The file of a name, which is made with its first bytes."""
+        if self.folder is None:
+            return JournalFile(self, None)
+        return self._files.setdefault(name, JournalFile(self, self.folder / name))
+
+    def adopt(self, path: Path) -> JournalFile:
+        """A file of any place, which is there, and grows from its present end on."""
+        return self._files.setdefault(str(path), JournalFile(self, path, path.stat().st_size))
+
+    def start(self, note: Callable[[], bytes]) -> None:
+        """Write in a thread from here on.
+
+        Args:
+            note: called by the thread every time before it writes; makes a line about the state of the run.
+        """
+        if self.folder is None:
+            return
+        self.in_thread, self._note, self._notes = True, note, self.file("state.jsonl")
+        self._thread = threading.Thread(target=self._work, name="framefit-journal", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There is time to write, for nothing else is due for a while; whoever says so does not wait."""
+        if self._asleep.locked():
+            with contextlib.suppress(RuntimeError):  # somebody else has said so
+                self._asleep.release()
+
+    def stop(self) -> None:
+        """Write all that was handed over, and end the thread."""
+        if self._thread is not None:
+            self._ended.set()
+            self._thread.join()
+            self._thread = None
+        self.in_thread = False
+
+    def _work(self) -> None:
+        while True:
+            ended = self._ended.wait(_WRITE_S)
+            if not ended:
+                self._asleep.acquire(blocking=False)  # what was said long ago does not count
+                self._asleep.acquire(timeout=_WAKE_S)
+            self._notes.append(self._note() + b"\n")
+            for file in list(self._files.values()):
+                if file is not self._notes:
+                    file.write()
+            self._notes.write()  # last: what a line tells of lies in the other files
+            if ended:
+                return
+
+
+def read_rows(path: Path, size: int) -> bytes:
+    """Whole rows of a journal's file, of ``size`` bytes each; none where there is no file."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    return data[: len(data) // size * size]
+
+
+def read_lines(path: Path, kind: type[R]) -> list[R]:
+    """Whole lines of a journal's file, each a record; none where there is no file.
+
+    Raises:
+        InputError: a line is no such record.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    return [from_text(line, kind, path) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+
+
+class _ClaimNote(Record, kw_only=True):
+    """Who writes into a run folder."""
+
+    schema_version: int = 1
+    process: int
+    host: str
+    since: str
+
+
+class Claim:
+    """A run folder that belongs to this process until it is complete, or the process ends.
+
+    The claim is a lock on a file in the journal. The system takes it from a process that ends, however that ends.
+
+    Attributes:
+        folder: the run folder.
+        journal: the folder of its journal.
+        recording: whether the run has begun to record; then the folder stays, whatever happens.
+    """
+
+    def __init__(self, folder: Path, lock: int, *, made: bool) -> None:
+        self.folder = folder
+        self.journal = folder / JOURNAL
+        self.recording = False
+        self._lock = lock
+        self._made = made
+
+    def begin(self, *, resumes: bool) -> Path:
+        """Make the folder of the run's next part; what the run replaces is removed.
+
+        Args:
+            resumes: the journal has parts already, which stay.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        try:
+            for path in self.folder.iterdir():
+                if path != self.journal:
+                    _remove(path)
+            for path in [] if resumes else self.journal.iterdir():
+                if path.name != _CLAIM:
+                    _remove(path)
+            part = self.journal / f"part-{len(journal_parts(self.folder)) + 1}"
+            part.mkdir()
+        except OSError as error:
+            raise InputError(
+                f"cannot be written: {error}", where=self.folder, remedy="check folder and space"
+            ) from error
+        self.recording = True
+        return part
+
+    def complete(self) -> None:
+        """The run folder has all its files: the journal is not needed any more."""
+        shutil.rmtree(self.journal, ignore_errors=True)
+
+    def release(self) -> None:
+        """Give the folder back; where nothing was recorded, it is as it was before."""
+        if not self.recording:
+            with contextlib.suppress(OSError):
+                if not journal_parts(self.folder):
+                    shutil.rmtree(self.journal)
+                if self._made:
+                    self.folder.rmdir()
+                    self.folder.parent.rmdir()  # if it is empty
+        os.close(self._lock)
+
+
+def claimed(place: Path, mark: str, what: str, *, numbers: bool, force: bool, resumes: bool = False) -> Claim:
+    """Claim a run folder before anything is done for the run; see :class:`Claim`.
+
+    Args:
+        place: the folder, or what its number is put behind.
+        mark: name of a file that only complete run folders have.
+        what: how messages call it.
+        numbers: take the first number that is free.
+        force: replace a run, also one that was cut off.
+        resumes: go on with a run that was cut off.
+
+    Raises:
+        InputError: another process writes there, something is there that may not be replaced, or there is nothing to
+            go on with.
+    """
+    folder = claim_number(place) if numbers else place.resolve()
+    journal = folder / JOURNAL
+    if not cut_off(folder) and not _in_use(folder):
+        if resumes:
+            raise InputError("was not cut off", where=folder, remedy="run its app.toml, or its timetable.json")
+        if not numbers:
+            check_folder(folder, mark, what, force=force)
+    made = numbers or not folder.exists()
+    try:
+        journal.mkdir(parents=True, exist_ok=True)
+        lock = os.open(journal / _CLAIM, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error}", where=folder, remedy="check folder and space") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_ino != (journal / _CLAIM).stat().st_ino:
+            raise BlockingIOError
+    except (BlockingIOError, FileNotFoundError):
+        os.close(lock)
+        raise InputError(
+            f"another run writes into it{_who(journal)}",
+            where=folder,
+            remedy="choose another folder, or wait until that run has ended; --force does not replace it",
+        ) from None
+    try:
+        if not numbers and not journal_parts(folder) and any(path != journal for path in folder.iterdir()):
+            check_folder(folder, mark, what, force=force)
+    except InputError:
+        os.close(lock)
+        raise
+    if journal_parts(folder) and not (force or resumes):
+        os.close(lock)
+        raise InputError(
+            "holds a run that was cut off",
+            where=folder,
+            remedy="framefit report FOLDER shows what is left, --resume goes on with it, --force overwrites it",
+        )
+    note = _ClaimNote(process=os.getpid(), host=platform.node(), since=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
+    os.truncate(lock, 0)
+    os.pwrite(lock, to_json(note).encode(), 0)
+    return Claim(folder, lock, made=made)
+
+
+def cut_off(folder: Path) -> bool:
+    """Whether a folder holds the journal of a run that was cut off, or still goes on; :func:`claimed` tells these."""
+    return bool(journal_parts(folder))
+
+
+def journal_parts(folder: Path) -> list[Path]:
+    """The parts of a run folder's journal, in order."""
+    parts = (folder / JOURNAL).glob("part-*")
+    return sorted(parts, key=lambda part: int(part.name.removeprefix("part-")))
+
+
+@contextlib.contextmanager
+def released(claim: Claim) -> Iterator[Claim]:
+    """Give a claim back in the end."""
+    try:
+        yield claim
+    finally:
+        claim.release()
+
+
+def _in_use(folder: Path) -> bool:
+    return (folder / JOURNAL / _CLAIM).exists()
+
+
+def _who(journal: Path) -> str:
+    """Who has claimed a folder, as far as it is known yet."""
+    try:
+        note = msgspec.json.decode((journal / _CLAIM).read_bytes(), type=_ClaimNote)
+    except (OSError, msgspec.DecodeError):
+        return ""
+    return f": process {note.process} on {note.host}, since {note.since}"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
