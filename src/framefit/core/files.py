@@ -35,7 +35,6 @@ __all__ = [
     "Record",
     "cache_folder",
     "check_folder",
-    "claim_number",
     "claimed_folder",
     "decode_json",
     "from_data",

@@ -30,7 +30,16 @@ import msgspec
 from framefit.core.files import Record, check_folder, claim_number, from_text, to_json
 from framefit.errors import InputError
 
-__all__ = ["Claim", "Journal", "JournalFile", "claimed", "cut_off", "journal_parts", "read_lines", "read_rows"]
+__all__ = [
+    "Claim",
+    "Journal",
+    "JournalFile",
+    "claimed",
+    "journal_parts",
+    "read_lines",
+    "read_rows",
+    "released",
+]
 
 JOURNAL = "journal"
 """Name of the folder in a run folder that holds the journal while the run goes on, and after it was cut off."""
@@ -141,6 +150,8 @@ class JournalFile:
         while len(view):
             written = os.pwrite(self._file.fileno(), view, at)
             view, at = view[written:], at + written
+            if self._path is not None:  # else it is tried again from the beginning
+                self._written = at
         self._written = at
 
 
@@ -270,6 +281,10 @@ class Claim:
         self._lock = lock
         self._made = made
 
+    def part(self, *, resumes: bool) -> Path:
+        """The folder of the run's next part."""
+        return self.journal / f"part-{len(journal_parts(self.folder)) + 1 if resumes else 1}"
+
     def begin(self, *, resumes: bool) -> Path:
         """Make the folder of the run's next part; what the run replaces is removed.
 
@@ -286,7 +301,7 @@ class Claim:
             for path in [] if resumes else self.journal.iterdir():
                 if path.name != _CLAIM:
                     _remove(path)
-            part = self.journal / f"part-{len(journal_parts(self.folder)) + 1}"
+            part = self.part(resumes=resumes)
             part.mkdir()
         except OSError as error:
             raise InputError(
@@ -328,7 +343,7 @@ def claimed(place: Path, mark: str, what: str, *, numbers: bool, force: bool, re
     """
     folder = claim_number(place) if numbers else place.resolve()
     journal = folder / JOURNAL
-    if not cut_off(folder) and not _in_use(folder):
+    if not journal_parts(folder) and not _in_use(folder):
         if resumes:
             raise InputError("was not cut off", where=folder, remedy="run its app.toml, or its timetable.json")
         if not numbers:
@@ -369,13 +384,8 @@ def claimed(place: Path, mark: str, what: str, *, numbers: bool, force: bool, re
     return Claim(folder, lock, made=made)
 
 
-def cut_off(folder: Path) -> bool:
-    """Whether a folder holds the journal of a run that was cut off, or still goes on; :func:`claimed` tells these."""
-    return bool(journal_parts(folder))
-
-
 def journal_parts(folder: Path) -> list[Path]:
-    """The parts of a run folder's journal, in order."""
+    """The parts of a run folder's journal, in order: it has some while the run goes on, and after it was cut off."""
     parts = (folder / JOURNAL).glob("part-*")
     return sorted(parts, key=lambda part: int(part.name.removeprefix("part-")))
 

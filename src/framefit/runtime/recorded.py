@@ -38,7 +38,7 @@ from framefit.runtime.recovery import Migration
 from framefit.runtime.switching import Rung, Share, Stretch
 from framefit.runtime.units import UnitGroup, known_ns, ordered
 
-__all__ = ["JournalHeader", "RecordedRun", "SinkNote", "StreamCount"]
+__all__ = ["JournalHeader", "RecordedRun", "read_header", "read_part"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -254,6 +254,11 @@ class RecordedRun:
     def release(self, window: int) -> int:
         """When a window began."""
         return self.stretch(window).release_ns(window)
+
+    def as_far_as_recorded(self) -> RecordedRun:
+        """Without the windows after the last launch that is known."""
+        windows = self.launches.rows()[:, LaunchLog.WINDOW]
+        return dataclasses.replace(self, windows=int(windows.max()) + 1 if len(windows) else 0)
 
     def followed_by(self, part: RecordedRun, timetable: Timetable, streams: Sequence[str]) -> RecordedRun:
         """With another part, whose windows, frames and times follow.

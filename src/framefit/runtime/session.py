@@ -756,6 +756,8 @@ class Session:
         """Logs of all parts of the run, after the end of this one."""
         group = self.group
         run = RecordedRun.of(group, self.sources.counts(group.windows), group.trace())
+        if self.journal.failure is not None:
+            run = run.as_far_as_recorded()
         if self._before is None:
             return run
         streams = [note.stream for note in self.model_notes()]

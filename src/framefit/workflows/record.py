@@ -62,7 +62,7 @@ from framefit.workflows.plan import write_timetables
 from framefit.workflows.profile import check_update, planned_expectations, table_for, write_update
 from framefit.workflows.run_pictures import left_out, write_run_pictures
 
-__all__ = ["RunResult", "recover", "run_content"]
+__all__ = ["RunResult", "run_content"]
 
 
 logger = logging.getLogger(__name__)
@@ -142,9 +142,9 @@ def claimed_run(app: Path, output: str | Path | None, *, force: bool, resumes: b
     return claimed(place, _MARK, _WHAT, numbers=output is None, force=force)
 
 
-def next_part(claim: Claim) -> Journal:
-    """The journal of the part that a run is going to begin."""
-    return Journal(claim.journal / f"part-{len(journal_parts(claim.folder)) + 1}")
+def next_part(claim: Claim, *, resumes: bool = False) -> Journal:
+    """The journal of the part that a run is going to begin: behind those that are there, if it resumes them."""
+    return Journal(claim.part(resumes=resumes))
 
 
 def begin_record(
@@ -392,6 +392,8 @@ def saved(
         FramefitError: what ended the run.
         RecordingError: the folder could not be completed; what was recorded is in its journal.
     """
+    if failure is not None and not result.metrics.windows:  # nothing was recorded
+        raise failure
     notify("profiling the trace")
     result = with_profile(result, planned, update_table, notify)
     notify("writing the run folder")

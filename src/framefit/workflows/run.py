@@ -201,7 +201,7 @@ def _recorded(
         seed=seed,
         frames=outputs,
         inject=faults,
-        journal=next_part(claim),
+        journal=next_part(claim, resumes=before is not None),
         before=None if before is None else before.run,
         parts=() if before is None else before.folders,
     )
