@@ -256,9 +256,9 @@ class RecordedRun:
         return self.stretch(window).release_ns(window)
 
     def as_far_as_recorded(self) -> RecordedRun:
-        """Without the windows after the last launch that is known."""
-        windows = self.launches.rows()[:, LaunchLog.WINDOW]
-        return dataclasses.replace(self, windows=int(windows.max()) + 1 if len(windows) else 0)
+        """Without the windows after the last launch or frame that is known."""
+        launched, came = self.launches.rows()[:, LaunchLog.WINDOW], self.frames.rows()[:, FrameLog.WINDOW]
+        return dataclasses.replace(self, windows=1 + int(max(launched.max(initial=-1), came.max(initial=-1))))
 
     def followed_by(self, part: RecordedRun, timetable: Timetable, streams: Sequence[str]) -> RecordedRun:
         """With another part, whose windows, frames and times follow.
