@@ -100,7 +100,9 @@ class PrioritySearch:
         *,
         kept: bool = False,
     ) -> None:
-        self.candidates, self.units, self.limit_s, self.notify = list(candidates), list(units), limit_s, notify
+        # By name: the solver's answer is not to depend on the order of the file.
+        self.candidates = sorted(candidates, key=lambda candidate: candidate.model.name)
+        self.units, self.limit_s, self.notify = list(units), limit_s, notify
         self.beat = dataclasses.replace(beat, layout=None)
         self.kept, self.spent_s = kept, 0.0
         self._begun = time.monotonic()
