@@ -45,7 +45,7 @@ class Segment(Record, kw_only=True):
     """A contiguous part of a model's layers, compiled on its own.
 
     Attributes:
-        index: 0 is the first of its model.
+        index: 0 is the first of its model; those of further replicas follow.
         fill_layer: the layer that receives the intermediate tensors.
         first_layer, last_layer: its ends in the model's order of layers.
         output_layers: layers whose outputs leave the segment.
@@ -54,6 +54,7 @@ class Segment(Record, kw_only=True):
         boundary_bytes: bytes of the tensors that it hands on.
         tensors: names of the tensors that it hands on, outputs of the model included.
         span: numbers of its first and last layer, in the layers that ``PlannedModel.layers`` describes.
+        replica: of its model; each has segments for all layers.
     """
 
     index: int
@@ -67,6 +68,7 @@ class Segment(Record, kw_only=True):
     boundary_bytes: int
     tensors: tuple[str, ...]
     span: tuple[int, int] = (0, 0)
+    replica: int = 0
 
 
 class ModelLayers(Record, kw_only=True):
@@ -90,13 +92,17 @@ class ModelLayers(Record, kw_only=True):
 class PlannedModel(Record, kw_only=True):
     """A model's part in the plan.
 
+    A model may have several replicas, each with segments of its own on units of its own. A frame goes to the first
+    replica that is free; results leave in the order of the frames.
+
     Attributes:
-        duration_ns: quantile of the whole model, what its boundaries cost included.
+        duration_ns: quantile of the whole model, what its boundaries cost included; of the slowest replica.
+        segments: of each replica in order, one replica after the other.
         result_age_windows: bound on the age of a result when it is ready, in windows
             after its frame's release; ``None`` where there is none.
         max_relative_difference: joined segments against the whole model; ``None``: not compared, since
             nothing was run.
-        slots: frames of it that may be in flight at once; tensors that cross units exist so often.
+        slots: frames of each replica that may be in flight at once; tensors that cross units exist so often.
         after: models whose outputs it reads: it takes a frame when theirs of the same number is done.
         turns: that each of its stages has in a round of its unit.
         layers: what its segments are made of; ``None``: not stated, so that the model cannot be run from the file.
@@ -124,8 +130,20 @@ class PlannedModel(Record, kw_only=True):
 
     @property
     def stages(self) -> tuple[tuple[Segment, ...], ...]:
-        """Runs of segments that follow one another on one unit, in order."""
-        return tuple(tuple(run) for _, run in itertools.groupby(self.segments, key=lambda segment: segment.unit))
+        """Runs of segments that follow one another on one unit, in order; one replica after the other."""
+        runs = itertools.groupby(self.segments, key=lambda segment: (segment.replica, segment.unit))
+        return tuple(tuple(run) for _, run in runs)
+
+    @property
+    def replicas(self) -> tuple[PlannedModel, ...]:
+        """The model with the segments of one replica each, which keep their numbers; itself where there is one."""
+        if not self.segments or not self.segments[-1].replica:
+            return (self,)
+        ways = [tuple(way) for _, way in itertools.groupby(self.segments, key=lambda segment: segment.replica)]
+        return tuple(
+            msgspec.structs.replace(self, segments=way, duration_ns=sum(segment.duration_ns for segment in way))
+            for way in ways
+        )
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:

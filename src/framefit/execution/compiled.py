@@ -113,7 +113,7 @@ class Compiler:
             self._whole[key] = wired.execution(stages, self.device, key[1])
         return self._whole[key]
 
-    def cut(self, wired: WiredModel, bounds: _Bounds, units: Sequence[str], slots: int) -> Execution:
+    def cut(self, wired: WiredModel, bounds: _Bounds, units: Sequence[str], slots: int, replica: int = 0) -> Execution:
         """A model in segments.
 
         Args:
@@ -121,14 +121,17 @@ class Compiler:
             bounds: first and last layer of each segment.
             units: of each segment.
             slots: frames that may be in flight.
+            replica: of the model, whose segments have labels of their own.
 
         Raises:
             DeviceError: a segment cannot be compiled.
         """
         key = tuple(bounds), tuple(units), slots, wired.model.lowered
-        known = self._cut.get(wired.entry.name)
+        name = f"{wired.entry.name}@{replica}" if replica else wired.entry.name
+        known = self._cut.get(name)
         if known is None or known[0] != key:
-            known = self._cut[wired.entry.name] = key, wired.execution(bounds, self.device, units, slots)
+            labelled = dataclasses.replace(wired, entry=msgspec.structs.replace(wired.entry, name=name))
+            known = self._cut[name] = key, labelled.execution(bounds, self.device, units, slots)
         return known[1]
 
     def cuts(self, wired: WiredModel, ways: Sequence[PlannedModel], names: Sequence[str]) -> tuple[Execution, ...]:
@@ -167,7 +170,8 @@ class CompiledModel:
         planned: its part in the timetable.
         wired: with the model in the layers that segments are made of.
         file: the same with the model as its file has it.
-        cuts: what launches it in each of the ways of :attr:`Timetable.cuts`.
+        cuts: what launches it in each of the ways of :attr:`Timetable.cuts`; of several replicas the first.
+        replicas: what launches each replica; one where there are several timetables.
         home: the first unit that supports all of it; empty: none does.
     """
 
@@ -175,6 +179,7 @@ class CompiledModel:
     wired: WiredModel
     file: WiredModel
     cuts: tuple[Execution, ...]
+    replicas: tuple[Execution, ...]
     home: str
     _compiler: Compiler
 
@@ -204,25 +209,28 @@ class CompiledModel:
             return self.execution
         if self.home:
             return self._compiler.whole(self.file, self.home)
-        return self._compiler.in_stages(self.wired, self.planned.spans, [s.unit for s in self.planned.segments])
+        first = self.planned.replicas[0]
+        return self._compiler.in_stages(self.wired, first.spans, [segment.unit for segment in first.segments])
 
     def elsewhere(self, unit: str) -> Execution:
-        """The same segments, all on another unit.
+        """The same segments, of the first replica, all on another unit.
 
         Raises:
             FramefitError: it does not support one of them.
         """
-        return self.wired.execution(self.planned.spans, self._compiler.device, unit)
+        return self.wired.execution(self.planned.replicas[0].spans, self._compiler.device, unit)
 
     def difference(self) -> float:
         """Greatest relative difference of joined segments' outputs from the whole model's, in two frames in a row.
 
-        All ways in which a ladder cuts it are compared; the timetable's own is the result.
+        All ways in which a ladder cuts it are compared, and all replicas; the greatest difference of these is the
+        result.
 
         Raises:
             DeviceError: it does not run here, or a difference is too great.
         """
-        return [self._difference(execution) for execution in reversed(self.cuts)][-1]
+        differences = [self._difference(execution) for execution in (*self.replicas, *reversed(self.cuts[1:]))]
+        return max(differences[: len(self.replicas)])
 
     def _difference(self, cut: Execution) -> float:
         whole, difference, random_nodes = self.whole, 0.0, self.file.model.random
@@ -317,8 +325,13 @@ def open_timetable(
         elif len(planned.segments) == 1:
             executions = (compiler.whole(cut, home),)
         else:
-            executions = (compiler.cut(cut, planned.spans, [s.unit for s in planned.segments], planned.slots),)
-        models.append(CompiledModel(planned, cut, file, executions, home, compiler))
+            executions = tuple(
+                compiler.cut(cut, replica.spans, [s.unit for s in replica.segments], planned.slots, number)
+                for number, replica in enumerate(planned.replicas)
+            )
+        replicas = executions[: len(planned.replicas)]
+        cuts = executions if timetable.ladder is not None else executions[:1]
+        models.append(CompiledModel(planned, cut, file, cuts, replicas, home, compiler))
     return tuple(models)
 
 

@@ -448,6 +448,19 @@ def _ready(stages: Sequence[StageTurns], left: Sequence[Sequence[int]], stage: i
     return 0
 
 
+def taken_age_ns(stages: Sequence[StageTurns], slots: int) -> int | None:
+    """Bound on finish minus begin of a frame: from when the first stage of a replica takes it from the queue.
+
+    Args:
+        stages: of the replica, in order.
+        slots: frames that it may have in flight.
+
+    Returns:
+        ``None``: no bound within 10,000 windows.
+    """
+    return _taken(stages, [_Rounds(stage) for stage in stages], slots)
+
+
 def _taken(stages: Sequence[StageTurns], rounds: Sequence[_Rounds], slots: int) -> int | None:
     """From when the first stage begins with a frame: those before have left it."""
     first = rounds[0](1)

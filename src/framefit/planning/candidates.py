@@ -24,6 +24,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -39,16 +40,17 @@ from framefit.planning.partition import Pieces, beside, partition
 from framefit.planning.placement import Costs, Placeable, Placement, Problem, Room, Stage
 from framefit.planning.placement_search import place
 from framefit.planning.reserved import in_turn, segment_room
-from framefit.planning.timetable import build_timetable
+from framefit.planning.timetable import build_timetable, longest_replica_ns
 
 
 @dataclass(frozen=True)
 class Run:
-    """Pieces ``first`` to ``last`` as one segment on a unit."""
+    """Pieces ``first`` to ``last`` as one segment of a replica, on a unit."""
 
     unit: str
     first: int
     last: int
+    replica: int = 0
 
 
 def split_at(runs: Sequence[Run], pauses: Sequence[int]) -> list[Run]:
@@ -56,7 +58,7 @@ def split_at(runs: Sequence[Run], pauses: Sequence[int]) -> list[Run]:
     found = []
     for run in runs:
         edges = [run.first, *(piece for piece in pauses if run.first < piece <= run.last), run.last + 1]
-        found += [Run(run.unit, first, end - 1) for first, end in itertools.pairwise(edges)]
+        found += [Run(run.unit, first, end - 1, run.replica) for first, end in itertools.pairwise(edges)]
     return found
 
 
@@ -94,12 +96,12 @@ def cut_stages(
         _, quantile = own.of([(0, len(own) - 1)])
         splits = mode == "fill" and len(stages) > 1
         if preemptive or (quantile[0] <= room and not splits):
-            runs.append(Run(stage.unit, stage.first, stage.last))
+            runs.append(Run(stage.unit, stage.first, stage.last, stage.replica))
             continue
         found = partition(own, room + guard_ns, room, mode) if room > 0 else None
         if found is None:
             return None
-        runs += [Run(stage.unit, stage.first + first, stage.first + last) for first, last in found]
+        runs += [Run(stage.unit, stage.first + first, stage.first + last, stage.replica) for first, last in found]
     return runs
 
 
@@ -180,6 +182,7 @@ class UnitCandidate:
                     median_ns=round(median[0]),
                     boundary_bytes=self.boundary_bytes[run.last],
                     tensors=(),
+                    replica=run.replica,
                 )
             )
         return PlannedModel(
@@ -187,7 +190,7 @@ class UnitCandidate:
             role=self.model.role,
             level=self.model.level,
             reasons=self.model.reasons,
-            duration_ns=sum(segment.duration_ns for segment in segments),
+            duration_ns=longest_replica_ns(segments),
             segments=tuple(segments),
             slots=slots,
             after=self.model.after,
@@ -439,7 +442,7 @@ class UnitSearch:
             turns = self._turns(weights)
             if tuple(turns.values()) not in tried:
                 tried.add(tuple(turns.values()))
-                found = self._built(placement, slots, turns, longest)
+                found = self.built(placement, slots, turns, longest)
                 best = max(best, found, key=lambda one: one.rank)
                 shares = self._shares(found.timetable)
                 least = min(shares, key=lambda name: shares[name], default=None)
@@ -458,16 +461,16 @@ class UnitSearch:
 
     def _tried(self, placement: Placement) -> Arranged:
         """The better of few and of more frames in flight, in turn and by share."""
-        lengths = self._lengths()
+        lengths = self.lengths()
         best: Arranged | None = None
         longest = lengths[0]
         turns = self._turns(placement.launches)
         for spare in (0, _SPARE):
-            slots = self._slots(placement, spare)
-            if best is None and not self._built(placement, slots, turns, longest).timetable.feasible:
+            slots = self.slots(placement, spare)
+            if best is None and not self.built(placement, slots, turns, longest).timetable.feasible:
                 turns = {}  # results get older with turns
             for limit in lengths if best is None else [longest]:
-                found = self._built(placement, slots, turns, limit)
+                found = self.built(placement, slots, turns, limit)
                 if best is None or found.share > best.share * GAIN:
                     best, longest = found, limit
             assert best is not None
@@ -484,23 +487,24 @@ class UnitSearch:
         """In a round, in proportion to what is to be served."""
         return dict(zip(weights, turns_in_proportion(list(weights.values())), strict=True))
 
-    def _lengths(self) -> list[int | None]:
+    def lengths(self) -> list[int | None]:
         """Greatest segments to be tried: where the guard follows from them, shorter ones too."""
         if not self.beat.excess_ratio or self.beat.preemptive:
             return [None]
         most = max(self.beat.pattern_ns) - self.beat.late_ns
         return [int(most / (1 + self.beat.excess_ratio) * _FINER**step) for step in range(_MOST_FINER)]
 
-    def _slots(self, placement: Placement, spare: int) -> dict[str, int]:
+    def slots(self, placement: Placement, spare: int) -> dict[str, int]:
         """Frames in flight: at least one for each stage."""
         found = {}
         for name, stages in placement.stages.items():
             candidate = self.candidates[name]
-            several = len(stages) > 1 and not candidate.stateful and candidate.model.role == "background"
-            found[name] = len(stages) + spare if several else 1
+            most = max(Counter(stage.replica for stage in stages).values())
+            several = most > 1 and not candidate.stateful and candidate.model.role == "background"
+            found[name] = most + spare if several else 1
         return found
 
-    def _built(
+    def built(
         self, placement: Placement, slots: Mapping[str, int], turns: Mapping[str, int], longest_ns: int | None
     ) -> Arranged:
         """A placement's timetable.
@@ -512,7 +516,7 @@ class UnitSearch:
             longest_ns: quantile of a background segment.
         """
         stages = {
-            name: split_at([Run(s.unit, s.first, s.last) for s in placement.stages[name]], one.pauses)
+            name: split_at([Run(s.unit, s.first, s.last, s.replica) for s in placement.stages[name]], one.pauses)
             for name, one in self.candidates.items()
         }
         if not all(one.supports(stages[name]) for name, one in self.candidates.items()):
@@ -536,7 +540,9 @@ class UnitSearch:
                     preemptive=self.beat.preemptive,
                 )
                 # The piece that is too long gets named.
-                own = found or [Run(s.unit, n, n) for s in placement.stages[name] for n in range(s.first, s.last + 1)]
+                own = found or [
+                    Run(s.unit, n, n, s.replica) for s in placement.stages[name] for n in range(s.first, s.last + 1)
+                ]
             runs[name] = own
         models = [one.planned(runs[name], slots[name], turns.get(name, 1)) for name, one in self.candidates.items()]
         key = tuple((tuple(runs[model.name]), model.slots, model.turns) for model in models)
@@ -606,6 +612,7 @@ def arrange_on_units(
     units: Sequence[Room],
     mode: Mode = "fill",
     solve: Callable[[Problem], Placement] | None = None,
+    replicate: Callable[[UnitSearch, Arranged], Arranged] | None = None,
 ) -> Arranged:
     """Place, cut and build at estimated costs.
 
@@ -615,6 +622,7 @@ def arrange_on_units(
         units: with their memory.
         mode: of segmentation.
         solve: places once more where the quick search's timetable leaves something to gain.
+        replicate: gives models further replicas where that serves more.
 
     Returns:
         The best that was found; infeasible where none was, with what binds.
@@ -630,10 +638,14 @@ def arrange_on_units(
             if tried[-1].share >= SERVED:
                 return dataclasses.replace(tried[-1], bound=1.0)
     best = _preferred([search.tuned(one) for one in sorted(tried, key=lambda one: one.rank)[-_TUNED_WAYS:]])
-    if solve is not None and best.share < _ENOUGH * bound:
+    replicated = best if replicate is None else replicate(search, best)
+    if solve is not None and replicated.share < _ENOUGH * bound:
         found = search.tuned(search.fitting(solve, limits[-1], parted=True))
-        bound = min(bound, found.bound) if found.bound else bound
+        if found.bound and replicate is None:  # of placements with one replica each
+            bound = min(bound, found.bound)
         best = _preferred([best, found])
+    if replicated.share > best.share * GAIN:
+        best = replicated
     return dataclasses.replace(best, bound=max(bound, best.share))
 
 

@@ -39,8 +39,9 @@ def check_timetable(
     Returns:
         One sentence for each violation: overlap on a unit, a slot outside its window or
         inside a priority period, a guard that is broken, segments out of order, left
-        out or repeated, a wrong duration, a missed deadline, tensors that are used before they
-        are there, more frames in flight than slots, a unit that does not support a segment, memory above the limit.
+        out or repeated, replicas where they cannot be, a wrong duration, a missed deadline, tensors that
+        are used before they are there, more frames in flight than slots, a unit that does not support a
+        segment, memory above the limit.
     """
     wrong: list[str] = []
     models = {model.name: model for model in timetable.models}
@@ -69,6 +70,7 @@ def check_timetable(
     for entries in launches.values():
         entries.sort(key=lambda entry: entry[0])
     wrong += _in_order(timetable, models, launches)
+    wrong += _replicas(models)
     wrong += _deliveries(timetable, models, launches)
     wrong += _read(timetable, models, launches, every or {})
     for name, model in models.items():
@@ -209,13 +211,15 @@ def _in_order(timetable: Timetable, models: Mapping[str, PlannedModel], launches
     wrong = []
     for (name, frame), entries in launches.items():
         order = [slot.segment for _, slot in entries]
+        replica = models[name].segments[order[0]].replica
+        its = [segment for segment in models[name].segments if segment.replica == replica]
         if timetable.preemptive:
             order = [segment for segment, _ in itertools.groupby(order)]
             spent = sum(slot.duration_ns for _, slot in entries)
-            planned = sum(segment.duration_ns for segment in models[name].segments)
+            planned = sum(segment.duration_ns for segment in its)
             if spent < planned:
                 wrong.append(f"{name} frame {frame}: is given {spent} ns and takes {planned}")
-        if order != list(range(len(models[name].segments))):
+        if order != [segment.index for segment in its]:
             wrong.append(f"{name} frame {frame}: segments run as {order}")
     for name, model in models.items():
         if not any(key[0] == name for key in launches):
@@ -223,6 +227,29 @@ def _in_order(timetable: Timetable, models: Mapping[str, PlannedModel], launches
         for left, right in itertools.pairwise(model.segments):
             if right.index != left.index + 1:
                 wrong.append(f"{name}: segment {right.index} follows {left.index}")
+    return wrong
+
+
+def _replicas(models: Mapping[str, PlannedModel]) -> list[str]:
+    """Replicas are of background models that no other model reads or is read by; each runs all layers, in order."""
+    wrong = []
+    read = {source for model in models.values() for source in model.after}
+    for name, model in models.items():
+        numbers = list(dict.fromkeys(segment.replica for segment in model.segments))
+        if numbers != list(range(len(numbers))) and model.segments:
+            wrong.append(f"{name}: replicas are numbered {numbers}")
+        if len(numbers) < 2:
+            continue
+        if model.role == "priority" or model.after or name in read:
+            wrong.append(
+                f"{name}: a model that is reserved, reads others or is read by them has {len(numbers)} replicas"
+            )
+        layers = max(segment.span[1] for segment in model.segments)
+        for number in numbers:
+            spans = [segment.span for segment in model.segments if segment.replica == number]
+            begins, ends = [first for first, _ in spans], [last + 1 for _, last in spans]
+            if layers and (begins[0] != 0 or ends[-1] != layers + 1 or begins[1:] != ends[:-1]):
+                wrong.append(f"{name}: segments of replica {number} have layers {spans}, the model {layers + 1}")
     return wrong
 
 
@@ -252,16 +279,17 @@ def _deliveries(timetable: Timetable, models: Mapping[str, PlannedModel], launch
                     f"on {after.unit}"
                 )
     for name, model in models.items():
-        spans = sorted(
-            (entries[0][0], entries[-1][0] + entries[-1][1].duration_ns)
-            for (owner, _), entries in launches.items()
-            if owner == name
-        )
-        for number, (start, _) in enumerate(spans):
-            flying = 1 + sum(end > start for _, end in spans[:number])
-            if flying > model.slots:
-                wrong.append(f"{name}: {flying} frames in flight at {start} ns, it has slots for {model.slots}")
-                break
+        for replica in range(1 + max((segment.replica for segment in model.segments), default=0)):
+            spans = sorted(
+                (entries[0][0], entries[-1][0] + entries[-1][1].duration_ns)
+                for (owner, _), entries in launches.items()
+                if owner == name and model.segments[entries[0][1].segment].replica == replica
+            )
+            for number, (start, _) in enumerate(spans):
+                flying = 1 + sum(end > start for _, end in spans[:number])
+                if flying > model.slots:
+                    wrong.append(f"{name}: {flying} frames in flight at {start} ns, it has slots for {model.slots}")
+                    break
         order = [
             frame for (owner, frame), _ in sorted(launches.items(), key=lambda item: item[1][0][0]) if owner == name
         ]
@@ -324,7 +352,7 @@ def _memory(timetable: Timetable, limits: Mapping[str, int], stored_ratio: float
     crossing: dict[str, int] = defaultdict(int)
     for model in timetable.models:
         for before, after in itertools.pairwise(model.segments):
-            if before.unit != after.unit:
+            if before.unit != after.unit and before.replica == after.replica:
                 apart = any(set(link.between) == {before.unit, after.unit} for link in timetable.links)
                 for unit in (before.unit, after.unit)[: 2 if apart else 1]:
                     crossing[unit] += before.boundary_bytes * model.slots

@@ -154,6 +154,15 @@ class LaunchTimes:
     excess: float
 
 
+def together(replicas: Sequence[LaunchTimes]) -> LaunchTimes:
+    """Those of all replicas of a model, one after the other."""
+    first, *further = replicas
+    if not further:
+        return first
+    segments = tuple(samples for times in replicas for samples in times.segments_ns)
+    return LaunchTimes(segments, first.whole_ns, max(times.excess for times in replicas))
+
+
 def launch_times(
     tasks: Sequence[SegmentedModel], units: Mapping[str, Durations], *, thorough: bool = True
 ) -> list[LaunchTimes]:

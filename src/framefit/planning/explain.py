@@ -89,10 +89,13 @@ class _Due:
         """Its duration; ``None``: none is due there."""
         placed, segments = self._placed.get(unit, []), self._schedule.model.segments
         following = bisect.bisect_left(placed, (now_ns,))
-        _, frame, index = placed[following] if following < len(placed) else (0, -1, 0)
+        firsts = [replica.segments[0].index for replica in self._schedule.model.replicas if replica.segments]
+        here = next((first for first in firsts if segments[first].unit == unit), 0)
+        _, frame, index = placed[following] if following < len(placed) else (0, -1, here)
         if index >= len(segments) or segments[index].unit != unit:
             return None
-        there = self._ends.get((frame, index - 1), now_ns) <= now_ns if index else self._frame_is_there(now_ns)
+        begins = index in firsts
+        there = self._frame_is_there(now_ns) if begins else self._ends.get((frame, index - 1), now_ns) <= now_ns
         return segments[index].duration_ns if there else None
 
     def _frame_is_there(self, now_ns: int) -> bool:
@@ -178,9 +181,9 @@ def _frame_paths(
         for slot in sorted(window.slots, key=lambda slot: slot.start_ns):
             if slot.model == model.name:
                 placed.setdefault(slot.frame, []).append((index, slot))
-    last = max((segment.index for segment in model.segments), default=0)
+    lasts = {replica.segments[-1].index for replica in model.replicas if replica.segments}
     for frame, slots in sorted(placed.items()):
-        if all(slot.segment != last for _, slot in slots):
+        if lasts.isdisjoint(slot.segment for _, slot in slots):
             continue
         hops = [
             Hop(window, unit, tuple(dict.fromkeys(slot.segment for _, slot in run)))

@@ -88,12 +88,16 @@ def _whole(
     free: Mapping[str, Sequence[Sequence[Span]]],
 ) -> Filled:
     """Without what would be in flight at the end."""
-    lengths = {model.plan.name: sum(s.duration_ns for s in model.plan.segments) for model in models}
-    launched: dict[tuple[str, int], int] = {}
+    left: dict[tuple[str, int], int] = {}  # of each frame's launches
+    replicas = {model.plan.name: model.plan.replicas for model in models}
+    segments = {model.plan.name: model.plan.segments for model in models}
     for slot in itertools.chain.from_iterable(windows):
-        launched[slot.model, slot.frame] = launched.get((slot.model, slot.frame), 0) + slot.duration_ns
-    kept = [[s for s in placed if launched[s.model, s.frame] == lengths[s.model]] for placed in windows]
-    done = [sum(spent == lengths[name] for (name, _), spent in launched.items() if name == m.plan.name) for m in models]
+        frame = slot.model, slot.frame
+        if frame not in left:
+            left[frame] = replicas[slot.model][segments[slot.model][slot.segment].replica].duration_ns
+        left[frame] -= slot.duration_ns
+    kept = [[slot for slot in placed if not left[slot.model, slot.frame]] for placed in windows]
+    done = [sum(name == m.plan.name and not rest for (name, _), rest in left.items()) for m in models]
     idle = beat.window_ns
     for index, placed in enumerate(kept):
         for unit, spans in free.items():

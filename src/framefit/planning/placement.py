@@ -125,11 +125,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Stage:
-    """Pieces ``first`` to ``last`` on one unit."""
+    """Pieces ``first`` to ``last`` of a replica, on one unit."""
 
     unit: str
     first: int
     last: int
+    replica: int = 0
 
 
 @dataclass(frozen=True)
@@ -367,7 +368,7 @@ class Costs:
         share = 1 / relative if violation == 0 else 0.0
         return Placement(
             method=method,
-            stages={m.name: self._stages(paths.units[0]) for m, paths in zip(models, chosen, strict=True)},
+            stages={m.name: self.stages(paths.units[0]) for m, paths in zip(models, chosen, strict=True)},
             slots={
                 models[index].name: self.copies(index) if paths.changes[0] else 1 for index, paths in enumerate(chosen)
             },
@@ -379,7 +380,8 @@ class Costs:
             reason=None if violation == 0 else self._reason(chosen),
         )
 
-    def _stages(self, units: Units) -> tuple[Stage, ...]:
+    def stages(self, units: Units) -> tuple[Stage, ...]:
+        """Of a way: the unit of each piece."""
         stages, first = [], 0
         for unit, run in itertools.groupby(units):
             count = len(list(run))

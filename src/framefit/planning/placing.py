@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -27,7 +28,7 @@ from framefit.planning.candidates import (
     served_share,
 )
 from framefit.planning.cutting import Candidate, CutTrials, cut, cut_at, fixes, relearned
-from framefit.planning.durations import Durations, are_comparable, launch_times
+from framefit.planning.durations import Durations, are_comparable, launch_times, together
 from framefit.planning.fixes import verified_fixes
 from framefit.planning.partition import candidate_pieces, planned_quantile_ns
 from framefit.planning.placement import Placement, Problem, Room, Stage
@@ -35,6 +36,7 @@ from framefit.planning.placement_search import solve
 from framefit.planning.plan import Plan
 from framefit.planning.prices import UnitPrices
 from framefit.planning.priority_search import PrioritySearch, Schedule
+from framefit.planning.replicas import with_replicas
 from framefit.planning.reserved import segment_room
 from framefit.planning.task import SegmentedModel, Stages, read_output_bytes
 from framefit.planning.timetable import build_timetable, planned_model
@@ -73,12 +75,15 @@ class Placing:
         self._units, self._durations = units, next(iter(units.values()))
         self._mode, self._rate_hz, self._notify = workload.schedule.segmentation, workload.beat_hz, notify
         self._search_s = workload.schedule.search_s  # for a schedule of priority models, where none is found at once
-        self._prices = UnitPrices(target, units, window_ns)
+        self._prices, self._apart = UnitPrices(target, units, window_ns), bool(target.links)
         limits = [target.unit(name).memory_mib for name in units]
         self._rooms = [
             Room(name, None if limit is None else int(limit * 2**20 / device.stored_ratio))
             for name, limit in zip(units, limits, strict=True)
         ]
+        # Several timetables have one cut of each model in common.
+        ladder = workload.schedule.ladder or workload.announced() or any(s.rates_hz for s in workload.streams)
+        self._replicates = kept is None and not ladder
         self.notes: list[str] = []
 
     @property
@@ -108,7 +113,20 @@ class Placing:
         taken (docs/decisions/0010). On several units a search decides on stages and segments together, over far more
         placements than could be compiled; what segments really take corrects the prices for the next search.
         """
-        return self._cut(tasks, beat) if self._single else self._placed(tasks, beat)
+        if self._single:
+            return self._cut(tasks, beat)
+        placed, timetable = self._placed(tasks, beat)
+        if any(task.replicas for task in placed) and not (timetable.feasible and self._fits(placed)):
+            self._replicates, self.notes = False, []  # as priced, they need more time or memory than there is
+            placed, timetable = self._placed(tasks, beat)
+        return placed, timetable
+
+    def _fits(self, tasks: Sequence[SegmentedModel]) -> bool:
+        """Whether each unit has the memory for the models' tensors, those of all replicas."""
+        needed = Counter[str]()
+        for task in tasks:
+            needed.update(task.memory_bytes(separate=self._apart))
+        return all(room.memory_bytes is None or needed[room.name] <= room.memory_bytes for room in self._rooms)
 
     def explained(self, timetable: Timetable, tasks: Sequence[SegmentedModel], beat: Beat) -> Timetable:
         """What binds, by layer where a layer does, and changes that would help."""
@@ -318,7 +336,8 @@ class Placing:
         solver: Callable[[Problem], Placement] | None = None
         if size <= _SOLVED and _solver_installed():
             solver = partial(solve, time_limit_s=_SOLVER_S)
-        return arrange_on_units(candidates, beat, self._rooms, self._mode, solver)
+        replicated = with_replicas if self._replicates else None
+        return arrange_on_units(candidates, beat, self._rooms, self._mode, solver, replicated)
 
     def _candidates(self, tasks: Sequence[SegmentedModel]) -> list[UnitCandidate]:
         candidates = []
@@ -355,7 +374,8 @@ class Placing:
         for task in tasks:
             runs = arranged.runs[task.name]
             bounds = tuple((task.runs[run.first][0], task.runs[run.last][1]) for run in runs)
-            adopted.append(task.put(bounds, [run.unit for run in runs], arranged.timetable.model(task.name).slots))
+            slots = arranged.timetable.model(task.name).slots
+            adopted.append(task.put(bounds, [run.unit for run in runs], slots, [run.replica for run in runs]))
         return adopted
 
     def _priced_models(
@@ -366,7 +386,8 @@ class Placing:
             times = launch_times(tasks, self._units)
         else:
             self._notify("pricing segments")
-            times = self._prices.segments(tasks)
+            parts = iter(self._prices.segments([part for task in tasks for part in task.parts]))
+            times = [together([next(parts) for _ in task.parts]) for task in tasks]
         models = []
         for task, priced in zip(tasks, times, strict=True):
             reasons = list(task.reasons)
@@ -391,6 +412,7 @@ class Placing:
                     after=task.wired.after,
                     read_output_bytes=read_output_bytes(task, tasks),
                     turns=(turns or {}).get(task.name, 1),
+                    replicas=task.replicas,
                 )
             )
         return models
@@ -398,6 +420,9 @@ class Placing:
     def _manner(self, task: SegmentedModel) -> str:
         """How a model runs, for people."""
         count, units = len(task.segments), ", ".join(dict.fromkeys(task.units))
+        if task.replicas:
+            ways = [", ".join(dict.fromkeys(part.units)) for part in task.parts]
+            return f"{len(ways)} replicas, on {'; on '.join(ways)}: frames go to whichever is free"
         if count == 1:
             return "runs whole" + ("" if self._single else f" on {units}")
         return f"cut into {count} segments " + (f"({self._mode})" if self._single else f"on {units}")

@@ -25,6 +25,7 @@ class _Stage:
     """A run of segments of one model on one unit."""
 
     model: PlayedModel
+    replica: _Replica
     unit: _Unit
     needed_ns: Sequence[int]  # of each segment, to be started
     taken_ns: Sequence[Sequence[int]]  # by it, for one frame after the other, in turn
@@ -44,6 +45,23 @@ class _Stage:
 
 
 @dataclass
+class _Replica:
+    """A replica of a model, and its frames in flight."""
+
+    slots: int
+    stages: list[_Stage] = field(default_factory=list)
+    finishing: deque[int] = field(default_factory=deque)  # times, where it has several stages
+    in_flight: int = 0
+
+    def has_slot(self, now: int) -> bool:
+        """Whether another frame may begin."""
+        while self.finishing and self.finishing[0] <= now:
+            self.finishing.popleft()
+            self.in_flight -= 1
+        return self.in_flight < self.slots
+
+
+@dataclass
 class PlayedModel:
     """Frames of a model, by the window in which they were released: those that wait, and those in flight."""
 
@@ -55,8 +73,6 @@ class PlayedModel:
     read: dict[str, deque[tuple[int, int]]] = field(default_factory=dict)  # the same, of the models that it reads
     read_frames: int = 0
     taken: int = 0
-    finishing: deque[int] = field(default_factory=deque)  # times, of a model of several stages
-    in_flight: int = 0
     done: int = 0
 
     def arrive(self, window: int) -> None:
@@ -68,13 +84,10 @@ class PlayedModel:
         self.waiting.append(window)
 
     def may_start(self, now: int) -> bool:
-        """Whether the first stage may take frames."""
+        """Whether frames wait for a first stage."""
         while self.coming and self.coming[0][0] <= now:
             self.arrive(self.coming.popleft()[1])
-        while self.finishing and self.finishing[0] <= now:
-            self.finishing.popleft()
-            self.in_flight -= 1
-        return len(self.waiting) >= self.demand.frames and self.in_flight < self.plan.slots
+        return len(self.waiting) >= self.demand.frames
 
 
 @dataclass
@@ -110,12 +123,12 @@ class _Unit:
         for stage in self.stages:
             if stage.busy:
                 continue
-            model = stage.model
-            first = stage is model.stages[0]
+            model, replica = stage.model, stage.replica
+            first = stage is replica.stages[0]
             if first and model.coming and model.coming[0][0] > now:
                 self.wake(model.coming[0][0])
-            if first and model.finishing and model.finishing[0] > now:
-                self.wake(model.finishing[0])
+            if first and replica.finishing and replica.finishing[0] > now:
+                self.wake(replica.finishing[0])
             if stage.inbox and stage.inbox[0][0] > now:
                 self.wake(stage.inbox[0][0])
 
@@ -158,18 +171,21 @@ class Playback:
 
     def _stage(self, model: PlayedModel) -> None:
         first = 0
+        replicas = [_Replica(model.plan.slots) for _ in model.plan.replicas]
         for run in model.plan.stages:
+            replica = replicas[run[0].replica]
             unit = self.units[run[0].unit]
             needed = [s.duration_ns for s in run]
             end = first + len(run)
             taken = [frame[first:end] for frame in self._taken.get(model.plan.name, ())] or [needed]
-            stage = _Stage(model, unit, needed, taken, first, len(unit.stages))
+            stage = _Stage(model, replica, unit, needed, taken, first, len(unit.stages))
             unit.stages.append(stage)
-            if model.stages:
-                before = model.stages[-1]
+            if replica.stages:
+                before = replica.stages[-1]
                 size = model.plan.segments[first - 1].boundary_bytes
                 before.following = stage
                 before.handed_ns = self.beat.link_ns(before.unit.name, unit.name, size) + self.beat.late_ns
+            replica.stages.append(stage)
             model.stages.append(stage)
             first = end
 
@@ -241,8 +257,8 @@ class Playback:
         """Quantile of a stage's next segment, or ``None``: it has nothing to do."""
         if not stage.busy:
             model = stage.model
-            if stage is model.stages[0]:
-                if not model.may_start(now):
+            if stage is stage.replica.stages[0]:
+                if not (stage.replica.has_slot(now) and model.may_start(now)):
                     return None
             elif not stage.inbox or stage.inbox[0][0] > now:
                 return None
@@ -250,20 +266,20 @@ class Playback:
 
     def _take(self, stage: _Stage) -> None:
         """A stage begins a frame."""
-        model = stage.model
-        if stage is not model.stages[0]:
+        model, replica = stage.model, stage.replica
+        if stage is not replica.stages[0]:
             _, stage.frame, stage.window = stage.inbox.popleft()
             return
         for _ in range(model.demand.frames):
             stage.window = model.waiting.popleft()
         stage.frame = model.taken
         model.taken += 1
-        if len(model.stages) > 1:
-            model.in_flight += 1
+        if len(replica.stages) > 1:
+            replica.in_flight += 1
 
     def _finished(self, stage: _Stage, at: int) -> None:
         """A stage's frame goes on to the next one, or is done."""
-        model = stage.model
+        model, replica = stage.model, stage.replica
         stage.segment = 0
         stage.unit.rotation.finished(stage.position)
         if stage.following is not None:
@@ -271,9 +287,9 @@ class Playback:
             stage.following.unit.wake(at + stage.handed_ns)
             return
         model.done += 1
-        if len(model.stages) > 1:
-            model.finishing.append(at + self.beat.late_ns)
-            model.stages[0].unit.wake(at + self.beat.late_ns)
+        if len(replica.stages) > 1:
+            replica.finishing.append(at + self.beat.late_ns)
+            replica.stages[0].unit.wake(at + self.beat.late_ns)
         self.hand_out(model.plan, at, stage.window)
 
     def hand_out(self, plan: PlannedModel, at: int, window: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,8 @@ class SegmentedModel:
         ratio: times what it was priced at its launches are planned with: other conditions than the present ones.
         operators: what the runtime makes of the model, where that is cut.
         layer_names: the user's, of these operators.
+        replicas: number of each segment's replica; empty: there is one.
+        replica: number, of a part that is only one of several.
     """
 
     wired: WiredModel
@@ -69,6 +72,8 @@ class SegmentedModel:
     layer_names: tuple[str, ...] = ()
     placed: tuple[str, ...] = ()
     slots: int = 1
+    replicas: tuple[int, ...] = ()
+    replica: int = 0
 
     @property
     def name(self) -> str:
@@ -97,6 +102,19 @@ class SegmentedModel:
         """Unit of each segment."""
         return self.placed or (self.unit,) * len(self.segments)
 
+    @property
+    def parts(self) -> tuple[SegmentedModel, ...]:
+        """The model with the segments of one replica each; itself where there is one."""
+        if not self.replicas:
+            return (self,)
+        found = []
+        for number in dict.fromkeys(self.replicas):
+            its = [place for place, replica in enumerate(self.replicas) if replica == number]
+            units = [self.placed[place] for place in its]
+            part = self.put(tuple(self.bounds[place] for place in its), units, self.slots)
+            found.append(dataclasses.replace(part, replica=number))
+        return tuple(found)
+
     def whole(self, compiler: Compiler) -> Execution:
         """The uncut model; in as few parts as units need where none has all of it."""
         return compiler.whole(self.wired, self.unit) if self.unit else self._in_stages(compiler)
@@ -105,7 +123,7 @@ class SegmentedModel:
         """As it is to run; the uncut model itself where it is not cut."""
         if not self.bounds:
             return self.whole(compiler)
-        return compiler.cut(self._cut_wired, self.bounds, self.units, self.slots)
+        return compiler.cut(self._cut_wired, self.bounds, self.units, self.slots, self.replica)
 
     def compiled(self, bounds: Sequence[tuple[int, int]], device: Device) -> Execution:
         """The model in other segments on its unit, for whoever asks only."""
@@ -117,16 +135,19 @@ class SegmentedModel:
         Args:
             separate: units have memories of their own.
         """
-        state = self.wired.entry.state
-        return unit_bytes(self.model, self.segments, self.units, state, slots=self.slots, separate=separate)
+        state, needed = self.wired.entry.state, Counter[str]()
+        for part in self.parts:
+            needed.update(unit_bytes(self.model, part.segments, part.units, state, slots=self.slots, separate=separate))
+        return dict(needed)
 
-    def put(self, bounds: Bounds, units: Sequence[str], slots: int) -> SegmentedModel:
+    def put(self, bounds: Bounds, units: Sequence[str], slots: int, replicas: Sequence[int] = ()) -> SegmentedModel:
         """The model in these segments.
 
         Args:
             bounds: first and last layer of each.
             units: of each.
             slots: frames that may be in flight.
+            replicas: number of each one's replica; default: there is one.
         """
         cut = len(bounds) > 1
         return dataclasses.replace(
@@ -135,6 +156,7 @@ class SegmentedModel:
             placed=tuple(units) if cut else (),
             slots=slots,
             unit=units[0] if len(set(units)) == 1 else self.unit,
+            replicas=tuple(replicas) if any(replicas) else (),
         )
 
     def stretched(self, samples_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -173,7 +195,8 @@ class SegmentedModel:
         return self.wired if self.operators is None else dataclasses.replace(self.wired, model=self.operators)
 
     def _in_stages(self, compiler: Compiler) -> Execution:
-        return compiler.in_stages(self._cut_wired, self.segments, self.units)
+        first = self.parts[0]
+        return compiler.in_stages(self._cut_wired, first.segments, first.units)
 
 
 def read_output_bytes(task: SegmentedModel, tasks: Sequence[SegmentedModel]) -> int:

@@ -27,7 +27,7 @@ from framefit.core.timetable import (
     Window,
     in_order,
 )
-from framefit.planning.ages import Spans, StageTurns, age_bound_ns, staged_age_ns
+from framefit.planning.ages import Spans, StageTurns, age_bound_ns, staged_age_ns, taken_age_ns
 from framefit.planning.beat import Beat, Demand, Span
 from framefit.planning.bounds import fair_rates
 from framefit.planning.filling import MOST_WINDOWS, Filled, fill
@@ -130,7 +130,7 @@ def unit_memory(models: Sequence[PlannedModel]) -> dict[str, int]:
     what crosses to or from another unit once for each of the model's ``slots``.
     """
     found: dict[str, int] = {}
-    for model in models:
+    for model in itertools.chain.from_iterable(model.replicas for model in models):
         stages = model.stages
         copies = model.slots if len(stages) > 1 else 1
         for stage in stages:
@@ -244,6 +244,7 @@ def _bounds(
     if not background or mean.min() <= 0:
         return None, None
     arriving = np.array([beat.arriving(model, models) for model in background])
+    background = [model.replicas[0] for model in background]
     durations = np.array([model.duration_ns for model in background], np.float64)
     work = np.array([[sum(s.duration_ns for s in m.segments if s.unit == unit) for unit in units] for m in background])
     rates = fair_rates(mean, work.astype(np.float64), arriving, np.ones(len(background)))
@@ -321,6 +322,8 @@ class _Turns:
     def age_ns(self, model: PlannedModel, models: Sequence[PlannedModel], given: Mapping[str, int]) -> int | None:
         """Bound on a result's age; ``given``: on those of the models that it reads."""
         beat, demand, stages = self.beat, self.beat.of(model.name), model.stages
+        if len(model.replicas) > 1:
+            return self._age_of_replicas_ns(model)
         if len(stages) == 1 and not model.after and beat.even and beat.layout is None:
             return age_bound_ns(
                 [segment.duration_ns for segment in model.segments],
@@ -332,21 +335,10 @@ class _Turns:
                 refuses=demand.refuses,
                 waits=demand.waits,
             )
-        turns = []
-        for number, stage in enumerate(stages):
-            unit = stage[0].unit
-            handed = beat.late_ns if len(stages) > 1 else 0
-            if number:
-                before = stages[number - 1][-1]
-                handed += beat.longest_link_ns(before.unit, unit, before.boundary_bytes)
-            own = [segment.duration_ns for segment in stage]
-            turns.append(StageTurns(own, self.others(stage), self.spans[unit], handed))
         depth = max(demand.queue, demand.frames)
-        refill = None
-        if not (demand.refuses or demand.waits or model.after):
-            refill = max(self._releases_ns(demand, (depth - demand.frames + 1) * demand.every))
+        refill = None if model.after else self._refill_ns(demand)
         bound = staged_age_ns(
-            turns,
+            self._stage_turns(model),
             slots=model.slots if len(stages) > 1 else 1,
             waiting=depth // demand.frames,
             refill_ns=refill,
@@ -363,6 +355,39 @@ class _Turns:
                 late = beat.late_ns if last.unit != first else 0
                 read.append(given[one.name] + beat.longest_link_ns(last.unit, first, last.boundary_bytes) + late)
         return max(read) + bound
+
+    def _age_of_replicas_ns(self, model: PlannedModel) -> int | None:
+        """A frame waits for its turn until it is dropped, at most, and then takes what the slowest replica does.
+
+        Its result waits for those of earlier frames, which came before it and are no older when they are ready.
+        """
+        refill = self._refill_ns(self.beat.of(model.name))
+        taken = [
+            taken_age_ns(self._stage_turns(replica), replica.slots if len(replica.stages) > 1 else 1)
+            for replica in model.replicas
+        ]
+        known = [age for age in taken if age is not None]
+        return refill + max(known) if refill is not None and len(known) == len(taken) else None
+
+    def _refill_ns(self, demand: Demand) -> int | None:
+        """The time in which a full queue has dropped what waits in it, all but what is taken with newer frames."""
+        if demand.refuses or demand.waits:
+            return None
+        depth = max(demand.queue, demand.frames)
+        return max(self._releases_ns(demand, (depth - demand.frames + 1) * demand.every))
+
+    def _stage_turns(self, model: PlannedModel) -> list[StageTurns]:
+        """The stages of a model, or of a replica, among those that they share their units with."""
+        turns, stages = [], model.stages
+        for number, stage in enumerate(stages):
+            unit = stage[0].unit
+            handed = self.beat.late_ns if len(stages) > 1 else 0
+            if number:
+                before = stages[number - 1][-1]
+                handed += self.beat.longest_link_ns(before.unit, unit, before.boundary_bytes)
+            own = [segment.duration_ns for segment in stage]
+            turns.append(StageTurns(own, self.others(stage), self.spans[unit], handed))
+        return turns
 
     def _apart_ns(self, model: PlannedModel, models: Sequence[PlannedModel]) -> Callable[[int], int]:
         """The least time between the releases of the newest frames of launches so many apart."""
@@ -423,6 +448,14 @@ def _ms(time_ns: int) -> str:
     return f"{time_ns / 1e6:.3g} ms"
 
 
+def longest_replica_ns(segments: Sequence[Segment]) -> int:
+    """Quantile of the whole model, of the slowest of its replicas."""
+    lengths: dict[int, int] = {}
+    for segment in segments:
+        lengths[segment.replica] = lengths.get(segment.replica, 0) + segment.duration_ns
+    return max(lengths.values(), default=0)
+
+
 def planned_model(
     name: str,
     model: Model,
@@ -441,6 +474,7 @@ def planned_model(
     read_output_bytes: int = 0,
     turns: int = 1,
     uncut_ns: int | None = None,
+    replicas: Sequence[int] = (),
 ) -> PlannedModel:
     """Segments with their durations, boundaries and reasons.
 
@@ -460,6 +494,7 @@ def planned_model(
         after: models whose outputs it reads.
         read_output_bytes: of its outputs that other models read.
         turns: of each of its stages in a round of its unit.
+        replicas: number of each segment's; default: there is one.
         uncut_ns: median of the uncut model where it was priced uncut; default: the sum of its segments'.
     """
     units = [unit] * len(bounds) if isinstance(unit, str) else unit
@@ -488,15 +523,16 @@ def planned_model(
                 + (read_output_bytes if index == len(bounds) - 1 else 0),
                 tensors=tuple(tensor.name for _, tensor in leaving),
                 span=(first, last),
+                replica=replicas[index] if replicas else 0,
             )
         )
-    medians = sum(segment.median_ns for segment in segments)
+    medians = sum(segment.median_ns for segment in segments if not segment.replica)
     return PlannedModel(
         name=name,
         role="priority" if priority else "background",
         level=level,
         reasons=tuple(reasons),
-        duration_ns=sum(segment.duration_ns for segment in segments),
+        duration_ns=longest_replica_ns(segments),
         segments=tuple(segments),
         slots=slots,
         after=tuple(after),
@@ -521,6 +557,7 @@ def instructions(timetable: Timetable) -> dict[str, tuple[Instruction, ...]]:
         timetable: feasible; a launch that priority periods interrupt is one instruction.
     """
     models = {model.name: model for model in timetable.models}
+    begun: dict[tuple[str, int], list[int]] = {}  # frames of each replica, in order
     found: dict[str, list[Instruction]] = {unit: [] for unit in timetable.units}
     parts: dict[tuple[str, int, int], list[tuple[int, Slot]]] = {}
     for window in timetable.windows:
@@ -528,33 +565,40 @@ def instructions(timetable: Timetable) -> dict[str, tuple[Instruction, ...]]:
             parts.setdefault((slot.model, slot.frame, slot.segment), []).append((window.index, slot))
     for launch in sorted(parts.values(), key=lambda launch: (launch[0][0], launch[0][1].start_ns)):
         index, slot = launch[0]
-        found[slot.unit] += _of_launch(models, models[slot.model], index, slot)
+        model = models[slot.model]
+        replica = model.segments[slot.segment].replica
+        frames = begun.setdefault((slot.model, replica), [])
+        if slot.frame not in frames:
+            frames.append(slot.frame)
+        number = frames.index(slot.frame) if len(model.replicas) > 1 else slot.frame
+        found[slot.unit] += _of_launch(models, model, index, slot, number % model.slots)
     return {unit: tuple(steps) for unit, steps in found.items()}
 
 
-def _of_launch(models: dict[str, PlannedModel], model: PlannedModel, window: int, slot: Slot) -> Iterator[Instruction]:
+def _of_launch(
+    models: dict[str, PlannedModel], model: PlannedModel, window: int, slot: Slot, copy: int
+) -> Iterator[Instruction]:
     """Fetch what is elsewhere, run, hand on what is needed elsewhere."""
     segment = model.segments[slot.segment]
     for source, tensors in _inputs(models, model, segment):
-        yield _step("load", window, slot, model, tensors, source, slot.unit)
-    yield _step("run", window, slot, model, (), slot.unit, slot.unit)
-    last = slot.segment == len(model.segments) - 1
-    if not last:
-        following = model.segments[slot.segment + 1].unit
-        if following != slot.unit:
-            yield _step("store", window, slot, model, segment.tensors, slot.unit, following)
+        yield _step("load", window, slot, copy, tensors, source, slot.unit)
+    yield _step("run", window, slot, copy, (), slot.unit, slot.unit)
+    following = model.segments[slot.segment + 1 : slot.segment + 2]
+    if following and following[0].replica == segment.replica:
+        if following[0].unit != slot.unit:
+            yield _step("store", window, slot, copy, segment.tensors, slot.unit, following[0].unit)
         return
     readers = [one.segments[0].unit for one in models.values() if model.name in one.after]
     for target in [HOST, *dict.fromkeys(unit for unit in readers if unit != slot.unit)]:
-        yield _step("store", window, slot, model, segment.tensors, slot.unit, target)
+        yield _step("store", window, slot, copy, segment.tensors, slot.unit, target)
 
 
 def _inputs(
     models: dict[str, PlannedModel], model: PlannedModel, segment: Segment
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """From where which tensors have to be fetched."""
-    if segment.index > 0:
-        before = model.segments[segment.index - 1]
+    before = model.segments[segment.index - 1] if segment.index else segment
+    if segment.index and before.replica == segment.replica:
         if before.unit != segment.unit:
             yield before.unit, before.tensors
         return
@@ -569,7 +613,7 @@ def _step(
     kind: Literal["load", "run", "store"],
     window: int,
     slot: Slot,
-    model: PlannedModel,
+    copy: int,
     tensors: tuple[str, ...],
     source: str,
     target: str,
@@ -582,7 +626,7 @@ def _step(
         model=slot.model,
         segment=slot.segment,
         frame=slot.frame,
-        copy=slot.frame % model.slots,
+        copy=copy,
         tensors=tensors,
         source=source,
         target=target,

@@ -856,7 +856,7 @@ def need_picture(schedule: ModelSchedule, timetable: Timetable, look: Look) -> s
         f'<text class="caption" y="11">{needs}</text>',
     ]
     now = 0
-    for segment in model.segments:
+    for segment in max(model.replicas, key=lambda replica: replica.duration_ns).segments:
         place = box(now, segment.duration_ns, 17)
         label = str(segment.index) if len(model.segments) > 1 else ""
         parts.append(

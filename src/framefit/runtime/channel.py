@@ -11,6 +11,7 @@ for a link takes its time. Sending sets the receiver's wake-up event, so that a 
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 import time
 from collections import deque
@@ -190,6 +191,13 @@ class FrameChannel(Channel[Arrival]):
         """One thread will offer frames while another one takes them."""
         self._lock = self._lock or threading.Lock()
 
+    def shared(self) -> FrameChannel:
+        """The same frames for another job, which has a limit of its own: whichever takes one first has it."""
+        self.share()
+        other = copy.copy(self)
+        other.limit = None
+        return other
+
     def refuse_until(self, window: int) -> list[Arrival]:
         """Take no frames that come before a window; returns those that waited, which are dropped."""
         self._refuses_until = window
@@ -238,7 +246,9 @@ class MessageKind(IntEnum):
     """A frame that an earlier stage has aborted: it comes by, and takes no time."""
     RESULT = 3
     """A result of a model, for one that reads it."""
-    MIGRATED = 4
+    WAITING = 4
+    """A frame waits in the channel of a model of which this unit has a replica."""
+    MIGRATED = 5
     """A frame for a job whose unit has failed; with the first one the job itself comes."""
 
 

@@ -1,17 +1,20 @@
 """The jobs of a model: what a unit launches of it, for which frame, and how a frame goes through its stages.
 
 A model on one unit is one :class:`Job`. Where several units run parts of it, each has a job for its stage, and the
-jobs share a :class:`Pipeline`, through which frames go in order. What happens when a frame of a job ends stands in
-``Dispatcher._complete`` and ``Dispatcher.abort_frame`` in ``loop.py``; which messages other stages get then, in the
-pipeline.
+jobs share a :class:`Pipeline`, through which frames go in order. Where a model has several replicas, each has jobs of
+its own, and they share :class:`Replicas`: frames go to whichever is free, and leave in order. What happens when a frame
+of a job ends stands in ``Dispatcher._complete`` and ``Dispatcher.abort_frame`` in ``loop.py``; which messages other
+stages get then, in the pipeline.
 """
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
 from framefit.core.model import TensorInfo
 from framefit.core.timetable import PlannedModel
@@ -21,10 +24,13 @@ from framefit.devices.device import Array, Device
 from framefit.execution.buffers import copies_of
 from framefit.execution.execution import Launchable
 from framefit.execution.streams import Stream
-from framefit.runtime.channel import Dropped, FrameChannel, Mailbox, Message, MessageKind, Port
+from framefit.runtime.channel import Dropped, FrameChannel, FrameLimit, Mailbox, Message, MessageKind, Port
 from framefit.runtime.reading import ResultJoin, ResultStream
 from framefit.runtime.sinks import Sink
 from framefit.runtime.streams import Arrival, Feed, SharedStream
+
+Results = Callable[[Sequence[str] | None], dict[str, Array]]  # names (None: all) -> outputs of a frame
+_NEVER = 1 << 62  # a window
 
 
 @dataclass(frozen=True)
@@ -53,13 +59,14 @@ class Part:
 class FrameObserver(Protocol):
     """Follows a model's frames; called by the thread that completes them, at once."""
 
-    def frame_finished(self, arrivals: Sequence[Arrival], started_ns: int, finished_ns: int) -> None:
-        """A frame is done; the model's outputs are still those of this frame.
+    def frame_finished(self, arrivals: Sequence[Arrival], started_ns: int, finished_ns: int, results: Results) -> None:
+        """A frame is done.
 
         Args:
             arrivals: what was in flight.
             started_ns: begin of the model's first launch for it.
-            finished_ns: end of its last one.
+            finished_ns: end of its last one, or when it could leave, behind earlier frames.
+            results: copies the model's outputs for it; while this is called.
         """
 
 
@@ -91,6 +98,7 @@ class Job:
         started_ns: begin of the model's first launch for them; -1: it has not begun.
         following: part that it takes up when the frame in flight is done; ``None``: it keeps this one.
         migrated: the job that takes its frames, on another unit, since its own one fails; ``None``: it does so itself.
+        replicas: of the model, where it has several; the job is one replica's, or a stage of it.
     """
 
     execution: Launchable
@@ -116,6 +124,7 @@ class Job:
     started_ns: int = -1
     following: Part | None = None
     migrated: MigratedJob | None = None
+    replicas: Replicas | None = None
     _inputs: tuple[TensorInfo, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -154,6 +163,8 @@ class Job:
     def has_work(self) -> bool:
         """Whether a frame is pending here, at models that read this one, or where it has migrated to."""
         elsewhere = self.readers if self.migrated is None else [*self.readers, self.migrated]
+        if self.replicas is not None and self.replicas.pending:
+            return True
         return self.pending or any(job.has_work for job in elsewhere)
 
     # Frames that come -----------------------------------------------------------------------------------------------
@@ -161,7 +172,8 @@ class Job:
     @property
     def reads_streams(self) -> bool:
         """Whether frames come to it from a feed."""
-        return self.join is None and not self.position
+        first = self.replicas is None or self is self.replicas.firsts[0]
+        return self.join is None and not self.position and first
 
     @property
     def frames(self) -> int:
@@ -199,15 +211,21 @@ class Job:
 
     def offer(self, arrival: Arrival) -> Dropped | None:
         """A frame arrives; returns the one that is dropped for it, which may be the same."""
-        if self.migrated is None:
+        if self.migrated is None and self.replicas is None:
             return self.input.offer(arrival)
         dropped = self.queue.offer(arrival)
-        self.migrated.notify()
+        if self.migrated is not None:
+            self.migrated.notify()
+        elif self.replicas is not None:
+            self.replicas.notify(arrival.window)
         return dropped
 
     def take(self) -> None:
         """Put the frames that waited longest in flight."""
-        self.in_flight, self.started_ns = self.input.take()
+        if self.replicas is None or self.position:
+            self.in_flight, self.started_ns = self.input.take()
+        else:
+            self.in_flight, self.started_ns = self.replicas.take(self)
 
     def read(self, frame: int) -> dict[str, Array]:
         """A frame's tensors."""
@@ -523,6 +541,188 @@ class Drained:
     def begin(self) -> int:
         """Its frames have no slots."""
         return -1
+
+
+class FinishedFrame(NamedTuple):
+    """A frame of a model that may leave."""
+
+    arrivals: list[Arrival]
+    started_ns: int
+    finished_ns: int
+    results: Results
+    outputs: Sequence[tuple[Sink, dict[str, Array]]]
+
+
+class ReplicaLimit:
+    """Allows a replica to begin a frame unless its launches have just failed, or it has no free slot.
+
+    Args:
+        slots: of its stages; ``None``: it has one stage.
+    """
+
+    def __init__(self, slots: FrameLimit | None) -> None:
+        self._slots = slots
+        self.rests_until = -1
+        """A window; -1: it does not rest."""
+
+    @property
+    def allows_another(self) -> bool:
+        """Whether another frame may begin."""
+        return self.rests_until < 0 and (self._slots is None or self._slots.allows_another)
+
+    def owes(self, waiting: bool) -> bool:  # noqa: ARG002 - the protocol's form
+        """No unit waits for a replica: another one may take the frame."""
+        return False
+
+    def begin(self) -> int:
+        """A frame begins."""
+        return -1 if self._slots is None else self._slots.begin()
+
+
+class Replicas:
+    """The replicas of a background model: whichever is free takes the next frame, and results leave in order.
+
+    All frames of the model wait in one channel, from which the first stage of each replica takes them. What is done
+    before an earlier frame is kept until that is done, too, or given up. A replica whose launches keep failing takes
+    no frames for a while, or none any more; they go to the others.
+
+    Args:
+        stages: jobs of each replica's stages; the first replica's first job gets the model's frames.
+
+    Attributes:
+        firsts: the job of each replica's first stage.
+        lock: held while frames begin, and while they leave.
+        outputs: where outputs wait for their sinks.
+    """
+
+    def __init__(self, stages: Sequence[Sequence[Job]]) -> None:
+        self.firsts = [jobs[0] for jobs in stages]
+        self.lock = threading.Lock()
+        self.outputs: deque[tuple[Sink, int, dict[str, Array]]] = deque()
+        self._limits = [ReplicaLimit(job.input.limit) for job in self.firsts]
+        self._ports: list[Port] = []
+        self._clock: Clock | None = None
+        self._ordinal = 0
+        self._begun: deque[int] = deque()  # newest frame of each launch of the model that has not left, in order
+        self._left_ns = -1  # when the last result left
+        self._done: dict[int, FinishedFrame | None] = {}  # of these; None: it was given up
+        for job, limit in zip(self.firsts, self._limits, strict=True):
+            job.input.limit = limit
+        for job in (job for jobs in stages for job in jobs):
+            job.replicas = self
+
+    def connect(self, clock: Clock, ports: Sequence[Port]) -> None:
+        """Before the run: the clock, and where messages for each replica's first job go."""
+        self._clock, self._ports = clock, list(ports)
+
+    def notify(self, window: int) -> None:
+        """A frame has come: replicas on other units may take it; those that rested until this window, too."""
+        assert self._clock is not None
+        for limit in self._limits:
+            if 0 <= limit.rests_until <= window:
+                limit.rests_until = -1
+        self._ordinal += 1
+        now_ns = self._clock.now_ns()
+        for port in self._ports[1:]:
+            port.mailbox.send(Message(now_ns, port.number, self._ordinal, MessageKind.WAITING))
+
+    def take(self, job: Job) -> tuple[list[Arrival], int]:
+        """The frames that waited longest, for a replica's first stage; none where another replica was faster."""
+        with self.lock:
+            arrivals, started_ns = job.input.take()
+            if arrivals:
+                self._begun.append(arrivals[-1].frame)
+            return arrivals, started_ns
+
+    def finished(self, job: Job, finished_ns: int) -> list[FinishedFrame]:
+        """A replica's last stage is done with a frame; the frames that leave now. To be called with the lock held."""
+        frame = job.in_flight[-1].frame
+        outputs = [(sink, job.execution.results(names)) for sink, names in job.sinks]
+        results: Results = job.execution.results
+        if self._begun[0] != frame and job.observers:  # the replica goes on meanwhile
+            results = _kept(results(None))
+        self._done[frame] = FinishedFrame(job.in_flight, job.started_ns, finished_ns, results, outputs)
+        return self._leaving(finished_ns)
+
+    def gave_up(self, arrivals: Iterable[Arrival], now_ns: int) -> list[FinishedFrame]:
+        """Frames that have begun will not be done; those that leave now. To be called with the lock held."""
+        for arrival in arrivals:
+            if arrival.frame in self._begun:
+                self._done[arrival.frame] = None
+        return self._leaving(now_ns)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a frame is waiting or in flight in any replica."""
+        return any(first.pending for first in self.firsts)
+
+    def others_work(self, job: Job) -> bool:
+        """Whether there is another replica that takes frames now."""
+        mine = self._limit(job)
+        return any(limit is not mine and limit.rests_until < 0 for limit in self._limits)
+
+    def rest(self, job: Job, window: int) -> None:
+        """The replica of a job takes no frames before a window."""
+        limit = self._limit(job)
+        limit.rests_until = max(limit.rests_until, window)
+
+    def close(self, job: Job) -> None:
+        """The replica of a job takes no frames any more."""
+        self.rest(job, _NEVER)
+
+    def working_unit(self, units: Collection[str]) -> str | None:
+        """The first of these units that has a replica which is not closed; ``None``: none has."""
+        return next(
+            (
+                port.unit
+                for port, limit in zip(self._ports, self._limits, strict=True)
+                if port.unit in units and limit.rests_until < _NEVER
+            ),
+            None,
+        )
+
+    def _limit(self, job: Job) -> ReplicaLimit:
+        return next(limit for first, limit in zip(self.firsts, self._limits, strict=True) if first is job.entry)
+
+    def _leaving(self, now_ns: int) -> list[FinishedFrame]:
+        leaving = []
+        while self._begun and self._begun[0] in self._done:
+            done = self._done.pop(self._begun.popleft())
+            if done is not None:
+                self._left_ns = max(done.finished_ns, now_ns, self._left_ns)
+                leaving.append(done._replace(finished_ns=self._left_ns))
+        return leaving
+
+
+def _kept(tensors: dict[str, Array]) -> Results:
+    return lambda names: tensors if names is None else {name: tensors[name] for name in names}
+
+
+def model_jobs(job: Job, model: PlannedModel, stages: Sequence[Launchable], slots: int) -> list[Job]:
+    """A model's job, divided into those of the stages of its replicas; the job itself where there is one of both.
+
+    Args:
+        job: of the whole model, with its number and the estimates of all segments.
+        model: its part in the plan.
+        stages: what each launches, one replica after the other.
+        slots: frames of each replica that may be in flight.
+    """
+    parts, found = iter(stages), list[list[Job]]()
+    for replica in model.replicas:
+        own, first = [next(parts) for _ in replica.stages], replica.segments[0].index
+        whole = job
+        if len(model.replicas) > 1:
+            whole = replace(
+                job,
+                execution=own[0],
+                first_program=job.first_program + first,
+                estimates_ns=job.estimates_ns[first : first + len(replica.segments)],
+                input=job.input.shared() if found else job.input,
+            )
+        found.append(stage_jobs(whole, own, slots, [stage[-1].boundary_bytes for stage in replica.stages]))
+    if len(found) > 1:
+        Replicas(found)
+    return list(itertools.chain.from_iterable(found))
 
 
 def stage_jobs(job: Job, stages: Sequence[Launchable], slots: int, bytes_between: Sequence[int]) -> list[Job]:

@@ -44,7 +44,7 @@ from framefit.errors import InputError
 from framefit.execution.execution import Execution
 from framefit.execution.streams import EndOfStream
 from framefit.runtime.channel import WARMUP_NS, Dropped, FrameChannel, Mailbox, Message, MessageKind
-from framefit.runtime.job import Job, MigratedJob
+from framefit.runtime.job import FinishedFrame, Job, MigratedJob
 from framefit.runtime.log import (
     FaultCause,
     FaultLog,
@@ -200,6 +200,9 @@ class Dispatcher:
         self.launches = LaunchLog(journal.file(f"launches-{place}.bin"))
         self._recovery = Recovery(self)
         self._stall_log = StallLog(journal.file(f"stalls-{place}.bin"))
+        for job in jobs:
+            if job.replicas is not None and job is job.replicas.firsts[0]:
+                job.replicas.outputs = self._outputs
         self._enforce()
         for feed, members in self._feeds:
             if id(feed) in gates:
@@ -335,14 +338,17 @@ class Dispatcher:
         self._receive(_NEVER)
         self._account()
         for index, job in enumerate(self._jobs):
-            for frame, window in job.clear():
+            arrivals = job.clear()
+            self._give_up(index, job, arrivals, -1)
+            for frame, window in arrivals:
                 self.frames.add(self._models[index], frame, FrameOutcome.RUN_ENDED, window, self.release(window))
             known = [source.length for source in job.sources.values() if source.length is not None]
             if known and min(known) < job.feed.delivered:  # a stream may turn out to be shorter than what was released
                 self.frames.forget(self._models[index], min(known))
+        self._account()
         if self._collects:
             self._packets.collect()
-        self._hand_out()
+        self.hand_out()
         for model, frames in self.faults.refused.items():
             self.frames.refuse(model, frames, FrameOutcome.NOT_FINITE)
 
@@ -538,7 +544,7 @@ class Dispatcher:
         job = self._jobs[index]
         if not job.busy:
             self._take(job)
-            if not job.busy:  # its model has just migrated, with the frames that waited
+            if not job.busy:  # its model has just migrated, or another replica has taken the frames that waited
                 return
             try:
                 job.load()
@@ -602,11 +608,15 @@ class Dispatcher:
         if pipeline is not None and job is not pipeline.stages[-1]:
             pipeline.hand_on(job, finished_ns)  # first of all: another unit waits for it
         else:
-            self._completed.append((index, job.in_flight, job.started_ns, finished_ns))
-            for observer in job.observers:
-                observer.frame_finished(job.in_flight, job.started_ns, finished_ns)
-            for sink, names in job.sinks:
-                self._outputs.append((sink, job.in_flight[-1].frame, job.execution.results(names)))
+            if job.replicas is None:
+                self._completed.append((index, job.in_flight, job.started_ns, finished_ns))
+                for observer in job.observers:
+                    observer.frame_finished(job.in_flight, job.started_ns, finished_ns, job.execution.results)
+                for sink, names in job.sinks:
+                    self._outputs.append((sink, job.in_flight[-1].frame, job.execution.results(names)))
+            else:
+                with job.replicas.lock:
+                    self._hand_on_in_order(index, job, job.replicas.finished(job, finished_ns))
         if not job.execution.finish():
             self.faults.add(self._models[index], job.in_flight[-1].frame, self.windows - 1, FaultCause.STATE)
         if self._recovery.troubles:
@@ -620,6 +630,22 @@ class Dispatcher:
             self._service.finished(self._turns[index])
         self._relieve()
 
+    def _hand_on_in_order(self, index: int, job: Job, leaving: Iterable[FinishedFrame]) -> None:
+        """Frames that leave a model of several replicas; with their lock held."""
+        assert job.replicas is not None
+        for frame in leaving:
+            self._completed.append((index, frame.arrivals, frame.started_ns, frame.finished_ns))
+            for observer in job.outlet.observers:
+                observer.frame_finished(frame.arrivals, frame.started_ns, frame.finished_ns, frame.results)
+            for sink, outputs in frame.outputs:
+                job.replicas.outputs.append((sink, frame.arrivals[-1].frame, outputs))
+
+    def _give_up(self, index: int, job: Job, arrivals: Sequence[Arrival], now_ns: int) -> None:
+        """Frames that a replica has begun will not be done: those behind them may leave."""
+        if job.replicas is not None:
+            with job.replicas.lock:
+                self._hand_on_in_order(index, job, job.replicas.gave_up(arrivals, now_ns))
+
     def _recover(self, index: int, job: Job, error: BaseException) -> None:
         """A launch failed, or a frame could not be read."""
         self._last_finish = -1
@@ -628,7 +654,10 @@ class Dispatcher:
 
     def abort_frame(self, index: int, outcome: FrameOutcome, now_ns: int) -> None:
         """The frame in flight of a job goes, unfinished."""
-        self.reject(index, self._jobs[index].abort_frame(now_ns), outcome)
+        job = self._jobs[index]
+        arrivals = job.abort_frame(now_ns)
+        self.reject(index, arrivals, outcome)
+        self._give_up(index, job, arrivals, now_ns)
 
     def _account(self) -> None:
         """The fates of the frames that were completed."""
@@ -651,7 +680,7 @@ class Dispatcher:
             if self._launch_observer is None:  # else it would see launches sooner than where there is time
                 self._settle()
         if len(self._outputs) > _PENDING_OUTPUTS:
-            self._hand_out()
+            self.hand_out()
 
     # Time that is left ------------------------------------------------------------------------------------------------
 
@@ -706,7 +735,8 @@ class Dispatcher:
             log.settle()
             log.hand_over()
 
-    def _hand_out(self) -> None:
+    def hand_out(self) -> None:
+        """Hand all outputs that wait to their sinks."""
         while self._outputs:
             sink, frame, outputs = self._outputs.popleft()
             sink.put(frame, outputs)

@@ -283,7 +283,7 @@ def run_metrics(
     shortest_hz = max(stretch.rung.grid.shortest_hz for stretch in run.stretches)
     models, first = [], 0
     for index, (model, whole) in enumerate(zip(timetable.models, whole_ns, strict=True)):
-        cut = sum(segment_ns[first : first + len(model.segments)])
+        cut = sum(segment_ns[first : first + len(model.replicas[0].segments)])
         first += len(model.segments)
         metrics = model_metrics(
             index,

@@ -26,7 +26,7 @@ from framefit.devices.device import Array
 from framefit.errors import FramefitError, InputError
 from framefit.execution.streams import fitted
 from framefit.runtime.channel import Channel
-from framefit.runtime.job import Job
+from framefit.runtime.job import Job, Results
 from framefit.runtime.log import FrameOutcome, FrameOutcomes, in_words
 from framefit.runtime.sinks import AggregatingSink, Sink
 from framefit.runtime.streams import Arrival
@@ -492,7 +492,7 @@ class ResultPublisher:
         self._changing = threading.Lock()  # among those who subscribe
         job.observers.append(self)
 
-    def frame_finished(self, arrivals: Sequence[Arrival], started_ns: int, finished_ns: int) -> None:
+    def frame_finished(self, arrivals: Sequence[Arrival], started_ns: int, finished_ns: int, results: Results) -> None:
         """A frame is done; hand its outputs to everybody who asked for them."""
         released = self._release(arrivals[-1].window)
         deadline = self._job.deadline_ns
@@ -503,7 +503,7 @@ class ResultPublisher:
         if not queues and not requests:
             return
         shared = len(queues) + len(requests) > 1
-        tensors = self._job.execution.results(None if requests else names)
+        tensors = results(None if requests else names)
         finished = _Finished(arrivals, released, started_ns, finished_ns, late, tensors, shared)
         for queue in queues:
             queue.put(finished)

@@ -176,7 +176,13 @@ class ResultDelivery:
         self._device, self._unit, self._reader = device, unit, reader
         self._stream, self._given, self._source = join.streams[source], join.given, source
 
-    def frame_finished(self, arrivals: Sequence[Arrival], started_ns: int, finished_ns: int) -> None:  # noqa: ARG002
+    def frame_finished(
+        self,
+        arrivals: Sequence[Arrival],
+        started_ns: int,  # noqa: ARG002 - the protocol's form
+        finished_ns: int,
+        results: object,  # noqa: ARG002 - only what is read is copied, to its place
+    ) -> None:
         """Copy the outputs, and say when they can be read."""
         newest = arrivals[-1]
         if not self._stream.keep(newest.frame):

@@ -104,10 +104,12 @@ class Recovery:
         trouble.launches += cause != FaultCause.INPUT
         if trouble.frames < _PATIENCE:
             return True
-        run.faults.degraded.add(model)
+        others = job.replicas is not None and job.replicas.others_work(job)
+        if not others:
+            run.faults.degraded.add(model)
         costs = cause == FaultCause.HANG or (cause == FaultCause.ERROR and not job.priority)
         if costs and not job.entry.queue.refuses:
-            self._rest(index, job.entry, trouble)
+            self._rest(index, job, trouble)
         if run.failover is not None and all(self._fails(number) for number in range(len(run.jobs))):
             run.failover.unit_failed(run)
         return True
@@ -123,10 +125,13 @@ class Recovery:
             return True
         return self._run.jobs[index].starves(self._run.faults.degraded)
 
-    def _rest(self, index: int, entry: Job, trouble: _Trouble) -> None:
-        """Let no frames come for a while."""
-        dropped = entry.queue.refuse_until(self._run.windows + min(_FIRST_REST << trouble.rests, _MOST_REST))
-        self._run.reject(index, dropped, FrameOutcome.DEGRADED)
+    def _rest(self, index: int, job: Job, trouble: _Trouble) -> None:
+        """Let no frames come for a while; those of a replica go to the others."""
+        until = self._run.windows + min(_FIRST_REST << trouble.rests, _MOST_REST)
+        if job.replicas is not None:
+            job.replicas.rest(job, until)
+        else:
+            self._run.reject(index, job.entry.queue.refuse_until(until), FrameOutcome.DEGRADED)
         trouble.rests += 1
 
 
@@ -204,11 +209,17 @@ class Failover:
     def _migrate_all(self, run: RunningUnit) -> None:
         for job in list(run.jobs):
             working = [unit for unit in self._mailboxes if unit not in self._failed]
-            if isinstance(job, MigratedJob) or job.model is None or job.entry.migrated is not None or not working:
+            first = job.entry if job.replicas is None else job.replicas.firsts[0]
+            if isinstance(job, MigratedJob) or job.model is None or first.migrated is not None or not working:
                 continue
+            if job.replicas is not None:
+                job.replicas.close(job)
+                if (unit := job.replicas.working_unit(working)) is not None:
+                    self.migrations.append(Migration(job.model, run.windows, run.unit, unit))
+                    continue
             target = self._find_target(job.model, working)
             if target is not None:
-                self._migrate(job, target)
+                self._migrate(first, target)
                 run.faults.degraded.discard(job.model)
                 self.migrations.append(Migration(job.model, run.windows, run.unit, target.unit))
 

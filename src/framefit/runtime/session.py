@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +43,7 @@ from framefit.execution.streams import FunctionStream, ResumedStream, Stream, op
 from framefit.execution.wiring import WiredModel
 from framefit.runtime.channel import FrameChannel
 from framefit.runtime.injection import StreamFaults
-from framefit.runtime.job import Job, ReadModel, connect_reader, stage_jobs
+from framefit.runtime.job import Job, ReadModel, connect_reader, model_jobs
 from framefit.runtime.log import FaultCause, FrameOutcomes
 from framefit.runtime.loop import LEAD_NS, steady
 from framefit.runtime.metrics import frame_records, run_metrics, stream_metrics
@@ -109,6 +110,7 @@ class Sources:
         models = [model for timetable in opened.timetable.timetables for model in timetable.models]
         ages = [model.result_age_windows or 0 for model in models if model.after]
         behind = max(wired.behind for wired in self._models.values()) + max(ages, default=0)
+        behind += max(len(model.planned.replicas) for model in opened.models) - 1  # the newer frame may be read first
         streams: dict[str, Stream] = {
             entry.name: PushedStream(entry.name, self._readers(entry.name), keep=behind)
             if entry.name in submitted
@@ -208,10 +210,12 @@ def _resumed(stream: Stream, before: StreamCount | None) -> Stream:
 def device_program(opened: OpenTimetable) -> Program:
     """What the device executes; where it cannot say how long, the timetable does."""
     programs = []
-    executions = zip(*(model.cuts for model in opened.models), strict=True)
-    for models, ways in zip(opened.timetable.cuts, executions, strict=True):
-        for model, execution in zip(models, ways, strict=True):
-            for segment, label, known in zip(model.segments, execution.labels, execution.operations, strict=True):
+    for number, models in enumerate(opened.timetable.cuts):
+        for model, compiled in zip(models, opened.models, strict=True):
+            executions = compiled.cuts[number : number + 1] if number else compiled.replicas
+            labels = itertools.chain.from_iterable(execution.labels for execution in executions)
+            operations_of = itertools.chain.from_iterable(execution.operations for execution in executions)
+            for segment, label, known in zip(model.segments, labels, operations_of, strict=True):
                 operations = known
                 if [operation.kind for operation in known] == [label] and not known[0].expected_ns:
                     operations = (whole_operation(label, segment),)
@@ -241,7 +245,7 @@ def check_faults(faults: Sequence[Fault], opened: OpenTimetable, *, frames: bool
     """
     models = opened.timetable.models
     launched = {model.name for model in models} | set(opened.timetable.units)
-    launched |= {label for model in opened.models for label in model.execution.labels}
+    launched |= {label for model in opened.models for replica in model.replicas for label in replica.labels}
     streams = [stream.name for stream in streams_of(opened.workload)]
     for fault in faults:
         check_fault(fault, launched, streams)
@@ -267,7 +271,7 @@ def failover_target(
         working: units to choose from.
     """
     model = opened.models[number]
-    segments, allowed = model.planned.segments, model.wired.entry.units
+    segments, allowed = model.planned.replicas[0].segments, model.wired.entry.units
     for unit in working:
         if allowed is not None and unit not in allowed:
             continue
@@ -480,17 +484,17 @@ class Session:
         self.switching = TimetableSwitching(opened, self._injected or device, self.group, self.jobs)
 
     def _jobs(self, number: int, model: CompiledModel, *, frames: bool) -> list[Job]:
-        """Of a model's stages."""
-        opened, wired, planned, execution = self.opened, model.wired, model.planned, model.execution
-        entry = wired.entry
-        execution.through(self._injected or opened.device)
-        execution.guard_state(entry.on_nan != "ignore")
-        timed = (
-            None if frames else TimedExecution(self._injected or opened.device, execution.labels, execution.bindings)
-        )
-        streams = self.sources.streams
+        """Of the stages of a model's replicas."""
+        opened, wired, planned = self.opened, model.wired, model.planned
+        entry, streams, device = wired.entry, self.sources.streams, self._injected or self.opened.device
+        stages: list[Launchable] = []
+        for execution, replica in zip(model.replicas, planned.replicas, strict=True):
+            execution.through(device)
+            execution.guard_state(entry.on_nan != "ignore")
+            timed = TimedExecution(device, execution.labels, execution.bindings)
+            stages += execution.stages() if frames else timed.in_stages(replica)
         whole = Job(
-            execution=timed or execution,
+            execution=model.execution if frames else stages[0],
             first_program=opened.timetable.first_programs[0][number],
             priority=model.priority,
             estimates_ns=[segment.duration_ns for segment in planned.segments],
@@ -505,8 +509,7 @@ class Session:
         )
         if frames and whole.feed.frame_source is None and not wired.after:
             whole.read(0)  # a frame that does not fit is found now, not in the loop
-        stages = execution.stages() if timed is None else timed.in_stages(planned)
-        return stage_jobs(whole, stages, execution.slots, [stage[-1].boundary_bytes for stage in planned.stages])
+        return model_jobs(whole, planned, stages, model.execution.slots)
 
     def _read_others(self, *, frames: bool) -> None:
         """Have models that read others get their frames of these."""
@@ -626,7 +629,7 @@ class Session:
     def measure(self) -> list[Measurement]:
         """All segments and uncut models in turn, as around every run."""
         models = self.opened.models
-        segments = _launches(model.execution for model in models)
+        segments = _launches(replica for model in models for replica in model.replicas)
         measured = self.opened.durations.around([*segments, *_launches(model.whole for model in models)])
         parts = iter(measured[len(segments) :])
         return [
@@ -644,13 +647,13 @@ class Session:
     def launch_all(self) -> None:
         """Run every model once: first launches are slow."""
         random = np.random.default_rng(0)
-        for model in self.opened.models:
-            model.execution.run(model.execution.example(random))
+        for replica in (replica for model in self.opened.models for replica in model.replicas):
+            replica.run(replica.example(random))
 
     def reset(self) -> None:
         """Zero all state."""
-        for model in self.opened.models:
-            model.execution.reset()
+        for replica in (replica for model in self.opened.models for replica in model.replicas):
+            replica.reset()
 
     def ready(self, seed: int) -> None:
         """Begin anew: zero state, a described device's variation from the seed, no packets of what was before."""
@@ -822,19 +825,21 @@ class Session:
         device, timetable = self.opened.device, self.opened.timetable
         peak = dict.fromkeys(timetable.units, 0)
         for model, jobs in zip(self.opened.models, self.jobs, strict=True):
-            first, segments = jobs[0], model.planned.segments
-            needed = unit_bytes(
-                model.wired.model,
-                model.planned.spans,
-                [segment.unit for segment in segments],
-                model.wired.entry.state,
-                slots=1 if first.pipeline is None else max(first.pipeline.most, 1),
-                separate=bool(timetable.links),
-            )
-            supplies = {id(stream): stream for stream in first.sources.values() if isinstance(stream, ResultStream)}
-            needed[segments[0].unit] += sum(stream.most * stream.frame_bytes for stream in supplies.values())
-            for unit, size in needed.items():
-                peak[unit] += size
+            firsts = [job for job in jobs if not job.position]
+            for first, replica in zip(firsts, model.planned.replicas, strict=True):
+                needed = unit_bytes(
+                    model.wired.model,
+                    replica.spans,
+                    [segment.unit for segment in replica.segments],
+                    model.wired.entry.state,
+                    slots=1 if first.pipeline is None else max(first.pipeline.most, 1),
+                    separate=bool(timetable.links),
+                )
+                supplies = {id(stream): stream for stream in first.sources.values() if isinstance(stream, ResultStream)}
+                unit = replica.segments[0].unit
+                needed[unit] += sum(stream.most * stream.frame_bytes for stream in supplies.values())
+                for unit, size in needed.items():
+                    peak[unit] += size
         return {unit: math.ceil(size * device.stored_ratio) for unit, size in peak.items()}
 
     def _frames(self, run: RecordedRun, *, ended: bool) -> FrameTable:

@@ -19,7 +19,7 @@ from framefit.core.timetable import PlannedModel, Timetable
 from framefit.devices.device import Array, Binding, Device, ModelledDevice, Tensors
 from framefit.execution.execution import Launchable
 from framefit.runtime.channel import FrameChannel
-from framefit.runtime.job import Job, ReadModel, connect_reader, stage_jobs
+from framefit.runtime.job import Job, ReadModel, connect_reader, model_jobs
 from framefit.runtime.loop import Dispatcher, Service, instants
 from framefit.runtime.units import MakeService, UnitGroup, assign_units
 
@@ -144,9 +144,7 @@ def timed_group(
     for model, (job, _) in zip(timetable.models, whole, strict=True):
         job.feed.streams = (streams or {}).get(model.name, frozenset())
     jobs = {
-        model.name: stage_jobs(
-            job, execution.in_stages(model), model.slots, [stage[-1].boundary_bytes for stage in model.stages]
-        )
+        model.name: model_jobs(job, model, execution.in_stages(model), model.slots)
         for model, (job, execution) in zip(timetable.models, whole, strict=True)
     }
     for model in timetable.models:

@@ -46,6 +46,7 @@ class TimetableSwitching:
         planned = PlannedRung(name="planned", timetable=opened.timetable, workload=opened.workload, covers=(1.0, 1.0))
         ladder = opened.timetable.ladder
         self._planned_rungs = (planned, *(ladder.rungs if ladder else ()))
+        self._stages = {id(job): number for stages in jobs for number, job in enumerate(stages)}
         self._executions: dict[tuple[int, int], Sequence[Launchable]] = {
             (0, model): [job.execution for job in stages] for model, stages in enumerate(jobs)
         }
@@ -183,7 +184,7 @@ class TimetableSwitching:
             planned: how it is cut in the rung's own timetable.
             slower: times what segments are planned to take.
         """
-        number, stage = job.model or 0, job.position
+        number, stage = job.model or 0, self._stages[id(job)]
         model = self._cuts[cut][number]
         first = next(cut for cut, models in enumerate(self._cuts) if models[number].spans == model.spans)
         begin, end = _segments(model)[stage]

@@ -48,6 +48,8 @@ def connect(device: Device, mailboxes: Mapping[str, Mailbox], jobs: Mapping[str,
     outlets = {job.model: job.outlet for job in every if job.model is not None}
     for pipeline in {id(job.pipeline): job.pipeline for job in every if job.pipeline is not None}.values():
         pipeline.connect(device, [ports[id(stage)] for stage in pipeline.stages])
+    for replicas in {id(job.replicas): job.replicas for job in every if job.replicas is not None}.values():
+        replicas.connect(device.clock, [ports[id(first)] for first in replicas.firsts])
     for job in every:
         for source, model in enumerate(() if job.join is None else job.join.models):
             assert job.join is not None
@@ -293,6 +295,8 @@ class UnitGroup:
                 member.end()
             except BaseException as error:  # noqa: BLE001 - raised again when all units have ended
                 self._failures.append(error)
+        for member in members:  # of frames that waited for those of a unit that ended later
+            member.hand_out()
         self._merge(members)
 
     def _work(

@@ -200,9 +200,21 @@ def _cut_sentence(schedule: ModelSchedule, timetable: Timetable, workload: Workl
     else:
         reason = "shorter segments fill residuals better; it would fit whole"
     whole = next(filter(_tells_cut, model.reasons), "").partition(" whole: ")[0]
+    replicas = model.replicas
+    if len(replicas) > 1:
+        units = "; on ".join(", ".join(dict.fromkeys(s.unit for s in replica.segments)) for replica in replicas)
+        text = f"has {len(replicas)} replicas, on {units}: a frame goes to whichever is free, results leave in order. "
+        text += f"All together they have {len(durations)} segments of {_span(min(durations), longest)}."
+        return text + _cut_costs(model, timetable, room)
     text = f"into {len(durations)} segments of {_span(min(durations), longest)}, since "
     text += reason + (f" ({whole} whole)" if whole else "")
     text += f'. segmentation = "{workload.schedule.segmentation}": {_MODES[workload.schedule.segmentation]}.'
+    return text + _cut_costs(model, timetable, room)
+
+
+def _cut_costs(model: PlannedModel, timetable: Timetable, room: int) -> str:
+    """What its cuts cost, and whether outputs stay the same."""
+    longest, text = max((segment.duration_ns for segment in model.segments), default=0), ""
     if longest > room > 0:
         text += f" The longest segment is still {format_duration(longest - room)} too long."
     ratio = model.segmentation_overhead_ratio
