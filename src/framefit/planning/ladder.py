@@ -47,6 +47,11 @@ def with_ladder(planned: Plan, replan: Replan, notify: Notify = silent) -> Plan:
     asked = changes or workload.schedule.ladder or any(stream.rates_hz for stream in workload.streams)
     if planned.timetable.ladder is not None or not asked:
         return planned
+    if any(len(model.replicas) > 1 for model in planned.timetable.models):
+        # It was made when no further timetables were asked for, which have one cut of each model in common.
+        planned = replan(PlanRequest(planned.app, workload, in_real_time=planned.in_real_time))
+        if not planned.timetable.feasible:
+            return planned
     fixed = _fixed(planned)
     plans = [_Way(planned.timetable, workload, (1.0, 1.0))]
     possible = [workload.at_rates({stream.name: hz}) for stream in workload.streams for hz in stream.rates_hz]
