@@ -290,13 +290,12 @@ class UnitGroup:
     def _end(self, members: Sequence[Dispatcher]) -> None:
         for member in members:
             member.mailbox.close()
-        for member in reversed(members):  # the first one collects the events
+        ends = [member.end for member in reversed(members)]  # the first one collects the events
+        for last in (*ends, *(member.hand_out for member in members)):  # frames may wait for a unit that ends later
             try:
-                member.end()
+                last()
             except BaseException as error:  # noqa: BLE001 - raised again when all units have ended
                 self._failures.append(error)
-        for member in members:  # of frames that waited for those of a unit that ended later
-            member.hand_out()
         self._merge(members)
 
     def _work(
