@@ -46,7 +46,7 @@ def test_steps_are_taken_and_proven(framefit: Framefit, models: Path) -> None:
     ended = framefit("fit", app, "--apply", "--force", "--verify-seconds", "1")
     assert ended.code == 0
     for told in (
-        "FITS after 1 step, a simulation shows it",
+        "FITS after 1 step, a simulation proves it",
         "every second frame",
         "verified",
         str(folder / "app.toml")[-20:],

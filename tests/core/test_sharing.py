@@ -71,7 +71,7 @@ def test_a_slower_application_keeps_its_rate(folder: Path) -> None:
     found = together(app(folder, "a", background=()), app(folder, "b", priority=(), rate_hz=40, last="every = 3"))
     assert found.workload.beat_hz == 80
     assert {model.name: model.every for model in found.workload.models} == {"small": 1, "chain": 6}
-    with pytest.raises(InputError, match="'camera' has 50 Hz, which is no whole part of the other application's 80 Hz"):
+    with pytest.raises(InputError, match="'camera' has 50 Hz, which does not divide the other application's 80 Hz"):
         together(app(folder, "a"), app(folder, "b", rate_hz=50))
 
 
@@ -114,7 +114,10 @@ def test_streams_stay_apart(folder: Path) -> None:
     [
         ({"target": "cpu"}, r"\$\.target is 'cpu', and 'target\.toml' in .*a\.toml"),
         ({"stream": "shape = [1, 3, 16, 16]"}, "stream 'camera': shape"),
-        ({"priority": ["chain"], "background": ["small"], "model": "frames = 2\nframes_axis = 2"}, "model 'chain' is"),
+        (
+            {"priority": ["chain"], "background": ["small"], "model": "frames = 2\nframes_axis = 2"},
+            "model 'chain' differs",
+        ),
         ({"schedule": 'segmentation = "equal"'}, r"\$\.schedule\.segmentation is 'equal', and 'fewest'"),
         ({"schedule": "num_priority = 1"}, "priority_threshold or num_priority"),
         ({"more": '[[outputs]]\nmodel = "small"\nsink = "one.npz"\n'}, "sink .* is used twice"),

@@ -279,7 +279,7 @@ def test_changes_of_rate_come_in_order_with_the_rates_of_the_others(tmp_path: Pa
         ('path = "face.onnx"', 'path = "nose.onnx"', "$.models[0].path: no such file"),
         ("[[models]]", "device.custom_ops = ['ops.so']\n[[models]]", "$.device.custom_ops[0]: no such file"),
         ("[[models]]", "device.custom_op = ['ops.so']\n[[models]]", "unknown key $.device.custom_op; did you mean"),
-        ('path = "face.onnx"', f'path = "{"n" * 5000}"', "can be no file's name"),
+        ('path = "face.onnx"', f'path = "{"n" * 5000}"', "is not a possible file name"),
         (
             'path = "face.onnx"',
             'path = "face.onnx"\ninputs = { x = "cam" }',

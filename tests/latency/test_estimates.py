@@ -69,7 +69,7 @@ def test_a_target_of_the_users_own(model: Model) -> None:
     """A table names it, but cannot find it: its file is asked for."""
     mine = msgspec.structs.replace(resolve_target("vpu"), name="mine", units=(Unit(name="one"),))
     table = table_on(mine, [model])
-    with pytest.raises(InputError, match="'mine', which is no built-in target"):
+    with pytest.raises(InputError, match="'mine', which is not a built-in target"):
         framefit.estimate(model, table)
     assert framefit.estimate(model, table, target=mine).unit == "one"
     assert framefit.estimate(model, table, any_fingerprint=True).coverage_ratio == 1.0

@@ -101,7 +101,7 @@ def test_a_fit_that_succeeded_shows_how() -> None:
     """Verdict, load before and after, each step with its gain and accuracy, and where the files lie."""
     text = shown(RESULT, Path("out"))
     assert text.startswith(
-        "FITS after 1 step, a simulation shows it: the models ask for 90.0 % of the units' time on board, "
+        "FITS after 1 step, a simulation proves it: the models ask for 90.0 % of the units' time on board, "
         "125.0 % before."
     )
     for told in (
@@ -140,5 +140,5 @@ def test_a_plan_that_was_not_proven_is_no_success() -> None:
     """The verdict says what is missing."""
     text = shown(msgspec.structs.replace(RESULT, fits=False, verified=None), Path("out"))
     assert text.startswith("DOES NOT FIT")
-    assert "nothing shows that it holds" in text
+    assert "no simulation or run has proved it" in text
     assert "it lost too much" in shown(msgspec.structs.replace(RESULT, fits=False), Path("out"))

@@ -23,7 +23,9 @@ def told(plan, model, schedule=None, **changed):
 def test_a_model_that_is_cut():
     """Level with reasons, duration beside residual, cut with its reason and cost, age with a way through windows."""
     words = told(plan_of_three(), "depth")
-    assert words["level"].startswith("2 of 10 (a model of level 5 or more comes first); it runs in what those leave.")
+    assert words["level"].startswith(
+        "2 of 10 (a model of level 5 or more comes first); it runs in the time that priority models leave."
+    )
     assert words["level"].endswith("Why this level: +3 base; -1 big.")
     assert "takes 12.0 ms (p99). It finds the first residual" in words["duration"]
     assert words["duration"].endswith("7.90 ms; a segment may take at most 7.40 ms of it in one go.")
@@ -89,7 +91,7 @@ def test_an_infeasible_plan_promises_nothing():
     """No bound on ages, no rate, and what is missing."""
     words = told(late_plan(), "depth")
     assert words["age"] == "no bound: a result may be of any age, since the plan does not hold."
-    assert words["duration"] == "takes 12.0 ms (p99). It finds nothing: the priority models leave no residual."
+    assert words["duration"] == "takes 12.0 ms (p99). No time is left for it: the priority models leave no residual."
     assert "differ" not in words["cut"]
     assert "rate" not in words
     assert "path" not in words

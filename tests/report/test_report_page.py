@@ -84,7 +84,7 @@ def everything(profile):
         (
             fit(),
             "fits",
-            "Fits after 1 step, a simulation shows it: the models ask for 78.0 % of the units' time on board",
+            "Fits after 1 step, a simulation proves it: the models ask for 78.0 % of the units' time on board",
         ),
         (fit(fits=False), "fails", "Does not fit. 'net' gets 60 of 100 frames"),
     ],

@@ -173,14 +173,14 @@ def test_damaged_runs_are_refused(copied: Path, name: str, damage: Callable[[byt
 
 @pytest.mark.parametrize("content", [b"", b"[1, 2]", b'{"a": 1}', b'{"windows": [', b"\x93NUMPY", b"<html>"])
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
-    """What is nothing that a report shows is one error, which says what is accepted."""
+    """What is not something that a report can show is one error, which says what is accepted."""
     path = tmp_path / "other.json"
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
         write_report(path)
     assert caught.value.where == str(path)
     assert caught.value.remedy
-    with pytest.raises(InputError, match="holds nothing"):
+    with pytest.raises(InputError, match="contains nothing"):
         write_report(tmp_path)
 
 

@@ -496,7 +496,9 @@ class TargetsSettings(Settings, kw_only=True):
     ] = None
     output: Annotated[
         str | None,
-        option("Write a copy of the target's file there, to start your own from.", "-o", "--output", metavar="PATH"),
+        option(
+            "Write a copy of the target's file to this path, as a start for your own.", "-o", "--output", metavar="PATH"
+        ),
     ] = None
     force: Annotated[bool, option("Overwrite an existing file.")] = False
 
@@ -509,7 +511,7 @@ def targets(given: dict[str, Any], screen: Screen) -> None:
     """
     settings = settings_of(TargetsSettings, given)
     if settings.name is None and settings.output is not None:
-        raise InputError("-o copies the file of a target, and none is named", remedy="give NAME, too")
+        raise InputError("-o copies the file of a target, but no target is named", remedy="give NAME, too")
     from framefit.core.target import describe_target, targets
     from framefit.report.terminal import view
 

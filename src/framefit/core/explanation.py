@@ -94,7 +94,7 @@ class ResidualLoss:
             ("boundaries", self.boundary_ns, "what cutting them costs"),
             ("guard", self.guard_ns, "kept free so that nothing runs into the next reserved instant"),
             ("packing", self.packing_ns, "too short for the segment that is due"),
-            ("no work", self.waiting_ns, "nothing is there to be worked on, or the plan is about to begin anew"),
+            ("no work", self.waiting_ns, "there is no frame to work on, or the plan is about to repeat"),
         )
         whole = sum(part[1] for part in parts)
         return tuple((name, ns / whole, why) for name, ns, why in parts) if whole else ()

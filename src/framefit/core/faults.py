@@ -153,5 +153,5 @@ def _ns(text: str, release_ns: Callable[[int], int]) -> int:
 def _number(text: str) -> tuple[float, str | None]:
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no number, and no time")
+        raise ValueError(f"{text!r} is neither a number nor a time")
     return float(match[1]), match[2]

@@ -63,7 +63,7 @@ class FitSettings(Settings, kw_only=True):
             ge=0,
         ),
     ] = None
-    seed: Annotated[int, option("Random seed for everything that is drawn.", ge=0)] = 0
+    seed: Annotated[int, option("Random seed for data splits, searches and training.", ge=0)] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -232,7 +232,7 @@ class FitResult(Record, kw_only=True):
     """``framefit fit --json``, ``fit.json``.
 
     Attributes:
-        fits: the plan fits, a verification shows it, and every changed model is within its accuracy; without
+        fits: the plan fits, a verification proves it, and every changed model is within its accuracy; without
             ``applied`` that the workload fits as it is.
         applied: whether steps were taken, or only proposed.
         before, after: how the user's workload stands, and the one of the result.

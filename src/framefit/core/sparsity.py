@@ -284,7 +284,8 @@ class SparsifySettings(Settings, kw_only=True):
     dynamic_accuracy: Annotated[
         bool,
         option(
-            "Train on in rounds at the same cycles, with a higher threshold on accuracy after each round that met it.",
+            "Continue training in rounds at the same cycles, with a higher threshold on accuracy after each round "
+            "that met it.",
             "--dynamic-accuracy/--fixed-accuracy",
         ),
     ] = False

@@ -61,11 +61,15 @@ class TreeifySettings(Settings, kw_only=True):
         ),
     ] = "network"
     search: Annotated[
-        Literal["sequence", "random"], option("Try every layer as the first of a group, or draw one.")
+        Literal["sequence", "random"],
+        option("How the first layer of a group is chosen: every layer in turn, or one at random."),
     ] = "sequence"
     objective: Annotated[
         Literal["accuracy", "speed", "luts"],
-        option("What decides among accurate groups: accuracy, speed, or the number of look-up tables in hardware."),
+        option(
+            "Criterion that decides among accurate groups: accuracy, speed, or the number of look-up tables "
+            "in hardware."
+        ),
     ] = "accuracy"
     target: Annotated[
         str,
@@ -84,9 +88,11 @@ class TreeifySettings(Settings, kw_only=True):
         int | None,
         option("Number of the first layer with weights to replace, from 0 (default: as --search says).", ge=0),
     ] = None
-    layers: Annotated[int | None, option("Layers to replace together (default: try 1, 1 + step, ...).", ge=1)] = None
-    step: Annotated[int, option("Layers by which groups grow.", ge=1)] = 1
-    groups: Annotated[int, option("Groups to replace at most.", ge=1)] = 1
+    layers: Annotated[
+        int | None, option("Number of layers to replace together (default: try 1, 1 + step, ...).", ge=1)
+    ] = None
+    step: Annotated[int, option("Number of layers by which groups grow.", ge=1)] = 1
+    groups: Annotated[int, option("Largest number of groups to replace.", ge=1)] = 1
     method: Annotated[
         Literal["gradient", "ada", "auto"],
         option("Trees with vectors as leaves (gradient), with votes (ada), or those that are right more often (auto)."),
@@ -110,7 +116,7 @@ class TreeifySettings(Settings, kw_only=True):
     quantise: Annotated[Literal["ternary", "binary"], option("Levels of quantised values: three, or two.")] = "ternary"
     scope: Annotated[
         Literal["input", "group", "all"],
-        option("What is quantised: the inputs of groups, also their outputs, or the output of every layer."),
+        option("Values to quantise: the inputs of groups, also their outputs, or the output of every layer."),
     ] = "group"
     threshold: Annotated[
         float | None,
@@ -135,7 +141,7 @@ class TreeifySettings(Settings, kw_only=True):
     finetune: Annotated[
         Literal["all", "trees", "tail", "none"],
         option(
-            "What is fine-tuned: all layers and trees, the trees and the layers behind them, or these layers alone."
+            "Parts to fine-tune: all layers and trees, the trees and the layers behind them, or these layers alone."
         ),
     ] = "all"
     finetune_epochs: Annotated[
@@ -144,9 +150,9 @@ class TreeifySettings(Settings, kw_only=True):
             "Epochs of fine-tuning (default: 10, or 1,000 mini-batches where that is more).", metavar="EPOCHS", ge=0
         ),
     ] = None
-    finetune_batches: Annotated[int | None, option("Mini-batches of fine-tuning at most.", ge=0)] = None
+    finetune_batches: Annotated[int | None, option("Largest number of mini-batches of fine-tuning.", ge=0)] = None
     finetune_seconds: Annotated[
-        float | None, option("Seconds of fine-tuning at most, for each group.", metavar="SECONDS", ge=0)
+        float | None, option("Longest time of fine-tuning for each group, in seconds.", metavar="SECONDS", ge=0)
     ] = None
     rate: Annotated[float, option("Learning rate of fine-tuning.", ge=0)] = 0.05
     mean: Annotated[

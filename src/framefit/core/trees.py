@@ -462,7 +462,7 @@ def evaluate(ensemble: Ensemble, x: Array) -> npt.NDArray[np.float32]:
 def _check_floats(values: tuple[float, ...], what: str) -> None:
     array = np.asarray(values, np.float64)
     if not np.array_equal(array.astype(np.float32), array):  # neither does what is no number equal itself
-        raise ValueError(f"{what} is no float32 number")
+        raise ValueError(f"{what} is not a float32 number")
     if not np.isfinite(array).all():
         raise ValueError(f"{what} is not finite")
 

@@ -533,7 +533,7 @@ def load_workload(path: str | Path) -> Workload:
     files += workload.device.custom_ops
     for name in (workload.target, workload.table or "", *files, *(o.sink for o in workload.outputs)):
         if "\0" in name or max(map(len, map(os.fsencode, Path(name).parts)), default=0) > _MOST_NAME:
-            raise InputError(f"{name[:40]!r} ... can be no file's name", where=path, remedy="correct it")
+            raise InputError(f"{name[:40]!r} ... is not a possible file name", where=path, remedy="correct it")
     models = tuple(msgspec.structs.replace(m, path=str(folder / m.path)) for m in workload.models)
     streams = tuple(
         s

@@ -138,7 +138,7 @@ def _times_slower(path: Path, stream: str, own_hz: float, rate_hz: float) -> int
     ratio = rate_hz / own_hz
     if abs(ratio / round(ratio) - 1) > _NEAR:
         raise InputError(
-            f"stream {stream!r} has {own_hz:g} Hz, which is no whole part of the other application's {rate_hz:g} Hz",
+            f"stream {stream!r} has {own_hz:g} Hz, which does not divide the other application's {rate_hz:g} Hz",
             where=path,
             remedy="choose rates that are multiples of each other, or another name",
         )
@@ -156,7 +156,8 @@ def _add(merging: _Merging, path: Path, workload: Workload) -> dict[str, str]:
         same = next((candidate for candidate in merging.models.values() if _is_same(candidate, model)), None)
         if same is None and model.name in merging.models:
             raise InputError(
-                f"model {model.name!r} is another one in the application before: its file or what it reads differs",
+                f"model {model.name!r} differs from the one in the earlier application: "
+                "its file or its inputs are not the same",
                 where=path,
                 remedy="rename one of them, or make them equal",
             )

@@ -66,11 +66,11 @@ def _finding(check: _Check, root: Path) -> Finding:
     except OSError:
         seen = _Seen("unknown", "not reported by this system")
     except Exception as error:  # noqa: BLE001 - what cannot be found out is a finding too
-        seen = _Seen("unknown", f"could not be found out: {error}")
+        seen = _Seen("unknown", f"could not be determined: {error}")
     return Finding(topic=check.topic, why=check.why, status=seen.status, value=seen.value, remedy=seen.remedy)
 
 
-@_check("cores", "a core of its own keeps other programs out of the window")
+@_check("cores", "a dedicated core keeps other programs out of the window")
 def _look_at_cores(root: Path) -> _Seen:
     cores, isolated = host.available_cores(), host.isolated_cores(root)
     value = f"{len(cores)} available ({host.format_cores(cores)}), isolated: {host.format_cores(isolated)}"
@@ -152,7 +152,7 @@ def _look_at_steal(root: Path) -> _Seen:
     return _Seen("fair" if ratio <= 0.02 else "poor", value, "use dedicated cores, or a machine of your own")
 
 
-@_check("real-time priority", "with it the kernel lets nothing else go before a frame that is due")
+@_check("real-time priority", "with it, nothing else runs before a frame that is due")
 def _look_at_realtime(root: Path) -> _Seen:
     if not hasattr(os, "sched_setscheduler"):
         return _Seen("unknown", "this system has no SCHED_FIFO")

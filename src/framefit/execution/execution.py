@@ -510,7 +510,7 @@ class Execution:
         what = (
             f"a frame lacks input {missing[0]!r}"
             if missing
-            else f"a frame holds {next(name for name in frame if name not in self._one)!r}, which is no input"
+            else f"a frame holds {next(name for name in frame if name not in self._one)!r}, which is not an input"
         )
         raise InputError(
             what, where=f"model {self.name!r}", remedy=f"give exactly: {', '.join(self._one) or 'nothing'}"

@@ -141,7 +141,7 @@ class Preparation:
             raw = raw[..., 0]
         if raw.ndim not in (2, 3) or (raw.ndim == 3 and shape[2] != 3) or 0 in shape or raw.dtype.kind not in "biuf":
             raise InputError(
-                f"a frame is {raw.dtype} {list(shape)}, no image",
+                f"a frame is {raw.dtype} {list(shape)}, not an image",
                 where=self._where,
                 remedy="give height x width x 3 (RGB) or height x width (gray), or leave preprocess out",
             )

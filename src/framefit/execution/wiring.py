@@ -233,7 +233,7 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path, there: Mapping[str, 
     for tensor in model.inputs:
         if not tensor.dtype:
             raise InputError(
-                f"input {tensor.name!r} is no tensor of numbers",
+                f"input {tensor.name!r} does not hold numbers",
                 where=where,
                 remedy="take off the part that makes numbers of it, and do that in a stream of your own",
             )

@@ -476,7 +476,7 @@ def _earlier(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @verb(FitOptions, "app", earlier=_earlier)
 def fit(settings: FitOptions, *, notify: Notify = silent) -> Fitted:
-    """Plan a workload; where it does not fit, propose what would help, or do it until it fits and a run shows it.
+    """Plan a workload; where it does not fit, propose what would help, or do it until it fits and a run proves it.
 
     A workload fits where its plan is feasible and no model gets fewer launches than its frames ask for
     (docs/fit.md). The user's files stay as they are.

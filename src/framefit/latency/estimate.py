@@ -354,7 +354,7 @@ def _table_device(
             raise
         if checked:
             raise InputError(
-                f"the table was measured on {table.target!r}, which is no built-in target",
+                f"the table was measured on {table.target!r}, which is not a built-in target",
                 where=where,
                 remedy="name the device with --target FILE, or use the table unchecked with --any-fingerprint",
             ) from error

@@ -87,7 +87,7 @@ class _TableBuilder:
         settings, measured = self._settings, [_signature(model) for model in self._models]
         kept = [*named, *(network for network in builtin if _signature(network) not in measured)]
         self._warnings += [
-            f"{network.name} is audited and measured: its estimate is no prediction"
+            f"{network.name} is audited and measured: its estimate is not a prediction"
             for network in named
             if _signature(network) in measured
         ]
@@ -217,7 +217,7 @@ class _TableBuilder:
     def _refined(self, campaign: Campaign, table: LatencyTable) -> LatencyTable:
         """More samples of layers whose intervals are wide."""
         settings = self._settings
-        self._notify("measuring again what is not certain yet")
+        self._notify("repeating uncertain measurements")
         seconds = _REFINE_SECONDS if settings.max_seconds is None else settings.max_seconds
         left = campaign.refine(
             self._begun + round(seconds * 1e9),
@@ -312,7 +312,9 @@ def measure(
     if not models and not points:
         raise InputError("nothing to measure", remedy="name a model, or --grid SPEC.toml")
     if settings.max_shapes is not None and not points:
-        raise InputError("max_shapes chooses from a grid, and there is none", remedy="name one with --grid SPEC.toml")
+        raise InputError(
+            "max_shapes chooses from a grid, but no grid is given", remedy="name one with --grid SPEC.toml"
+        )
     audit = settings.audit if settings.audit is not None else "auto" if models else "none"
     networks, builtin = _networks(audit, seed)
     device = open_target(settings.target)

@@ -144,7 +144,7 @@ def read_database(
         )
         kept = {name: weights[0] for entry in entries for name, weights in entry.weights.items()}
         if not all(np.array_equal(weights, arrays[name].astype(np.float32)) for name, weights in kept.items()):
-            raise ValueError("it is of other weights than the model's")
+            raise ValueError("it was computed from other weights than the model's")
         return Database(str(found["pattern"]), entries, tuple(groups))  # type: ignore[arg-type]  # a Pattern
     except (InputError, KeyError, TypeError, ValueError) as error:
         what = error.what if isinstance(error, InputError) else error

@@ -82,7 +82,7 @@ def find_layers(nodes: Sequence[Node], arrays: Mapping[str, Array]) -> tuple[tup
         if operand is None or data is None or not operand.constant:
             continue
         if operand.name not in arrays or operand.stored_dtype != "float32":
-            notes.append(f"{node.name} stays dense: its weight is no float32 initializer")
+            notes.append(f"{node.name} stays dense: its weight is not a float32 initializer")
         elif used[operand.name] > 1:
             notes.append(f"{node.name} stays dense: it shares its weight with another node")
         elif (layer := _layer(node, data, operand, arrays[operand.name])) is None:

@@ -468,14 +468,14 @@ def _checked(x: Array, y: Array, where: str) -> Examples:
     elif x.dtype != np.uint8 and x.dtype.kind != "f":
         what = f"inputs are {x.dtype}", "store float32, normalised, or uint8 images"
     elif x.dtype == np.uint8 and x.ndim != 4:
-        what = "inputs are uint8, but no images", "store float32, normalised"
+        what = "inputs are uint8, but not images", "store float32, normalised"
     elif y.dtype.kind not in "iu":
         what = f"labels are {y.dtype}", "store whole numbers (int64), from 0"
     elif int(y.min()) < 0 or int(y.max()) >= _MOST_CLASSES:
         odd = y.min() if y.min() < 0 else y.max()
         what = f"a label is {int(odd)}", f"number the classes from 0, {_MOST_CLASSES} at most"
     elif x.dtype.kind == "f" and not np.isfinite(x).all():
-        what = f"{int((~np.isfinite(x)).sum())} inputs are infinite or no numbers", "remove or replace them"
+        what = f"{int((~np.isfinite(x)).sum())} inputs are infinite or NaN", "remove or replace them"
     if what is not None:
         raise InputError(what[0], where=where, remedy=what[1])
     return Examples(x if x.dtype == np.uint8 else x.astype(np.float32, copy=False), y.astype(np.int64))

@@ -263,7 +263,7 @@ class Network(torch.nn.Module):  # type: ignore[misc]
         source = node.inputs[0]
         rank = len(source.shape) if source is not None and source.shape is not None else 0
         if rank not in (2, 3, 4, 5) or set(held) != {1, 2, 3, 4} or len(node.outputs) > 1:
-            raise Site(node, {}, 0).refused("its statistics are no constants, or its input has no channels")
+            raise Site(node, {}, 0).refused("its statistics are not constants, or its input has no channels")
         kind = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[rank]
         epsilon, momentum = (node.attributes.get(*pair) for pair in (("epsilon", 1e-5), ("momentum", 0.9)))
         module = kind(len(held[1]), eps=epsilon, momentum=1 - momentum)  # type: ignore[operator]  # of numbers
@@ -490,7 +490,7 @@ def from_module(module: Any, input_shape: Sequence[int], *, name: str = "network
         raise InputError(
             "the exported graph computes something else than the module",
             where=name,
-            remedy="let its course depend on no data, and on no batch size",
+            remedy="its control flow must not depend on data or on the batch size",
         )
     return model
 

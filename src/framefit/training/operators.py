@@ -359,7 +359,7 @@ def _gather(site: Site) -> Compute:
     axis = int(site.number("axis", 0))
     if 1 not in site.fixed:  # a table of embeddings
         if axis:
-            raise site.refused("it picks what the data say along an axis that is not the first")
+            raise site.refused("it selects by its data along an axis that is not the first")
         return lambda table, rows: table[rows.long()]
     chosen = site.fixed[1]
     if chosen.ndim == 0:

@@ -103,19 +103,19 @@ def _content(path: Path) -> Content:
         for mark, read in _FOLDERS.items():
             if (path / mark).is_file():
                 return read(path)
-        raise InputError("holds nothing that a report shows", where=path, remedy=_REMEDY)
+        raise InputError("contains nothing that a report can show", where=path, remedy=_REMEDY)
     keys = _keys(path)
     for wanted, read in _FILES:
         if wanted <= keys:
             return read(path)
-    raise InputError("is nothing that a report shows", where=path, remedy=_REMEDY)
+    raise InputError("is not something that a report can show", where=path, remedy=_REMEDY)
 
 
 def _keys(path: Path) -> set[str]:
     """Keys of a JSON file; other files are nothing that a report shows."""
     raw = read_bytes(path)
     if raw.lstrip()[:1] != b"{":
-        raise InputError("is nothing that a report shows: no JSON object", where=path, remedy=_REMEDY)
+        raise InputError("is not something that a report can show: it is not a JSON object", where=path, remedy=_REMEDY)
     try:
         return set(decode_json(raw, dict[str, msgspec.Raw]))
     except (ValueError, RecursionError) as error:

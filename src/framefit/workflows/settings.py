@@ -45,7 +45,7 @@ _Resume = Annotated[
 _UpdatedTable = Annotated[
     str | None,
     option(
-        "Write what layers took into this latency table, for the next plan; a table that exists is updated.",
+        "Write the times that layers took into this latency table, for the next plan; a table that exists is updated.",
         metavar="PATH",
     ),
 ]
@@ -146,7 +146,8 @@ class ProfileSettings(Settings, kw_only=True):
     update_table: Annotated[
         str | None,
         option(
-            "Write what layers took into this latency table, merged with --table, or with the table of the run's plan.",
+            "Write the times that layers took into this latency table, merged with --table, or with the table of "
+            "the run's plan.",
             metavar="PATH",
         ),
     ] = None

@@ -387,5 +387,5 @@ def test_values_that_are_no_tensors_are_refused_by_name(kind: str, tmp_path: Pat
         [helper.make_value_info("y", tensor), helper.make_value_info("parts", wrap(tensor))],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "net.onnx")
-    with pytest.raises(UnsupportedError, match=f"output 'parts' is no tensor .ONNX calls it {kind}"):
+    with pytest.raises(UnsupportedError, match=f"output 'parts' is not a tensor .ONNX calls it {kind}"):
         Model.load(tmp_path / "net.onnx")

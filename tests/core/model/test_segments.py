@@ -181,7 +181,7 @@ def test_no_segment_ends_where_a_shape_depends_on_the_data() -> None:
     model = runner("selecting").model
     obstacles = {cut.position: cut.obstacle for cut in model.cuts if cut.obstacle}
     assert any("depends on the data" in obstacle for obstacle in obstacles.values())
-    assert any("no tensor of numbers" in obstacle for obstacle in obstacles.values())
+    assert any("does not hold numbers" in obstacle for obstacle in obstacles.values())
     for position, obstacle in obstacles.items():
         with pytest.raises(InputError, match=model.layers[position - 1].name) as error:
             model.segment(0, position - 1)

@@ -95,7 +95,7 @@ def test_a_function_that_fails_is_named(price, message: str) -> None:
 def test_such_sources_know_no_sparsity(tmp_path: Path) -> None:
     """Ratios are refused rather than ignored."""
     source = cost_source(tabled(tmp_path / "board.table.json"))
-    with pytest.raises(InputError, match="knows no sparsity"):
+    with pytest.raises(InputError, match="does not model sparsity"):
         source.layers(convolution(8, 16, 10), weight_sparsity=0.5)
 
 

@@ -104,7 +104,9 @@ def test_unknown_operators_are_noted() -> None:
     """Priced by their bytes, and named."""
     b = GraphBuilder("odd")
     b.output(b.op("LRN", b.input("x", (1, 4, 6, 6)), size=3))
-    assert framefit.cycles(b.build(), "vpu").notes == ("priced by their bytes, for the model does not know them: LRN",)
+    assert framefit.cycles(b.build(), "vpu").notes == (
+        "priced by their bytes, since the model does not know these operators: LRN",
+    )
 
 
 def test_shapes_that_depend_on_data_are_noted() -> None:

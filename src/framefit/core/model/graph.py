@@ -31,7 +31,7 @@ class TensorInfo(Record, kw_only=True):
 
     Attributes:
         name: as in the ONNX file.
-        dtype: numpy's name ("float32"); "" where it is no tensor of numbers.
+        dtype: numpy's name ("float32"); "" where it does not hold numbers.
         shape: static sizes, or ``None`` where they depend on the data.
     """
 

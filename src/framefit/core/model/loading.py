@@ -133,7 +133,7 @@ def _validate(model: ir.Model, where: Path) -> None:
 
 def _check_versions(model: ir.Model, where: Path) -> None:
     if (version := model.graph.opset_imports.get("", 1)) < 1:
-        raise InputError(f"the file asks for opset {version}, which there is not", where=where, remedy=_REMEDY)
+        raise InputError(f"the file asks for opset {version}, which does not exist", where=where, remedy=_REMEDY)
 
 
 def _check_attributes(model: ir.Model, where: Path) -> None:
@@ -171,13 +171,13 @@ def _check_names(model: ir.Model, where: Path) -> None:
             continue
         if value.producer() is None and not value.is_graph_input() and not value.is_initializer():
             reader = "an output of a graph" if node is None else f"read by {node.op_type} {node.name!r}"
-            raise InputError(f"nothing makes the tensor {value.name!r}, {reader}", where=where, remedy=_REMEDY)
+            raise InputError(f"no node produces the tensor {value.name!r}, {reader}", where=where, remedy=_REMEDY)
 
 
 def _check_tensor(value: ir.Value, where: Path) -> None:
     tensor = value.const_value
     if tensor is None or any(not isinstance(size, int) or size < 0 for size in tensor.shape):
-        raise InputError(f"the tensor {value.name!r} has no data of its shape", where=where, remedy=_REMEDY)
+        raise InputError(f"the tensor {value.name!r} has data that do not match its shape", where=where, remedy=_REMEDY)
     if isinstance(tensor, ir.serde.TensorProtoTensor) and tensor.size > _MOST_IN_BYTE * where.stat().st_size:
         raise InputError(f"the tensor {value.name!r} is larger than the file", where=where, remedy=_REMEDY)
     tensor.numpy()  # which raises where there are fewer or more of them
@@ -262,7 +262,7 @@ def _check_tensors(graph: onnx.GraphProto, path: Path) -> None:
             kind = info.type.WhichOneof("value") or "tensor_type"
             if kind != "tensor_type":
                 raise UnsupportedError(
-                    f"{what} {info.name!r} is no tensor (ONNX calls it {kind.removesuffix('_type')})",
+                    f"{what} {info.name!r} is not a tensor (ONNX calls it {kind.removesuffix('_type')})",
                     where=path,
                     remedy="cut it off (onnx.utils.extract_model); classifiers of skl2onnx: export with zipmap=False",
                 )

@@ -356,7 +356,7 @@ class Model:
         obstacle = None
         for tensor in tensors:
             if not tensor.dtype:
-                obstacle = f"{tensor.name!r} is no tensor of numbers"
+                obstacle = f"{tensor.name!r} does not hold numbers"
             elif tensor.shape is None:
                 obstacle = f"the shape of {tensor.name!r} depends on the data"
         return Cut(position=position, tensors=tuple(tensors), obstacle=obstacle)

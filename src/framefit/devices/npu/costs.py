@@ -115,7 +115,7 @@ class GivenDurations:
         """
         if weight_sparsity is not None or activation_sparsity != 0.0:
             raise InputError(
-                f"costs of target {self.target.name!r} come from a {self._source}, which knows no sparsity",
+                f"costs of target {self.target.name!r} come from a {self._source}, which does not model sparsity",
                 remedy="leave the sparsity out, or choose a target with the cycle model",
             )
         check_support(self.target, self.unit, model)
@@ -257,7 +257,7 @@ def _notes(layers: tuple[LayerCycles, ...]) -> list[str]:
     notes = []
     by_bytes = sorted({layer.op for layer in layers if layer.method == "bytes"})
     if by_bytes:
-        notes.append(f"priced by their bytes, for the model does not know them: {', '.join(by_bytes)}")
+        notes.append(f"priced by their bytes, since the model does not know these operators: {', '.join(by_bytes)}")
     unknown = [layer.name for layer in layers if layer.method == "unknown"]
     if unknown:
         notes.append(f"shapes or iterations depend on the data, so only a part is priced: {', '.join(unknown)}")

@@ -36,7 +36,7 @@ def _describe(result: FitResult, *, folder: Path | None = None, **_: object) -> 
 
 
 def _verdict(result: FitResult) -> Verdict:
-    proof = {"simulated": "a simulation shows it", "run": "a run shows it"}.get(result.verified or "", "not verified")
+    proof = {"simulated": "a simulation proves it", "run": "a run proves it"}.get(result.verified or "", "not verified")
     kept = sum(step.outcome == "kept" for step in result.steps)
     ended = " It was interrupted." if result.interrupted else ""
     load = f"the models ask for {format_ratio(result.after.load_ratio)} of the units' time on {result.target}"
@@ -55,9 +55,9 @@ def _verdict(result: FitResult) -> Verdict:
 def _why(result: FitResult) -> str:
     """What binds, or what is missing where the plan fits."""
     if not result.after.fits or not result.applied:
-        return result.after.binding or "What binds is not known"
+        return result.after.binding or "The binding constraint is not known"
     if result.verified is None:
-        return "The plan fits, but nothing shows that it holds"
+        return "The plan fits, but no simulation or run has proved it"
     if result.interrupted:
         return "The plan fits, but its accuracy on test data is not known yet"
     return "The plan fits, but it lost too much accuracy"

@@ -125,11 +125,15 @@ def sentences(schedule: ModelSchedule, timetable: Timetable, workload: Workload)
 def _level_sentence(model: PlannedModel, workload: Workload) -> str:
     schedule = workload.schedule
     if schedule.num_priority is not None:
-        rule = f"num_priority = {schedule.num_priority}: so many models of the highest levels come first"
+        rule = f"num_priority = {schedule.num_priority}: that many models of the highest levels come first"
     else:
         threshold = _THRESHOLD if schedule.priority_threshold is None else schedule.priority_threshold
         rule = f"a model of level {threshold} or more comes first"
-    means = "is a priority model: time is reserved for it" if model.role == "priority" else "runs in what those leave"
+    means = (
+        "is a priority model: time is reserved for it"
+        if model.role == "priority"
+        else "runs in the time that priority models leave"
+    )
     why = "; ".join(reason for reason in model.reasons if not _tells_cut(reason))
     return f"{model.level} of 10 ({rule}); it {means}." + (f" Why this level: {why}." if why else "")
 
@@ -166,7 +170,7 @@ def _residual_sentence(schedule: ModelSchedule, timetable: Timetable) -> str:
     takers = f"{', '.join(most)} and {last}" if most else last
     leave = "leave" if first or most else "leaves"
     if schedule.residual_ns[1] <= 0:
-        return f"It finds nothing: {takers} {leave} no residual."
+        return f"No time is left for it: {takers} {leave} no residual."
     what = f"what {takers} {leave} of a window" if takers else "the whole window"
     span = _span(max(schedule.residual_ns[0], 0), schedule.residual_ns[1])
     text = f"It finds the {_ordinal(len(schedule.before) + 1)} residual, {what}: {span}"
@@ -238,7 +242,7 @@ def _age_sentence(model: PlannedModel, timetable: Timetable) -> str:
     within = "one window" if age == 1 else f"{age} windows"
     return (
         f"a result is ready within {within} ({format_duration(longest)}) of its frame's release, whenever that is and "
-        "whatever is at work then."
+        "whatever runs at that time."
     )
 
 
@@ -329,7 +333,7 @@ def _quantities(content: PlanContent) -> Iterator[Quantity]:
         share = f"{format_ratio(reserved_share(timetable))} of a window"
         yield _time("Priority period", timetable.priority_ns, share)
     left = timetable.residual_ns
-    remark = "what is left of it" if left > 0 else f"{format_duration(-left)} beyond the window"
+    remark = "of each window" if left > 0 else f"{format_duration(-left)} beyond the window"
     yield Quantity("Residual", left, format_duration(left) if left > 0 else "none", remark, "more", card=True)
     if timetable.guard_ns:
         yield _time("Guard", timetable.guard_ns, "kept free before each reserved instant")
