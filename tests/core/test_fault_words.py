@@ -54,7 +54,7 @@ def test_words(text: str, fault: Fault) -> None:
         ("raise:a@", "cannot be read"),
         ("raise:a*2*3", "cannot be read"),
         ("raise:a@2", "needs a unit"),
-        ("raise:a@soon", "'soon' is no number"),
+        ("raise:a@soon", "'soon' is neither a number nor a time"),
         ("raise:a*0", "no amount"),
         ("raise:a*50ms", "cannot be a time"),
         ("hang:a*3w", "cannot be a time"),

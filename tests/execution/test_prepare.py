@@ -128,7 +128,7 @@ def test_inputs_that_do_not_fit(keys: dict[str, Any], shape: tuple[int, ...], me
 @pytest.mark.parametrize("shape", [(3, 4, 6), (4, 6, 4), (4,), (1, 4, 6, 3), (0, 6, 3)])
 def test_frames_that_are_no_images(shape: tuple[int, ...]) -> None:
     """Anything but height x width x 3, or gray, is refused with its shape."""
-    with pytest.raises(InputError, match="no image") as found:
+    with pytest.raises(InputError, match="not an image") as found:
         Preparation(Preprocess(), tensor(1, 3, 4, 6))(np.zeros(shape, np.uint8))
     assert str(list(shape)) in found.value.what
 

@@ -211,7 +211,7 @@ def test_images_that_cannot_be_prepared() -> None:
     one = stream((RAW, prepare))
     for shape in ((8, 6, 3), (4, 4), (2, 2, 1)):
         one.forms(np.zeros(shape, np.uint8), copy=True)
-    with pytest.raises(InputError, match="no image"):
+    with pytest.raises(InputError, match="not an image"):
         one.forms(np.zeros((8, 6, 2), np.uint8), copy=True)
 
 

@@ -89,12 +89,15 @@ def _whole(
 ) -> Filled:
     """Without what would be in flight at the end."""
     left: dict[tuple[str, int], int] = {}  # of each frame's launches
-    replicas = {model.plan.name: model.plan.replicas for model in models}
     segments = {model.plan.name: model.plan.segments for model in models}
+    taken = {
+        model.plan.name: [sum(s.duration_ns for s in replica.segments) for replica in model.plan.replicas]
+        for model in models
+    }
     for slot in itertools.chain.from_iterable(windows):
         frame = slot.model, slot.frame
         if frame not in left:
-            left[frame] = replicas[slot.model][segments[slot.model][slot.segment].replica].duration_ns
+            left[frame] = taken[slot.model][segments[slot.model][slot.segment].replica]
         left[frame] -= slot.duration_ns
     kept = [[slot for slot in placed if not left[slot.model, slot.frame]] for placed in windows]
     done = [sum(name == m.plan.name and not rest for (name, _), rest in left.items()) for m in models]

@@ -118,7 +118,7 @@ class Placing:
         placed, timetable = self._placed(tasks, beat)
         if any(task.replicas for task in placed) and not (timetable.feasible and self._fits(placed)):
             self._replicates, self.notes = False, []  # as priced, they need more time or memory than there is
-            placed, timetable = self._placed(tasks, beat)
+            placed, timetable = self._placed(placed, beat)  # in the pieces that are priced by now
         return placed, timetable
 
     def _fits(self, tasks: Sequence[SegmentedModel]) -> bool:
