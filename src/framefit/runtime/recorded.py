@@ -35,7 +35,7 @@ from framefit.runtime.log import (
 )
 from framefit.runtime.reading import with_unread
 from framefit.runtime.recovery import Migration
-from framefit.runtime.switching import Rung, Share, Stretch
+from framefit.runtime.switching import Rung, Share, Stretch, in_force
 from framefit.runtime.units import UnitGroup, known_ns, ordered
 
 __all__ = ["JournalHeader", "RecordedRun", "read_header", "read_part"]
@@ -246,10 +246,7 @@ class RecordedRun:
 
     def stretch(self, window: int) -> Stretch:
         """What was in force in a window; where the run was resumed, timetables begin anew."""
-        for stretch in reversed(self.stretches):
-            if stretch.window <= window:
-                return stretch
-        return self.stretches[0]
+        return in_force(self.stretches, window)
 
     def release(self, window: int) -> int:
         """When a window began."""

@@ -141,6 +141,14 @@ def bringing(feeds: Served, grid: Grid) -> list[Served]:
     ]
 
 
+def in_force(stretches: Sequence[Stretch], window: int) -> Stretch:
+    """The last stretch that has begun by a window; the first one before all of them."""
+    for stretch in reversed(stretches):
+        if stretch.window <= window:
+            return stretch
+    return stretches[0]
+
+
 class TimetableSwitcher:
     """The timetables of a run, one after the other.
 
@@ -228,10 +236,7 @@ class TimetableSwitcher:
 
     def stretch(self, window: int) -> Stretch:
         """What is in force in a window."""
-        for stretch in reversed(self.stretches):
-            if stretch.window <= window:
-                return stretch
-        return self.stretches[0]
+        return in_force(self.stretches, window)
 
     def release(self, window: int) -> int:
         """Absolute time at which a window begins."""
