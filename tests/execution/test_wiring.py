@@ -444,6 +444,41 @@ def test_queues_of_models(tmp_path: Path) -> None:
     assert (neither.depth, neither.when_full) == (2, "drop-oldest")
 
 
+@pytest.mark.parametrize(
+    ("shape", "keys", "stream", "depth"),
+    [
+        pytest.param((1, 3, 8, 8), "", "", 1, id="image"),
+        pytest.param((1, 8, 8, 3), "", "", 1, id="image, channels last"),
+        pytest.param((1, 3, 8, 8), "", "queue = 2\n", 2, id="queue given"),
+        pytest.param((1, 3, 8, 8), "", 'when_full = "drop-newest"\n', 2, id="oldest wanted"),
+        pytest.param((1, 3, 8, 8), "", 'when_full = "block"\n', 2, id="every frame wanted"),
+        pytest.param((1, 3, 8, 8), "frames = 3", "", 3, id="clip"),
+        pytest.param((1, 160), "", "", 2, id="audio"),
+        pytest.param((1, 1, 40, 98), "", "", 2, id="spectrogram"),
+        pytest.param((1, 1, 8, 8), 'preprocess = { channels = "GRAY" }', "", 1, id="grey image"),
+    ],
+)
+def test_the_newest_image_waits_by_default(tmp_path: Path, shape: tuple, keys: str, stream: str, depth: int) -> None:
+    """Background models that look at single images take the newest one; what needs every frame has a queue of two."""
+    batch = 3 if "frames" in keys else 1
+    write_video(tmp_path, batch, *shape[1:])
+    (found,) = wired(tmp_path, model("video", keys), f'[[streams]]\nname = "camera"\n{stream}')
+    assert found.depth == depth
+    if depth == 1:
+        (first,) = wired(tmp_path, model("video", keys, priority="every-window"))
+        assert first.depth == 2  # a frame in each window: one that is late does not cost the next one
+
+
+def test_what_carries_a_state_sees_every_frame(tmp_path: Path) -> None:
+    """A recurrent model of images keeps its queue of two."""
+    b = GraphBuilder("recurrent")
+    x, h = b.input("x", (1, 3, 8, 8)), b.input("h", (1, 3, 8, 8))
+    b.output(b.op("Add", x, h), "next")
+    b.build().save(tmp_path / "recurrent.onnx")
+    (found,) = wired(tmp_path, model("recurrent", 'state = { h = "next" }'))
+    assert found.depth == 2
+
+
 def test_streams_that_are_read_together_stay_in_step(tmp_path: Path) -> None:
     """What one of them waits for, all of them wait for; other streams do not."""
     streams = "".join(f'[[streams]]\nname = "{name}"\n' for name in "abcd") + 'when_full = "block"\n'

@@ -155,6 +155,20 @@ def test_bounds_of_hand_cases_and_that_they_are_reached(
     assert list(oldest.values()) == windows
 
 
+def test_what_a_queue_costs_is_part_of_the_plan() -> None:
+    """The bound with the queue that there is, less the one of a queue for the newest frame alone."""
+    models = [FIRST, planned("later0", [50, 50])]
+    costs = {
+        queue: build_timetable(Beat(100, 0, demands={"later0": Demand(queue=queue)}), models).model("later0")
+        for queue in (1, 2, 4)
+    }
+    newest = costs[1].result_age_windows
+    assert {queue: model.queue_age_windows for queue, model in costs.items()} == {
+        queue: model.result_age_windows - newest for queue, model in costs.items()
+    }
+    assert costs[1].queue_age_windows == 0 < costs[2].queue_age_windows
+
+
 def test_a_starved_simulation_would_be_noticed() -> None:
     """The simulation itself: a segment longer than the room never runs, an overrun makes the priority model late."""
     beat = Beat(100, 0)

@@ -32,6 +32,12 @@ def test_a_model_that_is_cut():
     assert "into 4 segments of 3.00 ms, since it is too long to run in one go (11.40 ms whole)" in words["cut"]
     assert "Boundaries cost 5.0 % more time; at most 4.0 KiB cross one." in words["cut"]
     assert words["age"].startswith("a result is ready within 3 windows (30.0 ms)")
+    assert words["age"].endswith("whatever runs at that time.")
+    queued = plan_of_three()
+    models = tuple(replace(m, queue_age_windows=2 if m.name.startswith("depth") else 0) for m in queued.models)
+    assert told(replace(queued, models=models), "depth")["age"].endswith(
+        "Its queue may cost 2 windows of that: with queue = 1 of its stream only the newest frame waits."
+    )
     assert words["path"] == (
         "the longest one in this plan, frame 0: release of window 0 -> segments 0-1 in window 0 -> "
         "segments 2-3 in window 1 -> result, 18.1 ms after the release."

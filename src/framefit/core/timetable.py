@@ -100,6 +100,7 @@ class PlannedModel(Record, kw_only=True):
         segments: of each replica in order, one replica after the other.
         result_age_windows: bound on the age of a result when it is ready, in windows
             after its frame's release; ``None`` where there is none.
+        queue_age_windows: how much of that its queue may cost: frames that wait although newer ones are there.
         max_relative_difference: joined segments against the whole model; ``None``: not compared, since
             nothing was run.
         slots: frames of each replica that may be in flight at once; tensors that cross units exist so often.
@@ -116,6 +117,7 @@ class PlannedModel(Record, kw_only=True):
     duration_ns: int
     segments: tuple[Segment, ...]
     result_age_windows: int | None = None
+    queue_age_windows: int = 0
     segmentation_overhead_ratio: float = 0.0
     max_relative_difference: float | None = 0.0
     slots: int = 1

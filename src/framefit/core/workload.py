@@ -19,6 +19,7 @@ from framefit.core.grid import Grid, merged
 from framefit.errors import InputError
 
 __all__ = [
+    "DEFAULT_QUEUE",
     "STRICTEST",
     "MachineSettings",
     "ModelEntry",
@@ -41,6 +42,7 @@ OnError = Literal["retry", "skip", "stop"]
 OnNan = Literal["flag", "drop", "ignore"]
 IMPLICIT_STREAM = "synthetic"  # the stream of a workload that names none
 _MOST_PATTERN = 1000  # windows until the values of `every` repeat
+DEFAULT_QUEUE = 2  # frames that may wait: one that is late does not cost the next one
 _MOST_FRAMES = 10_000  # at once, or in a queue: as many as windows that bounds on ages look ahead
 _LEAST, _MOST = 1e-6, 1e9  # Hz, ms and s: nanoseconds of windows, and of thousands of them, fit 64 bits
 _MOST_NAME = 255  # bytes of a file's name (NAME_MAX of Linux's file systems)
@@ -109,7 +111,8 @@ class StreamEntry(Record, kw_only=True):
             function without arguments that gives arrays, one after the other).
         shape: of one frame; synthetic streams only (default: what the models read).
         array: name of the array in the ``.npz``; its first axis counts frames.
-        queue: frames that may wait for a model.
+        queue: frames that may wait for a model; default: 2, and 1, the newest, for background models that look at
+            single images.
         when_full: what a new frame does that finds a model's queue full: take the oldest
             one's place, be dropped, or wait ("block"), and all later ones with it.
         changes: of its rate in mid-run, in order.
@@ -121,7 +124,7 @@ class StreamEntry(Record, kw_only=True):
     rate_hz: float | None = None
     shape: tuple[int, ...] | None = None
     array: str | None = None
-    queue: int = 2
+    queue: int | None = None
     when_full: WhenFull = "drop-oldest"
     changes: tuple[RateChange, ...] = ()
     rates_hz: tuple[float, ...] = ()
@@ -133,7 +136,8 @@ class StreamEntry(Record, kw_only=True):
             _need_positive("rates_hz", rate_hz)
         if any(later <= earlier for earlier, later in itertools.pairwise(after)):
             raise ValueError(f"changes must be in order of after_s, come after {after}")
-        _need_few("queue", self.queue)
+        if self.queue is not None:
+            _need_few("queue", self.queue)
         if self.shape is not None and any(size < 1 for size in self.shape):
             raise ValueError(f"shape must be positive, is {list(self.shape)}")
 

@@ -14,6 +14,7 @@ import msgspec
 
 from framefit.core.model.loading import declared_inputs
 from framefit.core.workload import (
+    DEFAULT_QUEUE,
     IMPLICIT_STREAM,
     STRICTEST,
     MachineSettings,
@@ -181,7 +182,13 @@ def _stream(known: StreamEntry, stream: StreamEntry, path: Path) -> StreamEntry:
     for key in ("source", "shape", "array"):
         _need_equal(getattr(known, key), getattr(stream, key), f"stream {stream.name!r}: {key}", "before", path)
     rule = next(rule for rule in STRICTEST if rule in (known.when_full, stream.when_full))
-    return msgspec.structs.replace(known, queue=min(known.queue, stream.queue), when_full=rule)
+    return msgspec.structs.replace(known, queue=_shallower(known.queue, stream.queue), when_full=rule)
+
+
+def _shallower(first: int | None, second: int | None) -> int | None:
+    """Of two queues; ``None`` is what the models decide, and never deeper than the default."""
+    given = [queue for queue in (first, second) if queue is not None]
+    return None if len(given) < 2 and min(given, default=DEFAULT_QUEUE) >= DEFAULT_QUEUE else min(given)
 
 
 def _is_same(first: ModelEntry, second: ModelEntry) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from framefit.core.functions import load_function
 from framefit.core.model import Model, TensorInfo
 from framefit.core.model.loading import declared_inputs, integer_scalars
 from framefit.core.workload import (
+    DEFAULT_QUEUE,
     STRICTEST,
     ModelEntry,
     Preprocess,
@@ -261,15 +262,43 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path, there: Mapping[str, 
         )
     read = [streams[source] for source in sources.values()]
     rules = {stream.when_full for stream in read}
+    when_full: WhenFull = next((rule for rule in STRICTEST if rule in rules), "drop-oldest")
+    newest = (
+        when_full == "drop-oldest" and not reads and _looks_at_single_images(entry, model, sources, images, streams)
+    )
+    default = 1 if newest else DEFAULT_QUEUE
+    depth = min((stream.queue or default for stream in read), default=_READ_QUEUE if reads else 1)
     return WiredModel(
         entry,
         model,
         sources,
         prepare,
         postprocess,
-        depth=max(min((stream.queue for stream in read), default=_READ_QUEUE if reads else 1), entry.frames),
-        when_full=next((rule for rule in STRICTEST if rule in rules), "drop-oldest"),
+        depth=max(depth, entry.frames),
+        when_full=when_full,
         reads=reads,
+    )
+
+
+def _looks_at_single_images(
+    entry: ModelEntry,
+    model: Model,
+    sources: Mapping[str, str],
+    images: Collection[str],
+    streams: Mapping[str, StreamEntry],
+) -> bool:
+    """Whether the newest frame is worth more to it than the one before: not to audio, text, or what carries a state.
+
+    Priority models have a frame in every window, and none of theirs waits for long.
+    """
+    if entry.state or entry.frames > 1 or entry.priority == "every-window":
+        return False
+    shapes = {tensor.name: tensor.shape or () for tensor in model.inputs}
+    return all(
+        name in images
+        or Path(streams[source].source).is_dir()
+        or (len(shapes.get(name, ())) == 4 and 3 in (shapes[name][1], shapes[name][3]))
+        for name, source in sources.items()
     )
 
 

@@ -7,6 +7,7 @@ The list of what each unit does: units execute only that.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
@@ -69,8 +70,9 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
     if not beat.preemptive:
         problem = problem or _too_long(beat, background, priority)
     ages: dict[str, int] = {}
+    queued: dict[str, int] = {}
     if problem is None:
-        ages, problem = _ages(beat, models, laid_out, free)
+        ages, queued, problem = _ages(beat, models, laid_out, free)
     filled = Filled([[] for _ in reserved], [], slack)
     if problem is None and background:
         found = fill(beat, in_order(background), free, _delivered(priority, reserved))
@@ -98,7 +100,11 @@ def build_timetable(beat: Beat, models: Sequence[PlannedModel]) -> Timetable:
     by_window = list(zip(*taken.values(), strict=True))
     bound, gap = (None, None) if unread else _bounds(beat, models, by_window, lengths, units, filled)
     aged = [
-        msgspec.structs.replace(model, result_age_windows=ages.get(model.name, 1) if problem is None else None)
+        msgspec.structs.replace(
+            model,
+            result_age_windows=ages.get(model.name, 1) if problem is None else None,
+            queue_age_windows=queued.get(model.name, 0) if problem is None else 0,
+        )
         for model in models
     ]
     return Timetable(
@@ -258,12 +264,13 @@ def _ages(
     models: Sequence[PlannedModel],
     laid_out: Reserved,
     free: Mapping[str, Sequence[Sequence[Span]]],
-) -> tuple[dict[str, int], str | None]:
-    """Bound on the age of each model's results in windows, and the first that is too old."""
+) -> tuple[dict[str, int], dict[str, int], str | None]:
+    """Bound on the age of each model's results in windows, what queues cost of it, and the first that is too old."""
     background = [model for model in models if model.role == "background"]
     ages: dict[str, int] = {}
+    queued: dict[str, int] = {}
     if not all(any(windows) for windows in free.values()):
-        return ages, "the priority models and the guard leave no residual"
+        return ages, queued, "the priority models and the guard leave no residual"
     given: dict[str, int] = {}  # in ns, of whatever others read
     for periods, ends in zip(laid_out.windows, laid_out.done_ns, strict=True):
         for period, end in zip(periods, ends, strict=True):
@@ -274,12 +281,16 @@ def _ages(
         demand = beat.of(model.name)
         bound = turns.age_ns(model, models, given)
         if bound is None:
-            return ages, f"results of {model.name!r} may be more than {MOST_WINDOWS} windows old"
+            return ages, queued, f"results of {model.name!r} may be more than {MOST_WINDOWS} windows old"
         if demand.deadline_ns is not None and bound > demand.deadline_ns:
-            return ages, f"results of {model.name!r} may be {_ms(bound)} old, its deadline is {_ms(demand.deadline_ns)}"
+            deadline = _ms(demand.deadline_ns)
+            return ages, queued, f"results of {model.name!r} may be {_ms(bound)} old, its deadline is {deadline}"
         given[model.name] = bound
         ages[model.name] = max(-(-bound // beat.window_ns), 1)
-    return ages, None
+        if demand.queue > demand.frames and not model.after and len(model.replicas) <= 1:
+            newest = turns.age_ns(model, models, given, queue=demand.frames)
+            queued[model.name] = 0 if newest is None else ages[model.name] - max(-(-newest // beat.window_ns), 1)
+    return ages, queued, None
 
 
 class _Turns:
@@ -319,11 +330,14 @@ class _Turns:
             for before in turns_between(turns, number)
         ]
 
-    def age_ns(self, model: PlannedModel, models: Sequence[PlannedModel], given: Mapping[str, int]) -> int | None:
-        """Bound on a result's age; ``given``: on those of the models that it reads."""
+    def age_ns(
+        self, model: PlannedModel, models: Sequence[PlannedModel], given: Mapping[str, int], queue: int | None = None
+    ) -> int | None:
+        """Bound on a result's age; ``given``: on those of the models that it reads; ``queue``: another than its own."""
         beat, demand, stages = self.beat, self.beat.of(model.name), model.stages
         if len(model.replicas) > 1:
             return self._age_of_replicas_ns(model)
+        demand = demand if queue is None else dataclasses.replace(demand, queue=queue)
         if len(stages) == 1 and not model.after and beat.even and beat.layout is None:
             return age_bound_ns(
                 [segment.duration_ns for segment in model.segments],

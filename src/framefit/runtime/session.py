@@ -28,7 +28,7 @@ from framefit.core.program import Group, Launches, Program, ProgramUnit, Segment
 from framefit.core.run_record import FrameTable, Metrics
 from framefit.core.settings import Notify
 from framefit.core.timetable import PlannedModel, Timetable, in_order
-from framefit.core.workload import STRICTEST, streams_of
+from framefit.core.workload import DEFAULT_QUEUE, STRICTEST, streams_of
 from framefit.devices.clock import RealClock
 from framefit.devices.device import is_modelled, is_simulated
 from framefit.devices.faulty import FaultyDevice
@@ -194,7 +194,7 @@ class Sources:
         rules = {entry.when_full for entry in entries}
         return SubmissionQueue(
             pushed,
-            min(entry.queue for entry in entries),
+            min(entry.queue or DEFAULT_QUEUE for entry in entries),
             next(rule for rule in STRICTEST if rule in rules),
             self._opened.device.clock.now_ns,
         )

@@ -240,10 +240,14 @@ def _age_sentence(model: PlannedModel, timetable: Timetable) -> str:
         )
     longest = age * max((window.length_ns for window in timetable.windows), default=timetable.window_ns)
     within = "one window" if age == 1 else f"{age} windows"
-    return (
+    text = (
         f"a result is ready within {within} ({format_duration(longest)}) of its frame's release, whenever that is and "
         "whatever runs at that time."
     )
+    if not model.queue_age_windows:
+        return text
+    cost = "one window" if model.queue_age_windows == 1 else f"{model.queue_age_windows} windows"
+    return f"{text} Its queue may cost {cost} of that: with queue = 1 of its stream only the newest frame waits."
 
 
 def _path_sentence(path: FramePath, *, whole: bool, units: int) -> str:
