@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from framefit.core.program import Launches, Program
 from framefit.core.timetable import PriorityPeriod, Timetable, Window
 from framefit.profiling.expectation import apply_table_to_program, latency_entries, operation_positions, operation_times
 from framefit.profiling.profile import summarise
-from framefit.profiling.totals import Sums
+from framefit.profiling.totals import Sums, window_use
 
 PROGRAM = program_of("cppcrcccprccpprc")
 
@@ -284,3 +285,42 @@ def test_units_side_by_side_are_told_apart() -> None:
     assert profile.totals_by_unit.keys() == {"npu0", "npu1"}
     assert all(total.count == 10 for total in profile.totals_by_unit.values())
     assert 0.3 < profile.utilisation_by_unit["npu1"] < 0.6
+
+
+def shown(*intervals: tuple[int, int, int]) -> OperationLog:
+    """A measured log of (program, start, end), in the order of their starts."""
+    program, start, end = np.array(sorted(intervals, key=lambda one: one[1]), np.int64).reshape(-1, 3).T
+    nothing = np.zeros(len(start), np.int64)
+    how = np.full(len(start), How.MEASURED, np.uint8)
+    return OperationLog(
+        np.arange(len(start)), program.astype(np.int32), nothing.astype(np.int32), nothing.astype(np.int32),
+        nothing.astype(np.int16), start, end, how, how, start, start, end, end, nothing, nothing, ("c",),
+    )  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1), st.integers(0, 100), st.integers(0, 30)).map(
+            lambda one: (one[0], one[1], one[1] + one[2])
+        ),
+        max_size=12,
+    )
+)
+def test_the_use_of_the_residual_counts_busy_time_once(intervals: list[tuple[int, int, int]]) -> None:
+    """However operations overlap or nest: as counting every nanosecond of each window says."""
+    one = program_of("c", window_ns=20)
+    other = msgspec.structs.replace(one.programs[0], name="other.0", model="other")
+    program = msgspec.structs.replace(one, programs=(*one.programs, other))
+    releases = np.arange(0, 120, 20)
+    use = window_use(shown(*intervals), program, releases, ["net"])
+    busy, first = (
+        {ns for which, start, end in intervals if which in wanted for ns in range(start, end)}
+        for wanted in ((0, 1), (0,))
+    )
+    for window, ratio in enumerate(use.used_ratio.tolist(), start=use.first):
+        inside = set(range(20 * window, 20 * window + 20))
+        assert ratio == pytest.approx(len(inside & busy - first) / max(len(inside - first), 1))
+    ends = [end for _, _, end in intervals]
+    assert len(use.used_ratio) == (
+        max(math.ceil(max(ends) / 20) - 1 - math.ceil(min(start for _, start, _ in intervals) / 20), 0) if ends else 0
+    )

@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from typing import cast
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framefit.core.program import Launches, Program, SegmentProgram
+from framefit.core.run_record import FrameTable, Percentiles
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, Timetable, Window
 from framefit.runtime.log import FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.metrics import (
     figures,
     frame_records,
+    frame_times,
     miss_ratio_upper,
     model_metrics,
     priority_ns,
@@ -465,3 +469,37 @@ def test_streams_count_frames_that_any_reader_dropped() -> None:
         ("depth", 4, 2, 2),
         ("sound", 6, 0, 0),
     ]
+
+
+def test_when_frames_were_begun_and_ready() -> None:
+    """Launches on a clock of their own, held against releases, give back how late each start was."""
+    starts_ns = np.random.default_rng(0).integers(5_000, 90_000, 20)
+    starts_ns[3] = 400_000
+    released = 10 * MS * np.arange(20)
+    never = model_metrics(
+        0, TIMETABLE.models[0], FrameLog(), windows=0, rate_hz=100, bounds_hz=None, overhead_ratio=0.0
+    )
+    models = [msgspec.structs.replace(never, release_to_start_ns=Percentiles.of(starts_ns))]
+    frames = FrameTable(
+        models=("face", "big"),
+        streams=("camera", "camera"),
+        fates=(("done", ""), ("dropped", "too late")),
+        model=np.r_[np.zeros(20, np.int64), 1],
+        frame=np.r_[np.arange(20), 0],
+        fate=np.r_[np.zeros(20, np.int64), 1],
+        released_ns=np.r_[released, 0],
+        finished_ns=np.r_[released + 7 * MS, -1],
+    )
+    programs = tuple(SegmentProgram(name=f"{name}.0", model=name, segment=0, groups=()) for name in ("face", "big"))
+    program = Program(window_ns=10 * MS, units=(), programs=programs, launches="launches.npz")
+    launches = Launches(
+        program=np.r_[np.zeros(20, np.int32), 1],
+        window=np.r_[np.arange(20), 19],
+        frame=np.r_[np.arange(20), 0],
+        submit_ns=np.r_[77_000 + released + starts_ns, 200 * MS],
+    )
+    times = frame_times(models, frames, program, launches)
+    assert times.keys() == {"face"}
+    assert times["face"].start_ns == pytest.approx(starts_ns, abs=10)
+    assert times["face"].finish_ns.tolist() == [7 * MS] * 20
+    assert len(frame_times(models, frames)["face"].start_ns) == 0

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from framefit.core.files import Record
 from framefit.core.run_record import Percentiles
 
-__all__ = ["Certificate", "EventCounts", "How", "OperationLog", "Profile", "Totals", "Violation"]
+__all__ = ["Certificate", "EventCounts", "How", "OperationLog", "Profile", "Totals", "Violation", "WindowUse"]
 
 
 class How(IntEnum):
@@ -184,3 +184,16 @@ class Profile(Record, kw_only=True):
     totals_by_unit: dict[str, Totals] = {}
     gaps_by_unit: dict[str, Percentiles] = {}
     certificate: Certificate | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class WindowUse:
+    """Which part of the residual background models used, window by window.
+
+    Attributes:
+        first: the first window that the trace covers.
+        used_ratio: float64, of this window and those that follow it.
+    """
+
+    first: int
+    used_ratio: npt.NDArray[np.float64]

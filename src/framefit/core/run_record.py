@@ -18,6 +18,7 @@ __all__ = [
     "CycleReport",
     "Finding",
     "FrameTable",
+    "FrameTimes",
     "HostReport",
     "LatencyEstimate",
     "LayerCycles",
@@ -466,3 +467,16 @@ def _record(row: _Row) -> Frame:
         released_ns=released_ns,
         finished_ns=finished_ns,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class FrameTimes:
+    """When each frame of a model was begun and ready, int64 nanoseconds after its release.
+
+    Attributes:
+        start_ns: of frames that were launched; empty where launches are not known.
+        finish_ns: of frames that were finished.
+    """
+
+    start_ns: _Integers
+    finish_ns: _Integers

@@ -17,6 +17,7 @@ and last measured edge nothing is fixed: there the variance is that of the steps
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from collections.abc import Sequence as Names
 from typing import Any
 
@@ -24,11 +25,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from framefit.core.profile import How, OperationLog, Totals
+from framefit.core.profile import How, OperationLog, Totals, WindowUse
+from framefit.core.program import Program
 from framefit.profiling.sequence import Sequence
 from framefit.stats import MAD_TO_DEVIATION, two_sided_z
 
-__all__ = ["long_losses"]
+__all__ = ["long_losses", "window_use"]
 
 
 Floats = npt.NDArray[np.float64]
@@ -220,3 +222,44 @@ def long_losses(log: OperationLog, least: int = 4, most: int = 1000) -> tuple[In
     begins = time[np.maximum(first[chosen] - 1, 0)]
     ends = time[np.minimum(after[chosen], max(len(time) - 1, 0))]
     return begins, ends, count[chosen]
+
+
+def window_use(log: OperationLog, program: Program, releases_ns: Ints, priority_models: Collection[str]) -> WindowUse:
+    """Compute which part of what priority models left of each window was used by the others.
+
+    Args:
+        log: operations of the run.
+        program: names its models and units.
+        releases_ns: of the windows, ascending, on the log's clock; at least one.
+        priority_models: their names.
+
+    Returns:
+        The windows that the trace covers as a whole: it may begin late, and ends within a window.
+    """
+    if not len(log):
+        return WindowUse(0, np.zeros(0))
+    reserved = np.array([*(segment.model in priority_models for segment in program.programs), False])[log.program]
+    ends = np.append(releases_ns, releases_ns[-1] + program.window_ns)
+    busy, first = np.zeros(len(releases_ns)), np.zeros(len(releases_ns))
+    for core in [unit.core for unit in program.units]:
+        here = log.core == core
+        busy += np.diff(_busy_until(log.start_ns[here], log.end_ns[here], ends))
+        here &= reserved
+        first += np.diff(_busy_until(log.start_ns[here], log.end_ns[here], ends))
+    used = (busy - first) / np.maximum(np.diff(ends) * len(program.units) - first, 1)
+    begun, over = np.searchsorted(ends, (log.start_ns.min(), log.end_ns.max()))
+    return WindowUse(int(begun), used[begun : max(over - 1, begun)])
+
+
+def _busy_until(start_ns: Ints, end_ns: Ints, at_ns: Ints) -> Floats:
+    """Return how much of the time up to each instant lies within any of the intervals."""
+    if not len(start_ns):
+        return np.zeros(len(at_ns))
+    order = np.argsort(start_ns, kind="stable")
+    start, reach = start_ns[order], np.maximum.accumulate(end_ns[order])
+    apart = np.append(True, start[1:] > reach[:-1])  # the first of those that touch each other
+    begin, end = start[apart], reach[np.append(apart[1:], True)]
+    before = np.append(0, np.cumsum(end - begin))
+    place = np.searchsorted(begin, at_ns, "right")
+    beyond = np.maximum(end[place - 1] - at_ns, 0)
+    return np.where(place > 0, before[place] - beyond, 0).astype(np.float64)

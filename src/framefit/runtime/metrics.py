@@ -9,7 +9,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.run_record import FrameTable, Metrics, ModelMetrics, Percentiles, StreamMetrics, Switch, UnitMetrics
+from framefit.core.program import Launches, Program
+from framefit.core.run_record import (
+    FrameTable,
+    FrameTimes,
+    Metrics,
+    ModelMetrics,
+    Percentiles,
+    StreamMetrics,
+    Switch,
+    UnitMetrics,
+)
 from framefit.core.timetable import PlannedModel, Timetable, Window
 from framefit.runtime.log import FLAGGED, OUTCOME_WORDS, FaultCause, FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
@@ -18,7 +28,7 @@ from framefit.runtime.recorded import RecordedRun
 from framefit.runtime.units import UnitGroup
 from framefit.stats import wilson
 
-__all__ = ["residual_use", "run_seconds", "served_frames"]
+__all__ = ["frame_times", "residual_use", "run_seconds", "served_frames"]
 
 
 _FAULTS = {
@@ -421,3 +431,49 @@ def frame_records(
         released_ns=released[order] - start_ns,
         finished_ns=np.where(finished >= 0, finished - start_ns, -1)[order],
     )
+
+
+def frame_times(
+    models: Sequence[ModelMetrics],
+    frames: FrameTable,
+    program: Program | None = None,
+    launches: Launches | None = None,
+) -> dict[str, FrameTimes]:
+    """Compute when the frames of each priority model were begun and ready, from a run's files.
+
+    Launches and releases count from different instants, a constant apart: that of the median starts, which are known.
+
+    Args:
+        models: their figures of the run.
+        frames: the outcomes of all frames.
+        program: what was executed; ``None``: not known, nor are starts.
+        launches: in the order of submission; ``None``: likewise.
+    """
+    times = {}
+    for model in models:
+        if model.role == "priority" and model.name in frames.models:
+            of_model = frames.model == frames.models.index(model.name)
+            done = of_model & (frames.finished_ns >= 0)
+            start_ns = np.zeros(0, np.int64)
+            if program is not None and launches is not None:
+                start_ns = _start_ns(model, frames, of_model, program, launches)
+            times[model.name] = FrameTimes(start_ns, (frames.finished_ns - frames.released_ns)[done])
+    return times
+
+
+def _start_ns(
+    model: ModelMetrics, frames: FrameTable, of_model: npt.NDArray[np.bool_], program: Program, launches: Launches
+) -> npt.NDArray[np.int64]:
+    first = [n for n, segment in enumerate(program.programs) if (segment.model, segment.segment) == (model.name, 0)]
+    begun = np.isin(launches.program, first)
+    number, released = frames.frame[of_model], frames.released_ns[of_model]
+    if not len(number):
+        return np.zeros(0, np.int64)
+    order = np.argsort(number, kind="stable")
+    number, released = number[order], released[order]
+    at = np.minimum(np.searchsorted(number, launches.frame[begun]), len(number) - 1)
+    known = number[at] == launches.frame[begun]
+    after = np.asarray((launches.submit_ns[begun] - released[at])[known], np.int64)
+    if not len(after):
+        return after
+    return np.maximum(np.rint(after - np.median(after)).astype(np.int64) + model.release_to_start_ns.p50, 0)

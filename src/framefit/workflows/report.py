@@ -22,6 +22,7 @@ from framefit.core.workload import Workload
 from framefit.errors import InputError
 from framefit.planning.explain import explain
 from framefit.profiling.profile import open_trace, profile_trace
+from framefit.profiling.totals import window_use
 from framefit.report.csv_files import read_events, read_frames
 from framefit.report.description import Subject
 from framefit.report.html import Content, write_report_page
@@ -29,6 +30,7 @@ from framefit.report.sections.plan import PlanContent
 from framefit.report.sections.profile import ProfileContent
 from framefit.report.sections.run import RunContent
 from framefit.report.timeline import Happened
+from framefit.runtime.metrics import frame_times
 from framefit.workflows.profile import happened
 from framefit.workflows.record import recover
 from framefit.workflows.settings import ReportSettings
@@ -125,13 +127,17 @@ def _keys(path: Path) -> set[str]:
 def _run(folder: Path) -> RunContent:
     """A run folder; of an older or shorter run not all files are there."""
     info, notes = read_record(folder / "run.json", RunInfo), []
-    program, launches, seen, profile = None, None, None, None
+    metrics = read_record(folder / "metrics.json", Metrics)
+    program, launches, seen, profile, use = None, None, None, None, None
     if (folder / "program.json").is_file() and (folder / "trace.npz").is_file():
         source = open_trace(folder)
         program, launches = source.program, source.launches
         try:
             found = profile_trace(source)
             seen, profile = happened(found), found.profile
+            if seen.windows is not None:
+                priority = [model.name for model in metrics.models if model.role == "priority"]
+                use = window_use(seen.log, seen.program, seen.windows.releases_ns, priority)
         except InputError as error:
             notes.append(f"there is no timeline: {error.what}")
     else:
@@ -140,13 +146,12 @@ def _run(folder: Path) -> RunContent:
     timetable, workload = read_record(folder / "timetable.json", Timetable), _workload(info)
     return RunContent(
         info=info,
-        metrics=read_record(folder / "metrics.json", Metrics),
+        metrics=metrics,
         timetable=timetable,
         workload=workload,
         explanation=None if workload is None else explain(timetable, workload),
-        frames=read_frames(frames) if frames.is_file() else None,
-        program=program,
-        launches=launches,
+        times=frame_times(metrics.models, read_frames(frames), program, launches) if frames.is_file() else {},
+        use=use,
         happened=seen,
         profile=profile,
         notes=tuple(notes),

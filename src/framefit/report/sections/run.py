@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from framefit.core.explanation import PlanExplanation
-from framefit.core.profile import Profile
-from framefit.core.program import Launches, Program
-from framefit.core.run_record import FrameTable, Metrics, ModelMetrics, Percentiles, RunInfo
+from framefit.core.profile import Profile, WindowUse
+from framefit.core.run_record import FrameTimes, Metrics, ModelMetrics, Percentiles, RunInfo
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload
 from framefit.report.charts import Axis, Chart, Line, colour, decades, histogram, row_height_px, steps
@@ -64,8 +63,8 @@ class RunContent:
     """A run: its figures, and whatever else of a run folder is known; what is ``None`` is not.
 
     Attributes:
-        frames: the outcome of every frame.
-        program, launches: what was executed.
+        times: of each priority model, when its frames were begun and ready.
+        use: of the residual, window by window.
         happened, profile: what the trace says.
         explanation: of the timetable, how it came about.
         rows: windows that a terminal draws.
@@ -78,9 +77,8 @@ class RunContent:
     timetable: Timetable | None = None
     workload: Workload | None = None
     explanation: PlanExplanation | None = None
-    frames: FrameTable | None = None
-    program: Program | None = None
-    launches: Launches | None = None
+    times: Mapping[str, FrameTimes] = field(default_factory=dict)
+    use: WindowUse | None = None
     happened: Happened | None = None
     profile: Profile | None = None
     rows: RunRows | None = None
@@ -103,74 +101,11 @@ class RunContent:
 
     def finish_ms(self, model: str) -> _Floats:
         """From release to result of each frame that was finished."""
-        frames = self.frames
-        if frames is None or model not in frames.models:
-            return np.zeros(0)
-        done = (frames.model == frames.models.index(model)) & (frames.finished_ns >= 0)
-        return np.asarray((frames.finished_ns - frames.released_ns)[done] / 1e6)
+        return self.times[model].finish_ns / 1e6 if model in self.times else np.zeros(0)
 
-    def start_us(self, model: ModelMetrics) -> _Floats:
-        """From release to the start of each frame that was launched.
-
-        Launches and releases count from different instants, a constant apart: that of the medians, which are known.
-        """
-        frames, launches, program = self.frames, self.launches, self.program
-        if frames is None or launches is None or program is None or model.name not in frames.models:
-            return np.zeros(0)
-        first = [n for n, segment in enumerate(program.programs) if (segment.model, segment.segment) == (model.name, 0)]
-        begun = np.isin(launches.program, first)
-        of_model = frames.model == frames.models.index(model.name)
-        number, released = frames.frame[of_model], frames.released_ns[of_model]
-        order = np.argsort(number, kind="stable")
-        number, released = number[order], released[order]
-        at = np.minimum(np.searchsorted(number, launches.frame[begun]), max(len(number) - 1, 0))
-        if not len(number) or not begun.any():
-            return np.zeros(0)
-        known = number[at] == launches.frame[begun]
-        after: _Floats = (launches.submit_ns[begun] - released[at])[known].astype(np.float64)
-        if not len(after):
-            return after
-        return np.asarray(np.maximum(after - np.median(after) + model.release_to_start_ns.p50, 0) / 1e3)
-
-    def residual_use(self) -> tuple[int, _Floats]:
-        """Of each window in the trace, which part of what priority models left was used by the others, in percent.
-
-        Returns:
-            The first of these windows, and the part in each.
-        """
-        happened = self.happened
-        if happened is None or happened.windows is None or not len(happened.log):
-            return 0, np.zeros(0)
-        log, program, releases = happened.log, happened.program, happened.windows.releases_ns
-        names = {model.name for model in self.priority}
-        reserved = np.array([*(segment.model in names for segment in program.programs), False])[log.program]
-        ends = np.append(releases, releases[-1] + program.window_ns)
-        busy, first = np.zeros(len(releases)), np.zeros(len(releases))
-        for core in [unit.core for unit in program.units]:
-            here = log.core == core
-            busy += np.diff(_busy_until(log.start_ns[here], log.end_ns[here], ends))
-            here &= reserved
-            first += np.diff(_busy_until(log.start_ns[here], log.end_ns[here], ends))
-        left = np.diff(ends) * len(program.units) - first
-        used = 100 * (busy - first) / np.maximum(left, 1)
-        begun, over = np.searchsorted(ends, (log.start_ns.min(), log.end_ns.max()))
-        return int(begun), used[begun : max(over - 1, begun)]  # a trace may begin late, and ends within a window
-
-
-def _busy_until(
-    start_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64], at_ns: npt.NDArray[np.int64]
-) -> _Floats:
-    """How much of the time up to each instant lies within any of the intervals."""
-    if not len(start_ns):
-        return np.zeros(len(at_ns))
-    order = np.argsort(start_ns, kind="stable")
-    start, reach = start_ns[order], np.maximum.accumulate(end_ns[order])
-    apart = np.append(True, start[1:] > reach[:-1])  # the first of those that touch each other
-    begin, end = start[apart], reach[np.append(apart[1:], True)]
-    before = np.append(0, np.cumsum(end - begin))
-    place = np.searchsorted(begin, at_ns, "right")
-    beyond = np.maximum(end[place - 1] - at_ns, 0)
-    return np.where(place > 0, before[place] - beyond, 0).astype(np.float64)
+    def start_us(self, model: str) -> _Floats:
+        """From release to the start of each frame that was launched."""
+        return self.times[model].start_ns / 1e3 if model in self.times else np.zeros(0)
 
 
 def _charts(named: Sequence[tuple[str, RunContent]]) -> list[Chart]:
@@ -216,10 +151,10 @@ def _start_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
     """When frames were begun, beside what an idle machine takes to wake up."""
     if len(named) == 1:
         run = named[0][1]
-        samples = [(model.name, run.start_us(model)) for model in run.priority]
+        samples = [(model.name, run.start_us(model.name)) for model in run.priority]
     else:
         samples = [
-            (name, np.concatenate([np.zeros(0), *(run.start_us(model) for model in run.priority)]))
+            (name, np.concatenate([np.zeros(0), *(run.start_us(model.name) for model in run.priority)]))
             for name, run in named
         ]
     samples = [(name, np.maximum(us, _LEAST_US)) for name, us in samples if len(us) and us.max() > _LEAST_US]
@@ -267,9 +202,9 @@ def _use_charts(named: Sequence[tuple[str, RunContent]]) -> Iterator[Chart]:
     sentences = []
     widest = 1
     for place, (name, run) in enumerate(named):
-        first, use = run.residual_use()
-        if len(use) < 2 or all(model.role == "priority" for model in run.metrics.models):
+        if run.use is None or not run.background or len(run.use.used_ratio) < 2:
             continue
+        first, use = run.use.first, 100 * run.use.used_ratio
         middle, band, size = steps(use, first)
         widest = max(widest, size)
         label = name if len(named) > 1 else ""
