@@ -26,7 +26,7 @@ import framefit
 from framefit.core.faults import read_fault
 from framefit.core.model import GraphBuilder, Model
 from framefit.devices.clock import VirtualClock
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.planning.plan import Plan
 from framefit.planning.planner import PlanRequest
 from framefit.runtime.log import FrameLog, FrameOutcome

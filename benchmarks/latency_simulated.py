@@ -25,8 +25,8 @@ from framefit.core.model import AUXILIARY_KINDS, GraphBuilder, Model, configurat
 from framefit.core.target import Variation, resolve_target
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import allocate
-from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
+from framefit.devices.npu.device import NpuDevice
 from framefit.latency.campaign import Campaign
 from framefit.latency.estimate import estimate
 from framefit.latency.measure import measure

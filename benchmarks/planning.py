@@ -28,8 +28,8 @@ from framefit.core.latency_table import LatencyEntry, LatencyTable
 from framefit.core.model import GraphBuilder, Model, configuration
 from framefit.core.target import resolve_target
 from framefit.devices.clock import VirtualClock
-from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
+from framefit.devices.npu.device import NpuDevice
 from framefit.execution import wiring
 from framefit.planning import planner as planning
 

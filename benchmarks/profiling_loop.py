@@ -25,7 +25,7 @@ from framefit.core.files import write_record
 from framefit.core.latency_table import LatencyEntry, LatencyTable
 from framefit.core.model import configuration
 from framefit.core.model.builtin import BUILTIN
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.workflows.profile import table_for
 from framefit.workflows.record import RunResult
 

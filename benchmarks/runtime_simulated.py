@@ -29,7 +29,7 @@ from framefit.core.timetable import PlannedModel, Segment, Timetable
 from framefit.devices.clock import Clock, RealClock, VirtualClock
 from framefit.devices.host import default_core, pinned
 from framefit.devices.measure import measure_floor
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.planning.beat import Beat
 from framefit.planning.check import check_timetable
 from framefit.planning.cutting import Candidate, arrange

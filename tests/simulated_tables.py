@@ -9,8 +9,8 @@ from framefit.core.model import Model, configuration
 from framefit.core.target import Target, resolve_target
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Device
-from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.cycles import CycleModel
+from framefit.devices.npu.device import NpuDevice
 
 __all__ = ["table_on"]
 

@@ -19,7 +19,7 @@ from framefit.core.target import Target, Unit, Variation
 from framefit.devices.clock import Clock, RealClock, VirtualClock
 from framefit.devices.device import Binding, Device
 from framefit.devices.faulty import FaultyDevice
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.errors import DeviceError, HangError, LostUnitError
 
 UNITS = (Unit(name="npu0", core=0), Unit(name="npu1", core=1))

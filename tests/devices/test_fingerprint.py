@@ -6,7 +6,7 @@ import msgspec
 
 from framefit.core.target import TraceUnit, Variation, resolve_target
 from framefit.devices.clock import RealClock, VirtualClock
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.devices.ort import OrtDevice
 
 

@@ -54,3 +54,15 @@ def test_what_is_exported_is_used_by_another_room() -> None:
         if (module, name) not in used
     ]
     assert unused == []
+
+
+def test_a_name_is_exported_in_one_place() -> None:
+    """A name that its package hands out is not exported by its module, too."""
+    twice = [
+        f"{package}.{name}"
+        for package, tree in MODULES.items()
+        for name in exports(tree)
+        for module, inner in MODULES.items()
+        if module.startswith(f"{package}.") and package != "framefit" and name in exports(inner)
+    ]
+    assert twice == []

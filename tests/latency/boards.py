@@ -10,8 +10,8 @@ from framefit.core.latency_table import LatencyEntry
 from framefit.core.model import GraphBuilder, Model, configuration
 from framefit.core.target import Variation, resolve_target
 from framefit.devices.clock import VirtualClock
-from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
+from framefit.devices.npu.device import NpuDevice
 
 __all__ = ["INPUT_NS", "NOISE", "OUTPUT_NS", "UNIT", "resnet20", "true_latency", "vpu"]
 

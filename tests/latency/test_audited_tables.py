@@ -13,8 +13,8 @@ from framefit.core.latency_table import LatencyTable, read_table
 from framefit.core.model import Model
 from framefit.core.target import Variation, resolve_target
 from framefit.devices.clock import VirtualClock
-from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
+from framefit.devices.npu.device import NpuDevice
 from framefit.errors import InputError
 from framefit.latency import audit
 from framefit.latency import measure as measuring

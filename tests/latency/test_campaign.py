@@ -14,8 +14,8 @@ from framefit.core.latency_table import LatencyTable
 from framefit.core.model import AUXILIARY_KINDS, GraphBuilder, Model
 from framefit.core.target import Variation
 from framefit.devices.clock import VirtualClock
-from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
+from framefit.devices.npu.device import NpuDevice
 from framefit.errors import DeviceError
 from framefit.latency.campaign import Campaign
 from framefit.latency.overhead import suited_kind

@@ -7,8 +7,8 @@ from boards import NOISE, UNIT, vpu
 
 from framefit.core.model import GraphBuilder, Model
 from framefit.core.target import Variation
-from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
+from framefit.devices.npu.device import NpuDevice
 from framefit.latency.fusion import known_groups, measured_fusions, recorded
 
 

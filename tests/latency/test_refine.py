@@ -7,7 +7,7 @@ from boards import UNIT, vpu
 from framefit.core.latency_table import LatencyEntry
 from framefit.core.model import GraphBuilder
 from framefit.core.target import Variation
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.latency.campaign import Campaign, wide
 from framefit.latency.subjects import distinct_layers, layer_key
 

@@ -20,7 +20,7 @@ from framefit.core.workload import MachineSettings, ModelEntry
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Completion
 from framefit.devices.measure import Measurement
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.devices.store import MeasurementStore
 from framefit.execution.compiled import Compiler, Launch
 from framefit.execution.execution import Execution

@@ -24,7 +24,7 @@ from framefit.core.policy import Rotation
 from framefit.core.target import Target, Unit, Variation
 from framefit.core.timetable import Refusal, Timetable
 from framefit.devices.clock import VirtualClock
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.planning.beat import Beat, Demand
 from framefit.planning.candidates import Arranged, UnitCandidate, arrange_on_units
 from framefit.planning.placement import Room

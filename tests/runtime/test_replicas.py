@@ -16,7 +16,7 @@ from framefit.core.policy import Rotation
 from framefit.core.target import Link, Target, Unit, Variation
 from framefit.core.timetable import PlannedModel, Segment, Timetable
 from framefit.devices.clock import VirtualClock
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.planning.beat import Beat, Demand
 from framefit.planning.check import check_timetable
 from framefit.planning.timetable import build_timetable

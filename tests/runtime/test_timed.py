@@ -19,7 +19,7 @@ from framefit.core.policy import Rotation
 from framefit.core.target import Target, Unit, Variation
 from framefit.core.timetable import PlannedModel, Segment, Timetable
 from framefit.devices.clock import RealClock, VirtualClock
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.planning.beat import Beat, Demand
 from framefit.planning.bounds import fair_rates
 from framefit.planning.partition import Pieces, partition

@@ -19,7 +19,7 @@ from framefit.core.policy import Rotation
 from framefit.core.target import Link, Target, Unit, Variation
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, Timetable, Window
 from framefit.devices.clock import VirtualClock
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.runtime.log import FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.metrics import figures, unit_figures
 from framefit.runtime.misses import misses

@@ -23,7 +23,15 @@ def _network(layers: int = 5) -> Model:
 
 def _fit(top1: float, latency_ns: int = 1, layers_ns: int = 2, lut6: int = 10) -> Fit:
     ensemble = random_ensemble(np.random.default_rng(0))
-    return Fit(ensemble, 6, 0.1, top1, latency_ns, layers_ns, lut6)
+    return Fit(
+        ensemble=ensemble,
+        depth=6,
+        seconds=0.1,
+        top1=top1,
+        latency_ns=latency_ns,
+        layers_ns=layers_ns,
+        lut6=lut6,
+    )
 
 
 def _trials(fits: list[Fit | None]) -> list[Trial]:

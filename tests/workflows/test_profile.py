@@ -16,7 +16,7 @@ from framefit.core.latency_table import LatencyEntry, LatencyTable, read_table
 from framefit.core.model import configuration
 from framefit.core.profile import Profile
 from framefit.core.program import read_program
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.errors import InputError
 from framefit.profiling.inject import inject_loss
 from framefit.workflows.plan import plan

@@ -22,7 +22,7 @@ from framefit.core.program import read_program
 from framefit.core.run_record import RunInfo
 from framefit.core.workload import Preprocess
 from framefit.devices.device import Array, Binding, Completion
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
 from framefit.execution.prepare import Preparation

@@ -25,7 +25,7 @@ from framefit.core.program import read_program
 from framefit.core.run_record import Metrics, Percentiles, RunInfo
 from framefit.core.target import resolve_target
 from framefit.core.timetable import Timetable
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.errors import FramefitError, InfeasibleError, InputError
 from framefit.planning.plan import Plan
 from framefit.workflows.plan import plan

@@ -18,7 +18,7 @@ from framefit.core.policy import Rotation
 from framefit.core.target import Target, Unit, Variation
 from framefit.core.timetable import PlannedModel, Segment, Slot, Timetable
 from framefit.devices.clock import VirtualClock
-from framefit.devices.npu import NpuDevice
+from framefit.devices.npu.device import NpuDevice
 from framefit.planning.beat import Beat, Demand
 from framefit.planning.playback import Playback
 from framefit.planning.reserved import reserve

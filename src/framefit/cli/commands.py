@@ -14,7 +14,7 @@ import typer
 
 from framefit.cli.options import Command, Screen, add_command
 from framefit.cli.screen import Interrupt, Positions, Progress, show, show_json, show_line
-from framefit.core.settings import Settings, option, settings_of
+from framefit.core.settings import OverwriteFile, Settings, option, settings_of
 from framefit.core.sparsity import SparsifyOptions
 from framefit.core.tree_results import TreeifyOptions
 from framefit.devices.settings import CyclesSettings
@@ -165,7 +165,7 @@ class TableSettings(Settings, kw_only=True):
     output: Annotated[
         str | None, option("Write the merged table to this file (JSON).", "-o", "--output", metavar="PATH")
     ] = None
-    force: Annotated[bool, option("Overwrite an existing file.")] = False
+    force: OverwriteFile = False
 
 
 @_command(TableSettings, Screen)
@@ -500,7 +500,7 @@ class TargetsSettings(Settings, kw_only=True):
             "Write a copy of the target's file to this path, as a start for your own.", "-o", "--output", metavar="PATH"
         ),
     ] = None
-    force: Annotated[bool, option("Overwrite an existing file.")] = False
+    force: OverwriteFile = False
 
 
 @_command(TargetsSettings, Screen)

@@ -25,6 +25,7 @@ __all__ = [
     "LayerLatency",
     "Metrics",
     "Miss",
+    "MissCause",
     "ModelMetrics",
     "OutcomeText",
     "Percentiles",
@@ -130,22 +131,25 @@ class UnitMetrics(Record, kw_only=True):
     peak_memory_bytes: int
 
 
+MissCause = Literal[
+    "late wake-up",
+    "overrun",
+    "own duration",
+    "backlog",
+    "contention",
+    "host stall",
+    "stream",
+    "run ended",
+    "fault",
+]
+
+
 class Miss(Record, kw_only=True):
     """A priority frame that was not ready in time, and why."""
 
     window: int
     model: str
-    cause: Literal[
-        "late wake-up",
-        "overrun",
-        "own duration",
-        "backlog",
-        "contention",
-        "host stall",
-        "stream",
-        "run ended",
-        "fault",
-    ]
+    cause: MissCause
     detail: str
 
 

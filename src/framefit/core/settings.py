@@ -2,7 +2,8 @@
 
 Each verb (``framefit run``, :func:`framefit.run`) has one frozen record. Its fields, their types, defaults, limits and
 descriptions make the options of the command line, the signature and docstring of the Python function, and
-docs/cli.md. Modules with settings records import nothing heavy: the command line is built from them.
+docs/cli.md. Modules with settings records import nothing heavy: the command line is built from them. Options that
+several verbs have in common are the types at the end of this module.
 """
 
 from __future__ import annotations
@@ -23,7 +24,22 @@ import msgspec
 from framefit.core.files import Record
 from framefit.errors import InputError
 
-__all__ = ["Notify", "Option", "Settings", "option", "options", "part_of", "settings_of", "silent", "verb"]
+__all__ = [
+    "InputConstants",
+    "InputShapes",
+    "ModelFile",
+    "Notify",
+    "Option",
+    "OverwriteFile",
+    "Settings",
+    "SupportingUnit",
+    "option",
+    "options",
+    "part_of",
+    "settings_of",
+    "silent",
+    "verb",
+]
 
 
 S = TypeVar("S", bound="Settings")
@@ -324,3 +340,45 @@ def _documented(text: str, kind: type[Settings]) -> str:
     place = text.splitlines()
     at = next(at for at, line in enumerate(place) if line.startswith("    settings:"))
     return "\n".join([*place[:at], *lines, *place[at + 1 :]])
+
+
+ModelFile = Annotated[
+    Any, option("ONNX file, or name of a built-in model.", python="a model", argument=True, metavar="MODEL")
+]
+SupportingUnit = Annotated[
+    str | None, option("Unit of the target (default: the first unit that supports the model).", metavar="UNIT")
+]
+InputShapes = Annotated[
+    dict[str, tuple[int, ...]],
+    option(
+        "Shape of an input with dynamic dimensions.", "--shape", metavar="INPUT=1,3,H,W", example="image=1,3,240,320"
+    ),
+]
+InputConstants = Annotated[
+    dict[str, Any],
+    option("Value of an input that never changes.", "--constant", metavar="INPUT=NUMBER", example="sr=16000"),
+]
+OverwriteFile = Annotated[bool, option("Overwrite an existing file.")]
+LabelledData = Annotated[
+    Any,
+    option(
+        "Labelled data: an image folder, or an .npz file.",
+        metavar="PATH",
+        python="an iterable of (x, y), or data that are split already",
+    ),
+]
+ChannelMean = Annotated[
+    tuple[float, ...] | None,
+    option("Mean of each image channel, for values 0 to 1.", metavar="R,G,B", example="0.49,0.48,0.45", joined=True),
+]
+ChannelStd = Annotated[
+    tuple[float, ...] | None,
+    option(
+        "Standard deviation of each image channel, for values 0 to 1.",
+        metavar="R,G,B",
+        example="0.49,0.48,0.45",
+        joined=True,
+    ),
+]
+ResumedSearch = Annotated[str | None, option("Continue the search in this folder.", metavar="DIR")]
+OverwriteSearch = Annotated[bool, option("Overwrite an existing folder of a search.")]

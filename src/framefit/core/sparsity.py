@@ -6,7 +6,16 @@ import math
 from typing import Annotated, Any, Literal
 
 from framefit.core.files import Record
-from framefit.core.settings import Settings, option
+from framefit.core.settings import (
+    ChannelMean,
+    ChannelStd,
+    LabelledData,
+    OverwriteSearch,
+    ResumedSearch,
+    Settings,
+    SupportingUnit,
+    option,
+)
 
 __all__ = [
     "Configuration",
@@ -241,18 +250,9 @@ class SparsifySettings(Settings, kw_only=True):
             python="a model, or a module",
         ),
     ]
-    data: Annotated[
-        Any,
-        option(
-            "Labelled data: an image folder, or an .npz file.",
-            metavar="PATH",
-            python="an iterable of (x, y), or data that are split already",
-        ),
-    ]
+    data: LabelledData
     target: Annotated[str, option("Built-in target, or path of a target.toml.", metavar="TARGET")]
-    unit: Annotated[
-        str | None, option("Unit of the target (default: the first unit that supports the model).", metavar="UNIT")
-    ] = None
+    unit: SupportingUnit = None
     cycles: Annotated[
         float | None,
         option(
@@ -319,21 +319,8 @@ class SparsifySettings(Settings, kw_only=True):
     rate: Annotated[float, option("Learning rate of fine-tuning.", ge=0)] = 0.02
     decay: Annotated[float, option("Weight decay of fine-tuning.", ge=0)] = 5e-4
     distill_ratio: float = 0.5
-    mean: Annotated[
-        tuple[float, ...] | None,
-        option(
-            "Mean of each image channel, for values 0 to 1.", metavar="R,G,B", example="0.49,0.48,0.45", joined=True
-        ),
-    ] = None
-    std: Annotated[
-        tuple[float, ...] | None,
-        option(
-            "Standard deviation of each image channel, for values 0 to 1.",
-            metavar="R,G,B",
-            example="0.49,0.48,0.45",
-            joined=True,
-        ),
-    ] = None
+    mean: ChannelMean = None
+    std: ChannelStd = None
     max_seconds: Annotated[
         float | None,
         option("Stop the search after this many seconds; fine-tuning comes on top.", metavar="SECONDS", ge=0),
@@ -366,7 +353,7 @@ class SparsifyOptions(SparsifySettings, kw_only=True):
         Literal["deploy", "retrain"] | None,
         option("Deploy the model although it misses its thresholds, or fine-tune it once more."),
     ] = None
-    resume: Annotated[str | None, option("Continue the search in this folder.", metavar="DIR")] = None
+    resume: ResumedSearch = None
     feedback: Annotated[
         Any,
         option(
@@ -378,7 +365,7 @@ class SparsifyOptions(SparsifySettings, kw_only=True):
     output: Annotated[
         str | None, option("Folder of the search (default: MODEL-sparse).", "-o", "--output", metavar="DIR")
     ] = None
-    force: Annotated[bool, option("Overwrite an existing folder of a search.")] = False
+    force: OverwriteSearch = False
 
 
 class Trial(Record, kw_only=True):

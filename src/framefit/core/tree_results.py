@@ -8,7 +8,16 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from framefit.core.files import Record
-from framefit.core.settings import Settings, option
+from framefit.core.settings import (
+    ChannelMean,
+    ChannelStd,
+    LabelledData,
+    OverwriteSearch,
+    ResumedSearch,
+    Settings,
+    SupportingUnit,
+    option,
+)
 
 __all__ = [
     "Candidate",
@@ -42,14 +51,7 @@ class TreeifySettings(Settings, kw_only=True):
             python="a model, or a module",
         ),
     ] = ""
-    data: Annotated[
-        Any,
-        option(
-            "Labelled data: an image folder, or an .npz file.",
-            metavar="PATH",
-            python="an iterable of (x, y), or data that are split already",
-        ),
-    ] = ""
+    data: LabelledData = ""
     train_epochs: Annotated[
         float, option("Epochs of training, for a network that is not trained yet.", metavar="EPOCHS", ge=0)
     ] = 0.0
@@ -78,9 +80,7 @@ class TreeifySettings(Settings, kw_only=True):
             metavar="TARGET",
         ),
     ] = "cpu"
-    unit: Annotated[
-        str | None, option("Unit of the target (default: the first unit that supports the model).", metavar="UNIT")
-    ] = None
+    unit: SupportingUnit = None
     max_drop: Annotated[
         float, option("Accuracy on validation data that may be lost, 0 to 1.", metavar="RATIO", ge=0)
     ] = 0.01
@@ -155,21 +155,8 @@ class TreeifySettings(Settings, kw_only=True):
         float | None, option("Longest time of fine-tuning for each group, in seconds.", metavar="SECONDS", ge=0)
     ] = None
     rate: Annotated[float, option("Learning rate of fine-tuning.", ge=0)] = 0.05
-    mean: Annotated[
-        tuple[float, ...] | None,
-        option(
-            "Mean of each image channel, for values 0 to 1.", metavar="R,G,B", example="0.49,0.48,0.45", joined=True
-        ),
-    ] = None
-    std: Annotated[
-        tuple[float, ...] | None,
-        option(
-            "Standard deviation of each image channel, for values 0 to 1.",
-            metavar="R,G,B",
-            example="0.49,0.48,0.45",
-            joined=True,
-        ),
-    ] = None
+    mean: ChannelMean = None
+    std: ChannelStd = None
     seed: Annotated[int, option("Random seed for data splits, search and training.", ge=0)] = 0
 
     def __post_init__(self) -> None:
@@ -190,11 +177,11 @@ class TreeifyOptions(TreeifySettings, kw_only=True):
             "(ml); also for a search that had ended."
         ),
     ] = "core"
-    resume: Annotated[str | None, option("Continue the search in this folder.", metavar="DIR")] = None
+    resume: ResumedSearch = None
     output: Annotated[
         str | None, option("Folder of the search (default: MODEL-trees).", "-o", "--output", metavar="DIR")
     ] = None
-    force: Annotated[bool, option("Overwrite an existing folder of a search.")] = False
+    force: OverwriteSearch = False
 
 
 class Original(Record, kw_only=True):

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from framefit.core.settings import Settings, option
+from framefit.core.settings import (
+    InputConstants,
+    InputShapes,
+    ModelFile,
+    OverwriteFile,
+    Settings,
+    SupportingUnit,
+    option,
+)
 
 __all__ = ["CyclesSettings"]
 
@@ -12,13 +20,9 @@ __all__ = ["CyclesSettings"]
 class CyclesSettings(Settings, kw_only=True):
     """Options of ``framefit cycles``."""
 
-    model: Annotated[
-        Any, option("ONNX file, or name of a built-in model.", python="a model", argument=True, metavar="MODEL")
-    ]
+    model: ModelFile
     target: Annotated[Any, option("Built-in target, or path of a target.toml.", python="a target", metavar="TARGET")]
-    unit: Annotated[
-        str | None, option("Unit of the target (default: the first unit that supports the model).", metavar="UNIT")
-    ] = None
+    unit: SupportingUnit = None
     fuse: Annotated[
         bool,
         option(
@@ -39,20 +43,9 @@ class CyclesSettings(Settings, kw_only=True):
         float | tuple[float, ...],
         option("Part of each layer's input that is zero, 0 to 1.", python="one for each layer", metavar="RATIO"),
     ] = 0.0
-    shapes: Annotated[
-        dict[str, tuple[int, ...]],
-        option(
-            "Shape of an input with dynamic dimensions.",
-            "--shape",
-            metavar="INPUT=1,3,H,W",
-            example="image=1,3,240,320",
-        ),
-    ] = {}
-    constants: Annotated[
-        dict[str, Any],
-        option("Value of an input that never changes.", "--constant", metavar="INPUT=NUMBER", example="sr=16000"),
-    ] = {}
+    shapes: InputShapes = {}
+    constants: InputConstants = {}
     output: Annotated[str | None, option("Write the report to this file (JSON).", "-o", "--output", metavar="PATH")] = (
         None
     )
-    force: Annotated[bool, option("Overwrite an existing file.")] = False
+    force: OverwriteFile = False

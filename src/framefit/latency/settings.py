@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from framefit.core.settings import Settings, option
+from framefit.core.settings import InputConstants, InputShapes, ModelFile, OverwriteFile, Settings, option
 
 __all__ = ["EstimateSettings", "MeasureSettings"]
 
@@ -77,33 +77,20 @@ class MeasureSettings(Settings, kw_only=True):
             "Stop after this many seconds on the device's clock, and keep what was measured.", metavar="SECONDS", ge=0
         ),
     ] = None
-    shapes: Annotated[
-        dict[str, tuple[int, ...]],
-        option(
-            "Shape of an input with dynamic dimensions.",
-            "--shape",
-            metavar="INPUT=1,3,H,W",
-            example="image=1,3,240,320",
-        ),
-    ] = {}
-    constants: Annotated[
-        dict[str, Any],
-        option("Value of an input that never changes.", "--constant", metavar="INPUT=NUMBER", example="sr=16000"),
-    ] = {}
+    shapes: InputShapes = {}
+    constants: InputConstants = {}
     output: Annotated[str | None, option("Write the table to this file (JSON).", "-o", "--output", metavar="PATH")] = (
         None
     )
     resume: Annotated[bool, option("Continue the measurement whose table is at --output.")] = False
-    force: Annotated[bool, option("Overwrite an existing file.")] = False
+    force: OverwriteFile = False
     seed: Annotated[int, option("Random seed for weights, inputs and resampling.", ge=0)] = 0
 
 
 class EstimateSettings(Settings, kw_only=True):
     """Options of ``framefit estimate``."""
 
-    model: Annotated[
-        Any, option("ONNX file, or name of a built-in model.", python="a model", argument=True, metavar="MODEL")
-    ]
+    model: ModelFile
     table: Annotated[Any, option("Latency table of the device.", python="a table", metavar="PATH")]
     target: Annotated[
         Any,
@@ -122,20 +109,9 @@ class EstimateSettings(Settings, kw_only=True):
         ),
     ] = False
     any_fingerprint: Annotated[bool, option("Use the table although it was measured on another device.")] = False
-    shapes: Annotated[
-        dict[str, tuple[int, ...]],
-        option(
-            "Shape of an input with dynamic dimensions.",
-            "--shape",
-            metavar="INPUT=1,3,H,W",
-            example="image=1,3,240,320",
-        ),
-    ] = {}
-    constants: Annotated[
-        dict[str, Any],
-        option("Value of an input that never changes.", "--constant", metavar="INPUT=NUMBER", example="sr=16000"),
-    ] = {}
+    shapes: InputShapes = {}
+    constants: InputConstants = {}
     output: Annotated[
         str | None, option("Write the estimate to this file (JSON).", "-o", "--output", metavar="PATH")
     ] = None
-    force: Annotated[bool, option("Overwrite an existing file.")] = False
+    force: OverwriteFile = False

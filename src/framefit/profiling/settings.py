@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from framefit.core.settings import Settings, option
+from framefit.core.settings import OverwriteFile, Settings, option
 
 __all__ = ["InjectLossSettings"]
 
@@ -38,5 +38,5 @@ class InjectLossSettings(Settings, kw_only=True):
     output: Annotated[
         str | None, option("Write the remaining trace to this file (.npz).", "-o", "--output", metavar="PATH")
     ] = None
-    force: Annotated[bool, option("Overwrite an existing file.")] = False
+    force: OverwriteFile = False
     seed: Annotated[int, option("Random seed; the same seed takes the same packets.", ge=0)] = 0

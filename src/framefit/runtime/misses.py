@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.run_record import Miss
+from framefit.core.run_record import Miss, MissCause
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Timetable, Window
 from framefit.runtime.log import FAULTY, FrameLog, FrameOutcome, LaunchLog, in_words
 
@@ -100,19 +99,6 @@ def _failed(rows: _Rows) -> list[list[int]]:
     return failed
 
 
-Cause = Literal[
-    "late wake-up",
-    "overrun",
-    "own duration",
-    "backlog",
-    "contention",
-    "host stall",
-    "stream",
-    "run ended",
-    "fault",
-]
-
-
 @dataclass(frozen=True)
 class _Stage:
     """Holds what one unit did for a late frame, and when that was planned."""
@@ -194,7 +180,7 @@ def misses(
     together = {(row[FrameLog.MODEL], row[FrameLog.FINISHED]): row[FrameLog.RELEASED] for row in missed}
     explained = []
     for model, frame, outcome, released, started, finished, window in missed:
-        cause: Cause
+        cause: MissCause
         if outcome == FrameOutcome.RUN_ENDED:
             cause, detail = "run ended", "unfinished at the end of the run"
         elif outcome in FAULTY:
@@ -310,7 +296,7 @@ class _Looking:
             program = end
         return stages
 
-    def why(self, stage: _Stage) -> tuple[Cause, str]:
+    def why(self, stage: _Stage) -> tuple[MissCause, str]:
         """Return what cost a stage most, and the details."""
         excess, late = stage.excess_ns, stage.late_ns
         if late > max(excess, 0) and (excess <= 0 or late > self.least_late_ns):
@@ -326,7 +312,7 @@ class _Looking:
             return "contention", f"{detail}; other threads had the core for {off / 1e6:.2f} ms"
         return "own duration", detail
 
-    def _began_late(self, stage: _Stage) -> tuple[Cause, str]:
+    def _began_late(self, stage: _Stage) -> tuple[MissCause, str]:
         """Explain a late start by what was running then, and by what came before it."""
         for hang in self._hangs:
             held_ns = min(hang.until_ns, stage.started_ns) - max(stage.due_ns, hang.begin_ns)

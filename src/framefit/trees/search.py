@@ -37,9 +37,8 @@ DRAFTS = (4, 1)
 _CLOSE = 0.005  # of validation accuracy: as good as the best, and decided by the number of layers
 
 
-@dataclass(frozen=True)
-class Fit:
-    """Trees for a group, and what they are worth.
+class Fit(Record, kw_only=True):
+    """Trees for a group, and what they are worth; also a file of the search's folder.
 
     Attributes:
         ensemble: the trees.
@@ -156,18 +155,6 @@ _ROWS, _LEAST_EXAMPLES = 1 << 16, 64  # each tree's tests are chosen on 8,192 of
 _RATE = 0.15  # of a vector tree's leaves: smaller ones need more trees, and the joint refit sets leaves anew anyway
 
 
-class _Known(Record, kw_only=True):
-    """A fit in a file."""
-
-    ensemble: Ensemble
-    depth: int
-    seconds: float
-    top1: float
-    latency_ns: int
-    layers_ns: int
-    lut6: int
-
-
 class _Bound(Record, kw_only=True):
     """A bound in a file."""
 
@@ -254,11 +241,10 @@ class Search:
         for method in methods:
             self.notify(f"{'drafting' if share > 1 else 'fitting'} {span}")
             key = f"{number}-{span.first}-{span.last}-{method}-{share}"
-            known = self._kept.get(key, _Known, lambda method=method: self._fitted(hybrid, span, method, share))  # type: ignore[misc]
-            fits.append(Fit(**{field: getattr(known, field) for field in known.__struct_fields__}))
+            fits.append(self._kept.get(key, Fit, lambda method=method: self._fitted(hybrid, span, method, share)))  # type: ignore[misc]
         return max(fits, key=lambda fit: fit.top1)
 
-    def _fitted(self, hybrid: HybridModel, span: Span, method: Literal["gradient", "ada"], share: int) -> _Known:
+    def _fitted(self, hybrid: HybridModel, span: Span, method: Literal["gradient", "ada"], share: int) -> Fit:
         wanted = self.settings
         depth = depth_of(span.layers, wanted.depth)
         boosting = Boosting(
@@ -285,7 +271,7 @@ class Search:
         layers_ns, trees_ns = self._latencies(
             [layers, with_trees(layers, Forest(model=place.name, ensembles=(ensemble,)))]
         )
-        return _Known(
+        return Fit(
             ensemble=ensemble,
             depth=depth,
             seconds=seconds,

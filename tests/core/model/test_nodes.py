@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from framefit.core.model import GraphBuilder, Model, Node, configuration, zeros_ratio
+from framefit.core.model import GraphBuilder, Model, Node, configuration
+from framefit.core.model.graph import zeros_ratio
 from networks import NETWORKS
 
 

@@ -19,7 +19,7 @@ from framefit.core.model import GraphBuilder, Model
 from framefit.core.target import Host, Link, Target, TraceUnit, Unit, Variation
 from framefit.devices.clock import Clock, RealClock, VirtualClock
 from framefit.devices.device import Completion
-from framefit.devices.npu import NpuDevice, greatest_ratio, quantile_ratio
+from framefit.devices.npu.device import NpuDevice, greatest_ratio, quantile_ratio
 from framefit.devices.ort import OrtDevice
 from framefit.errors import DeviceError
 from networks import NETWORKS, Runner, difference, random_inputs

@@ -13,9 +13,9 @@ from framefit.core.model import rebatched
 from framefit.core.target import Memory, Unit
 from framefit.core.trees import operations, tree_layers
 from framefit.devices.clock import VirtualClock
-from framefit.devices.npu import NpuDevice
 from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.cycles import CycleModel
+from framefit.devices.npu.device import NpuDevice
 from framefit.devices.npu.work import model_work
 from framefit.devices.trees.device import TreesDevice
 from framefit.errors import InputError

@@ -2,9 +2,9 @@
 
 from framefit.core.model.auxiliary import AUXILIARY_KINDS, Auxiliary, AuxiliaryKind, auxiliary_runs, led, with_auxiliary
 from framefit.core.model.builder import GraphBuilder
-from framefit.core.model.graph import Layer, Node, Operand, TensorInfo, configuration, zeros_ratio
+from framefit.core.model.graph import Layer, Node, Operand, TensorInfo, configuration
 from framefit.core.model.lowering import epilogue_groups, fused_groups, lowered, lowered_around
-from framefit.core.model.model import Cut, Model
+from framefit.core.model.model import Model
 from framefit.core.model.parts import group_nodes, with_part
 from framefit.core.model.weights import Listing, folded, free_batch, listing, rebatched, with_weights
 
@@ -12,7 +12,6 @@ __all__ = [
     "AUXILIARY_KINDS",
     "Auxiliary",
     "AuxiliaryKind",
-    "Cut",
     "GraphBuilder",
     "Layer",
     "Listing",
@@ -35,5 +34,4 @@ __all__ = [
     "with_auxiliary",
     "with_part",
     "with_weights",
-    "zeros_ratio",
 ]

@@ -18,9 +18,6 @@ from framefit.core.model.builder import GraphBuilder
 from framefit.core.model.graph import TensorInfo
 from framefit.core.model.model import Model
 
-__all__ = ["AUXILIARY_KINDS", "Auxiliary", "AuxiliaryKind", "auxiliary_runs", "led", "with_auxiliary"]
-
-
 AuxiliaryKind = Literal["avgpool", "conv1x1", "conv3x3"]
 AUXILIARY_KINDS: tuple[AuxiliaryKind, ...] = ("avgpool", "conv1x1", "conv3x3")
 _MOST_CHANNELS = 64  # of a picture made of a tensor of another rank

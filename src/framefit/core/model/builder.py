@@ -13,9 +13,6 @@ import onnx_ir as ir
 from framefit.core.model.loading import canonical, infer, parsed
 from framefit.core.model.model import Model
 
-__all__ = ["GraphBuilder"]
-
-
 _OPSET = 17
 _OTHER_OPSETS = {"ai.onnx.ml": 3}  # else 1
 _IR_VERSION = 8

@@ -23,7 +23,7 @@ from framefit.core.files import Record
 from framefit.core.latency_table import Value
 from framefit.core.model.loading import dependent_reads, node_inputs
 
-__all__ = ["Attribute", "Layer", "Node", "Operand", "TensorInfo", "configuration"]
+__all__ = ["Attribute"]
 
 
 class TensorInfo(Record, kw_only=True):

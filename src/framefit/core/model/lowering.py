@@ -17,7 +17,7 @@ from framefit.core.model.loading import canonical, parsed
 from framefit.core.model.model import Model
 from framefit.errors import DeviceError, FramefitError
 
-__all__ = ["epilogue_groups", "fused_groups", "lowered", "lowered_around", "owners"]
+__all__ = ["owners"]
 
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]

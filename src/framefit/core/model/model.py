@@ -17,8 +17,6 @@ from framefit.core.model.graph import Granularity, GraphIndex, Layer, Node, Tens
 from framefit.core.model.loading import PART_NOTE, canonical, random_nodes, read_graph
 from framefit.errors import InputError
 
-__all__ = ["Model"]
-
 
 class Cut(Record, kw_only=True):
     """A boundary between two segments.

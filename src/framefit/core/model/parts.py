@@ -16,8 +16,6 @@ from framefit.core.model.loading import PART_DOMAIN, PART_NOTE, canonical, depen
 from framefit.core.model.model import Model
 from framefit.errors import InputError
 
-__all__ = ["group_nodes"]
-
 
 def group_nodes(model: Model, source: str, target: str) -> tuple[str, ...]:
     """Names of the nodes that make one tensor of another, in order.

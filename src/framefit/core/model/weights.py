@@ -22,9 +22,6 @@ from framefit.core.model.loading import canonical, fold_constants, parsed
 from framefit.core.model.model import Model
 from framefit.errors import InputError
 
-__all__ = ["Listing", "folded", "free_batch", "listing", "rebatched", "with_weights"]
-
-
 Array = npt.NDArray[Any]
 
 

@@ -39,9 +39,6 @@ from framefit.devices.trees.device import TreesDevice
 from framefit.errors import DeviceError, UnsupportedError
 from framefit.stats import normal_quantile
 
-__all__ = ["LayerTimes", "NpuDevice", "greatest_ratio", "quantile_ratio"]
-
-
 LayerTimes = Callable[[Model, str], Sequence[int]]  # a model with its fused groups, a unit -> ns of each layer
 _BATCH = 4096  # random numbers drawn at once
 
