@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -96,3 +98,57 @@ def test_launch_arrays_of_unequal_length(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", program=good.program[:2], window=good.window, frame=good.frame, submit_ns=good.frame)
     with pytest.raises(InputError, match="launch arrays need one length"):
         Launches.read(tmp_path / "a.npz")
+
+
+def test_the_smallest_file_has_all_defaults(tmp_path: Path) -> None:
+    """Units, and name, kind, unit and expected duration of each operation are enough; the documentation shows it."""
+    (tmp_path / "program.json").write_text(Program.smallest)
+    read, launches = read_program(tmp_path / "program.json")
+    assert launches is None
+    assert (read.window_ns, read.period_ns, read.units[0].core) == (None, 0, 0)
+    (part,) = read.programs
+    (operation,) = part.groups[0].operations
+    assert (part.name, part.model, part.segment, part.groups[0].index) == ("program0", "program0", 0, 0)
+    assert (operation.index, operation.layer, operation.sigma_ratio) == (0, operation.name, 0.1)
+    page = (Path(__file__).resolve().parents[2] / "docs" / "profiling.md").read_text()
+    blocks = [block for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL) if '"programs"' in block]
+    assert [json.loads(block) for block in blocks] == [json.loads(Program.smallest)]
+
+
+def test_indices_count_through_all_groups() -> None:
+    """Operations and groups without an index have their position; given ones stay."""
+
+    def operation(index: int = -1) -> Operation:
+        return Operation(index=index, name="conv", kind="conv", unit="npu", expected_ns=1)
+
+    groups = (Group(operations=(operation(), operation())), Group(operations=(operation(), operation(7))))
+    part = SegmentProgram(model="net", groups=groups)
+    assert [[op.index for op in group.operations] for group in part.groups] == [[0, 1], [2, 7]]
+    assert [group.index for group in part.groups] == [0, 1]
+    assert part.name == "net"
+
+
+@pytest.mark.parametrize("key", ["units", "programs", "groups", "operations", "kind", "expected_ns"])
+def test_a_missing_key_shows_the_smallest_file(tmp_path: Path, key: str) -> None:
+    """The message names the key and shows what a file cannot do without."""
+    data = json.loads(Program.smallest)
+    for place in (data, data["programs"][0], data["programs"][0]["groups"][0]):
+        place.pop(key, None)
+    if "programs" in data and "groups" in data["programs"][0]:
+        for group in data["programs"][0]["groups"]:
+            for operation in group.get("operations", ()):
+                operation.pop(key, None)
+    (tmp_path / "program.json").write_text(json.dumps(data))
+    with pytest.raises(InputError, match=f"missing required field `{key}`") as found:
+        read_program(tmp_path / "program.json")
+    assert found.value.remedy is not None
+    assert Program.smallest in found.value.remedy
+
+
+def test_a_launch_list_needs_programs_only(tmp_path: Path) -> None:
+    """Frames of each program are counted, each launch has its window, and submit times are unknown."""
+    np.savez(tmp_path / "a.npz", program=np.array([1, 0, 1, 1, 0]))
+    launches = Launches.read(tmp_path / "a.npz")
+    assert launches.frame.tolist() == [0, 0, 1, 2, 1]
+    assert launches.window.tolist() == [0, 1, 2, 3, 4]
+    assert not launches.submit_ns.any()

@@ -25,7 +25,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import IO, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -60,7 +60,12 @@ _LONG_KEY = re.compile(
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of every typed record; invariants belong into ``__post_init__`` (raise ``ValueError``)."""
+    """Base of every typed record; invariants belong into ``__post_init__`` (raise ``ValueError``).
+
+    ``smallest`` is the smallest valid file, which a message about a missing key shows.
+    """
+
+    smallest: ClassVar[str] = ""
 
 
 def _record_in(annotation: Any) -> tuple[type[Record] | None, str]:
@@ -133,7 +138,10 @@ def from_data(data: Any, kind: type[R], where: str | Path) -> R:
     try:
         return msgspec.convert(data, kind, strict=True)
     except msgspec.ValidationError as error:
-        raise InputError(str(error).replace(" - at `", ", at `"), where=where, remedy="correct the value") from error
+        what, remedy = str(error).replace(" - at `", ", at `"), "correct the value"
+        if "missing required field" in what:
+            remedy = f"add the key; the smallest valid file is {kind.smallest}" if kind.smallest else "add the key"
+        raise InputError(what, where=where, remedy=remedy) from error
 
 
 def read_record(path: str | Path, kind: type[R]) -> R:

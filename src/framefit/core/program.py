@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import force_setattr, replace
 
 from framefit.core.arrays import read_arrays
 from framefit.core.files import Record, is_file_name, read_record, write_record, write_whole
@@ -17,35 +20,42 @@ from framefit.errors import InputError
 __all__ = ["Group", "Launches", "Operation", "Program", "ProgramUnit", "RuleOffsets", "SegmentProgram"]
 
 
-def _number(key: str, value: int, below: int = 1 << 31) -> None:
-    if not 0 <= value < below:  # as arrays of traces and profiles hold it
+_BY_POSITION = -1  # an index that was not given
+
+
+def _number(key: str, value: int, least: int = 0, below: int = 1 << 31) -> None:
+    if not least <= value < below:  # as arrays of traces and profiles hold it
         raise ValueError(f"{key} must be 0 to {below - 1}, is {value}")
 
 
 class Operation(Record, kw_only=True):
-    """One operation; ``index`` counts through all groups of its segment's program.
+    """One operation.
 
     Attributes:
+        index: counts through all groups of its segment's program; by default its position there.
+        layer: by default the operation's name.
         kind: name of the event id, as in ``Trace.kinds``.
         sigma_ratio: spread of the duration over its expectation.
-        after: operations of the same program that must have ended.
+        after: operations of the same program that must have ended, beside those before it on its unit.
         op: operators, as in a latency table, where the operation is a whole layer; else "".
         configuration: of the layer, by which a latency table finds it.
     """
 
-    index: int
+    index: int = _BY_POSITION
     name: str
-    layer: str
+    layer: str = ""
     kind: str
     unit: str
     expected_ns: int
-    sigma_ratio: float
+    sigma_ratio: float = 0.1
     after: tuple[int, ...] = ()
     op: str = ""
     configuration: dict[str, Value] = {}
 
     def __post_init__(self) -> None:
-        _number("index", self.index)
+        _number("index", self.index, _BY_POSITION)
+        if not self.layer:
+            force_setattr(self, "layer", self.name)
 
     @classmethod
     def opaque(cls, label: str, layer: str, unit: str, expected_ns: int = 0, sigma_ratio: float = 0.0) -> Operation:
@@ -56,35 +66,55 @@ class Operation(Record, kw_only=True):
 
 
 class Group(Record, kw_only=True):
-    """Operations that the device executes together."""
+    """Operations that the device executes together; ``index`` is by default the position in its program."""
 
-    index: int
+    index: int = _BY_POSITION
     operations: tuple[Operation, ...]
 
     def __post_init__(self) -> None:
-        _number("index", self.index)
+        _number("index", self.index, _BY_POSITION)
 
 
 class SegmentProgram(Record, kw_only=True):
-    """What one launch of one segment executes."""
+    """What one launch of one segment executes.
 
-    name: str
-    model: str
-    segment: int
+    Attributes:
+        name: by default ``model``, else "program" and its number.
+        model: by default the name.
+        groups: with an index each, and one in each operation.
+    """
+
+    name: str = ""
+    model: str = ""
+    segment: int = 0
     groups: tuple[Group, ...]
 
     def __post_init__(self) -> None:
         _number("segment", self.segment)
+        force_setattr(self, "name", self.name or self.model)
+        force_setattr(self, "model", self.model or self.name)
+        if any(_BY_POSITION in (group.index, *(op.index for op in group.operations)) for group in self.groups):
+            position = itertools.count()
+            force_setattr(self, "groups", tuple(_numbered(group, at, position) for at, group in enumerate(self.groups)))
+
+
+def _numbered(group: Group, at: int, position: Iterator[int]) -> Group:
+    """Give a group, and its operations, the indices that they lack; ``position`` counts operations."""
+    operations = tuple(
+        replace(operation, index=here) if operation.index == _BY_POSITION else operation
+        for operation, here in zip(group.operations, position, strict=False)
+    )
+    return replace(group, index=at if group.index == _BY_POSITION else group.index, operations=operations)
 
 
 class ProgramUnit(Record, kw_only=True):
     """A unit and the core number of its events."""
 
     name: str
-    core: int
+    core: int = 0
 
     def __post_init__(self) -> None:
-        _number("core", self.core, 1 << 15)
+        _number("core", self.core, below=1 << 15)
 
 
 class RuleOffsets(Record, kw_only=True):
@@ -99,12 +129,18 @@ class Program(Record, kw_only=True):
     """What a trace is held against.
 
     Attributes:
+        window_ns: of the beat; ``None``: there is none, and no period is checked.
         launches: name of the ``.npz`` beside it; ``None``: the first program repeats.
         repeats: how often; ``None``: until the trace ends.
     """
 
+    smallest: ClassVar[str] = (
+        '{"units": [{"name": "npu"}], "programs": [{"groups": [{"operations": '
+        '[{"name": "conv1", "kind": "conv", "unit": "npu", "expected_ns": 20000}]}]}]}'
+    )
+
     schema_version: int = 1
-    window_ns: int
+    window_ns: int | None = None
     units: tuple[ProgramUnit, ...]
     rule_offsets_ns: dict[str, RuleOffsets] = {}
     exclusive: tuple[tuple[str, ...], ...] = ()
@@ -115,6 +151,14 @@ class Program(Record, kw_only=True):
     def __post_init__(self) -> None:
         if self.launches is not None and not is_file_name(self.launches):
             raise ValueError(f"launches must be the name of a file beside it, is {self.launches!r}")
+        if not all(part.name for part in self.programs):
+            named = (part if part.name else replace(part, name=f"program{at}") for at, part in enumerate(self.programs))
+            force_setattr(self, "programs", tuple(named))
+
+    @property
+    def period_ns(self) -> int:
+        """Length of a window; 0 where there is no beat."""
+        return self.window_ns or 0
 
 
 @dataclass(frozen=True)
@@ -125,7 +169,7 @@ class Launches:
         program: int32, index into ``Program.programs``.
         window: int64, the window in which it was submitted.
         frame: int64.
-        submit_ns: int64, host clock.
+        submit_ns: int64, host clock; all alike where it is not known.
         finished_ns: int64, when the host saw them end; ``None``: it is not known.
         releases_ns: int64, when each window began; ``None``: it is not known.
     """
@@ -148,18 +192,26 @@ class Launches:
 
     @classmethod
     def read(cls, path: str | Path) -> Launches:
-        """Read ``launches.npz``.
+        """Read ``launches.npz``, in which only ``program`` has to be.
+
+        By default each launch has a window of its own, frames of a program are counted, and submit times are unknown.
 
         Raises:
             InputError: not such a file.
         """
         arrays = read_arrays(
             path,
-            {"program": "i4", "window": "i8", "frame": "i8", "submit_ns": "i8"},
-            {"finished_ns": "i8", "releases_ns": "i8"},
+            {"program": "i4"},
+            {"window": "i8", "frame": "i8", "submit_ns": "i8", "finished_ns": "i8", "releases_ns": "i8"},
         )
+        program = arrays["program"]
+        defaults: dict[str, Any] = {
+            "window": np.arange(program.size, dtype=np.int64),
+            "frame": _ordinals(program.ravel()),
+            "submit_ns": np.zeros(program.size, np.int64),
+        }
         try:
-            return cls(**arrays)
+            return cls(**defaults | arrays)
         except ValueError as error:
             raise InputError(str(error), where=path, remedy="write the file again") from error
 
@@ -175,6 +227,15 @@ class Launches:
                 "releases_ns": self.releases_ns,
             }
             np.savez(file, **{name: array for name, array in arrays.items() if array is not None})
+
+
+def _ordinals(program: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """Count the launches of each program from 0."""
+    order = np.argsort(program, kind="stable")
+    _, first, which = np.unique(program[order], return_index=True, return_inverse=True)
+    ordinals = np.empty(len(program), np.int64)
+    ordinals[order] = np.arange(len(program)) - first[which.reshape(-1)]
+    return ordinals
 
 
 def read_program(path: str | Path) -> tuple[Program, Launches | None]:

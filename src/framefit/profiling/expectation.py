@@ -136,26 +136,26 @@ def find_overrun_periods(
 ) -> tuple[Violation, ...]:
     """Find cycles longer than the program's, and priority periods and windows that were surely overrun.
 
-    A program whose ``window_ns`` is 0 has no period. Without ``launches`` the period is the cycle of the program;
+    A program without ``window_ns`` has no period. Without ``launches`` the period is the cycle of the program;
     without ``timetable`` only whole windows are checked.
     """
-    if program.window_ns <= 0 or not len(log):
+    if program.period_ns <= 0 or not len(log):
         return ()
-    slack = resolution_ns + round(_MATERIAL_RATIO * program.window_ns)
+    slack = resolution_ns + round(_MATERIAL_RATIO * program.period_ns)
     if launches is None:
         _, first = np.unique(log.inference, return_index=True)
         start, low, high = (np.minimum.reduceat(a, first) for a in (log.start_ns, log.start_low_ns, log.start_high_ns))
         taken = np.diff(start)
-        late = low[1:] - high[:-1] > program.window_ns + slack
-        return _overrun_violation("period of the cycle", program.window_ns, taken, late, confidence)
+        late = low[1:] - high[:-1] > program.period_ns + slack
+        return _overrun_violation("period of the cycle", program.period_ns, taken, late, confidence)
     window = launches.window[np.minimum(log.inference, len(launches) - 1)]
     order = np.argsort(window, kind="stable")
     first = np.unique(window[order], return_index=True)[1]
     if timetable is None or not timetable.windows:
         start = np.minimum.reduceat(log.start_ns[order], first)
         end, end_low = (np.maximum.reduceat(a[order], first) for a in (log.end_ns, log.end_low_ns))
-        late = end_low - np.minimum.reduceat(log.start_high_ns[order], first) > program.window_ns + slack
-        return _overrun_violation("window", program.window_ns, end - start, late, confidence)
+        late = end_low - np.minimum.reduceat(log.start_high_ns[order], first) > program.period_ns + slack
+        return _overrun_violation("window", program.period_ns, end - start, late, confidence)
     violations: list[Violation] = []
     _, release, reserved = window_releases(log, program, launches, timetable)
     for reserved_launches in reserved:

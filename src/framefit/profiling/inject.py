@@ -247,7 +247,7 @@ def launch_of_packets(trace: Trace, program: Program, launches: Launches | None)
     return np.where(known >= 0, launch[np.maximum(known, 0)], 0)
 
 
-_EMPTY_PROGRAM = Program(window_ns=0, units=(), programs=())
+_EMPTY_PROGRAM = Program(units=(), programs=())
 
 
 @verb(InjectLossSettings, "trace")

@@ -272,7 +272,7 @@ def open_trace(
                 where=where,
                 remedy="name the program: --program program.json (docs/profiling.md says what is in it)",
             )
-        program = Program(window_ns=0, units=(), programs=())
+        program = Program(units=(), programs=())
     if program.launches is not None and launches is None:
         raise InputError(
             f"the program's launches are in {program.launches!r}, which was not given",

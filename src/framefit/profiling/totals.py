@@ -239,7 +239,7 @@ def window_use(log: OperationLog, program: Program, releases_ns: Ints, priority_
     if not len(log):
         return WindowUse(0, np.zeros(0))
     reserved = np.array([*(segment.model in priority_models for segment in program.programs), False])[log.program]
-    ends = np.append(releases_ns, releases_ns[-1] + program.window_ns)
+    ends = np.append(releases_ns, releases_ns[-1] + program.period_ns)
     busy, first = np.zeros(len(releases_ns)), np.zeros(len(releases_ns))
     for core in [unit.core for unit in program.units]:
         here = log.core == core

@@ -151,7 +151,7 @@ def find_first_launch(trace: Trace, program: Program, launches: Launches) -> tup
         np.int64,
     )
     sent = np.concatenate([[0], np.cumsum(each[launches.program])])
-    room = 2 * max(program.window_ns, 1)
+    room = 2 * max(program.period_ns, 1)
     first, last = int(trace.time_ns.min()), int(trace.time_ns.max())
     begun, ended = int(launches.submit_ns.min()), int(launches.submit_ns.max())
     if trace.meta.wrap_bits is None and begun <= first and ended - room <= last <= ended + 16 * room:

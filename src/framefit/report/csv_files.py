@@ -225,7 +225,6 @@ def _as_log(columns: npt.NDArray[np.int64], rows: Sequence[_Row]) -> tuple[Opera
         kinds=tuple(kinds),
     )
     return log, Program(
-        window_ns=0,
         units=tuple(ProgramUnit(name=unit, core=core) for unit, core in units.items()),
         programs=tuple(_as_program(name, named) for name, named in programs.items()),
     )

@@ -294,7 +294,7 @@ class RunRows:
     @property
     def rate(self) -> str:
         """Of the windows."""
-        return f"{1e9 / self.program.window_ns:.4g} Hz"
+        return f"{1e9 / self.program.period_ns:.4g} Hz"
 
     @property
     def units(self) -> str:
@@ -338,7 +338,7 @@ def run_rows(
             f"windows {first_window} to {first_window + windows - 1} of a run that has {len(releases)}",
             remedy=f"ask for windows from 0 to {len(releases) - 1}",
         )
-    ends = np.append(releases[1:], releases[-1] + program.window_ns)
+    ends = np.append(releases[1:], releases[-1] + program.period_ns)
     last = min(first_window + windows, len(releases))
     bars: list[list[Bar]] = [[] for _ in range(len(releases))]
     span = (int(releases[first_window]), int(ends[min(last, len(ends) - 1)]))  # and what interrupts the last window's

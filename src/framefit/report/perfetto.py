@@ -129,11 +129,11 @@ def write_perfetto(
     units = unit_tracks(log, program)
     inferred = log.inferred
     names = _Names()
-    last_ns = int(max(log.end_ns.max(initial=0), releases_ns.max(initial=0) + program.window_ns)) + shift_ns
+    last_ns = int(max(log.end_ns.max(initial=0), releases_ns.max(initial=0) + program.period_ns)) + shift_ns
     tracks = ["windows"] if len(releases_ns) else []
     slices: list[Iterator[memoryview]] = []
     if len(releases_ns):
-        slices.append(_windows(names, releases_ns + shift_ns, program.window_ns))
+        slices.append(_windows(names, releases_ns + shift_ns, program.period_ns))
     if len(in_force) > 1:
         tracks.append("timetable")
         begins_ns = np.maximum(np.asarray([at for at, _ in in_force], np.int64) + shift_ns, 0)

@@ -196,7 +196,7 @@ def _page(blob: _Blob, happened: Happened) -> _Page:
     )
     releases = priority = None
     if windows is not None and len(windows.releases_ns):
-        beat = np.append(windows.releases_ns, windows.releases_ns[-1] + program.window_ns)
+        beat = np.append(windows.releases_ns, windows.releases_ns[-1] + program.period_ns)
         releases = blob.add(beat - origin_ns, signed=True, summed=True)
         periods = windows.priority_ns.reshape(-1, 2)
         priority = (
