@@ -49,6 +49,14 @@ def test_nothing_heavy_is_imported(code: str) -> None:
     assert loaded.strip() == "[]"
 
 
+def test_a_run_loads_no_engine_that_it_does_not_use() -> None:
+    """``framefit.run`` and ``simulate`` load neither the engines of other verbs nor the writer of pages."""
+    others = ("framefit.latency", "framefit.sparsity", "framefit.trees", "framefit.training", "framefit.report.html")
+    script = f"import sys; import framefit.workflows.run; print([name for name in {others} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert loaded.strip() == "[]"
+
+
 def test_the_version_is_shown() -> None:
     """``framefit --version`` prints name and version."""
     shown = subprocess.run([SCRIPT, "--version"], check=True, capture_output=True, text=True).stdout

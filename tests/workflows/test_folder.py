@@ -12,9 +12,8 @@ from framefit.core.program import Launches
 from framefit.errors import InputError
 from framefit.planning.plan import Plan
 from framefit.workflows.plan import plan
-from framefit.workflows.record import RunResult
+from framefit.workflows.record import RunResult, _first_shown
 from framefit.workflows.run import run, simulate
-from framefit.workflows.run_pictures import first_shown
 from workloads import RATE_HZ, listing, write_app, write_models, write_target
 
 
@@ -109,10 +108,10 @@ def test_pictures_show_the_end_of_a_long_run(
     windows: int, pattern: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a repetition of the timetable on, unless that hides more than half of what can be shown."""
-    monkeypatch.setattr("framefit.workflows.run_pictures._MOST_SHOWN", 100)
-    assert first_shown(launched_in(np.arange(windows)), pattern) == first
+    monkeypatch.setattr("framefit.workflows.record._MOST_SHOWN", 100)
+    assert _first_shown(launched_in(np.arange(windows)), pattern) == first
     launches = launched_in(np.repeat(np.arange(1000), 80)[: windows * 80])
-    assert len(launches.window[launches.window >= first_shown(launches, pattern)]) >= 50
+    assert len(launches.window[launches.window >= _first_shown(launches, pattern)]) >= 50
 
 
 def test_part_of_a_run(planned: Plan, tmp_path: Path) -> None:

@@ -373,7 +373,7 @@ def test_a_long_simulation_keeps_the_last_events_and_says_so(
 ) -> None:
     """Of more packets than are kept, the latest remain; trace.npz and run.json say how many are gone."""
     monkeypatch.setitem(NpuDevice.__init__.__kwdefaults__, "keep_events", 700)
-    monkeypatch.setattr("framefit.workflows.run_pictures._MOST_SHOWN", 250)
+    monkeypatch.setattr("framefit.workflows.record._MOST_SHOWN", 250)
     long = simulate(on_board(folder), windows=300, seed=3, output=tmp_path / "long")
     trace = Trace.read(long.folder / "trace.npz")
     gone = len(ran.trace) - 700

@@ -328,7 +328,7 @@ def _play(verb: Callable[..., RunResult], given: dict[str, Any], screen: RunScre
 def _show_run(result: RunResult, *, detail: Detail = "normal") -> None:
     """Figures, a picture, and where the files are."""
     from framefit.report.terminal import view
-    from framefit.workflows.record import run_content
+    from framefit.workflows.report import run_content
 
     show(
         view(run_content(result), detail=detail),

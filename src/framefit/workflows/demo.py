@@ -1,4 +1,4 @@
-"""``framefit demo``: the main job on built-in models."""
+"""``framefit demo``: plans, runs and reports on built-in models, one verb after the other."""
 
 from __future__ import annotations
 

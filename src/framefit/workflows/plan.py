@@ -1,4 +1,8 @@
-"""``framefit plan``: from an ``app.toml`` to a checked timetable, and from its file back to a plan."""
+"""``framefit plan``: from an ``app.toml`` to a checked timetable, and from its file back to a plan.
+
+Joins ``planning`` with what tells durations: a device that ``execution`` measures on, its description, or a table of
+``latency``; and verifies on the device what was planned.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,6 @@ from framefit.planning.ladder import with_ladder
 from framefit.planning.plan import Plan, plan_facts
 from framefit.planning.planner import PlanRequest, plan_request
 from framefit.workflows.settings import PlanSettings
-from framefit.workflows.table_durations import in_table
 
 __all__ = ["again", "plan"]
 
@@ -219,6 +222,8 @@ def _priced(request: PlanRequest, device: Device, notify: Notify, *, cache: bool
     workload, bare = request.workload, _without_table(request, device, notify, cache=cache)
     if workload.table is None:
         return bare
+    from framefit.workflows.table_durations import in_table  # loads latency, which nothing else here needs
+
     units = {unit: in_table(workload, unit, device, durations, notify) for unit, durations in bare.units.items()}
     return dataclasses.replace(bare, units=units)
 

@@ -1,6 +1,7 @@
 """``framefit profile``: what happened in a run, from a trace that lost events.
 
-Writes the profile folder, and the durations of layers into a latency table for the next plan.
+Joins ``profiling`` with the device that a table is of, with the plan that a run followed, and with the files that
+``report`` writes: the profile folder, and the durations of layers in a latency table for the next plan.
 """
 
 from __future__ import annotations
@@ -24,9 +25,7 @@ from framefit.errors import InputError
 from framefit.profiling.expectation import apply_table_to_program, latency_entries, window_releases
 from framefit.profiling.profile import ProfileResult, apply_table, open_trace, profile_trace
 from framefit.profiling.totals import long_losses
-from framefit.report.chrome import write_chrome
 from framefit.report.csv_files import write_events, write_lost
-from framefit.report.html import write_timeline_page
 from framefit.report.perfetto import write_perfetto
 from framefit.report.timeline import Happened, LossRegion, TimelineWindows
 from framefit.workflows.settings import ProfileSettings
@@ -62,6 +61,9 @@ def write_numbered_profile(trace: Path, result: ProfileResult) -> ProfileResult:
 
 def _write_profile_folder(folder: Path, result: ProfileResult, *, force: bool = False, claimed: bool = False) -> None:
     """Write the files of a profile: they are made beside their place, then renamed."""
+    from framefit.report.chrome import write_chrome  # a run, which imports this module, needs no page
+    from framefit.report.html import write_timeline_page
+
     log, source = result.log, result.source
     program, launches, timetable = source.program, source.launches, source.timetable
     seen, releases, priority = happened(result), None, []

@@ -1,4 +1,4 @@
-"""The run folder: where it may lie, what is in it, and how it comes there whole.
+"""The run folder: where it may lie, what is in it, its pictures, and how it comes there whole.
 
 What a run is asked for: refused before the work of a plan where it cannot be done.
 
@@ -41,8 +41,8 @@ from framefit.planning.plan import Plan
 from framefit.profiling.pairing import pair_events
 from framefit.profiling.profile import ProfileInput, profile_trace
 from framefit.report.csv_files import write_frames
-from framefit.report.drawing import run_rows
-from framefit.report.sections.run import RunContent
+from framefit.report.drawing import run_picture, run_rows
+from framefit.report.perfetto import write_perfetto
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.metrics import residual_use, run_seconds, served_frames
 from framefit.runtime.recorded import JournalHeader, RecordedRun, read_header, read_part
@@ -60,14 +60,12 @@ from framefit.runtime.sinks import write_outputs
 from framefit.runtime.units import UnitGroup
 from framefit.workflows.plan import write_timetables
 from framefit.workflows.profile import check_update, planned_expectations, table_for, write_update
-from framefit.workflows.run_pictures import left_out, write_run_pictures
 
-__all__ = ["RunResult", "run_content"]
+__all__ = ["RunResult"]
 
 
 logger = logging.getLogger(__name__)
-_SHOWN_WINDOWS = 8  # on a terminal
-_DRAWN_FROM = 32  # windows: what began in those shown may end later
+_MOST_SHOWN = 100_000  # launches in trace.pftrace and run.svg: some 20 MB
 _MARK, _WHAT = "run.json", "a run folder"
 
 
@@ -281,7 +279,7 @@ def recover(folder: Path, notify: Notify = silent) -> None:
             interrupted=True,
             warnings=(
                 *header.warnings,
-                *left_out(launches),
+                *_left_out(launches),
                 "the memory is the planned one: the run was cut off",
                 *resumed_notes(run),
                 *switch_notes(metrics),
@@ -336,8 +334,56 @@ def write_folder(result: RunResult, info: RunInfo) -> None:
     if result.profile is not None:
         write_record(folder / "profile.json", result.profile, force=True)
     write_frames(folder / "frames.csv", result.frames, force=True)
-    write_run_pictures(folder)
+    _write_pictures(folder)
     write_record(folder / _MARK, info, force=True)
+
+
+def _write_pictures(folder: Path) -> None:
+    """Write ``trace.pftrace`` and ``run.svg`` into a run folder, from its records: of a long run its last windows."""
+    timetable, view = read_record(folder / "timetable.json", Timetable), HostView.read(folder)
+    priority = [model.name for model in timetable.models if model.role == "priority"]
+    pattern = max(len(timetable.windows), 1)
+    first = _first_shown(view.launches, pattern)
+    seen, launches, releases = view.part(first)
+    executed = pair_events(seen, view.program, launches)
+    write_perfetto(
+        folder / "trace.pftrace",
+        executed,
+        view.program,
+        launches,
+        releases,
+        priority,
+        in_force=view.in_force_from(int(releases[0]) if len(releases) else 0),
+        force=True,
+    )
+    turn = first % pattern
+    reserved, overhang = (
+        {unit: ns[turn:] + ns[:turn] for unit, ns in rooms.items()}
+        for rooms in (timetable.first_reserved_ns, timetable.overhang_ns)
+    )
+    rows = run_rows(executed, view.program, launches, releases, priority, reserved_ns=reserved, overhang_ns=overhang)
+    with write_whole(folder / "run.svg", force=True) as file:
+        file.write(run_picture(rows).encode())
+
+
+def _left_out(launches: Launches) -> list[str]:
+    """Notes on what the pictures of a run will not show."""
+    if len(launches) <= _MOST_SHOWN:
+        return []
+    return [f"trace.pftrace and run.svg show the last {_MOST_SHOWN} of {len(launches)} launches"]
+
+
+def _first_shown(launches: Launches, pattern: int) -> int:
+    """The first window that the pictures show: of a long run its last part, whole repetitions of the timetable's
+    ``pattern`` windows where they are short.
+    """
+    window = launches.window
+    beyond = len(window) - _MOST_SHOWN
+    if beyond <= 0:
+        return 0
+    first = -(-int(window[beyond]) // pattern) * pattern
+    skipped = int(np.searchsorted(window, first)) - beyond
+    return first if skipped <= _MOST_SHOWN // 2 else int(window[beyond])
 
 
 def result_of(run: MeasuredRun, folder: Path, *, interrupted: bool) -> RunResult:
@@ -363,7 +409,7 @@ def result_of(run: MeasuredRun, folder: Path, *, interrupted: bool) -> RunResult
         program=program,
         view=HostView.of(program, opened.timetable, record.launches, record.metrics),
         interrupted=interrupted,
-        warnings=(*opened.timetable.reasons, *left_out(record.launches), *record.notes),
+        warnings=(*opened.timetable.reasons, *_left_out(record.launches), *record.notes),
     )
 
 
@@ -423,22 +469,6 @@ def saved(
     if failure is not None:
         raise failure
     return result
-
-
-def run_content(result: RunResult) -> RunContent:
-    """What a terminal shows of a run: its figures, and its first windows as the host saw them."""
-    seen, launches, releases = result.view.part(0, _DRAWN_FROM)
-    rows = run_rows(
-        pair_events(seen, result.view.program, launches),
-        result.view.program,
-        launches,
-        releases,
-        [model.name for model in result.metrics.models if model.role == "priority"],
-        reserved_ns=result.timetable.first_reserved_ns,
-        overhang_ns=result.timetable.overhang_ns,
-        windows=_SHOWN_WINDOWS,
-    )
-    return RunContent(result.metrics, profile=result.profile, rows=rows, notes=result.warnings)
 
 
 def bounds_hz(

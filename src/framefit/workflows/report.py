@@ -21,10 +21,12 @@ from framefit.core.tree_results import TreeifyResult
 from framefit.core.workload import Workload
 from framefit.errors import InputError
 from framefit.planning.explain import explain
+from framefit.profiling.pairing import pair_events
 from framefit.profiling.profile import open_trace, profile_trace
 from framefit.profiling.totals import window_use
 from framefit.report.csv_files import read_events, read_frames
 from framefit.report.description import Subject
+from framefit.report.drawing import run_rows
 from framefit.report.html import Content, write_report_page
 from framefit.report.sections.plan import PlanContent
 from framefit.report.sections.profile import ProfileContent
@@ -32,12 +34,14 @@ from framefit.report.sections.run import RunContent
 from framefit.report.timeline import Happened
 from framefit.runtime.metrics import frame_times
 from framefit.workflows.profile import happened
-from framefit.workflows.record import recover
+from framefit.workflows.record import RunResult, recover
 from framefit.workflows.settings import ReportSettings
 
-__all__ = ["report_place", "write_report"]
+__all__ = ["report_place", "run_content", "write_report"]
 
 
+_SHOWN_WINDOWS = 8  # on a terminal
+_DRAWN_FROM = 32  # windows: what began in those shown may end later
 _REMEDY = (
     "give run folders (of framefit run or simulate), profile folders, folders of framefit sparsify, treeify or fit, "
     "timetable.json or *.table.json"
@@ -79,6 +83,22 @@ def write_report(settings: ReportSettings, *, notify: Notify = silent) -> Path:
     made = f"Made by Framefit {version('framefit')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
     write_report_page(place, subjects, made=made, force=settings.force)
     return place
+
+
+def run_content(result: RunResult) -> RunContent:
+    """What a terminal shows of a run: its figures, and its first windows as the host saw them."""
+    seen, launches, releases = result.view.part(0, _DRAWN_FROM)
+    rows = run_rows(
+        pair_events(seen, result.view.program, launches),
+        result.view.program,
+        launches,
+        releases,
+        [model.name for model in result.metrics.models if model.role == "priority"],
+        reserved_ns=result.timetable.first_reserved_ns,
+        overhang_ns=result.timetable.overhang_ns,
+        windows=_SHOWN_WINDOWS,
+    )
+    return RunContent(result.metrics, profile=result.profile, rows=rows, notes=result.warnings)
 
 
 def report_place(first: str | Path) -> Path:

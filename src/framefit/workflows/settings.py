@@ -1,4 +1,7 @@
-"""Options of the verbs that join engines."""
+"""Options of the verbs that join engines.
+
+They are apart from the verbs so that the command line can list them without loading an engine.
+"""
 
 from __future__ import annotations
 
