@@ -22,7 +22,8 @@ def chrome(events: list[Any] | dict[str, Any] | str) -> tuple[list[tuple[int, st
     """Packets as (time_ns, kind, type, core), and warnings."""
     text = events if isinstance(events, str) else json.dumps(events)
     parsed, odd = parse_events(text.encode(), "made")
-    trace, more = read_chrome_events(parsed, "made")
+    labelled, more = read_chrome_events(parsed, "made")
+    trace = labelled.trace
     columns = (trace.time_ns, [trace.kinds[kind] for kind in trace.id], trace.type, trace.core)
     return list(zip(*map(list, columns), strict=True)), (*odd, *more)
 
@@ -248,7 +249,7 @@ def test_damage_never_does_more_than_harm(data: st.DataObject) -> None:
         trace = (
             read_ort_events(parsed, "made", "net")[0]
             if is_ort_profile(parsed)
-            else read_chrome_events(parsed, "made")[0]
+            else read_chrome_events(parsed, "made")[0].trace
         )
     except InputError:
         return

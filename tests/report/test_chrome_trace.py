@@ -7,10 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from framefit.core.profile import How
+from framefit.core.profile import HOW_WORDS, How
 from framefit.errors import InputError
 from framefit.report.chrome import write_chrome
-from framefit.report.operations import HOW_WORDS
 
 
 def test_complete_events_only(profiled, tmp_path):

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framefit.core.profile import How
-from framefit.report.operations import HOW_WORDS
+from framefit.core.profile import HOW_WORDS, How
 from framefit.report.perfetto import write_perfetto
 from framefit.report.protobuf import Form, Given, PerRow, integer, message, width_of
 

@@ -11,7 +11,17 @@ import numpy.typing as npt
 from framefit.core.files import Record
 from framefit.core.run_record import Percentiles
 
-__all__ = ["Certificate", "EventCounts", "How", "OperationLog", "Profile", "Totals", "Violation", "WindowUse"]
+__all__ = [
+    "HOW_WORDS",
+    "Certificate",
+    "EventCounts",
+    "How",
+    "OperationLog",
+    "Profile",
+    "Totals",
+    "Violation",
+    "WindowUse",
+]
 
 
 class How(IntEnum):
@@ -30,6 +40,18 @@ class How(IntEnum):
     """Alignment: between observed neighbours, in closed form."""
     OUTSIDE = 6
     """Alignment: before the first or after the last observed event, by expected durations."""
+
+
+HOW_WORDS: dict[How, str] = {
+    How.MEASURED: "measured",
+    How.T1: "rule t1",
+    How.OVERLAP: "rule overlap",
+    How.T2: "rule t2",
+    How.T3: "rule t3",
+    How.BETWEEN: "between neighbours",
+    How.OUTSIDE: "beyond the events",
+}
+"""How the time of an edge is known, in a reader's words."""
 
 
 @dataclass(frozen=True)

@@ -282,7 +282,8 @@ def open_trace(
     timetable = None
     if folder is not None and (folder / "timetable.json").is_file():
         timetable = read_record(folder / "timetable.json", Timetable)
-    return ProfileInput(read.trace, program, launches, timetable, where, read.warnings)
+    packets, warnings = read.match(program) if program.programs else (read.trace, read.warnings)
+    return ProfileInput(packets, program, launches, timetable, where, warnings)
 
 
 def _reconstruct(

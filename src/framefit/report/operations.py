@@ -7,19 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from framefit.core.profile import How, OperationLog
+from framefit.core.profile import OperationLog
 from framefit.core.program import Program
-
-HOW_WORDS: dict[How, str] = {
-    How.MEASURED: "measured",
-    How.T1: "rule t1",
-    How.OVERLAP: "rule overlap",
-    How.T2: "rule t2",
-    How.T3: "rule t3",
-    How.BETWEEN: "between neighbours",
-    How.OUTSIDE: "beyond the events",
-}
-"""How the time of an edge is known, in a reader's words."""
 
 
 @dataclass(frozen=True)

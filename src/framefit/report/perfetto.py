@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import write_whole
-from framefit.core.profile import How, OperationLog
+from framefit.core.profile import HOW_WORDS, How, OperationLog
 from framefit.core.program import Launches, Program
-from framefit.report.operations import HOW_WORDS, NamedOperations, UnitTrack, unit_tracks
+from framefit.report.operations import NamedOperations, UnitTrack, unit_tracks
 from framefit.report.protobuf import Form, Given, Part, PerRow, fixed, integer, message, text, width_of
 
 __all__ = ["write_perfetto"]

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import Record
-from framefit.core.profile import How, OperationLog
+from framefit.core.profile import HOW_WORDS, How, OperationLog
 from framefit.core.program import Launches, Program
 from framefit.report.formats import format_duration
-from framefit.report.operations import HOW_WORDS, NamedOperations, UnitTrack, unit_tracks
+from framefit.report.operations import NamedOperations, UnitTrack, unit_tracks
 
 __all__ = ["Happened", "LossRegion", "TimelineWindows"]
 

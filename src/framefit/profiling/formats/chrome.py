@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ import numpy as np
 
 from framefit.core.events import EventType, Trace, TraceMeta
 from framefit.errors import InputError
+from framefit.profiling.formats.labels import Label, LabelledPackets, is_inferred
 
 _MOST_OBJECTS = 12_000_000
 """Objects in a file, a limit to the memory: ONNX Runtime writes 1,000,000 events with seven objects each at most."""
@@ -149,7 +151,11 @@ class EventTable:
 
     def core(self, event: JsonEvent) -> int:
         """Return the core number of an event's thread; threads are numbered as they appear."""
-        core = self._cores.setdefault((event.pid, event.tid), len(self._cores))
+        return self.core_of((event.pid, event.tid))
+
+    def core_of(self, thread: tuple[int | str | None, int | str | None]) -> int:
+        """Return the core number of a thread, by process and thread."""
+        core = self._cores.setdefault(thread, len(self._cores))
         if core >= _MOST_CORES:
             raise InputError(
                 f"has more than {_MOST_CORES} threads", where=self._where, remedy="record the threads that matter"
@@ -157,9 +163,9 @@ class EventTable:
         return core
 
     @property
-    def cores(self) -> int:
-        """Number of threads that sent events."""
-        return len(self._cores)
+    def threads(self) -> list[tuple[int | str | None, int | str | None]]:
+        """Threads that sent events, in the order of their core numbers."""
+        return list(self._cores)
 
     def add(self, time_ns: int, kind: str, type_: EventType, core: int, operation: int = -1) -> None:
         """Add a packet."""
@@ -198,14 +204,44 @@ def _nanoseconds(microseconds: int | float | None) -> int | None:
     return 1000 * microseconds if isinstance(microseconds, int) else round(1000 * microseconds)
 
 
-def read_chrome_events(events: list[JsonEvent], where: str) -> tuple[Trace, tuple[str, ...]]:
-    """Make packets from B, E and X events: names are kinds, and threads are cores.
+class LabelTable:
+    """Collects packets with what a file says of them in words."""
+
+    def __init__(self, where: str) -> None:
+        self.events = EventTable(where)
+        self.inferred = 0
+        self._labels: dict[Label, int] = {}
+
+    def add(self, time_ns: int, label: Label, type_: EventType, core: int, how: object = None) -> None:
+        """Add a packet; an edge that a written profile says was inferred is counted and left out."""
+        if is_inferred(how):
+            self.inferred += 1
+            return
+        number = self._labels.setdefault(label, len(self._labels))
+        self.events.add(time_ns, label.name, type_, core, number)
+
+    def packets(self, *, by_time: bool, tracks: Mapping[Any, str]) -> LabelledPackets:
+        """Return the packets; ``tracks`` are names of threads. See :meth:`EventTable.trace`."""
+        trace = self.events.trace(by_time=by_time, meta=TraceMeta())
+        named = tuple(tracks.get(thread, "") for thread in self.events.threads)
+        unnumbered = replace(trace, operation=np.full(len(trace), -1, np.int64))
+        return LabelledPackets(unnumbered, trace.operation, tuple(self._labels), named)
+
+    def warnings(self) -> list[str]:
+        """Return a warning about edges that were left out."""
+        if not self.inferred:
+            return []
+        return [f"{self.inferred} edges that the file says were inferred are not taken for received ones"]
+
+
+def read_chrome_events(events: list[JsonEvent], where: str) -> tuple[LabelledPackets, tuple[str, ...]]:
+    """Make packets from B, E and X events: names are kinds, and threads are cores, until a program says better.
 
     Packets are in the order of the file if it has only B and E. X events are written when they end, so with them the
     order is that of time. Raises :class:`~framefit.errors.InputError` if there is no such event, or too many threads.
     """
-    table = EventTable(where)
-    open_: dict[int, list[str]] = {}
+    table = LabelTable(where)
+    open_: dict[int, list[Label | None]] = {}
     odd = negative = nameless = whole = 0
     ordered = (
         sorted(range(len(events)), key=lambda at: _sort_key(events[at]))
@@ -220,31 +256,30 @@ def read_chrome_events(events: list[JsonEvent], where: str) -> tuple[Trace, tupl
         if begin is None:
             odd += 1
             continue
-        core = table.core(event)
+        core = table.events.core(event)
+        arguments = _arguments(event)
+        label = Label.of(event.name, event.cat, arguments) if event.name else None
         if event.ph == "X":
             length = duration_ns(event)
-            if length is None or event.name is None:
+            if length is None or label is None:
                 negative += length is None
                 nameless += length is not None
                 continue
             whole += 1
-            table.add(begin, event.name, EventType.START, core)
-            table.add(begin + length, event.name, EventType.END, core)
+            table.add(begin, label, EventType.START, core, arguments.get("start"))
+            table.add(begin + length, label, EventType.END, core, arguments.get("end"))
         elif event.ph == "B":
-            open_.setdefault(core, []).append(event.name or "")
-            if event.name is None:
+            open_.setdefault(core, []).append(label)
+            if label is None:
                 nameless += 1
                 continue
-            table.add(begin, event.name, EventType.START, core)
+            table.add(begin, label, EventType.START, core)
         else:
-            stack = open_.setdefault(core, [])
-            name = event.name or (stack[-1] if stack else None)
-            if name in stack:
-                del stack[len(stack) - 1 - stack[::-1].index(name) :]
-            if not name:
+            label = _close(open_.setdefault(core, []), label)
+            if label is None:
                 nameless += 1
                 continue
-            table.add(begin, name, EventType.END, core)
+            table.add(begin, label, EventType.END, core)
     warnings = [
         f"{count} events {what} and were left out"
         for count, what in (
@@ -254,13 +289,39 @@ def read_chrome_events(events: list[JsonEvent], where: str) -> tuple[Trace, tupl
         )
         if count
     ]
-    if not len(table):
+    if not len(table.events):
         raise InputError(
             f"none of {len(events)} events is a B, E or X with a name and a time",
             where=where,
             remedy="record durations: Chrome's phases B and E, or X",
         )
-    return table.trace(by_time=whole > 0, meta=TraceMeta()), tuple(warnings)
+    names = {
+        (event.pid, event.tid): str(_arguments(event).get("name", ""))
+        for event in events
+        if event.ph == "M" and event.name == "thread_name"
+    }
+    return table.packets(by_time=whole > 0, tracks=names), (*warnings, *table.warnings())
+
+
+def _close(stack: list[Label | None], label: Label | None) -> Label | None:
+    """Return what an E event ends, and take it from the events that are open."""
+    if label is None:
+        return stack.pop() if stack else None
+    for at in range(len(stack) - 1, -1, -1):
+        begun = stack[at]
+        if begun is not None and begun.name == label.name:
+            del stack[at:]
+            return begun
+    return label
+
+
+def _arguments(event: JsonEvent) -> dict[str, object]:
+    if event.args is None:
+        return {}
+    try:
+        return msgspec.json.decode(event.args, type=dict[str, object])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
 
 
 def _has_complete_events(events: list[JsonEvent]) -> bool:

@@ -1,7 +1,8 @@
 """Reads traces of any known format; the first bytes of a file decide which, not its name.
 
-Framefit's own ``.npz`` and raw stream, STPv2 system traces, ONNX Runtime's profiles and Chrome traces are known. A
-file that is damaged or cut off is read as far as possible, with a warning. Any other file is refused with an error.
+Framefit's own ``.npz`` and raw stream, STPv2 system traces, ONNX Runtime's profiles, Chrome and Perfetto traces are
+known, and the tables of events of a profile. A file that is damaged or cut off is read as far as possible, with a
+warning. Any other file is refused with an error.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from framefit.core.events import Trace
 from framefit.core.files import read_bytes
 from framefit.core.program import Program
 from framefit.errors import InputError
+from framefit.profiling.formats.chrome import parse_events, read_chrome_events
+from framefit.profiling.formats.events import is_event_table, read_event_table
+from framefit.profiling.formats.labels import LabelledPackets
+from framefit.profiling.formats.ort import is_ort_profile, read_ort_events
+from framefit.profiling.formats.perfetto import is_perfetto, read_perfetto
 from framefit.profiling.formats.raw import is_raw_stream, read_raw_stream
 from framefit.profiling.formats.stp import StpMapping, is_stp, read_stp
 
@@ -31,11 +37,20 @@ class ReadTrace(NamedTuple):
         trace: its packets.
         program: the program that was executed, where the format contains it.
         warnings: sentences on what is odd about the file.
+        labelled: the packets with what the file says of them in words, where it does.
     """
 
     trace: Trace
     program: Program | None
     warnings: tuple[str, ...]
+    labelled: LabelledPackets | None = None
+
+    def match(self, program: Program) -> tuple[Trace, tuple[str, ...]]:
+        """Return the trace with kinds, operations and cores of ``program``, and all warnings."""
+        if self.labelled is None:
+            return self.trace, self.warnings
+        trace, warnings = self.labelled.match(program)
+        return trace, (*self.warnings, *warnings)
 
 
 class _Source(NamedTuple):
@@ -127,15 +142,22 @@ def _is_json(raw: bytes) -> bool:
 
 def _read_json(raw: bytes, source: _Source) -> ReadTrace:
     """Read a profile of ONNX Runtime, or a Chrome trace."""
-    from framefit.profiling.formats.chrome import parse_events, read_chrome_events
-    from framefit.profiling.formats.ort import is_ort_profile, read_ort_events
-
     events, odd = parse_events(raw, source.where)
     if is_ort_profile(events):
         trace, program, more = read_ort_events(events, source.where, source.name)
         return ReadTrace(trace, program, (*odd, *more))
-    trace, more = read_chrome_events(events, source.where)
-    return ReadTrace(trace, None, (*odd, *more))
+    labelled, more = read_chrome_events(events, source.where)
+    return ReadTrace(labelled.trace, None, (*odd, *more), labelled)
+
+
+def _read_perfetto(raw: bytes, source: _Source) -> ReadTrace:
+    labelled, warnings = read_perfetto(raw, source.where)
+    return ReadTrace(labelled.trace, None, warnings, labelled)
+
+
+def _read_event_table(raw: bytes, source: _Source) -> ReadTrace:
+    labelled, warnings = read_event_table(raw, source.where)
+    return ReadTrace(labelled.trace, None, warnings, labelled)
 
 
 def _read_raw(raw: bytes, source: _Source) -> ReadTrace:
@@ -150,6 +172,8 @@ def _read_stp(raw: bytes, source: _Source) -> ReadTrace:
 
 READERS: tuple[TraceFormat, ...] = (
     TraceFormat("a raw stream with its JSON header", is_raw_stream, _read_raw),
+    TraceFormat("the events.csv or events.json of a profile", is_event_table, _read_event_table),
+    TraceFormat("a Perfetto trace", is_perfetto, _read_perfetto),
     TraceFormat("a Chrome or ONNX Runtime JSON", _is_json, _read_json),
     TraceFormat("an STPv2 stream", is_stp, _read_stp),
 )
