@@ -70,6 +70,7 @@ def log(inferences: int, lost_ratio: float, random: np.random.Generator) -> Oper
         operation=index.astype(np.int32),
         kind=(index % 4).astype(np.int32),
         core=(index % 2).astype(np.int16),
+        unit=(index % 2).astype(np.int16),
         start_ns=start,
         end_ns=end,
         start_how=how[0],

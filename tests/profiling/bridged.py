@@ -127,6 +127,7 @@ def bridged(
         operation=np.tile(np.arange(count, dtype=np.int32), inferences),
         kind=np.tile(sequence.kind, inferences),
         core=np.tile(sequence.core, inferences),
+        unit=np.tile(sequence.unit, inferences),
         start_ns=placed[0::2],
         end_ns=placed[1::2],
         start_how=how[0::2],

@@ -43,16 +43,16 @@ def assert_consistent(log: OperationLog, sequence: Sequence) -> None:
     assert np.all(log.start_ns <= log.end_ns)
     flat = sequence.first[log.program] + log.operation
     ends: dict[tuple[int, int], int] = {}
-    busy = dict.fromkeys(range(len(sequence.cores)), -(1 << 62))
-    core = np.searchsorted(sequence.cores, log.core)
+    busy = dict.fromkeys(range(sequence.tracks), -(1 << 62))
+    track = sequence.track[flat]
     for at in range(len(log)):
         for other, until in busy.items():
-            if sequence.exclusive[core[at], other]:
+            if sequence.exclusive[track[at], other]:
                 assert log.start_ns[at] >= until
         for one in sequence.after[sequence.after_first[flat[at]] : sequence.after_first[flat[at] + 1]]:
             assert log.start_ns[at] >= ends.get((int(log.inference[at]), int(one)), -(1 << 62))
         ends[int(log.inference[at]), int(flat[at])] = int(log.end_ns[at])
-        busy[int(core[at])] = int(log.end_ns[at])
+        busy[int(track[at])] = int(log.end_ns[at])
 
 
 def assert_measured_stay(trace: Trace, reconstruction: Reconstruction) -> None:

@@ -78,7 +78,7 @@ def test_same_ancestors(data: st.DataObject, units: int, exclusive: int) -> None
     after = [data.draw(st.lists(st.integers(0, op - 1), max_size=4)) if op else [] for op in range(12)]
     sequence = told(setting, after)
     precedence, _ = Precedence.of(sequence)
-    core = precedence.core
+    core = precedence.track
     ancestors: list[set[int]] = []
     for op in range(12):
         direct = [int(one) for one in precedence.before[op] if one >= 0]

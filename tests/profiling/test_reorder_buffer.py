@@ -43,10 +43,10 @@ def strange(seed: int) -> Trace:
 
 @given(seed=st.integers(0, 10_000), cut=st.integers(1, 108))
 def test_every_packet_is_sorted(seed: int, cut: int) -> None:
-    """Each packet is in its core's queue or foreign, marked where it is the core's first one after a loss."""
+    """Each packet is in its track's queue or foreign, marked where it is the track's first one after a loss."""
     trace = strange(seed)
     tracks = Aligner(SEQUENCE, 3, trace.meta)._model.tracks
-    reorder_buffer = ReorderBuffer(SEQUENCE.cores, tracks, 3, trace.meta, np.zeros((2, 6), np.bool_))
+    reorder_buffer = ReorderBuffer(SEQUENCE.units, tracks, 3, trace.meta, np.zeros((2, 6), np.bool_))
     told = [np.zeros(0, np.int64)]
     late = []
     queues = None
@@ -68,7 +68,7 @@ def test_every_packet_is_sorted(seed: int, cut: int) -> None:
     assert queues is not None
     queues = [concatenate_queues(a, b) for a, b in zip(queues, reorder_buffer.close(), strict=True)]
 
-    foreign, expected = [], {int(core): [] for core in SEQUENCE.cores}
+    foreign, expected = [], {int(core): [] for core in SEQUENCE.units.track_core}
     latest, marked, disorder = dict.fromkeys(expected, -1), dict.fromkeys(expected, False), []
     for at in range(len(trace)):
         core = int(trace.core[at])
@@ -84,9 +84,9 @@ def test_every_packet_is_sorted(seed: int, cut: int) -> None:
         symbol = 2 * (3 + named if named >= 0 else id_) + int(trace.type[at])
         if 0 <= id_ < 3 and symbol < track.symbols and track.occurs_first[symbol + 1] > track.occurs_first[symbol]:
             expected[core].append((int(trace.time_ns[at] - trace.time_ns[0]), symbol, marked[core], at))
+            marked[core] = False
         else:
             foreign.append(at)
-        marked[core] = False
     assert sorted(np.concatenate(told).tolist()) == foreign
     assert np.concatenate(late).tolist() == disorder
     for queue, rows in zip(queues, expected.values(), strict=True):

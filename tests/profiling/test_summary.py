@@ -294,7 +294,8 @@ def shown(*intervals: tuple[int, int, int]) -> OperationLog:
     how = np.full(len(start), How.MEASURED, np.uint8)
     return OperationLog(
         np.arange(len(start)), program.astype(np.int32), nothing.astype(np.int32), nothing.astype(np.int32),
-        nothing.astype(np.int16), start, end, how, how, start, start, end, end, nothing, nothing, ("c",),
+        nothing.astype(np.int16), nothing.astype(np.int16), start, end, how, how, start, start, end, end, nothing,
+        nothing, ("c",),
     )  # fmt: skip
 
 

@@ -197,6 +197,7 @@ def make_profiled(inferences: int = 30, *, seed: int = 0, lost_ratio: float = 0.
         operation=index.astype(np.int32),
         kind=kind.astype(np.int32),
         core=core.astype(np.int16),
+        unit=(core != 4).astype(np.int16),
         start_ns=start_ns,
         end_ns=end_ns,
         start_how=how[0],

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framefit.core.profile import HOW_WORDS, How
+from framefit.core.program import ProgramUnit
 from framefit.report.perfetto import write_perfetto
 from framefit.report.protobuf import Form, Given, PerRow, integer, message, width_of
 
@@ -86,6 +88,20 @@ def test_profile(profiled, tmp_path):
         assert ("start_earlier_ns" in one.told) or not log.inferred[at]
         assert one.told.get("start_earlier_ns", 0) == log.start_ns[at] - log.start_low_ns[at]
         assert one.told.get("end_later_ns", 0) == log.end_high_ns[at] - log.end_ns[at]
+
+
+def test_units_of_one_core_are_below_it(profiled, tmp_path):
+    """Where units share a core their tracks are below one of the core."""
+    units = tuple(ProgramUnit(name=unit.name, core=4) for unit in profiled.program.units)
+    shared = msgspec.structs.replace(profiled.program, units=units)
+    path = tmp_path / "trace.pftrace"
+    write_perfetto(path, profiled.log, shared, profiled.launches, profiled.windows.releases_ns)
+    trace = messages.Trace()
+    trace.ParseFromString(path.read_bytes())
+    described = [packet.track_descriptor for packet in trace.packet if packet.HasField("track_descriptor")]
+    name_of = {track.uuid: track.name for track in described}
+    parents = {track.name: name_of.get(track.parent_uuid) for track in described}
+    assert (parents["npu0"], parents["npu1"], parents["npu1: known how"]) == ("core 4", "core 4", "core 4")
 
 
 def test_states(profiled, tmp_path):

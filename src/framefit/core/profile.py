@@ -66,6 +66,7 @@ class OperationLog:
         operation: int32, index within that program, through all of its groups.
         kind: int32, index into ``kinds``.
         core: int16.
+        unit: int16, index into ``Program.units``; -1 where it is not known.
         start_ns, end_ns: int64; ``start_ns <= end_ns``.
         start_how, end_how: uint8, :class:`How`.
         start_low_ns, start_high_ns, end_low_ns, end_high_ns: int64, 90 % interval of each edge unless
@@ -79,6 +80,7 @@ class OperationLog:
     operation: npt.NDArray[np.int32]
     kind: npt.NDArray[np.int32]
     core: npt.NDArray[np.int16]
+    unit: npt.NDArray[np.int16]
     start_ns: npt.NDArray[np.int64]
     end_ns: npt.NDArray[np.int64]
     start_how: npt.NDArray[np.uint8]

@@ -3,7 +3,7 @@
 Along a chain of events p < j < q of which p and q were received the time of j is
 t_p + C_pj + (Q_pj / Q_pq) (T - C_pq) with variance Q_pj (Q_pq - Q_pj) / Q_pq, C and Q being sums of the
 transitions' means and variances: what is known from p, forwards, and from q, backwards, weighted by
-precision. Here chains run through the graph of operations, not along a core: an operation starts a
+precision. Here chains run through the graph of operations, not along a track: an operation starts a
 little after the latest end that it has to wait for (forwards, the maximum of normal variables after
 Clark, "The greatest of a finite set of random variables", 1961), and an operation that another one
 must have waited for, because nothing else explains its start, ends a little before it (backwards).
@@ -26,27 +26,27 @@ from framefit.profiling.sequence import Sequence
 
 Ints = npt.NDArray[np.int64]
 NOT_BOUND = -2
-"""No operation of this core has to have ended."""
+"""No operation of this track has to have ended."""
 EARLIER = -1
-"""The core's latest operation of an earlier launch has to have ended."""
+"""The track's latest operation of an earlier launch has to have ended."""
 
 
 class Precedence(NamedTuple):
-    """What each operation waits for. Operations are counted within their program, cores by position.
+    """What each operation waits for. Operations are counted within their program, tracks by position.
 
     Attributes:
         first: int64, where each program begins in the arrays of one entry per operation.
         order: int64, operations of each program such that each comes after what it waits for.
-        core: int64, of each operation.
-        before: int64, operations x cores: the latest operation of the core that has to have ended
+        track: int64, of each operation.
+        before: int64, operations x tracks: the latest operation of the track that has to have ended
             because it runs on the same unit or on one that excludes it; ``EARLIER``, ``NOT_BOUND``.
-        last: int64, programs x cores: the core's last operation in the program, -1 for none.
+        last: int64, programs x tracks: the track's last operation in the program, -1 for none.
         needs_first, needs: int64, the operations of the same program that are named by ``after``.
     """
 
     first: Ints
     order: Ints
-    core: Ints
+    track: Ints
     before: Ints
     last: Ints
     needs_first: Ints
@@ -58,19 +58,19 @@ class Precedence(NamedTuple):
 
         Also returns how many entries of ``after`` contradict the order on the units and were left out.
         """
-        total, cores = len(sequence.kind), len(sequence.cores)
-        core = np.searchsorted(sequence.cores, sequence.core).astype(np.int64)
-        before = np.full((total, cores), NOT_BOUND, np.int64)
-        last = np.full((len(sequence.first) - 1, cores), -1, np.int64)
+        total, tracks = len(sequence.kind), sequence.tracks
+        track = sequence.track
+        before = np.full((total, tracks), NOT_BOUND, np.int64)
+        last = np.full((len(sequence.first) - 1, tracks), -1, np.int64)
         order = np.empty(total, np.int64)
         needs: list[list[int]] = []
         dropped = 0
         for program, (low, high) in enumerate(zip(sequence.first[:-1], sequence.first[1:], strict=True)):
-            latest = np.full(cores, EARLIER, np.int64)
+            latest = np.full(tracks, EARLIER, np.int64)
             for op in range(low, high):
-                bound = sequence.exclusive[core[op]]
+                bound = sequence.exclusive[track[op]]
                 before[op, bound] = latest[bound]
-                latest[core[op]] = op - low
+                latest[track[op]] = op - low
             last[program] = latest
             wants = [
                 {int(at) - int(low) for at in sequence.after[sequence.after_first[op] : sequence.after_first[op + 1]]}
@@ -78,7 +78,7 @@ class Precedence(NamedTuple):
             ]
             placed, left_out = _topological_order(before[low:high], wants)
             order[low:high] = placed
-            _remove_implied(before[low:high], wants, placed, core[low:high])
+            _remove_implied(before[low:high], wants, placed, track[low:high])
             dropped += left_out
             needs.extend(sorted(want) for want in wants)
         counts = [len(want) for want in needs]
@@ -86,7 +86,7 @@ class Precedence(NamedTuple):
         precedence = cls(
             first=sequence.first.astype(np.int64),
             order=order,
-            core=core,
+            track=track,
             before=before,
             last=last,
             needs_first=np.cumsum([0, *counts], dtype=np.int64),
@@ -127,17 +127,17 @@ def _topological_order(before: Ints, wants: list[set[int]]) -> tuple[list[int], 
     return placed, dropped
 
 
-def _remove_implied(before: Ints, wants: list[set[int]], placed: list[int], core: Ints) -> None:
+def _remove_implied(before: Ints, wants: list[set[int]], placed: list[int], track: Ints) -> None:
     """Remove, in place, predecessors that another predecessor has waited for: they add nothing.
 
     Nor may a predecessor be counted twice: the maximum of two variables that are one would lie 0.56 deviations above
     it, for normal variables are taken as independent.
 
     ``before`` is of one program's operations (see :class:`Precedence`), ``wants`` what each waits for beside that,
-    ``placed`` an order in which each comes after what it waits for, and ``core`` the core of each operation; operations
-    of one core wait for each other, so the latest one stands for all.
+    ``placed`` an order in which each comes after what it waits for, and ``track`` the track of each operation;
+    operations of one track wait for each other, so the latest one stands for all.
     """
-    reached = np.full(before.shape, NOT_BOUND, np.int64)  # of each core, the latest that has ended before it starts
+    reached = np.full(before.shape, NOT_BOUND, np.int64)  # of each track, the latest that has ended before it starts
     for op in placed:
         bound = before[op]
         named = {int(predecessor) for predecessor in bound if predecessor >= 0} | wants[op]
@@ -145,11 +145,11 @@ def _remove_implied(before: Ints, wants: list[set[int]], placed: list[int], core
         wants[op] = {
             predecessor
             for predecessor in wants[op]
-            if predecessor > behind[core[predecessor]] and predecessor != bound[core[predecessor]]
+            if predecessor > behind[track[predecessor]] and predecessor != bound[track[predecessor]]
         }
         reached[op] = np.maximum(behind, bound)
         for predecessor in wants[op]:
-            reached[op, core[predecessor]] = max(reached[op, core[predecessor]], predecessor)
+            reached[op, track[predecessor]] = max(reached[op, track[predecessor]], predecessor)
         bound[bound <= behind] = NOT_BOUND
 
 
@@ -173,19 +173,19 @@ def nominal_times(precedence: Any, launches: Any, ready_ns: Any, duration_ns: An
         for at in range(first, beyond):
             op = first + precedence.order[at]
             time = ready_ns[launch]
-            for core in range(len(free)):
-                if precedence.before[op, core] == -1:
-                    time = max(time, free[core])
-                elif precedence.before[op, core] >= 0:
-                    time = max(time, end[base + precedence.before[op, core]])
+            for track in range(len(free)):
+                if precedence.before[op, track] == -1:
+                    time = max(time, free[track])
+                elif precedence.before[op, track] >= 0:
+                    time = max(time, end[base + precedence.before[op, track]])
             for need in range(precedence.needs_first[op], precedence.needs_first[op + 1]):
                 time = max(time, end[base + precedence.needs[need]])
             here = base + op - first
             start[here] = time + gap_ns[op]
             end[here] = start[here] + duration_ns[op]
-        for core in range(len(free)):
-            if precedence.last[program, core] >= 0:
-                free[core] = end[base + precedence.last[program, core]]
+        for track in range(len(free)):
+            if precedence.last[program, track] >= 0:
+                free[track] = end[base + precedence.last[program, track]]
         base += beyond - first
     return start, end
 
@@ -219,9 +219,9 @@ class Window(NamedTuple):
         base: int64, where each launch begins below, and the end of the last one.
         seen: bool, operations x 2: whether START and END were received.
         time: int64, operations x 2: when; meaningless where an edge was not received.
-        before: int64, launches x cores: the core's latest operation of earlier launches; -1: it is
+        before: int64, launches x tracks: the track's latest operation of earlier launches; -1: it is
             not in the window.
-        carried: int64, of each core the end of that operation; -2**60: there is none.
+        carried: int64, of each track the end of that operation; -2**60: there is none.
         released: float64, when the host let each launch begin; -2**60: not known.
         tempo: float64, of each launch, the factor of all times.
     """
@@ -260,7 +260,7 @@ class InferredEdges(NamedTuple):
     Attributes:
         deviation: float64, standard deviation of the time; 0 where it was received.
         low, high: int64, least and greatest time by what was received; -2**60, 2**60: no bound.
-        run: int64, edges lost in a row on the core.
+        run: int64, edges lost in a row on the track.
         before, after: bool, whether something is known from before, and from after.
     """
 
@@ -279,14 +279,14 @@ class InferredEdges(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _place(before: Any, earlier: Any, launch: Any, base: Any, op: Any, core: Any) -> Any:
-    """Return the place of the operation of ``core`` that ``op`` waits for: -1 before the window, -2 for none."""
-    predecessor = before[op, core]
+def _place(before: Any, earlier: Any, launch: Any, base: Any, op: Any, track: Any) -> Any:
+    """Return the place of the operation of ``track`` that ``op`` waits for: -1 before the window, -2 for none."""
+    predecessor = before[op, track]
     if predecessor >= 0:
         return base + predecessor
     if predecessor == NOT_BOUND:
         return NOT_BOUND
-    return earlier[launch, core]
+    return earlier[launch, track]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -318,13 +318,13 @@ def find_gaps(window: Any, precedence: Any) -> Any:
             if not seen[here, 0]:
                 continue
             latest, known = -float(_HUGE), True
-            for core in range(earlier.shape[1]):
-                place = _place(before, earlier, launch, base, op, core)
+            for track in range(earlier.shape[1]):
+                place = _place(before, earlier, launch, base, op, track)
                 if place >= 0:
                     known &= seen[place, 1]
                     latest = max(latest, float(time[place, 1]))
-                elif place == -1 and carried[core] > -_HUGE:
-                    latest = max(latest, float(carried[core]))
+                elif place == -1 and carried[track] > -_HUGE:
+                    latest = max(latest, float(carried[track]))
             for need in range(needs_first[op], needs_first[op + 1]):
                 place = base + needs[need]
                 known &= seen[place, 1]
@@ -386,30 +386,30 @@ def _infer_forwards(
         first = precedence.first[program]
         for at in range(first, precedence.first[program + 1]):
             op = first + order[at]
-            here, own_core = base + op - first, precedence.core[op]
+            here, own_track = base + op - first, precedence.track[op]
             for edge in range(2):  # nothing is known from after yet
                 var[here, edge], run[here, edge] = 0.0, 0
                 late[here, edge], spread[here, edge], high[here, edge] = 0.0, np.inf, _HUGE
             if seen[here, 0] and seen[here, 1]:
                 mean[here, 0], mean[here, 1] = time[here, 0], time[here, 1]
                 low[here, 0], low[here, 1] = time[here, 0], time[here, 1]
-                since[own_core] = 0
+                since[own_track] = 0
                 continue
             if seen[here, 0]:
                 mean[here, 0] = low[here, 0] = time[here, 0]
-                since[own_core] = 0
+                since[own_track] = 0
             else:
-                since[own_core] += 1
-                run[here, 0] = since[own_core]
+                since[own_track] += 1
+                run[here, 0] = since[own_track]
                 m, v, bound = window.released[launch], 0.0, -_HUGE
-                for core in range(earlier.shape[1]):
-                    place = _place(before, earlier, launch, base, op, core)
+                for track in range(earlier.shape[1]):
+                    place = _place(before, earlier, launch, base, op, track)
                     if place >= 0:
                         bound = max(bound, low[place, 1])
                         m, v = _maximum_of_normals(mean[place, 1], var[place, 1], m, v)
-                    elif place == -1 and carried[core] > -_HUGE:
-                        bound = max(bound, carried[core])
-                        m, v = _maximum_of_normals(float(carried[core]), 0.0, m, v)
+                    elif place == -1 and carried[track] > -_HUGE:
+                        bound = max(bound, carried[track])
+                        m, v = _maximum_of_normals(float(carried[track]), 0.0, m, v)
                 for need in range(needs_first[op], needs_first[op + 1]):
                     place = base + needs[need]
                     bound = max(bound, low[place, 1])
@@ -419,10 +419,10 @@ def _infer_forwards(
                 low[here, 0] = bound
             if seen[here, 1]:
                 mean[here, 1] = low[here, 1] = time[here, 1]
-                since[own_core] = 0
+                since[own_track] = 0
             else:
-                since[own_core] += 1
-                run[here, 1] = since[own_core]
+                since[own_track] += 1
+                run[here, 1] = since[own_track]
                 mean[here, 1] = mean[here, 0] + times.duration_ns[op] * speed
                 var[here, 1] = var[here, 0] + times.duration_var[op] * speed * speed
                 low[here, 1] = low[here, 0]
@@ -436,37 +436,37 @@ def _infer_backwards(
     """Infer from later edges: ``late``, its variance ``spread`` (inf: nothing known), greatest times, and ``run``."""
     before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
     earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
-    cores = earlier.shape[1]
-    places = np.empty(cores + len(needs), np.int64)  # of what one operation waits for; -1 - core: before the window
+    tracks = earlier.shape[1]
+    places = np.empty(tracks + len(needs), np.int64)  # of what one operation waits for; -1 - track: before the window
     for launch in range(len(window.program) - 1, -1, -1):
         program, base, speed = window.program[launch], window.base[launch], window.tempo[launch]
         first = precedence.first[program]
         for at in range(precedence.first[program + 1] - 1, first - 1, -1):
             op = first + order[at]
-            here, own_core = base + op - first, precedence.core[op]
+            here, own_track = base + op - first, precedence.track[op]
             if seen[here, 1]:
                 late[here, 1], spread[here, 1], high[here, 1] = time[here, 1], 0.0, time[here, 1]
-                since[own_core] = 0
+                since[own_track] = 0
             else:
-                run[here, 1] += since[own_core]
-                since[own_core] += 1
+                run[here, 1] += since[own_track]
+                since[own_track] += 1
             if seen[here, 0]:
                 late[here, 0], spread[here, 0], high[here, 0] = time[here, 0], 0.0, time[here, 0]
-                since[own_core] = 0
+                since[own_track] = 0
             else:
-                run[here, 0] += since[own_core]
-                since[own_core] += 1
+                run[here, 0] += since[own_track]
+                since[own_track] += 1
                 late[here, 0] = late[here, 1] - times.duration_ns[op] * speed
                 spread[here, 0] = spread[here, 1] + times.duration_var[op] * speed * speed
                 high[here, 0] = high[here, 1]
             # Tell those that it waited for; first who of them probably ended last, and who next to last.
             count, open_ = 0, False
-            for core in range(cores):
-                place = _place(before, earlier, launch, base, op, core)
+            for track in range(tracks):
+                place = _place(before, earlier, launch, base, op, track)
                 if place >= 0:
                     open_ |= not seen[place, 1]
-                elif place == -1 and carried[core] > -_HUGE:
-                    place = -1 - core
+                elif place == -1 and carried[track] > -_HUGE:
+                    place = -1 - track
                 else:
                     continue
                 places[count] = place
@@ -512,7 +512,7 @@ def _combine(
     """Weigh what is known from before against what is known from after, within the bounds."""
     before, needs_first, needs, order = precedence.before, precedence.needs_first, precedence.needs, precedence.order
     earlier, carried, seen, time = window.before, window.carried, window.seen, window.time
-    cores = earlier.shape[1]
+    tracks = earlier.shape[1]
     for launch in range(len(window.program)):
         program, base = window.program[launch], window.base[launch]
         first = precedence.first[program]
@@ -541,13 +541,13 @@ def _combine(
                 if edge:
                     least = max(least, time[here, 0]) if known[here, 0] or followed[here, 0] else least
                 else:
-                    for core in range(cores):
-                        place = _place(before, earlier, launch, base, op, core)
+                    for track in range(tracks):
+                        place = _place(before, earlier, launch, base, op, track)
                         if place >= 0:
                             if known[place, 1] or followed[place, 1]:
                                 least = max(least, time[place, 1])
                         elif place == -1:
-                            least = max(least, carried[core])
+                            least = max(least, carried[track])
                     for need in range(needs_first[op], needs_first[op + 1]):
                         place = base + needs[need]
                         if known[place, 1] or followed[place, 1]:
@@ -560,11 +560,11 @@ def _combine(
 
 def infer_edges(window: Window, precedence: Precedence, times: Times) -> InferredEdges:
     """Infer the times of all edges that were not received, and write them to ``time`` of the window."""
-    shape, cores = window.seen.shape, window.before.shape[1]
+    shape, tracks = window.seen.shape, window.before.shape[1]
     mean, var, late, spread, deviation = np.empty((5, *shape))
     low, high, run = np.empty((3, *shape), np.int64)
     known, followed = np.empty((2, *shape), np.bool_)
-    _infer_forwards(window, precedence, times, mean, var, late, spread, low, high, run, np.zeros(cores, np.int64))
-    _infer_backwards(window, precedence, times, mean, var, late, spread, high, run, np.zeros(cores, np.int64))
+    _infer_forwards(window, precedence, times, mean, var, late, spread, low, high, run, np.zeros(tracks, np.int64))
+    _infer_backwards(window, precedence, times, mean, var, late, spread, high, run, np.zeros(tracks, np.int64))
     _combine(window, precedence, mean, var, late, spread, low, high, known, followed, deviation)
     return InferredEdges(deviation, low, high, run, known, followed)

@@ -108,15 +108,16 @@ def make_log(
     size = int(window.base[count])
     times, how, events = np.empty((3, 2, size), np.int64), np.empty((2, size), np.uint8), np.empty((2, size), np.int64)
     inference, program, operation = np.empty(size, np.int64), np.empty(size, np.int32), np.empty(size, np.int32)
-    kind, core = np.empty(size, np.int32), np.empty(size, np.int16)
+    kind, core, unit = np.empty(size, np.int32), np.empty(size, np.int16), np.empty(size, np.int16)
     size, lost, unsure = _write_operations(
         window, edges, RUNS, quantiles.low, quantiles.high, quantiles.calibrated, covered, arrival, launches, count,
-        sequence.first, sequence.kind, sequence.core, recorded, origin_ns, inference, program, operation, kind, core,
-        times[0], times[1], times[2], how, events,
+        sequence.first, sequence.kind, sequence.core, sequence.unit, recorded, origin_ns, inference, program, operation,
+        kind, core, unit, times[0], times[1], times[2], how, events,
     )  # fmt: skip
     (start, end), (start_low, end_low), (start_high, end_high) = times
     columns = (
-        inference, program, operation, kind, core, start, end, *how, start_low, start_high, end_low, end_high, *events,
+        inference, program, operation, kind, core, unit, start, end, *how, start_low, start_high, end_low, end_high,
+        *events,
     )  # fmt: skip
     named: dict[str, Any] = {name: column[:size] for name, column in zip(_ARRAYS, columns, strict=True)}
     return OperationLog(**named, kinds=sequence.kinds), lost, unsure
@@ -125,8 +126,9 @@ def make_log(
 @njit(cache=True, nogil=True, error_model="numpy")
 def _write_operations(
     window: Any, edges: Any, runs: Any, below: Any, above: Any, calibrated: Any, covered: Any, arrival: Any,
-    launches: Any, count: Any, first: Any, kinds: Any, cores: Any, recorded: Any, origin_ns: Any, inference: Any,
-    program: Any, operation: Any, kind: Any, core: Any, times: Any, lows: Any, highs: Any, how: Any, events: Any,
+    launches: Any, count: Any, first: Any, kinds: Any, cores: Any, units: Any, recorded: Any, origin_ns: Any,
+    inference: Any, program: Any, operation: Any, kind: Any, core: Any, unit: Any, times: Any, lows: Any, highs: Any,
+    how: Any, events: Any,
 ) -> Any:  # fmt: skip
     """Write operations of which anything is known; return numbers of them, inferred edges and uncalibrated ones."""
     seen, time, base, programs, before, after = (
@@ -144,7 +146,7 @@ def _write_operations(
                 continue
             kind_id = kinds[op]
             inference[at], program[at], operation[at] = launches[launch], programs[launch], local
-            kind[at], core[at] = kind_id, cores[op]
+            kind[at], core[at], unit[at] = kind_id, cores[op], units[op]
             for edge in range(2):
                 value = time[here, edge]
                 events[edge, at], times[edge, at] = arrival[here, edge], value + origin_ns
@@ -188,7 +190,15 @@ def write_matches(
 
 def empty_log(kinds: tuple[str, ...]) -> OperationLog:
     """Make a log without operations."""
-    types = {"program": "i4", "operation": "i4", "kind": "i4", "core": "i2", "start_how": "u1", "end_how": "u1"}
+    types = {
+        "program": "i4",
+        "operation": "i4",
+        "kind": "i4",
+        "core": "i2",
+        "unit": "i2",
+        "start_how": "u1",
+        "end_how": "u1",
+    }
     return OperationLog(**{name: np.zeros(0, types.get(name, "i8")) for name in _ARRAYS}, kinds=kinds)
 
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from framefit.core.events import EventType, Trace, unwrapped_ns
 from framefit.core.profile import How, OperationLog
 from framefit.core.program import Launches, Program
+from framefit.profiling.sequence import UnitTable
 
 __all__ = ["pair_events"]
 
@@ -18,7 +19,7 @@ _MOST_NUMBERS = 1 << 20  # of kinds or operations; keys of three such numbers fi
 def pair_events(trace: Trace, program: Program, launches: Launches) -> OperationLog:
     """Pair the events of a trace, sorted by start, and find the launch of each pair.
 
-    Unpaired events are left out. The i-th START of a core belongs to the i-th operation
+    Unpaired events are left out. The i-th START of a track belongs to the i-th operation
     that the launches put there; this holds only when nothing was lost, so where any
     number, kind or operation disagrees, every inference, program and operation is -1.
 
@@ -42,7 +43,7 @@ def pair_events(trace: Trace, program: Program, launches: Launches) -> Operation
     starts, ends = starts[by_start], ends[by_start]
     start_ns, end_ns = time_ns[starts], time_ns[ends]
     measured = np.full(len(starts), How.MEASURED, np.uint8)
-    launch, operation = (numbers[starts] for numbers in _identify_starts(trace, order, program, launches))
+    launch, operation, unit = (numbers[starts] for numbers in _identify_starts(trace, order, program, launches))
     which = np.full(len(starts), -1, np.int32)
     which[launch >= 0] = launches.program[launch[launch >= 0]]
     return OperationLog(
@@ -51,6 +52,7 @@ def pair_events(trace: Trace, program: Program, launches: Launches) -> Operation
         operation=operation.astype(np.int32),
         kind=trace.id[starts],
         core=trace.core[starts],
+        unit=unit.astype(np.int16),
         start_ns=start_ns,
         end_ns=end_ns,
         start_how=measured,
@@ -82,30 +84,37 @@ def _dense_key(trace: Trace) -> _Integers:
 
 def _identify_starts(
     trace: Trace, order: npt.NDArray[np.int64], program: Program, launches: Launches
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return launch and operation of every START event; -1 elsewhere, and everywhere if something was lost."""
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return launch, operation and unit of every START event; -1 elsewhere.
+
+    If something was lost, launches and operations are -1 everywhere; units are those that the packets tell.
+    """
+    named = bool(np.all(trace.operation >= 0))
+    table = UnitTable.of(program, trace.kinds, named=named)
     launch, index = np.full(len(trace), -1), np.full(len(trace), -1)
-    core_of_unit = {unit.name: unit.core for unit in program.units}
+    unit = np.maximum(table.units_of(trace), -1)
+    number = {unit.name: at for at, unit in enumerate(program.units)}
     id_of_kind = {kind: at for at, kind in enumerate(trace.kinds)}
     operations = [[op for group in segment.groups for op in group.operations] for segment in program.programs]
     counts = np.array([len(ops) for ops in operations], np.int64)
     flat = [op for ops in operations for op in ops]
     facts = np.array(
-        [(core_of_unit.get(op.unit, -1), id_of_kind.get(op.kind, -1), op.index) for op in flat], np.int64
+        [(number.get(op.unit, -1), id_of_kind.get(op.kind, -1), op.index) for op in flat], np.int64
     ).reshape(-1, 3)
     starts = order[trace.type[order] == EventType.START]
     per_launch = counts[launches.program]
-    if len(trace.loss_after) or trace.meta.lost_events or per_launch.sum() != len(starts):
-        return launch, index
+    if len(trace.loss_after) or trace.meta.lost_events or per_launch.sum() != len(starts) or np.any(facts[:, 0] < 0):
+        return launch, index, unit
     # the operations of all launches one after the other: the launch of each, and its row in ``facts``
     ordinal = np.repeat(np.arange(len(launches)), per_launch)
     first = np.repeat(np.cumsum(per_launch) - per_launch, per_launch)
     row = (np.cumsum(counts) - counts)[launches.program[ordinal]] + np.arange(len(ordinal)) - first
-    by_core = np.argsort(facts[row, 0].astype(np.int16), kind="stable")
-    starts = starts[np.argsort(trace.core[starts], kind="stable")]
-    core, kind, operation = facts[row[by_core]].T
-    named = trace.operation[starts]
-    agrees = (trace.core[starts] == core) & (trace.id[starts] == kind) & ((named < 0) | (named == operation))
+    by_track = np.argsort(table.track[facts[row, 0]].astype(np.int16), kind="stable")
+    track = table.tracks_of(trace)[starts]
+    starts, track = starts[np.argsort(track, kind="stable")], np.sort(track)
+    ran_on, kind, operation = facts[row[by_track]].T
+    stated = trace.operation[starts]
+    agrees = (track == table.track[ran_on]) & (trace.id[starts] == kind) & ((stated < 0) | (stated == operation))
     if agrees.all():
-        launch[starts], index[starts] = ordinal[by_core], operation
-    return launch, index
+        launch[starts], index[starts], unit[starts] = ordinal[by_track], operation, ran_on
+    return launch, index, unit

@@ -63,9 +63,7 @@ def summarise(
     log = reconstruction.log
     sums = Sums(log, sequence, confidence)
     position = operation_positions(log, sequence)
-    unit_names = {unit.core: unit.name for unit in program.units}
-    units = [unit_names[int(core)] for core in sequence.cores]
-    unit = np.searchsorted(sequence.cores, log.core).astype(np.int64)
+    units, unit = [unit.name for unit in program.units], log.unit.astype(np.int64)
     layers, layer_of = _number_names(
         f"{part.model}/{op.layer}" for part in program.programs for group in part.groups for op in group.operations
     )
@@ -189,7 +187,8 @@ def profile_trace(
         first, before = find_first_launch(trace, source.program, launches)
         launches = _launches_from(launches, first)
         trace = dataclasses.replace(trace, meta=msgspec.structs.replace(trace.meta, overwritten_events=before))
-    sequence = Sequence.of(source.program, launches, trace.kinds)
+    named = bool(np.all(trace.operation >= 0))
+    sequence = Sequence.of(source.program, launches, trace.kinds, named=named)
     trace, notes = drop_unreadable(trace, sequence)
     notify(f"matching {len(trace)} events with the program")
 

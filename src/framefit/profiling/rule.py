@@ -8,19 +8,19 @@ The rules (specification of the profiler, "Compensation by rule"):
 3. Of two lost in a row (a START and an END), or more, each is put at the first event received after
    the gap, less t3 x index; the index counts back from that event.
 
-"The event that follows" is the next one that the program expects on the same core, because only one
-core's operations have an order among them. Rules never put an event before the one that was
-received before it. Where a core sent nothing more, the trace's last event is used instead.
+"The event that follows" is the next one that the program expects on the same track, because only one
+track's operations have an order among them. Rules never put an event before the one that was
+received before it. Where a track has nothing more, the trace's last event is used instead.
 
 The interval of an inferred edge spans the events received before and after it: it is certain, if
 the matching is, and wide.
 
-Packets are compared with the program one by one, core by core. On one core operations follow each other, so
+Packets are compared with the program one by one, track by track. On one track operations follow each other, so
 the program is a sequence of expected packets: START and END of the first operation, START and END of the second.
 Each packet is compared with the next expected one. Where they, or one of the few after them, differ, the places
 further on are tried, and the one is taken from which the packets ahead can be explained at the least cost: a gap
 costs a little and a little more for each packet lost, a spurious packet costs much. Times only put the packets of
-a core in order.
+a track in order.
 
 This is sequence alignment with affine gaps (Gotoh, "An improved algorithm for matching biological
 sequences", J. Mol. Biol. 162, 1982) cut down to a decision at each packet with limited look-ahead.
@@ -47,21 +47,21 @@ LOOK_AHEAD = 16
 _REACH_LEAST, _REACH_MOST = 64, 1024
 """Expected packets that one gap can hide: two inferences, within these limits."""
 _COMPARED = 64
-"""Packets by which the inferences of two cores are compared."""
+"""Packets by which the inferences of two tracks are compared."""
 
 
 @dataclass(frozen=True)
-class CoreSequence:
-    """What one core executes, in order; START and END of each operation are expected of it.
+class TrackSequence:
+    """What one track holds, in order; START and END of each operation are expected of it.
 
     Attributes:
-        core: its number.
+        track: its number.
         operation: int64, positions in ``Sequence.operations``.
         launch: int64, ordinal of the launch of each; ``None`` if the sequence is one inference, and repeats.
         length: number of operations, with all repetitions; ``None`` if it repeats without end.
     """
 
-    core: int
+    track: int
     operation: Ints
     launch: Ints | None
     length: int | None
@@ -81,36 +81,38 @@ class MatchedTrace:
 
     Attributes:
         time_ns: int64, unwrapped.
-        place: int64, place of the packet's operation in the sequence of its core; -1: none.
+        track: int64, of each packet; negative: none.
+        place: int64, place of the packet's operation in the sequence of its track; -1: none.
         packet_class: uint8, :class:`PacketClass`.
         out_of_order: bool, whether later packets of the core arrived before.
-        rows: sequences of the cores of which at least one packet was matched.
+        rows: sequences of the tracks of which at least one packet was matched.
     """
 
     time_ns: Ints
+    track: Ints
     place: Ints
     packet_class: npt.NDArray[np.uint8]
     out_of_order: npt.NDArray[np.bool_]
-    rows: tuple[CoreSequence, ...]
+    rows: tuple[TrackSequence, ...]
 
 
-def core_sequences(sequence: Sequence, selected_kinds: tuple[str, ...] | None) -> list[CoreSequence]:
-    """Return the operations of each core that send packets, in order of execution."""
+def track_sequences(sequence: Sequence, selected_kinds: tuple[str, ...] | None) -> list[TrackSequence]:
+    """Return the operations of each track that send packets, in order of execution."""
     sends = sequence.recorded(selected_kinds)
     rows = []
-    for core in sequence.cores:
+    for track in range(sequence.tracks):
         parts = [
-            first + np.flatnonzero((sequence.core[first:end] == core) & sends[first:end])
+            first + np.flatnonzero((sequence.track[first:end] == track) & sends[first:end])
             for first, end in zip(sequence.first[:-1], sequence.first[1:], strict=True)
         ]
         if sequence.launch_program is None:
             length = None if sequence.repeats is None else sequence.repeats * len(parts[0])
-            row = CoreSequence(int(core), parts[0], None, length)
+            row = TrackSequence(track, parts[0], None, length)
         else:
             sizes = np.array([len(part) for part in parts])[sequence.launch_program]
             launched = [parts[number] for number in sequence.launch_program]
             operation = np.concatenate(launched) if launched else np.zeros(0, np.int64)
-            row = CoreSequence(int(core), operation, np.repeat(np.arange(len(sizes)), sizes), len(operation))
+            row = TrackSequence(track, operation, np.repeat(np.arange(len(sizes)), sizes), len(operation))
         if len(row.operation) and row.length != 0:
             rows.append(row)
     return rows
@@ -129,28 +131,31 @@ def match_in_order(trace: Trace, sequence: Sequence, look_ahead: int = LOOK_AHEA
     late = np.zeros(size, np.bool_)
     rows = []
     recorded = sequence.recorded(trace.meta.selected_kinds)
-    for row in core_sequences(sequence, trace.meta.selected_kinds):
-        packets = np.flatnonzero(trace.core == row.core)
+    track = sequence.units.tracks_of(trace)
+    for core in np.unique(trace.core):
+        packets = np.flatnonzero(trace.core == core)
+        late[packets[1:]] = np.maximum.accumulate(time_ns[packets])[:-1] > time_ns[packets[1:]]
+    for row in track_sequences(sequence, trace.meta.selected_kinds):
+        packets = np.flatnonzero(track == row.track)
         if not len(packets):
             continue
-        late[packets[1:]] = np.maximum.accumulate(time_ns[packets])[:-1] > time_ns[packets[1:]]
         packets = packets[np.argsort(time_ns[packets], kind="stable")]
         same = _repeated_packets(trace, time_ns, packets)
-        coinciding = sequence.coinciding(row.core, recorded, trace.meta.resolution_ns)
+        coinciding = sequence.coinciding(row.track, recorded, trace.meta.resolution_ns)
         if np.any(same & ~_may_coincide(trace, coinciding, packets)):  # it sends duplicates, so these are some, too
             packet_class[packets[same]] = PacketClass.DUPLICATED
             packets = packets[~same]
-        expected = _match_core(trace, sequence, row, packets, look_ahead)
+        expected = _match_track(trace, sequence, row, packets, look_ahead)
         packet_class[packets[expected >= 0]] = PacketClass.MATCHED
         place[packets] = np.where(expected >= 0, expected // 2, -1)
         if np.any(expected >= 0):
             rows.append(row)
-    rows = _align_inferences(rows, sequence, trace, time_ns, place)
-    return MatchedTrace(time_ns, place, packet_class, late, tuple(rows))
+    rows = _align_inferences(rows, sequence, track, time_ns, place)
+    return MatchedTrace(time_ns, track, place, packet_class, late, tuple(rows))
 
 
 def _repeated_packets(trace: Trace, time_ns: Ints, packets: Ints) -> npt.NDArray[np.bool_]:
-    """Mark packets that equal the previous one of the core."""
+    """Mark packets that equal the previous one of the track."""
     same = np.ones(max(len(packets) - 1, 0), np.bool_)
     for column in (time_ns, trace.id, trace.type, trace.operation):
         same &= column[packets[1:]] == column[packets[:-1]]
@@ -164,8 +169,8 @@ def _may_coincide(trace: Trace, coinciding: npt.NDArray[np.bool_], packets: Ints
     return np.asarray(nameless & coinciding[np.where(nameless, symbol, 0)])
 
 
-def _match_core(trace: Trace, sequence: Sequence, row: CoreSequence, packets: Ints, look_ahead: int) -> Ints:
-    """Return the number of the expected packet for each packet of a core, -1 for none."""
+def _match_track(trace: Trace, sequence: Sequence, row: TrackSequence, packets: Ints, look_ahead: int) -> Ints:
+    """Return the number of the expected packet for each packet of a track, -1 for none."""
     if np.all(trace.operation[packets] >= 0):
         names = np.array([sequence.operations[at].index for at in row.operation], np.int64)
         stated = trace.operation[packets]
@@ -190,27 +195,27 @@ def _match_core(trace: Trace, sequence: Sequence, row: CoreSequence, packets: In
 
 
 def _align_inferences(
-    rows: list[CoreSequence], sequence: Sequence, trace: Trace, time_ns: Ints, place: Ints
-) -> list[CoreSequence]:
-    """Number inferences alike on all cores, where a trace of a repeating program begins in the middle of one.
+    rows: list[TrackSequence], sequence: Sequence, track: Ints, time_ns: Ints, place: Ints
+) -> list[TrackSequence]:
+    """Number inferences alike on all tracks, where a trace of a repeating program begins in the middle of one.
 
-    Operations that are seen at the same time on two cores are taken to be as near to each other
-    in the program's order as they can be, in the median of a core's first packets.
+    Operations that are seen at the same time on two tracks are taken to be as near to each other
+    in the program's order as they can be, in the median of a track's first packets.
     """
     if len(rows) < 2 or sequence.launch_program is not None:
         return rows
     count = int(sequence.first[1])
-    packets_of = [np.flatnonzero((trace.core == row.core) & (place >= 0)) for row in rows]
+    packets_of = [np.flatnonzero((track == row.track) & (place >= 0)) for row in rows]
     packets_of = [packets[np.argsort(time_ns[packets], kind="stable")] for packets in packets_of]
     times = [time_ns[packets] for packets in packets_of]
     orders = [
         row.launch_of(place[packets]) * count + row.operation_of(place[packets])
         for row, packets in zip(rows, packets_of, strict=True)
     ]
-    first = min(range(len(rows)), key=lambda core: int(times[core][0]))
+    first = min(range(len(rows)), key=lambda at: int(times[at][0]))
     shift = []
     for time, order in zip(times, orders, strict=True):
-        within = np.searchsorted(time, times[first][-1], "right")  # where the first core has something to compare
+        within = np.searchsorted(time, times[first][-1], "right")  # where the first track has something to compare
         some = slice(0, min(max(within, 1), _COMPARED))
         beside = orders[first][_nearest(times[first], time[some])]
         shift.append(round(float(np.median(beside - order[some])) / count))
@@ -337,10 +342,10 @@ def _agrees(symbols: Any, packet: Any, expected: Any, place: Any, limit: Any) ->
 
 @njit(cache=True)
 def match_greedily(symbols: Any, expected: Any, limit: Any, reach: Any, look_ahead: Any, begins_within: Any) -> Any:
-    """Match the packets of one core with its expected packets, packet by packet with limited look-ahead.
+    """Match the packets of one track with its expected packets, packet by packet with limited look-ahead.
 
     Args:
-        symbols: int64, packets of one core in order of time.
+        symbols: int64, packets of one track in order of time.
         expected: int64, the expected packets, which repeat up to ``limit``.
         limit: number of expected packets in all.
         reach: number of expected packets that one gap can hide.
@@ -411,16 +416,16 @@ def reconstruct(trace: Trace, sequence: Sequence, offsets: Mapping[str, RuleOffs
 
 @dataclass(frozen=True)
 class _Edges:
-    """Expected packets of one core that the trace covers, START and END of each operation in turn.
+    """Expected packets of one track that the trace covers, START and END of each operation in turn.
 
     Attributes:
-        row: the sequence of the core.
+        row: the sequence of the track.
         place: of each operation in that sequence.
         event: position of the packet in the trace, -1: lost.
         time_ns, how, low_ns, high_ns: as in :class:`OperationLog`.
     """
 
-    row: CoreSequence
+    row: TrackSequence
     place: Ints
     event: Ints
     time_ns: Ints
@@ -435,20 +440,21 @@ def place_lost(
     """Place the lost events of a matched trace by rule; kinds without ``offsets`` have 10 ns each."""
     each = [offsets.get(kind, RuleOffsets()) for kind in sequence.kinds]
     t1, t2, t3 = (np.array([getattr(offset, name) for offset in each], np.int64) for name in ("t1", "t2", "t3"))
-    covered = _covered_places(trace, sequence, matched)
-    edges = [_core_edges(trace, matched, row, places) for row, places in covered]
-    for core in edges:
-        kind = np.repeat(sequence.kind[core.row.operation_of(core.place)], 2)
-        _place_single(core, t1[kind], t2[kind])
-        _place_runs(core, t3[kind])
-    for core in edges:
+    covered = _covered_places(sequence, matched)
+    edges = [_track_edges(trace, matched, row, places) for row, places in covered]
+    for track in edges:
+        kind = np.repeat(sequence.kind[track.row.operation_of(track.place)], 2)
+        _place_single(track, t1[kind], t2[kind])
+        _place_runs(track, t3[kind])
+    for track in edges:
         _place_at_overlap(
-            core, [rival for rival in edges if rival is not core and _are_exclusive(sequence, core, rival)]
+            track, [rival for rival in edges if rival is not track and _are_exclusive(sequence, track, rival)]
         )
-    silent = set(np.unique(sequence.core).tolist()) - {row.core for row, _ in covered}
+    silent = set(np.unique(sequence.track).tolist()) - {row.track for row, _ in covered}
     warnings = [
-        f"core {core} sent no packet that the program expects of it: its operations are not in the log"
-        for core in sorted(silent)
+        f"core {sequence.units.track_core[track]} sent no packet that the program expects of "
+        f"{_units_of_track(sequence, track)}: its operations are not in the log"
+        for track in sorted(silent)
         if len(trace)
     ]
     return Reconstruction(
@@ -460,12 +466,12 @@ def place_lost(
     )
 
 
-def _covered_places(trace: Trace, sequence: Sequence, matched: MatchedTrace) -> list[tuple[CoreSequence, Ints]]:
-    """Return each core's operations from the first to the last with a packet, in the program's order."""
+def _covered_places(sequence: Sequence, matched: MatchedTrace) -> list[tuple[TrackSequence, Ints]]:
+    """Return each track's operations from the first to the last with a packet, in the program's order."""
     if not matched.rows:
         return []
     count = len(sequence.operations)
-    seen = [np.unique(matched.place[(trace.core == row.core) & (matched.place >= 0)]) for row in matched.rows]
+    seen = [np.unique(matched.place[(matched.track == row.track) & (matched.place >= 0)]) for row in matched.rows]
     order = [
         row.launch_of(at) * count + row.operation_of(at)
         for row, places in zip(matched.rows, seen, strict=True)
@@ -486,10 +492,10 @@ def _covered_places(trace: Trace, sequence: Sequence, matched: MatchedTrace) -> 
     return covered
 
 
-def _core_edges(trace: Trace, matched: MatchedTrace, row: CoreSequence, place: Ints) -> _Edges:
-    """Return the edges of a core with the measured times, and bounds for the lost ones."""
+def _track_edges(trace: Trace, matched: MatchedTrace, row: TrackSequence, place: Ints) -> _Edges:
+    """Return the edges of a track with the measured times, and bounds for the lost ones."""
     size = 2 * len(place)
-    packets = np.flatnonzero((trace.core == row.core) & (matched.place >= 0))
+    packets = np.flatnonzero((matched.track == row.track) & (matched.place >= 0))
     at = 2 * (matched.place[packets] - place[0]) + trace.type[packets]
     event = np.full(size, -1, np.int64)
     event[at] = packets
@@ -503,36 +509,42 @@ def _core_edges(trace: Trace, matched: MatchedTrace, row: CoreSequence, place: I
     return _Edges(row, place, event, time_ns, np.full(size, How.MEASURED, np.uint8), low, np.maximum(low, high))
 
 
-def _find_gaps(core: _Edges) -> tuple[Ints, Ints]:
+def _units_of_track(sequence: Sequence, track: int) -> str:
+    """Return the names of a track's units that run operations."""
+    names = dict.fromkeys(sequence.operations[at].unit for at in np.flatnonzero(sequence.track == track))
+    return " and ".join(names)
+
+
+def _find_gaps(track: _Edges) -> tuple[Ints, Ints]:
     """Return the first lost edge of each gap, and the first received one after it."""
-    lost = np.concatenate([[False], core.event < 0, [False]]).astype(np.int8)
+    lost = np.concatenate([[False], track.event < 0, [False]]).astype(np.int8)
     steps = np.diff(lost)
     return np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
 
 
-def _place_single(core: _Edges, t1: Ints, t2: Ints) -> None:
+def _place_single(track: _Edges, t1: Ints, t2: Ints) -> None:
     """Apply rules 1 and 2, without the overlap."""
-    first, after = _find_gaps(core)
+    first, after = _find_gaps(track)
     edges = first[after - first == 1]
     start = edges % 2 == 0
-    core.time_ns[edges] = np.maximum(core.high_ns[edges] - np.where(start, t1[edges], t2[edges]), core.low_ns[edges])
-    core.how[edges] = np.where(start, How.T1, How.T2)
+    track.time_ns[edges] = np.maximum(track.high_ns[edges] - np.where(start, t1[edges], t2[edges]), track.low_ns[edges])
+    track.how[edges] = np.where(start, How.T1, How.T2)
 
 
-def _place_runs(core: _Edges, t3: Ints) -> None:
+def _place_runs(track: _Edges, t3: Ints) -> None:
     """Apply rule 3; where offsets differ from kind to kind, an edge is never later than the next one."""
-    first, after = _find_gaps(core)
+    first, after = _find_gaps(track)
     several = after - first > 1
     first, after = first[several], after[several]
     size = after - first
     lost = np.repeat(after, size) - _countdown(size)
-    back = core.high_ns[lost] - t3[lost] * _countdown(size)
-    core.time_ns[lost], core.how[lost] = back, How.T3
+    back = track.high_ns[lost] - t3[lost] * _countdown(size)
+    track.time_ns[lost], track.how[lost] = back, How.T3
     disordered = np.unique(np.searchsorted(after, lost[:-1][(np.diff(back) < 0) & (np.diff(lost) == 1)], "right"))
     for gap in disordered.tolist():
         here = slice(first[gap], after[gap])
-        core.time_ns[here] = np.minimum.accumulate(core.time_ns[here][::-1])[::-1]
-    core.time_ns[lost] = np.maximum(core.time_ns[lost], core.low_ns[lost])
+        track.time_ns[here] = np.minimum.accumulate(track.time_ns[here][::-1])[::-1]
+    track.time_ns[lost] = np.maximum(track.time_ns[lost], track.low_ns[lost])
 
 
 def _countdown(size: Ints) -> Ints:
@@ -541,18 +553,17 @@ def _countdown(size: Ints) -> Ints:
 
 
 def _are_exclusive(sequence: Sequence, first: _Edges, second: _Edges) -> bool:
-    row, column = np.searchsorted(sequence.cores, (first.row.core, second.row.core))
-    return bool(sequence.exclusive[row, column])
+    return bool(sequence.exclusive[first.row.track, second.row.track])
 
 
-def _place_at_overlap(core: _Edges, exclusive: list[_Edges]) -> None:
+def _place_at_overlap(track: _Edges, exclusive: list[_Edges]) -> None:
     """Apply rule 2: an operation of which only the END was lost ends where an exclusive one starts.
 
     STARTs that count as seen are those received, and those of which the END was received.
     """
-    at = np.flatnonzero(core.how == How.T2)
-    at = at[core.event[at - 1] >= 0]  # the END of an operation that was running when the trace began has no START
-    started, until = core.time_ns[at - 1], core.high_ns[at]
+    at = np.flatnonzero(track.how == How.T2)
+    at = at[track.event[at - 1] >= 0]  # the END of an operation that was running when the trace began has no START
+    started, until = track.time_ns[at - 1], track.high_ns[at]
     for rival in exclusive:
         starts = np.arange(0, len(rival.event), 2)
         seen = (rival.event[starts] >= 0) | (rival.how[starts] == How.T1)
@@ -560,24 +571,24 @@ def _place_at_overlap(core: _Edges, exclusive: list[_Edges]) -> None:
         place = np.searchsorted(times, started, "right")
         begins = times[np.minimum(place, len(times) - 1)] if len(times) else until
         overlaps = (place < len(times)) & (begins < until)
-        core.time_ns[at[overlaps]] = begins[overlaps]
-        core.how[at[overlaps]] = How.OVERLAP
+        track.time_ns[at[overlaps]] = begins[overlaps]
+        track.how[at[overlaps]] = How.OVERLAP
         until = np.where(overlaps, begins, until)
 
 
 def _make_log(edges: list[_Edges], sequence: Sequence) -> OperationLog:
-    """Make the log of all cores' operations in the program's order."""
+    """Make the log of all tracks' operations in the program's order."""
 
     def joined(parts: list[Ints]) -> Ints:
         return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
 
-    inference = joined([core.row.launch_of(core.place) for core in edges])
-    position = joined([core.row.operation_of(core.place) for core in edges])
+    inference = joined([track.row.launch_of(track.place) for track in edges])
+    position = joined([track.row.operation_of(track.place) for track in edges])
     program = np.searchsorted(sequence.first, position, "right") - 1
     order = np.lexsort((position, inference))
 
     def both(name: str) -> tuple[Ints, Ints]:
-        values = joined([getattr(core, name) for core in edges])
+        values = joined([getattr(track, name) for track in edges])
         return values[0::2][order], values[1::2][order]
 
     (start, end), (start_how, end_how), (start_event, end_event) = both("time_ns"), both("how"), both("event")
@@ -589,6 +600,7 @@ def _make_log(edges: list[_Edges], sequence: Sequence) -> OperationLog:
         operation=(position - sequence.first[program]).astype(np.int32),
         kind=sequence.kind[position],
         core=sequence.core[position],
+        unit=sequence.unit[position],
         start_ns=start,
         end_ns=end,
         start_how=start_how.astype(np.uint8),

@@ -1,6 +1,6 @@
 """Sums over operations whose edges are partly inferred, with the uncertainty of the sums.
 
-Between two measured edges of a core lies a fixed time T; only how it divides into operations and idle
+Between two measured edges of a track lies a fixed time T; only how it divides into operations and idle
 steps is uncertain, so errors inside a gap cancel: what one operation takes too much, its neighbours
 lack. With independent steps of variance q_i, given their sum, the part S that belongs to one total has
 the variance Q_S (Q - Q_S) / Q (conditioning of a normal distribution; the same bridge from which
@@ -49,9 +49,9 @@ class Sums:
         self._z = two_sided_z(confidence)
         self._duration = (log.end_ns - log.start_ns).astype(np.int64)
         self._inferred = (log.start_how != How.MEASURED).astype(np.int64) + (log.end_how != How.MEASURED)
-        order = np.lexsort((log.end_ns, log.start_ns, log.core))
         count = len(sequence.operations)
         position = sequence.first[log.program] + log.operation
+        order = np.lexsort((log.end_ns, log.start_ns, sequence.track[position]))
         time, low, high = (
             np.stack([a[order], b[order]], 1).reshape(-1)
             for a, b in (
@@ -62,8 +62,8 @@ class Sums:
         )
         self._known = np.stack([log.start_how[order], log.end_how[order]], 1).reshape(-1) == How.MEASURED
         self._deviation = (high - low) / (2 * self._z)
-        core = np.repeat(log.core[order], 2)
-        self._joined = core[1:] == core[:-1] if len(core) else np.zeros(0, np.bool_)
+        track = np.repeat(sequence.track[position[order]], 2)
+        self._joined = track[1:] == track[:-1] if len(track) else np.zeros(0, np.bool_)
         # Step s lies between edges s and s + 1: even ones are operations, odd ones idle time before the next.
         step = np.arange(max(len(time) - 1, 0))
         self._busy = step % 2 == 0
@@ -122,7 +122,7 @@ class Sums:
         variance, shift = np.zeros(count), np.zeros(count)
         if not len(touched):
             return variance, shift
-        # A gap's steps follow each other; it ends at a measured edge, or with its core.
+        # A gap's steps follow each other; it ends at a measured edge, or with its track.
         begins = self._known[touched] | np.r_[True, touched[1:] != touched[:-1] + 1]
         first = np.append(np.flatnonzero(begins), len(touched))
         group = np.where(self._busy[touched], key[self._operation[touched]], -1)
@@ -241,8 +241,8 @@ def window_use(log: OperationLog, program: Program, releases_ns: Ints, priority_
     reserved = np.array([*(segment.model in priority_models for segment in program.programs), False])[log.program]
     ends = np.append(releases_ns, releases_ns[-1] + program.period_ns)
     busy, first = np.zeros(len(releases_ns)), np.zeros(len(releases_ns))
-    for core in [unit.core for unit in program.units]:
-        here = log.core == core
+    for unit in range(len(program.units)):
+        here = log.unit == unit
         busy += np.diff(_busy_until(log.start_ns[here], log.end_ns[here], ends))
         here &= reserved
         first += np.diff(_busy_until(log.start_ns[here], log.end_ns[here], ends))

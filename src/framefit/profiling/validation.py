@@ -39,7 +39,10 @@ def drop_unreadable(trace: Trace, sequence: Sequence) -> tuple[Trace, list[str]]
 
     note((trace.id < 0) | (trace.id >= len(trace.kinds)), "have an id that the trace does not name, and were ignored")
     note(trace.type > 1, "are neither START nor END, and were ignored")
-    note(~np.isin(trace.core, sequence.cores), "come from a core that is not a unit of the program, and were ignored")
+    note(
+        ~np.isin(trace.core, sequence.units.track_core),
+        "come from a core that is not a unit of the program, and were ignored",
+    )
     known_kinds = np.unique([op.kind for op in sequence.operations])
     unknown_kinds = [index for index, kind in enumerate(trace.kinds) if kind not in known_kinds]
     note(

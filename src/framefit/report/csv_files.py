@@ -212,6 +212,7 @@ def _as_log(columns: npt.NDArray[np.int64], rows: Sequence[_Row]) -> tuple[Opera
         operation=which[:, 1].astype(np.int32),
         kind=which[:, 2].astype(np.int32),
         core=which[:, 3].astype(np.int16),
+        unit=which[:, 3].astype(np.int16),
         start_ns=start[:, 2],
         end_ns=end[:, 2],
         start_how=start[:, 3].astype(np.uint8),

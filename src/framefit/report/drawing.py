@@ -380,7 +380,6 @@ def _segments(
     The operations of one launch on one unit become one bar. Where launches are unknown, an
     operation's kind still names its segment when only one segment has operations of that kind.
     """
-    lanes = {unit.core: lane for lane, unit in enumerate(program.units)}
     of_kind: dict[str, set[int]] = {}
     for index, segment in enumerate(program.programs):
         for group in segment.groups:
@@ -388,8 +387,8 @@ def _segments(
                 of_kind.setdefault(operation.kind, set()).add(index)
     merged: dict[tuple[int, int], list[int]] = {}
     for at in np.flatnonzero((executed.end_ns > span[0]) & (executed.start_ns < span[1])):
-        lane, launch = lanes.get(int(executed.core[at])), int(executed.inference[at])
-        if lane is None:  # not a unit of the program
+        lane, launch = int(executed.unit[at]), int(executed.inference[at])
+        if lane < 0:  # not a unit of the program
             continue
         start, end = int(executed.start_ns[at]), int(executed.end_ns[at])
         if launch < 0:

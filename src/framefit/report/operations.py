@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +37,7 @@ class NamedOperations:
     """The operations that a log may name.
 
     Attributes:
-        named: those of all programs one after the other, then one for each kind and core of the
+        named: those of all programs one after the other, then one for each kind, core and unit of the
             entries that no program knows.
         row: int64, for each entry of the log its place in ``named``.
     """
@@ -62,13 +63,13 @@ class NamedOperations:
         known &= row < ends[np.where(known, log.program, -1)]
         if known.all():
             return cls(tuple(named), row)
-        units = {unit.core: unit.name for unit in program.units}
-        pairs = np.stack([log.kind[~known].astype(np.int64), log.core[~known]], axis=1)
-        unknown, which = np.unique(pairs, axis=0, return_inverse=True)
+        sources = np.stack([log.kind[~known].astype(np.int64), log.core[~known], log.unit[~known]], axis=1)
+        unknown, which = np.unique(sources, axis=0, return_inverse=True)
         row[~known] = len(named) + which.reshape(-1)
-        for kind, core in unknown.tolist():
+        for kind, core, unit in unknown.tolist():
             name = log.kinds[kind] if 0 <= kind < len(log.kinds) else f"kind {kind}"
-            named.append(NamedOperation(-1, name, name, units.get(core, f"core {core}"), "", "", "", -1))
+            unit_name = program.units[unit].name if unit >= 0 else f"core {core}"
+            named.append(NamedOperation(-1, name, name, unit_name, "", "", "", -1))
         return cls(tuple(named), row)
 
 
@@ -78,23 +79,26 @@ class UnitTrack:
 
     Attributes:
         entries: int64, places in the log, by start.
+        shares_core: whether other units send their packets on the same core.
     """
 
     name: str
     core: int
     entries: npt.NDArray[np.int64]
+    shares_core: bool = False
 
 
 def unit_tracks(log: OperationLog, program: Program) -> list[UnitTrack]:
-    """One track a unit in the program's order, then one for each core that it does not name."""
-    names = {unit.core: unit.name for unit in program.units}
-    for core in np.unique(log.core).tolist():
-        names.setdefault(core, f"core {core}")
+    """One track a unit in the program's order, then one for each core of entries whose unit is not known."""
+    names = [(unit.name, unit.core, log.unit == index) for index, unit in enumerate(program.units)]
+    units_on = Counter(unit.core for unit in program.units)
+    unknown = log.unit < 0
+    names += [(f"core {core}", core, unknown & (log.core == core)) for core in np.unique(log.core[unknown]).tolist()]
     tracks = []
-    for core, name in names.items():
-        entries = np.flatnonzero(log.core == core)
+    for name, core, its in names:
+        entries = np.flatnonzero(its)
         start_ns = log.start_ns[entries]
         if np.any(start_ns[1:] < start_ns[:-1]):
             entries = entries[np.argsort(start_ns, kind="stable")]
-        tracks.append(UnitTrack(name, core, entries))
+        tracks.append(UnitTrack(name, core, entries, units_on[core] > 1))
     return tracks

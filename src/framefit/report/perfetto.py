@@ -102,7 +102,8 @@ def write_perfetto(
 ) -> None:
     """Write a track of windows, a track a unit with its operations, and one with what is known of them.
 
-    Where several timetables were in force, a track says which.
+    Units that send their packets on one core are below a track of that core. Where several timetables were in force,
+    a track says which.
 
     Slices say model, segment, layer, kind, operation, inference, window and frame where these
     are known, and how each edge is; where some are inferred, also by how much an edge may be earlier or
@@ -130,22 +131,27 @@ def write_perfetto(
     inferred = log.inferred
     names = _Names()
     last_ns = int(max(log.end_ns.max(initial=0), releases_ns.max(initial=0) + program.period_ns)) + shift_ns
-    tracks = ["windows"] if len(releases_ns) else []
+    tracks = [_Track("windows")] if len(releases_ns) else []
     slices: list[Iterator[memoryview]] = []
     if len(releases_ns):
         slices.append(_windows(names, releases_ns + shift_ns, program.period_ns))
     if len(in_force) > 1:
-        tracks.append("timetable")
+        tracks.append(_Track("timetable"))
         begins_ns = np.maximum(np.asarray([at for at, _ in in_force], np.int64) + shift_ns, 0)
         slices.append(_in_force(names, begins_ns, [name for _, name in in_force], last_ns, _PROCESS_UUID + len(tracks)))
     operations = _Operations(names, log, program, launches, priority_models, last_ns)
+    core_track: dict[int, int] = {}
     for unit in units:
+        if unit.shares_core and unit.core not in core_track:
+            core_track[unit.core] = len(tracks)
+            tracks.append(_Track(f"core {unit.core}"))
+        parent = core_track.get(unit.core)
         start_ns, end_ns = _apart(log, unit, inferred)
         start_ns, end_ns = start_ns + shift_ns, end_ns + shift_ns
-        tracks.append(unit.name)
+        tracks.append(_Track(unit.name, parent))
         slices.append(operations.slices(unit, start_ns, end_ns, _PROCESS_UUID + len(tracks)))
         if inferred.any():
-            tracks.append(f"{unit.name}: known how")
+            tracks.append(_Track(f"{unit.name}: known how", parent))
             slices.append(
                 _states(names, inferred[unit.entries], start_ns, end_ns, last_ns, _PROCESS_UUID + len(tracks))
             )
@@ -360,13 +366,25 @@ def _apart(log: OperationLog, unit: UnitTrack, inferred: npt.NDArray[np.bool_]) 
     return start_ns, end_ns
 
 
-def _descriptors(process: str, tracks: Sequence[str]) -> bytes:
+@dataclass(frozen=True)
+class _Track:
+    """A track, and the number of the one that it is below."""
+
+    name: str
+    parent: int | None = None
+
+
+def _descriptors(process: str, tracks: Sequence[_Track]) -> bytes:
     """The process, and its tracks in order."""
     named = message(_PROCESS, [*integer(_PID, 1), *text(_PROCESS_NAME, process)])
     root = [*integer(_UUID, _PROCESS_UUID), *named, *integer(_CHILD_ORDERING, _EXPLICIT_ORDER)]
     packets = _packet(message(_TRACK_DESCRIPTOR, root), _NEEDS_STATE)
-    for rank, name in enumerate(tracks):
-        track = [*integer(_UUID, _PROCESS_UUID + 1 + rank), *text(_TRACK_NAME, name)]
-        track += [*integer(_PARENT_UUID, _PROCESS_UUID), *integer(_RANK, rank)]
+    above = {track.parent for track in tracks}
+    for rank, described in enumerate(tracks):
+        track = [*integer(_UUID, _PROCESS_UUID + 1 + rank), *text(_TRACK_NAME, described.name)]
+        parent = _PROCESS_UUID if described.parent is None else _PROCESS_UUID + 1 + described.parent
+        track += [*integer(_PARENT_UUID, parent), *integer(_RANK, rank)]
+        if rank in above:
+            track += integer(_CHILD_ORDERING, _EXPLICIT_ORDER)
         packets += _packet(message(_TRACK_DESCRIPTOR, track), _NEEDS_STATE)
     return fixed(packets)

@@ -231,7 +231,7 @@ def _track(blob: _Blob, track: UnitTrack, log: OperationLog, named: NamedOperati
     )
     low, high, end_low, end_high = (blob.add(margin, signed=True) for margin in margins)
     return _Track(
-        name=track.name,
+        name=f"core {track.core} > {track.name}" if track.shares_core else track.name,
         start=blob.add(start_ns - origin_ns, summed=True),
         duration=blob.add(end_ns - start_ns, signed=True),
         operation=blob.add(named.row[at]),

@@ -1,10 +1,10 @@
 """Reconstructs a run from a lossy trace by alignment, the default method.
 
-**Alignment.** The packets of each core are aligned with the events of that core by a semi-Markov chain with
+**Alignment.** The packets of each track are aligned with the events of that track by a semi-Markov chain with
 gaps, over the cyclic program or over the launch list (:mod:`framefit.profiling.align.viterbi`). A unit runs one
-operation at a time in program order, so the order of a core's events is certain, whatever overlaps on other
-cores. In the merged order of all cores neighbours change places with every variation of a duration, and a single
-chain would have to undo that. A chain alone cannot know which launch follows a long silence; the core with the
+operation at a time in program order, so the order of a track's events is certain, whatever overlaps on other
+tracks. In the merged order of all tracks neighbours change places with every variation of a duration, and a single
+chain would have to undo that. A chain alone cannot know which launch follows a long silence; the track with the
 most events is searched first and tells the others when launches began.
 
 **The model** is learned from a bounded sample of the stream in two rounds of expectation maximisation: align
@@ -12,7 +12,7 @@ with the durations of the program, take median and deviation of every transition
 (:mod:`framefit.profiling.align.estimates`). Then the stream is aligned in one pass and in bounded memory. The
 speed of the device from launch to launch is a random walk that is observed through durations of operations.
 
-**Times of lost edges** come from the graph of operations, over all cores at once
+**Times of lost edges** come from the graph of operations, over all tracks at once
 (:mod:`framefit.profiling.edge_inference`). Their intervals come from hiding received packets in the way in which
 others were lost (:mod:`framefit.profiling.calibration`).
 
@@ -79,7 +79,7 @@ _SCORE, _NUMBER, _LAUNCH, _PLACE, _SPEED, _NODE = 0, 4, 5, 6, 7, 10  # columns o
 
 
 class BeamSearch:
-    """Searches the packets of one core, chunk after chunk, and settles what all remaining assignments agree on.
+    """Searches the packets of one track, chunk after chunk, and settles what all remaining assignments agree on.
 
     Searches that take turns may share a workspace.
 
@@ -108,7 +108,7 @@ class BeamSearch:
 
     @property
     def speed(self) -> float:
-        """Factor by which the core is slower than its track says, by the best assignment."""
+        """Factor by which the packets are slower than the track says, by the best assignment."""
         return float(self._beam[self._best(), _SPEED]) or 1.0
 
     def copy(self) -> BeamSearch:
@@ -323,7 +323,7 @@ class SampleEstimates:
         model: the model that was learned.
         window: the sample; ``None`` if no packet fitted.
         log_likelihood: of the sample.
-        hidden: whether launches are assumed to lie between two packets of a core.
+        hidden: whether launches are assumed to lie between two packets of a track.
         begins: the first launch with a packet.
     """
 
@@ -335,7 +335,7 @@ class SampleEstimates:
 
 
 class MultiCoreSearch:
-    """Runs the searches of all cores, and learns the model that they use.
+    """Runs the searches of all tracks, and learns the model that they use.
 
     Attributes:
         precedence: of the sequence.
@@ -359,29 +359,33 @@ class MultiCoreSearch:
             self._submit = (sequence.submit_ns - sequence.submit_ns[0]).astype(np.float64)
         tracks = self.first.tracks
         events = [track.count_before[-1] if len(track.launch_program) else track.events for track in tracks]
-        self._core_order = [int(core) for core in np.argsort([-count for count in events], kind="stable")]
+        self._track_order = [int(number) for number in np.argsort([-count for count in events], kind="stable")]
 
     def start_searches(self, model: Model) -> list[BeamSearch]:
-        """Start a search for each core; they share one workspace."""
+        """Start a search for each track; they share one workspace."""
         return [BeamSearch(track, self._workspace) for track in model.tracks]
 
     def advance(
         self, searches: list[BeamSearch], queues: list[Queue], model: Model, *, all_of_it: bool
     ) -> list[tuple[Queue, Match]]:
-        """Search the packets of every core, the leading core first; return by core what that settles."""
+        """Search the packets of every track, the leading track first; return by track what that settles."""
         settled: dict[int, tuple[Queue, Match]] = {}
         begin, first = np.zeros(0), 0
-        for turn, core in enumerate(self._core_order):
-            search = searches[core]
-            search.advance(queues[core], self._timing(model, begin, first, core), model.costs)
-            settled[core] = search.settle(all_of_it=all_of_it)
-            if turn == 0 and len(self._core_order) > 1:
+        for turn, number in enumerate(self._track_order):
+            search = searches[number]
+            search.advance(queues[number], self._timing(model, begin, first, number), model.costs)
+            settled[number] = search.settle(all_of_it=all_of_it)
+            if turn == 0 and len(self._track_order) > 1:
                 likely = () if all_of_it else (search.best_matches(),)
-                begin, first = _launch_begins(search, (settled[core][1], *likely))
-        return [settled[core] for core in range(len(searches))]
+                begin, first = _launch_begins(search, (settled[number][1], *likely))
+        return [settled[number] for number in range(len(searches))]
 
-    def _timing(self, model: Model, begin: Floats, first: int, core: int) -> LaunchTiming:
-        track, programs, overwritten = model.tracks[core], self._sequence.launch_program, self._meta.overwritten_events
+    def _timing(self, model: Model, begin: Floats, first: int, number: int) -> LaunchTiming:
+        track, programs, overwritten = (
+            model.tracks[number],
+            self._sequence.launch_program,
+            self._meta.overwritten_events,
+        )
         if programs is None:
             end = _ENDLESS if self._sequence.repeats is None else self._sequence.repeats
             low = max(min(overwritten // max(int(self._packets[0]), 1), end - 1), 0)
@@ -397,7 +401,7 @@ class MultiCoreSearch:
             end=end,
             first_launch=first,
             begin_ns=begin,
-            tolerance_ns=0.45 * track.period_ns + model.core_spread_ns,
+            tolerance_ns=0.45 * track.period_ns + model.track_spread_ns,
             submit_ns=self._submit,
             offset_ns=np.nan if model.offset_ns is None else model.offset_ns,
             submit_var=model.submit_var,
@@ -495,7 +499,7 @@ def match_rows(
 
 
 def _launch_begins(search: BeamSearch, matches: tuple[Match, ...]) -> tuple[Floats, int]:
-    """Return when launches began by matches of the leading core (NaN: none), and the launch that this starts with."""
+    """Return when launches began by matches of the leading track (NaN: none), and the launch that this starts with."""
     launch = np.concatenate([match.launch for match in matches])
     if not len(launch) or launch[-1] - launch[0] > 4 * len(launch) + 1000:
         return np.zeros(0), 0
@@ -508,8 +512,8 @@ def _launch_begins(search: BeamSearch, matches: tuple[Match, ...]) -> tuple[Floa
 
 Bools = npt.NDArray[np.bool_]
 _SAMPLE = 32_768  # packets to learn from: 100 and more of each transition of a program of 150 operations
-_CHUNK = 65_536  # packets of a core looked at together
-_SILENT = 8  # launches: a core that has sent nothing for so long no longer holds up what the others settle
+_CHUNK = 65_536  # packets of a track looked at together
+_SILENT = 8  # launches: a track that has sent nothing for so long no longer holds up what the others settle
 _THIN_RATIO = 0.01  # part of the intervals that may lack evidence
 
 
@@ -562,15 +566,15 @@ class Aligner:
         self._search = MultiCoreSearch(sequence, kinds, meta)
         self._precedence, self._model = self._search.precedence, self._search.first
         recorded, resolution_ns = self._search.recorded, meta.resolution_ns
-        coinciding = np.stack([sequence.coinciding(int(core), recorded, resolution_ns) for core in sequence.cores])
-        self._reorder_buffer = ReorderBuffer(sequence.cores, self._model.tracks, kinds, meta, coinciding)
-        cores = len(sequence.cores)
-        self._buffer = [EMPTY_QUEUE] * cores
+        coinciding = np.stack([sequence.coinciding(track, recorded, resolution_ns) for track in range(sequence.tracks)])
+        self._reorder_buffer = ReorderBuffer(sequence.units, self._model.tracks, kinds, meta, coinciding)
+        tracks = sequence.tracks
+        self._buffer = [EMPTY_QUEUE] * tracks
         self._searches: list[BeamSearch] = []
         self._quantiles: ErrorQuantiles | None = None
         self._rows = np.zeros((0, 5), np.int64)
-        self._latest = np.full(cores, -1, np.int64)  # launch of each core's last settled match
-        self._carried = np.full(cores, -_HUGE, np.int64)
+        self._latest = np.full(tracks, -1, np.int64)  # launch of each track's last settled match
+        self._carried = np.full(tracks, -_HUGE, np.int64)
         self._next = -1  # the first launch that has not been handed out
         self._tempo = 1.0, 1e-2
         self._longest = 2
@@ -654,7 +658,7 @@ class Aligner:
         return tuple(sentences)
 
     def _take_rejected(self) -> SettledBatch:
-        """Return packets that no core could have sent, and duplicates."""
+        """Return packets that no track could have sent, and duplicates."""
         foreign, duplicated = self._reorder_buffer.foreign, self._reorder_buffer.duplicated
         packet_class = np.repeat(
             np.array([PacketClass.SPURIOUS, PacketClass.DUPLICATED], np.uint8), [len(foreign), len(duplicated)]
@@ -709,13 +713,13 @@ class Aligner:
     def _keep_matches(self, pieces: list[tuple[Queue, Match]]) -> SettledBatch:
         """Keep matches until their launch is complete, and return the packets that have no event."""
         arrivals = []
-        for core, (queue, match) in enumerate(pieces):
+        for number, (queue, match) in enumerate(pieces):
             unmatched = np.ones(len(queue), np.bool_)
             timely = match.launch >= self._next  # others are of launches that were handed out long ago
             unmatched[match.packet[timely]] = False
             arrivals.append(queue.arrival[unmatched])
             if len(match.launch):
-                self._latest[core] = match.launch[-1]
+                self._latest[number] = match.launch[-1]
         self._rows = match_rows(self._searches, pieces, self._rows, self._next)
         positions = np.concatenate(arrivals)
         return SettledBatch(
@@ -724,11 +728,11 @@ class Aligner:
 
     def _first_open_launch(self) -> int:
         """Return the first launch of which a packet may still come."""
-        active = [core for core, search in enumerate(self._searches) if len(search.track.operation)]
+        active = [number for number, search in enumerate(self._searches) if len(search.track.operation)]
         top = int(self._latest[active].max(initial=-1))
-        quiet = {core for core in active if not self._searches[core].pending_count}
+        quiet = {number for number in active if not self._searches[number].pending_count}
         return min(
-            (max(int(self._latest[core]), (top - _SILENT) if core in quiet else -1) for core in active), default=0
+            (max(int(self._latest[number]), (top - _SILENT) if number in quiet else -1) for number in active), default=0
         )
 
     def _emit(self, *, close: bool) -> SettledBatch:

@@ -24,7 +24,7 @@ _LENGTHS = 1024  # number of gap lengths that have a probability of their own
 _PRIOR_GAPS = 5  # weight of the prior of gap lengths, as a number of gaps
 _EXTENDED = 0.7  # probability that a gap goes on, before one was seen
 _LONG_RATIO = 1e-2  # least part of gaps that are long
-_SYMBOLS = 4  # that a spurious packet may plausibly have, of those that a core sends at any one time
+_SYMBOLS = 4  # that a spurious packet may plausibly have, of those that a track sends at any one time
 _PRIOR_SPURIOUS = 2e-5  # spurious packets: devices lose packets often, and make them up hardly ever
 _FEW = 8  # delays that weigh as much as the prior
 _LATE_LEAST = 0.5
@@ -97,7 +97,7 @@ def _estimate_costs(
     """Estimate how often and how many events are lost, and how often a packet is spurious or late.
 
     ``lost`` holds the events lost in each transition (int64), ``marked`` whether the device reported a loss there
-    (bool); ``received`` and ``matched`` are numbers of packets, and ``elapsed_ns`` is the time for which all cores
+    (bool); ``received`` and ``matched`` are numbers of packets, and ``elapsed_ns`` is the time for which all tracks
     together were observed.
     """
     if not len(lost):
@@ -137,15 +137,15 @@ _HUGE = float(1 << 60)
 
 @dataclass(frozen=True)
 class Match:
-    """Matched packets of one core, in order.
+    """Matched packets of one track, in order.
 
     Attributes:
-        packet: int64, position among the core's packets.
+        packet: int64, position among the track's packets.
         launch: int64, number of the launch.
-        event: int64, position in the core's track.
+        event: int64, position in the track's track.
         time: float64, time of the packet.
         marked: bool, whether the device reported a loss before it.
-        packets: number of packets of the core, matched or not.
+        packets: number of packets of the track, matched or not.
     """
 
     packet: Ints
@@ -161,13 +161,13 @@ class Model:
     """The model that an alignment is judged by.
 
     Attributes:
-        tracks: track of each core, by position.
+        tracks: track of each track, by position.
         costs: costs of losses, delays and spurious packets.
         times: durations of operations.
         offset_ns: offset from the host's clock to the device's; ``None`` if it is not known.
         submit_var: variance of the time from a submit to the begin of the launch.
         tempo_step: variance of the change of speed from launch to launch.
-        core_spread_ns: how far a launch usually is from its nominal time on one core, by its time on another.
+        track_spread_ns: how far a launch usually is from its nominal time on one track, by its time on another.
     """
 
     tracks: tuple[Track, ...]
@@ -176,7 +176,7 @@ class Model:
     offset_ns: float | None = None
     submit_var: float = 0.0
     tempo_step: float = 1e-6
-    core_spread_ns: float = 0.0
+    track_spread_ns: float = 0.0
 
 
 def initial_model(
@@ -209,8 +209,8 @@ def initial_model(
     spans = np.array([np.median((np.maximum.reduceat(end, base[:-1]) - begin)[launches == p]) for p in range(programs)])
     least = _least_variance(resolution_ns)
     tracks = []
-    for core in sequence.cores:
-        track = make_track(sequence, int(core), kinds, recorded)
+    for number in range(sequence.tracks):
+        track = make_track(sequence, number, kinds, recorded)
         local = track.operation - np.repeat(sequence.first[:-1], np.diff(track.first))
         events = np.concatenate([np.arange(track.first[p], track.first[p + 1]) for p in launches])
         at = np.concatenate([base[n] + local[track.first[p] : track.first[p + 1]] for n, p in enumerate(launches)])
@@ -291,7 +291,7 @@ def estimate_tracks(model: Model, matches: Many[Match], sequence: Sequence, temp
         counts.append(lost)
         marks.append(match.marked[1:])
         opens = np.diff(match.launch) > 0
-        # A launch that waited for its submit carries no information on how long a core takes from launch to launch.
+        # A launch that waited for its submit carries no information on how long a track takes from launch to launch.
         released = opens & _released(track, match, speed, sequence, offset, submit_var)[1:]
         mean, var = _estimate_transitions(track, match.event[1:], np.where(released, -1, lost), step)
         since, _, _ = _medians_by(match.event, (match.time - begin[at]) / speed, len(mean))
@@ -318,7 +318,7 @@ def estimate_tracks(model: Model, matches: Many[Match], sequence: Sequence, temp
         costs=costs,
         offset_ns=offset,
         submit_var=submit_var,
-        core_spread_ns=8 * float(np.median(np.concatenate(off))),
+        track_spread_ns=8 * float(np.median(np.concatenate(off))),
     )
 
 
@@ -338,7 +338,7 @@ def _lost_before(track: Track, match: Match) -> Ints:
 
 
 def hides_launches(tracks: Many[Track], matches: Many[Match]) -> bool:
-    """Whether as many events as a launch has are assumed lost between two matches of a core."""
+    """Whether as many events as a launch has are assumed lost between two matches of a track."""
     return any(
         bool(np.any(_lost_before(track, match)[1:] >= track.events))
         for track, match in zip(tracks, matches, strict=True)

@@ -1,4 +1,4 @@
-"""The events that each core is expected to send and when, and packets sorted into a queue for each core."""
+"""The events that each track is expected to hold and when, and packets sorted into a queue for each track."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import numpy.typing as npt
 from numba import njit
 
 from framefit.core.events import Trace, TraceMeta, unwrapped_ns
-from framefit.profiling.sequence import Sequence
+from framefit.profiling.sequence import Sequence, UnitTable, look_up_packet
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
 class Track(NamedTuple):
-    """The events of one core, for one program after the other.
+    """The events of one track, for one program after the other.
 
     Attributes:
         first: int64, position at which each program begins.
         operation: int64, operation of each event in the sequence.
         type: int64, START or END.
-        mean_ns, var_ns2: float64, of the transition from the core's previous event; for the first event of a
-            program, from the core's last event of the previous launch.
+        mean_ns, var_ns2: float64, of the transition from the track's previous event; for the first event of a
+            program, from the track's last event of the previous launch.
         local_mean, local_var: their sums from the begin of the program.
-        local_idle: the part of ``local_mean`` in which the core waits; it may have to wait less.
-        since_begin, since_var: from the begin of the launch, on any core.
+        local_idle: the part of ``local_mean`` in which the track waits; it may have to wait less.
+        since_begin, since_var: from the begin of the launch, on any track.
         symbols: number of symbols of a packet: kind and type, or operation and type where packets name it.
         occurs_first, occurs: int64, for each program and symbol the places (events within the program) that
             can send it.
@@ -62,13 +62,13 @@ class Track(NamedTuple):
 
 
 class LaunchTiming(NamedTuple):
-    """What is known about launches from outside a core's own packets.
+    """What is known about launches from outside a track's own packets.
 
     Attributes:
         low, high: the first packet may be of launches from ``low`` to below ``high``.
         end: upper bound of launch numbers, exclusive.
         first_launch: the launch that ``begin_ns`` starts with.
-        begin_ns: float64, when launches began by packets of the leading core; NaN where it is not known.
+        begin_ns: float64, when launches began by packets of the leading track; NaN where it is not known.
         tolerance_ns: how far launches may be off from that.
         submit_ns: float64, submit times of the host; empty if they are not known.
         offset_ns: offset from there to the device's clock, for a search that begins; NaN if it is not known.
@@ -86,8 +86,8 @@ class LaunchTiming(NamedTuple):
     submit_var: float
 
 
-def make_track(sequence: Sequence, core: int, kinds: int, recorded: npt.NDArray[np.bool_] | None = None) -> Track:
-    """Make the track of a core number, without times.
+def make_track(sequence: Sequence, number: int, kinds: int, recorded: npt.NDArray[np.bool_] | None = None) -> Track:
+    """Make the track of a number, without times.
 
     A packet's symbol is ``2 * kind + type``, and ``2 * (kinds + operation) + type`` where it names its operation;
     ``kinds`` is the number of event ids of the trace. ``recorded`` (bool) marks operations of the sequence that send
@@ -96,9 +96,9 @@ def make_track(sequence: Sequence, core: int, kinds: int, recorded: npt.NDArray[
     programs = len(sequence.first) - 1
     most = int(np.diff(sequence.first).max())
     symbols = 2 * (kinds + most)
-    of_core = np.flatnonzero((sequence.core == core) & (True if recorded is None else recorded))
-    operation = np.repeat(of_core, 2)
-    type_ = np.tile([0, 1], len(of_core))
+    listed = np.flatnonzero((sequence.track == number) & (True if recorded is None else recorded))
+    operation = np.repeat(listed, 2)
+    type_ = np.tile([0, 1], len(listed))
     program = np.searchsorted(sequence.first, operation, "right") - 1
     first = np.searchsorted(program, np.arange(programs + 1))
     place = np.arange(len(operation)) - first[program]
@@ -143,7 +143,7 @@ def retime(
     """Return the same events with other times.
 
     ``mean_ns`` and ``var_ns2`` are of the transition into each event, ``since_begin`` is from the begin of the launch
-    to each event, all float64. ``spans_ns`` is the duration of a launch of each program in which this core does
+    to each event, all float64. ``spans_ns`` is the duration of a launch of each program in which this track does
     nothing, and ``least_var`` bounds the variance of every transition.
     """
     var = np.maximum(var_ns2, least_var)
@@ -159,7 +159,7 @@ def retime(
         total_mean[program] = local_mean[here][-1] if size else spans_ns[program]
         total_idle[program] = local_idle[here][-1] if size else spans_ns[program]
         total_var[program] = local_var[here][-1] if size else spans_ns[program] ** 2
-        if size:  # the way from the launch's begin to the core's first event varies as all of it does
+        if size:  # the way from the launch's begin to the track's first event varies as all of it does
             since_var[here] = local_var[here] - var[here][0] + 0.01 * since_begin[here][0] ** 2
     launched = track.launch_program
     weight = np.bincount(launched, minlength=programs) if len(launched) else np.eye(1, programs)[0]
@@ -182,12 +182,12 @@ def retime(
 
 
 Bools = npt.NDArray[np.bool_]
-_LATE = 32  # packets of a core that are held back, so that one that arrives late can still take its place
+_LATE = 32  # packets of a track that are held back, so that one that arrives late can still take its place
 
 
 @dataclass(frozen=True)
 class Queue:
-    """Packets of one core, by time, as arrays of one length.
+    """Packets of one track, by time, as arrays of one length.
 
     Attributes:
         time: float64, ns since the first packet of the trace.
@@ -226,7 +226,7 @@ def concatenate_queues(first: Queue, second: Queue) -> Queue:
 
 
 def take_earliest(queues: list[Queue], count: int) -> list[Queue]:
-    """Return the first ``count`` packets of all cores together."""
+    """Return the first ``count`` packets of all tracks together."""
     if sum(len(queue) for queue in queues) <= count:
         return queues
     until = np.sort(np.concatenate([queue.time for queue in queues]))[count]
@@ -237,35 +237,31 @@ EMPTY_QUEUE = Queue(np.zeros(0), np.zeros(0, np.int32), np.zeros(0, np.bool_), n
 
 
 class ReorderBuffer:
-    """Sorts packets by core and time in bounded memory.
+    """Sorts packets by track and time in bounded memory.
 
-    ``coinciding`` (bool, cores x kinds and types, see :meth:`~framefit.profiling.sequence.Sequence.coinciding`) marks
-    packets that two operations can send at one time: two of them are a duplicate only if the core sent others.
+    ``coinciding`` (bool, tracks x kinds and types, see :meth:`~framefit.profiling.sequence.Sequence.coinciding`) marks
+    packets that two operations can send at one time: two of them are a duplicate only if the track sent others.
     """
 
     def __init__(
         self,
-        cores: npt.NDArray[np.int16],
+        units: UnitTable,
         tracks: tuple[Track, ...],
         kinds: int,
         meta: TraceMeta,
         coinciding: Bools,
     ) -> None:
-        self._cores, self._kinds, self._meta = cores, kinds, meta
-        self._unique = np.ones((len(cores), tracks[0].symbols), np.bool_)
+        self._units, self._kinds, self._meta = units, kinds, meta
+        self._unique = np.ones((len(tracks), tracks[0].symbols), np.bool_)
         self._unique[:, : 2 * kinds] = ~coinciding[:, : 2 * kinds]
-        self._sends_duplicates = np.zeros(len(cores), np.bool_)
+        self._sends_duplicates = np.zeros(len(tracks), np.bool_)
         programs = len(tracks[0].first) - 1
         sends = [np.diff(t.occurs_first).reshape(programs, t.symbols).sum(axis=0) > 0 for t in tracks]
         self._sends = np.array([np.append(symbols, False) for symbols in sends])
-        place = np.full(1 << 16, -1, np.int64)
-        place[cores.astype(np.int64) & 0xFFFF] = np.arange(len(cores))
-        self._place_of_core = place
-        self._held = [EMPTY_QUEUE] * len(cores)
-        self._latest = np.full(len(cores), np.iinfo(np.int64).min)
-        self._mark = np.zeros(len(cores), np.bool_)
+        self._held = [EMPTY_QUEUE] * len(tracks)
+        self._latest = np.full(len(units.by_kind), np.iinfo(np.int64).min)
+        self._mark = np.zeros(len(tracks), np.bool_)
         self._before: tuple[int, int] | None = None
-        self._last = np.full(len(cores), -1, np.int64)
         self.origin_ns = 0
         self.received = 0
         self.foreign: Ints = np.zeros(0, np.int64)
@@ -274,21 +270,23 @@ class ReorderBuffer:
     def add(self, trace: Trace) -> tuple[list[Queue], Bools]:
         """Take in the next packets of the stream.
 
-        Sets ``foreign`` (packets that no core here can send) and ``duplicated`` to positions among all packets of the
-        stream. Returns the packets that can be searched now, a queue for each core, and which packets of ``trace``
+        Sets ``foreign`` (packets that no track here can hold) and ``duplicated`` to positions among all packets of the
+        stream. Returns the packets that can be searched now, a queue for each track, and which packets of ``trace``
         were out of order (bool).
         """
         count = len(trace)
         time = self._continued(trace.time_ns)
         losses = np.sort(np.asarray(trace.loss_after, np.int64))
         out_of_order = np.zeros(count, np.bool_)
-        size, foreign, *columns = _sort_by_core(
+        units = self._units
+        size, foreign, *columns = _sort_by_track(
             time, trace.core, trace.id, trace.type, trace.operation, losses, self.received, self.origin_ns, self._kinds,
-            self._place_of_core, self._sends, self._latest, self._mark, out_of_order,
+            units.place, units.track_by_kind, units.track_by_operation, self._sends, self._latest, self._mark,
+            out_of_order,
         )  # fmt: skip
         duplicated = [np.zeros(0, np.int64)]
         queues = []
-        for at in range(len(self._cores)):
+        for at in range(len(self._held)):
             queue = concatenate_queues(self._held[at], Queue(*(column[at, : size[at]] for column in columns)))
             if np.any(queue.time[1:] <= queue.time[:-1]):
                 queue = queue[np.argsort(queue.time, kind="stable")]
@@ -311,7 +309,7 @@ class ReorderBuffer:
 
     def close(self) -> list[Queue]:
         """Return the packets that were held back, as no more come."""
-        held, self._held = self._held, [EMPTY_QUEUE] * len(self._cores)
+        held, self._held = self._held, [EMPTY_QUEUE] * len(self._held)
         return held
 
     def _continued(self, time_ns: Ints) -> Ints:
@@ -329,51 +327,54 @@ class ReorderBuffer:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _sort_by_core(
+def _sort_by_track(
     time: Any, core: Any, id_: Any, type_: Any, operation: Any, losses: Any, received: Any, origin_ns: Any, kinds: Any,
-    place: Any, sends: Any, latest: Any, mark: Any, out_of_order: Any,
+    place: Any, by_kind: Any, by_operation: Any, sends: Any, latest: Any, mark: Any, out_of_order: Any,
 ) -> Any:  # fmt: skip
-    """Sort packets by core.
+    """Sort packets by track.
 
     ``time`` (int64, unwrapped), ``core``, ``id_``, ``type_`` and ``operation`` are of the packets in order of arrival,
     ``losses`` (int64, ascending) are the packets before which the device reported a loss, and ``received`` is the
-    number of earlier packets. Times count from ``origin_ns`` in the result. ``place`` (int64) is the position of each
-    core number, or -1; ``sends`` (bool, cores x symbols) says whether the core can send a symbol, and is false in its
-    last column. ``latest`` (int64, latest time of each core) and ``mark`` (bool, whether the core's next packet is its
-    first after a loss) are updated, and ``out_of_order`` is set for late packets.
+    number of earlier packets. Times count from ``origin_ns`` in the result. ``place``, ``by_kind`` and
+    ``by_operation`` are of :class:`~framefit.profiling.sequence.UnitTable`, for tracks; ``sends`` (bool, tracks x
+    symbols) says whether the track can hold a symbol, and is false in its last column. ``latest`` (int64, latest time
+    of each core) and ``mark`` (bool, whether the track's next packet is its first after a loss) are updated, and
+    ``out_of_order`` is set for late packets.
 
-    Returns the number of packets of each core (int64), positions of foreign packets (int64), and time, symbol, mark
-    and position of the others (cores x packets).
+    Returns the number of packets of each track (int64), positions of foreign packets (int64), and time, symbol, mark
+    and position of the others (tracks x packets).
     """
-    count, cores, operations = len(time), len(mark), (sends.shape[1] - 1) // 2 - kinds
-    size, foreign, foreign_count = np.zeros(cores, np.int64), np.empty(count, np.int64), 0
-    times, symbols = np.empty((cores, count)), np.empty((cores, count), np.int32)
-    marks, arrivals = np.empty((cores, count), np.bool_), np.empty((cores, count), np.int64)
+    count, tracks, operations = len(time), len(mark), (sends.shape[1] - 1) // 2 - kinds
+    size, foreign, foreign_count = np.zeros(tracks, np.int64), np.empty(count, np.int64), 0
+    times, symbols = np.empty((tracks, count)), np.empty((tracks, count), np.int32)
+    marks, arrivals = np.empty((tracks, count), np.bool_), np.empty((tracks, count), np.int64)
     loss = 0
     for index in range(count):
         while loss < len(losses) and losses[loss] <= index:
             mark[:] = True
             loss += 1
-        at = place[np.int64(core[index]) & 0xFFFF]
+        row = place[np.int64(core[index]) & 0xFFFF]
+        at = look_up_packet(place, by_kind, by_operation, core[index], id_[index], operation[index])
+        if row >= 0:
+            out_of_order[index] = time[index] < latest[row]
+            latest[row] = max(latest[row], time[index])
         if at < 0:
             foreign[foreign_count] = received + index
             foreign_count += 1
             continue
-        symbol = sends.shape[1] - 1  # nothing that any core sends
+        symbol = sends.shape[1] - 1  # nothing that any track holds
         named = np.int64(operation[index])
         if 0 <= id_[index] < kinds and type_[index] <= 1 and named < operations:
             symbol = 2 * (kinds + named if named >= 0 else np.int64(id_[index])) + np.int64(type_[index])
-        out_of_order[index] = time[index] < latest[at]
-        latest[at] = max(latest[at], time[index])
         if sends[at, symbol]:
             row = size[at]
             times[at, row], symbols[at, row] = time[index] - origin_ns, symbol
             marks[at, row], arrivals[at, row] = mark[at], received + index
             size[at] += 1
+            mark[at] = False
         else:
             foreign[foreign_count] = received + index
             foreign_count += 1
-        mark[at] = False
     if loss < len(losses):
         mark[:] = True
     return size, foreign[:foreign_count].copy(), times, symbols, marks, arrivals
@@ -382,7 +383,7 @@ def _sort_by_core(
 def _restore_alternation(queue: Queue, kinds: int) -> Queue:
     """Put END before START where both have one time stamp and cannot have happened as they arrived.
 
-    A core runs one operation at a time, so the END that follows a START belongs to it. If it is of another kind, the
+    A track runs one operation at a time, so the END that follows a START belongs to it. If it is of another kind, the
     two changed places; if it is of the same kind, they did where the previous packet is such a START, too.
     """
     symbol = queue.symbol

@@ -1,4 +1,4 @@
-"""Assigns one core's packets to the events that its program makes it send, in compiled loops.
+"""Assigns one track's packets to the events that its program makes it send, in compiled loops.
 
 A semi-Markov chain with gaps, after the alignment of sequences with affine gap costs (Gotoh, "An
 improved algorithm for matching biological sequences", 1982) and explicit-duration hidden Markov models
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 # Columns of an assignment: its score, the time, nominal time, nominal variance and number of the
-# latest event, the launch and place of that event, the speed, the nominal time that the core waited,
+# latest event, the launch and place of that event, the speed, the nominal time that the track waited,
 # the offset from the host's clock to the device's (NaN: not known yet), and the node that it ends with.
 _SCORE, _TIME, _MEAN, _VAR, _NUMBER, _LAUNCH, _PLACE, _SPEED, _IDLE, _OFFSET, _NODE = range(11)
 BEAM = 11
@@ -60,12 +60,12 @@ class Costs(NamedTuple):
         stalled: probability (no logarithm) of a transition that takes longer than it should.
         paused: probability of a launch that begins later than it could.
         late_log, late_spread: median and scale of the logarithm of such delays.
-        early: a core that waits less than usual, by any time.
+        early: a track that waits less than usual, by any time.
         stall_ns: least scale of such a delay.
         beam: assignments that are this much worse than the best are dropped.
         cap: number of assignments that are kept.
         restart: of a restart, which is made when ``patience`` packets in a row fitted nothing.
-        disagreement: of a launch that was elsewhere in time by the packets of the other cores.
+        disagreement: of a launch that was elsewhere in time by the packets of the other tracks.
         floor_ns2: variance of what the resolution of time stamps rounds away.
         inertia_ns: time in which the speed adapts.
     """
@@ -258,7 +258,7 @@ def _add_starts(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _disagreement(astray: Any, begin_ns: Any, first_launch: Any, tolerance_ns: Any, launch: Any, begin: Any) -> Any:
-    """Return the cost where, by the other cores, ``launch`` did not begin at ``begin``."""
+    """Return the cost where, by the other tracks, ``launch`` did not begin at ``begin``."""
     at = launch - first_launch
     if at < 0 or at >= len(begin_ns) or not np.isfinite(begin_ns[at]):
         return 0.0
@@ -284,12 +284,12 @@ def assign_packets(
     """Assign packets in order of time.
 
     Args:
-        times: float64, of one core's packets, ascending; ns since the trace's first packet.
-        symbols: int32, symbol of each packet; -1 for one that this core never sends.
+        times: float64, of one track's packets, ascending; ns since the trace's first packet.
+        symbols: int32, symbol of each packet; -1 for one that this track never sends.
         marks: bool, whether the device reported a loss just before it.
         begin: the first packet to assign.
-        token: int64, of that packet; different for each packet of a core.
-        track: events of the core, :class:`framefit.profiling.align.tracks.Track`.
+        token: int64, of that packet; different for each packet of a track.
+        track: events of the track, :class:`framefit.profiling.align.tracks.Track`.
         timing: when launches began, :class:`framefit.profiling.align.tracks.LaunchTiming`.
         costs: :class:`Costs`.
         workspace: :class:`Workspace`.
@@ -375,7 +375,7 @@ def assign_packets(
                             offset = _updated_offset(offset, time - begin_at, since_v, timing.submit_var, mu > soonest)
                         excess, less = since - mu, 0.0
                         waits = idle0 + local_idle[event]
-                        if excess < 0.0:  # the core need not have waited
+                        if excess < 0.0:  # the track need not have waited
                             less = min(waits - idle00, period_ns) * speed + mu - soonest
                             must = excess + less
                             if must < 0.0 and must * must > _REACH * _REACH * soonest_var:
@@ -401,7 +401,7 @@ def assign_packets(
                             if chance > usual:  # a delay says little of the speed
                                 trust = _DELAYED
                         score = score0 + chance + _loss_log(kept, opened, lengths, lost)
-                        if lost > 0 and launch > launch0 and score > top - costs.beam:  # else the core knows better
+                        if lost > 0 and launch > launch0 and score > top - costs.beam:  # else the track knows better
                             score += _disagreement(
                                 costs.disagreement, begin_ns, timing.first_launch, timing.tolerance_ns, launch,
                                 time - since_begin[event] * speed,

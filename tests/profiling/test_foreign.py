@@ -1,0 +1,96 @@
+"""Profiles of a device that shares no assumption with the alignment (``tests/foreign_runs.py``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from foreign_runs import ForeignCase, ForeignRun, ForeignScore, make_run, score
+from framefit.core.events import Trace
+from framefit.core.program import Launches, Program, ProgramUnit
+from framefit.profiling.pairing import pair_events
+from framefit.profiling.profile import ProfileInput, ProfileResult, profile_trace
+from framefit.profiling.sequence import UnitTable
+
+
+def profiled(run: ForeignRun, **options: Any) -> ProfileResult:
+    """The profile of a run's trace."""
+    return profile_trace(ProfileInput(run.trace, run.program, None, None, "trace"), **options)
+
+
+def scores(case: ForeignCase, seeds: range, **options: Any) -> list[ForeignScore]:
+    """How well runs of ``case`` are profiled."""
+    results = []
+    for seed in seeds:
+        run = make_run(case, seed)
+        result = profiled(run, **options)
+        results.append(score(run, result.log, result.profile.utilisation_by_unit))
+    return results
+
+
+@pytest.mark.parametrize("burst", [1, 5])
+def test_units_of_one_core_are_told_apart(burst: int) -> None:
+    """Units that send their packets on one core and run side by side have a track, and a utilisation, each."""
+    found = scores(ForeignCase(overlap=True, burst=burst, inferences=100), range(3))
+    assert min(each.matched for each in found) >= 0.998
+    assert np.mean([each.duration_error for each in found]) <= 0.05
+    assert 0.87 <= np.mean([each.coverage for each in found]) <= 0.93
+    assert max(each.utilisation_error for each in found) <= 0.005
+
+
+def test_four_units_of_one_core() -> None:
+    """The rule matches by units, too, and nothing is invented where nothing was lost."""
+    run = make_run(ForeignCase(operations=40, inferences=20, units=4, overlap=True, loss=0.0), 3)
+    for method in ("align", "rule"):
+        result = profiled(run, method=method)
+        assert (result.profile.events.lost, result.profile.events.spurious) == (0, 0)
+        assert np.array_equal(result.log.unit, np.tile(run.unit, 20))
+
+
+def _program(run: ForeignRun, cores: tuple[int, ...], exclusive: tuple[tuple[str, ...], ...]) -> Program:
+    units = tuple(ProgramUnit(name=unit.name, core=core) for unit, core in zip(run.program.units, cores, strict=True))
+    return msgspec.structs.replace(run.program, units=units, exclusive=exclusive)
+
+
+@pytest.mark.parametrize(
+    ("cores", "exclusive", "track"),
+    [
+        ((0, 0, 0), (), [0, 1, 2]),
+        ((0, 0, 0), (("FILE", "PU"),), [0, 0, 1]),
+        ((0, 0, 0), (("FILE", "PU"), ("PU", "RU")), [0, 1, 2]),
+        ((5, 2, 5), (("FILE", "PU", "RU"),), [1, 0, 1]),
+    ],
+)
+def test_a_track_is_a_unit(cores: tuple[int, ...], exclusive: tuple[tuple[str, ...], ...], track: list[int]) -> None:
+    """Units share a track only where they share a core and exclude each other and the same others."""
+    run = make_run(ForeignCase(operations=20, inferences=1, loss=0.0), 0)
+    table = UnitTable.of(_program(run, cores, exclusive), run.trace.kinds)
+    assert table.track.tolist() == track
+
+
+def test_units_of_one_core_are_paired() -> None:
+    """In a complete trace each pair belongs to its unit, whatever runs beside it."""
+    run = make_run(ForeignCase(operations=30, inferences=4, overlap=True, loss=0.0), 1)
+    numbers = np.arange(4)
+    log = pair_events(run.trace, run.program, Launches(np.zeros(4, np.int32), numbers, numbers, numbers))
+    assert len(log) == 120
+    assert np.array_equal(log.unit, run.unit[log.operation])
+    assert np.array_equal(log.start_ns, run.times_ns[log.inference, log.operation, 0])
+
+
+def test_a_packet_that_names_no_unit_has_none() -> None:
+    """Kinds that no unit of the core runs, and unknown cores, belong to no unit."""
+    run = make_run(ForeignCase(operations=20, inferences=1, loss=0.0), 0)
+    trace = run.trace
+    strange = Trace(
+        time_ns=trace.time_ns[:3],
+        id=np.array([99, -1, 0], np.int32),
+        type=trace.type[:3],
+        core=np.array([0, 0, 7], np.int16),
+        operation=trace.operation[:3],
+        kinds=trace.kinds,
+    )
+    assert UnitTable.of(run.program, trace.kinds).units_of(strange).tolist() == [-1, -1, -1]
