@@ -31,6 +31,7 @@ def run(
         faults,
         lambda: 0,
         lambda: found[0].release(found[0].windows) - found[0].start_ns,
+        lambda *_: None,
         lambda: found[0].end_early(),
     )
     feed = Feed(waits, frame_source=injected.frame_source({"camera"}, waits=waits))
@@ -126,7 +127,9 @@ def test_a_frame_of_another_shape() -> None:
     now = [-1]
     fault = Fault(kind="shape", name="camera", begin_ns=100, times=2)
     (stream,) = (
-        StreamFaults([fault], lambda: now[0], lambda: 0, lambda: None).in_streams({"camera": NumberStream()}).values()
+        StreamFaults([fault], lambda: now[0], lambda: 0, lambda *_: None, lambda: None)
+        .in_streams({"camera": NumberStream()})
+        .values()
     )
     assert isinstance(stream, FaultyStream)
     assert stream.read(0, X)[0, 0] == 0
@@ -149,4 +152,4 @@ def test_streams_without_such_faults_stay_as_they_are() -> None:
     """Nothing lies between them and their models."""
     streams = {"camera": NumberStream(), "sound": NumberStream()}
     faults = [Fault(kind="stall", name="camera"), Fault(kind="shape", name="elsewhere")]
-    assert StreamFaults(faults, lambda: 0, lambda: 0, lambda: None).in_streams(streams) == streams
+    assert StreamFaults(faults, lambda: 0, lambda: 0, lambda *_: None, lambda: None).in_streams(streams) == streams

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fakes import FakeDevice
 from framefit.core.faults import Fault
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, Timetable, Window
 from framefit.devices.faulty import FaultyDevice
+from framefit.errors import DeviceError
+from framefit.runtime.log import FrameLog, FrameOutcome
 from framefit.runtime.loop import LEAD_NS
 from framefit.runtime.misses import misses
 from unit_groups import MS, WINDOW_NS, Entry, made
@@ -39,6 +43,26 @@ def planned(entry: Entry) -> PlannedModel:
     )
 
 
+def plan_of(*entries: Entry) -> Timetable:
+    """Of one window; a face in two stages is due at once, 1 ms each."""
+    periods = tuple(
+        PriorityPeriod(unit=f"fake{unit}", start_ns=unit * MS, end_ns=(unit + 1) * MS, model="face") for unit in (0, 1)
+    )
+    return Timetable(
+        feasible=True,
+        worst_slack_ns=0,
+        hyperperiod_windows=1,
+        window_ns=WINDOW_NS,
+        priority_ns=MS,
+        residual_ns=WINDOW_NS - MS,
+        guard_ns=0,
+        units=("fake0", "fake1"),
+        windows=(Window(index=0, length_ns=WINDOW_NS, priority=periods, residual_ns=(), slots=()),),
+        models=tuple(planned(entry) for entry in entries),
+        memory_bytes={},
+    )
+
+
 def explained(
     device: FakeDevice, *entries: Entry, windows: int = 3, hangs: str | None = None
 ) -> list[tuple[int, str, str]]:
@@ -54,22 +78,7 @@ def explained(
     faulty.patience_ns = 25 * MS
     faulty.arm(LEAD_NS + faulty.clock.now_ns())
     group.run(windows)
-    periods = tuple(
-        PriorityPeriod(unit=f"fake{unit}", start_ns=unit * MS, end_ns=(unit + 1) * MS, model="face") for unit in (0, 1)
-    )
-    timetable = Timetable(
-        feasible=True,
-        worst_slack_ns=0,
-        hyperperiod_windows=1,
-        window_ns=WINDOW_NS,
-        priority_ns=MS,
-        residual_ns=WINDOW_NS - MS,
-        guard_ns=0,
-        units=("fake0", "fake1"),
-        windows=(Window(index=0, length_ns=WINDOW_NS, priority=periods, residual_ns=(), slots=()),),
-        models=tuple(planned(entry) for entry in entries),
-        memory_bytes={},
-    )
+    timetable = plan_of(*entries)
     hung = group.faults.hung()
     found = misses(timetable, group.launches, group.frames, floor_p99_ns=0, faults=group.faults.last_texts(), hung=hung)
     return [(miss.window, miss.cause, miss.detail) for miss in found]
@@ -135,3 +144,55 @@ def test_a_frame_that_reads_what_hung_names_it() -> None:
     found = explained(FakeDevice(lasts, units=2), SMALL, reader, windows=9, hangs="face")
     of_reader = [detail for _, cause, detail in found if detail.startswith("a model that it reads did not give it")]
     assert any("face[0] in window 2 hung for 25.00 ms" in detail for detail in of_reader)
+
+
+def test_a_model_that_got_what_it_reads_late_names_the_cause() -> None:
+    """The model that it reads took too long; nothing is said of a late wake-up on its own unit."""
+    took = iter([12 * MS])
+    device = FakeDevice(lambda label, _: next(took, 4 * MS) if label == "face" else MS, units=2)
+    reader = Entry("late", [(1, [MS])], priority=True, reads=["face"])
+    found = [miss for miss in explained(device, SMALL, reader) if "gave" in miss[2]]
+    assert found == [(0, "own duration", "face gave what it reads 12.00 ms late: took 12.00 ms, planned 4.00 ms")]
+
+
+def test_a_launch_that_took_long_to_fail_is_named_by_what_waited_for_it() -> None:
+    """A driver gives up after 15 ms: the priority frame that waited names the launch, not a late wake-up."""
+    fails = iter([True])
+
+    def took(label: str, _: int) -> int:
+        if label == "b" and device.clock.now_ns() > LEAD_NS + 2 * MS and next(fails, False):
+            device.clock.sleep_until_ns(device.clock.now_ns() + 15 * MS)
+            raise DeviceError("the driver gave up")
+        return lasts(label, 0)
+
+    device = FakeDevice(took)
+    found = explained(device, SMALL, Entry("b", [(0, [MS])]), windows=9)
+    assert [cause for _, cause, _ in found] == ["fault"]
+    assert "b[0] in window 0 failed after 15.00 ms, and failed 9.00 ms after the instant" in found[0][2]
+
+
+def test_a_backlog_names_the_frame_that_it_began_with() -> None:
+    """One frame takes three windows: those that wait for it name it, and so do those that find no place."""
+    took = iter([35 * MS])
+    found = sorted(explained(FakeDevice(lambda *_: next(took, 4 * MS)), SMALL, windows=8))
+    assert found[0] == (0, "own duration", "took 35.00 ms, planned 4.00 ms")
+    assert len(found) >= 3
+    began = "face in window 0: took 35.00 ms, planned 4.00 ms"
+    for _, cause, detail in found[1:]:
+        assert cause == "backlog"
+        assert began in detail
+    assert {detail.partition(":")[0] for _, _, detail in found[1:]} >= {"its queue was full"}
+
+
+def test_what_a_run_that_failed_leaves_unfinished_names_the_failure() -> None:
+    """Without a failure it only says that the run has ended."""
+    group, _ = made(FakeDevice(30 * MS), SMALL)
+    group.run(1)
+    arguments: dict[str, Any] = {"floor_p99_ns": 0}
+    frames = FrameLog()
+    frames.add(0, 0, FrameOutcome.RUN_ENDED, 0, 0)
+    timetable = plan_of(SMALL)
+    (miss,) = misses(timetable, group.launches, frames, **arguments)
+    assert (miss.cause, miss.detail) == ("run ended", "unfinished at the end of the run")
+    (miss,) = misses(timetable, group.launches, frames, ended="unit 'fake0' does not come back", **arguments)
+    assert (miss.cause, miss.detail) == ("fault", "unfinished when the run failed: unit 'fake0' does not come back")

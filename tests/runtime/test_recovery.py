@@ -145,7 +145,7 @@ def test_a_frame_that_fails_is_dropped(policy: str, launches: int) -> None:
     assert_accounted(group, jobs, entries, 6)
     assert fates(group, 0) == dict.fromkeys(range(6), FrameOutcome.DONE) | {2: FrameOutcome.FAILED}
     assert group.faults.counts(0) == {FaultCause.ERROR: launches}
-    assert group.faults.last_texts() == {(0, 2): "big: injected launch failure"}
+    assert group.faults.last_texts() == {(0, 2): "big: the launch failed (injected: raise:big)"}
     assert group.faults.degraded == set()
 
 

@@ -89,7 +89,7 @@ def test_a_background_model_that_fails(planned: Plan, tmp_path: Path) -> None:
     assert told["fault: a launch failed"] >= 3
     assert told["fault: the model rested after failures"] > 50
     assert any("'chain'" in warning and "degraded" in warning for warning in result.warnings)
-    assert any("injected launch failure" in warning for warning in result.warnings)
+    assert any("the launch failed (injected: raise:chain)" in warning for warning in result.warnings)
     assert result.metrics == read_record(tmp_path / "out" / "metrics.json", Metrics)
 
 
@@ -99,7 +99,7 @@ def test_a_priority_model_that_fails(planned: Plan, tmp_path: Path) -> None:
     assert [(miss.window, miss.model, miss.cause) for miss in result.metrics.misses] == [
         (window, "small", "fault") for window in range(10, 15)
     ]
-    assert all("injected launch failure" in miss.detail for miss in result.metrics.misses)
+    assert all("the launch failed (injected: raise:small)" in miss.detail for miss in result.metrics.misses)
     assert faults_of(result.metrics)["small"] == (False, {"error": 5})
     assert result.metrics.miss_ratio == 5 / WINDOWS
 
@@ -211,7 +211,7 @@ def test_faults_that_cannot_be(planned: Plan, tmp_path: Path, inject: str, says:
 def test_a_model_may_stop_the_run(folder: Path, tmp_path: Path) -> None:
     """Where its entry says so; every frame is accounted for."""
     path = app(folder, last='on_error = "stop"')
-    with pytest.raises(DeviceError, match="injected launch failure"):
+    with pytest.raises(DeviceError, match="injected: raise:chain"):
         simulate(path, windows=WINDOWS, output=tmp_path / "out", inject=["raise:chain@10w"])
     metrics = read_record(tmp_path / "out" / "metrics.json", Metrics)
     assert len(rows(tmp_path / "out")) == 2 * metrics.windows < 2 * WINDOWS

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from framefit.core.files import Record
 from framefit.errors import InputError
 
-__all__ = ["Fault", "check_fault", "read_fault"]
+__all__ = ["Fault", "Injection", "check_fault", "injected_in", "mark_of", "read_fault"]
 
 
 FaultKind = Literal["raise", "hang", "stick", "slow", "nan", "inf", "stall", "burst", "end", "shape"]
@@ -19,6 +19,7 @@ _ENDURING = ("slow", "stall", "end")  # a moment alone means: from then on
 _NEEDS_AMOUNT = {"slow": "*RATIO", "burst": "*FRAMES"}
 _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|w)?")
+_MARKED = re.compile(r"\(injected: ([^)]*)\)")
 _FORM = "KIND:NAME[*AMOUNT][@FROM[..[TO]]], such as raise:depth@2s or slow:face*1.4@100w..200w"
 
 
@@ -53,6 +54,17 @@ class Fault(Record, kw_only=True):
             raise ValueError(f"{self.kind} needs an amount: {self.kind}:NAME{_NEEDS_AMOUNT[self.kind]}")
 
     @property
+    def label(self) -> str:
+        """Its name in results: kind, name and amount, as it is asked for, without its times."""
+        amount = f"{self.amount / 1e6:g}ms" if self.kind == "hang" else f"{self.amount:g}"
+        return f"{self.kind}:{self.name}" + (f"*{amount}" if self.amount else "")
+
+    @property
+    def mark(self) -> str:
+        """What a message of its effects ends with; see :func:`mark_of`."""
+        return mark_of(self.label)
+
+    @property
     def of_stream(self) -> bool:
         """Whether it befalls a stream, not launches."""
         return self.kind in _OF_STREAMS
@@ -60,6 +72,31 @@ class Fault(Record, kw_only=True):
     def due(self, after_ns: int) -> bool:
         """Whether it is its time."""
         return self.begin_ns <= after_ns and (self.end_ns is None or after_ns < self.end_ns)
+
+
+class Injection(NamedTuple):
+    """One time that a fault was injected.
+
+    Attributes:
+        fault: its label.
+        place: unit or stream that it befell.
+        at_ns: on the run's clock: the start of the launch, or the release of the window.
+    """
+
+    fault: str
+    place: str
+    at_ns: int
+
+
+def mark_of(label: str) -> str:
+    """What a message of an injected fault's effects ends with, so that it is known as such."""
+    return f"(injected: {label})"
+
+
+def injected_in(text: str) -> str:
+    """The label of the injected fault that a message names; "": none."""
+    match = _MARKED.search(text)
+    return "" if match is None else match[1]
 
 
 def read_fault(text: str, release_ns: Callable[[int], int]) -> Fault:

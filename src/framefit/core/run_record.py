@@ -20,6 +20,7 @@ __all__ = [
     "FrameTable",
     "FrameTimes",
     "HostReport",
+    "InjectedFault",
     "LatencyEstimate",
     "LayerCycles",
     "LayerLatency",
@@ -145,12 +146,36 @@ MissCause = Literal[
 
 
 class Miss(Record, kw_only=True):
-    """A priority frame that was not ready in time, and why."""
+    """A priority frame that was not ready in time, and why.
+
+    Attributes:
+        window: with which the frame came.
+        detail: the cause in words, with the launch or frame that it began with.
+        injected: the fault that was injected, and that it began with, such as "slow:face*1.4"; "": none.
+    """
 
     window: int
     model: str
     cause: MissCause
     detail: str
+    injected: str = ""
+
+
+class InjectedFault(Record, kw_only=True):
+    """A fault that was injected (``--inject``).
+
+    Attributes:
+        fault: its name: kind, model, unit or stream, and amount.
+        times: launches, frames or windows that it befell.
+        first_window, last_window: in which it did.
+        missed: priority frames that were missed for it.
+    """
+
+    fault: str
+    times: int
+    first_window: int
+    last_window: int
+    missed: int
 
 
 class Switch(Record, kw_only=True):
@@ -189,6 +214,7 @@ class Metrics(Record, kw_only=True):
     streams: tuple[StreamMetrics, ...]
     misses: tuple[Miss, ...]
     switches: tuple[Switch, ...] = ()
+    injected: tuple[InjectedFault, ...] = ()
     units: tuple[UnitMetrics, ...] = ()
 
     @property

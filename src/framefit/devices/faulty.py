@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from framefit.core.events import Trace
-from framefit.core.faults import Fault
+from framefit.core.faults import Fault, Injection
 from framefit.core.latency_table import Value
 from framefit.core.model import Model
 from framefit.core.program import Operation
@@ -33,7 +33,7 @@ __all__ = ["FaultyDevice"]
 
 
 _PATIENCE_NS = 1_000_000_000
-_TAGS = re.compile(r"[.@]")  # of segments and rungs, behind a model's name in a label
+_TAGS = re.compile(r"(@.*|\.\d+)$")  # of rungs and segments, behind a model's name in a label
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,14 @@ class FaultyDevice:
     Args:
         device: executes; on a simulated one a slow launch is slow in the trace, too.
         faults: faults of launches are injected here; those of streams are ignored.
+
+    Attributes:
+        injections: every fault that was injected, in order.
     """
 
     def __init__(self, device: Device, faults: Sequence[Fault] = ()) -> None:
         self._device = device
+        self.injections: list[Injection] = []
         self._faults = [fault for fault in faults if not fault.of_stream]
         self._left = [fault.times for fault in self._faults]
         self._launches: dict[int, _Launch] = {}
@@ -165,7 +169,7 @@ class FaultyDevice:
             unit: that it runs on.
             outputs: names of the tensors that it writes.
         """
-        names = frozenset((label, unit, _TAGS.split(label)[0]))
+        names = frozenset((label, unit, _TAGS.sub("", label)))
         self._launches[id(binding)] = _Launch(binding, label, unit, names, tuple(outputs))
 
     def submit(self, binding: Binding) -> Completion:
@@ -182,12 +186,14 @@ class FaultyDevice:
             return self._device.submit(binding)
         for fault in due:
             if fault.kind == "raise":
-                raise DeviceError("injected launch failure", where=launch.label)
+                self._note(fault, launch, self.clock.now_ns())
+                raise DeviceError(f"the launch failed {fault.mark}", where=launch.label)
         for fault in due:
             if fault.kind in ("hang", "stick"):
                 return self._hang(launch, fault)
         done = self._slow(launch, math.prod(fault.amount for fault in due if fault.kind == "slow"))
         for fault in due:
+            self._note(fault, launch, done.started_ns)
             if fault.kind in ("nan", "inf"):
                 _fill(launch, np.nan if fault.kind == "nan" else np.inf)
         return done
@@ -221,6 +227,9 @@ class FaultyDevice:
                 self._left[number] = None if left is None else left - 1
         return due
 
+    def _note(self, fault: Fault, launch: _Launch, started_ns: int) -> None:
+        self.injections.append(Injection(fault.label, launch.unit, started_ns))
+
     def _slow(self, launch: _Launch, ratio: float) -> Completion:
         """Run it, and let it take ``ratio`` times as long."""
         if is_simulated(self._device):
@@ -238,6 +247,7 @@ class FaultyDevice:
         """Do not end before the fault's time has passed or the launch is terminated."""
         clock, lasts_ns = self.clock, round(fault.amount)
         started_ns = clock.now_ns()
+        self._note(fault, launch, started_ns)
         if isinstance(clock, VirtualClock):
             if not 0 < lasts_ns <= self.patience_ns:
                 self._end_hang(launch, fault, started_ns)
@@ -246,7 +256,7 @@ class FaultyDevice:
             if fault.kind == "stick":
                 threading.Event().wait()  # for ever
             if freed.wait(lasts_ns / 1e9 if lasts_ns else None):
-                raise HangError("the launch was terminated", where=launch.label)
+                raise HangError(f"the launch was terminated {fault.mark}", where=launch.label)
             self._hung.pop(launch.unit, None)
         done = self._device.submit(launch.binding)
         clock.sleep_until_ns(started_ns + lasts_ns)
@@ -257,8 +267,10 @@ class FaultyDevice:
         self.clock.sleep_until_ns(started_ns + self.patience_ns)
         if fault.kind == "stick":
             self.clock.sleep_until_ns(started_ns + 2 * self.patience_ns)
-            raise LostUnitError(f"unit {launch.unit!r} does not come back from a launch", where=launch.label)
-        raise HangError("the launch was terminated", where=launch.label)
+            raise LostUnitError(
+                f"unit {launch.unit!r} does not come back from a launch {fault.mark}", where=launch.label
+            )
+        raise HangError(f"the launch was terminated {fault.mark}", where=launch.label)
 
 
 def _fill(launch: _Launch, value: float) -> None:

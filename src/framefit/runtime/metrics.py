@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +15,9 @@ from framefit.core.program import Launches, Program
 from framefit.core.run_record import (
     FrameTable,
     FrameTimes,
+    InjectedFault,
     Metrics,
+    Miss,
     ModelMetrics,
     Percentiles,
     StreamMetrics,
@@ -261,7 +265,7 @@ def _windows_hz(run: Dispatcher | UnitGroup | RecordedRun) -> float:
 
 def run_metrics(
     timetable: Timetable,
-    run: Dispatcher | UnitGroup | RecordedRun,
+    run: RecordedRun,
     *,
     launched: Timetable,
     rungs: Sequence[Timetable],
@@ -271,13 +275,12 @@ def run_metrics(
     bounds_hz: Mapping[str, tuple[float, float]],
     peak_bytes: Mapping[str, int],
     streams: Sequence[StreamMetrics],
-    resumed: Collection[int] = (),
 ) -> Metrics:
     """Compute all figures of a run.
 
     Args:
         timetable: the plan.
-        run: the dispatcher, or the group of units, afterwards.
+        run: afterwards.
         launched: the plan with models once for each of their cuts: launches are numbered through them.
         rungs: timetables that were in force, by their numbers; the plan's own is the first.
         segment_ns: medians of all segments in the plan's order, measured around the run.
@@ -286,9 +289,9 @@ def run_metrics(
         bounds_hz: background model -> fluid and packing bound, in frames a second.
         peak_bytes: unit -> of all tensors, as often as they existed at once.
         streams: their figures.
-        resumed: windows at which a run went on that was cut off before: no other timetable came into force there.
     """
-    switches = [stretch for stretch in run.stretches[1:] if stretch.window not in resumed]
+    # Where a run went on that had been cut off, no other timetable came into force.
+    switches = [stretch for stretch in run.stretches[1:] if stretch.window not in run.parts]
     rate_hz = _windows_hz(run)
     shortest_hz = max(stretch.rung.grid.shortest_hz for stretch in run.stretches)
     models, first = [], 0
@@ -309,6 +312,19 @@ def run_metrics(
         models.append(msgspec.structs.replace(metrics, degraded=index in run.faults.degraded, faults=faults))
     use = figures(launched, run.launches, windows=run.windows, rate_hz=rate_hz)
     floor = Percentiles.of(floor_ns)
+    explained = misses(
+        launched,
+        run.launches,
+        run.frames,
+        floor_p99_ns=floor.p99,
+        stalled=run.stalled,
+        faults=run.faults.last_texts(),
+        hung=run.faults.hung(),
+        planned_in=lambda window: _planned_in(rungs, run, window),
+        injections=run.injections,
+        migrations=run.migrations,
+        ended=run.ended,
+    )
     return Metrics(
         windows=run.windows,
         models=tuple(models),
@@ -322,19 +338,31 @@ def run_metrics(
         rung_switches=len(switches),
         switches=tuple(Switch(window=stretch.window, rung=stretch.rung.name, why=stretch.why) for stretch in switches),
         streams=tuple(streams),
-        misses=tuple(
-            misses(
-                launched,
-                run.launches,
-                run.frames,
-                floor_p99_ns=floor.p99,
-                stalled=run.stalled,
-                faults=run.faults.last_texts(),
-                hung=run.faults.hung(),
-                planned_in=lambda window: _planned_in(rungs, run, window),
-            )
-        ),
+        misses=tuple(explained),
+        injected=injected_faults(run, explained),
         units=_units(launched, run, peak_bytes, rate_hz),
+    )
+
+
+def injected_faults(run: RecordedRun, explained: Sequence[Miss]) -> tuple[InjectedFault, ...]:
+    """Return what each fault that was injected did, in the order of their first times."""
+    at_ns: dict[str, list[int]] = {}
+    for injection in run.injections:
+        at_ns.setdefault(injection.fault, []).append(injection.at_ns)
+    missed = Counter(miss.injected for miss in explained)
+
+    def window(ns: int) -> int:
+        return max(bisect.bisect_right(range(run.windows), ns, key=run.release) - 1, 0)
+
+    return tuple(
+        InjectedFault(
+            fault=fault,
+            times=len(times),
+            first_window=window(min(times)),
+            last_window=window(max(times)),
+            missed=missed[fault],
+        )
+        for fault, times in at_ns.items()
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.events import Trace
+from framefit.core.faults import Injection
 from framefit.core.files import Record, read_record
 from framefit.core.grid import Grid
 from framefit.core.journal import read_lines, read_rows
@@ -181,6 +182,7 @@ class JournalState(Record, kw_only=True):
         degraded: numbers of models that rest.
         texts: of errors that are new since the line before.
         migrations: so far.
+        injections: of faults, that are new since the line before.
     """
 
     time: str
@@ -190,6 +192,7 @@ class JournalState(Record, kw_only=True):
     degraded: tuple[int, ...] = ()
     texts: tuple[str, ...] = ()
     migrations: tuple[MigrationNote, ...] = ()
+    injections: tuple[Injection, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -205,6 +208,8 @@ class RecordedRun:
         streams: what came of them.
         trace: the device's packets; ``None``: they are not known.
         parts: windows at which the parts of a run that was resumed begin, but the first.
+        injections: faults that were injected.
+        ended: why it ended before its last window, as a clause; "": it did not, or that is not known.
     """
 
     launches: LaunchLog
@@ -217,15 +222,24 @@ class RecordedRun:
     streams: Mapping[str, StreamCount]
     trace: Trace | None = None
     parts: tuple[int, ...] = ()
+    injections: tuple[Injection, ...] = ()
+    ended: str = ""
 
     @classmethod
-    def of(cls, group: UnitGroup, streams: Mapping[str, StreamCount], trace: Trace | None = None) -> RecordedRun:
+    def of(
+        cls,
+        group: UnitGroup,
+        streams: Mapping[str, StreamCount],
+        trace: Trace | None = None,
+        injections: Sequence[Injection] = (),
+    ) -> RecordedRun:
         """What a group of units has done.
 
         Args:
             group: after its run, or as it is so far.
             streams: what came of them.
             trace: the device's packets, if they are asked for.
+            injections: faults that were injected.
         """
         return cls(
             launches=group.launches,
@@ -237,6 +251,7 @@ class RecordedRun:
             migrations=group.migrations,
             streams=streams,
             trace=trace,
+            injections=tuple(injections),
         )
 
     @property
@@ -304,6 +319,8 @@ class RecordedRun:
             },
             trace=_joined_traces(self.trace, part.trace, after_ns),
             parts=(*self.parts, windows, *(windows + window for window in part.parts)),
+            injections=(*self.injections, *(each._replace(at_ns=each.at_ns + after_ns) for each in part.injections)),
+            ended=part.ended,
         )
 
     def launched(self) -> Launches:
@@ -385,6 +402,7 @@ def read_part(folder: Path, header: JournalHeader) -> tuple[RecordedRun, str]:
         migrations=[Migration(note.model, note.window, note.unit, note.to) for note in last.migrations],
         streams=last.streams,
         trace=_trace(folder),
+        injections=tuple(injection for state in states for injection in state.injections),
     )
     return run, last.time
 

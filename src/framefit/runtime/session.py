@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from framefit.core.events import Trace
-from framefit.core.faults import Fault, check_fault
+from framefit.core.faults import Fault, Injection, check_fault
 from framefit.core.host_view import whole_operation
 from framefit.core.journal import Journal
 from framefit.core.model import TensorInfo
@@ -428,15 +428,20 @@ class Session:
         self.journal = Journal() if journal is None else journal
         self._before, self._parts = before, tuple(parts)
         self._inject, self._computes = tuple(inject), frames
-        self._texts_noted = 0
+        self._texts_noted = self._injections_noted = 0
+        self._injections: list[Injection] = []
         timetable, device = opened.timetable, opened.device
         self._injected = FaultyDevice(device, inject) if inject else None
         stream_faults = None
         if self._injected is not None:
+            self._injections = self._injected.injections
             stream_faults = StreamFaults(
                 inject,
                 self._injected.after_ns,
                 lambda: self.group.release(self.group.windows) - self.group.start_ns,
+                lambda fault, after_ns: self._injections.append(
+                    Injection(fault.label, fault.name, self.group.start_ns + after_ns)
+                ),
                 lambda: self.group.end_early(),
             )
         self.sources = Sources(
@@ -708,7 +713,7 @@ class Session:
     def metrics(self, floor: Floor) -> Metrics:
         """Figures while the run goes on, asked for by another thread; without bounds, which take long."""
         group = self.group.so_far()
-        run = RecordedRun.of(group, self.sources.counts(group.windows))
+        run = RecordedRun.of(group, self.sources.counts(group.windows), injections=self._injections)
         return self._metrics(run, self._frames(run, ended=False), floor, self.medians_ns([self.planned()]), {})
 
     def medians_ns(self, around: Sequence[Sequence[Measurement]]) -> tuple[list[int], list[int]]:
@@ -742,6 +747,8 @@ class Session:
         windows = group.windows
         texts = tuple(group.faults.texts[self._texts_noted :])
         self._texts_noted += len(texts)
+        injections = tuple(self._injections[self._injections_noted :])
+        self._injections_noted += len(injections)
         return JournalState(
             time=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
             windows=windows,
@@ -753,12 +760,13 @@ class Session:
                 MigrationNote(model=each.model, window=each.window, unit=each.unit, to=each.to)
                 for each in list(group.migrations)
             ),
+            injections=injections,
         )
 
     def recorded(self) -> RecordedRun:
         """Logs of all parts of the run, after the end of this one."""
         group = self.group
-        run = RecordedRun.of(group, self.sources.counts(group.windows), group.trace())
+        run = RecordedRun.of(group, self.sources.counts(group.windows), group.trace(), self._injections)
         if self.journal.failure is not None:
             run = run.as_far_as_recorded()
         if self._before is None:
@@ -912,7 +920,6 @@ def recorded_metrics(
         floor_ns=floor,
         bounds_hz=dict(bounds_hz),
         peak_bytes=peak_bytes,
-        resumed=run.parts,
         streams=stream_metrics(
             frames,
             {model.name: set(model.sources) for model in models},

@@ -397,6 +397,8 @@ def result_of(run: MeasuredRun, folder: Path, *, interrupted: bool) -> RunResult
     session = run.session
     opened, (segment_ns, whole_ns) = session.opened, session.medians_ns(run.around or [session.planned()])
     recorded = session.recorded()
+    if run.failure is not None:
+        recorded = dataclasses.replace(recorded, ended=str(run.failure).splitlines()[0])
     bounds = bounds_hz(opened, recorded, segment_ns, whole_ns)
     record = session.record(recorded, run.floor, (segment_ns, whole_ns), bounds)
     program = planned_expectations(opened.workload, opened.device, record.program)

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.explanation import PlanExplanation
+from framefit.core.faults import mark_of
 from framefit.core.profile import Profile, WindowUse
-from framefit.core.run_record import FrameTimes, Metrics, ModelMetrics, Percentiles, RunInfo
+from framefit.core.run_record import FrameTimes, Metrics, Miss, ModelMetrics, Percentiles, RunInfo
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload
 from framefit.report.charts import Axis, Chart, Line, colour, decades, histogram, row_height_px, steps
@@ -298,8 +299,11 @@ def _verdict(run: RunContent) -> Verdict:
 
 
 def _causes(metrics: Metrics) -> str:
-    causes = Counter(miss.cause for miss in metrics.misses)
-    return ", ".join(f"{number} x {cause}" for cause, number in causes.most_common())
+    causes = Counter((miss.cause, miss.injected) for miss in metrics.misses)
+    return ", ".join(
+        f"{number:,} x {cause}" + (f" {mark_of(injected)}" if injected else "")
+        for (cause, injected), number in causes.most_common()
+    )
 
 
 def _slacks_ns(run: RunContent) -> dict[str, int]:
@@ -370,7 +374,9 @@ def _blocks(run: RunContent, detail: Detail) -> Iterator[Block]:
     if run.rows is not None:
         yield RunPicture(run.rows)
     if metrics.misses and detail != "page":
-        yield _misses(metrics)
+        yield _misses(metrics, detail)
+    if metrics.injected and detail != "page":
+        yield _injected(metrics)
     yield _frames(metrics)
     if detail == "brief":
         yield from _notes(run, detail)
@@ -402,7 +408,9 @@ def _blocks(run: RunContent, detail: Detail) -> Iterator[Block]:
     )
     yield from _notes(run, detail)
     if metrics.misses and detail == "page":
-        yield _misses(metrics)
+        yield _misses(metrics, detail)
+    if metrics.injected and detail == "page":
+        yield _injected(metrics)
     if detail == "page":
         yield from _page_blocks(run)
     if run.files:
@@ -477,10 +485,28 @@ def _faults(model: ModelMetrics) -> str:
     return ", ".join(faults) or "-"
 
 
-def _misses(metrics: Metrics) -> Section:
+def _each_cause_first(misses: Sequence[Miss]) -> list[Miss]:
+    """Misses in another order: a terminal shows few, and those shall name every cause."""
+    first = {(miss.model, miss.cause, miss.injected): number for number, miss in reversed(list(enumerate(misses)))}
+    leading = set(first.values())
+    return [miss for _, miss in sorted(enumerate(misses), key=lambda each: each[0] not in leading)]
+
+
+def _injected(metrics: Metrics) -> Section:
+    """Faults that were injected on purpose, and what they cost."""
+    rows = [
+        (fault.fault, count(fault.times), count(fault.first_window), count(fault.last_window), count(fault.missed))
+        for fault in metrics.injected
+    ]
+    figures = ("times", "first window", "last window", "missed frames")
+    return Section("Injected faults", columns(("fault",), figures), rows)
+
+
+def _misses(metrics: Metrics, detail: Detail) -> Section:
+    misses = metrics.misses if detail == "page" else _each_cause_first(metrics.misses)
     rows = [
         (Cell(miss.model, tone="priority"), miss.cause, count(miss.window), miss.detail)
-        for miss in metrics.misses[:_MOST_MISSES]
+        for miss in misses[:_MOST_MISSES]
     ]
     more = len(metrics.misses) - len(rows)
     note = f"{_causes(metrics)}." + (f" {more:,} more are in metrics.json." if more > 0 else "")
