@@ -8,7 +8,7 @@ from problems import random_problem
 
 from framefit.sparsity.local_search import STATE
 from framefit.sparsity.problem import reward
-from framefit.sparsity.solver import Found, Limits, search
+from framefit.sparsity.solver import Limits, Solution, search
 from framefit.sparsity.solvers import make_solver
 from framefit.training.campaign import Ledger
 
@@ -39,7 +39,7 @@ def test_an_episode_assigns_every_layer_and_ends_with_the_reward() -> None:
     assert facts["cycles"] == problem.total(facts["assignment"]) <= budget
 
 
-def searched(name: str, evaluations: int) -> Found:
+def searched(name: str, evaluations: int) -> Solution:
     """What the agent finds."""
     problem = random_problem(11, layers=5)
     budget = int(0.5 * problem.dense_cycles)

@@ -9,14 +9,14 @@ import pytest
 from problems import best_by_force, random_problem
 
 from framefit.errors import InfeasibleError, InputError
-from framefit.sparsity.solver import Found, Limits, search
+from framefit.sparsity.solver import Limits, Solution, search
 from framefit.sparsity.solvers import ONCE, SOLVERS, make_solver
 from framefit.training.campaign import Ledger
 
 CHEAP = tuple(name for name in SOLVERS if not name.startswith("ddpg"))
 
 
-def found_by(name: str, seed: int = 0, evaluations: int = 40) -> Found:
+def found_by(name: str, seed: int = 0, evaluations: int = 40) -> Solution:
     """What a solver finds on one problem."""
     problem = random_problem(11, layers=6, levels=6)
     random = np.random.default_rng(2)

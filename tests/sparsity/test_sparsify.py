@@ -215,7 +215,7 @@ def whole(place: Path) -> Configuration:
         ("layer database", 2, "database.part-1.npz"),
         ("search", 3, "model.onnx"),
         ("fine-tuning", 0, "model.onnx"),
-        ("final figures", 0, "trials.json"),
+        ("evaluating on the test", 0, "trials.json"),
     ],
 )
 def test_a_search_goes_on_wherever_it_was_interrupted(
@@ -416,4 +416,4 @@ def test_a_lower_rate_after_a_divergence_is_told(place: Path, monkeypatch: pytes
     monkeypatch.setattr("framefit.training.fine_tune.one_cycle", one_cycle)
     found = made(place, "repeated")
     assert chosen(found).finetune_epochs == 1
-    assert "fine-tuning diverged at a rate of 0.02, and was done at 0.005" in found.reasons
+    assert "fine-tuning diverged at a rate of 0.02, and was repeated at 0.005" in found.reasons

@@ -1,1 +1,1 @@
-"""Zeros where the hardware rewards them: layer databases, one problem, many solvers, gates."""
+"""Finds zeros in weights that a target rewards: layer databases, one problem, many solvers, gates."""

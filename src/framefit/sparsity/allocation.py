@@ -7,7 +7,7 @@ import numpy as np
 from framefit.sparsity.problem import Assignment, Floats, Problem
 
 BINS = 8192
-"""Parts of the budget: a layer's cycles are rounded up to whole ones, so 20 layers waste at most 0.25 % of it."""
+"""Parts of the budget. A layer's cycles are rounded up to whole parts, so 20 layers waste at most 0.25 % of it."""
 
 
 def allocate(problem: Problem, budget_cycles: int, errors: Floats | None = None, *, bins: int = BINS) -> Assignment:
@@ -18,10 +18,10 @@ def allocate(problem: Problem, budget_cycles: int, errors: Floats | None = None,
     Accurate Pruning with Speedup Guarantees", section 3.2).
 
     Args:
-        problem: its tables.
-        budget_cycles: of the whole network.
-        errors: L x S, instead of the problem's.
-        bins: parts of the budget.
+        problem: the tables of cycles and errors.
+        budget_cycles: cycles that the whole network may take.
+        errors: L x S, instead of the problem's errors.
+        bins: number of parts of the budget.
 
     Raises:
         InfeasibleError: no assignment meets the budget.
@@ -30,7 +30,7 @@ def allocate(problem: Problem, budget_cycles: int, errors: Floats | None = None,
     room = budget_cycles - problem.fixed_cycles
     costs = _binned(problem, room, bins, up=True)
     choices, best = _tables(costs, problem.errors if errors is None else errors, bins)
-    if not np.isfinite(best[-1]):  # only the rounding is in the way
+    if not np.isfinite(best[-1]):  # only the rounding prevents an allocation
         return cheapest(problem)
     left = bins
     assignment = np.zeros(len(costs), np.int64)
@@ -41,7 +41,7 @@ def allocate(problem: Problem, budget_cycles: int, errors: Floats | None = None,
 
 
 def bound(problem: Problem, budget_cycles: int, *, bins: int = BINS) -> float:
-    """No assignment within the budget has a smaller sum of errors: cycles are rounded down.
+    """Lower bound of the sum of errors within the budget: cycles are rounded down.
 
     Raises:
         InfeasibleError: no assignment meets the budget.
@@ -52,23 +52,23 @@ def bound(problem: Problem, budget_cycles: int, *, bins: int = BINS) -> float:
 
 
 def cheapest(problem: Problem) -> Assignment:
-    """Each layer at its fastest useful level."""
+    """Return the assignment with each layer at its fastest useful level."""
     return np.asarray([useful[-1] for useful in problem.envelopes], np.int64)
 
 
 def blind_budget(problem: Problem, budget_cycles: int, blind: Problem | None = None) -> int:
-    """What a search that knows no hardware has to be given to end within a budget of cycles.
+    """Find the budget of a search that ignores the hardware, so that it ends within a budget of cycles.
 
     Args:
-        problem: with the hardware's cycles.
-        budget_cycles: of the whole network.
-        blind: the same without the hardware; default: over multiply-accumulates.
+        problem: the problem with the hardware's cycles.
+        budget_cycles: cycles that the whole network may take.
+        blind: the same problem without the hardware; default: over multiply-accumulates.
 
     Returns:
-        The most of those whose exact allocation stays within the budget.
+        The largest budget whose exact allocation stays within the cycles.
 
     Raises:
-        InfeasibleError: none does.
+        InfeasibleError: no budget does.
     """
     problem.check_budget(budget_cycles)
     blind = blind or problem.blind()
@@ -81,9 +81,9 @@ def blind_budget(problem: Problem, budget_cycles: int, blind: Problem | None = N
 
 
 def tightened(problem: Problem, assignment: Assignment, budget_cycles: int) -> Assignment:
-    """An assignment that is over its budget, with as little more taken away as meets it.
+    """Remove as little more as brings an assignment that exceeds its budget within it.
 
-    One step after the other: the layer whose next useful level adds the least error for the cycles that it saves.
+    In each step the layer goes on whose next useful level adds the least error for the cycles that it saves.
 
     Raises:
         InfeasibleError: no assignment meets the budget.
@@ -110,7 +110,7 @@ def _binned(problem: Problem, room: int, bins: int, *, up: bool) -> Floats:
 
 
 def _tables(costs: Floats, errors: Floats, bins: int) -> tuple[list[np.ndarray], Floats]:
-    """For each layer and part of the budget the best level; and the least errors of all layers."""
+    """Best level of each layer for each part of the budget, and the least error of all layers."""
     best: Floats = np.zeros(bins + 1)
     choices = []
     for layer_costs, layer_errors in zip(costs, errors, strict=True):

@@ -1,4 +1,4 @@
-"""The campaign of ``framefit sparsify``: search, fine-tune, judge, and again where thresholds are dynamic."""
+"""The campaign of ``framefit sparsify``: search, fine-tune, judge, and repeat where thresholds are dynamic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from framefit.sparsity.search import (
     search_arms,
     sparse_network,
 )
-from framefit.sparsity.solver import Found
+from framefit.sparsity.solver import Solution
 from framefit.sparsity.subject import Subject, make_database, open_subject
 from framefit.training.campaign import VALIDATION_LEARNT, Campaign, Ledger, SearchFolder, validation_was_learnt
 from framefit.training.data import Examples, check_fits, open_data
@@ -44,26 +44,26 @@ from framefit.training.network import Network, load_state, state, to_model, to_t
 
 Override = Literal["deploy", "retrain"]
 _EPOCHS = 5.0
-_MARK = 12  # digits of what a training is told by
-_MOST_ROUNDS = 8  # of each dynamic threshold: a search and a fine-tuning, or a fine-tuning
-_TUNINGS = 3  # of one assignment, each with more taken away
-_FITS = 4  # steps of an assignment towards cycles that its own activations meet
+_MARK = 12  # digits that identify a fine-tuning in the name of its checkpoint
+_MOST_ROUNDS = 8  # for each dynamic threshold; a round is a search and a fine-tuning, or a fine-tuning alone
+_TUNINGS = 3  # fine-tunings of one assignment, each with more weights removed
+_FITS = 4  # steps until an assignment meets its cycles with the activation sparsity of its own network
 
 
 @dataclass(frozen=True)
 class _Round:
-    """One search with its best model, or more training of an earlier round's.
+    """One search with its best model, or a continued training of an earlier round's model.
 
     Attributes:
-        threshold: that it was made for.
-        searched: all arms.
-        assignment: of the network: the main arm's, or what had to be taken away beside it.
-        network: fine-tuned.
-        before: its arrays before that.
+        threshold: the threshold of this round.
+        searched: the results of all arms.
+        assignment: of the network: the main arm's, or one with more removed.
+        network: the fine-tuned network.
+        before: its arrays before fine-tuning.
         epochs: of fine-tuning.
         accuracy: on the validation data.
-        interrupted: whether the user ended it.
-        reasons: what is said of the fine-tuning, as sentences.
+        interrupted: whether the user ended the search.
+        reasons: remarks on the fine-tuning, as sentences.
     """
 
     threshold: Threshold
@@ -78,21 +78,21 @@ class _Round:
 
     @property
     def met(self) -> bool:
-        """Whether the accuracy is what its threshold asks for."""
+        """Whether the accuracy reaches its threshold."""
         return self.accuracy.top1 >= self.threshold.top1
 
     @property
     def arm(self) -> Arm:
-        """Whose model is taken."""
+        """The arm whose model is used."""
         return self.searched.arms[self.searched.main]
 
 
 class SparsifyCampaign(Campaign[SparsifySettings]):
-    """A search for zeros in its folder.
+    """A search for sparsity in its folder.
 
     Raises:
-        InputError: model, data or target that cannot be used.
-        InfeasibleError: the cycles are out of reach.
+        InputError: model, data or target cannot be used.
+        InfeasibleError: no sparsity reaches the cycles.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             check_reachable(self.subject, settings.cycles)
 
     def begin(self, *, keep: bool) -> None:
-        """See :meth:`Campaign.begin`; with the layer database, and the evaluations that are known."""
+        """Begin as :meth:`Campaign.begin` says; also open the layer database and the stored evaluations."""
         super().begin(keep=keep)
         subject, settings = self.subject, self.settings
         self._database = make_database(subject, self.folder / "database.npz", self.ledger, settings.seed, self.notify)
@@ -122,10 +122,10 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         self._book = TrialLog(self.folder / "trials.json", TrialLog.key_of(subject, settings), self.ledger)
 
     def finish(self, targets: Sequence[str], override: Override | None) -> SparsityResult:
-        """Everything, up to the files.
+        """Search, fine-tune, judge and write the files.
 
         Raises:
-            KeyboardInterrupt: nothing was found yet; what was evaluated is kept.
+            KeyboardInterrupt: interrupted before any result; evaluations are kept.
         """
         validated = self._validated(self.subject.network())
         self.ledger.forwarded(validated.images)
@@ -133,9 +133,9 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             self._learnt = self._learnt.joined(self.subject.data.validation)
             self._notes = (*self._notes, VALIDATION_LEARNT)
         rounds = self._rounds(validated, override)
-        self.notify("final figures on the test data")
+        self.notify("evaluating on the test data")
         dense, dense_layers = dense_model(self.subject)
-        rows = [self._row(arm, self._sparse(arm.found.assignment), 0.0, None, dense) for arm in self._others(rounds[0])]
+        rows = [self._row(arm, self._sparse(arm.best.assignment), 0.0, None, dense) for arm in self._others(rounds[0])]
         rows += [self._row(round_.arm, round_.network, round_.epochs, round_.before, dense) for round_ in rounds]
         best = _best(rounds)
         chosen = len(rows) - len(rounds) + best
@@ -173,19 +173,21 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
     def feedback(
         self, source: str | Path | Iterable[Any], targets: Sequence[str], override: Override | None
     ) -> SparsityResult:
-        """Judge the folder's model on new data, and train it again where it is not good enough there.
+        """Judge the folder's model on new data, and train it again where its accuracy there is too low.
 
-        The new data are split as any data are: their test part judges before and after, their training part
+        The new data are split as all data are: their test part judges before and after, their training part
         joins the old training data.
 
         Raises:
-            InputError: the folder holds no model, or the data do not fit it.
+            InputError: the folder holds no model, or the data do not match it.
         """
         subject, settings, folder = self.subject, self.settings, self.folder
         stored = folder / "result.json"
         result = read_record(stored, SparsityResult) if stored.is_file() else None
         if result is None or result.chosen is None:
-            raise InputError("holds no finished model", where=folder, remedy="let the search end: --resume alone")
+            raise InputError(
+                "the folder holds no finished model", where=folder, remedy="let the search end: --resume alone"
+            )
         row = result.configurations[result.chosen]
         model = load_model(folder / "model.onnx", None, None)
         shape = subject.data.input_shape
@@ -197,9 +199,9 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         threshold = result.threshold.top1
         low, high = first.top1_interval
         interval = f"{100 * low:.2f} to {100 * high:.2f} %"
-        said = f"feedback: top-1 {100 * first.top1:.2f} % ({interval}) on {first.images:,} new images"
+        accuracy = f"feedback: top-1 {100 * first.top1:.2f} % ({interval}) on {first.images:,} new images"
         if first.top1 >= threshold and override != "retrain":
-            note = f"{said}, at least the threshold {100 * threshold:.2f} %: not trained again"
+            note = f"{accuracy}, at least the threshold {100 * threshold:.2f} %: not trained again"
             result = msgspec.structs.replace(result, notes=(*result.notes, note))
             self._write(result, model, own_zeros(subject, network, self.ledger), targets)
             return result
@@ -208,30 +210,30 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         # Without a teacher: the dense model may be wrong on the new data, too.
         epochs, reasons = self._fine_tuned(network, examples, new.validation, distill_ratio=0.0)
         after = evaluate(network, new.test)
-        arm = Arm(Found(row.solver, np.zeros(0, np.int64), row.validation_top1, 0, ()), hardware=row.hardware)
+        arm = Arm(Solution(row.solver, np.zeros(0, np.int64), row.validation_top1, 0, ()), hardware=row.hardware)
         zeros = own_zeros(subject, network, self.ledger)
         model = to_model(network)
         now = configuration(subject, arm, model, zeros, first.top1, after, row.finetune_epochs + epochs, result.dense)
-        note = f"{said}, below the threshold {100 * threshold:.2f} %: trained again, now {100 * after.top1:.2f} %"
+        note = f"{accuracy}, below the threshold {100 * threshold:.2f} %: trained again, now {100 * after.top1:.2f} %"
         result = _rejudged(result, now, after.images, override, reasons)
         result = msgspec.structs.replace(result, notes=(*result.notes, note), ledger=self.ledger.spent())
         self._write(result, model, zeros, targets)
         return result
 
     def _write(self, result: SparsityResult, model: Model, zeros: Mapping[str, float], targets: Sequence[str]) -> None:
-        """The files of the folder: model, result, tables, pictures, and the deployment where there is one."""
+        """Write the folder's files: model, result, tables, pictures, and the deployment if there is one."""
         path = self.folder / "model.onnx"
         with write_whole(path, force=True) as file:
             file.write(self.subject.file_of(model))
         (self.folder / "deploy.json").unlink(missing_ok=True)
         if result.deployed:
-            self.notify("compiling for its targets")
+            self.notify("compiling for the targets")
             registered = deployment(self.subject, result, path, zeros, targets)
             write_record(self.folder / "deploy.json", registered, force=True)
         write_record(self.folder / "result.json", result, force=True)
 
     def _rounds(self, dense: Accuracy, override: Override | None) -> list[_Round]:
-        """One, or as many as the thresholds move, first that on cycles, then that on accuracy."""
+        """One round, or as many as dynamic thresholds need: first the one on cycles, then the one on accuracy."""
         ratio, reason = self.settings.cycles, "as given"
         if ratio is None:
             ratio, reason = derived_ratio(self._problem, self._dense_cycles)
@@ -258,11 +260,11 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         return rounds
 
     def _ended(self, rounds: Sequence[_Round]) -> bool:
-        """By the user, or as the time is up."""
+        """Whether the user ended the search, or its time is up."""
         return rounds[-1].interrupted or self.ledger.seconds > (self.settings.max_seconds or np.inf)
 
     def _round(self, threshold: Threshold, override: Override | None) -> _Round:
-        """A search, and its best model fine-tuned."""
+        """Search, and fine-tune the best model."""
         searched = search_arms(
             self.subject,
             self._database,
@@ -279,12 +281,12 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         return self._tuned(searched, threshold, 1 + (override == "retrain"))
 
     def _tuned(self, searched: Searched, threshold: Threshold, turns: int) -> _Round:
-        """The network of the main arm's assignment, fine-tuned as often.
+        """Fine-tune the network of the main arm's assignment, up to ``turns`` times.
 
-        Fine-tuning moves the activations, too. Where that brings the cycles above the target, more is taken
-        away: a few zeros from the tuned network; of other patterns, whose steps are long, before it is tuned anew.
+        Fine-tuning changes the activations, too. Where that brings the cycles above the target, more is removed: a
+        few weights of the tuned network; for other patterns, whose steps are large, before it is tuned anew.
         """
-        assignment, interrupted = searched.arms[searched.main].found.assignment, searched.interrupted
+        assignment, interrupted = searched.arms[searched.main].best.assignment, searched.interrupted
         target = goal = int(threshold.cycles_ratio * self._dense_cycles)
         for _ in range(_TUNINGS):
             network, taken = self._fitted(self._sparse, assignment, goal)
@@ -292,9 +294,9 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             reasons: tuple[str, ...] = ()
             try:
                 for _ in range(0 if interrupted else turns):
-                    network, taken, passes, said = self._trained(network, taken, target)
+                    network, taken, passes, remarks = self._trained(network, taken, target)
                     epochs += passes
-                    reasons += said
+                    reasons += remarks
             except KeyboardInterrupt:
                 load_state(network, before)
                 epochs, interrupted, reasons = 0.0, True, ()
@@ -307,27 +309,27 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         return _Round(threshold, searched, taken, network, before, epochs, accuracy, interrupted, reasons)
 
     def _trained_on(self, earlier: _Round, threshold: Threshold) -> _Round:
-        """A round's network, fine-tuned once more; as it was where that is no gain, or costs too many cycles."""
-        solution = replace(earlier.arm.found, curve=())  # nothing is searched for
-        searched = replace(earlier.searched, arms=(replace(earlier.arm, found=solution),), main=0)
+        """Fine-tune a round's network once more; keep it as it was if that gains nothing, or costs too many cycles."""
+        solution = replace(earlier.arm.best, curve=())  # nothing is searched for
+        searched = replace(earlier.searched, arms=(replace(earlier.arm, best=solution),), main=0)
         kept = replace(earlier, threshold=threshold, searched=searched)
         target = int(threshold.cycles_ratio * self._dense_cycles)
         try:
             copied = to_torch(to_model(earlier.network))
-            network, assignment, passes, said = self._trained(copied, earlier.assignment, target)
+            network, assignment, passes, remarks = self._trained(copied, earlier.assignment, target)
         except KeyboardInterrupt:
             return replace(kept, interrupted=True)
         accuracy = self._validated(network)
         if accuracy.top1 < earlier.accuracy.top1 or own_cycles(self.subject, network, self.ledger) > target:
             return kept
-        epochs, reasons = earlier.epochs + passes, (*earlier.reasons, *said)
+        epochs, reasons = earlier.epochs + passes, (*earlier.reasons, *remarks)
         kept = replace(kept, assignment=assignment, network=network, epochs=epochs, accuracy=accuracy)
         return replace(kept, reasons=tuple(dict.fromkeys(reasons)))
 
     def _trained(
         self, network: Network, assignment: Assignment, target: int
     ) -> tuple[Network, Assignment, float, tuple[str, ...]]:
-        """A network after fine-tuning, thinned to the target where zeros may be anywhere; epochs, and what is said."""
+        """Fine-tune a network, and thin it to the target if zeros may be anywhere; return epochs and remarks, too."""
         epochs, reasons = self._fine_tuned(network, self._learnt, self.subject.data.validation)
         if epochs and self.subject.pattern == "unstructured":
             network, assignment = self._fitted(functools.partial(self._thinned, network), assignment, target)
@@ -336,19 +338,19 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
     def _fine_tuned(
         self, network: Network, examples: Examples, validation: Examples, distill_ratio: float | None = None
     ) -> tuple[float, tuple[str, ...]]:
-        """Fine-tune in place; what is zero stays zero. The weights from before stay where it did harm, or diverged.
+        """Fine-tune in place; zeros stay zero. The earlier weights are restored where training diverged or did harm.
 
         Args:
-            network: sparse.
-            examples: to train on.
-            validation: that decides whether the new weights are better.
-            distill_ratio: weight of the dense network's answers; default: the settings'.
+            network: a sparse network.
+            examples: training data.
+            validation: data that decide whether the new weights are better.
+            distill_ratio: weight of the dense network's answers in the loss; default: as in the settings.
 
         Returns:
-            Epochs, 0 where the weights from before stayed; and what a result says of it, as sentences.
+            Epochs, 0 where the earlier weights were restored; and remarks for the result, as sentences.
 
         Raises:
-            KeyboardInterrupt: by the user; the checkpoint is written, the network may be anywhere between.
+            KeyboardInterrupt: by the user; the checkpoint is written, the network is in an intermediate state.
         """
         settings = self.settings
         recipe = msgspec.structs.replace(
@@ -379,12 +381,12 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         if tuning.done is None:
             return 0.0, reasons
         if self._judged(network, validation).top1 < known.top1_interval[0]:
-            load_state(network, before)  # not by a little: the model may have been trained on these data
+            load_state(network, before)  # even if the loss is small: the model may have been trained on these data
             return 0.0, reasons
         return tuning.done.epochs, reasons
 
     def _judged(self, network: Network, examples: Examples) -> Accuracy:
-        """Accuracy, in the ledger."""
+        """Evaluate a network, and count its images in the ledger."""
         with quick():
             accuracy = evaluate(network, examples)
         self.ledger.forwarded(len(examples))
@@ -395,13 +397,13 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
             return evaluate(network, self.subject.data.validation)
 
     def _threshold(self, threshold: Threshold, first: Threshold, dense: DenseModel) -> Threshold:
-        """The same on the test data: what was asked for at first, moved as far as on the validation data."""
-        asked = self._asked_top1(dense.top1, dense.top1_interval, threshold.cycles_ratio)
+        """The threshold on the test data: the first one, moved as far as on the validation data."""
+        requested = self._asked_top1(dense.top1, dense.top1_interval, threshold.cycles_ratio)
         moved = threshold.top1 - first.top1
-        reason = f"top-1: {asked.reason}; cycles: {threshold.reason}"
+        reason = f"top-1: {requested.reason}; cycles: {threshold.reason}"
         if moved:
             reason = f"top-1: {threshold.reason}, by {100 * abs(moved):.2f} points in all; cycles: held"
-        return msgspec.structs.replace(threshold, top1=asked.top1 + moved, reason=reason)
+        return msgspec.structs.replace(threshold, top1=requested.top1 + moved, reason=reason)
 
     def _asked_top1(self, top1: float, interval: tuple[float, float], ratio: float) -> Threshold:
         drop = self.settings.accuracy_drop
@@ -410,7 +412,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
     def _fitted(
         self, made: Callable[[Assignment], Network], assignment: Assignment, target: int
     ) -> tuple[Network, Assignment]:
-        """A network of an assignment, or of one that takes as little more away as its own cycles need."""
+        """A network of an assignment, or of one with as little more removed as its own cycles require."""
         budget = self._problem.total(assignment)
         for _ in range(_FITS):
             network = made(assignment)
@@ -425,7 +427,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         return sparse_network(self.subject, self._database, assignment, self.ledger)
 
     def _thinned(self, network: Network, assignment: Assignment) -> Network:
-        """A tuned network with zeros where an assignment has them, too; in place."""
+        """Set weights of a tuned network to zero where an assignment has zeros; in place."""
         arrays, masks = state(network), self._database.masks(assignment)
         if all((arrays[name][~mask] == 0).all() for name, mask in masks.items()):
             return network
@@ -436,7 +438,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         return network
 
     def _others(self, first: _Round) -> list[Arm]:
-        """Arms of the first round beside the main one."""
+        """The first round's arms except the main one."""
         return [arm for arm in first.searched.arms if arm is not first.arm]
 
     def _row(
@@ -447,7 +449,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         before: Mapping[str, npt.NDArray[Any]] | None,
         dense: DenseModel,
     ) -> Configuration:
-        """The figures of a network on the test data, and those from before it was fine-tuned."""
+        """The figures of a network on the test data, and those before it was fine-tuned."""
         accuracy = evaluate(network, self.subject.data.test)
         first = accuracy.top1
         if epochs and before is not None:
@@ -460,7 +462,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
 
 
 def learnt_before(subject: Subject, validated: Accuracy, ledger: Ledger) -> bool:
-    """See :func:`~framefit.training.campaign.validation_was_learnt`."""
+    """Call :func:`~framefit.training.campaign.validation_was_learnt` with the subject's data."""
     examples = subject.data.train.sample(len(subject.data.validation), 0)
     with quick():
         learnt = evaluate(subject.network(), examples)
@@ -469,27 +471,27 @@ def learnt_before(subject: Subject, validated: Accuracy, ledger: Ledger) -> bool
 
 
 def _curve(rounds: Sequence[_Round]) -> Iterator[SearchPoint]:
-    """Of all searches, named as their configurations are: each has its own budget, or its own view of it."""
+    """Curves of all searches, named as their configurations are: each has its own budget or its own knowledge."""
     for round_ in rounds:
         for arm in round_.searched.arms:
-            name = arm.found.solver + ("" if arm.hardware else ", blind")
+            name = arm.best.solver + ("" if arm.hardware else ", blind")
             name += f", round {round_.threshold.round}" if round_.threshold.round else ""
-            yield from (msgspec.structs.replace(point, solver=name) for point in arm.found.curve)
+            yield from (msgspec.structs.replace(point, solver=name) for point in arm.best.curve)
 
 
 def _best(rounds: Sequence[_Round]) -> int:
-    """Of those that met their threshold: fewest cycles, then the most that was asked of the accuracy. Else the last."""
+    """Index of the best round that met its threshold: fewest cycles, then highest threshold. Else the last round."""
     met = [index for index, round_ in enumerate(rounds) if round_.met]
 
-    def asked(index: int) -> tuple[float, float]:
+    def cost(index: int) -> tuple[float, float]:
         threshold = rounds[index].threshold
         return threshold.cycles_ratio, -threshold.top1
 
-    return min(met, key=asked, default=len(rounds) - 1)
+    return min(met, key=cost, default=len(rounds) - 1)
 
 
 def _notes(subject: Subject) -> tuple[str, ...]:
-    """What the figures do not promise."""
+    """What the figures do not promise, as sentences."""
     if subject.pattern == "channel":
         less = "modelled cycles; the channels are taken out of the file, so any runtime has less to do"
         return (f"{less}: deploy.json says what was measured" if subject.target.name == "cpu" else less,)
@@ -500,7 +502,7 @@ def _notes(subject: Subject) -> tuple[str, ...]:
 
 
 def _overridden(verdict: Verdict, override: Override | None) -> tuple[str, ...]:
-    """What a result says of the user's override of its gates."""
+    """Remark on the user's override of the gates."""
     if override == "deploy" and verdict.decision != "deploy":
         return (f"deployed by the user's override; the gates say {verdict.decision}",)
     return ("fine-tuned once more by the user's override",) if override == "retrain" else ()

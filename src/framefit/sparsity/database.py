@@ -1,8 +1,8 @@
-"""The layer database: every layer at every level, refitted, with the error that it brings.
+"""The layer database: every layer at every level of sparsity, refitted, with the error that it adds.
 
 After Frantar and Alistarh, 2022, "SPDY", section 3.4, and "Optimal Brain Compression", section 5: since each
-layer was made to reproduce the dense layer's output from the dense network's inputs, levels of
-different layers can be put together without looking at the data again.
+layer was refitted to reproduce the dense layer's output from the dense network's inputs, levels of
+different layers can be combined without looking at the data again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from framefit.sparsity.reconstruction import Reader, reconstruct, reconstruct_ch
 from framefit.sparsity.statistics import LayerStatistics
 
 Array = npt.NDArray[Any]
-_MANY = 2_000_000  # weights of a network from which on its database has half the levels
+_MANY = 2_000_000  # weights; the database of a larger network has half as many levels
 _CHANNEL_LEVELS = 24
-_BLOCKS = (16, 8, 4, 2, 1)  # channels; AVX-512 and many accelerators: 16
+_BLOCKS = (16, 8, 4, 2, 1)  # channels that are computed together; AVX-512 and many accelerators: 16
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Entry:
     """A layer, or a group of channels, at each of S levels.
 
     Attributes:
-        facts: for the search.
-        levels: part of its weights (or channels) that is zero (or gone); ascending.
+        facts: what the search knows of the layer.
+        levels: part of its weights (or channels) that is zero (or removed); ascending.
         errors: estimated increase of the loss; masked: the same without the refit.
         weights: initializer -> float32, S x its shape.
-        order: channels in the order in which they go, and how many at each level; empty for other patterns.
+        order: channels in the order of removal, and how many are removed at each level; empty for other patterns.
     """
 
     facts: PrunableLayer
@@ -52,12 +52,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Database:
-    """Entries that can be put together in any combination.
+    """Entries that can be combined freely.
 
     Attributes:
         pattern: of the zeros.
         entries: in the order of execution; all have S levels.
-        groups: of channels, one an entry; empty for other patterns.
+        groups: of channels, one for each entry; empty for other patterns.
     """
 
     pattern: Pattern
@@ -66,16 +66,16 @@ class Database:
 
     @property
     def levels(self) -> Floats:
-        """L x S."""
+        """Levels of all entries: L x S."""
         return np.stack([entry.levels for entry in self.entries])
 
     @property
     def errors(self) -> Floats:
-        """L x S."""
+        """Errors of all entries: L x S."""
         return np.stack([entry.errors for entry in self.entries])
 
     def weights(self, assignment: Assignment) -> dict[str, npt.NDArray[np.float32]]:
-        """What takes the place of which initializer; channels that go are zeros where they are read."""
+        """New values of initializers; removed channels are zeros where they are read."""
         return {
             name: arrays[level]
             for entry, level in zip(self.entries, assignment, strict=True)
@@ -83,12 +83,12 @@ class Database:
         }
 
     def masks(self, assignment: Assignment) -> dict[str, npt.NDArray[np.bool_]]:
-        """Initializer -> where its weights are kept, of layers that lose any."""
+        """Initializer -> where its weights are kept; for layers that lose any."""
         pruned = [(entry, level) for entry, level in zip(self.entries, assignment, strict=True) if level]
         return {name: arrays[level] != 0 for entry, level in pruned for name, arrays in entry.weights.items()}
 
     def removed(self, assignment: Assignment) -> list[tuple[ChannelGroup, Sequence[int]]]:
-        """The channels of each group that go."""
+        """The channels of each group that are removed."""
         removed: list[tuple[ChannelGroup, Sequence[int]]] = []
         for group, entry, level in zip(self.groups, self.entries, assignment, strict=bool(self.groups)):
             count = round(float(entry.levels[level]) * group.channels)
@@ -99,11 +99,11 @@ class Database:
     def final(
         self, assignment: Assignment, arrays: Mapping[str, Array], layers: Sequence[WeightLayer]
     ) -> dict[str, Array]:
-        """Every initializer that changes, channels taken out."""
+        """Every initializer that changes, without the removed channels."""
         return shrunk(arrays, self.weights(assignment), self.removed(assignment), layers)
 
     def save(self, path: Path) -> None:
-        """Write the arrays to an ``.npz``."""
+        """Write the arrays to an ``.npz`` file."""
         arrays: dict[str, Array] = {"pattern": np.asarray(self.pattern)}
         for index, entry in enumerate(self.entries):
             arrays |= {
@@ -120,32 +120,32 @@ class Database:
 def read_database(
     path: Path, facts: Sequence[PrunableLayer], arrays: Mapping[str, Array], groups: Sequence[ChannelGroup] = ()
 ) -> Database:
-    """A database that was saved of the same layers.
+    """Read a database that was saved for the same layers.
 
     Raises:
-        InputError: unreadable, or of other layers, or of the same ones with other weights.
+        InputError: it is unreadable, or was made of other layers or other weights.
     """
     try:
-        found = ArrayFile(path).read()
+        stored = ArrayFile(path).read()
         entries = tuple(
             Entry(
-                facts=replace(fact, extra=float(found[f"{index}.extra"])),
-                levels=found[f"{index}.levels"],
-                errors=found[f"{index}.errors"],
-                masked=found[f"{index}.masked"],
+                facts=replace(fact, extra=float(stored[f"{index}.extra"])),
+                levels=stored[f"{index}.levels"],
+                errors=stored[f"{index}.errors"],
+                masked=stored[f"{index}.masked"],
                 weights={
                     name.split(".weight.", 1)[1]: array
-                    for name, array in found.items()
+                    for name, array in stored.items()
                     if name.startswith(f"{index}.weight.")
                 },
-                order=tuple(found[f"{index}.order"].tolist()),
+                order=tuple(stored[f"{index}.order"].tolist()),
             )
             for index, fact in enumerate(facts)
         )
         kept = {name: weights[0] for entry in entries for name, weights in entry.weights.items()}
         if not all(np.array_equal(weights, arrays[name].astype(np.float32)) for name, weights in kept.items()):
             raise ValueError("it was computed from other weights than the model's")
-        return Database(str(found["pattern"]), entries, tuple(groups))  # type: ignore[arg-type]  # a Pattern
+        return Database(str(stored["pattern"]), entries, tuple(groups))  # type: ignore[arg-type]  # a Pattern
     except (InputError, KeyError, TypeError, ValueError) as error:
         what = error.what if isinstance(error, InputError) else error
         raise InputError(
@@ -154,9 +154,9 @@ def read_database(
 
 
 def sparsity_levels(parameters: int) -> Floats:
-    """Parts of zeros: each level keeps 0.9 of the weights of the one before, in large networks 0.8.
+    """Sparsity of each level: a level keeps 0.9 of the weights of the one before, in large networks 0.8.
 
-    Equal steps in what is left, as in "SPDY", section 4.
+    The steps are equal in what remains, as in "SPDY", section 4.
     """
     factor, count = (0.9, 40) if parameters < _MANY else (0.8, 19)
     return np.asarray(1 - factor ** np.arange(count))
@@ -165,7 +165,7 @@ def sparsity_levels(parameters: int) -> Floats:
 def build_layer(
     layer: WeightLayer, weight: Array, statistics: LayerStatistics, levels: Floats, *, of_m: tuple[int, int] | None
 ) -> Entry:
-    """Zeros in the weights of a layer."""
+    """The entry of a layer whose weights are removed."""
     pruned = reconstruct(
         layer.matrix(weight),
         statistics.hessian,
@@ -189,7 +189,7 @@ def build_group(
     arrays: Mapping[str, Array],
     statistics: Mapping[str, LayerStatistics],
 ) -> Entry:
-    """Channels that are taken out."""
+    """The entry of a group whose channels are removed."""
     by_name = {layer.name: layer for layer in layers}
     members = [(by_name[name], times) for name, times in group.readers]
     counts = group.channels - kept_channels(group.channels)
@@ -219,13 +219,13 @@ def build_group(
 
 
 def kept_channels(channels: int) -> Ints:
-    """How many channels a group keeps at each level, from all of them to one.
+    """Number of channels that a group keeps at each level, from all of them to one.
 
-    Whole blocks come first, of 16, of 8, and so on: arithmetic takes channels in blocks, and some runtimes
-    leave their fast layout where a tensor does not fill its last one.
+    Whole blocks are removed first, of 16, of 8, and so on: arithmetic takes channels in blocks, and some runtimes
+    leave their fast layout where a tensor does not fill its last block.
 
     Returns:
-        24, int64, descending; where there are fewer, the last one again.
+        24 numbers, int64, descending; where there are fewer, the last one is repeated.
     """
     chosen = [channels, 1]
     for block in _BLOCKS:
@@ -236,7 +236,7 @@ def kept_channels(channels: int) -> Ints:
 
 
 def group_facts(group: ChannelGroup, layers: Sequence[WeightLayer]) -> PrunableLayer:
-    """A group of channels as a layer of the search: sizes of its first reader, weights of all that it touches."""
+    """A group of channels as a layer of the search: sizes of its first reader, weights of all layers concerned."""
     by_name = {layer.name: layer for layer in layers}
     readers = [by_name[name] for name, _ in group.readers]
     made = {name for name, _ in group.makers}
@@ -251,5 +251,5 @@ def group_facts(group: ChannelGroup, layers: Sequence[WeightLayer]) -> PrunableL
 
 
 def _extra(statistics: LayerStatistics) -> float:
-    """The Hessian's mean diagonal, as a logarithm."""
+    """Logarithm of the Hessian's mean diagonal."""
     return float(np.log1p(np.diagonal(statistics.hessian, axis1=1, axis2=2).mean()))

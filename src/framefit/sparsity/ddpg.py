@@ -1,7 +1,4 @@
-"""The off-policy actor-critic search (DDPG). Needs the extra ``train``.
-
-The assignment of sparsity as a Gymnasium environment. Needs the extra ``train``.
-"""
+"""The off-policy actor-critic search (DDPG), and its Gymnasium environment. Needs the extra ``train``."""
 
 from __future__ import annotations
 
@@ -21,15 +18,15 @@ from framefit.training.extra import torch
 
 State = npt.NDArray[np.float32]
 LEAST_ACTION = 1e-3
-"""What 0 is taken for: actions are greater, but a Gymnasium box is closed."""
+"""The action that replaces 0: actions are greater than 0, but a Gymnasium box is closed."""
 
 
 class SparsityEnvironment(gymnasium.Env[State, npt.NDArray[np.float32]]):  # type: ignore[misc]
-    """An episode assigns all layers of a network, one a step.
+    """An episode assigns a level to every layer of a network, one layer in each step.
 
-    State, their order and normalisation: :data:`framefit.sparsity.local_search.STATE`. Action, float32, 1: the
-    part of the layer's cycles that is to go, in (0, 1]; clamped as :class:`~framefit.sparsity.local_search.Walk`
-    says. Reward: 0 until the last layer is assigned, then the network's, from forwards only.
+    For the state and its normalisation see :data:`framefit.sparsity.local_search.STATE`. Action, float32, 1: the
+    part of the layer's cycles to remove, in (0, 1]; clamped as :class:`~framefit.sparsity.local_search.Walk`
+    says. Reward: 0 until the last layer is assigned, then the network's, which needs forward passes only.
 
     Raises:
         InfeasibleError: no assignment meets the budget.
@@ -45,24 +42,24 @@ class SparsityEnvironment(gymnasium.Env[State, npt.NDArray[np.float32]]):  # typ
         self._walk = Walk(problem, budget_cycles)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[State, dict[str, Any]]:
-        """Before the first layer again; there is nothing to draw."""
+        """Return to the state before the first layer; nothing is random here."""
         super().reset(seed=seed, options=options)
         self._walk.restart()
         return self._state(), {}
 
     def step(self, action: npt.NDArray[np.float32]) -> tuple[State, float, bool, bool, dict[str, Any]]:
-        """Assign the next layer.
+        """Assign a level to the next layer.
 
         Returns:
-            State, reward, whether the episode is over, False, and at its end ``accuracy``, ``cycles`` and
-            ``assignment``; in each step ``action`` after the clamp.
+            State, reward, whether the episode is over, False, and details: ``action`` after the clamp, and at the
+            end of the episode ``accuracy``, ``cycles`` and ``assignment``.
         """
-        taken = self._walk.step(max(float(np.ravel(action)[0]), LEAST_ACTION))
+        clamped = self._walk.step(max(float(np.ravel(action)[0]), LEAST_ACTION))
         if not self._walk.done:
-            return self._state(), 0.0, False, False, {"action": taken}
+            return self._state(), 0.0, False, False, {"action": clamped}
         assignment = self._walk.assignment
         accuracy, cycles = self._problem.evaluate(assignment), self._problem.total(assignment)
-        facts = {"action": taken, "accuracy": accuracy, "cycles": cycles, "assignment": assignment}
+        facts = {"action": clamped, "accuracy": accuracy, "cycles": cycles, "assignment": assignment}
         return self._state(), reward(self._kind, accuracy, cycles), True, False, facts
 
     def _state(self) -> State:
@@ -70,21 +67,21 @@ class SparsityEnvironment(gymnasium.Env[State, npt.NDArray[np.float32]]):  # typ
 
 
 class ActorCritic:
-    """Walks the layers with an actor that a critic teaches (Lillicrap et al., 2015, "Continuous control with
+    """Visits the layers with an actor that a critic trains (Lillicrap et al., 2015, "Continuous control with
     deep reinforcement learning"; for pruning He et al., 2018, "AMC", section 3).
 
-    An episode is one assignment. Its reward comes at the end and is not discounted, so every step's
-    return is that reward: steps are stored as finished with it, as AMC gives it to every step. Actions
-    are random during the warm-up; afterwards they are the actor's with noise that decays from episode to
-    episode. The search ends where critic and evaluation agree on the reward, several episodes in a row.
+    An episode is one assignment. Its reward comes at the end and is not discounted, so the return of every
+    step is that reward, as AMC has it. Actions are random during the warm-up; afterwards they are the actor's
+    with noise that decays from episode to episode. The search ends where critic and evaluation agree on the
+    reward in several successive episodes.
     """
 
     _WARM_UP = 0.2  # part of the episodes; AMC: 100 of 400 and more
-    _NOISE, _LAST_NOISE = 0.5, 0.02  # deviation of an action (AMC starts at 0.5) at first and in the end
-    _IN_A_ROW = 10  # episodes that agree before the search ends
-    _BATCH = 64  # AMC's
+    _NOISE, _LAST_NOISE = 0.5, 0.02  # standard deviation of an action's noise at first (as AMC) and at the end
+    _IN_A_ROW = 10  # successive episodes in which critic and evaluation agree before the search ends
+    _BATCH = 64  # as AMC
     _STEPS = 2  # gradient steps for each step of an episode
-    _WIDTH = 300  # of both hidden layers, AMC's
+    _WIDTH = 300  # of both hidden layers, as AMC
 
     def __init__(
         self,
@@ -123,7 +120,7 @@ class ActorCritic:
         self._predicted: float | None = None
 
     def ask(self) -> Assignment | None:
-        """The next episode's assignment; ``None`` once critic and evaluation agree."""
+        """Return the next episode's assignment; ``None`` once critic and evaluation agree."""
         if self._agreed >= self._IN_A_ROW:
             return None
         self._predicted = None
@@ -139,7 +136,7 @@ class ActorCritic:
         return self._asked
 
     def tell(self, accuracy: float) -> None:
-        """Store the episode, and train actor and critic on all that is stored."""
+        """Store the episode, and train actor and critic on all stored episodes."""
         received = reward(self._kind, accuracy, self._problem.total(self._asked)) / self._scale
         if self._predicted is not None:
             agrees = abs(self._predicted - received) <= self._agreement * abs(received)
@@ -162,7 +159,7 @@ class ActorCritic:
             self._steps.append((state, self._walk.step(act(state))))
 
     def _follow(self, assignment: Assignment) -> None:
-        """The episode that gives this assignment."""
+        """Replay the episode that gives this assignment."""
         cycles = self._problem.cycles
         saved = [1 - cycles[index, level] / max(cycles[index, 0], 1) for index, level in enumerate(assignment)]
         actions = iter(saved)
@@ -173,7 +170,7 @@ class ActorCritic:
         return float(np.clip(float(action[0]) + self._random.normal(0, self._noise), LEAST_ACTION, 1))
 
     def _value(self, state: Floats, action: float) -> float:
-        """What the critic expects of an action."""
+        """The critic's estimate of an action's value."""
         scaled = self._agent.policy.scale_action(np.asarray([[action]], np.float32))
         with torch.no_grad():
             value = self._agent.critic(torch.as_tensor(state, dtype=torch.float32)[None], torch.as_tensor(scaled))

@@ -49,7 +49,7 @@ def configuration(
     epochs: float,
     dense: DenseModel,
 ) -> Configuration:
-    """A row of the table of results; see :class:`~framefit.core.sparsity.Configuration`."""
+    """Make a row of the table of results; see :class:`~framefit.core.sparsity.Configuration`."""
     costs = subject.prices.of(model, zeros)
     table = layer_table(subject, model, zeros, costs)
     arrays = listing(model).arrays
@@ -58,9 +58,9 @@ def configuration(
     left = sum(int(np.count_nonzero(weight)) for weight in weights)
     cycles = sum(cost.cycles for cost in costs.values())
     return Configuration(
-        solver=arm.found.solver,
+        solver=arm.best.solver,
         hardware=arm.hardware,
-        validation_top1=arm.found.accuracy,
+        validation_top1=arm.best.accuracy,
         top1_before_finetune=before,
         top1=accuracy.top1,
         top1_interval=accuracy.top1_interval,
@@ -79,7 +79,7 @@ def configuration(
 def layer_table(
     subject: Subject, model: Model, zeros: Mapping[str, float], costs: Mapping[str, LayerCycles]
 ) -> tuple[LayerSparsity, ...]:
-    """Each layer with weights: what is zero in it and in what it reads, and what it costs."""
+    """List each layer with weights: its zeros, the zeros in its input, and its cycles."""
     arrays = listing(model).arrays
     dense = subject.prices.of(subject.model, subject.zeros)
     total = max(sum(cost.cycles for cost in costs.values()), 1)
@@ -97,10 +97,10 @@ def layer_table(
 
 
 def check_targets(model: Model, targets: Sequence[str]) -> None:
-    """Refuse, before anything is searched for, what a model could not be deployed to in the end.
+    """Refuse targets that could not run the model in the end, before anything is searched for.
 
     Raises:
-        InputError: no such target, or one that does not run the model.
+        InputError: an unknown target, or one that does not run the model.
     """
     for name in targets:
         if capabilities_of(resolve_target(name)).modelled:
@@ -110,10 +110,10 @@ def check_targets(model: Model, targets: Sequence[str]) -> None:
 def deployment(
     subject: Subject, result: SparsityResult, path: Path, zeros: Mapping[str, float], targets: Sequence[str]
 ) -> Deployment:
-    """Compile a model for each target, and say what a frame takes there beside the dense one.
+    """Compile a model for each target, and compare the time of a frame there with the dense model's.
 
     Raises:
-        InputError: no such target, or one that does not run the model.
+        InputError: an unknown target, or one that does not run the model.
     """
     assert result.chosen is not None
     row = result.configurations[result.chosen]
@@ -167,6 +167,6 @@ def _measured(target: Target, dense: Model, result: SparsityResult, model: Model
 
 
 def measured(model: Model, dense: Model) -> tuple[int, int]:
-    """Median latencies of two models on this machine, measured in turn, in nanoseconds."""
+    """Median latencies of two models on this machine, measured alternately, in nanoseconds."""
     sparse_ns, dense_ns = medians_ns([model, dense])
     return sparse_ns, dense_ns

@@ -1,4 +1,4 @@
-"""Whether a sparse model goes to its target: thresholds, and what their intervals allow to say."""
+"""Gates: whether a sparse model may be deployed, by thresholds and by the intervals of what was measured."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from framefit.core.sparsity import Decision, Threshold
 from framefit.sparsity.allocation import allocate
 from framefit.sparsity.problem import Problem
 
-_STEP = 0.9  # of the cycles that a met threshold becomes, and back
-_HARM_NATS = 0.1  # of the loss: a choice; fine-tuning gets most of it back
-_LEAST_MOVE = 0.01  # of the dense cycles: a smaller change of the threshold is none
-_LEAST_GAIN = 0.001  # of top-1: likewise; one image of a thousand
+_STEP = 0.9  # factor on the cycles after a threshold was met; divided by it after one was missed
+_HARM_NATS = 0.1  # increase of the loss; a choice: fine-tuning recovers most of it
+_LEAST_MOVE = 0.01  # of the dense cycles; the threshold does not move by less
+_LEAST_GAIN = 0.001  # of top-1: one image of a thousand; the threshold does not move by less
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gates say of a model.
+    """Decision of the gates on a model.
 
     Attributes:
-        decision: "deploy": both thresholds are met, the accuracy's with its whole interval; "discard": one is
-            missed, the accuracy's with its whole interval; "retrain": the interval holds the threshold.
-        reasons: as sentences.
+        decision: "deploy": both thresholds are met, that on accuracy by its whole interval; "discard": one is
+            missed, that on accuracy by its whole interval; "retrain": the threshold lies within the interval.
+        reasons: of the decision, as sentences.
     """
 
     decision: Decision
@@ -32,33 +32,33 @@ class Verdict:
 def judge(
     top1: float, interval: tuple[float, float], images: int, cycles_ratio: float, threshold: Threshold
 ) -> Verdict:
-    """Hold a model against its thresholds."""
+    """Compare a model's accuracy and cycles with their thresholds."""
     low, high = interval
-    asked = f"{100 * threshold.top1:.2f} %"
-    said = f"top-1 {100 * top1:.2f} % ({100 * low:.2f} to {100 * high:.2f} % on {images:,} images)"
+    wanted = f"{100 * threshold.top1:.2f} %"
+    accuracy = f"top-1 {100 * top1:.2f} % ({100 * low:.2f} to {100 * high:.2f} % on {images:,} images)"
     cycles = f"cycles {cycles_ratio:.3f} of the dense model's, threshold {threshold.cycles_ratio:.3f}"
     if cycles_ratio > threshold.cycles_ratio:
-        return Verdict("discard", (f"{cycles}: above it", f"{said}, threshold {asked}"))
+        return Verdict("discard", (f"{cycles}: above it", f"{accuracy}, threshold {wanted}"))
     within = f"{cycles}: within it"
     if low >= threshold.top1:
-        return Verdict("deploy", (within, f"{said}: all of the interval is at least the threshold {asked}"))
+        return Verdict("deploy", (within, f"{accuracy}: all of the interval is at least the threshold {wanted}"))
     if high < threshold.top1:
-        return Verdict("discard", (within, f"{said}: all of the interval is below the threshold {asked}"))
+        return Verdict("discard", (within, f"{accuracy}: all of the interval is below the threshold {wanted}"))
     side = "above" if top1 >= threshold.top1 else "below"
     more = "train for longer, give more test images, or allow a greater drop"
     return Verdict(
-        "retrain", (within, f"{said}: {side} the threshold {asked}, which the interval does not exclude; {more}")
+        "retrain", (within, f"{accuracy}: {side} the threshold {wanted}, which the interval does not exclude; {more}")
     )
 
 
 def given_top1(dense: float, drop: float, cycles_ratio: float) -> Threshold:
-    """As the user said."""
+    """The threshold that the user gave."""
     reason = f"dense top-1 {100 * dense:.2f} % less the drop of {100 * drop:g} points that was given"
     return Threshold(round=0, top1=dense - drop, cycles_ratio=cycles_ratio, source="given", reason=reason)
 
 
 def derived_top1(dense: float, interval: tuple[float, float], cycles_ratio: float) -> Threshold:
-    """From the model: twice what its own test data leave open."""
+    """A threshold from the model: twice the uncertainty that its test data leave."""
     top1 = dense - 2 * (dense - interval[0])
     reason = f"dense top-1 {100 * dense:.2f} % less twice the way to the lower end of its interval"
     return Threshold(round=0, top1=top1, cycles_ratio=cycles_ratio, source="derived", reason=reason)
@@ -68,7 +68,7 @@ def derived_ratio(problem: Problem, dense_cycles: int) -> tuple[float, str]:
     """The fewest cycles whose exact allocation is expected to do little harm, from model and hardware.
 
     Returns:
-        Ratio of the dense cycles, and why.
+        The ratio to the dense cycles, and the reason.
     """
     ratios = [ratio / 100 for ratio in range(99, 0, -1) if ratio / 100 * dense_cycles >= problem.least_cycles]
     chosen = 1.0
@@ -80,13 +80,13 @@ def derived_ratio(problem: Problem, dense_cycles: int) -> tuple[float, str]:
 
 
 def moved_cycles(history: Sequence[Threshold], *, met: bool, least_ratio: float) -> Threshold | None:
-    """The next round's threshold on cycles: harder when it was met, easier when it was not.
+    """The next round's threshold on cycles: harder after it was met, easier after it was not.
 
-    Met: a tenth of the cycles less; once one was out of reach, half way towards it. Out of reach: half way
-    back to the last that was met, or to the dense model.
+    After it was met: a tenth fewer cycles, or half way towards a number that was out of reach. After it was out of
+    reach: half way back to the last one that was met, or to the dense model.
 
     Returns:
-        ``None``: there is nothing between what was met and what was not.
+        ``None``: no number lies between those that were met and those that were not.
     """
     last = history[-1]
     tried = [threshold.cycles_ratio for threshold in history]
@@ -104,10 +104,10 @@ def moved_cycles(history: Sequence[Threshold], *, met: bool, least_ratio: float)
 
 
 def moved_top1(last: Threshold, *, met: bool, low: float, dense_low: float) -> Threshold | None:
-    """The next threshold on accuracy, at the same cycles: what the model has reached for sure.
+    """The next threshold on accuracy, at the same cycles: what the model has certainly reached.
 
-    Met: raised to the lower end of the interval of what was reached, but not above the dense model's own. Out of
-    reach: lowered to it. So the gate, which asks for the whole interval, can say yes to a model like this one.
+    After it was met, it rises to the lower end of the interval of the accuracy, but not above the dense model's own.
+    After it was out of reach, it falls to that. So the gate, which needs the whole interval, can accept such a model.
 
     Returns:
         ``None``: it was met, and less than a tenth of a point can be added to it.

@@ -1,4 +1,4 @@
-"""Which layers of a network can lose weights, as matrices; and which channels can go together.
+"""Layers of a network that can lose weights, as matrices; and channels that can be removed together.
 
 Channels are followed through residual sums, depthwise convolutions and gates.
 """
@@ -27,15 +27,15 @@ class WeightLayer:
     """A convolution, or a product with a constant, whose weight belongs to it alone.
 
     Attributes:
-        name: of its node.
-        weight: its initializer.
-        kind: of the node.
-        groups: independent products: of a grouped convolution.
+        name: the node's name.
+        weight: name of its initializer.
+        kind: kind of the node.
+        groups: independent products of a grouped convolution.
         rows: outputs of each group.
         channels: inputs of each group; area: kernel positions.
-        transposed: whether the weight lies inputs x outputs.
-        node: with its attributes.
-        facts: for the search.
+        transposed: whether the weight's axes are inputs x outputs.
+        node: the node with its attributes.
+        facts: what the search knows of the layer.
     """
 
     name: str
@@ -51,16 +51,16 @@ class WeightLayer:
 
     @property
     def width(self) -> int:
-        """Inputs of each sum."""
+        """Number of inputs of each sum."""
         return self.channels * self.area
 
     def matrix(self, weight: Array) -> Array:
-        """The weight as G x n x K."""
+        """Return the weight as G x n x K."""
         outputs_first = weight.T if self.transposed else weight
         return outputs_first.reshape(self.groups, self.rows, self.width)
 
     def weight_of(self, matrix: Array) -> npt.NDArray[np.float32]:
-        """A matrix (rows of all groups x K, or G x n x K) in the form of the weight."""
+        """Return a matrix (rows of all groups x K, or G x n x K) in the shape of the weight."""
         flat = np.asarray(matrix, np.float32).reshape(self.groups * self.rows, self.width)
         if self.kind == "linear":
             return np.ascontiguousarray(flat.T if self.transposed else flat)
@@ -71,7 +71,7 @@ class WeightLayer:
 
 
 def find_layers(nodes: Sequence[Node], arrays: Mapping[str, Array]) -> tuple[tuple[WeightLayer, ...], tuple[str, ...]]:
-    """The layers that can lose weights, in order; and what stays dense, as sentences."""
+    """List the layers that can lose weights, in order; and what stays dense, as sentences."""
     used = Counter(operand.name for node in nodes for operand in node.inputs if operand is not None)
     layers, notes = [], []
     for node in nodes:
@@ -93,9 +93,9 @@ def find_layers(nodes: Sequence[Node], arrays: Mapping[str, Array]) -> tuple[tup
 
 
 def neighbours(layer: WeightLayer, size: int) -> Ints:
-    """K, int64: of which ``size`` neighbouring input channels each weight of a row is one.
+    """K, int64: for each weight of a row the number of its block of ``size`` neighbouring input channels.
 
-    Kernel positions are apart: hardware reads channels side by side.
+    Kernel positions are separate: hardware reads adjacent channels together.
     """
     channel, position = np.divmod(np.arange(layer.width), layer.area)
     blocks: Ints = position * math.ceil(layer.channels / size) + channel // size
@@ -177,15 +177,15 @@ _FLAT = ("Flatten", "Reshape")
 
 @dataclass
 class ChannelGroup:
-    """Channels of tensors that must keep the same ones.
+    """Channels of several tensors that can only be removed together.
 
     Attributes:
         name: of the first node that makes them.
-        channels: how many there are.
-        makers: arrays whose axis counts them: (initializer, axis).
+        channels: number of them.
+        makers: arrays with an axis of these channels: (initializer, axis).
         readers: layers that sum over them, and how many of their inputs each channel is: (name, times).
-        targets: shapes that name their number: (initializer, axis, times).
-        fixed: whether they have to stay.
+        targets: constants that hold their number as part of a shape: (initializer, axis, times).
+        fixed: whether they must stay.
     """
 
     name: str
@@ -214,7 +214,7 @@ def shrunk(
     removed: Sequence[tuple[ChannelGroup, Sequence[int]]],
     layers: Sequence[WeightLayer],
 ) -> dict[str, Array]:
-    """The arrays of the network without some channels.
+    """Remove channels from the network's arrays.
 
     Returns:
         Every array that changes.
@@ -247,19 +247,19 @@ class _Trace:
         self._arrays, self._layers = arrays, layers
         self._slots: list[ChannelGroup] = []
         self._parent: list[int] = []
-        self._of: dict[str, tuple[int, int]] = {}  # tensor -> slot, and inputs that a channel is there
+        self._of: dict[str, tuple[int, int]] = {}  # tensor -> slot, and number of inputs that each channel is there
 
     def groups(self) -> list[ChannelGroup]:
-        """Joined, in order."""
+        """The groups after all unions, in order."""
         return [slot for index, slot in enumerate(self._slots) if self._find(index) == index]
 
     def fix(self, tensor: str) -> None:
-        """Its channels stay."""
+        """Mark a tensor's channels as not removable."""
         if tensor in self._of:
             self._slots[self._find(self._of[tensor][0])].fixed = True
 
     def follow(self, node: Node) -> None:
-        """One node: where do the channels of its outputs come from."""
+        """Find where the channels of a node's outputs come from."""
         data = next((operand for operand in node.inputs if operand is not None and not operand.constant), None)
         layer = self._layers.get(node.name)
         if data is None:
@@ -279,7 +279,7 @@ class _Trace:
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         known = self._of.get(data.name)
         if layer.groups > 1:
-            if layer.channels == 1 and layer.rows == 1 and known is not None:  # depthwise: what comes in goes out
+            if layer.channels == 1 and layer.rows == 1 and known is not None:  # depthwise: the input's channels go out
                 slot = self._slots[self._find(known[0])]
                 slot.makers += [(layer.weight, 0), *self._constants([bias], 0)]
                 self._of[node.outputs[0].name] = known
@@ -329,7 +329,7 @@ class _Trace:
         self._of[node.outputs[0].name] = self._of[data.name]
 
     def _stop(self, node: Node) -> None:
-        """The channels of its inputs stay, those of its outputs are not known."""
+        """Mark the channels of a node's inputs as not removable, and those of its outputs as unknown."""
         for operand in node.inputs:
             if operand is not None:
                 self.fix(operand.name)
@@ -340,7 +340,7 @@ class _Trace:
         self._of[node.outputs[0].name] = (len(self._slots) - 1, 1)
 
     def _keeps(self, node: Node, data: Operand) -> bool:
-        """Whether the second axis stays the second axis."""
+        """Whether the second axis remains the second axis."""
         before, after = data.shape, node.outputs[0].shape
         return before is not None and after is not None and len(before) > 1 < len(after) and before[1] == after[1]
 
@@ -351,7 +351,7 @@ class _Trace:
         return after[1] == int(np.prod(before[1:]))
 
     def _joins(self, node: Node) -> bool:
-        """Whether all operands have the same channels, or one number for all of them."""
+        """Whether all operands have the same channels, or a single number for all of them."""
         rank = max(len(operand.shape or ()) for operand in node.inputs if operand is not None)
         if rank not in (2, 4) or node.outputs[0].shape is None:
             return False

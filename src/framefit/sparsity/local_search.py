@@ -1,6 +1,6 @@
-"""Searches that start from the exact allocation: other weights for its errors, or swaps.
+"""Searches that start from the exact allocation: with scaled errors, or with swaps; and walks from layer to layer.
 
-From layer to layer: the state that a controller sees, its action, and the clamp.
+A walk has the state that a controller sees, its action, and the clamp.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from framefit.sparsity.problem import Assignment, Floats, Problem
 
 
 class CoefficientSearch:
-    """Scales each layer's errors, allocates exactly, and keeps the scales that do better.
+    """Scales each layer's errors, allocates exactly, and keeps the scales that give a better accuracy.
 
-    Errors of layers do not really add up; the scales make up for it. The first proposal is the plain
-    allocation; each further one redraws a tenth of the best scales. After Frantar and Alistarh, 2022,
-    "SPDY", section 3.3; here around 1, since the errors already are in units of the loss.
+    Errors of layers do not really add up; the scales compensate for that. The first proposal is the plain
+    allocation; each later one redraws a tenth of the best scales. After Frantar and Alistarh, 2022,
+    "SPDY", section 3.3; the scales are around 1 here, since the errors are estimates of the loss already.
     """
 
     name = "spdy"
     _PART = 0.1  # of the scales that one step redraws (SPDY, section 3.3)
     _SPREAD = 1.0  # standard deviation of a scale's logarithm
-    _TRIES = 50  # until a draw changes the allocation
+    _TRIES = 50  # draws until one changes the allocation
 
     def __init__(self, problem: Problem, budget_cycles: int, random: np.random.Generator) -> None:
         self._problem, self._budget, self._random = problem, budget_cycles, random
@@ -32,7 +32,7 @@ class CoefficientSearch:
         self._seen: set[bytes] = set()
 
     def ask(self) -> Assignment | None:
-        """The allocation for other scales; ``None`` where these change nothing any more."""
+        """Return the allocation for other scales; ``None`` where no draw changes the allocation."""
         for _ in range(self._TRIES):
             self._asked = self._scales if not self._seen else self._redrawn()
             assignment = allocate(self._problem, self._budget, self._problem.errors * self._asked[:, None])
@@ -42,7 +42,7 @@ class CoefficientSearch:
         return None
 
     def tell(self, accuracy: float) -> None:
-        """Keep the scales where they are at least as good."""
+        """Keep the scales if they are at least as good."""
         if accuracy >= self._best:
             self._best, self._scales = accuracy, self._asked
 
@@ -55,22 +55,22 @@ class CoefficientSearch:
 
 
 class SwapSearch:
-    """(1 + lambda): children differ from their parent by swaps that keep the cycles within the budget.
+    """(1 + lambda) search: children differ from their parent by swaps that keep the cycles within the budget.
 
-    A child lightens one layer by a step or two and makes others pay; of several such children the
-    one with the smallest sum of errors is evaluated. The parent is the best so far.
+    A child removes less from one layer, by one or two levels, and more from others; of several drawn children the
+    one with the smallest sum of errors is evaluated. The parent is the best assignment so far.
 
     Args:
         problem: to be solved.
-        budget_cycles: of the network.
-        random: where proposals come from.
+        budget_cycles: cycles that the network may take.
+        random: source of random numbers.
         start: the first parent; default: the exact allocation.
-        children: evaluated before the next parent is chosen: lambda.
+        children: lambda: number that is evaluated before the next parent is chosen.
     """
 
     name = "swaps"
-    _DRAWN = 4  # children drawn for each that is evaluated
-    _TRIES = 50  # until a child is new
+    _DRAWN = 4  # children drawn for each one that is evaluated
+    _TRIES = 50  # draws until a child is new
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class SwapSearch:
         self._places = [{int(level): place for place, level in enumerate(useful)} for useful in problem.envelopes]
 
     def ask(self) -> Assignment | None:
-        """The first parent, then children; ``None`` where no new child is left."""
+        """Return the first parent, then children; ``None`` where no new child is left."""
         if not self._seen:
             self._seen.add(self._parent.tobytes())
             self._asked = self._parent
@@ -111,7 +111,7 @@ class SwapSearch:
         return child
 
     def tell(self, accuracy: float) -> None:
-        """Choose the next parent once a generation is complete."""
+        """Choose the next parent when a generation is complete."""
         self._generation.append((accuracy, self._asked))
         if self._best > -np.inf and len(self._generation) < self._children:
             return
@@ -134,7 +134,7 @@ class SwapSearch:
             if not payers:
                 return self._parent
             self._move(child, int(random.choice(payers)), 1)
-        for layer in random.permutation(others):  # what was paid too much
+        for layer in random.permutation(others):  # undo removals that the budget does not need
             while self._place(child, layer) > 0:
                 before = child[layer]
                 self._move(child, int(layer), -1)
@@ -153,11 +153,11 @@ class SwapSearch:
 
 
 STATE = ("t", "n", "c", "h", "w", "stride", "k", "weight", "cycles", "reduced", "rest", "previous", "extra")
-"""What a state holds, in order.
+"""The elements of a state, in order.
 
 t index, n output and c input channels, h and w of the input, stride, k kernel, weight: parameters of the
 layer, cycles of the dense layer, reduced: cycles saved in earlier layers, rest: weights that remain in later
-layers, previous: the action before (a[t-1], 0 at first), extra: a statistic of the Hessian, or 0.
+layers, previous: the preceding action (a[t-1], 0 at first), extra: a statistic of the Hessian, or 0.
 
 Normalisation: reduced is divided by the network's dense cycles, rest by all weights; an action is in 0 to 1
 already; all others are divided by their greatest value over the layers. So every number is in 0 to 1.
@@ -165,12 +165,12 @@ already; all others are divided by their greatest value over the layers. So ever
 
 
 class Walk:
-    """An assignment in the making: one action a layer.
+    """An assignment that is built with one action for each layer.
 
-    An action in (0, 1] is the part of the layer's cycles that is to go. It is inverted through the layer's
-    Pareto envelope: the least harmful level that saves at least so much, the fastest one where none does.
-    Clamp: where the budget could not be met any more even if every later layer were pruned to its
-    fastest level, the layer is pruned as far as it takes (He et al., 2018, "AMC", algorithm 1).
+    An action in (0, 1] is the part of the layer's cycles to remove. It is inverted through the layer's
+    Pareto envelope: the least harmful level that saves at least that much, or the fastest one.
+    Clamp: where the budget could not be met even if every later layer were pruned to its fastest level, the
+    layer is pruned as far as the budget needs (He et al., 2018, "AMC", algorithm 1).
     """
 
     def __init__(self, problem: Problem, budget_cycles: int) -> None:
@@ -194,7 +194,7 @@ class Walk:
         self.restart()
 
     def restart(self) -> None:
-        """Before the first layer again."""
+        """Return to the state before the first layer."""
         self._levels: list[int] = []
         self._spent = 0
         self._previous = 0.0
@@ -206,12 +206,12 @@ class Walk:
 
     @property
     def assignment(self) -> Assignment:
-        """What was assigned so far."""
+        """The levels assigned so far."""
         return np.asarray(self._levels, np.int64)
 
     @property
     def state(self) -> Floats:
-        """Of the layer whose turn it is, as :data:`STATE` says; after the last layer still that layer's."""
+        """State of the next layer, as :data:`STATE` says; after the last layer that of the last one."""
         index = min(len(self._levels), len(self._problem.layers) - 1)
         before = int(self._problem.cycles[: len(self._levels), 0].sum())
         column = self._columns[index]
@@ -219,17 +219,17 @@ class Walk:
         return np.asarray([*column[:9], reduced, self._rest[index], self._previous, column[9]])
 
     def step(self, action: float) -> float:
-        """Assign the next layer.
+        """Assign a level to the next layer.
 
         Returns:
-            The action after the clamp: what the layer really was asked to save.
+            The action after the clamp: the part of its cycles that the layer had to save.
         """
         index = len(self._levels)
         dense = int(self._problem.cycles[index, 0])
-        wanted = dense * (1 - min(max(action, 0.0), 1.0))
+        remaining = dense * (1 - min(max(action, 0.0), 1.0))
         left = self._budget - self._problem.fixed_cycles - self._spent - int(self._later_least[index])
-        level = self._problem.level_at_most(index, min(wanted, left))
+        level = self._problem.level_at_most(index, min(remaining, left))
         self._levels.append(level)
         self._spent += int(self._problem.cycles[index, level])
-        self._previous = float(min(action, 1.0)) if wanted <= left else float(1 - max(left, 0) / max(dense, 1))
+        self._previous = float(min(action, 1.0)) if remaining <= left else float(1 - max(left, 0) / max(dense, 1))
         return self._previous

@@ -1,4 +1,4 @@
-"""The one problem that all solvers work on: which level of sparsity each layer gets."""
+"""The problem that all solvers work on: which level of sparsity each layer gets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from framefit.errors import InfeasibleError
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Assignment = Ints
-"""A level for each layer: int64, L."""
+"""Level of each layer: int64, L."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class PrunableLayer:
     Attributes:
         name: as in the model.
         outputs, inputs: channels, or features.
-        height, width: of what it reads; 1 for a fully connected layer.
+        height, width: of its input; 1 for a fully connected layer.
         stride, kernel: 1 for a fully connected layer.
-        parameters: its weights.
+        parameters: number of its weights.
         macs: multiply-accumulates of one frame, zeros included.
         extra: a statistic of its Hessian, or 0.
     """
@@ -47,18 +47,18 @@ class PrunableLayer:
 
 @dataclass(frozen=True)
 class Problem:
-    """Layers, what they may become, what that costs, and what it does to the network.
+    """Layers with their levels of sparsity, the cycles of each level, and its effect on the network.
 
     Attributes:
         layers: L of them, in the order of execution.
         levels: L x S, part of each layer's weights that is zero; ascending, the first is the layer as it is.
-        cycles: L x S, of the layer at that level; need not fall with the level.
-        errors: L x S, what the level is expected to add to the network's loss; the first is 0.
+        cycles: L x S, of the layer at that level; they need not fall with the level.
+        errors: L x S, estimated increase of the network's loss; the first is 0.
         fixed_cycles: of everything that no level changes.
-        evaluate: the accuracy (0 to 1) of the network with an assignment; only forwards.
+        evaluate: the accuracy (0 to 1) of the network with an assignment, by forward passes only.
 
     Raises:
-        ValueError: tables of other shapes, not finite, or whose first level has an error.
+        ValueError: tables have other shapes, are not finite, or the first level has an error.
     """
 
     layers: Sequence[PrunableLayer]
@@ -87,55 +87,55 @@ class Problem:
 
     @property
     def dense(self) -> Assignment:
-        """Nothing removed."""
+        """The assignment that removes nothing."""
         return np.zeros(len(self.layers), np.int64)
 
     @property
     def dense_cycles(self) -> int:
-        """Of the whole network, nothing removed."""
+        """Cycles of the whole network with nothing removed."""
         return self.total(self.dense)
 
     @cached_property
     def least_layer_cycles(self) -> Ints:
-        """L, what each layer takes at least."""
-        found: Ints = self.cycles.min(axis=1)
-        return found
+        """L, the fewest cycles of each layer."""
+        least: Ints = self.cycles.min(axis=1)
+        return least
 
     @property
     def least_cycles(self) -> int:
-        """Of the whole network at the strongest levels."""
+        """Cycles of the whole network with as much removed as possible."""
         return int(self.least_layer_cycles.sum()) + self.fixed_cycles
 
     def total(self, assignment: Assignment) -> int:
-        """Cycles of the whole network."""
+        """Cycles of the whole network with an assignment."""
         return int(self.cycles[np.arange(len(self.layers)), assignment].sum()) + self.fixed_cycles
 
     def error(self, assignment: Assignment) -> float:
-        """Sum of the layers' errors."""
+        """Sum of the layers' errors with an assignment."""
         return float(self.errors[np.arange(len(self.layers)), assignment].sum())
 
     def sparsities(self, assignment: Assignment) -> Floats:
         """L, part of each layer's weights that is zero."""
-        found: Floats = self.levels[np.arange(len(self.layers)), assignment]
-        return found
+        sparsities: Floats = self.levels[np.arange(len(self.layers)), assignment]
+        return sparsities
 
     def level_at_most(self, layer: int, cycles: float) -> int:
-        """The useful level of the least error that takes at most so many cycles; the fastest where none does."""
+        """The useful level of least error that takes at most ``cycles``; the fastest level where none does."""
         useful = self.envelopes[layer]
         fits = np.flatnonzero(self.cycles[layer, useful] <= cycles)
         return int(useful[fits[0]] if len(fits) else useful[-1])
 
     def level_from(self, layer: int, sparsity: float) -> int:
-        """The first useful level with at least this part of zeros; the last where none has it."""
+        """The first useful level with at least this part of zeros; the last level where none has it."""
         useful = self.envelopes[layer]
-        found = np.flatnonzero(self.levels[layer, useful] >= sparsity - 1e-9)
-        return int(useful[found[0]] if len(found) else useful[-1])
+        enough = np.flatnonzero(self.levels[layer, useful] >= sparsity - 1e-9)
+        return int(useful[enough[0]] if len(enough) else useful[-1])
 
     def check_budget(self, budget_cycles: int) -> None:
         """Refuse a budget that no assignment meets.
 
         Raises:
-            InfeasibleError: it names what is reachable.
+            InfeasibleError: its message names the cycles that can be reached.
         """
         if self.least_cycles > budget_cycles:
             dense, least = self.dense_cycles, self.least_cycles
@@ -147,10 +147,10 @@ class Problem:
             )
 
     def blind(self, to: Literal["macs", "weights"] = "macs") -> Problem:
-        """The same problem for a search that knows no hardware.
+        """The same problem for a search that ignores the hardware.
 
         Args:
-            to: what its cycles are: multiply-accumulates that are left, or weights.
+            to: what replaces its cycles: multiply-accumulates that remain, or weights.
         """
         counts = [layer.macs if to == "macs" else layer.parameters for layer in self.layers]
         left = np.rint(np.asarray(counts, np.float64)[:, None] * (1 - self.levels))
@@ -158,9 +158,9 @@ class Problem:
 
 
 def envelope(cycles: npt.ArrayLike, errors: npt.ArrayLike) -> Ints:
-    """Levels that are worth having: no other has at most the cycles and at most the error.
+    """Select the Pareto-optimal levels: no other one has at most their cycles and at most their error.
 
-    Cycles of a device need not fall with sparsity: skipping may cost more than it saves. Such levels
+    Cycles of a device need not fall with sparsity: skipping zeros may cost more than it saves. Such levels
     are left out, so that a layer stays dense below its break-even.
 
     Args:
@@ -179,7 +179,7 @@ def envelope(cycles: npt.ArrayLike, errors: npt.ArrayLike) -> Ints:
 
 
 def reward(kind: RewardKind, accuracy: float, cycles: int) -> float:
-    """What an assignment is worth.
+    """Reward of an assignment.
 
     Args:
         kind: "accuracy-log-cycles", as published: it grows with the cycles and is safe only where these

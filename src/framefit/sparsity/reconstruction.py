@@ -1,4 +1,4 @@
-"""Removing weights one by one, the others making up for each: optimal brain surgery of a layer.
+"""Optimal brain surgery of a layer: weights are removed one by one, and the remaining ones compensate for each.
 
 A layer puts out W x for inputs x. With H = sum of x x^T over calibration data, changing a row of W by d adds
 d H d^T to the squared error of its output. Removing weight p costs w_p^2 / [H^-1]_pp when the others are changed
@@ -22,9 +22,9 @@ from numba import njit
 from framefit.sparsity.problem import Floats, Ints
 
 DAMPING = 0.01
-"""Added to the Hessian's diagonal, of its mean (SparseGPT, appendix A)."""
+"""Added to the Hessian's diagonal, as a part of its mean (SparseGPT, appendix A)."""
 WIDE = 1024
-"""Sums over more inputs than this are pruned block by block: the exact trace grows with their cube."""
+"""Sums over more inputs are pruned block by block: the time of the exact method grows with their cube."""
 _BLOCK = 128  # columns (SparseGPT, section 3.3)
 
 
@@ -33,10 +33,10 @@ class Reconstruction:
     """A layer at several levels.
 
     Attributes:
-        levels: S, part of the weights that is zero, those that were so before included.
-        weights: float32, S x rows x K; those where nothing is removed are the layer's own.
+        levels: S, part of the weights that is zero, including earlier zeros.
+        weights: float32, S x rows x K; at a level that removes nothing they are the layer's own.
         errors: S, squared error of the output, rows weighted by their importance.
-        masked: S, the same with these zeros but the other weights as they were.
+        masked: S, the same with these zeros but without the compensation.
     """
 
     levels: Floats
@@ -46,7 +46,7 @@ class Reconstruction:
 
 
 def damped(hessian: Floats) -> Floats:
-    """With :data:`DAMPING`; G x K x K, so that it can be inverted whatever the inputs were."""
+    """The Hessian with :data:`DAMPING`, so that it can be inverted whatever the inputs were; G x K x K."""
     diagonal = np.diagonal(hessian, axis1=1, axis2=2).mean(axis=1)
     add = DAMPING * np.where(diagonal > 0, diagonal, 1.0)
     matrix: Floats = hessian + add[:, None, None] * np.eye(hessian.shape[1])
@@ -74,21 +74,21 @@ def reconstruct(
     blocks: Ints | None = None,
     keep: int = 0,
 ) -> Reconstruction:
-    """A layer with ever more weights removed, the others refitted.
+    """Remove more and more weights of a layer, and refit the others.
 
-    The order of a row's removals is traced once; which rows give how many at each level is decided by the
+    The order of each row's removals is computed once; how many each row loses at a level is decided by the
     least next increase of the error.
 
     Args:
         weights: G x n x K: groups, rows of each, inputs of each sum.
         hessian: G x K x K, of the inputs.
-        levels: S, ascending, part of the weights that is to be zero.
-        importance: G x n, what an error of each row counts; default: 1.
-        blocks: K, int64: of which neighbours each input is one, for N:M; default: any weight may go.
-        keep: with ``blocks``, how many weights of each row's block stay: N. Levels above that are cut.
+        levels: S, ascending, part of the weights that shall be zero.
+        importance: G x n, weight of each row's error; default: 1.
+        blocks: K, int64: number of the block of neighbours of each input, for N:M; default: any weight may be removed.
+        keep: with ``blocks``, how many weights of each row's block stay: N. Higher levels are limited by it.
 
     Returns:
-        S levels; a level of 0 keeps the weights to the bit.
+        S levels; a level of 0 keeps the weights exactly.
     """
     dense = np.ascontiguousarray(weights, np.float64)
     groups, rows, width = dense.shape
@@ -97,20 +97,20 @@ def reconstruct(
     at = np.zeros(width, np.int64) if blocks is None else blocks
     quota = np.maximum(np.bincount(at) - keep, 0)
     most = int(quota.sum())
-    wanted = np.minimum(np.rint(np.asarray(levels, np.float64) * groups * rows * width), most * groups * rows)
+    removals = np.minimum(np.rint(np.asarray(levels, np.float64) * groups * rows * width), most * groups * rows)
     if width > WIDE:
-        found = _by_blocks(dense, inverse, wanted / (groups * rows * width), important, at, quota)
+        rows_at_levels = _by_blocks(dense, inverse, removals / (groups * rows * width), important, at, quota)
     else:
         losses = _traced(dense, inverse, at, quota, most)
-        counts = _shares(losses * important.reshape(-1, 1), wanted.astype(np.int64))
-        found = _snapshots(dense, inverse, at, quota, counts)
-    shaped = found.reshape(len(wanted), groups, rows, width)
-    none_removed = np.flatnonzero(wanted == 0)
+        counts = _shares(losses * important.reshape(-1, 1), removals.astype(np.int64))
+        rows_at_levels = _snapshots(dense, inverse, at, quota, counts)
+    shaped = rows_at_levels.reshape(len(removals), groups, rows, width)
+    none_removed = np.flatnonzero(removals == 0)
     shaped[none_removed] = dense
     masked = np.where(shaped == 0, dense, 0.0)
     return Reconstruction(
         levels=(shaped == 0).mean(axis=(1, 2, 3)),
-        weights=shaped.reshape(len(wanted), groups * rows, width).astype(np.float32),
+        weights=shaped.reshape(len(removals), groups * rows, width).astype(np.float32),
         errors=np.asarray([output_error(dense - matrix, hessian, important) for matrix in shaped]),
         masked=np.asarray([output_error(matrix, hessian, important) for matrix in masked]),
     )
@@ -118,13 +118,13 @@ def reconstruct(
 
 @dataclass(frozen=True)
 class Reader:
-    """A layer that reads channels of which some are to go.
+    """A layer that reads channels of which some are to be removed.
 
     Attributes:
         weights: n x K, K = channels x area.
         hessian: K x K.
-        area: neighbouring inputs that make a channel.
-        importance: n, what an error of each row counts.
+        area: number of adjacent inputs that make a channel.
+        importance: n, weight of each row's error.
     """
 
     weights: Floats
@@ -135,13 +135,13 @@ class Reader:
 
 @dataclass(frozen=True)
 class ChannelTrace:
-    """Channels that go, one after the other.
+    """Channels in the order of removal, with the readers' weights at each level.
 
     Attributes:
-        order: in which they go.
+        order: of removal.
         weights: of each reader, float32, S x n x K.
         errors: S, squared errors of all readers' outputs, rows weighted by their importance.
-        masked: S, the same with these channels gone but the other weights as they were.
+        masked: S, the same with these channels removed but without the compensation.
     """
 
     order: Ints
@@ -151,13 +151,13 @@ class ChannelTrace:
 
 
 def reconstruct_channels(readers: Sequence[Reader], counts: Sequence[int]) -> ChannelTrace:
-    """Layers that lose the same input channels, each refitted after each of them.
+    """Remove the same input channels from several layers, and refit each layer after each removal.
 
-    The next channel is the one whose loss adds least to the errors of all readers together.
+    The next channel is the one whose removal adds least to the errors of all readers together.
     """
     states = [_Refit(reader) for reader in readers]
     left, order = list(range(readers[0].weights.shape[1] // readers[0].area)), list[int]()
-    taken: list[list[npt.NDArray[np.float32]]] = [[] for _ in readers]
+    snapshots: list[list[npt.NDArray[np.float32]]] = [[] for _ in readers]
     errors, masked = [], []
     for count in counts:
         while len(order) < count:
@@ -165,16 +165,16 @@ def reconstruct_channels(readers: Sequence[Reader], counts: Sequence[int]) -> Ch
             for state in states:
                 state.remove(left[best])
             order.append(left.pop(best))
-        for state, kept in zip(states, taken, strict=True):
+        for state, kept in zip(states, snapshots, strict=True):
             kept.append((state.current if count else state.reader.weights).astype(np.float32))
         errors.append(sum(state.error() for state in states) if count else 0.0)
         masked.append(sum(state.error_of(order) for state in states))
-    weights = [np.stack(kept) for kept in taken]
+    weights = [np.stack(kept) for kept in snapshots]
     return ChannelTrace(np.asarray(order, np.int64), weights, np.asarray(errors), np.asarray(masked))
 
 
 class _Refit:
-    """One reader in the making."""
+    """The state of one reader while channels are removed."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -185,7 +185,7 @@ class _Refit:
         return np.asarray(channels, np.int64)[:, None] * self.reader.area + np.arange(self.reader.area)
 
     def scores(self, channels: Sequence[int]) -> Floats:
-        """What each channel's loss adds to the error."""
+        """Increase of the error by each channel's removal."""
         places = self._places(channels)
         parts = self.current[:, places].transpose(1, 2, 0)  # channels x area x rows
         solved = np.linalg.solve(self._inverse[places[:, :, None], places[:, None, :]], parts)
@@ -193,7 +193,7 @@ class _Refit:
         return scores
 
     def remove(self, channel: int) -> None:
-        """Without this channel; the other weights make up for it."""
+        """Remove a channel; the other weights compensate for it."""
         gone = self._places([channel])[0]
         solved = np.linalg.solve(self._inverse[np.ix_(gone, gone)], self._inverse[gone])
         self.current -= self.current[:, gone] @ solved
@@ -202,11 +202,11 @@ class _Refit:
         self._inverse[gone] = self._inverse[:, gone] = 0
 
     def error(self) -> float:
-        """Of the output, as it is now."""
+        """Error of the present output."""
         return self._error(self.reader.weights - self.current)
 
     def error_of(self, channels: Sequence[int]) -> float:
-        """Of the output without these channels, nothing refitted."""
+        """Error of the output without these channels when nothing is refitted."""
         change = np.zeros_like(self.current)
         gone = self._places(channels).ravel()
         change[:, gone] = self.reader.weights[:, gone]
@@ -217,10 +217,10 @@ class _Refit:
 
 
 def _shares(losses: Floats, wanted: Ints) -> Ints:
-    """How many weights each row gives at each level: rows x S.
+    """Number of weights that each row loses at each level: rows x S.
 
-    Always the row whose next removal adds least; after a large increase its smaller ones follow at once, so
-    the greatest increase so far is what counts.
+    The next weight is always taken from the row whose next removal adds least; after a large increase its smaller
+    ones follow at once, so the greatest increase so far is what counts.
     """
     rows, steps = losses.shape
     order = np.argsort(np.maximum.accumulate(losses, axis=1), axis=None, kind="stable")
@@ -229,51 +229,51 @@ def _shares(losses: Floats, wanted: Ints) -> Ints:
 
 
 def _traced(dense: Floats, inverse: Floats, blocks: Ints, quota: Ints, most: int) -> Floats:
-    """What each removal of each row adds: rows x steps."""
+    """Increase of the error by each removal of each row: rows x steps."""
     rows = dense.shape[0] * dense.shape[1]
     losses = np.zeros((rows, most))
     never, nothing = np.zeros(0, np.int64), np.zeros((0, dense.shape[2]))
     flat = dense.reshape(rows, -1)
 
-    def one(row: int) -> None:
+    def trace(row: int) -> None:
         _trace_row(flat[row], inverse[row // dense.shape[1]], blocks, quota, losses[row], never, nothing)
 
-    _each(one, rows)
+    _each(trace, rows)
     return losses
 
 
 def _snapshots(dense: Floats, inverse: Floats, blocks: Ints, quota: Ints, counts: Ints) -> Floats:
-    """Each row after its counts of removals: S x rows x K."""
+    """Each row after the given numbers of removals: S x rows x K."""
     rows = dense.shape[0] * dense.shape[1]
-    taken = np.zeros((rows, counts.shape[1], dense.shape[2]))
+    snapshots = np.zeros((rows, counts.shape[1], dense.shape[2]))
     flat = dense.reshape(rows, -1)
 
-    def one(row: int) -> None:
+    def trace(row: int) -> None:
         losses = np.zeros(int(counts[row].max()))
-        _trace_row(flat[row], inverse[row // dense.shape[1]], blocks, quota, losses, counts[row], taken[row])
+        _trace_row(flat[row], inverse[row // dense.shape[1]], blocks, quota, losses, counts[row], snapshots[row])
 
-    _each(one, rows)
-    return taken.transpose(1, 0, 2)
+    _each(trace, rows)
+    return snapshots.transpose(1, 0, 2)
 
 
 def _each(work: Callable[[int], None], rows: int) -> None:
-    """In as many threads as there are cores: the traces hold no lock."""
+    """Run in as many threads as there are cores: the compiled loops release the interpreter's lock."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         list(pool.map(work, range(rows)))
 
 
 @njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})
-def _trace_row(weights: Any, inverse: Any, blocks: Any, quota: Any, losses: Any, counts: Any, taken: Any) -> None:
-    """Remove as many weights as ``losses`` has places; ``taken`` gets the row after each of ``counts``."""
+def _trace_row(weights: Any, inverse: Any, blocks: Any, quota: Any, losses: Any, counts: Any, snapshots: Any) -> None:
+    """Remove as many weights as ``losses`` has elements; ``taken`` receives the row after each of ``counts``."""
     size = len(weights)
     row = weights.copy()
-    left = inverse.copy()  # of the weights that remain, in the order of ``place``
+    left = inverse.copy()  # rows and columns of the weights that remain, in the order of ``place``
     place = np.arange(size)
     spare = quota.copy()
     column = np.empty(size)
     done = 0
     while done < len(counts) and counts[done] == 0:
-        taken[done] = weights
+        snapshots[done] = weights
         done += 1
     for step in range(len(losses)):
         count = size - step
@@ -285,7 +285,7 @@ def _trace_row(weights: Any, inverse: Any, blocks: Any, quota: Any, losses: Any,
         losses[step] = least
         spare[blocks[place[best]]] -= 1
         last = count - 1
-        for i in range(count):  # the removed one goes last
+        for i in range(count):  # the removed weight becomes the last one
             left[i, best], left[i, last] = left[i, last], left[i, best]
         for i in range(count):
             left[best, i], left[last, i] = left[last, i], left[best, i]
@@ -301,15 +301,15 @@ def _trace_row(weights: Any, inverse: Any, blocks: Any, quota: Any, losses: Any,
             for j in range(last):
                 left[i, j] -= scale * column[j]
         while done < len(counts) and counts[done] == step + 1:
-            taken[done] = 0
+            snapshots[done] = 0
             for i in range(last):
-                taken[done, place[i]] = row[i]
+                snapshots[done, place[i]] = row[i]
             done += 1
 
 
 def _by_blocks(dense: Floats, inverse: Floats, levels: Floats, importance: Floats, blocks: Ints, quota: Ints) -> Floats:
-    """Column by column, one block after the other: S x G x n x K."""
-    found = np.zeros((len(levels), *dense.shape))
+    """Prune column by column, one block after the other: S x G x n x K."""
+    pruned = np.zeros((len(levels), *dense.shape))
     width = dense.shape[2]
     step = _BLOCK if len(quota) == 1 else width  # neighbours need not lie in one block of columns
     for group, matrix in enumerate(inverse):
@@ -328,12 +328,12 @@ def _by_blocks(dense: Floats, inverse: Floats, levels: Floats, importance: Float
                     current[:, column:end] -= np.outer(errors[:, inside], upper[column, column:end])
                 current[:, start:end][gone] = 0
                 current[:, end:] -= errors @ upper[start:end, end:]
-            found[index, group] = current
-    return found
+            pruned[index, group] = current
+    return pruned
 
 
 def _least(scores: Floats, level: float, blocks: Ints, quota: Ints) -> npt.NDArray[np.bool_]:
-    """Which weights of a block of columns go."""
+    """Which weights of a block of columns are removed."""
     gone = np.zeros(scores.shape, bool)
     if len(quota) == 1:
         order = np.argsort(scores, axis=None, kind="stable")

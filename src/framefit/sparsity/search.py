@@ -1,4 +1,4 @@
-"""The arms of a search: rules, the exact allocation, the chosen solver, and the same without the hardware."""
+"""The arms of a search: rules, the exact allocation, the chosen solver, and the same solver without the hardware."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from framefit.errors import InputError
 from framefit.sparsity.allocation import allocate, blind_budget, bound
 from framefit.sparsity.database import Database, sparsity_levels
 from framefit.sparsity.problem import Assignment, Problem, reward
-from framefit.sparsity.solver import Found, Limits, search
+from framefit.sparsity.solver import Limits, Solution, search
 from framefit.sparsity.solvers import ONCE, make_solver
 from framefit.sparsity.statistics import activation_zeros
 from framefit.sparsity.subject import Subject
@@ -33,23 +33,23 @@ from framefit.training.network import Network, load_state, to_model, to_torch
 
 
 def quick() -> Any:
-    """A context for forwards that are only compared with each other: bfloat16 where that is multiplied in hardware.
+    """A context for forward passes that are only compared with each other: bfloat16 where hardware multiplies it.
 
-    They take less than half of the time there. Final figures are float32's.
+    They take less than half the time there. Final figures are computed in float32.
     """
     amx = "amx_bf16" in cpuinfo(Path("/")).get("flags", "").split()
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=amx)
 
 
 class Evaluator:
-    """Accuracy of assignments on a subset of the validation data; costs only forwards, :func:`quick` ones.
+    """Accuracy of assignments on a subset of the validation data, by :func:`quick` forward passes only.
 
     Args:
-        network: gets the weights of each assignment, one after the other.
-        database: where they come from.
-        examples: of the validation data.
+        network: receives the weights of each assignment in turn.
+        database: source of the weights.
+        examples: validation data.
         calibration: inputs for the batch norm's statistics; float32, N x ...
-        ledger: gets images and evaluations.
+        ledger: counts images and evaluations.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Evaluator:
         self._examples, self._calibration = examples, calibration
 
     def __call__(self, assignment: Assignment) -> float:
-        """Top-1, 0 to 1."""
+        """Return top-1 accuracy, 0 to 1."""
         load_state(self._network, self._database.weights(assignment))
         images = len(self._examples)
         with quick():
@@ -76,32 +76,32 @@ class Evaluator:
         return top1
 
 
-_WRITE_S = 5.0  # between two writings of the trials
-_PASSES = 2  # of fitting the budget to what the pruned network's own activations cost
+_WRITE_S = 5.0  # least time between two writings of the trials
+_PASSES = 2  # of fitting the budget to the cycles that the pruned network takes with its own activations
 
 
 @dataclass(frozen=True)
 class Arm:
-    """The best of one solver.
+    """The best assignment of one solver.
 
     Attributes:
-        found: by it.
-        hardware: whether it knew the target's cycles.
+        best: the solver's result.
+        hardware: whether the solver knew the target's cycles.
     """
 
-    found: Found
+    best: Solution
     hardware: bool
 
 
 @dataclass(frozen=True)
 class Searched:
-    """What all arms found.
+    """Results of all arms.
 
     Attributes:
         arms: in the order in which they ran.
-        main: index of the one whose model is taken.
-        additive_error, additive_bound: of the exact allocation, and of any within the budget.
-        interrupted: whether the user ended it.
+        main: index of the arm whose model is used.
+        additive_error, additive_bound: sum of errors of the exact allocation; lower bound of it within the budget.
+        interrupted: whether the user ended the search.
     """
 
     arms: tuple[Arm, ...]
@@ -112,10 +112,10 @@ class Searched:
 
 
 class TrialLog:
-    """Evaluations of a search, kept in its folder: none is made twice.
+    """Evaluations of a search, stored in its folder: none is made twice.
 
     Raises:
-        InputError: the file is of another search.
+        InputError: the file belongs to another search.
     """
 
     def __init__(self, path: Path, key: str, ledger: Ledger) -> None:
@@ -136,7 +136,7 @@ class TrialLog:
             self._known = {trial.levels: place for place, trial in enumerate(self._trials)}
 
     def evaluated(self, evaluate: Callable[[Assignment], float]) -> Callable[[Assignment], float]:
-        """The same, but what is known is looked up."""
+        """Wrap an evaluation: stored results are looked up."""
 
         def look(assignment: Assignment) -> float:
             levels = tuple(int(level) for level in assignment)
@@ -158,20 +158,20 @@ class TrialLog:
         return look
 
     def _catch_up(self, place: int) -> None:
-        """Of the ledger, with a trial and those before it."""
+        """Set the ledger to its state after a stored trial."""
         for trial in self._trials[place : place + 1]:
             known = Spent(images_forwarded=trial.images_forwarded, seconds=trial.seconds, evaluations=place + 1)
             self._ledger.catch_up(known)
 
     def write(self) -> None:
-        """Store them; the ledger has what all of them cost."""
+        """Write the trials; the ledger counts all of them."""
         self._catch_up(len(self._trials) - 1)
         self._written_s = time.monotonic()
         write_record(self._path, Trials(key=self._key, trials=tuple(self._trials)), force=True)
 
     @staticmethod
     def key_of(subject: Subject, settings: SparsifySettings) -> str:
-        """Digest of what evaluations depend on."""
+        """Digest of everything that evaluations depend on."""
         parts = (subject.model.digest, subject.pattern, subject.of_m, settings.images, settings.seed)
         digest = hashlib.sha256(repr(parts).encode())
         digest.update(subject.examples.labels.tobytes())
@@ -192,10 +192,10 @@ def make_problem(subject: Subject, database: Database, ledger: Ledger) -> Proble
 
 
 def check_reachable(subject: Subject, ratio: float) -> None:
-    """Refuse cycles that no zeros reach, before a database is built; of channels only the database tells.
+    """Refuse cycles that no zeros reach, before a database is built; for channels only the database can tell.
 
     Raises:
-        InfeasibleError: it names what is reachable.
+        InfeasibleError: its message names the cycles that can be reached.
     """
     if subject.pattern == "channel":
         return
@@ -209,7 +209,7 @@ def check_reachable(subject: Subject, ratio: float) -> None:
 
 
 def sparse_network(subject: Subject, database: Database, assignment: Assignment, ledger: Ledger) -> Network:
-    """The network that an assignment makes, its batch norm's statistics anew."""
+    """The network of an assignment, with new statistics of its batch norm."""
     network = to_torch(subject.prices.shrunk(database, assignment))
     if network.norms:
         reestimate(network, subject.inputs)
@@ -218,12 +218,12 @@ def sparse_network(subject: Subject, database: Database, assignment: Assignment,
 
 
 def own_zeros(subject: Subject, network: Network, ledger: Ledger) -> dict[str, float]:
-    """Weight layer -> part of what it reads that is zero."""
+    """Weight layer -> part of its input that is zero."""
     return activation_zeros(network, [layer.name for layer in subject.layers], subject.inputs, ledger)
 
 
 def own_cycles(subject: Subject, network: Network, ledger: Ledger) -> int:
-    """What a network costs with the zeros in its own weights and activations."""
+    """Cycles of a network with the zeros in its own weights and activations."""
     return subject.prices.total(to_model(network), own_zeros(subject, network, ledger))
 
 
@@ -242,10 +242,10 @@ def search_arms(
     """Run the solvers within a part of the dense model's cycles.
 
     Returns:
-        ``None``: interrupted before anything was found.
+        ``None``: interrupted before there was a result.
 
     Raises:
-        InfeasibleError: the cycles are out of reach.
+        InfeasibleError: no sparsity reaches the cycles.
     """
     target = int(ratio * subject.prices.total(subject.model, subject.zeros))
     budget = _fitted_budget(subject, database, problem, target, ledger)
@@ -307,21 +307,21 @@ def search_arms(
 
 
 def _best(arms: Sequence[Arm], problem: Problem, settings: SparsifySettings) -> int:
-    """The arm of the best reward that knew the hardware; of equal ones the chosen solver's."""
+    """Index of the arm with the best reward that knew the hardware; of equal ones the chosen solver's."""
 
     def worth(index: int) -> tuple[bool, float, bool]:
         arm = arms[index]
-        value = reward(settings.reward, arm.found.accuracy, problem.total(arm.found.assignment))
-        return arm.hardware, value, arm.found.solver == settings.solver
+        value = reward(settings.reward, arm.best.accuracy, problem.total(arm.best.assignment))
+        return arm.hardware, value, arm.best.solver == settings.solver
 
     return max(range(len(arms)), key=worth)
 
 
 def _fitted_budget(subject: Subject, database: Database, problem: Problem, target: int, ledger: Ledger) -> int:
-    """What the tables may add up to, so that the pruned network ends at its target.
+    """The budget for the tables that brings the pruned network to its target.
 
     Pruning changes the activations, and with them the cycles; channels of several groups multiply. The exact
-    allocation tells by how much.
+    allocation shows by how much.
     """
     problem.check_budget(target)
     aim = target
@@ -334,7 +334,7 @@ def _fitted_budget(subject: Subject, database: Database, problem: Problem, targe
 
 
 def _budget_for(subject: Subject, database: Database, problem: Problem, aim: int) -> int:
-    """The greatest sum of the tables whose exact allocation costs at most so much; zeros in weights do add up."""
+    """The largest budget whose exact allocation takes at most ``aim`` cycles; zeros in weights simply add up."""
     if database.pattern != "channel":
         return aim
     low, high = aim, problem.dense_cycles
@@ -346,14 +346,14 @@ def _budget_for(subject: Subject, database: Database, problem: Problem, aim: int
 
 
 def _until(settings: SparsifySettings, ledger: Ledger, name: str, *, compare: bool, hardware: bool) -> float | None:
-    """When an arm has to end: the main one gets half of the time that is left if the blind one follows."""
+    """When an arm has to end: the main arm gets half of the remaining time if the one without hardware follows."""
     if settings.max_seconds is None or name in ONCE:
         return None
     left = max(settings.max_seconds - ledger.seconds, 0.0)
     return ledger.seconds + (left / 2 if compare and hardware else left)
 
 
-def _tell(notify: Notify, label: str, problem: Problem, solution: Found) -> None:
+def _tell(notify: Notify, label: str, problem: Problem, solution: Solution) -> None:
     ratio = problem.total(solution.assignment) / max(problem.dense_cycles, 1)
     best = f"best top-1 {100 * solution.accuracy:.2f} % at {ratio:.3f} of the cycles"
     notify(f"search ({label}): {solution.evaluations} evaluated, {best}")

@@ -1,4 +1,4 @@
-"""What every solver offers, and the loop that asks it."""
+"""The protocol of all solvers, and the loop that asks them."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from framefit.core.sparsity import RewardKind, SearchPoint
 from framefit.sparsity.problem import Assignment, Problem, reward
 from framefit.training.campaign import Ledger
 
-_MOST_REFUSED = 10  # proposals above the budget for each evaluation: then the solver will not find below it
+_MOST_REFUSED = 10  # proposals above the budget for each evaluation, after which the solver is given up
 
 
 class Solver(Protocol):
-    """Proposes assignments within its budget of cycles, and learns what they are worth.
+    """Proposes assignments within its budget of cycles, and learns from their accuracy.
 
     Attributes:
-        name: of the kind.
+        name: kind of solver.
     """
 
     @property
     def name(self) -> str:
-        """As users choose it."""
+        """The name by which users choose it."""
         ...
 
     def ask(self) -> Assignment | None:
-        """The next assignment to evaluate; ``None``: it has no more to propose."""
+        """Return the next assignment to evaluate; ``None``: there are no more proposals."""
         ...
 
     def tell(self, accuracy: float) -> None:
-        """The accuracy (0 to 1) of what it asked for last."""
+        """Receive the accuracy (0 to 1) of the latest proposal."""
         ...
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a search ends.
+    """When a search ends.
 
     Attributes:
-        evaluations: at most.
-        seconds: of the ledger, at most; ``None``: any.
+        evaluations: largest number of them.
+        seconds: largest number on the ledger; ``None``: any.
     """
 
     evaluations: int
@@ -50,16 +50,16 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search found.
+class Solution:
+    """Result of a solver's search.
 
     Attributes:
         solver: its name.
-        assignment: of the best reward.
-        accuracy: of that.
-        evaluations: of this search.
-        curve: each time the best changed, and the end.
-        interrupted: whether the user stopped it.
+        assignment: the one with the best reward.
+        accuracy: of that assignment.
+        evaluations: number in this search.
+        curve: a point for each improvement, and one for the end.
+        interrupted: whether the user stopped the search.
     """
 
     solver: str
@@ -79,23 +79,23 @@ def search(
     kind: RewardKind = "accuracy-log-cycles",
     cycles: Callable[[Assignment], int] | None = None,
     most_cycles: int | None = None,
-    progress: Callable[[Found], None] | None = None,
-) -> Found | None:
-    """Ask, evaluate, tell, until the solver or the limits end it; at least once where it proposes anything.
+    progress: Callable[[Solution], None] | None = None,
+) -> Solution | None:
+    """Ask, evaluate and tell until the solver or the limits end the search; at least once if there is a proposal.
 
     Args:
         problem: evaluates assignments.
-        solver: proposes them.
+        solver: proposes assignments.
         limits: of this search.
-        ledger: of everything.
-        kind: of the reward by which the best is chosen.
-        cycles: of an assignment, for the reward; default: the problem's own. A search that knows no
-            hardware is still judged by the hardware's cycles.
-        most_cycles: what is above is told to be worth nothing, without a forward.
-        progress: told of the best after each evaluation.
+        ledger: counts everything.
+        kind: reward by which the best assignment is chosen.
+        cycles: of an assignment, for the reward; default: the problem's own. A search without the hardware is
+            still judged by the hardware's cycles.
+        most_cycles: assignments above it count as worth nothing, without a forward pass.
+        progress: receives the best solution after each evaluation.
 
     Returns:
-        The best; ``None`` where nothing was evaluated. Ctrl-C ends the search and keeps it.
+        The best solution; ``None`` where nothing was evaluated. Ctrl-C ends the search and keeps its best.
     """
     cycles = cycles or problem.total
     best: Assignment | None = None
@@ -113,32 +113,32 @@ def search(
             cycles=cycles(best),
         )
 
-    def found(*, interrupted: bool = False) -> Found | None:
+    def solution(*, interrupted: bool = False) -> Solution | None:
         if best is None:
             return None
         ended = curve if curve and curve[-1].evaluations == count else [*curve, point()]
-        return Found(solver.name, best, accuracy, count, tuple(ended), interrupted)
+        return Solution(solver.name, best, accuracy, count, tuple(ended), interrupted)
 
     try:
         while count < limits.evaluations and (not count or limits.seconds is None or ledger.seconds < limits.seconds):
-            asked = solver.ask()
-            if asked is None:
+            assignment = solver.ask()
+            if assignment is None:
                 break
-            if most_cycles is not None and cycles(asked) > most_cycles:
+            if most_cycles is not None and cycles(assignment) > most_cycles:
                 refused += 1
                 solver.tell(0.0)
                 if refused > _MOST_REFUSED * limits.evaluations:
                     break
                 continue
-            told = problem.evaluate(asked)
-            solver.tell(told)
+            top1 = problem.evaluate(assignment)
+            solver.tell(top1)
             count += 1
-            value = reward(kind, told, cycles(asked))
+            value = reward(kind, top1, cycles(assignment))
             if value > worth:
-                best, accuracy, worth = asked.copy(), told, value
+                best, accuracy, worth = assignment.copy(), top1, value
                 curve.append(point())
-            if progress is not None and (now := found()) is not None:
+            if progress is not None and (now := solution()) is not None:
                 progress(now)
     except KeyboardInterrupt:
-        return found(interrupted=True)
-    return found()
+        return solution(interrupted=True)
+    return solution()

@@ -1,4 +1,4 @@
-"""The solvers by name, rules that need no search, and random search: what every solver has to beat."""
+"""The solvers by name, rules that need no search, and random search as the baseline of every solver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from framefit.sparsity.local_search import CoefficientSearch, SwapSearch, Walk
 from framefit.sparsity.problem import Assignment, Floats, Problem
 from framefit.sparsity.solver import Solver
 
-_HALVINGS = 40  # of the scale that is searched for: more than a double's levels differ by
+_HALVINGS = 40  # of the interval of the scale: enough for the precision of a double
 
 
 class Once:
@@ -24,19 +24,19 @@ class Once:
         self._propose: Callable[[], Assignment] | None = propose
 
     def ask(self) -> Assignment | None:
-        """The proposal, once."""
+        """Return the proposal once."""
         propose, self._propose = self._propose, None
         return None if propose is None else propose()
 
     def tell(self, accuracy: float) -> None:
-        """Nothing to learn."""
+        """Ignore the accuracy: there is nothing to learn."""
 
 
 class RandomSearch:
-    """Random actions, each layer's its own, under the clamp; a strong baseline (Li and Talwalkar, 2019,
+    """Draws random actions for each layer under the clamp; a strong baseline (Li and Talwalkar, 2019,
     "Random Search and Reproducibility for Neural Architecture Search").
 
-    Actions are drawn around a random mean, so that the proposals do not all spend their cuts on the last layers.
+    Actions are drawn around a random mean, so that proposals do not spend all removals on the last layers.
     """
 
     name = "random"
@@ -49,7 +49,7 @@ class RandomSearch:
         self._needed = 1 - (budget_cycles - problem.fixed_cycles) / max(int(able), 1)
 
     def ask(self) -> Assignment:
-        """Another one."""
+        """Return another random assignment."""
         self._walk.restart()
         actions = np.clip(self._needed + self._random.uniform(-0.3, 0.3, len(self._problem.layers)), 0.001, 1)
         for action in actions:
@@ -57,11 +57,11 @@ class RandomSearch:
         return self._walk.assignment
 
     def tell(self, accuracy: float) -> None:
-        """Nothing to learn."""
+        """Ignore the accuracy: there is nothing to learn."""
 
 
 def uniform(problem: Problem, budget_cycles: int) -> Assignment:
-    """The same part of zeros in every layer, as few as meet the budget.
+    """The same part of zeros in every layer, as small as the budget allows.
 
     Raises:
         InfeasibleError: no assignment meets the budget.
@@ -105,7 +105,7 @@ def lamp(problem: Problem, budget_cycles: int, weights: Sequence[Floats]) -> Ass
 
 
 def _scaled(problem: Problem, budget_cycles: int, sparsities: Callable[[float], Floats]) -> Assignment:
-    """The least scale (0 to 1) whose sparsities, rounded up to levels, meet the budget."""
+    """Levels of the least scale (0 to 1) whose sparsities, rounded up, meet the budget."""
     problem.check_budget(budget_cycles)
 
     def levels(scale: float) -> Assignment:
@@ -119,13 +119,13 @@ def _scaled(problem: Problem, budget_cycles: int, sparsities: Callable[[float], 
     assignment = levels(high)
     if problem.total(assignment) <= budget_cycles:
         return assignment
-    return np.asarray([useful[-1] for useful in problem.envelopes], np.int64)  # a rule that spares some layers
+    return np.asarray([useful[-1] for useful in problem.envelopes], np.int64)  # for a rule that spares some layers
 
 
 ONCE = ("uniform", "erk", "lamp", "dp")
-"""Solvers with one proposal."""
+"""Solvers with a single proposal."""
 SEARCHES = ("random", "spdy", "swaps", "ddpg", "ddpg-warm", "auto")
-"""Solvers that go on until their budget is spent."""
+"""Solvers that search until their budget is spent."""
 SOLVERS = (*ONCE, *SEARCHES)
 _WARM = 8  # allocations that a warm start learns from
 
@@ -141,12 +141,12 @@ def make_solver(
     kind: RewardKind = "accuracy-log-cycles",
     agreement: float = 0.0,
 ) -> Solver:
-    """A solver of :data:`SOLVERS`.
+    """Make a solver of :data:`SOLVERS` by its name.
 
-    "auto" is exact allocation, then search for better coefficients, then swaps from the best.
+    "auto" is exact allocation, then a search for better coefficients, then swaps from the best assignment.
 
     Raises:
-        InputError: no such solver.
+        InputError: no solver has this name.
         MissingExtraError: "ddpg" without the extra.
         InfeasibleError: no assignment meets the budget.
     """
@@ -180,14 +180,14 @@ def make_solver(
 
 
 def _allocations(problem: Problem, budget_cycles: int, random: np.random.Generator) -> list[Assignment]:
-    """The exact allocation, and those for randomly scaled errors."""
+    """The exact allocation, and allocations for randomly scaled errors."""
     scales = np.exp(random.normal(0, 0.5, (_WARM, len(problem.layers), 1)))
     scales[0] = 1
     return [allocate(problem, budget_cycles, problem.errors * scale) for scale in scales]
 
 
 class _Auto:
-    """Coefficients for half of the evaluations, then swaps from the best of them."""
+    """Coefficients for half of the evaluations, then swaps from the best assignment."""
 
     name = "auto"
 
@@ -200,18 +200,18 @@ class _Auto:
         self._count = 0
 
     def ask(self) -> Assignment | None:
-        """Of the solver whose turn it is."""
+        """Return a proposal of the solver whose turn it is."""
         searching = isinstance(self._solver, CoefficientSearch)
         self._asked = None if searching and self._count >= self._first else self._solver.ask()
         if self._asked is None and searching and self._count:
             self._solver = SwapSearch(self._problem, self._budget, self._random, start=self._assignment)
-            self._solver.ask()  # its parent, whose accuracy is known
+            self._solver.ask()  # the parent, whose accuracy is known
             self._solver.tell(self._best)
             self._asked = self._solver.ask()
         return self._asked
 
     def tell(self, accuracy: float) -> None:
-        """Passed on."""
+        """Pass the accuracy on to the solver."""
         assert self._asked is not None
         self._count += 1
         if accuracy > self._best:

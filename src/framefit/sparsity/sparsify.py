@@ -1,4 +1,4 @@
-"""``framefit sparsify``: zeros where the target rewards them."""
+"""``framefit sparsify``: removes weights where the target rewards zeros."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["sparsify"]
 
 @dataclass(frozen=True)
 class Sparsified:
-    """What a search left behind.
+    """Result of a search, and its folder.
 
     Attributes:
-        folder: with ``result.json``, ``model.onnx``, tables and pictures.
+        folder: holds ``result.json``, ``model.onnx``, tables and pictures.
         result: the figures.
     """
 
@@ -30,21 +30,21 @@ class Sparsified:
 def sparsify(settings: SparsifyOptions, *, notify: Notify = silent) -> Sparsified:
     """Find a sparse model within a part of the dense model's cycles, fine-tune it, and judge it.
 
-    With ``resume``, what is not given is as in the earlier search. Where ``dynamic`` and ``dynamic_accuracy`` are both
-    set, the rounds of the first come before those of the second.
+    With ``resume``, options that are not given are those of the earlier search. Where ``dynamic`` and
+    ``dynamic_accuracy`` are both set, the rounds of the first come before those of the second.
 
     Args:
-        settings: what to search.
-        notify: receives what is being done.
+        settings: options of the search.
+        notify: receives messages on the progress.
 
     Returns:
-        The folder and its result; where the user interrupted it, what was found so far.
+        The folder and its result; after an interruption, the result so far.
 
     Raises:
-        InputError: model, data, target or settings that cannot be used.
-        InfeasibleError: the cycles are out of reach.
+        InputError: model, data, target or settings cannot be used.
+        InfeasibleError: no sparsity reaches the cycles.
         MissingExtraError: without the extra ``train``.
-        KeyboardInterrupt: interrupted before anything was found; what was evaluated is kept.
+        KeyboardInterrupt: interrupted before any result; evaluations are kept.
 
     Example:
         >>> framefit.sparsify("net.onnx", "data.npz", "vpu", cycles=0.5).result.decision  # doctest: +SKIP
@@ -52,7 +52,7 @@ def sparsify(settings: SparsifyOptions, *, notify: Notify = silent) -> Sparsifie
     """
     resume, model, data = settings.resume, settings.model, settings.data
     if resume is None and settings.feedback is not None:
-        raise InputError("feedback is about a model that was made", remedy="name its folder with --resume DIR")
+        raise InputError("feedback needs the model of an earlier search", remedy="name its folder with --resume DIR")
     place = SearchFolder.of("sparsify", "-sparse", model, resume=resume, output=settings.output)
     objects = objects_of(model, data)
     from framefit.sparsity.campaign import SparsifyCampaign  # loads torch

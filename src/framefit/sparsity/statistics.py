@@ -1,4 +1,4 @@
-"""What the database needs to know of each layer on calibration data. Needs the extra ``train``."""
+"""Statistics of each layer on calibration data, for the database. Needs the extra ``train``."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from framefit.training.network import Network, observe
 
 Tensor = Any  # torch.Tensor
 functional = torch.nn.functional
-_MOST_COLUMNS = 1024  # positions of a picture that enter a Hessian: neighbours say much the same
-_BACKWARD = 2  # forwards that a backward pass counts as in the ledger
+_MOST_COLUMNS = 1024  # positions of an image that enter a Hessian: neighbours are much alike
+_BACKWARD = 2  # forward passes that a backward pass counts as in the ledger
 _BATCH = 64
 
 
 @dataclass
 class LayerStatistics:
-    """Of one layer.
+    """Statistics of one layer.
 
     Attributes:
-        hessian: G x K x K, float64: mean over images of the sum over positions of x x^T, x being what a sum
-            runs over.
+        hessian: G x K x K, float64: mean over images of the sum over positions of x x^T, x being the inputs of
+            one sum.
         importance: G x n: half the mean square of the loss's gradient by that output; times the squared
             error of the output it estimates what the error adds to the loss (the diagonal of the Fisher
             information; Theis et al., 2018, "Faster gaze prediction with dense networks and Fisher pruning").
-        zeros_ratio: zeros in what the layer reads, 0 to 1.
+        zeros_ratio: zeros in its input, 0 to 1.
     """
 
     hessian: Floats
@@ -41,7 +41,7 @@ class LayerStatistics:
     _elements: int = field(default=0, repr=False)
 
     def add(self, zeros: int, elements: int) -> None:
-        """Count zeros in what the layer reads."""
+        """Count zeros in the layer's input."""
         total = self._elements + elements
         self.zeros_ratio = (self.zeros_ratio * self._elements + zeros) / max(total, 1)
         self._elements = total
@@ -50,19 +50,19 @@ class LayerStatistics:
 def collect(
     network: Network, layers: Sequence[WeightLayer], inputs: npt.NDArray[np.float32], ledger: Ledger, seed: int
 ) -> dict[str, LayerStatistics]:
-    """Hessians, importances and activation sparsity of all layers, from the dense network's own inputs.
+    """Compute Hessians, importances and activation sparsity of all layers from the dense network's inputs.
 
     Args:
-        network: as it was given.
-        layers: that may lose weights.
+        network: the dense network.
+        layers: those that may lose weights.
         inputs: calibration data, N x ...
-        ledger: gets the images; a backward pass counts as two forwards.
-        seed: of the labels that are drawn from the network's own predictions for the importances.
+        ledger: counts the images; a backward pass counts as two forward passes.
+        seed: for labels drawn from the network's own predictions, for the importances.
 
     Returns:
         Name of the layer -> its statistics.
     """
-    found = {
+    statistics_of = {
         layer.name: LayerStatistics(
             np.zeros((layer.groups, layer.width, layer.width)), np.zeros((layer.groups, layer.rows))
         )
@@ -70,35 +70,35 @@ def collect(
     }
     by_name = {layer.name: layer for layer in layers}
 
-    def watch(name: str, given: tuple[Tensor, ...], output: Tensor) -> None:
-        layer, statistics, data = by_name[name], found[name], given[0]
+    def watch(name: str, read: tuple[Tensor, ...], output: Tensor) -> None:
+        layer, statistics, data = by_name[name], statistics_of[name], read[0]
         statistics.add(int((data == 0).sum()), data.numel())
         for columns in _columns(layer, data, output):
             product = columns @ columns.transpose(1, 2)
             statistics.hessian += product.numpy() / len(inputs)
 
     observe(network, inputs, watch, list(by_name), batch=_BATCH)
-    _importances(network, by_name, found, inputs, seed)
+    _importances(network, by_name, statistics_of, inputs, seed)
     ledger.forwarded(len(inputs) * (2 + _BACKWARD))
-    return found
+    return statistics_of
 
 
 def activation_zeros(
     network: Network, names: Sequence[str], inputs: npt.NDArray[np.float32], ledger: Ledger
 ) -> dict[str, float]:
-    """Part of what each node reads that is zero, on these inputs.
+    """Part of each node's input that is zero on these inputs.
 
     Args:
-        network: any.
+        network: any network.
         names: of its nodes.
         inputs: N x ...
-        ledger: gets the images.
+        ledger: counts the images.
     """
     counts = {name: [0, 0] for name in names}
 
-    def watch(name: str, given: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG001 - observe's form
-        counts[name][0] += int((given[0] == 0).sum())
-        counts[name][1] += given[0].numel()
+    def watch(name: str, read: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG001 - observe's form
+        counts[name][0] += int((read[0] == 0).sum())
+        counts[name][1] += read[0].numel()
 
     observe(network, inputs, watch, list(names))
     ledger.forwarded(len(inputs))
@@ -106,7 +106,7 @@ def activation_zeros(
 
 
 def _columns(layer: WeightLayer, data: Tensor, output: Tensor) -> list[Tensor]:
-    """What the sums run over: G x K x positions in float64, in pieces."""
+    """Inputs of the sums: G x K x positions in float64, in pieces."""
     if layer.kind == "linear":
         return [data.reshape(-1, layer.width).T.double()[None]]
     attributes = layer.node.attributes
@@ -139,11 +139,11 @@ def _columns(layer: WeightLayer, data: Tensor, output: Tensor) -> list[Tensor]:
 def _importances(
     network: Network,
     layers: dict[str, WeightLayer],
-    found: dict[str, LayerStatistics],
+    statistics_of: dict[str, LayerStatistics],
     inputs: npt.NDArray[np.float32],
     seed: int,
 ) -> None:
-    """Mean squared gradients of the loss by each output, the labels drawn from the predictions."""
+    """Mean squared gradients of the loss by each output; the labels are drawn from the predictions."""
     random = torch.Generator().manual_seed(seed)
 
     def note(name: str, output: Tensor) -> None:
@@ -154,7 +154,7 @@ def _importances(
             axis = 1 if layer.kind == "conv" else squares.ndim - 1
             others = [place for place in range(1, squares.ndim) if place != axis]
             by_output = (squares.mean(others) if others else squares).sum(0)
-            found[name].importance += by_output.reshape(layer.groups, layer.rows).numpy() / (2 * len(inputs))
+            statistics_of[name].importance += by_output.reshape(layer.groups, layer.rows).numpy() / (2 * len(inputs))
 
         if output.requires_grad:
             output.register_hook(add)
@@ -173,8 +173,8 @@ def _importances(
         for handle in handles:
             handle.remove()
         network.zero_grad(set_to_none=True)
-    for statistics in found.values():
-        floor = statistics.importance.mean() * 1e-3  # an output that no gradient reached still counts a little
+    for statistics in statistics_of.values():
+        floor = statistics.importance.mean() * 1e-3  # an output without a gradient still counts a little
         statistics.importance = np.maximum(statistics.importance, floor if floor > 0 else 1.0)
 
 

@@ -1,4 +1,4 @@
-"""What a search for sparsity works on: model, data, target, the layers that may lose weights, and what these cost."""
+"""Subject of a search for sparsity: model, data, target, the layers that may lose weights, and their costs."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from framefit.training.network import Network, to_torch
 __all__ = ["open_subject"]
 
 
-def chosen_pattern(target: Target, asked: Pattern | None) -> Pattern:
+def chosen_pattern(target: Target, requested: Pattern | None) -> Pattern:
     """The pattern of zeros that a target rewards.
 
     Raises:
-        InputError: zeros of this pattern save nothing on the target.
+        InputError: zeros of the requested pattern save nothing on the target.
     """
     rule = target.sparsity
     rewarded: tuple[Pattern, ...] = ()
     if rule.skips in ("weights", "saturating", "dual"):
         patterns: dict[str, tuple[Pattern, ...]] = {"unstructured": ("unstructured", "n:m"), "n:m": ("n:m",)}
         rewarded = patterns.get(rule.granularity, ())
-    if asked is None:
+    if requested is None:
         return rewarded[0] if rewarded else "channel"
-    if asked != "channel" and asked not in rewarded:
+    if requested != "channel" and requested not in rewarded:
         known = f"only {rewarded[0]} zeros" if rewarded else "no zeros in weights"
         raise InputError(
-            f"target {target.name!r} rewards {known}: {asked} zeros would save nothing",
+            f"target {target.name!r} rewards {known}: {requested} zeros would save nothing",
             remedy=f"choose --pattern {rewarded[0] if rewarded else 'channel'}, or another target",
         )
-    return asked
+    return requested
 
 
 class Prices:
@@ -69,7 +69,7 @@ class Prices:
         self._arrays, self._layers = written.arrays, layers
 
     def of(self, model: Model, zeros: Mapping[str, float]) -> dict[str, LayerCycles]:
-        """Each layer of a model, under the name of its node with the weight, else of its last one."""
+        """Cycles of each layer of a model, by the name of its node with the weight, else of its last node."""
         grouped, places = self._grouped(model)
         names = {place: name for name, place in places.items()}
         costs = self._source.layers(grouped, activation_sparsity=self._activations(grouped, places, zeros))
@@ -91,8 +91,8 @@ class Prices:
         """Cycles of each weight layer at each of its sparsities, L x S, and of everything else.
 
         Args:
-            sparsities: L x S, laid out as the target likes it.
-            zeros: weight layer -> part of what it reads that is zero.
+            sparsities: L x S, in the arrangement that the target rewards.
+            zeros: weight layer -> part of its input that is zero.
         """
         grouped, places = self._grouped(self._model)
         activations = self._activations(grouped, places, zeros)
@@ -109,9 +109,9 @@ class Prices:
         return cycles[weighted], int(cycles[:, 0].sum() - cycles[weighted, 0].sum())
 
     def _of_channels(self, database: Database, zeros: Mapping[str, float]) -> tuple[Ints, int]:
-        """A layer that several groups touch is shared among them in equal parts.
+        """Cycles of groups of channels; a layer that several groups affect is shared among them in equal parts.
 
-        It costs about the product of what each leaves of it, which is at most their mean: the sum is an upper bound.
+        Its real cycles are about the product of the groups' ratios, which is at most their mean: an upper bound.
         """
         dense = self._costs(self._model, zeros)
         levels = database.levels
@@ -132,7 +132,7 @@ class Prices:
         return np.asarray([layer.cycles for layer in self.of(model, zeros).values()], np.int64)
 
     def _grouped(self, model: Model) -> tuple[Model, dict[str, int]]:
-        """With the layers that an accelerator fuses; and the place of each weight layer among them."""
+        """The model with the layers that an accelerator fuses, and the index of each weight layer among them."""
         grouped = model.grouped(epilogue_groups(model))
         at = {node: index for index, layer in enumerate(grouped.layers) for node in layer.nodes}
         return grouped, {layer.name: at[layer.name] for layer in self._layers}
@@ -153,20 +153,20 @@ _IMAGES = 512  # of the calibration data in Hessians and batch-norm statistics (
 
 @dataclass(frozen=True)
 class Subject:
-    """Everything that the search is given.
+    """Everything that the search works on.
 
     Attributes:
-        model: the dense one.
+        model: the dense model.
         written: its nodes and initializers.
-        data: split.
+        data: split into parts.
         target: the device; unit: of it.
         pattern: of the zeros; of_m: N and M.
-        layers: that may lose weights; groups: of channels, for that pattern.
-        prices: of any sparsity.
+        layers: those that may lose weights; groups: of channels, for that pattern.
+        prices: cycles for any sparsity.
         inputs: calibration data, float32.
-        examples: of the validation data, for the search.
-        zeros: weight layer -> part of what it reads that is zero, in the dense network.
-        batch_open: whether files of it leave the batch open.
+        examples: validation data for the search.
+        zeros: weight layer -> part of its input that is zero, in the dense network.
+        batch_open: whether its files leave the batch dimension open.
         notes: what stays dense, and why.
     """
 
@@ -187,7 +187,7 @@ class Subject:
     notes: tuple[str, ...]
 
     def network(self) -> Network:
-        """The dense network, anew."""
+        """A new copy of the dense network."""
         return to_torch(self.model)
 
     def file_of(self, model: Model) -> bytes:
@@ -196,16 +196,16 @@ class Subject:
 
 
 def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, data: Any = None) -> Subject:
-    """Read model, data and target, and check that they fit each other.
+    """Read model, data and target, and check that they match.
 
     Args:
-        settings: what the user asked for.
-        ledger: gets the images.
-        model: a model, or a ``torch.nn.Module``, instead of what ``settings`` names.
+        settings: the user's options.
+        ledger: counts the images.
+        model: a model, or a ``torch.nn.Module``, instead of the one that ``settings`` names.
         data: a data set, or an iterable of (x, y), likewise.
 
     Raises:
-        InputError: what cannot be used; a target that rewards no such zeros; a model without a layer to prune.
+        InputError: something cannot be used, the target rewards no such zeros, or no layer can be pruned.
     """
     target = _described(resolve_target(settings.target))
     pattern = chosen_pattern(target, settings.pattern)
@@ -261,14 +261,14 @@ def open_subject(settings: SparsifySettings, ledger: Ledger, model: Any = None, 
 
 
 def _described(target: Target) -> Target:
-    """A processor of this machine is measured, so its target holds no figures: a core like it stands in."""
+    """Return a target with figures: a processor of this machine is measured, so a core like it takes its place."""
     return target if capabilities_of(target).modelled else load_target(_PROCESSOR)
 
 
 def make_database(subject: Subject, path: Path, ledger: Ledger, seed: int, notify: Notify) -> Database:
-    """The layer database of a subject: the one in its folder, else built, and stored there.
+    """Return the layer database of a subject: the one in its folder, else a new one that is stored there.
 
-    Each layer is stored once it is built, so one that was interrupted goes on.
+    Each layer is stored when it is built, so an interrupted construction continues.
     """
     arrays, layers, groups = subject.written.arrays, subject.layers, subject.groups
     facts = [group_facts(group, layers) for group in groups] if groups else [layer.facts for layer in layers]
