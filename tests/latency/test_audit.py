@@ -128,13 +128,13 @@ def test_the_overhead_is_taken_off_first() -> None:
 
 def test_too_few_networks() -> None:
     """Two cannot be left out in turn."""
-    with pytest.raises(InputError, match="needs 3 measured networks at least, got 2"):
+    with pytest.raises(InputError, match="needs at least 3 measured networks, got 2"):
         audit(measured(AUDITED[:2], lambda plain, _: plain), TABLE, UNIT)
 
 
 def test_less_than_the_overhead() -> None:
     """A network that takes no longer than its launch alone is refused by name."""
     pairs = measured(AUDITED, lambda plain, _: plain)
-    with pytest.raises(InputError, match="no more than its overhead") as error:
+    with pytest.raises(InputError, match="not more than its overhead") as error:
         audit(pairs, with_overhead(TABLE, 1e9), UNIT)
     assert error.value.where == AUDITED[0].name

@@ -122,8 +122,8 @@ def test_networks_that_cannot_be_told_are_named() -> None:
 @pytest.mark.parametrize(
     ("audit", "message"),
     [
-        (["detector"], "needs 3 networks at least, 1 are named"),
-        (["none", "detector"], "'none' stands beside"),
+        (["detector"], "needs at least 3 networks, 1 are named"),
+        (["none", "detector"], "audit has 'none' beside"),
         (["absent.onnx"], "absent.onnx"),
     ],
 )

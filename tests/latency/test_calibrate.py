@@ -93,7 +93,7 @@ def test_a_class_that_was_not_measured_is_less_certain() -> None:
 
 def test_no_entry_to_calibrate_with() -> None:
     """It is refused: nothing says how fast the device is."""
-    with pytest.raises(InputError, match="no entry that an analytical model can be calibrated with"):
+    with pytest.raises(InputError, match="no entry with which an analytical model can be calibrated"):
         Calibration((), analytical(resolve_target("vpu")))
 
 

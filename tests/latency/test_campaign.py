@@ -174,7 +174,7 @@ def test_a_campaign_that_is_stopped_at_once_says_what_is_missing(network: Model)
     table = measured.table()
     assert not table.entries
     assert len(table.unmeasured) == 17
-    assert {one.reason for one in table.unmeasured} == {"the campaign ended before its first round did"}
+    assert {one.reason for one in table.unmeasured} == {"the campaign ended before its first round was complete"}
 
 
 @pytest.mark.parametrize("name", sorted(NETWORKS))

@@ -49,7 +49,7 @@ def test_shapes_that_depend_on_data_are_unknown() -> None:
 def test_what_is_no_layer_is_refused(op: str, shape: str) -> None:
     """With its operator; a table that was changed by hand prices nothing wrongly."""
     configuration = {"inputs": [shape], "weights": [shape], "outputs": ["1x8x8x8 float32"], "fused": []}
-    with pytest.raises(InputError, match="no layer is configured like this"):
+    with pytest.raises(InputError, match="no layer has this configuration"):
         entry_work(op, configuration)
 
 

@@ -1,1 +1,1 @@
-"""What layers and networks cost: measured where only start and end are seen, and estimated from tables."""
+"""Latency of layers and networks: measured where only start and end are seen, and estimated from tables."""

@@ -1,22 +1,21 @@
-"""Additivity: how far whole networks take the sum of their layers, and what corrects it.
+"""Additivity: how far the latency of whole networks differs from the sum of their layers, and how to correct it.
 
-A few networks are measured whole, others than those that will be asked for. What they take beyond
-the sum of their layers and the launch's overhead is fitted by few terms: a scale, a constant a
-launch and a boundary between layers, bytes that stay in one layout, weights that the cache does
-not hold. A term is taken only where it lowers the error of networks that were left out of the fit
-(Hastie, Tibshirani and Friedman, 2009, "The Elements of Statistical Learning", sections 3.3.2 and
-7.10); the fit is of relative errors, and outliers have little say (Huber, 1964).
+A few networks are measured whole, others than those to be estimated later. What they take beyond the sum
+of their layers and the launch's overhead is fitted by few terms: a scale, a constant for each launch and for
+each boundary between layers, bytes that stay in one layout, weights that the cache does not hold. A term is
+used only where it lowers the error of networks that were left out of the fit (Hastie, Tibshirani and Friedman,
+2009, "The Elements of Statistical Learning", sections 3.3.2 and 7.10); the fit is of relative errors, and
+outliers have little weight (Huber, 1964).
 
-Where the layers are those that a runtime made (:meth:`framefit.devices.device.Device.lowered`), all
-terms are taken at once, with a ratio for each class of layers and a prior of how far each may be from 0
-(ridge regression, section 3.4.1): the best of many terms on a few disturbed networks is often a chance.
-There is no ratio of what exceeds a core's own cache: a single audited network gave it, from 0.05 to 0.54 from
-one campaign to the next, and it was multiplied onto every larger network.
+Where a runtime made the layers (:meth:`framefit.devices.device.Device.lowered`), all terms are used at once,
+with a ratio for each class of layers and a prior on the distance of each from 0 (ridge regression, section
+3.4.1): the best of many terms on a few noisy networks is often a coincidence. There is no ratio for what
+exceeds a core's own cache: a single audited network determined it, from 0.05 to 0.54 from one campaign to the
+next, and it was multiplied onto every larger network.
 
-The networks that are audited where the user names none differ in what a sum of layers may miss:
-how many boundaries there are for the time, how much stays in one layout, how many weights there
-are. Blocks come at few sizes, and the same layers in several networks, so that few distinct layers
-have to be measured for them. Weights are random.
+The networks that are audited where the user names none differ in what a sum of layers may miss: the number
+of boundaries for the time, the part that stays in one layout, the number of weights. Blocks have few sizes and
+networks share layers, so that few distinct layers have to be measured for them. Weights are random.
 """
 
 from __future__ import annotations
@@ -38,24 +37,24 @@ from framefit.stats import huber_weights
 
 Floats = npt.NDArray[np.float64]
 LEAST_NETWORKS = 3
-_GAIN = 0.9  # a term has to bring the left-out error to this part of what it was,
+_GAIN = 0.9  # a term has to reduce the left-out error to this part of what it was,
 _SURE = 2.0  # and by this many standard errors of the gain: the best of many terms gains something by chance
 _ITERATIONS = 20
-_RIDGE = 0.02  # a term that explains this part of a network's latency costs one standard deviation
-_SCATTER = 0.04  # of a network's latency, for what is known before: what no term explains
-_RATIO = 0.1  # deviations known before: of a class's ratio,
-_BOUNDARY_NS = 500.0  # of what a node takes behind another kind, not its own: 0.05 to 0.5 us in chains here,
-_LAUNCH_NS = 1000.0  # of what its constant, measured with small launches, may be off by
+_RIDGE = 0.02  # part of a network's latency by which a term differs from 0 at one standard deviation
+_SCATTER = 0.04  # of a network's latency: the prior of what no term explains
+_RATIO = 0.1  # prior standard deviations: of a class's ratio,
+_BOUNDARY_NS = 500.0  # of a node's extra time behind a node of another kind: 0.05 to 0.5 us in chains here,
+_LAUNCH_NS = 1000.0  # of the error of a launch's constant, which was measured with small launches
 _CACHES = tuple(2**power for power in range(18, 28, 2))  # 256 KiB to 64 MiB
-_LEAST_ERROR = 0.005  # an audit of few networks promises no less
+_LEAST_ERROR = 0.005  # the error of an audit of few networks is not stated as less
 
 
 @dataclass(frozen=True)
 class _Term:
-    """A key of the correction, and what it multiplies in each network.
+    """A key of the correction, and its factor in each network.
 
     Attributes:
-        prior: deviation of the coefficient around 0 before anything is measured; 0: anything may be.
+        prior: standard deviation of the coefficient around 0 before anything is measured; 0: no prior.
     """
 
     key: str
@@ -66,7 +65,7 @@ class _Term:
 
 @dataclass(frozen=True)
 class _Networks:
-    """What was measured, without overhead, and what the layers add up to; in nanoseconds."""
+    """Measured latencies without overhead, and sums of layers, of each network; in nanoseconds."""
 
     measured: Floats
     plain: Floats
@@ -75,7 +74,7 @@ class _Networks:
         return len(self.measured)
 
     def fitted(self, terms: Sequence[_Term], rows: npt.NDArray[np.bool_]) -> Floats:
-        """Coefficients of the terms that these networks give, for columns divided by what was measured."""
+        """Coefficients of the terms from these networks, for columns divided by the measured latencies."""
         if not terms:
             return np.zeros(0)
         columns = np.stack([term.column for term in terms], axis=1)[rows] / self.measured[rows, None]
@@ -93,12 +92,12 @@ class _Networks:
         return np.asarray(solution / size)
 
     def predicted(self, terms: Sequence[_Term], coefficients: Floats) -> Floats:
-        """What every network takes with these terms."""
+        """Latency of every network as these terms predict it."""
         parts = (coefficient * term.column for coefficient, term in zip(coefficients, terms, strict=True))
         return self.plain + sum(parts, np.zeros(len(self)))
 
     def left_out(self, terms: Sequence[_Term]) -> Floats:
-        """The same, each network from the fit of the others."""
+        """The same, with each network predicted from a fit of the others."""
         every = np.arange(len(self))
         return np.asarray([self.predicted(terms, self.fitted(terms, every != i))[i] for i in every])
 
@@ -107,24 +106,24 @@ class _Networks:
         return np.abs(predicted / self.measured - 1)
 
     def error(self, predicted: Floats) -> float:
-        """Robust deviation of the relative error: the mean of its size, in deviations of a normal one."""
+        """Robust standard deviation of the relative error: the mean of its size, for a normal distribution."""
         return float(self.off(predicted).mean() * np.sqrt(np.pi / 2))
 
 
 def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: str) -> AdditivityAudit:
     """Fit a table's correction to networks that were measured whole.
 
-    The networks have the device's fused groups as layers, and what a launch of each takes in ns, overhead included.
-    None of them should be one that the table is to be asked about. A correction that the table has is left out of
-    account; the result holds the new one, and how well each network is predicted with and without it.
+    The networks have the device's fused groups as layers; each is given with the latency of its launch in ns,
+    overhead included. None of them should be estimated from the table later. A correction in the table is ignored;
+    the result holds the new one, and the error of each network's prediction with and without it.
 
     Raises:
-        InputError: fewer than 3 networks, one that took no longer than its overhead, or a layer without
-            an entry.
+        InputError: fewer than 3 networks, a network that took no longer than its overhead, or a layer
+            without an entry.
     """
     if len(measured) < LEAST_NETWORKS:
         raise InputError(
-            f"an audit needs {LEAST_NETWORKS} measured networks at least, got {len(measured)}",
+            f"an audit needs at least {LEAST_NETWORKS} measured networks, got {len(measured)}",
             remedy="measure more networks whole, of other architectures than those to be estimated",
         )
     estimator = Estimator(msgspec.structs.replace(table, correction=None), unit)
@@ -135,7 +134,7 @@ def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: st
     for (model, ns), rest in zip(measured, networks.measured, strict=True):
         if rest <= 0:
             raise InputError(
-                f"measured as {ns:.0f} ns, which is no more than its overhead",
+                f"measured as {ns:.0f} ns, which is not more than its overhead",
                 where=model.name,
                 remedy="audit with larger networks, or measure the overhead again",
             )
@@ -186,7 +185,7 @@ def audit(measured: Sequence[tuple[Model, float]], table: LatencyTable, unit: st
 
 
 def _candidates(plain: Floats, terms: Sequence[Terms]) -> list[_Term]:
-    """All terms that differ from network to network, or from 0."""
+    """All terms that differ between networks, or from 0."""
     working = np.asarray([network.working_bytes for network in terms])
     weights = np.asarray([network.weight_bytes for network in terms], np.float64)
     return _not_zero(
@@ -199,7 +198,7 @@ def _candidates(plain: Floats, terms: Sequence[Terms]) -> list[_Term]:
 
 
 def _likely(plain: Floats, terms: Sequence[Terms], sums: Sequence[dict[str, float]]) -> list[_Term]:
-    """All terms at once, each as far from 0 as it may be before anything is measured (a normal prior)."""
+    """All terms at once, each with a normal prior of its distance from 0."""
     boundaries = np.asarray([network.boundaries for network in terms], np.float64)
     return _not_zero(
         *(_Term(name, np.asarray([network[name] for network in sums]), prior=_RATIO) for name in CLASSES),
@@ -213,14 +212,14 @@ def _not_zero(*terms: _Term) -> list[_Term]:
 
 
 def _chosen(networks: _Networks, candidates: Sequence[_Term]) -> tuple[list[_Term], float]:
-    """Terms that help left-out networks most, and their error at the end.
+    """Terms that lower the left-out error most, and the error at the end.
 
-    One by one, and two at once where none helps alone: a scale below 1 and a cost of boundaries
-    hide each other.
+    Terms are added one by one, or in pairs where none helps alone: a scale below 1 and a cost of boundaries
+    conceal each other.
     """
     chosen: list[_Term] = []
     predicted = networks.plain
-    most = (len(networks) - 1) // 2  # two networks for each coefficient at least
+    most = (len(networks) - 1) // 2  # at least two networks for each coefficient
     while True:
         for count in (1, 2):
             better = _step(networks, candidates, chosen, predicted, count) if len(chosen) + count <= most else None
@@ -234,7 +233,7 @@ def _chosen(networks: _Networks, candidates: Sequence[_Term]) -> tuple[list[_Ter
 def _step(
     networks: _Networks, candidates: Sequence[_Term], chosen: list[_Term], predicted: Floats, count: int
 ) -> tuple[list[_Term], Floats] | None:
-    """So many more terms and what they predict of left-out networks, if that is a sure gain on ``predicted``."""
+    """``count`` more terms and their left-out predictions, if these are certainly better than ``predicted``."""
     trials = []
     for more in itertools.combinations(candidates, count):
         terms = [*chosen, *more]
@@ -251,10 +250,10 @@ def _step(
 
 
 def with_audit(table: LatencyTable, measured: Sequence[tuple[Model, float]], unit: str) -> LatencyTable:
-    """The table with the correction that networks give which were measured whole, or with a warning why not.
+    """The table with the correction fitted to whole networks, or with a warning that says why there is none.
 
-    Of the networks (fused groups as layers, and ns of a launch) those are left out that have a layer which could not
-    be measured.
+    Networks (fused groups as layers, and ns of a launch) are left out where one of their layers could not be
+    measured.
     """
     usable, reasons = [], []
     for model, ns in measured:
@@ -273,12 +272,12 @@ def with_audit(table: LatencyTable, measured: Sequence[tuple[Model, float]], uni
 
 
 _SIDE = 48
-_WIDTHS = (24, 48, 96)  # of the stages; each halves the side of the one before
+_WIDTHS = (24, 48, 96)  # channels of the stages; each halves the side of the one before
 _Block = Callable[[GraphBuilder, str], str]
 
 
 def audit_networks(seed: int = 0) -> tuple[Model, ...]:
-    """Eight small networks: plain, residual, inverted residual, branched, a decoder and dense layers."""
+    """Make eight small networks: plain, residual, inverted residual, branched, a decoder and dense layers."""
     stages: dict[str, tuple[_Block, tuple[int, ...]]] = {
         "audit-plain": (_plain, (1, 2, 3)),
         "audit-plain-wide": (_plain, (4, 4, 1)),
@@ -349,7 +348,7 @@ def _decoder(seed: int) -> Model:
 
 
 def _dense(seed: int) -> Model:
-    """Layers with more weights than most caches hold, and little work for them."""
+    """Layers with more weights than most caches hold, and little arithmetic."""
     b = GraphBuilder("audit-dense", seed)
     x = b.op("Flatten", b.op("MaxPool", _stem(b), kernel_shape=[4, 4], strides=[4, 4]))
     for _ in range(2):

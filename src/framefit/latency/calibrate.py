@@ -1,19 +1,19 @@
-"""Shapes that were never measured: an analytical model, brought to the device's speed by a table.
+"""Shapes that were never measured: an analytical model, scaled to the device's speed by a table.
 
 For each class of operators, latency = (scale x analytical + offset) x operations^p x bytes moved^q
-x bytes of constants^r. Scale and offset are fitted on the logarithm with weights that give outliers
-little say (Huber, 1964, "Robust Estimation of a Location Parameter"; iteratively reweighted). The
-exponents, near 0 where the model describes the device, are what a prior leaves of the trend in
-the errors (Bayesian linear regression: Bishop, 2006, "Pattern Recognition and Machine Learning",
-section 3.3). A class with few entries leans on the fit of all entries together. The analytical
-model is handed in as a function: this room prices no layer itself.
+x bytes of constants^r. Scale and offset are fitted on the logarithm with small weights for outliers
+(Huber, 1964, "Robust Estimation of a Location Parameter"; iteratively reweighted). The exponents,
+near 0 where the model describes the device, are fitted with a prior to the trend in the errors (Bayesian
+linear regression: Bishop, 2006, "Pattern Recognition and Machine Learning", section 3.3). A class with few
+entries uses the fit of all entries together. The analytical model is passed in as a function: this room has no
+cost model of its own.
 
-A table's entry as work: the layer that a configuration describes, as a cost model sees it.
+A table's entry as work: the layer that a configuration describes, as a cost model needs it.
 
-A latency table holds no models. What prices or compares shapes needs each entry's products,
-elements and bytes; :func:`entry_work` reads them off its configuration, the inverse of
-:func:`framefit.core.model.configuration`. What fused operators have between them is not in a
-configuration: it is taken to be of the output's shape, as what is applied on the way out is.
+A latency table holds no models. To price or compare shapes, each entry's products, elements and bytes are
+needed; :func:`entry_work` derives them from its configuration, the inverse of
+:func:`framefit.core.model.configuration`. Tensors between fused operators are not in a configuration: they
+are assumed to have the output's shape, since fused operators are applied to the output.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ _ONNX_NAMES = {
     "groups": "group",
 }
 _OURS = ("inputs", "weights", "outputs", "precision", "fused")
-_WEIGHT_RANK = {"MatMul": 2, "Gemm": 2}  # at least; products else have weights of their input's rank
+_WEIGHT_RANK = {"MatMul": 2, "Gemm": 2}  # at least; other products have weights of their input's rank
 _PRODUCT_PARTS = ("Conv", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Attention", "Einsum")
 
 
 def entry_work(op: str, configuration: Mapping[str, Value]) -> LayerWork:
-    """What an entry's layer asks of a device; the ``method`` is "unknown" where a shape is not in the configuration.
+    """Work of an entry's layer; the ``method`` is "unknown" where a shape is not in the configuration.
 
-    Bodies of an ``If``, ``Loop`` or ``Scan`` are left out: such a layer is priced by its bytes.
+    Bodies of an ``If``, ``Loop`` or ``Scan`` are ignored: such a layer is priced by its bytes.
 
     Raises:
-        InputError: no layer is like that.
+        InputError: no layer has this configuration.
     """
     try:
         return layer_work(*_described(op, configuration))
     except (ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError) as error:
         raise InputError(
-            f"no layer is configured like this: {error}",
+            f"no layer has this configuration: {error}",
             where=f"table entry {op!r}",
             remedy="remove the entry, and measure it again",
         ) from error
 
 
 def _described(op: str, configuration: Mapping[str, Value]) -> tuple[Layer, list[Node]]:
-    """The layer that an entry is of, and its nodes."""
+    """The layer that an entry describes, and its nodes."""
     ops = op.split("+")
     read = [_operand(f"input {i}", text, constant=False) for i, text in enumerate(_texts(configuration, "inputs"))]
     fixed = [_operand(f"weight {i}", text, constant=True) for i, text in enumerate(_texts(configuration, "weights"))]
@@ -97,7 +97,7 @@ def _described(op: str, configuration: Mapping[str, Value]) -> tuple[Layer, list
 
 
 def op_class(work: LayerWork) -> str:
-    """What layers of like speed have in common: the operator, and for convolutions the kind of kernel.
+    """Name the class of layers of similar speed: the operator, and for convolutions the kind of kernel.
 
     Returns:
         "Conv depthwise", "Conv 1x1", "Conv 3x3", ... or the operator of the first product; without
@@ -115,32 +115,32 @@ def op_class(work: LayerWork) -> str:
 
 
 def work_operations(work: LayerWork) -> float:
-    """Multiply-accumulates, or elements where there are none; 1 at least."""
+    """Multiply-accumulates, or elements where there are none; at least 1."""
     return float(max(sum(product.macs for product in work.products) or work.elements, 1))
 
 
 def work_bytes(work: LayerWork) -> tuple[float, float]:
-    """Bytes of tensors read and written, and of constants; 1 at least each."""
+    """Bytes of tensors read and written, and of constants; each at least 1."""
     moved = sum(count * dtype_bits(dtype) / 8 for count, dtype in (*work.reads, *work.writes))
     fixed = sum(p.weights * dtype_bits(p.weight_dtype) / 8 for p in work.products if p.constant) + work.constants
     return max(moved, 1.0), max(fixed, 1.0)
 
 
 def _main(ops: Sequence[str], fused: Sequence[str]) -> int:
-    """The operator that the configuration does not list as fused: a product where several could be it."""
+    """Index of the operator that is not fused into another: a product where several are possible."""
     candidates = [index for index in range(len(ops)) if [*ops[:index], *ops[index + 1 :]] == list(fused)] or [0]
     return next((index for index in candidates if _is_product(ops[index])), candidates[0])
 
 
 def _main_inputs(kind: str, read: Sequence[Operand], fixed: Sequence[Operand]) -> list[Operand | None]:
-    """Inputs in the operator's order, of which a configuration keeps tensors and constants apart."""
+    """Inputs in the operator's order; a configuration lists tensors and constants separately."""
     if not _is_product(kind) or not read:
         return [*read, *fixed]
     data = next((operand for operand in read if len(operand.shape or ()) >= 2), read[0])
     rank = next((rank for name, rank in _WEIGHT_RANK.items() if name in kind), len(data.shape or ()))
     further = [operand for operand in read if operand is not data]
     weights = [operand for operand in fixed if len(operand.shape or ()) >= rank and _fits(kind, data, operand)]
-    if not weights and further:  # a product of two tensors
+    if not weights and further:  # product of two tensors
         return [data, further[0], *fixed]
     weight = weights[0] if weights else None
     scales = kind.startswith(("QLinear", "QGemm"))  # x, its scale and zero point, then the weight
@@ -149,7 +149,7 @@ def _main_inputs(kind: str, read: Sequence[Operand], fixed: Sequence[Operand]) -
 
 
 def _fits(kind: str, data: Operand, weight: Operand) -> bool:
-    """Whether a constant can be the weight of a matrix product rather than what is added to it."""
+    """Whether a constant can be the weight of a matrix product rather than its bias."""
     if not any(name in kind for name in _WEIGHT_RANK):
         return True
     inner = set((data.shape or ())[-2:] if "Gemm" in kind else (data.shape or ())[-1:])
@@ -178,7 +178,7 @@ def _texts(configuration: Mapping[str, Value], key: str) -> list[str]:
 
 
 def _tensor(name: str, text: str) -> TensorInfo:
-    """A tensor as a configuration shows it: "1x3x224x224 float32"; "?": not known."""
+    """A tensor from its text in a configuration: "1x3x224x224 float32"; "?": not known."""
     sizes, _, dtype = text.partition(" ")
     shape = None if sizes == "?" else tuple(int(size) for size in sizes.split("x") if size)
     return TensorInfo(name=name, dtype=dtype, shape=shape)
@@ -203,20 +203,20 @@ def _count(tensor: TensorInfo) -> int:
 
 Floats = npt.NDArray[np.float64]
 Analytical = Callable[[Sequence[LayerWork]], npt.ArrayLike]
-"""Layers to a number each that grows with their latency, such as nanoseconds on a described device."""
-_LEAST_SHAPES = 4  # of a class that gets a fit of its own
+"""Maps layers to numbers that grow with their latency, such as nanoseconds on a described device."""
+_LEAST_SHAPES = 4  # a class with fewer has no fit of its own
 _LEAST_SPREAD = 0.02
 _FEW_SPREAD = 0.3  # added for a class that was not measured: classes differ in speed
 _ITERATIONS = 30
-_SETTLED = 1e-4  # relative change of a coefficient
-_EXPONENT_DEVIATION = 0.3  # of the prior; left-out entries of six simulated targets: 0.1 to 1 do as well
+_SETTLED = 1e-4  # relative change of a coefficient at which the iteration ends
+_EXPONENT_DEVIATION = 0.3  # of the prior; for left-out entries of six simulated targets 0.1 to 1 are as good
 _FOLDS = 5
-_BLOCK = 8192  # of 2,000 to 100,000 the quickest with the cycle model: 0.8 us a layer, in one piece 1.4
+_BLOCK = 8192  # the quickest of 2,000 to 100,000 with the cycle model: 0.8 us a layer; in one piece 1.4 us
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Layers with their own scale, offset and spread; made by :meth:`Calibration.columns`.
+    """Layers with their scale, offset and spread; made by :meth:`Calibration.columns`.
 
     Attributes:
         scale, offset: ns of a layer = scale x analytical + offset.
@@ -231,15 +231,15 @@ class Columns:
         return len(self.scale)
 
     def rows(self, which: slice | npt.NDArray[np.int64]) -> Columns:
-        """Some of them, or some more than once."""
+        """Select rows; a row may occur more than once."""
         return Columns(self.scale[which], self.offset[which], self.spread[which])
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """One class: latency = (scale x analytical + offset) x exp((sizes - centre) . exponents).
+    """Fit of one class: latency = (scale x analytical + offset) x exp((sizes - centre) . exponents).
 
-    ``covariance`` is the exponents'.
+    ``covariance`` is that of the exponents.
     """
 
     scale: float
@@ -249,19 +249,19 @@ class _Fit:
     covariance: Floats
 
     def log_errors(self, priced: Floats, sizes: Floats, measured: Floats) -> Floats:
-        """Of entries, measured over predicted."""
+        """Logarithm of measured over predicted latency of entries."""
         predicted = np.log(self.scale * priced + self.offset) + (sizes - self.centre) @ self.exponents
         return np.asarray(np.log(measured) - predicted)
 
 
 class Calibration:
-    """An analytical model in a device's nanoseconds, by the entries of one unit with a latency above 0.
+    """An analytical model scaled to a device's nanoseconds, by the entries of one unit with a latency above 0.
 
     Raises:
         InputError: no entry can be priced.
 
     Attributes:
-        classes: that have a fit of their own; every other one has that of all entries together.
+        classes: those with a fit of their own; every other class has that of all entries together.
     """
 
     def __init__(self, entries: Iterable[LatencyEntry], analytical: Analytical) -> None:
@@ -273,7 +273,7 @@ class Calibration:
         known = priced > 0
         if not known.any():
             raise InputError(
-                "the table has no entry that an analytical model can be calibrated with",
+                "the table has no entry with which an analytical model can be calibrated",
                 remedy="measure some layers into it first",
             )
         names = np.asarray([op_class(work) for work in works])[known]
@@ -290,11 +290,11 @@ class Calibration:
             count = int(rows.sum())
             if count >= _LEAST_SHAPES:
                 fits.append(_fit(*members))
-                # By size: the model answers for shapes beyond those that were measured, too.
+                # By size: the model also prices shapes larger than those that were measured.
                 folds = np.argsort(np.argsort(members[0])) * min(count, _FOLDS) // count
                 errors = np.concatenate([_held_out(folds == fold, *members) for fold in np.unique(folds)])
-                errors = errors * (1 + 2 / count)  # the greatest of few errors is not yet the greatest
-            else:  # the common shape, at the class's own level
+                errors = errors * (1 + 2 / count)  # the maximum of few errors underestimates the true maximum
+            else:  # the common trend, at the class's own level
                 level = math.exp(float(np.median(whole.log_errors(*members))))
                 fits.append(dataclasses.replace(whole, scale=whole.scale * level, offset=whole.offset * level))
                 errors = np.append(whole.log_errors(priced, sizes, measured), _FEW_SPREAD)
@@ -303,7 +303,7 @@ class Calibration:
         self._fits, self._spreads = fits, spread
 
     def columns(self, works: Sequence[LayerWork]) -> Columns:
-        """What the calibration makes of layers, once for any number of questions about them."""
+        """Prepare layers once for any number of :meth:`query` calls."""
         rows = [self._row(work, sizes) for work, sizes in zip(works, _sizes(works), strict=True)]
         return Columns(*np.asarray(rows, np.float64).reshape(-1, 3).T)
 
@@ -315,11 +315,11 @@ class Calibration:
         return fit.scale * factor, fit.offset * factor, spread
 
     def query(self, price: Callable[[slice], npt.ArrayLike], layers: Columns) -> Floats:
-        """Latencies in ns of any number of layers, in blocks that stay in the processor's caches.
+        """Latencies in ns of any number of layers, in blocks that fit in the processor's caches.
 
         Args:
-            price: what the analytical model says of a range of the layers.
-            layers: what the calibration makes of them.
+            price: the analytical model for a range of the layers.
+            layers: from :meth:`columns`.
         """
         latency = np.empty(len(layers))
         for begin in range(0, len(layers), _BLOCK):
@@ -337,7 +337,7 @@ class Calibration:
 
 
 def _fit(priced: Floats, sizes: Floats, measured: Floats) -> _Fit:
-    """Scale and offset, both not negative, of least robust relative error; then what sizes explain of the rest."""
+    """Scale and offset, not negative, of least robust relative error; then exponents of sizes for the residuals."""
     scale, offset = _line(priced, measured)
     centre = sizes.mean(axis=0)
     errors = np.log(measured / (scale * priced + offset))
@@ -367,7 +367,7 @@ def _line(priced: Floats, measured: Floats) -> tuple[float, float]:
 
 
 def _not_negative(first: Floats, second: Floats, goal: Floats, weight: Floats) -> tuple[float, float]:
-    """Weighted least squares of two columns, coefficients 0 or more."""
+    """Weighted least squares of two columns, coefficients at least 0."""
     aa, ab, bb = (float(weight @ (x * y)) for x, y in ((first, first), (first, second), (second, second)))
     ag, bg = float(weight @ (first * goal)), float(weight @ (second * goal))
     determinant = aa * bb - ab * ab
@@ -381,7 +381,7 @@ def _not_negative(first: Floats, second: Floats, goal: Floats, weight: Floats) -
 
 
 def _held_out(rows: npt.NDArray[np.bool_], priced: Floats, sizes: Floats, measured: Floats) -> Floats:
-    """Errors of some entries as the others predict them; none where there are no others."""
+    """Errors of some entries as the others predict them; empty where there are no others."""
     if rows.all():
         return np.zeros(0)
     fit = _fit(priced[~rows], sizes[~rows], measured[~rows])
@@ -393,5 +393,5 @@ def _sizes(works: Sequence[LayerWork]) -> Floats:
 
 
 def _spread(errors: Floats) -> float:
-    """Deviation by which 90 % of the errors are within a 90 % interval, robust where errors are many."""
+    """Standard deviation whose 90 % interval holds 90 % of the errors, robust where errors are many."""
     return max(float(np.quantile(np.abs(errors), 0.9)) / Z90 if len(errors) else 0.0, _LEAST_SPREAD)

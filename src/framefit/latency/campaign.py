@@ -1,12 +1,12 @@
 """A measuring campaign: layers launched among others, timed in turn, made into a latency table.
 
-What each launch costs beside its layer is a model's to say (:mod:`framefit.latency.overhead`).
+The overhead of a launch is estimated by a model (:mod:`framefit.latency.overhead`).
 
-Where no number of samples is given, layers whose intervals are wide get more of them, until the intervals are narrow
-or time is up. Noise differs from layer to layer: a fixed number of samples is too many for those that take most
-of a launch, and too few for those that take little of it. The bound is on the interval's width
-relative to the latency (a sequential procedure of fixed relative width; Nadas, 1969, "An Extension of a
-Theorem of Chow and Robbins on Sequential Confidence Intervals for the Mean").
+Where no number of samples is given, layers with wide intervals get more samples, until the intervals are
+narrow or the time is up. Noise differs between layers: a fixed number of samples is too many for layers that
+take most of a launch, and too few for those that take little of it. The limit applies to the interval's width
+relative to the latency (a sequential procedure of fixed relative width; Nadas, 1969, "An Extension of a Theorem of
+Chow and Robbins on Sequential Confidence Intervals for the Mean").
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from framefit.latency.subjects import Subject, layer_key
 from framefit.stats import Z90
 
 Floats = npt.NDArray[np.float64]
-LEAST_REPEATS = 100  # before intervals decide
-_MOST_REPEATS = 4000  # all samples are kept, and drift adds what more of them would take off
-_NARROW = 0.03  # half of a 90 % interval: a deviation of 1.8 %, 95 % of errors within 3.6 %
+LEAST_REPEATS = 100  # samples before intervals are judged
+_MOST_REPEATS = 4000  # all samples are kept, and drift would add as much error as more of them remove
+_NARROW = 0.03  # half of a 90 % interval: a standard deviation of 1.8 %, 95 % of errors within 3.6 %
 _NARROW_SUM = 0.01  # of a network's latency: half of the 90 % interval of the sum
-_LEAST_NS = 1.0  # no clock here tells less
-_LEAST_GROWTH = 0.25  # of the samples: less does not narrow an interval by more than a tenth
-_WARM_UP = 3  # rounds, at least
+_LEAST_NS = 1.0  # resolution of the clocks
+_LEAST_GROWTH = 0.25  # of the samples: fewer do not narrow an interval by more than a tenth
+_WARM_UP = 3  # rounds at least
 # Standard deviations: 5 % risk on either side (Currie, 1968, "Limits for Qualitative Detection").
 _DETECTION = 3.29
 _ILL_CONDITIONED = 30.0
@@ -53,19 +53,19 @@ class Campaign:
     """Measures layers on one unit of a device.
 
     Attributes:
-        rounds: all launches; more may be added.
+        rounds: all launches; more can be added.
 
     Args:
-        device: any; only start and end of its launches are used.
+        device: any device; only start and end of its launches are used.
         unit: of its target.
         subjects: the layers.
-        resident: the unit is the host's own processor, and the subjects are layers that its runtime made of models.
-        auxiliary: kind of auxiliary layer; "auto": one of the layer's own layout class, and where the unit is
-            resident the cheapest.
-        repeats: samples of every launch; ``None``: 100, to be refined.
-        seed: of weights, inputs and resampling.
-        earlier: a table of an interrupted campaign; its samples are kept.
-        failed: layers that are none of the subjects because they cannot stand alone.
+        resident: whether the unit is the host's own processor, and a runtime made the subjects of models.
+        auxiliary: kind of auxiliary layer; "auto": one of the layer's own layout class, or the cheapest where
+            the unit is resident.
+        repeats: samples of every launch; ``None``: 100, then refined.
+        seed: for weights, inputs and resampling.
+        earlier: table of an interrupted campaign; its samples are kept.
+        failed: layers that are not among the subjects because they cannot run alone.
 
     Raises:
         DeviceError: no layer can be measured.
@@ -101,11 +101,11 @@ class Campaign:
         )
         self.add(subjects)
         if not self._overhead.launches:
-            reason = self._failed[0].reason if self._failed else "there is none"
+            reason = self._failed[0].reason if self._failed else "there are no layers"
             raise DeviceError(f"no layer can be measured: {reason}", where=device.target.name)
 
     def add(self, subjects: Iterable[Subject]) -> None:
-        """More layers; :meth:`measure` times what has no samples yet."""
+        """Add layers; :meth:`measure` times those that have no samples yet."""
         refused = self._overhead.add(tuple(subjects))
         self._failed += [self._not_measured(subject, reason) for subject, reason in refused]
         self.rounds.take_over(self._earlier)
@@ -113,7 +113,7 @@ class Campaign:
     def measure(
         self, *, stop: Callable[[], bool] | None = None, on_round: Callable[[int, int], None] | None = None
     ) -> bool:
-        """Time everything in turn; see :meth:`framefit.latency.rounds.Rounds.measure`.
+        """Time all launches in turn; see :meth:`framefit.latency.rounds.Rounds.measure`.
 
         Returns:
             Whether every launch has its samples.
@@ -129,10 +129,10 @@ class Campaign:
         stop: Callable[[], bool] | None = None,
         on_round: Callable[[int, int], None] | None = None,
     ) -> int:
-        """Time layers again whose intervals are wide, with the launches that their overhead is estimated from.
+        """Measure layers with wide intervals again, with the launches that their overhead is estimated from.
 
-        Each turn doubles the samples of those that are left, 4000 at most; none begins that would not be done at
-        ``until_ns`` on the device's clock. Returns how many entries are wide (:func:`wide`) at the end.
+        Each turn doubles the samples of the remaining layers, to at most 4000; a turn only begins if it ends before
+        ``until_ns`` on the device's clock. Returns the number of entries that are still wide (:func:`wide`).
         """
         most = _MOST_REPEATS // RUNS
         while left := wide(self.table(method).entries, networks):
@@ -145,9 +145,9 @@ class Campaign:
         return len(left)
 
     def table(self, method: Method = "regression") -> LatencyTable:
-        """Latencies from the samples so far; entries of layers that were not reached are missing.
+        """Make a table of the samples so far; it has no entries of layers without samples.
 
-        Both methods of taking the overhead off use the same samples.
+        Both methods of estimating the overhead use the same samples.
         """
         launches = self._overhead.launches
         entries: list[LatencyEntry] = []
@@ -161,7 +161,7 @@ class Campaign:
             entries = [self._entry(launch, medians[:, launch.place], fitted) for launch in launches]
             warnings += _ill_conditioned(overheads)
         else:
-            reason = "the campaign ended before its first round did"
+            reason = "the campaign ended before its first round was complete"
             unmeasured += [self._not_measured(launch.subject, reason) for launch in launches]
         return LatencyTable(
             target=self._device.target.name,
@@ -176,7 +176,7 @@ class Campaign:
         )
 
     def _places(self, entries: Iterable[int]) -> set[int]:
-        """Places in ``rounds`` of the runs that entries are made from, by their index in the table."""
+        """Indices in ``rounds`` of the runs that entries are made from, by the entries' indices in the table."""
         launches = [self._overhead.launches[index] for index in entries]
         return {*(launch.place for launch in launches), *self._overhead.places(launches)}
 
@@ -186,7 +186,7 @@ class Campaign:
         )
 
     def _entry(self, launch: SubjectLaunch, whole: Floats, fitted: FittedOverhead) -> LatencyEntry:
-        """What is left of a launch (replicates) without its overhead."""
+        """Entry of a layer: its launch (replicates) less the overhead."""
         samples = self.rounds.runs[launch.place].samples_ns.ravel()
         overhead = fitted.of(launch)
         layer = whole - overhead.values_ns
@@ -214,7 +214,7 @@ class Campaign:
 def _ill_conditioned(overheads: Sequence[Overhead]) -> list[str]:
     return [
         f"overhead by {overhead.auxiliary}: condition number {overhead.condition_number:.0f}: its coefficients cannot "
-        "be told apart; measure layers of more different sizes"
+        "be separated; measure layers of more different sizes"
         for overhead in overheads
         if overhead.condition_number > _ILL_CONDITIONED
     ]
@@ -223,9 +223,9 @@ def _ill_conditioned(overheads: Sequence[Overhead]) -> list[str]:
 def wide(entries: Sequence[LatencyEntry], networks: Sequence[Mapping[str, int]] = ()) -> list[int]:
     """Indices of entries whose intervals are wide.
 
-    An entry is narrow where half of its 90 % interval is 3 % of its latency, or so little that the
-    sum of every network is known to 1 % where all of its layers are (they are independent). Of each network it is
-    given how often it has each layer (:attr:`Subject.key`); an entry of none of them is held to its own latency alone.
+    An entry is narrow where half of its 90 % interval is 3 % of its latency, or so little that the sum of
+    every network is known to 1 % if all of its layers are narrow (they are independent). Each network is given as the
+    number of times that it has each layer (:attr:`Subject.key`); for an entry of none only its own latency counts.
     """
     allowed: dict[str, float] = {}
     keys = [layer_key(entry.op, entry.configuration) for entry in entries]

@@ -1,15 +1,15 @@
 """``framefit estimate``: a network's latency from a table, without running anything.
 
-Every layer is looked up, its fallbacks are named, and the total has an interval. The interval adds up what may be
-wrong, as variances. What is wrong for several layers alike is added up before it is squared:
+Every layer is looked up, fallbacks are named, and the total has a 90 % interval. The interval adds up the
+variances of all errors. Errors that several layers share are added up before they are squared:
 
-- a configuration that occurs k times counts k times its own deviation;
-- layers that are estimated by the same fallback are taken to be wrong alike: what it does not see in one of them
-  (channels rounded up, tiles that come again) it mostly does not see in the others;
-- the overhead is added once to the whole. Where it was fitted with an auxiliary layer, its constant
-  cancels in the entries (it is in the runs with and without the layer) and its error counts once;
-  else it was subtracted from every entry, and its error counts once for each layer but one;
-- the correction's own error, from networks that were left out of its fit (Student's t).
+- a configuration that occurs k times counts with k times its own standard deviation;
+- layers that are estimated by the same fallback are assumed to share its error: what it ignores in one of
+  them (channels rounded up, repeated tiles) it mostly ignores in the others, too;
+- the overhead is added once. Where it was fitted with an auxiliary layer, its constant cancels in the entries
+  (it is in the runs with and without the layer) and its error counts once; otherwise it was subtracted from
+  every entry, and its error counts once for each layer but one;
+- the correction has its own error, from networks that were left out of its fit (Student's t).
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ __all__ = ["Estimator", "analytical_model", "estimate", "layer_groups", "model_e
 
 @dataclass(frozen=True)
 class _Price:
-    """A layer's latency, and what its error is shared with.
+    """Latency of a layer, with the source of its error.
 
     Attributes:
-        shared: layers of equal name here are wrong alike.
-        covered: it is an entry of its own.
+        shared: layers with the same name here share their error.
+        covered: whether the table has an entry for it.
     """
 
     latency_ns: float
@@ -65,14 +65,14 @@ class _Price:
 
 
 class Estimator:
-    """Answers for one unit from one table; fallbacks are fitted when they are first needed.
+    """Estimates latencies on one unit from one table; fallbacks are fitted when they are first needed.
 
     Args:
-        table: with entries of the unit.
-        unit: where the network is to run.
+        table: it has entries of the unit.
+        unit: the unit on which the network is to run.
         fallback: whether a layer without an entry is estimated, by interpolation or else by the analytical model;
-            without it such a layer is an error.
-        analytical: prices layers that the table cannot interpolate, after calibration; ``None``: nothing does.
+            otherwise such a layer is an error.
+        analytical: prices layers that the table cannot interpolate, after calibration; ``None``: there is no model.
 
     Raises:
         InputError: the table has no entry of this unit.
@@ -97,17 +97,17 @@ class Estimator:
         self._known: dict[tuple[str, bytes], _Price | None] = {}
 
     def estimate(self, model: Model, names: Sequence[str] | None = None) -> LatencyEstimate:
-        """Latency of a launch of a whole model or segment.
+        """Estimate the latency of a launch of a whole model or segment.
 
         Args:
-            model: with the device's fused groups as layers.
-            names: of the layers, for messages; default: their own.
+            model: it has the device's fused groups as layers.
+            names: names of the layers for messages; default: their own.
 
         Returns:
-            Total with 90 % interval, plain sum, coverage, and each layer.
+            Total with its 90 % interval, plain sum, coverage, and each layer.
 
         Raises:
-            InputError: a layer has no entry and no fallback estimates it; the layer is named, with its
+            InputError: a layer has no entry and no fallback can estimate it; the message names the layer with its
                 operators and configuration.
         """
         prices = self._prices(model, names)
@@ -167,7 +167,7 @@ class Estimator:
         return price
 
     def _looked_up(self, layer: Layer, nodes: tuple[Node, ...], key: dict[str, Value]) -> _Price | None:
-        """The same for every layer of a configuration; ``None``: it cannot be estimated."""
+        """Price of a configuration; ``None``: it cannot be estimated."""
         entry = self.table.find(layer.op, key, self.unit)
         if entry is not None:
             return _of_entry(entry)
@@ -176,7 +176,7 @@ class Estimator:
         return self._fallen_back(layer.op, key) if self._fallback else None
 
     def _fallen_back(self, op: str, key: dict[str, Value]) -> _Price | None:
-        """Interpolation where there are measured shapes around, else the calibrated model."""
+        """Price by interpolation between measured shapes, or else by the calibrated model."""
         if self._interpolation is None:
             self._interpolation = Interpolation(self._entries)
         between = self._interpolation.find(op, key)
@@ -202,7 +202,7 @@ class Estimator:
         )
 
     def _half_width(self, prices: Sequence[_Price], total: float) -> float:
-        """Of the total's 90 % interval."""
+        """Half of the total's 90 % interval."""
         shared: defaultdict[str, float] = defaultdict(float)
         for price in prices:
             shared[price.shared] += price.deviation_ns
@@ -221,7 +221,7 @@ class Estimator:
     def _notes(self, model: Model, prices: Sequence[_Price]) -> tuple[str, ...]:
         notes = list(model.defaulted_dims)
         if self.table.correction is None:
-            notes.append("the table was not audited: the interval knows the layers' errors, not what they do together")
+            notes.append("the table was not audited: the interval holds the errors of layers, not those of their sum")
         for source, method in (("interpolated", "between measured shapes"), ("modelled", "by the calibrated model")):
             count = sum(price.source == source for price in prices)
             if count:
@@ -237,15 +237,15 @@ def _of_entry(entry: LatencyEntry) -> _Price:
 
 
 def _of_logarithm(log: float, deviation: float, source: str) -> _Price:
-    """Of a latency whose logarithm is normally distributed; its median counts."""
+    """Price of a latency whose logarithm is normally distributed; its median is used."""
     latency = math.exp(log)
     interval = math.floor(latency * math.exp(-Z90 * deviation)), math.ceil(latency * math.exp(Z90 * deviation))
     spread = (interval[1] - interval[0]) / (2 * Z90)
     return _Price(latency, spread, interval, source, source, covered=False)
 
 
-# What a target without a described processor (a CPU) is taken to be like before calibration: only
-# the balance of arithmetic, memory and overhead counts, the table brings its speed.
+# Assumed for a target without a described processor (a CPU) before calibration: only the balance of
+# arithmetic, memory and overhead matters, since the table determines the speed.
 _PLAIN_HOST = Target(
     name="host",
     kind="npu",
@@ -259,17 +259,17 @@ _PLAIN_HOST = Target(
 
 @verb(EstimateSettings, "model", "table")
 def estimate(settings: EstimateSettings) -> LatencyEstimate:
-    """Add up what a network's layers take on a device, from its latency table.
+    """Estimate a network's latency on a device by adding up its layers from a latency table.
 
     Args:
-        settings: what to estimate.
+        settings: options of the estimate.
 
     Returns:
         Total with its 90 % interval, plain sum, coverage, and each layer with its source.
 
     Raises:
-        InputError: a file or name that cannot be used; a table of another device (the differing facts
-            are named); a layer without an entry (named, with its configuration).
+        InputError: a file or name cannot be used; the table is of another device (the message names the differing
+            facts); a layer has no entry (the message names it with its configuration).
 
     Example:
         >>> framefit.estimate("face.onnx", "board.table.json").total_ns  # doctest: +SKIP
@@ -292,13 +292,13 @@ def estimate(settings: EstimateSettings) -> LatencyEstimate:
 
 
 def model_estimate(estimator: Estimator, model: Model, device: Device | None) -> LatencyEstimate:
-    """Latency by the layers that a table of this device has, attributed to those of the model.
+    """Estimate a model with a table of this device, attributed to the model's own layers.
 
     Args:
         estimator: of the table.
-        model: with groups as layers.
-        device: of the table. The table of a device that lowers models has the lowered layers, unless it has
-            groups that were found by measuring.
+        model: it has groups as layers.
+        device: of the table. For a device that lowers models, a table has the lowered layers, unless it has
+            groups that were measured.
 
     Raises:
         InputError: a layer has no entry.
@@ -311,12 +311,12 @@ def model_estimate(estimator: Estimator, model: Model, device: Device | None) ->
 
 
 def layer_groups(model: Model, table: LatencyTable, device: Device | None) -> Sequence[Collection[str]]:
-    """Which nodes of a model are one layer of a table: as it was measured.
+    """Which nodes of a model form one layer of a table, as it was measured.
 
     Args:
         model: to be looked up.
-        table: where it is looked up; groups that were measured count before those of the device.
-        device: of the table; ``None``: not known, then products with what follows them element by element.
+        table: the latency table; measured groups take precedence over those of the device.
+        device: of the table; ``None``: not known, then products are grouped with following element-wise nodes.
     """
     if table.fusions is not None:
         return known_groups(model, table.fusions)
@@ -324,11 +324,11 @@ def layer_groups(model: Model, table: LatencyTable, device: Device | None) -> Se
 
 
 def analytical_model(target: Target | None, unit: str) -> Analytical:
-    """Layers to nanoseconds on a described target; a plain processor where none is described.
+    """An analytical model of latencies in nanoseconds on a described target, or else on a plain processor.
 
     Args:
         target: the device; ``None``: not known.
-        unit: of the target, where it has one of this name; else its first.
+        unit: of the target, if it has one of this name; else its first unit is used.
     """
     described = target if target is not None and target.processor is not None else _PLAIN_HOST
     known = unit if unit in {candidate.name for candidate in described.units} else None
@@ -343,9 +343,9 @@ def analytical_model(target: Target | None, unit: str) -> Analytical:
 def _table_device(
     table: LatencyTable, target: str | Path | Target | None, where: str | Path, *, checked: bool
 ) -> Device | None:
-    """The device that a table is to apply to, opened to be asked, not to run anything.
+    """Open the device of a table to query it, not to run anything.
 
-    ``None``: the table does not name a device that can be opened, and its fingerprint need not be checked.
+    ``None``: the table does not name a device that can be opened, so its fingerprint need not be checked.
     """
     try:
         device = open_target(target or table.target)
@@ -370,14 +370,14 @@ def _table_device(
 
 
 def attributed(model: Model, places: Sequence[int], lowered: LatencyEstimate) -> LatencyEstimate:
-    """An estimate by the layers of a model, whatever the runtime made of them.
+    """Attribute an estimate to the layers of a model, whatever the runtime made of them.
 
-    A runtime names what it makes of a layer after the layer's result, and puts its own copies between
-    layouts around it: such a copy counts with what made the tensor, or, at the beginning, with what
+    A runtime names what it makes of a layer after the layer's result, and inserts copies between layouts:
+    the time of a copy counts for the layer that made the tensor, or, at the beginning, for the one that
     reads it.
 
-    ``places`` are those of :func:`framefit.core.model.lowering.owners`. The total stays the same; a layer whose work
-    the runtime gave to another one takes nothing.
+    ``places`` come from :func:`framefit.core.model.lowering.owners`. The total stays the same; a layer whose work the
+    runtime merged into another one has latency 0.
     """
     parts: list[list[LayerLatency]] = [[] for _ in model.layers]
     for place, part in zip(places, lowered.layers, strict=True):
@@ -402,5 +402,5 @@ def _joined(layer: Layer, parts: list[LayerLatency]) -> LayerLatency:
 
 
 def open_target(target: str | Path | Target | Device) -> Device:
-    """The device of a target, alone on its own clock, that computes nothing where it is described; or the device."""
+    """Open the device of a target on a clock of its own; a described one computes nothing. Or return the device."""
     return open_device(target) if isinstance(target, str | Path | Target) else target

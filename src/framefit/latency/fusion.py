@@ -1,8 +1,8 @@
-"""What a device fuses, where it cannot be asked: one launch of two layers against two launches.
+"""Which layers a device fuses, where it does not say: one launch of two layers against two launches.
 
 T1 + T2 - T12, each without the overhead of its own transfers and its launch (see
-:mod:`framefit.latency.overhead`), is 0 for two layers that stay apart. What is left is what running
-them as one saves.
+:mod:`framefit.latency.overhead`), is 0 for two layers that are not fused. Otherwise it is the time that
+fusing them saves.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from framefit.latency.overhead import fit_overhead, overhead_design
 from framefit.latency.rounds import RUNS, Rounds, interval
 
 _DETECTION = 4.65  # standard deviations (Currie, 1968)
-_LEAST_SHARE = 0.5  # of the shorter layer: caches alone save less than that
-_TURNS = 4  # chains grow by one layer a turn
+_LEAST_SHARE = 0.5  # of the shorter layer: caches alone save less
+_TURNS = 4  # a chain grows by one layer in each turn
 
 
 @dataclass(frozen=True)
 class FusedPair:
-    """Two adjacent layers, and what running them as one saves.
+    """Two adjacent layers, and the time that running them as one saves.
 
     Attributes:
-        nodes: of both.
+        nodes: of both layers.
         gain_ns: T1 + T2 - T12, all without overhead.
         interval_ns: 90 %.
-        fused: whether that is more than noise, and at least half of the shorter layer.
+        fused: whether the gain exceeds noise, and is at least half of the shorter layer.
     """
 
     nodes: tuple[str, ...]
@@ -53,10 +53,10 @@ def measured_fusions(
     seed: int = 0,
     stop: Callable[[], bool] | None = None,
 ) -> tuple[FusedPair, ...]:
-    """Try every layer with its only reader, then what was fused with the next one.
+    """Test every layer with its only reader, then what was fused with the next one.
 
-    ``known`` pairs, of this model or another, are not tried again. All pairs that were tried here are returned; with
-    ``known``, those that are fused are groups for ``Model.grouped``, and :func:`recorded` for the table.
+    ``known`` pairs, of this model or another, are not tested again. Returns all pairs that were tested here; with
+    ``known``, the fused ones are groups for ``Model.grouped``, and :func:`recorded` converts them for the table.
     """
     decided = {_bytes(pair.op, pair.configuration): not pair.apart for pair in known}
     order = _order(model)
@@ -76,7 +76,7 @@ def measured_fusions(
 
 
 def recorded(model: Model, pairs: Iterable[FusedPair]) -> tuple[MeasuredFusion, ...]:
-    """Pairs of a model, as it was given to :func:`measured_fusions`, by configuration: they serve every model."""
+    """Convert a model's pairs from :func:`measured_fusions` to configurations, which apply to every model."""
     order = _order(model)
     fusions: dict[bytes, MeasuredFusion] = {}
     for pair in pairs:
@@ -86,10 +86,10 @@ def recorded(model: Model, pairs: Iterable[FusedPair]) -> tuple[MeasuredFusion, 
 
 
 def known_groups(model: Model, fusions: Collection[MeasuredFusion]) -> tuple[tuple[str, ...], ...]:
-    """Nodes of a model that run as one layer, by what was measured before in this model or in another.
+    """Nodes of a model that run as one layer, by earlier measurements of this model or another.
 
-    Pairs are joined as :func:`measured_fusions` joins them: each layer with its only reader, then what
-    they became with the next one.
+    Pairs are joined as in :func:`measured_fusions`: each layer with its only reader, then the result with
+    the next one.
     """
     known = {_bytes(fusion.op, fusion.configuration) for fusion in fusions if not fusion.apart}
     operators = {tuple(sorted(fusion.op.split("+"))) for fusion in fusions if not fusion.apart}
@@ -107,7 +107,7 @@ def known_groups(model: Model, fusions: Collection[MeasuredFusion]) -> tuple[tup
 
 
 def _order(model: Model) -> dict[str, tuple[int, Node]]:
-    """Node -> its place and description."""
+    """Node -> its index and description."""
     nodes = [node for nodes in model.nodes for node in nodes]
     return {node.name: (place, node) for place, node in enumerate(nodes)}
 
@@ -127,7 +127,7 @@ def _bytes(op: str, together: dict[str, Value]) -> bytes:
 
 
 def _pairs(model: Model) -> list[tuple[str, ...]]:
-    """Nodes of each layer with one output and of that output's only reader."""
+    """Nodes of each layer that has one output, with those of that output's only reader."""
     readers: dict[str, list[int]] = {}
     for index, layer in enumerate(model.layers):
         for tensor in layer.inputs:
@@ -160,7 +160,7 @@ def _tried(
         try:
             first, second = (rounds.add("layer", _alone(model, set(part.nodes))) for part in parts)
             both = rounds.add("pair", _alone(joined, set(nodes)))
-        except FramefitError:  # cannot stand alone, or does not run so: then it is no pair either
+        except FramefitError:  # it cannot run alone, so it is no pair
             continue
         launches.append((nodes, first, second, both))
     if not launches:
@@ -183,6 +183,6 @@ def _tried(
 
 
 def _alone(model: Model, nodes: set[str]) -> Model:
-    """The layer of these nodes as a model whose tensors come from the host and go back."""
+    """The layer of these nodes as a model whose tensors come from the host and return to it."""
     place = next(index for index, layer in enumerate(model.layers) if nodes <= set(layer.nodes))
     return with_auxiliary(model.segment(place, place), [])

@@ -1,19 +1,18 @@
 """Shapes between measured ones: Gaussian-process regression of log latency within one family.
 
-A family is an operator with everything that is no size: kernel, stride, precision, fused
+A family is an operator with all of its properties except sizes: kernel, stride, precision, fused
 operators. Within it log latency follows log operations, log bytes moved and log bytes of
-constants: a linear trend, whose slopes are drawn from a prior, plus a smooth departure from it
-(Rasmussen and Williams, 2006, "Gaussian Processes for Machine Learning", sections 2.2, 2.7 and
-5.4.2). Few points lean on the prior, many speak for themselves; the distance to measured shapes widens
-the interval. Nothing is estimated beyond a stated factor around the family's measured shapes.
+constants: a linear trend, whose slopes have a prior, plus a smooth departure from it (Rasmussen and
+Williams, 2006, "Gaussian Processes for Machine Learning", sections 2.2, 2.7 and 5.4.2). The prior dominates for
+few points; the interval grows with the distance to measured shapes. Nothing is estimated beyond a stated
+factor around the family's measured shapes.
 
-Which shapes of a grid to measure next: those after which the interpolation is surest of all others.
+This module also chooses which shapes of a grid to measure next: those that reduce the uncertainty of all most.
 
-What a process does not know after some measurements follows from its covariance alone. Of all shapes the one is taken
-that lessens the variance most, summed over all shapes of the grid (Cohn, Ghahramani and Jordan,
-1996, "Active Learning with Statistical Models"), several in a row without measuring between them.
-After each batch the families are fitted anew: one whose left-out entries are further off than its
-process says gets more of the shapes.
+The variance of a Gaussian process after measurements follows from its covariance alone. The next shape is the
+one that reduces the variance most, summed over all shapes of the grid (Cohn, Ghahramani and Jordan, 1996,
+"Active Learning with Statistical Models"), several in a row without measuring between them. After each batch the
+families are fitted anew: a family whose left-out entries deviate more than its process predicts gets more shapes.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ from framefit.latency.subjects import Subject
 
 Floats = npt.NDArray[np.float64]
 REACH_RATIO = 1.5
-"""Operations and bytes of a shape may lie outside those that were measured by this factor."""
-_LEAST_SHAPES = 3  # of a family
-_GAP_RATIO = 8.0  # the nearest measured shape may be so far away in operations or bytes
+"""Largest factor by which a shape's operations and bytes may lie outside those that were measured."""
+_LEAST_SHAPES = 3  # in a family
+_GAP_RATIO = 8.0  # largest ratio in operations or bytes to the nearest measured shape
 
 
-# Prior slopes (mean, deviation) of log latency on log operations, bytes moved and bytes of constants: a layer
+# Prior slopes (mean, standard deviation) of log latency on log operations, bytes moved and bytes of constants: a layer
 # bound by arithmetic has (1, 0, 0), one bound by memory (0, 1, 0) or (0, 0, 1), most lie between.
 _SLOPES = np.asarray([0.5, 0.3, 0.1])
 _SLOPE_DEVIATION = 0.3
-_LEVEL_DEVIATION = 3.0  # of the family's speed: a factor of 20 either way
+_LEVEL_DEVIATION = 3.0  # of the family's speed: a factor of 20 in either direction
 _LENGTH = 1.5  # of the departure from the trend: a factor of 4.5 in a size
-_DESIGN_DEPARTURE = 1.0  # left-out shapes of three simulated targets: better than 0.1 and 0.4
-_DEPARTURES = (0.02, 0.05, 0.1, 0.2, 0.4)  # of which the one that predicts left-out entries best is taken
+_DESIGN_DEPARTURE = 1.0  # better than 0.1 and 0.4 for left-out shapes of three simulated targets
+_DEPARTURES = (0.02, 0.05, 0.1, 0.2, 0.4)  # the one that predicts left-out entries best is used
 _LEAST_NOISE = 0.01
 _SIZES_IN_ATTRIBUTES = ("hidden_size", "groups", "shape", "sizes", "split")
 
 
 class Interpolation:
-    """Entries of one unit by families; entries without a latency above 0 are left out.
+    """Interpolates between the entries of one unit, family by family; entries without a latency are ignored.
 
     Example:
         >>> between = Interpolation(table.entries)  # doctest: +SKIP
@@ -69,11 +68,11 @@ class Interpolation:
         self._fitted: dict[bytes, _Family] = {}
 
     def find(self, op: str, configuration: Mapping[str, Value]) -> tuple[float, float] | None:
-        """Latency of a shape between measured ones.
+        """Estimate the latency of a shape between measured ones.
 
         Returns:
             Logarithm of the latency in ns and its standard deviation; ``None`` where fewer than 3
-            shapes of its family were measured, or it is beyond their reach.
+                shapes of its family were measured, or the shape is too far from them.
         """
         work = entry_work(op, configuration)
         if work.method in ("unknown", "view"):
@@ -95,7 +94,7 @@ class Interpolation:
 class _Family:
     """Gaussian process of one family.
 
-    Shapes are rows of :func:`_features`; ``logs`` are logarithms of their latencies in ns, ``noise`` their deviations.
+    Shapes are rows of :func:`_features`; ``logs`` are logarithms of latencies in ns, ``noise`` their deviations.
     """
 
     def __init__(self, shapes: Floats, logs: Floats, noise: Floats) -> None:
@@ -108,7 +107,7 @@ class _Family:
         for departure in _DEPARTURES:
             inverse = np.linalg.inv(self._covariance(shapes, shapes, departure) + np.diag(squares))
             weights = inverse @ rest
-            variance = 1 / np.diag(inverse)  # of each entry as the others predict it (section 5.4.2)
+            variance = 1 / np.diag(inverse)  # of each entry, predicted from the others (section 5.4.2)
             errors = weights * variance
             likelihood = float(-0.5 * (np.log(variance) + errors**2 / variance).sum())
             if likelihood > best:
@@ -116,7 +115,7 @@ class _Family:
                 self.excess = max(float(np.sqrt(np.mean(errors**2 / variance))), 1.0)
 
     def at(self, shape: Floats) -> tuple[float, float] | None:
-        """Mean and deviation of the logarithm, or ``None`` beyond reach."""
+        """Mean and standard deviation of the logarithm; ``None`` too far from measured shapes."""
         reach = math.log(REACH_RATIO)
         low, high = self._features.min(axis=0) - reach, self._features.max(axis=0) + reach
         if (shape < low).any() or (shape > high).any():
@@ -134,11 +133,11 @@ class _Family:
 
 
 def _design_covariance(shapes: Floats) -> Floats:
-    """Covariance of the logarithms at shapes of a family before any was measured; shapes x shapes.
+    """Covariance of the logarithms at shapes of a family before any measurement; shapes x shapes.
 
-    With a greater departure than is fitted later: a design that trusts the trend measures the ends
-    alone, and never sees where the trend is none (Box and Draper, 1959, "A Basis for the Selection of a
-    Response Surface Design").
+    The departure is greater than the one fitted later: a design that trusts the trend measures the extremes
+    only, and never detects that the trend is wrong (Box and Draper, 1959, "A Basis for the Selection of a Response
+    Surface Design").
     """
     away = shapes - shapes.mean(axis=0)
     return _prior(away, away, _DESIGN_DEPARTURE)
@@ -151,12 +150,12 @@ def _prior(left: Floats, right: Floats, departure: float) -> Floats:
 
 
 def _features(work: LayerWork) -> Floats:
-    """What a shape is to an interpolation: logarithms of operations, bytes moved and bytes of constants."""
+    """Features of a shape: logarithms of operations, bytes moved and bytes of constants."""
     return np.log([work_operations(work), *work_bytes(work)])
 
 
 def _family_of(op: str, configuration: Mapping[str, Value], work: LayerWork) -> bytes:
-    """Everything that is no size."""
+    """Digest of all properties except sizes."""
     kept: dict[str, object] = {
         name: value
         for name, value in configuration.items()
@@ -168,11 +167,11 @@ def _family_of(op: str, configuration: Mapping[str, Value], work: LayerWork) -> 
     return msgspec.json.encode([op, kept], order="sorted")
 
 
-_MOST_SHAPES = 1000  # of a family that are weighed; of more, every so many in the order of their sizes
+_MOST_SHAPES = 1000  # of a family that are compared; of more, every n-th in the order of their sizes
 
 
 class ShapeChoice:
-    """A grid whose shapes are measured one batch after the other."""
+    """A grid whose shapes are measured in batches."""
 
     def __init__(self, subjects: Sequence[Subject]) -> None:
         self._strange: list[Subject] = []
@@ -192,9 +191,9 @@ class ShapeChoice:
         self._taken: set[str] = set()
 
     def take(self, entries: Iterable[LatencyEntry], count: int) -> list[Subject]:
-        """Shapes that were not taken yet and lessen the uncertainty of the grid most, by what was measured so far.
+        """Choose the next shapes: those that reduce the uncertainty of the grid most, given the measurements so far.
 
-        At most ``count``, the most informative first; layers of which no size is known come before them.
+        At most ``count``, the most informative first; layers of unknown size come before them.
         """
         chosen = [subject for subject in self._strange if subject.key not in self._taken][:count]
         known = Interpolation(entries)
@@ -209,7 +208,7 @@ class ShapeChoice:
 
 
 class _Process:
-    """What is uncertain within one family, as shapes are taken."""
+    """Uncertainty within one family while shapes are chosen."""
 
     def __init__(
         self, known: Interpolation, key: bytes, members: Sequence[tuple[Floats, Subject]], taken: Collection[str]
@@ -226,7 +225,7 @@ class _Process:
         self._weigh()
 
     def take(self) -> Subject:
-        """The most informative shape; it counts as measured from now on."""
+        """Return the most informative shape; it counts as measured from now on."""
         place = self._best
         self._open[place] = False
         self._learn(place)
@@ -238,7 +237,7 @@ class _Process:
         self._covariance = self._covariance - np.outer(column, column) / (column[place] + _LEAST_NOISE**2)
 
     def _weigh(self) -> None:
-        """Variance that each shape would take from all of them, were it measured."""
+        """Compute how far each shape's measurement would reduce the variance of all."""
         gains = (self._covariance**2).sum(axis=0) / (np.maximum(np.diag(self._covariance), 0) + _LEAST_NOISE**2)
         gains[~self._open] = 0
         self._best = int(np.argmax(gains))

@@ -1,6 +1,6 @@
-"""``framefit measure``: what each layer costs on a device, as a latency table.
+"""``framefit measure``: the latency of each layer on a device, as a latency table.
 
-A measuring campaign from its first layer to its audit: what is measured, in which order, for how long.
+This module decides what a campaign measures, in which order and for how long, from the first layer to the audit.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from framefit.latency.subjects import GridSpec, Subject, distinct_layers, grid_m
 __all__ = ["measure"]
 
 
-_REFINE_SECONDS = 30.0  # where nothing else is said: a third of what a table of a MobileNetV2 may take
-_FIRST_SHAPES = 6  # of a grid, before the first look at what is uncertain
-_MORE_SHAPES = 0.25  # of those that were measured, in each turn
-_TRIED = 3  # launches of each model, to estimate how long measuring takes
+_REFINE_SECONDS = 30.0  # by default: a third of the time for a table of a MobileNetV2
+_FIRST_SHAPES = 6  # of a grid, before the uncertainty is estimated for the first time
+_MORE_SHAPES = 0.25  # of the number that was measured, in each turn
+_TRIED = 3  # launches of each model, to estimate the duration of a measurement
 _OVERHEAD_RUNS = 60  # of auxiliary layers of two kinds
 _WARM_UP = 4  # launches
 
 
 class _TableBuilder:
-    """Layers of models, of audited networks and of a grid on one unit of a device, whose clock counts from now on."""
+    """Measures layers of models, of audited networks and of a grid on one unit; the device's clock counts from now."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class _TableBuilder:
         self._networks: list[tuple[Model, Model]] = []
         self._failed: dict[str, Unmeasured] = {}
         known = None if earlier is None else earlier.fusions
-        self._fusions = list(known or ())  # of the model that had a pair first, which counts
+        self._fusions = list(known or ())  # those of the first model that had a pair are used
         self._warnings: list[str] = []
 
     def add(self, model: Model) -> None:
-        """Measure a model's layers."""
+        """Add a model's layers."""
         grouped, subjects, failed = self._layers(model)
         self._models.append(model)
         self._grouped.append(grouped)
@@ -79,10 +79,10 @@ class _TableBuilder:
         self._failed |= {str((layer.op, layer.configuration)): layer for layer in failed}
 
     def audit(self, named: Sequence[Model], builtin: Sequence[Model]) -> None:
-        """Measure networks whole, and their layers, where there is time for that.
+        """Add networks to measure whole, with their layers, if there is enough time.
 
-        Networks that the user named are audited all of them, built-in ones only where they are none of the measured
-        models, as estimates of these are to be predictions.
+        Networks that the user named are all audited; built-in ones only where they are not among the measured models,
+        as estimates of those are meant to be predictions.
         """
         settings, measured = self._settings, [_signature(model) for model in self._models]
         kept = [*named, *(network for network in builtin if _signature(network) not in measured)]
@@ -104,14 +104,14 @@ class _TableBuilder:
             if needed > left:
                 self._warnings.append(
                     f"not audited: with {len(kept)} whole networks measuring would take about {needed:.0f} s, "
-                    f"{max(left, 0):.0f} s are left: raise --max-seconds, or lower --repeats"
+                    f"but {max(left, 0):.0f} s are left: raise --max-seconds, or lower --repeats"
                 )
                 return
         self._audited = fresh
         self._networks = [(network, grouped) for network, grouped, _ in pairs]
 
     def table(self, points: Sequence[Model], most: int | None) -> LatencyTable:
-        """Measure everything: at most so many of a grid's one-layer models; ``None``: as many as there is time for."""
+        """Measure everything: at most ``most`` one-layer models of a grid; ``None``: as many as there is time for."""
         settings = self._settings
         grid: dict[str, Subject] = {}
         for point in points:
@@ -158,7 +158,7 @@ class _TableBuilder:
         return msgspec.structs.replace(table, warnings=(*table.warnings, *self._warnings), fusions=fusions)
 
     def _layers(self, model: Model) -> tuple[Model, tuple[Subject, ...], tuple[Unmeasured, ...]]:
-        """The model with what the device fuses as layers, each configuration once, and what cannot stand alone."""
+        """The model with fused groups as layers, each configuration once, and the layers that cannot run alone."""
         settings = self._settings
         if self._as_lowered:
             lowered = self._device.lowered(model)
@@ -177,12 +177,12 @@ class _TableBuilder:
                 stop=self._ended,
             )
             self._fusions += recorded(model, pairs)
-            groups = list(known_groups(model, self._fusions))  # as whoever reads the table will group them
+            groups = list(known_groups(model, self._fusions))  # the same groups as those of the table's later readers
         grouped = model.grouped(groups)
         return (grouped, *distinct_layers(grouped, None, self._unit))
 
     def _whole_runs(self, campaign: Campaign) -> list[tuple[Model, int]]:
-        """Networks as layers, and their places among the campaign's runs."""
+        """Networks as models of layers, and their indices among the campaign's runs."""
         places = []
         for network, grouped in self._networks:
             try:
@@ -194,7 +194,7 @@ class _TableBuilder:
     def _grown(
         self, campaign: Campaign, table: LatencyTable, choice: ShapeChoice, taken: int, most: int
     ) -> tuple[LatencyTable, bool]:
-        """More of a grid's shapes, turn by turn, and whether there was time for all of their samples."""
+        """Measure more shapes of a grid in turns; also return whether the time sufficed for all of their samples."""
         settings = self._settings
         while taken < most:
             if self._ended():
@@ -207,7 +207,7 @@ class _TableBuilder:
             campaign.add(more)
             complete = campaign.measure(stop=self._ended, on_round=self._on_round)
             newer = campaign.table(settings.overhead)
-            if not newer.entries:  # stopped before one round of the last shapes
+            if not newer.entries:  # stopped before one round of the latest shapes
                 return table, False
             table = newer
             if not complete:
@@ -215,7 +215,7 @@ class _TableBuilder:
         return table, True
 
     def _refined(self, campaign: Campaign, table: LatencyTable) -> LatencyTable:
-        """More samples of layers whose intervals are wide."""
+        """Take more samples of layers whose intervals are wide."""
         settings = self._settings
         self._notify("repeating uncertain measurements")
         seconds = _REFINE_SECONDS if settings.max_seconds is None else settings.max_seconds
@@ -228,16 +228,16 @@ class _TableBuilder:
         )
         if left:
             self._warnings.append(
-                f"{left} of {len(table.entries)} layers are known neither to 3 % nor well enough for sums within "
+                f"{left} of {len(table.entries)} layers are known neither to 3 % nor precisely enough for sums within "
                 "1 %: allow more time with --max-seconds, or more --repeats"
             )
         return campaign.table(settings.overhead)
 
     def _needed_seconds(self, networks: Sequence[Model], layers: int) -> float:
-        """About what measuring takes, from a few launches of models and of audited networks.
+        """Estimate the duration of the measurement from a few launches of models and of audited networks.
 
-        A layer is launched with an auxiliary layer, which is also launched alone; the networks are
-        launched whole, and their layers once more. A model that does not run whole counts by its layers alone.
+        A layer is launched with an auxiliary layer, which is also launched alone; networks are launched whole,
+        and their layers once more. For a model that does not run whole, only its layers count.
         """
         settings = self._settings
         rounds = Rounds(self._device, self._unit, settings.seed)
@@ -260,14 +260,14 @@ class _TableBuilder:
 
 
 def _layers_of(grouped: Model) -> Counter[str]:
-    """How often it has each layer."""
+    """How often a model has each layer."""
     return Counter(
         layer_key(layer.op, configuration(nodes)) for layer, nodes in zip(grouped.layers, grouped.nodes, strict=True)
     )
 
 
 def _signature(model: Model) -> Counter[str]:
-    """The same for models of equal nodes, whatever their weights."""
+    """A signature that is the same for models of equal nodes, whatever their weights."""
     return Counter(f"{node.op} {configuration((node,))}" for nodes in model.nodes for node in nodes)
 
 
@@ -284,17 +284,17 @@ def measure(
 ) -> LatencyTable:
     """Measure the distinct layers of models, or of a grid, where only start and end are seen.
 
-    Where ``max_seconds`` leaves no time for the audit, a warning of the table says so. How the cost of a launch is
-    separated from that of its layer is described in :mod:`framefit.latency.campaign`.
+    Where ``max_seconds`` leaves no time for the audit, the table gets a warning. For how the overhead of a launch
+    is separated from its layer see :mod:`framefit.latency.campaign`.
 
     Args:
-        settings: what to measure, and how.
-        stop: asked between launches: what was measured is kept.
-        notify: receives what is being done.
-        on_round: receives rounds done and rounds in all.
+        settings: options of the measurement.
+        stop: called between launches; if it returns true, the campaign ends with what was measured.
+        notify: receives messages on the progress.
+        on_round: receives the number of rounds done and the number in all.
 
     Raises:
-        InputError: a file, name or key that cannot be used; a table of another device to resume.
+        InputError: a file, name or key cannot be used, or the table to resume is of another device.
         DeviceError: no layer can be measured.
 
     Example:
@@ -337,9 +337,9 @@ def measure(
 
 
 def _existing(output: str | Path | None, *, force: bool, resume: bool) -> Path | None:
-    """The file to go on from; refuses to overwrite one, or to resume none."""
+    """The file to continue; refuses to overwrite a file, or to resume a missing one."""
     if resume and output is None:
-        raise InputError("nothing to resume: no output is named", remedy="name the table with -o")
+        raise InputError("nothing to resume, since no output is named", remedy="name the table with -o")
     if output is None or not Path(output).exists():
         return None
     if not force and not resume:
@@ -350,17 +350,17 @@ def _existing(output: str | Path | None, *, force: bool, resume: bool) -> Path |
 
 
 def _networks(audit: Network | Sequence[Network], seed: int) -> tuple[list[Model], list[Model]]:
-    """What the user named, and the built-in networks where they are to be audited."""
+    """The networks that the user named, and the built-in networks if they are to be audited."""
     names = [audit] if isinstance(audit, str | Path | Model) else list(audit)
     if "none" in names:
         if len(names) > 1:
-            raise InputError("'none' stands beside networks to audit", remedy="leave out either of them")
+            raise InputError("audit has 'none' beside networks", remedy="leave out either of them")
         return [], []
     builtin = list(audit_networks(seed)) if "auto" in names else []
     named = [name if isinstance(name, Model) else load_model(name, None, None) for name in names if name != "auto"]
     if len(named) + len(builtin) < LEAST_NETWORKS:
         raise InputError(
-            f"an audit needs {LEAST_NETWORKS} networks at least, {len(named)} are named",
+            f"an audit needs at least {LEAST_NETWORKS} networks, {len(named)} are named",
             remedy="name more, add the built-in ones (auto), or leave the audit out (none)",
         )
     return named, builtin

@@ -1,23 +1,22 @@
-"""What a launch costs beside the layer that is measured, and how launches of other layers tell it apart.
+"""The overhead of a launch beside the measured layer, estimated from launches of other layers.
 
-Only start and end of launches are seen, so layers are launched with others around them, and these are launched
-without the layer as well. There are two models of the overhead: :class:`AffineOverhead`, where tensors are
+Only start and end of launches are seen, so layers are launched together with other layers, and these also
+without the measured one. There are two models of the overhead: :class:`AffineOverhead`, where tensors are
 transferred to a device, and :class:`ResidentOverhead`, where the host itself computes.
 
-With start and end alone, chains of layers on one tensor cannot tell the overhead apart from the auxiliary layer's
-own time: adding any function of a tensor's size to what reads it and taking it from what writes it changes no total.
-Three kinds of graphs break that symmetry, and in a fixed combination of them the auxiliary layer's own time
-cancels (s, m: bytes of a launch's input and of what the first layer makes of it):
-
-- a twin of the layer on the same input reads it once more, but nothing more is sent in:
+From start and end alone, chains of layers on one tensor cannot separate the overhead from the auxiliary layer's
+own time: adding a function of a tensor's size to the time of its reader and subtracting it from that of its
+writer changes no total. Three kinds of graphs break that symmetry, and in fixed combinations of them the
+auxiliary layer's own time cancels (s, m: bytes of a launch's input and of the first layer's output):
+- a twin of the layer on the same input reads it once more, but it is transferred only once:
   T(layer) + T(twin) - T(layer and twin) = a s + c;
-- an intermediate tensor that is returned as well costs its transfer and nothing else:
+- an intermediate tensor that is also returned costs its transfer and nothing else:
   T(chain, m returned) - T(chain) = b m;
-- two launches instead of one hand a tensor out and in again:
+- two launches instead of one transfer a tensor out and in again:
   T(first) + T(second) - T(chain) = c + (a + b) m.
 
-The overhead model a x input bytes + b x output bytes + c is the original method's; these
-combinations, by which it is fitted free of the auxiliary layer, are Framefit's own.
+The overhead model a x input bytes + b x output bytes + c is the original method's; these combinations,
+which make its fit independent of the auxiliary layer, are Framefit's own.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ from framefit.stats import huber_weights
 Floats = npt.NDArray[np.float64]
 Method = Literal["regression", "auxiliary"]
 RESOLUTION_NS = 1.0
-"""Of what is measured: no run is known better."""
+"""Least uncertainty of a run's latency."""
 _LEVELS = 5
 _CHANNELS = 16
 _LEAST_SIDE = 4
-_MOST_BYTES = 4 << 20  # transfers of more are taken to go on in a straight line
+_MOST_BYTES = 4 << 20  # transfers of more bytes are assumed to be linear
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Contrast:
     """A combination of runs in which the auxiliary layers' own time cancels.
 
     Attributes:
-        runs: indices of runs, and
+        runs: indices of runs, with these
         weights: their factors.
         row: of the overhead's regression: input bytes, output bytes, launches.
     """
@@ -74,18 +73,18 @@ class Contrast:
     row: tuple[int, int, int]
 
     def over(self, places: Sequence[int]) -> Contrast:
-        """The same over runs that lie at these places."""
+        """The same contrast for runs with these indices."""
         return dataclasses.replace(self, runs=tuple(places[run] for run in self.runs))
 
 
 @dataclass(frozen=True)
 class OverheadDesign:
-    """Auxiliary-only runs over a grid of input and output sizes.
+    """Runs of auxiliary layers alone over a grid of input and output sizes.
 
     Attributes:
-        models: what to run.
+        models: models to run.
         contrasts: over these models.
-        singles: models of one auxiliary layer: index, the layer, the shape that it reads.
+        singles: models of one auxiliary layer: index, the layer, and the shape of its input.
     """
 
     models: tuple[Model, ...]
@@ -94,16 +93,16 @@ class OverheadDesign:
 
 
 def overhead_design(kind: AuxiliaryKind, sizes_bytes: Iterable[int], seed: int = 0) -> OverheadDesign:
-    """Runs of one kind of auxiliary layer, their sizes spread over those that occur.
+    """Choose runs of one kind of auxiliary layer, with sizes spread over those that occur.
 
-    Input sizes are quantiles of those that occur, so that the overhead is known best where layers
-    are; strides alternate, so that output sizes do not follow input sizes. Sizes are those of the tensors that the
-    campaign hands over, at least one.
+    Input sizes are quantiles of those that occur, so that the overhead is known best at the sizes of layers;
+    strides alternate, so that output sizes do not follow input sizes. ``sizes_bytes`` are those of the tensors that
+    the campaign transfers, at least one.
     """
     sizes = np.minimum(np.fromiter(sizes_bytes, np.float64), _MOST_BYTES)
     levels = np.quantile(sizes, np.linspace(0, 1, _LEVELS))
     shapes = dict.fromkeys(map(_shape, levels))
-    if len(shapes) < _LEVELS:  # many of one size
+    if len(shapes) < _LEVELS:  # many tensors have one size
         shapes = dict.fromkeys(map(_shape, np.linspace(levels[0], levels[-1], _LEVELS)))
     models: list[Model] = []
     contrasts: list[Contrast] = []
@@ -135,7 +134,7 @@ def overhead_design(kind: AuxiliaryKind, sizes_bytes: Iterable[int], seed: int =
 
 
 def auxiliaries_for(shapes: Sequence[tuple[int, ...]], kind: AuxiliaryKind) -> dict[tuple[int, ...], Auxiliary]:
-    """An auxiliary layer for each shape: strides and channels alternate by size, for the same reason."""
+    """Choose an auxiliary layer for each shape: strides and channels alternate by size, as in the design."""
     ordered = sorted(dict.fromkeys(shapes), key=lambda shape: (math.prod(shape), shape))
     return {
         shape: Auxiliary(
@@ -146,9 +145,9 @@ def auxiliaries_for(shapes: Sequence[tuple[int, ...]], kind: AuxiliaryKind) -> d
 
 
 def condition_number(rows: npt.ArrayLike) -> float:
-    """Of a design, its columns scaled to length 1 (Belsley, Kuh and Welsch, 1980, "Regression Diagnostics").
+    """Condition number of a design, its columns scaled to length 1.
 
-    Rows are observations, columns coefficients.
+    Rows are observations, columns coefficients (Belsley, Kuh and Welsch, 1980, "Regression Diagnostics").
     """
     columns = np.asarray(rows, np.float64)
     length = np.linalg.norm(columns, axis=0)
@@ -156,7 +155,7 @@ def condition_number(rows: npt.ArrayLike) -> float:
 
 
 def _input_bytes(model: Model) -> int:
-    """What a launch hands over to the device."""
+    """Bytes that a launch transfers to the device."""
     return sum(tensor.bytes for tensor in model.inputs)
 
 
@@ -166,15 +165,15 @@ def _shape(size_bytes: float) -> tuple[int, ...]:
 
 
 _TURNS = 10
-_LEAST_SIZES = 3  # for a bend
+_LEAST_SIZES = 3  # for a departure from a straight line
 _BENT = 3.0  # mean square over noise of five residuals: 1 % by chance
 
 
 @dataclass(frozen=True)
 class _Bend:
-    """How far transfers of one direction depart from a straight line, between measured sizes.
+    """Departure of transfers in one direction from a straight line, between measured sizes.
 
-    Caches make them: what fits is moved faster than what does not.
+    Caches cause it: what fits into them is moved faster.
 
     Attributes:
         sizes_bytes: ascending.
@@ -185,19 +184,19 @@ class _Bend:
     values: Floats
 
     def of(self, size_bytes: float) -> Floats:
-        """In ns at a size, one a replicate; beyond the measured ones as at the last of them."""
+        """Departure in ns at a size for each replicate; beyond the measured sizes that of the nearest one."""
         shares = [np.interp(size_bytes, self.sizes_bytes, unit) for unit in np.eye(len(self.sizes_bytes))]
         return np.asarray(self.values @ np.asarray(shares))
 
 
 @dataclass(frozen=True)
 class Coefficients:
-    """An overhead's coefficients, a row each replicate.
+    """Coefficients of an overhead, one row for each replicate.
 
     Attributes:
         values: replicates x (ns per input byte, ns per output byte, ns per launch).
         condition_number: of the regression.
-        input_bend, output_bend: where transfers are no straight line, beyond noise.
+        input_bend, output_bend: departure of transfers from a straight line, beyond noise.
     """
 
     values: Floats
@@ -206,7 +205,7 @@ class Coefficients:
     output_bend: _Bend | None = None
 
     def of(self, input_bytes: float, output_bytes: float) -> Floats:
-        """Overhead in ns of a launch that hands over so much, one a replicate."""
+        """Overhead in ns of a launch that transfers these bytes, for each replicate."""
         total: Floats = self.values @ np.asarray([input_bytes, output_bytes, 1.0])
         for bend, size in ((self.input_bend, input_bytes), (self.output_bend, output_bytes)):
             if bend is not None:
@@ -214,7 +213,7 @@ class Coefficients:
         return total
 
     def record(self, auxiliary: str, lack_of_fit_ns: float) -> Overhead:
-        """As a latency table keeps it."""
+        """Convert to the record of a latency table."""
         into, out, launch = self.values[0].tolist()
         low, high = np.quantile(self.values[1:], (0.05, 0.95), axis=0).tolist()
         return Overhead(
@@ -232,11 +231,11 @@ class Coefficients:
 
 @dataclass(frozen=True)
 class AuxiliaryTimes:
-    """What auxiliary layers take themselves.
+    """Own times of auxiliary layers.
 
     Attributes:
-        values: replicates x layers, in the order in which they were given.
-        deviation_ns: of each layer: what the model may be wrong by beside the noise.
+        values: replicates x layers, in the given order.
+        deviation_ns: of each layer: standard deviation of the model's error beside the noise.
         lack_of_fit_ns: standard deviation of the affine model's residuals that noise does not explain.
     """
 
@@ -246,18 +245,18 @@ class AuxiliaryTimes:
 
 
 def fit_overhead(contrasts: Sequence[Contrast], medians: Floats) -> Coefficients:
-    """Robust regression with coefficients that are not negative.
+    """Fit the overhead by robust regression with coefficients that are not negative.
 
-    Weighted by the contrasts' own noise, and against outliers by Huber's weights; where a
-    coefficient would be negative it is 0, whichever choice of zeros fits best.
+    Contrasts are weighted by their own noise, and by Huber's weights against outliers; a coefficient that would
+    be negative is 0, with the choice of zeros that fits best.
 
     Args:
         contrasts: over the columns of ``medians``.
-        medians: replicates x runs, as :meth:`framefit.latency.rounds.Rounds.medians` gives them.
+        medians: replicates x runs, from :meth:`framefit.latency.rounds.Rounds.medians`.
     """
     combine = np.zeros((len(contrasts), medians.shape[1]))
     for row, contrast in enumerate(contrasts):
-        np.add.at(combine[row], list(contrast.runs), contrast.weights)  # equal models are one run
+        np.add.at(combine[row], list(contrast.runs), contrast.weights)  # equal models share a run
     observed = medians @ combine.T
     rows = np.asarray([contrast.row for contrast in contrasts], np.float64)
     noise = np.hypot(observed[1:].std(axis=0), RESOLUTION_NS)
@@ -273,10 +272,10 @@ def fit_overhead(contrasts: Sequence[Contrast], medians: Floats) -> Coefficients
 
 
 def _bend(sizes_bytes: Floats, left: Floats, noise: Floats) -> _Bend | None:
-    """What a straight line leaves of contrasts of one direction, as far as noise does not explain it.
+    """Residuals of contrasts in one direction around a straight line, as far as noise does not explain them.
 
     Args:
-        sizes_bytes: of the contrasts; 0: of another direction.
+        sizes_bytes: of the contrasts; 0: in another direction.
         left: replicates x contrasts.
         noise: standard deviation of each.
     """
@@ -293,18 +292,18 @@ def _bend(sizes_bytes: Floats, left: Floats, noise: Floats) -> _Bend | None:
 def fit_auxiliary_times(
     features: Floats, singles_ns: Floats, overhead_ns: Floats, which: Sequence[int]
 ) -> AuxiliaryTimes:
-    """The auxiliary layer's own time: what is left of its runs alone, smoothed.
+    """Estimate the auxiliary layers' own times: their runs alone less the overhead, smoothed.
 
-    An affine model of all of them (bytes read, bytes written, multiply-accumulates), and of each
-    one's departure from it the part that noise does not explain (shrinkage; Efron and Morris,
-    1975, "Data Analysis Using Stein's Estimator and its Generalizations"): many runs help each
-    other where the model holds, and each stands for itself where it does not.
+    An affine model of all runs (bytes read, bytes written, multiply-accumulates) is added to the part of each
+    one's departure from it that noise does not explain (shrinkage; Efron and Morris, 1975, "Data Analysis Using
+    Stein's Estimator and its Generalizations"): where the model holds, runs support each other, and where it does
+    not, each run's own measurement counts.
 
     Args:
         features: runs x features.
-        singles_ns: replicates x runs: of one auxiliary layer alone.
-        overhead_ns: replicates x runs: of these launches.
-        which: the runs that are asked for.
+        singles_ns: replicates x runs of one auxiliary layer alone.
+        overhead_ns: replicates x runs, of these launches.
+        which: indices of the requested runs.
     """
     observed = singles_ns - overhead_ns
     noise = np.hypot(singles_ns[1:].std(axis=0), RESOLUTION_NS)
@@ -316,7 +315,7 @@ def fit_auxiliary_times(
     left = observed - smooth
     leverage = np.minimum(np.einsum("ij,ji->i", weighted, solve), 0.999)
     unexplained = np.mean(left[0] ** 2 / (1 - leverage) - noise**2)
-    if len(features) <= scaled.shape[1]:  # nothing to judge the model by
+    if len(features) <= scaled.shape[1]:  # too few runs to judge the model
         unexplained = np.inf
     variance = max(float(unexplained), 0.0)
     share = np.ones(len(noise)) if np.isinf(variance) else variance / (variance + noise**2)
@@ -328,7 +327,7 @@ def fit_auxiliary_times(
 
 
 def _least_squares(rows: Floats, observed: Floats, weights: Floats) -> Floats:
-    """Coefficients of at least 0; few enough to try every choice of those that are 0."""
+    """Coefficients of at least 0; every choice of zeros is tried, as there are few coefficients."""
     target = observed * weights
     scaled = rows * weights[:, None]
     count, best, least = rows.shape[1], np.zeros(rows.shape[1]), float(target @ target)
@@ -348,7 +347,7 @@ def _least_squares(rows: Floats, observed: Floats, weights: Floats) -> Floats:
 
 
 Key = tuple[AuxiliaryKind, str, tuple[int, ...]]
-"""A tensor that an auxiliary layer reads or a layer in front writes: kind of auxiliary layer, dtype, shape."""
+"""A tensor that an auxiliary layer reads or a leading layer writes: kind of auxiliary layer, dtype, shape."""
 
 
 @dataclass(frozen=True)
@@ -356,10 +355,10 @@ class SubjectLaunch:
     """A subject's launch, and the tensors at which other layers are launched with it.
 
     Attributes:
-        subject: what is measured.
-        place: of the run in the campaign's rounds.
+        subject: the measured layer.
+        place: index of the run in the campaign's rounds.
         observed: the tensor that the auxiliary layer reads; ``None``: the layer is launched alone.
-        leads: tensors that layers in front of it write.
+        leads: tensors that leading layers write.
     """
 
     subject: Subject
@@ -370,12 +369,12 @@ class SubjectLaunch:
 
 @dataclass(frozen=True)
 class LaunchOverhead:
-    """What one launch takes beside its layer.
+    """Overhead of one launch.
 
     Attributes:
-        values_ns: replicates.
-        model_error_ns: standard deviation of what the model may be wrong by, beside the noise.
-        literal_ns: the launch less the auxiliary layer's run alone, as it was measured.
+        values_ns: for each replicate.
+        model_error_ns: standard deviation of the model's error beside the noise.
+        literal_ns: the launch less the measured run of the auxiliary layer alone.
     """
 
     values_ns: Floats
@@ -388,34 +387,34 @@ class FittedOverhead(Protocol):
 
     @property
     def overheads(self) -> tuple[Overhead, ...]:
-        """Of every kind of auxiliary layer, as a table keeps them."""
+        """Overheads of all kinds of auxiliary layers, as records of a table."""
         ...
 
     @property
     def main(self) -> Overhead:
-        """The one that most layers were measured with."""
+        """Overhead of the kind with which most layers were measured."""
         ...
 
     def of(self, launch: SubjectLaunch) -> LaunchOverhead:
-        """What a launch takes beside its layer."""
+        """Overhead of a launch."""
         ...
 
 
 class OverheadModel(Protocol):
-    """Which launches a campaign needs beside its layers' own, and what they say of the overhead.
+    """Which launches a campaign needs beside the layers' own, and how they give the overhead.
 
     Attributes:
-        launches: of all subjects that can be launched, in the order in which they were added.
+        launches: of all subjects that can be launched, in the order of addition.
     """
 
     launches: list[SubjectLaunch]
 
     def add(self, subjects: Sequence[Subject]) -> list[tuple[Subject, str]]:
-        """Add launches to the rounds; returns the subjects that cannot be launched, with the reasons."""
+        """Add launches to the rounds; return the subjects that cannot be launched, with the reasons."""
         ...
 
     def places(self, launches: Iterable[SubjectLaunch]) -> set[int]:
-        """Places in the rounds of the runs that these launches' overheads are estimated from."""
+        """Indices in the rounds of the runs from which these launches' overheads are estimated."""
         ...
 
     def fit(self, medians: Floats, method: Method) -> FittedOverhead:
@@ -424,7 +423,7 @@ class OverheadModel(Protocol):
 
 
 def _largest_output(model: Model) -> TensorInfo | None:
-    """The output that the auxiliary layer reads: the largest of fixed size, floats first."""
+    """The output that the auxiliary layer reads: the largest one of fixed size, floats first."""
     fixed = [tensor for tensor in model.outputs if tensor.fixed and tensor.bytes]
     return max(fixed, key=lambda tensor: (tensor.dtype == "float32", tensor.bytes), default=None)
 
@@ -432,26 +431,26 @@ def _largest_output(model: Model) -> TensorInfo | None:
 def suited_kind(op: str) -> AuxiliaryKind:
     """An auxiliary layer of the layer's layout class.
 
-    What reorders a tensor for convolutions does it before the first and after the last of them:
-    behind a convolution, another one moves the reorder to its own end, where its run alone has it too.
+    A runtime reorders a tensor before the first and after the last convolution: behind a convolution, another one
+    moves the reorder to its own end, where its run alone has it, too.
     """
     return "conv1x1" if "Conv" in op else "avgpool"
 
 
 class AffineOverhead:
-    """Tensors are transferred to the device and back: the overhead is affine in their bytes.
+    """Overhead of transfers to the device and back: it is affine in their bytes.
 
-    For a layer with x bytes in, y bytes out, and z bytes out of the auxiliary layer behind it (all sums over the
-    tensors that cross):
+    For a layer with x bytes in, y bytes out, and z bytes out of the following auxiliary layer (sums over the
+    tensors that are transferred):
 
         T(layer, auxiliary) = a x + b z + c + layer + auxiliary
         T(auxiliary alone)  = a y + b z' + c + auxiliary
 
-    so the literal difference is off by a (x - y) + b (z - z'), the transfers. By "auxiliary" the layer
-    is that difference, corrected for them; by "regression" the whole overhead comes from fits over all
-    runs of auxiliary layers alone, whose noise is the smaller.
+    so the literal difference is wrong by a (x - y) + b (z - z'), the transfers. By "auxiliary" a layer's time is
+    that difference, corrected for them; by "regression" the whole overhead comes from fits over all runs of
+    auxiliary layers alone, which have less noise.
 
-    The device is asked whether it would fuse a layer with its auxiliary layer. The kind "auto" of auxiliary layer is
+    The device tells whether it would fuse a layer with its auxiliary layer. The kind "auto" of auxiliary layer is
     that of the layer's own layout class.
     """
 
@@ -463,7 +462,7 @@ class AffineOverhead:
         self._singles: dict[AuxiliaryKind, list[tuple[int, Auxiliary, tuple[int, ...]]]] = {}
 
     def add(self, subjects: Sequence[Subject]) -> list[tuple[Subject, str]]:
-        """Add launches of layers before auxiliary layers, of these alone, and of each kind's design."""
+        """Add launches of layers followed by auxiliary layers, of these alone, and of each kind's design."""
         outputs = [_largest_output(subject.model) for subject in subjects]
         by_kind: dict[AuxiliaryKind, list[tuple[int, ...]]] = {kind: [] for kind in AUXILIARY_KINDS}
         for subject, tensor in zip(subjects, outputs, strict=True):
@@ -485,7 +484,7 @@ class AffineOverhead:
         return refused
 
     def places(self, launches: Iterable[SubjectLaunch]) -> set[int]:
-        """Runs of the auxiliary layers alone, and of their kinds' designs."""
+        """Indices of the runs of auxiliary layers alone, and of their kinds' designs."""
         launches = list(launches)
         kinds = {self._main_kind if launch.observed is None else launch.observed[0] for launch in launches}
         return {
@@ -494,7 +493,7 @@ class AffineOverhead:
         }
 
     def fit(self, medians: Floats, method: Method) -> FittedAffineOverhead:
-        """Regressions over each kind's design, then the auxiliary layers' own times."""
+        """Fit regressions over each kind's design, then the auxiliary layers' own times."""
         fits = {kind: fit_overhead(contrasts, medians) for kind, contrasts in self._contrasts.items()}
         times = {kind: self._auxiliary_times(kind, fit, medians) for kind, fit in fits.items()}
         records = {kind: fit.record(kind, times[kind].lack_of_fit_ns) for kind, fit in fits.items()}
@@ -508,7 +507,7 @@ class AffineOverhead:
         )
 
     def _kinds(self, subject: Subject) -> list[AuxiliaryKind]:
-        """The kind asked for, or the layer's own; then the others, for where it would be fused."""
+        """The requested kind, or the layer's own; then the others, in case the device would fuse it."""
         first = suited_kind(subject.op) if self._auxiliary == "auto" else self._auxiliary
         return [first, *(kind for kind in AUXILIARY_KINDS if kind != first)]
 
@@ -518,7 +517,7 @@ class AffineOverhead:
         tensor: TensorInfo | None,
         choices: dict[AuxiliaryKind, dict[tuple[int, ...], Auxiliary]],
     ) -> str | None:
-        """Add a launch with the first auxiliary layer that stays beside the layer, else of the layer alone."""
+        """Add a launch with the first auxiliary layer that is not fused with the layer, else of the layer alone."""
         nodes = {node for layer in subject.model.layers for node in layer.nodes}
         reason = "it has no output of fixed size"
         options: list[AuxiliaryKind | None] = [None]
@@ -555,7 +554,7 @@ class AffineOverhead:
 
     @property
     def _main_kind(self) -> AuxiliaryKind:
-        """What most layers were measured with."""
+        """The kind with which most layers were measured."""
         kinds = list(self._contrasts)
         observed = [launch.observed[0] for launch in self.launches if launch.observed is not None]
         return kinds[int(np.argmax([observed.count(kind) for kind in kinds]))]
@@ -564,7 +563,7 @@ class AffineOverhead:
         return [key for key in self._alone if key[0] == kind]
 
     def _auxiliary_times(self, kind: AuxiliaryKind, fit: Coefficients, medians: Floats) -> AuxiliaryTimes:
-        """Of the layers that were run alone, in the order of ``_keys``."""
+        """Times of the layers that were run alone, in the order of ``_keys``."""
         keyed = [(*self._alone[key], key[2]) for key in self._keys(kind)]
         singles = [*keyed, *self._singles[kind]]
         runs = [self._rounds.runs[place] for place, _, _ in singles]
@@ -583,13 +582,13 @@ class AffineOverhead:
 
 @dataclass(frozen=True)
 class FittedAffineOverhead:
-    """See :class:`FittedOverhead`.
+    """Affine overheads; see :class:`FittedOverhead`.
 
     Attributes:
-        rounds, medians, method: what the overhead was fitted to, and how.
-        fits: coefficients by the kind of auxiliary layer; ``main_fit``: those of layers that are launched alone.
-        alone: of each observed tensor the place of the auxiliary layer's run alone, the layer's own time (replicates)
-            and what the model of it may be wrong by.
+        rounds, medians, method: samples and method of the fit.
+        fits: coefficients by kind of auxiliary layer; ``main_fit``: those for layers that are launched alone.
+        alone: for each observed tensor the index of the auxiliary layer's run alone, the layer's own time (replicates)
+            and the standard deviation of its model's error.
     """
 
     overheads: tuple[Overhead, ...]
@@ -602,7 +601,7 @@ class FittedAffineOverhead:
     alone: dict[Key, tuple[int, Floats, float]]
 
     def of(self, launch: SubjectLaunch) -> LaunchOverhead:
-        """Transfers and the launch, and the auxiliary layer."""
+        """Overhead of transfers, the launch, and the auxiliary layer."""
         run = self.rounds.runs[launch.place]
         if launch.observed is None:
             return LaunchOverhead(self.main_fit.of(run.input_bytes, run.output_bytes))
@@ -619,30 +618,30 @@ class FittedAffineOverhead:
 
 _STRIDE = 8  # with 16 channels the cheapest auxiliary layer: 3 to 10 us on a tensor of 256 KiB
 _NEAR_BYTES = 192 << 10  # more than first-level caches hold, a small part of the second level
-_SMALL_BYTES = 1 << 17  # tensors whose launches tell the constant: what they move costs little
+_SMALL_BYTES = 1 << 17  # tensors whose launches determine the constant: moving them costs little
 
 
 class ResidentOverhead:
-    """Host and device share their memory and their caches: nothing is transferred.
+    """Overhead where host and device share their memory and their caches: nothing is transferred.
 
-    What counts instead is the state in which a layer finds the machine: its input in the caches, because the layer
-    before has just written it; tensors in the layout that the runtime has chosen; views that copy nothing. So the
-    layers are those that the runtime made of the model (:meth:`framefit.devices.device.Device.lowered`), and in front
-    of each stands one that writes its inputs, as behind it stands the auxiliary layer that reads its output:
+    The state of the machine counts instead: a layer finds its input in the caches, because the preceding layer
+    has just written it, its tensors in the layout that the runtime has chosen, and views that copy nothing. So the
+    layers are those that the runtime made of the model (:meth:`framefit.devices.device.Device.lowered`). Each
+    follows layers that write its inputs (leads), and is followed by the auxiliary layer that reads its output:
 
         T(leads, layer, auxiliary) = c + leads(inputs) + layer + auxiliary(output)
 
-    What is not the layer comes from launches without one, for every tensor that occurs:
+    The other times come from launches without a measured layer, for every tensor that occurs:
 
         single = c + lead + auxiliary,  twin = c + lead + 2 auxiliary,  pair = c + 2 lead + 2 auxiliary
 
     so that c = 2 single - pair, lead = pair - twin, auxiliary = twin - single. By "regression" these times
-    are smoothed over all tensors by their sizes, by "auxiliary" they are each tensor's own.
+    are smoothed over all tensors by their sizes; by "auxiliary" they are each tensor's own.
 
-    Launched again and again, a layer would find everything in the nearest cache, so that one is filled
-    with other data ahead of each launch. A second copy of the layer on the same inputs, whose
-    difference would cancel more of the launch, finds code, branch predictors and inputs warmed by the
-    first: it takes up to 17 % less than a layer behind another one, and is not used.
+    In repeated launches a layer would find everything in the nearest cache, so other data fill that cache before
+    each launch. A second copy of the layer on the same inputs, whose difference would cancel more of the launch,
+    finds code, branch predictors and inputs warmed by the first: it takes up to 17 % less than a layer behind
+    another one, and is not used.
 
     The kind "auto" of auxiliary layer is Conv 1x1, the cheapest.
     """
@@ -656,7 +655,7 @@ class ResidentOverhead:
         self._other_data = np.ones(_NEAR_BYTES // 8)
 
     def add(self, subjects: Sequence[Subject]) -> list[tuple[Subject, str]]:
-        """Add launches of layers between others, and for each tensor around them three without a layer."""
+        """Add launches of layers between others, and three launches without a layer for each tensor around them."""
         refused = []
         for subject in subjects:
             try:
@@ -666,12 +665,12 @@ class ResidentOverhead:
         return refused
 
     def places(self, launches: Iterable[SubjectLaunch]) -> set[int]:
-        """Runs of the tensors around these layers."""
+        """Indices of the runs of the tensors around these layers."""
         around = {key for launch in launches for key in (*launch.leads, launch.observed) if key is not None}
         return {place for key in around for place in self._tensors[key]}
 
     def fit(self, medians: Floats, method: Method) -> FittedResidentOverhead:
-        """The constant of a launch, and what each tensor's lead and auxiliary layer take."""
+        """Fit the constant of a launch, and the times of each tensor's lead and auxiliary layer."""
         single, twin, pair = (medians[:, [places[n] for places in self._tensors.values()]] for n in range(3))
         shapes = [TensorInfo(name="x", dtype=dtype, shape=shape) for _, dtype, shape in self._tensors]
         sizes = np.asarray([tensor.bytes for tensor in shapes], np.float64)
@@ -723,18 +722,18 @@ class ResidentOverhead:
         return key
 
     def _evict(self) -> None:
-        """Leave the first-level cache to other data, as the rest of a network does between two of its launches."""
+        """Fill the first-level cache with other data, as the rest of a network does between two launches."""
         np.add.reduce(self._other_data)
 
 
 @dataclass(frozen=True)
 class FittedResidentOverhead:
-    """See :class:`FittedOverhead`.
+    """Overheads on a resident unit; see :class:`FittedOverhead`.
 
     Attributes:
-        medians: what the overhead was fitted to.
-        launch: the constant, a value each replicate.
-        tensors: of each the place of its single run, and what its lead and its auxiliary layer take (replicates).
+        medians: samples of the fit.
+        launch: the constant, for each replicate.
+        tensors: of each the index of its single run, and the times of its lead and its auxiliary layer (replicates).
     """
 
     overheads: tuple[Overhead, ...]
@@ -744,7 +743,7 @@ class FittedResidentOverhead:
     tensors: dict[Key, tuple[int, Floats, Floats]]
 
     def of(self, launch: SubjectLaunch) -> LaunchOverhead:
-        """The constant, the auxiliary layer, and the leads."""
+        """Overhead of the launch, the auxiliary layer, and the leads."""
         assert launch.observed is not None
         place, _, auxiliary = self.tensors[launch.observed]
         overhead = self.launch + auxiliary

@@ -1,8 +1,8 @@
-"""Launches timed in turn, a reference between them: what every estimate here is made from.
+"""Launches timed in turn with a reference between them: the samples of every estimate in this room.
 
-What is computed of them works on many replicates of the same measurement at once: row 0 holds the medians,
-the others what they would have been with other samples (bootstrap; Efron and Tibshirani, 1993,
-"An Introduction to the Bootstrap", chapter 6), so that each result carries its own interval.
+Results are computed for many replicates of the same measurement at once: row 0 holds the medians, the other
+rows those of resampled rounds (bootstrap; Efron and Tibshirani, 1993, "An Introduction to the Bootstrap",
+chapter 6), so that each result has its own interval.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from framefit.stats import robust_deviation
 
 Floats = npt.NDArray[np.float64]
 RUNS = 5  # of each launch in its turn
-_SETTLING = 3  # launches: seen here, a turn's first takes 1.1 to 2.9 times its fifth, the second 1.01 to 1.17 times
-_KEPT = 0.8  # of the rounds on a shared processor; their mean, unlike a quantile, adds up from layers to networks
+_SETTLING = 3  # launches; measured: a turn's first takes 1.1 to 2.9 times its fifth, the second 1.01 to 1.17 times
+_KEPT = 0.8  # of the rounds on a shared processor; unlike quantiles, their means add up from layers to networks
 _BETWEEN_REFERENCES = 8  # launches
 _DRIFTED = 0.05
 _SPREAD = 0.05
@@ -36,9 +36,9 @@ class Run:
     """A launch and its samples so far.
 
     Attributes:
-        digest: of the model, and the state that it is launched in.
-        first_ns: what its first launch took.
-        samples_ns: rounds x launches in a turn, drift taken out.
+        digest: of the model, and of the state in which it is launched.
+        first_ns: duration of its first launch.
+        samples_ns: rounds x launches in a turn, corrected for drift.
     """
 
     role: str
@@ -56,25 +56,25 @@ class Run:
 
     @property
     def usual_ns(self) -> float:
-        """What a launch takes, as far as that is known."""
+        """Duration of a launch, as far as it is known."""
         return float(np.median(self.rounds_ns)) if len(self.samples_ns) else float(self.first_ns)
 
 
 class Rounds:
     """Times models on one unit: in turn, round after round, with a reference between them.
 
-    Only start and end of launches are used, so any device will do. The seed is that of inputs and resampling.
+    Only start and end of launches are used, so any device can be measured. The seed is for inputs and resampling.
 
-    A resident unit is the host's processor, which others may share. The first launches of a turn find
-    caches and branch predictors as the launches before left them, and are not kept. Disturbances touch
-    single launches, not all alike: drift is not taken out, for the reference's own disturbances
-    would be divided into the samples; and as most of them only add, the longest rounds are left out.
+    A resident unit is the host's processor, which others may share. The first launches of a turn find caches and
+    branch predictors in the state of the preceding launches, and are not kept. Disturbances hit single launches,
+    not all alike: drift is not corrected, as the samples would be divided by the reference's own disturbances; and
+    since most disturbances only add time, the longest rounds are ignored.
     """
 
     def __init__(self, device: Device, unit: str, seed: int = 0, *, resident: bool = False) -> None:
         self.runs: list[Run] = []
         self.drift_ratio = 0.0
-        """Range of the device's speed while it was measured."""
+        """Range of the device's speed during the measurement."""
         self._device, self._resident = device, resident
         self._settling = _SETTLING if resident else 0
         self._kept = _KEPT if resident else None
@@ -84,13 +84,13 @@ class Rounds:
         self._reference = self.add("reference", with_auxiliary(_REFERENCE, [Auxiliary(kind="avgpool")]))
 
     def add(self, role: str, model: Model, before: Callable[[], None] | None = None) -> int:
-        """Compile, bind and launch once; equal models are one run. Returns its place in ``runs``.
+        """Compile, bind and launch once; equal models share a run. Returns its index in ``runs``.
 
-        ``before`` is called ahead of each launch and is not timed; for roles see
+        ``before`` is called before each launch and is not timed; for roles see
         :class:`~framefit.core.latency_table.MeasuredRun`.
 
         Raises:
-            FramefitError: it does not compile or run there, or a tensor of it has no fixed size.
+            FramefitError: it does not compile or run, or one of its tensors has no fixed size.
         """
         digest = f"{model.digest} settled" if self._resident else model.digest
         if digest in self._places:
@@ -123,9 +123,9 @@ class Rounds:
         on_round: Callable[[int, int], None] | None = None,
         places: Collection[int] | None = None,
     ) -> bool:
-        """Time all runs, or those at these places, that have fewer rounds; returns whether they have them now.
+        """Time all runs, or those with these indices, that have fewer rounds; return whether they have them now.
 
-        ``stop`` is asked between launches, and complete rounds stay; ``on_round`` receives rounds done and in all.
+        ``stop`` is called between launches, and complete rounds are kept; ``on_round`` receives rounds done and in all.
         """
         selected = self.runs if places is None else [self.runs[place] for place in sorted(places)]
         waiting = [run for run in selected if len(run.samples_ns) < rounds]
@@ -159,7 +159,7 @@ class Rounds:
         return bool(samples.shape[1] == missing)
 
     def round_ns(self, places: Collection[int]) -> float:
-        """What a round of these runs takes, the reference's turns included."""
+        """Duration of a round of these runs, including the reference's turns."""
         turns = len(places) // _BETWEEN_REFERENCES + 2
         reference = self.runs[self._reference].usual_ns
         return (self._settling + RUNS) * (sum(self.runs[place].usual_ns for place in places) + turns * reference)
@@ -170,9 +170,9 @@ class Rounds:
         return all(len(run.samples_ns) for run in self.runs)
 
     def medians(self) -> Floats:
-        """Replicates x runs: medians of rounds' medians in row 0, what they might have been below.
+        """Replicates x runs: medians of rounds' medians in row 0, those of resampled rounds in the others.
 
-        On a shared processor means of the shortest rounds' medians.
+        On a shared processor means of the shortest rounds' medians are used instead.
         """
         return replicates([run.rounds_ns for run in self.runs], np.random.default_rng(self._seed), self._kept)
 
@@ -181,7 +181,7 @@ class Rounds:
         return float(_middle(self.runs[place].rounds_ns[None], self._kept)[0])
 
     def take_over(self, earlier: Sequence[MeasuredRun]) -> None:
-        """Samples of an interrupted campaign, where it ran the same models in turns of the same length."""
+        """Adopt samples of an interrupted campaign, if it ran the same models in turns of the same length."""
         for run in earlier:
             place = self._places.get(run.digest)
             if place is None or len(self.runs[place].samples_ns):
@@ -190,14 +190,14 @@ class Rounds:
                 self.runs[place].samples_ns = np.asarray(run.samples_ns, np.float64).reshape(-1, RUNS)
 
     def warnings(self) -> list[str]:
-        """What makes the samples uncertain, and the remedy."""
+        """Reasons why the samples are uncertain, each with a remedy."""
         warnings: list[str] = []
         if not self.measured:
             return warnings
         if self.drift_ratio > _DRIFTED:
-            done = "touched all launches alike" if self._resident else "the reference corrects"
+            done = "affected all launches alike" if self._resident else "the reference corrects"
             warnings.append(
-                f"the device's speed changed by {100 * self.drift_ratio:.0f} % meanwhile, which {done}: "
+                f"the device's speed changed by {100 * self.drift_ratio:.0f} % during the measurement, which {done}: "
                 "stop other programs, let the clock settle (framefit doctor), and measure again"
             )
         noisy = sum(robust_deviation(run.rounds_ns / np.median(run.rounds_ns) - 1) > _SPREAD for run in self.runs)
@@ -209,7 +209,7 @@ class Rounds:
         return warnings
 
     def records(self) -> tuple[MeasuredRun, ...]:
-        """All samples, as a latency table keeps them."""
+        """All samples, as records of a latency table."""
         return tuple(
             MeasuredRun(
                 role=run.role,
@@ -224,14 +224,14 @@ class Rounds:
         )
 
     def _speeds(self, references: Floats, places: npt.NDArray[np.intp], count: int) -> Floats:
-        """How much slower than usual the device was, for each launch and round.
+        """Slowdown of the device against its usual speed, for each launch and round.
 
-        Medians of the reference's turns, each with its neighbours, and only as far as they vary
-        more than noise makes them vary: on a steady device this adds no noise of its own.
+        Medians of the reference's turns, each with its neighbours, and only as far as they vary more than noise
+        explains: on a steady device this adds no noise of its own.
 
         Args:
             references: turns in a round x rounds x launches in a turn.
-            places: of these turns in a round's order.
+            places: indices of these turns in a round's order.
             count: launches of a round.
         """
         rounds = references.shape[1]
@@ -254,7 +254,7 @@ class Rounds:
 
 
 def replicates(rounds_ns: Sequence[Floats], random: np.random.Generator, kept_ratio: float | None = None) -> Floats:
-    """(1 + replicates) x runs: the middle of each run's rounds, and of as many rounds drawn with replacement."""
+    """(1 + replicates) x runs: the middle of each run's rounds, and that of as many rounds drawn with replacement."""
     table = np.empty((1 + _REPLICATES, len(rounds_ns)))
     for column, values in enumerate(rounds_ns):
         drawn = random.integers(0, len(values), (_REPLICATES, len(values)))
@@ -272,6 +272,6 @@ def _middle(values: Floats, kept_ratio: float | None) -> Floats:
 
 
 def interval(values: Floats) -> tuple[float, float]:
-    """90 % interval from replicates; row 0, the value itself, is inside."""
+    """90 % interval from replicates; it contains row 0, the value itself."""
     low, high = np.quantile(values[1:], (0.05, 0.95))
     return float(min(low, values[0])), float(max(high, values[0]))

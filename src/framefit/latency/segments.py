@@ -1,4 +1,4 @@
-"""What segments take, from a latency table, for planning where nothing is measured."""
+"""Durations of segments from a latency table, for planning without measurements."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["SegmentPrices", "launch_excess"]
 
 
 _LEAST_SAMPLES = 100  # of all launches together, for a p99
-_COPIES = ("ReorderInput", "ReorderOutput")  # ONNX Runtime's, into blocks of channels and out of them
+_COPIES = ("ReorderInput", "ReorderOutput")  # ONNX Runtime's copies into and out of blocks of channels
 
 
 @dataclass(frozen=True)
 class SegmentTimes:
-    """Runs of layers, each launched on its own.
+    """Durations of runs of layers, each launched on its own.
 
     Attributes:
         duration_ns: of each, int64.
-        boundary_ns: what cutting between run i and i + 1 costs, int64, one fewer: the two apart take so
-            much more than as one launch.
+        boundary_ns: cost of cutting between run i and i + 1, int64, one fewer: by so much the two separate
+            launches exceed one launch.
     """
 
     duration_ns: npt.NDArray[np.int64]
@@ -38,7 +38,7 @@ class SegmentTimes:
 
 @dataclass(frozen=True)
 class _Run:
-    """Layers that are launched together: what a price needs of the segment, without its graph."""
+    """Layers that are launched together: all that pricing a segment needs, without its graph."""
 
     layers: tuple[Layer, ...]
     inputs: tuple[TensorInfo, ...]
@@ -47,15 +47,15 @@ class _Run:
 
 
 class SegmentPrices:
-    """Any runs of one model's layers, which are looked up once.
+    """Prices runs of one model's layers, which are looked up once.
 
-    A table of what a runtime makes of layers has entries of its copies between layouts. They say what a
-    cut adds between two layers that keep their tensors in blocks: a copy out of that layout, and one back.
+    A table of what a runtime makes of layers has entries of its copies between layouts. They show the cost of a
+    cut between two layers that keep their tensors in blocks: a copy out of that layout, and one back.
 
     Args:
-        model: with the device's fused groups as layers.
+        model: it has the device's fused groups as layers.
         estimator: of the table and unit.
-        layers_ns: what the layers take, where that was looked up before.
+        layers_ns: latencies of the layers, if they were looked up before.
 
     Raises:
         InputError: a layer has no entry.
@@ -75,9 +75,9 @@ class SegmentPrices:
         self._blocked = _blocked(model) if any(self._copied) else {}
 
     def duration_ns(self, first: int, last: int) -> float:
-        """A launch of layers ``first`` .. ``last``: the layers, the correction, overhead and transfers.
+        """Duration of a launch of layers ``first`` to ``last``: the layers, the correction, overhead and transfers.
 
-        What the segment hands to other segments stays on the device.
+        Tensors that the segment passes to other segments stay on the device.
         """
         run, plain = self._run(first, last), float(self._sums[last + 1] - self._sums[first])
         transfer = transfer_ns(run, self._table.overhead) + self._copies_ns(first, last)
@@ -87,13 +87,13 @@ class SegmentPrices:
         return max(plain + correction_ns(plain, terms_of(run), self._table.correction, by_class) + transfer, 0.0)
 
     def times(self, runs: Sequence[tuple[int, int]]) -> SegmentTimes:
-        """Durations of runs of layers, and what the cuts between them cost.
+        """Durations of runs of layers, and the costs of the cuts between them.
 
         Args:
-            runs: first and last layer of each, one after the other from the first layer to the last.
+            runs: first and last layer of each, consecutive from the first layer to the last.
 
         Raises:
-            InputError: the runs do not cover the model, or an end is no legal cut.
+            InputError: the runs do not cover the model, or the end of one is not a legal cut.
         """
         self._check(runs)
         alone = np.asarray([self.duration_ns(first, last) for first, last in runs], np.float64)
@@ -120,7 +120,7 @@ class SegmentPrices:
             raise InputError(f"runs end at layer {expected - 1} of {len(model.layers)}", where=model.name)
 
     def _copies_ns(self, first: int, last: int) -> float:
-        """Of tensors that enter and leave this run in blocks while the uncut model does not copy them."""
+        """Cost of copying tensors that enter and leave this run in blocks; the uncut model does not copy them."""
         into, out = self._copied
         total = 0.0
         for name, (size, readers) in self._blocked.items():
@@ -132,7 +132,7 @@ class SegmentPrices:
         return total
 
     def _run(self, first: int, last: int) -> _Run:
-        """With those of the model's own inputs and outputs that it reads and makes."""
+        """A run with those of the model's own inputs and outputs that it reads and makes."""
         model, outer = self._model, (first, last) == (0, len(self._model.layers) - 1)
         return _Run(
             layers=model.layers[first : last + 1],
@@ -152,7 +152,7 @@ class SegmentPrices:
 
 
 def _blocked(model: Model) -> dict[str, tuple[int, list[int]]]:
-    """Tensors between layers that keep channels in blocks -> bytes, and which of these layers read them."""
+    """Tensors between layers that keep channels in blocks -> bytes, and the layers of this kind that read them."""
     made = {tensor.name: tensor.bytes for layer in model.layers if keeps_layout(layer.op) for tensor in layer.outputs}
     blocked: dict[str, tuple[int, list[int]]] = {}
     for index, layer in enumerate(model.layers):
@@ -163,23 +163,22 @@ def _blocked(model: Model) -> dict[str, tuple[int, list[int]]]:
 
 
 def _copy_ns_per_byte(table: LatencyTable, unit: str, op: str) -> float:
-    """Of all entries of this operator together; 0 where there are none."""
+    """Copying time of all entries of this operator together; 0 where there are none."""
     entries = [entry for entry in table.entries if entry.op == op and entry.unit == unit]
     moved = sum(work_bytes(entry_work(entry.op, entry.configuration))[0] for entry in entries)
     return 2 * sum(entry.latency_ns for entry in entries) / moved if moved else 0.0  # read once, written once
 
 
 def launch_excess(table: LatencyTable, unit: str, quantile: float) -> float | None:
-    """How far launches vary on the table's device: quantile over median, all entries' launches together.
+    """Variation of launches on the table's device: quantile over median of all entries' launches together.
 
-    What varies is a launch, not a layer: an entry's samples are its launches less a constant overhead,
-    which is added again. Each launch counts relative to its entry's median; a p99 needs hundreds of
-    samples, and all entries together have them. Drift of the machine's speed is not in it: a campaign
-    takes that out of its samples.
+    Launches vary, not layers: an entry's samples are its launches less a constant overhead, which is added
+    again. Each launch counts relative to its entry's median; a p99 needs hundreds of samples, and only all entries
+    together have them. Drift of the machine's speed is not included: a campaign removes it from its samples.
 
     Args:
         table: with entries of the unit.
-        unit: whose launches count.
+        unit: the unit of the launches.
         quantile: 0 to 1.
 
     Returns:

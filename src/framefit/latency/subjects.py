@@ -1,4 +1,4 @@
-"""What a campaign measures: the distinct layers of models, and the points of a grid of layer shapes."""
+"""Subjects of a campaign: the distinct layers of models, and the points of a grid of layer shapes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Subject:
 
     Attributes:
         op, configuration: its key in a latency table.
-        layers: names of the layers that it stands for.
-        model: stand-alone: its inputs come from the host, its outputs are returned.
+        layers: names of the layers that it represents.
+        model: it runs alone: its inputs come from the host, its outputs are returned.
     """
 
     op: str
@@ -34,20 +34,20 @@ class Subject:
 
     @property
     def key(self) -> str:
-        """The same for equal configurations."""
+        """A key that is the same for equal configurations."""
         return layer_key(self.op, self.configuration)
 
 
 class LayerGrid(Record, kw_only=True):
-    """Layers of one operator: every combination of what is listed.
+    """Layers of one operator: all combinations of the listed values.
 
     Attributes:
         op: Conv, Gemm, MaxPool, AveragePool, or any operator that needs no parameters.
         shapes: of its input.
-        channels: of a convolution's output; features of a Gemm's; 0: as many as it reads.
+        channels: of a convolution's output; features of a Gemm's; 0: as many as in its input.
         kernel, stride: of Conv and pools, in both directions.
         groups: of a convolution; 0: depthwise.
-        activation: operator behind it; "": none.
+        activation: following operator; "": none.
         inputs: number of inputs of that shape (2 for Add).
     """
 
@@ -82,9 +82,9 @@ class GridSpec(Record, kw_only=True):
 def distinct_layers(
     model: Model, fusions: Fusions | None, unit: str
 ) -> tuple[tuple[Subject, ...], tuple[Unmeasured, ...]]:
-    """Each configuration of a model's layers once, and those that cannot stand alone.
+    """Return each configuration of a model's layers once, and the layers that cannot run alone.
 
-    Groups count as one layer; ``fusions`` is a device's, ``None`` where the model is grouped already.
+    Groups count as one layer; ``fusions`` come from a device, ``None``: the model is grouped already.
     """
     if fusions is not None:
         model = model.grouped(fusions(model))
@@ -105,10 +105,10 @@ def distinct_layers(
 
 
 def grid_models(spec: GridSpec, seed: int = 0) -> Iterator[Model]:
-    """A model of one layer, and its activation, for each point of the grids; weights from the seed.
+    """Make a model of one layer, with its activation, for each point of the grids; weights are random.
 
     Raises:
-        InputError: an operator that such a grid cannot describe, or a combination that fits no tensor.
+        InputError: a grid cannot describe the operator, or a combination fits no tensor.
     """
     for number, grid in enumerate(spec.layers):
         points = itertools.product(grid.shapes, grid.channels, grid.kernel, grid.stride, grid.groups, grid.activation)
@@ -155,5 +155,5 @@ def _layer(
 
 
 def layer_key(op: str, configuration: dict[str, Value]) -> str:
-    """The same for equal configurations."""
+    """A key that is the same for equal configurations."""
     return msgspec.json.encode((op, configuration), order="sorted").decode()

@@ -1,8 +1,8 @@
-"""What a network has beyond its layers, in numbers that a correction multiplies: boundaries, layouts, cold weights.
+"""What a network takes beyond its layers, in numbers that a correction multiplies: boundaries, layouts, cold weights.
 
-Layers that are measured one by one find their weights in the cache, and turn their tensors into
-the layout that their kernel likes and back. In a whole network weights may have been evicted
-since the last frame, and tensors stay in a layout from one layer of a kind to the next.
+Layers that are measured alone find their weights in the cache, and convert their tensors into the layout of
+their kernel and back. In a whole network weights may have been evicted since the last frame, and tensors keep
+their layout from one layer of a kind to the next.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "movement": ("Reorder", "Transpose", "Concat", "Reshape", "Resize", "Slice", "Split", "queeze", "Flatten", "Pad"),
     "element": (),
 }
-"""Class of layers -> parts of their operators' names; the last one is of all others."""
+"""Class of layers -> parts of their operators' names; the last class is that of all other layers."""
 _BLOCKED = ("Conv", "Pool")  # operators whose kernels keep channels in blocks
 
 
 class Launched(Protocol):
-    """What is launched at once: a model, a segment, or layers of one; fused groups are layers."""
+    """A single launch: a model, a segment, or layers of one; fused groups are layers."""
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """In order."""
+        """The layers in order."""
         ...
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """That the host or another segment gives."""
+        """Tensors from the host or another segment."""
         ...
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """That the host or another segment takes."""
+        """Tensors for the host or another segment."""
         ...
 
     @property
@@ -55,11 +55,11 @@ class Launched(Protocol):
 
 
 class Terms(Record, kw_only=True):
-    """Of one network or segment.
+    """Terms of one network or segment.
 
     Attributes:
-        boundaries: between its layers.
-        layout_bytes: of tensors from one convolution or pooling to another.
+        boundaries: number between its layers.
+        layout_bytes: of tensors between two convolutions or poolings.
         weight_bytes: of all parameters.
         working_bytes: parameters, and the largest layer's tensors.
     """
@@ -71,7 +71,7 @@ class Terms(Record, kw_only=True):
 
 
 def terms_of(model: Launched) -> Terms:
-    """The terms of a model whose fused groups are layers."""
+    """Compute the terms of a model whose fused groups are layers."""
     blocked = {
         tensor.name: tensor.bytes for layer in model.layers if keeps_layout(layer.op) for tensor in layer.outputs
     }
@@ -88,7 +88,7 @@ def terms_of(model: Launched) -> Terms:
 
 
 def class_sums(layers: Iterable[Layer], latency_ns: Iterable[float]) -> dict[str, float]:
-    """Sums of layers that a network may treat alike: how they use caches, and what they wait for."""
+    """Sums of layers by class: how they use caches, and what they wait for."""
     sums = dict.fromkeys(CLASSES, 0.0)
     for layer, ns in zip(layers, latency_ns, strict=True):
         sums[_class_of(layer.op)] += ns
@@ -103,7 +103,7 @@ def _class_of(op: str) -> str:
 def correction_ns(
     plain_ns: npt.ArrayLike, terms: Terms, correction: Correction | None, by_class: Mapping[str, float] | None = None
 ) -> float:
-    """What a correction adds to a plain sum of layers, in nanoseconds; below 0 where it takes off."""
+    """Correction of a plain sum of layers, in nanoseconds; it may be negative."""
     if correction is None:
         return 0.0
     cold_bytes = terms.weight_bytes * (terms.working_bytes > correction.cache_bytes)
@@ -118,7 +118,7 @@ def correction_ns(
 
 
 def transfer_ns(model: Launched, overhead: Overhead | None) -> float:
-    """The host's part in one launch; tensors that segments hand to each other are not transferred."""
+    """The host's part in one launch; tensors between segments are not transferred."""
     if overhead is None:
         return 0.0
     read, written = (
@@ -129,7 +129,7 @@ def transfer_ns(model: Launched, overhead: Overhead | None) -> float:
 
 
 def keeps_layout(op: str) -> bool:
-    """Whether its kernels keep channels in blocks, so that tensors between two such layers are not copied."""
+    """Whether an operator's kernels keep channels in blocks, so that tensors between two such layers are not copied."""
     return any(name in op for name in _BLOCKED)
 
 
