@@ -217,7 +217,7 @@ def test_what_a_file_of_trees_calls_its_groups_names_no_folder_elsewhere(tmp_pat
     first = random_ensemble(np.random.default_rng(0))
     for name in ("..", "../x", "/x", "report.json"):
         other = msgspec.structs.replace(first, name=name)
-        with pytest.raises(InputError, match="cannot be names of folders"):
+        with pytest.raises(InputError, match="are not possible names of folders"):
             framefit.rtl(Forest(model="net", ensembles=(first, other)), output=tmp_path / "a" / "rtl")
     assert list(tmp_path.iterdir()) == []
 

@@ -122,7 +122,7 @@ GOOD: dict[str, Any] = {
         ({"y_train": np.arange(39) % 2}, "40 inputs, but labels of shape 39"),
         ({"y_train": np.zeros(40, np.float32)}, "labels are float32"),
         ({"y_train": -np.ones(40, np.int64)}, "a label is -1"),
-        ({"x_test": np.zeros((10, 5), np.float32)}, "x_test 10 x 5"),
+        ({"x_test": np.zeros((10, 5), np.float32)}, "x_test is 10 x 5"),
         ({"x_train": np.zeros((3, 4), np.float32), "y_train": np.arange(3)}, "only 3 training examples"),
         ({"x_train": np.zeros((0, 4), np.float32), "y_train": np.zeros(0, np.int64)}, "0 x 4"),
     ],
@@ -163,7 +163,7 @@ def test_a_bad_iterable_is_one_clear_error(items: list[Any], message: str) -> No
 
 def test_normalised_data_take_no_normalisation() -> None:
     """A mean for float data is refused: they are normalised already; a mean without std, too."""
-    with pytest.raises(InputError, match="normalised already"):
+    with pytest.raises(InputError, match="already normalised"):
         load_data(numbered(40), mean=[0.5], std=[0.5])
     with pytest.raises(InputError, match="mean without std"):
         load_data(numbered(40), mean=[0.5])
@@ -174,7 +174,7 @@ def test_a_model_that_does_not_fit_the_data_is_refused() -> None:
     data = load_data(numbered(60))
     b = GraphBuilder("wide")
     b.output(b.dense(b.input("x", (1, 5)), 3), "y")
-    with pytest.raises(InputError, match="the examples are 4, the model takes x 5"):
+    with pytest.raises(InputError, match="the examples are 4, but the model takes x 5"):
         check_fits(data, b.build())
     b = GraphBuilder("few")
     b.output(b.dense(b.input("x", (1, 4)), 2), "y")

@@ -98,6 +98,6 @@ def test_statistics_become_those_of_the_inputs() -> None:
 def test_statistics_of_one_input_are_refused() -> None:
     """One input has no variance; a network without batch norm needs none."""
     network = to_torch(NETWORKS["residual"]())
-    with pytest.raises(InputError, match="1 inputs for statistics"):
+    with pytest.raises(InputError, match="1 inputs are too few for statistics"):
         reestimate(network, np.zeros((1, 3, 16, 16), np.float32))
     reestimate(to_torch(NETWORKS["dense_block"]()), np.zeros((0, 4, 8, 8), np.float32))

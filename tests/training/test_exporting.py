@@ -117,13 +117,13 @@ def test_the_file_has_a_free_batch() -> None:
 
 
 def test_a_course_that_depends_on_the_batch_is_refused() -> None:
-    """A module of which a trace computes something else is refused, not trained as something else."""
+    """A module of which a trace computes other results is refused, not trained as other results."""
 
     class Odd(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * 2 if len(x) > 1 else x
 
-    with pytest.raises(InputError, match="something else"):
+    with pytest.raises(InputError, match="other results"):
         from_module(Odd(), (4,))
 
 

@@ -161,9 +161,9 @@ def test_trees_stand_in_a_network() -> None:
 
 
 def test_what_cannot_be_trained() -> None:
-    """Trees of free form, and modules between tensors that no group lies between."""
+    """Trees of free-form, and modules between tensors that no group lies between."""
     free = random_ensemble(np.random.default_rng(0), free=True)
-    with pytest.raises(UnsupportedError, match="free form"):
+    with pytest.raises(UnsupportedError, match="free-form"):
         TreeLayer(free, np.zeros((4, 7), np.float32))
     with pytest.raises(InputError, match="no tensor"):
         to_torch(_network()).put("x", "nowhere", "part", torch.nn.Identity())

@@ -231,7 +231,7 @@ def test_what_cannot_be_fitted() -> None:
     x, y = _data(count=20)
     with pytest.raises(InputError, match="7 inputs"):
         fit_ensemble(x[:7], y[:7], PLACE, Boosting())
-    with pytest.raises(ValueError, match="exponential loss is of 'ada'"):
+    with pytest.raises(ValueError, match="exponential loss needs method 'ada'"):
         Boosting(loss="exponential")
-    with pytest.raises(InputError, match="0 out with 'ada'"):
+    with pytest.raises(InputError, match="0 output levels with 'ada'"):
         fit_ensemble(x, y, PLACE, Boosting(method="ada"), output_levels=0)

@@ -1,1 +1,1 @@
-"""What sparsity and trees both need: data, ONNX to PyTorch and back, evaluation, fine-tuning."""
+"""Training for sparsity and trees: data, ONNX to PyTorch and back, evaluation, fine-tuning."""

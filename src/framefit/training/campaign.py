@@ -1,8 +1,8 @@
-"""A search with a folder of its own: what it was asked for, what it has found so far, and what that cost.
+"""A search in a folder: its settings, its results so far, and their costs.
 
 ``framefit sparsify``, ``treeify`` and ``fit`` are such campaigns. Each may be interrupted at any point: its settings
-and everything that took long lie in its folder, so that ``--resume`` goes on where it stopped and ends where it would
-have ended without the break.
+and everything that took long are stored in its folder, so that ``--resume`` continues where it stopped and ends with
+the result of an uninterrupted search.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ R = TypeVar("R", bound=Record)
 
 
 class SearchFolder:
-    """Where a verb keeps a search; a file with the verb's name tells it from other folders.
+    """The folder of a search, which a file with the verb's name marks.
 
     Args:
         path: of the folder.
-        verb: whose it is: "sparsify" keeps ``sparsify.json``.
+        verb: name of the verb: "sparsify" stores ``sparsify.json``.
     """
 
     def __init__(self, path: str | Path, verb: str) -> None:
@@ -53,17 +53,17 @@ class SearchFolder:
 
     @classmethod
     def of(cls, verb: str, ending: str, model: Any, *, resume: str | Path | None, output: str | Path | None) -> Self:
-        """The folder of a search of one model.
+        """Choose the folder of a search for one model.
 
         Args:
-            verb: whose it is.
-            ending: of the default name, behind the model's.
+            verb: name of the verb.
+            ending: end of the default name, behind the model's.
             model: as the user gave it.
             resume: a folder of an earlier search.
             output: the folder that the user chose.
 
         Raises:
-            InputError: ``resume`` is no folder of this verb.
+            InputError: ``resume`` is not a folder of this verb.
         """
         if resume is not None:
             folder = cls(resume, verb)
@@ -73,10 +73,10 @@ class SearchFolder:
         return cls(output or f"{str(name).replace(':', '-')}{ending}", verb)
 
     def check_begun(self) -> None:
-        """Refuse a folder in which no search of this verb was begun.
+        """Refuse a folder in which no search of this verb has begun.
 
         Raises:
-            InputError: it is no such folder.
+            InputError: it is not such a folder.
         """
         if not self.mark.is_file():
             raise InputError(
@@ -84,15 +84,15 @@ class SearchFolder:
             )
 
     def check_free(self, *, force: bool) -> None:
-        """Refuse to overwrite what is there, without ``force`` or of another kind.
+        """Refuse to overwrite files without ``force``, or files of another kind.
 
         Raises:
-            InputError: it may not be replaced.
+            InputError: the folder must not be replaced.
         """
         check_folder(self.path.resolve(), self.mark.name, f"a folder of {self._verb}", force=force)
 
     def clear(self) -> None:
-        """Make it anew, and empty.
+        """Make the folder anew, and empty.
 
         Raises:
             InputError: it cannot be made.
@@ -105,11 +105,11 @@ class SearchFolder:
 
 
 def earlier_settings(verb: str, kind: type[Record]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """What gives a verb's call the settings of the search that it resumes; see :func:`framefit.core.settings.verb`.
+    """Make the function that reads the settings of the search that ``resume`` names.
 
     Args:
-        verb: whose folder ``resume`` names.
-        kind: of the settings in it.
+        verb: name of the verb of the folder; for the use see :func:`framefit.core.settings.verb`.
+        kind: type of its settings.
     """
 
     def read(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,19 +123,19 @@ def earlier_settings(verb: str, kind: type[Record]) -> Callable[[Mapping[str, An
 
 
 def path_of(given: Any) -> str:
-    """What was given as a path; objects are not stored."""
+    """Return a path as text; an object is not stored, so "" for it."""
     return given if isinstance(given, str) else ""
 
 
 def objects_of(model: Any, data: Any) -> tuple[Any, Any]:
-    """The model and data that were given as objects; ``None`` for each that was given as a path.
+    """Return the model and data that were given as objects; ``None`` for each that was given as a path.
 
     Raises:
-        InputError: neither was given: a search that was given objects needs them again when it is resumed.
+        InputError: neither was given: a search with objects needs them again when it is resumed.
     """
     missing = [name for name, given in (("MODEL", model), ("--data", data)) if isinstance(given, str) and not given]
     if missing:
-        raise InputError(f"{' and '.join(missing)} missing", remedy="a search of objects is resumed with these objects")
+        raise InputError(f"{' and '.join(missing)} missing", remedy="give the same objects to resume their search")
     model, data = (None if isinstance(given, str) else given for given in (model, data))
     return model, data
 
@@ -145,10 +145,10 @@ class Ledger:
     """Counts images forwarded, evaluations and seconds.
 
     Args:
-        clock: seconds that only grow.
-        images_forwarded: through the network, for whatever reason.
-        evaluations: of the accuracy of an assignment.
-        earlier_s: of runs that this one goes on from.
+        clock: gives seconds, which only increase.
+        images_forwarded: number of images that went through the network.
+        evaluations: number of evaluations of an assignment.
+        earlier_s: seconds of the runs before a resumption.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -162,44 +162,44 @@ class Ledger:
 
     @property
     def running_s(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since the ledger was made."""
         return self.clock() - self._start_s
 
     @property
     def seconds(self) -> float:
-        """Since it was made, and of earlier runs."""
+        """Seconds since the ledger was made, and of earlier runs."""
         return self.earlier_s + self.running_s
 
     def forwarded(self, images: int, *, evaluations: int = 0) -> None:
-        """Note images that went through the network."""
+        """Count images that went through the network."""
         self.images_forwarded += images
         self.evaluations += evaluations
 
     def catch_up(self, earlier: Spent) -> None:
-        """Be at least where a run before stood: what is looked up costs what it cost then, and nothing now."""
+        """Raise the counts to at least those of an earlier run: looked-up results count as they did then."""
         self.images_forwarded = max(self.images_forwarded, earlier.images_forwarded)
         self.evaluations = max(self.evaluations, earlier.evaluations)
         self.earlier_s += max(earlier.seconds - self.seconds, 0.0)
 
     def spent(self) -> Spent:
-        """As a record."""
+        """Convert to a record."""
         return Spent(
             images_forwarded=self.images_forwarded, seconds=round(self.seconds, 3), evaluations=self.evaluations
         )
 
 
 class KeptRecords:
-    """Records that took long to find, one file each: what is there is not found again.
+    """Records that took long to compute, one file each; stored ones are not computed again.
 
     Args:
-        folder: of the files; what they depend on beside their names must not change while it exists.
+        folder: of the files; whatever they depend on beside their names must not change while it exists.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def get(self, key: str, kind: type[R], find: Callable[[], R]) -> R:
-        """What was found before under this key, else what is found now."""
+        """Return the record that is stored under this key, or compute and store it."""
         path = self._folder / f"{key}.json"
         if path.exists():
             return read_record(path, kind)
@@ -212,10 +212,10 @@ class Campaign(Generic[S]):
     """A search in its folder.
 
     Args:
-        place: its folder.
-        settings: what was asked for.
-        notify: receives what is being done.
-        earlier_s: seconds of runs that this one goes on from.
+        place: the folder.
+        settings: the user's options.
+        notify: receives messages on the progress.
+        earlier_s: seconds of the runs before a resumption.
     """
 
     def __init__(self, place: SearchFolder, settings: S, notify: Notify, *, earlier_s: float = 0.0) -> None:
@@ -223,10 +223,10 @@ class Campaign(Generic[S]):
         self.folder, self.ledger = place.path, Ledger(earlier_s=earlier_s)
 
     def begin(self, *, keep: bool) -> None:
-        """Write down what was asked for, once nothing more can be refused.
+        """Write the settings, once nothing more can be refused.
 
         Args:
-            keep: what the folder holds: the search goes on. Otherwise it is emptied.
+            keep: whether the contents of the folder are kept, to continue the search; otherwise it is emptied.
         """
         if not keep:
             self.place.clear()
@@ -237,19 +237,19 @@ VALIDATION_LEARNT = (
     "the model is no worse on the validation data than on the training data: it may have been trained on both, so it "
     "was fine-tuned on both, and accuracies on the validation data may be too high"
 )
-"""What a result says where :func:`validation_was_learnt`."""
+"""The remark in a result if :func:`validation_was_learnt`."""
 
 
 def validation_was_learnt(validation_top1: float, right: int, count: int) -> bool:
     """Whether a network is no worse on the validation data than on its training data.
 
-    Then it may have been trained on both, for the user's split is not ours: a fine-tuning on the training data
-    alone would unlearn the others, and look worse than it is. (Where it merely has not learnt its training data by
-    heart, a few epochs on both do not change that.)
+    If so, it may have been trained on both, as the user's split differs from ours: a fine-tuning on the training
+    data alone would unlearn the others, and look worse than it is. (If it merely has not memorised its training
+    data, a few epochs on both do not change that.)
 
     Args:
         validation_top1: its accuracy on the validation data, 0 to 1.
-        right: training examples that it is right about.
-        count: of the training examples that it was asked about.
+        right: number of training examples that it classifies correctly.
+        count: number of training examples that it was evaluated on.
     """
     return validation_top1 >= wilson(right, count)[0]

@@ -1,8 +1,8 @@
-"""Examples to train and judge a network with: read, checked, split; and opened together with their classifier.
+"""Examples for training and evaluation: read, checked and split; and opened together with their classifier.
 
-Three sources: an image folder, decoded once and kept decoded in the user's cache; an ``.npz``; any iterable of
-examples or batches. Validation and calibration data are split off the training part with the seed; all parts are
-disjoint. Test data are for the final figures: they are read when first asked for.
+There are three sources: an image folder, decoded once and stored decoded in the user's cache; an ``.npz``; any
+iterable of examples or batches. Validation and calibration data are taken from the training part with the seed; all
+parts are disjoint. Test data are for the final figures: they are only read when they are needed.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ __all__ = ["Dataset", "Examples", "batch_left_open", "check_fits", "open_classif
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
-_LAYOUT = "put images into one folder a class, optionally under train/ and test/"
+_LAYOUT = "put images into one folder for each class, optionally below train/ and test/"
 
 
 class ImageFolder:
-    """A folder of images, one folder a class, optionally under ``train`` and ``test``.
+    """A folder of images with one folder for each class, optionally below ``train`` and ``test``.
 
     Args:
         root: the folder.
-        size: height and width that every image is brought to; default: the first image's, which all must have.
+        size: height and width to which every image is resized; default: the first image's, which all must have.
         channels: 1 (grey) or 3 (RGB); default: the first image's.
 
     Raises:
-        InputError: no such folder, no classes in it, a class without images.
+        InputError: the folder does not exist, has no classes, or a class has no images.
 
     Attributes:
-        classes: names of the folders, in alphabetical order; a label is a place in it.
+        classes: names of the folders, in alphabetical order; a label is an index of it.
     """
 
     def __init__(self, root: Path, *, size: tuple[int, int] | None = None, channels: int | None = None) -> None:
@@ -61,7 +61,7 @@ class ImageFolder:
             what = "is neither a folder nor an .npz" if root.exists() else "no such folder"
             raise InputError(what, where=root, remedy=_LAYOUT)
         if channels not in (None, 1, 3):
-            raise InputError(f"{channels} channels", where=root, remedy="images have 1 or 3")
+            raise InputError(f"channels is {channels}", where=root, remedy="choose 1 or 3")
         self._root = root
         train = root / "train"
         self._train = train if train.is_dir() else root
@@ -78,14 +78,14 @@ class ImageFolder:
 
     @property
     def has_test(self) -> bool:
-        """Whether test images lie apart."""
+        """Whether there are separate test images."""
         return self._test is not None
 
     def train(self) -> tuple[Pixels, Labels]:
         """Training images, N x C x H x W, and their labels.
 
         Raises:
-            InputError: a damaged image, or one of another size.
+            InputError: an image is damaged, or has another size.
         """
         return self._read(self._train)
 
@@ -93,7 +93,7 @@ class ImageFolder:
         """Test images and their labels, as :meth:`train`.
 
         Raises:
-            InputError: there are none, a damaged image, or a class that the training images do not have.
+            InputError: there are none, an image is damaged, or a class has no training images.
         """
         if self._test is None:
             raise InputError("no folder test", where=self._root, remedy=_LAYOUT)
@@ -106,7 +106,7 @@ class ImageFolder:
             try:
                 pixels = np.load(kept, allow_pickle=False)
             except (OSError, ValueError, EOFError):
-                kept.unlink(missing_ok=True)  # damaged: decode again
+                kept.unlink(missing_ok=True)  # it is damaged: decode again
             else:
                 return pixels, labels
         pixels = np.empty((len(paths), self._channels, *self._size), np.uint8)
@@ -132,11 +132,11 @@ class ImageFolder:
         labels: list[int] = []
         for label, name in enumerate(self.classes):
             if not (folder / name).is_dir():
-                continue  # of a test: a class need not occur
+                continue  # in test data a class need not occur
             images = sorted(path for path in (folder / name).iterdir() if path.suffix.lower() in _SUFFIXES)
             if not images:
                 kinds = ", ".join(sorted(_SUFFIXES))
-                raise InputError("no images", where=folder / name, remedy=f"put files there ({kinds}), or remove it")
+                raise InputError("no images", where=folder / name, remedy=f"put images ({kinds}) there, or remove it")
             paths += images
             labels += [label] * len(images)
         return paths, np.asarray(labels, np.int64)
@@ -148,16 +148,16 @@ class ImageFolder:
             if converted.size != (width, height):
                 if not self._brought:
                     raise InputError(
-                        f"{converted.height} x {converted.width} pixels, others have {height} x {width}",
+                        f"the image has {converted.height} x {converted.width} pixels, others have {height} x {width}",
                         where=path,
-                        remedy="give size = height and width that images are to be brought to",
+                        remedy="give size = height and width to which images are resized",
                     )
                 converted = converted.resize((width, height), Image.Resampling.BILINEAR)
             array = np.asarray(converted)
         return array[None] if self._channels == 1 else array.transpose(2, 0, 1)
 
     def _key(self, folder: Path, paths: Sequence[Path]) -> str:
-        """Of the decoded images: another file, or other sizes and times, give another key."""
+        """Key of the decoded images: it changes with the list of files, their sizes and times."""
         digest = hashlib.sha256(repr((str(folder.resolve()), self._size, self._channels, self._brought)).encode())
         for path in paths:
             facts = path.stat()
@@ -171,19 +171,19 @@ def _folders(root: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Pillow's warnings about size and metadata: what matters is raised. Not in a thread of a pool."""
+    """Suppress Pillow's warnings about size and metadata: real errors are raised. Not for threads of a pool."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _opened(path: Path) -> Image.Image:
-    """A decoded image."""
+    """Open and decode an image."""
     try:
         with contextlib.ExitStack() as opened:
             image = opened.enter_context(Image.open(path))
             image.load()
-            opened.pop_all()  # of a damaged one the file is closed
+            opened.pop_all()  # the file of a damaged image is closed
     except Exception as error:  # Pillow's errors about damaged files have no common class
         raise InputError(f"cannot be read as an image: {error}", where=path, remedy="replace or remove it") from error
     return image
@@ -191,21 +191,19 @@ def _opened(path: Path) -> Image.Image:
 
 Array = npt.NDArray[Any]
 Rows = slice | npt.NDArray[np.int64]
-_MOST_VALIDATION = 5000  # at an accuracy of 90 % its 90 % interval is 0.7 points to either side
-_MOST_CALIBRATION = (
-    1024  # what layer-wise reconstruction takes (Frantar and Alistarh, 2022, "Optimal Brain Compression")
-)
-_MOST_CLASSES = 1 << 20  # fifty times those of ImageNet-21k
+_MOST_VALIDATION = 5000  # at an accuracy of 90 % the 90 % interval is then +-0.7 points
+_MOST_CALIBRATION = 1024  # as for layer-wise reconstruction (Frantar and Alistarh, 2022, "Optimal Brain Compression")
+_MOST_CLASSES = 1 << 20  # fifty times as many as in ImageNet-21k
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 @dataclasses.dataclass(frozen=True)
 class Scaling:
-    """What is done to stored pixels, channel by channel: (value / 255 - mean) / deviation.
+    """Normalisation of stored pixels by channel: (value / 255 - mean) / deviation.
 
     Attributes:
-        mean: of values between 0 and 1, one a channel.
-        deviation: likewise.
+        mean: of values between 0 and 1, one for each channel.
+        deviation: standard deviation, likewise.
     """
 
     mean: tuple[float, ...]
@@ -214,17 +212,17 @@ class Scaling:
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.deviation) or not all(value > 0 for value in self.deviation):
             raise InputError(
-                f"mean {self.mean} and deviation {self.deviation} do not fit each other",
+                f"mean {self.mean} and deviation {self.deviation} do not match",
                 where="mean, std",
-                remedy="give one mean and one positive deviation a channel, of values between 0 and 1",
+                remedy="give one mean and one positive deviation for each channel, of values between 0 and 1",
             )
 
     def applied(self, stored: Array) -> npt.NDArray[np.float32]:
-        """uint8, N x C x ... to float32."""
+        """Normalise uint8, N x C x ..., to float32."""
         shape = (1, -1) + (1,) * (stored.ndim - 2)
         factor = (1 / (255 * np.asarray(self.deviation))).astype(np.float32).reshape(shape)
         shift = (np.asarray(self.mean) / np.asarray(self.deviation)).astype(np.float32).reshape(shape)
-        scaled: npt.NDArray[np.float32] = stored * factor  # of uint8 and float32: float32
+        scaled: npt.NDArray[np.float32] = stored * factor  # the product of uint8 and float32 is float32
         scaled -= shift
         return scaled
 
@@ -234,9 +232,9 @@ class Examples:
     """Inputs with their labels.
 
     Attributes:
-        stored: uint8 where ``scaling`` says how they become inputs, else float32; N x C x H x W or N x F.
+        stored: uint8 if ``scaling`` says how they become inputs, else float32; N x C x H x W or N x F.
         labels: int64, N.
-        scaling: of images.
+        scaling: normalisation of images.
     """
 
     stored: Array
@@ -247,26 +245,26 @@ class Examples:
         return len(self.labels)
 
     def inputs(self, rows: Rows = slice(None)) -> npt.NDArray[np.float32]:
-        """What a network is given: float32, normalised."""
+        """Inputs of a network: float32, normalised."""
         return self.normalised(self.stored[rows])
 
     def normalised(self, stored: Array) -> npt.NDArray[np.float32]:
-        """The same of stored examples that were changed, by augmentation for example."""
+        """Normalise stored examples that were changed, by augmentation for example."""
         if self.scaling is None:
             return np.ascontiguousarray(stored, np.float32)
         return self.scaling.applied(stored)
 
     def take(self, rows: Rows) -> Examples:
-        """Some of them."""
+        """Select examples."""
         return dataclasses.replace(self, stored=self.stored[rows], labels=self.labels[rows])
 
     def sample(self, count: int, seed: int) -> Examples:
-        """At most ``count``, drawn without replacement."""
+        """Draw at most ``count`` examples without replacement."""
         order = np.random.default_rng(seed).permutation(len(self))
         return self.take(np.sort(order[:count]))
 
     def joined(self, others: Examples) -> Examples:
-        """These and others; as stored where they are stored alike."""
+        """Join these and other examples; they stay as stored if both are stored alike."""
         labels = np.concatenate([self.labels, others.labels])
         if self.scaling == others.scaling and self.stored.dtype == others.stored.dtype:
             stored = np.concatenate([self.stored, others.stored])
@@ -274,20 +272,20 @@ class Examples:
         return Examples(np.concatenate([self.inputs(), others.inputs()]), labels)
 
     def batches(self, size: int) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]]:
-        """Inputs and labels, in order."""
+        """Iterate over batches of inputs and labels, in order."""
         for first in range(0, len(self), size):
             rows = slice(first, first + size)
             yield self.inputs(rows), self.labels[rows]
 
 
 class Dataset:
-    """Data split for a search: disjoint parts.
+    """Data for a search, split into disjoint parts.
 
     Attributes:
         classes: names in the order of the labels.
-        train: what is left for fitting.
-        validation: for choosing.
-        calibration: for statistics of layers.
+        train: examples for training.
+        validation: examples for choices during a search.
+        calibration: examples for statistics of layers.
     """
 
     def __init__(
@@ -306,17 +304,17 @@ class Dataset:
 
     @cached_property
     def test(self) -> Examples:
-        """For the final figures only; read from disk when first asked for."""
+        """Test examples, for the final figures only; they are read from disk when first needed."""
         return self._read_test()
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one example."""
+        """Shape of one example."""
         return tuple(self.train.stored.shape[1:])
 
     @property
     def scaling(self) -> Scaling | None:
-        """Of stored pixels, where they are images."""
+        """Normalisation of stored pixels, if the examples are images."""
         return self.train.scaling
 
 
@@ -337,16 +335,16 @@ def load_data(
         source: an image folder, an ``.npz`` with ``x_train, y_train, x_test, y_test``, or an iterable of
             (x, y): one example (y a whole number) or a batch (y: N). Float data are taken as normalised
             already; images (a folder, or uint8 arrays) are normalised with ``mean`` and ``std``.
-        seed: of the split. Data without test data of their own give a tenth to them first.
-        size: height and width that a folder's images are brought to; default: they have one size.
+        seed: for the split. Data without test data use a tenth for them first.
+        size: height and width to which a folder's images are resized; default: they have one size.
         channels: 1 or 3, of a folder's images; default: the first image's.
-        mean: of values between 0 and 1, one a channel; default: the training part's own.
+        mean: of values between 0 and 1, one for each channel; default: that of the training part.
         std: likewise.
         validation_ratio: part of the training data, at most 5,000 examples.
         calibration_ratio: likewise, at most 1,024.
 
     Raises:
-        InputError: whatever cannot be used, with file or key.
+        InputError: something cannot be used; the message names the file or key.
     """
     if (mean is None) != (std is None):
         raise InputError("mean without std, or std without mean", where="mean, std", remedy="give both, or neither")
@@ -371,32 +369,32 @@ def load_data(
 
 
 def check_fits(data: Dataset, model: Model) -> None:
-    """Whether a model takes these examples and has an output for each class.
+    """Check that a model takes these examples and has an output for each class.
 
     Raises:
-        InputError: it does not; the message says both shapes.
+        InputError: it does not; the message has both shapes.
     """
     expected = model.inputs[0].shape or ()
     if len(model.inputs) != 1 or tuple(expected[1:]) != data.input_shape:
         takes = ", ".join(f"{tensor.name} {_shown((tensor.shape or ())[1:])}" for tensor in model.inputs)
         raise InputError(
-            f"the examples are {_shown(data.input_shape)}, the model takes {takes}",
+            f"the examples are {_shown(data.input_shape)}, but the model takes {takes}",
             where=model.name,
             remedy="give data in the model's shape; images: size = height and width of its input",
         )
     shape = model.outputs[0].shape
     if shape is not None and math.prod(shape[1:]) < len(data.classes):
         raise InputError(
-            f"the data have {len(data.classes)} classes, output {model.outputs[0].name!r} is {_shown(shape)}",
+            f"the data have {len(data.classes)} classes, but output {model.outputs[0].name!r} is {_shown(shape)}",
             where=model.name,
-            remedy="give data of the classes that the model was made for",
+            remedy="give data with the classes of the model",
         )
 
 
 def _read(
     source: str | Path | Iterable[Any], size: tuple[int, int] | None, channels: int | None
 ) -> tuple[tuple[str, ...], Examples, Callable[[], Examples] | None]:
-    """Class names, training examples and what reads test examples, where there are any."""
+    """Class names, training examples, and a function that reads test examples if there are any."""
     if not isinstance(source, str | Path):
         whole = _from_iterable(source)
         return _numbered(whole), whole, None
@@ -413,7 +411,7 @@ def _from_npz(path: Path) -> tuple[Examples, Examples]:
     missing = [key for key in _KEYS if key not in file.names]
     if missing:
         raise InputError(
-            f"no array {', '.join(missing)}; it holds {', '.join(file.names) or 'nothing'}",
+            f"no array {', '.join(missing)}; the file holds {', '.join(file.names) or 'nothing'}",
             where=path,
             remedy=f"store {', '.join(_KEYS)}",
         )
@@ -423,10 +421,10 @@ def _from_npz(path: Path) -> tuple[Examples, Examples]:
     )
     if train.stored.shape[1:] != final.stored.shape[1:] or train.stored.dtype != final.stored.dtype:
         raise InputError(
-            f"x_train is {_shown(train.stored.shape)} {train.stored.dtype}, "
-            f"x_test {_shown(final.stored.shape)} {final.stored.dtype}",
+            f"x_train is {_shown(train.stored.shape)} {train.stored.dtype}, but "
+            f"x_test is {_shown(final.stored.shape)} {final.stored.dtype}",
             where=path,
-            remedy="store both alike",
+            remedy="store both with the same shape and type",
         )
     return train, final
 
@@ -452,17 +450,17 @@ def _from_iterable(source: Iterable[Any]) -> Examples:
         return _checked(np.concatenate(inputs), np.concatenate(labels), "data")
     except ValueError as error:
         raise InputError(
-            f"the examples do not have one shape: {error}", where="data", remedy="yield arrays of one shape"
+            f"the examples have different shapes: {error}", where="data", remedy="yield arrays of one shape"
         ) from error
 
 
 def _checked(x: Array, y: Array, where: str) -> Examples:
-    """One clear error for whatever no network can be trained on."""
+    """Check that a network can be trained on these examples, with one clear error for each cause."""
     what = None
     if x.ndim not in (2, 4):
         what = f"inputs are {_shown(x.shape)}", "store N x C x H x W or N x F"
     elif y.ndim != 1 or len(y) != len(x):
-        what = f"{len(x)} inputs, but labels of shape {_shown(y.shape)}", "store one label an input"
+        what = f"{len(x)} inputs, but labels of shape {_shown(y.shape)}", "store one label for each input"
     elif not len(x) or 0 in x.shape:
         what = f"inputs are {_shown(x.shape)}", "store some examples"
     elif x.dtype != np.uint8 and x.dtype.kind != "f":
@@ -473,7 +471,7 @@ def _checked(x: Array, y: Array, where: str) -> Examples:
         what = f"labels are {y.dtype}", "store whole numbers (int64), from 0"
     elif int(y.min()) < 0 or int(y.max()) >= _MOST_CLASSES:
         odd = y.min() if y.min() < 0 else y.max()
-        what = f"a label is {int(odd)}", f"number the classes from 0, {_MOST_CLASSES} at most"
+        what = f"a label is {int(odd)}", f"number the classes from 0, at most to {_MOST_CLASSES}"
     elif x.dtype.kind == "f" and not np.isfinite(x).all():
         what = f"{int((~np.isfinite(x)).sum())} inputs are infinite or NaN", "remove or replace them"
     if what is not None:
@@ -482,10 +480,10 @@ def _checked(x: Array, y: Array, where: str) -> Examples:
 
 
 def _scaling(train: Examples, given: Scaling | None, source: object) -> Scaling | None:
-    """Of images: as given, or the training part's own."""
+    """Normalisation of images: the given one, or that of the training part."""
     if train.stored.dtype != np.uint8:
         if given is not None:
-            raise InputError("these data are normalised already", where=_named(source), remedy="leave out mean and std")
+            raise InputError("these data are already normalised", where=_named(source), remedy="leave out mean and std")
         return None
     channels = train.stored.shape[1]
     if given is None:
@@ -498,9 +496,9 @@ def _scaling(train: Examples, given: Scaling | None, source: object) -> Scaling 
         return Scaling(tuple(means), tuple(max(spread, 1 / 255) for spread in spreads))
     if len(given.mean) != channels:
         raise InputError(
-            f"mean and std have {len(given.mean)} values, the images {channels} channels",
+            f"mean and std have {len(given.mean)} values, but the images have {channels} channels",
             where="mean, std",
-            remedy="give one a channel",
+            remedy="give one value for each channel",
         )
     return given
 
@@ -525,18 +523,18 @@ def open_classifier(
     mean: Iterable[float] | None = None,
     std: Iterable[float] | None = None,
 ) -> tuple[Model, Dataset]:
-    """Read model and data, and check that they fit each other.
+    """Read model and data, and check that they match.
 
     Args:
         model: path of an ONNX file, name of a built-in model, "module:function" that returns a
             ``torch.nn.Module``, such a module, or a model.
         data: see :func:`open_data`.
-        seed: of the data's split.
-        mean: of images, one a channel, of values 0 to 1; std: likewise.
+        seed: for the split of the data.
+        mean: of images, one for each channel, of values 0 to 1; std: likewise.
         std: see ``mean``.
 
     Raises:
-        InputError: what cannot be used.
+        InputError: model or data cannot be used.
     """
     opened, split = _opened_together(model, data, (seed, mean, std))
     check_fits(split, opened)
@@ -551,13 +549,13 @@ def open_data(
     mean: Iterable[float] | None = None,
     std: Iterable[float] | None = None,
 ) -> Dataset:
-    """Data, split with the seed.
+    """Read data and split them with the seed.
 
     Args:
-        source: path, iterable, or data that are split already.
-        shape: of the model's input, without the batch; images of a folder are brought to it.
-        seed: of the split.
-        mean: of images, one a channel, of values 0 to 1; std: likewise.
+        source: path, iterable, or data that are already split.
+        shape: of the model's input, without the batch; images of a folder are resized to it.
+        seed: for the split.
+        mean: of images, one for each channel, of values 0 to 1; std: likewise.
         std: see ``mean``.
     """
     if isinstance(source, Dataset):
@@ -594,20 +592,20 @@ def _opened_together(
         unknown = re.match(r"input '(.+)' has (the dynamic dimension|no shape)", error.what)
         if unknown is None:
             raise
-        dataset = split(None)  # the data know the sizes that the file leaves open
+        dataset = split(None)  # the data determine the sizes that the file leaves open
         return load_model(model, {unknown[1]: (1, *dataset.input_shape)}, None), dataset
     return opened, split(tuple((opened.inputs[0].shape or ())[1:]))
 
 
 def batch_left_open(source: Any, opened: Model) -> tuple[bool, tuple[str, ...]]:
-    """Whether files of what becomes of a model leave the batch open, as the user's file does, or a module.
+    """Whether files of models made from this one leave the batch open, as the user's file or a module does.
 
     Args:
-        source: of the model, as :func:`open_classifier` takes it.
+        source: of the model, as for :func:`open_classifier`.
         opened: the model.
 
     Returns:
-        Whether, and what keeps them from it.
+        Whether they do, and remarks on what prevents it.
     """
     from_file = isinstance(source, Model | Path) or (isinstance(source, str) and not names_function(source))
     if from_file and not opened.defaulted_dims:
@@ -615,5 +613,5 @@ def batch_left_open(source: Any, opened: Model) -> tuple[bool, tuple[str, ...]]:
     try:
         free_batch(opened)
     except UnsupportedError as error:
-        return False, (f"model.onnx takes one example at once: {error.what}",)
+        return False, (f"model.onnx takes only one example at once: {error.what}",)
     return True, ()

@@ -1,4 +1,4 @@
-"""How often a network is right, and the statistics of its batch normalisations."""
+"""Accuracy of a network, and the statistics of its batch normalisations."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Predict = Callable[[npt.NDArray[np.float32]], Array]
 
 
 class Accuracy(Record, kw_only=True):
-    """How often a network was right.
+    """Accuracy of a network.
 
     Attributes:
-        top1: ratio of images whose class was the likeliest.
+        top1: part of the images whose class was the likeliest.
         top1_interval: 90 %, Wilson's.
-        top5: ratio of images whose class was among the five likeliest (all, where there are fewer).
+        top5: part of the images whose class was among the five likeliest (or all, if there are fewer).
         top5_interval: 90 %, Wilson's.
         loss: mean cross-entropy, in nats.
-        images: how many.
-        seconds: that it took.
+        images: number of images.
+        seconds: duration of the evaluation.
     """
 
     top1: float
@@ -47,19 +47,19 @@ class Accuracy(Record, kw_only=True):
 
 
 def evaluate(network: Any, examples: Examples, *, batch: int = 250) -> Accuracy:
-    """Forward only, in evaluation mode and float32.
+    """Evaluate a network with forward passes in evaluation mode and float32.
 
     Args:
         network: a :class:`~framefit.training.network.Network`, any other ``torch.nn.Module``, or a function
             from inputs (float32, n x ...) to logits or probabilities (n x classes), of ONNX Runtime for example.
-        examples: what to judge it by.
+        examples: the data for the evaluation.
         batch: examples at once.
 
     Raises:
-        InputError: no examples, or outputs that are no row of classes for each example.
+        InputError: there are no examples, or the outputs are not a row of classes for each example.
     """
     if not len(examples):
-        raise InputError("no examples to evaluate on", where="data", remedy="give some")
+        raise InputError("no examples to evaluate on", where="data", remedy="give some examples")
     predict = _forward(network) if isinstance(network, torch.nn.Module) else network
     training = getattr(network, "training", False)
     if training:
@@ -71,7 +71,7 @@ def evaluate(network: Any, examples: Examples, *, batch: int = 250) -> Accuracy:
         for x, labels in examples.batches(batch):
             logits = _rows(predict(x), len(x), int(labels.max()))
             right = logits[np.arange(len(x)), labels]
-            rank = (logits >= right[:, None]).sum(axis=1) - 1  # a class as likely as the right one goes before it
+            rank = (logits >= right[:, None]).sum(axis=1) - 1  # a tie with the right class counts as an error
             first += int((rank == 0).sum())
             among += int((rank < 5).sum())
             loss += _cross_entropy(logits, labels)
@@ -93,20 +93,20 @@ def evaluate(network: Any, examples: Examples, *, batch: int = 250) -> Accuracy:
 def reestimate(network: Network, x: npt.NDArray[np.float32], *, batch: int = 128) -> None:
     """Set the running statistics of all batch normalisations to those of these inputs, in place.
 
-    After weights were changed the old statistics are wrong; a few hundred examples mend that without a
-    gradient (Li et al., 2020, "EagleEye: Fast Sub-net Evaluation for Efficient Neural Network Pruning",
-    adaptive batch normalisation).
+    After weights were changed the old statistics are wrong; a few hundred examples correct them without gradients
+    (Li et al., 2020, "EagleEye: Fast Sub-net Evaluation for Efficient Neural Network Pruning", adaptive batch
+    normalisation).
 
     Args:
         network: a network with or without batch normalisation.
-        x: inputs, N x ...; N of at least 2.
+        x: inputs, N x ...; at least 2.
         batch: inputs at once; statistics are averaged over batches.
     """
     norms = list(network.norms.values())
     if not norms:
         return
     if len(x) < 2:
-        raise InputError(f"{len(x)} inputs for statistics", where="data", remedy="give a few hundred")
+        raise InputError(f"{len(x)} inputs are too few for statistics", where="data", remedy="give a few hundred")
     training, momenta = network.training, [norm.momentum for norm in norms]
     network.eval()
     for norm in norms:
@@ -146,7 +146,7 @@ def _rows(outputs: Array, count: int, label: int) -> Array:
             remedy="give a classifier with an output for each class",
         )
     most = float(np.finfo(np.float32).max)
-    rows[np.isnan(rows)] = -most  # of a network that pruning broke: wrong, not an error
+    rows[np.isnan(rows)] = -most  # a network that pruning has broken is wrong, not an error
     return np.clip(rows, -most, most)
 
 

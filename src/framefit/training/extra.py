@@ -1,4 +1,4 @@
-"""PyTorch, which only the extra ``train`` brings."""
+"""Imports PyTorch, which only the extra ``train`` installs."""
 
 from __future__ import annotations
 

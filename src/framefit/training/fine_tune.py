@@ -1,6 +1,6 @@
 """Training: a whole network from scratch, or a pruned one for a few epochs.
 
-The recipe is a record, a training that was interrupted a file of arrays; batches are cropped, mirrored and mixed whole.
+The recipe is a record, and a checkpoint is a file of arrays; crops, flips and mixtures are made for whole batches.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ __all__ = [
 
 
 class Recipe(Record, kw_only=True):
-    """Settings of a training; it ends at whatever of ``epochs``, ``steps`` and ``seconds`` comes first.
+    """Parameters of a training; it ends at the first of ``epochs``, ``steps`` and ``seconds``.
 
     Attributes:
         epochs: passes through the data.
-        steps: mini-batches at most.
-        seconds: of wall clock at most.
+        steps: largest number of mini-batches.
+        seconds: longest time, wall clock.
         batch: examples in a mini-batch.
         rate: highest learning rate, of stochastic gradient descent with Nesterov momentum.
-        momentum: 0 to 1.
+        momentum: of the optimiser, 0 to 1.
         decay: weight decay (L2) of weights with two or more axes; others have none.
-        smoothing: of labels, 0 to 1 (Szegedy et al., 2016, "Rethinking the Inception Architecture", section 7).
+        smoothing: label smoothing, 0 to 1 (Szegedy et al., 2016, "Rethinking the Inception Architecture", section 7).
         rising_ratio: part of the training in which the learning rate rises.
         distill_ratio: weight of the teacher's answers in the loss, 0 to 1.
-        temperature: of both answers (Hinton et al., 2015, "Distilling the Knowledge in a Neural Network").
-        pad: random crops of images reach so many pixels beyond their border; 0: no crops.
+        temperature: for both answers (Hinton et al., 2015, "Distilling the Knowledge in a Neural Network").
+        pad: pixels by which random crops of images extend beyond their border; 0: no crops.
         flip: mirror half of the images.
-        bf16: compute in bfloat16 where PyTorch holds that safe.
-        seed: of order, crops, flips and dropout.
+        bf16: compute in bfloat16 where PyTorch considers it safe.
+        seed: for order, crops, flips and dropout.
     """
 
     epochs: float = 5.0
@@ -104,14 +104,14 @@ class Recipe(Record, kw_only=True):
 
 
 class Progress(Record, kw_only=True):
-    """Where a training stands.
+    """Progress of a training.
 
     Attributes:
-        step: mini-batches done.
+        step: number of mini-batches done.
         epoch: passes through the data done, with their fraction.
-        ratio: of the whole training, 0 to 1.
-        loss: mean over the mini-batches since the report before.
-        seconds: of wall clock, those before an interruption included.
+        ratio: part of the whole training that is done, 0 to 1.
+        loss: mean over the mini-batches since the preceding report.
+        seconds: wall clock, including the time before an interruption.
     """
 
     step: int
@@ -122,14 +122,14 @@ class Progress(Record, kw_only=True):
 
 
 class Tuned(Record, kw_only=True):
-    """What a training came to.
+    """Result of a training.
 
     Attributes:
-        steps: mini-batches done.
-        epochs: passes through the data done.
-        seconds: of wall clock.
+        steps: number of mini-batches.
+        epochs: number of passes through the data.
+        seconds: wall clock.
         losses: mean training loss of each epoch.
-        rate: highest learning rate that it was done at: the recipe's, or less where it diverged at that.
+        rate: highest learning rate: the recipe's, or less if it diverged at that.
     """
 
     steps: int
@@ -141,11 +141,11 @@ class Tuned(Record, kw_only=True):
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
-    """How a fine-tuning went that must not cost the network.
+    """Result of a fine-tuning that keeps the network if it diverges.
 
     Attributes:
-        done: what it came to; ``None``: it diverged at every rate, and the network is as it came.
-        note: that it diverged and what was done then, as a sentence; empty: it did not.
+        done: the result; ``None``: it diverged at every rate, and the network has its original weights.
+        note: remark on a divergence, as a sentence; empty: there was none.
     """
 
     done: Tuned | None
@@ -153,22 +153,22 @@ class FineTuning:
 
 
 _SEARCH_BATCH, _LEAST_BATCHES = 128, 20  # examples in a mini-batch; mini-batches in an epoch
-_LEAST_STEPS = 1000  # of a fine-tuning whose epochs nobody chose: few examples are seen more often
-_CROP = 8  # a picture is cropped by at most this part of its height (CIFAR-10: 4 of 32)
+_LEAST_STEPS = 1000  # of a fine-tuning with the default number of epochs: few examples are used more often
+_CROP = 8  # an image is cropped by at most one part in 8 of its height (CIFAR-10: 4 of 32)
 
 
 def recipe_for(
     examples: Examples, *, epochs: float | None, least_epochs: float, rate: float, seed: int, pictures: bool = True
 ) -> Recipe:
-    """How a network is fine-tuned on examples: crops by the picture's size, mirrored only where it has colours.
+    """Choose a recipe for fine-tuning: crops by the image's size, flips only for images with colours.
 
     Args:
-        examples: to train on.
-        epochs: passes through them; ``None``: ``least_epochs``, and more where these are fewer than 1,000 steps.
+        examples: training data.
+        epochs: passes through them; ``None``: ``least_epochs``, or more where these are fewer than 1,000 steps.
         least_epochs: see ``epochs``.
         rate: highest learning rate.
-        seed: of order, crops and flips.
-        pictures: whether examples with three axes are pictures.
+        seed: for order, crops and flips.
+        pictures: whether examples with three axes are images.
     """
     shape = examples.stored.shape[1:]
     image = pictures and len(shape) == 3
@@ -180,12 +180,12 @@ def recipe_for(
 
 
 def largest_crop(shape: tuple[int, ...]) -> int:
-    """Pixels beyond its border that a crop of a picture, C x H x W, may reach."""
+    """Pixels by which a crop of an image, C x H x W, may extend beyond its border."""
     return shape[1] // _CROP
 
 
 def one_cycle(ratio: float, peak: float, rising_ratio: float) -> float:
-    """Learning rate: up in a line to ``peak``, down in a line to zero.
+    """Learning rate: it rises linearly to ``peak``, and falls linearly to zero.
 
     Smith and Topin, 2019, "Super-Convergence: Very Fast Training of Neural Networks Using Large
     Learning Rates", section 3.
@@ -199,15 +199,15 @@ Array = npt.NDArray[Any]
 
 
 def mixed(x: Array, count: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Examples between two others, for a network that says itself what becomes of them.
+    """Mixtures of two examples each, for networks that give the labels themselves.
 
     Zhang et al., 2018, "mixup: Beyond Empirical Risk Minimization", section 2; labels are not mixed here: a teacher
-    knows what it makes of any input.
+    has an answer for any input.
 
     Args:
         x: examples x any shape, float32.
-        count: how many to make.
-        random: draws pairs, and where between them an example lies, uniformly.
+        count: number of mixtures.
+        random: draws pairs, and the weight of each pair uniformly.
     """
     first, second = random.integers(0, len(x), (2, count))
     part = random.random((count, *(1,) * (x.ndim - 1)), np.float32)
@@ -216,16 +216,16 @@ def mixed(x: Array, count: int, random: np.random.Generator) -> npt.NDArray[np.f
 
 
 def augmented(images: Array, random: np.random.Generator, *, pad: int = 4, flip: bool = True) -> Array:
-    """A random crop of each image, reflected ``pad`` pixels beyond its border, half of them mirrored.
+    """Crop each image randomly, reflected ``pad`` pixels beyond its border, and mirror half of them.
 
-    He et al., 2016, "Deep Residual Learning for Image Recognition", section 4.2, with reflection in
-    place of zeros.
+    He et al., 2016, "Deep Residual Learning for Image Recognition", section 4.2, with reflection instead of
+    zeros.
 
     Args:
-        images: N x C x H x W; of any other rank: returned as they are.
-        random: decides crops and flips.
-        pad: at most so many pixels in each direction; less where the image is smaller.
-        flip: left and right.
+        images: N x C x H x W; arrays of another rank are returned unchanged.
+        random: for crops and flips.
+        pad: largest number of pixels in each direction; less where the image is smaller.
+        flip: whether to mirror half of the images, left to right.
 
     Returns:
         The same shape and type.
@@ -250,16 +250,16 @@ _WEIGHT, _MOMENTUM = "weight:", "momentum:"
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """Where a training stands.
+    """State of a training.
 
     Attributes:
-        mark: of the training that it belongs to, see :func:`fingerprint`.
-        step: mini-batches done.
-        seconds: of wall clock.
-        losses: of the epochs that ended.
-        pending: losses of the epoch under way, one a mini-batch.
+        mark: identifies the training, see :func:`fingerprint`.
+        step: number of mini-batches done.
+        seconds: wall clock.
+        losses: of the epochs that have ended.
+        pending: losses of the present epoch, one for each mini-batch.
         weights: parameters and running statistics, by initializer.
-        momenta: of the optimiser, by initializer.
+        momenta: state of the optimiser, by initializer.
     """
 
     mark: str
@@ -272,7 +272,7 @@ class Checkpoint:
 
 
 def fingerprint(weights: Mapping[str, Array], recipe: Recipe, masks: Mapping[str, Array], examples: int) -> str:
-    """What makes a training the same: the weights that it began with, the recipe, the masks, how many examples."""
+    """Identify a training: by its initial weights, recipe, masks and number of examples."""
     digest = hashlib.sha256(f"{to_json(recipe)} {examples}".encode())
     for part in (weights, masks):
         for name in sorted(part):
@@ -282,7 +282,7 @@ def fingerprint(weights: Mapping[str, Array], recipe: Recipe, masks: Mapping[str
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write it, whole or not at all, over an older one."""
+    """Write a checkpoint as a whole, in place of an older one."""
     arrays = {
         "mark": np.asarray(checkpoint.mark),
         "step": np.asarray(checkpoint.step),
@@ -302,7 +302,7 @@ def read_checkpoint(path: Path, mark: str) -> Checkpoint:
     """Read the checkpoint of the training with this mark.
 
     Raises:
-        InputError: damaged, or of another training.
+        InputError: it is damaged, or belongs to another training.
     """
     try:
         arrays = ArrayFile(path).read()
@@ -317,12 +317,12 @@ def read_checkpoint(path: Path, mark: str) -> Checkpoint:
         )
     except (InputError, TypeError, ValueError, KeyError) as error:
         what = error.what if isinstance(error, InputError) else error
-        raise InputError(f"not a usable checkpoint: {what}", where=path, remedy="remove it to begin again") from error
+        raise InputError(f"not a usable checkpoint: {what}", where=path, remedy="remove it to start over") from error
     if checkpoint.mark != mark:
         raise InputError(
-            "the checkpoint of another training: network, recipe, masks or data differ",
+            "the checkpoint belongs to another training: network, recipe, masks or data differ",
             where=path,
-            remedy="choose another path, or remove it to begin again",
+            remedy="choose another path, or remove it to start over",
         )
     return checkpoint
 
@@ -335,10 +335,10 @@ _log = logging.getLogger(__name__)
 Masks = Mapping[str, npt.NDArray[Any]]
 Tensor = Any  # torch.Tensor
 TRIES = 3
-"""Trainings at most where what is trained must not be lost: at the recipe's rate, a quarter of it, a sixteenth."""
-_REPORTS_NS = 500_000_000  # between two reports of progress
+"""Largest number of attempts where the network must not be lost: at the recipe's rate, at a quarter, at a sixteenth."""
+_REPORTS_NS = 500_000_000  # time between two reports of progress
 _REMEDY = "lower the learning rate, or check the data's normalisation"
-_LOWER = 4  # times: a rate that follows on one that a training diverged at
+_LOWER = 4  # divisor of the rate after a training diverged
 
 
 def fine_tune(
@@ -354,39 +354,39 @@ def fine_tune(
 ) -> Tuned:
     """Train a network in place.
 
-    The order of examples, crops and dropout follow from the seed and the step alone, so a training that
-    goes on from its checkpoint computes what it would have computed without the break.
+    The order of examples, crops and dropout follow from the seed and the step alone, so a training that is
+    continued from its checkpoint has the result of an uninterrupted one.
 
     Args:
-        network: ends in evaluation mode.
-        examples: to train on.
-        recipe: how.
-        masks: weight -> where it is kept (not zero); the rest stays exactly zero.
-        teacher: what it learns from beside the labels, where ``recipe.distill_ratio`` is set: a network, or
-            any module that returns logits; it stays as it is.
-        progress: is told about twice a second, and at the end of each epoch.
+        network: it is in evaluation mode afterwards.
+        examples: training data.
+        recipe: parameters of the training.
+        masks: weight -> which of its elements are kept; the others stay exactly zero.
+        teacher: source of answers beside the labels, where ``recipe.distill_ratio`` is set: a network, or
+            any module that returns logits; it is not changed.
+        progress: called about twice a second, and at the end of each epoch.
         checkpoint: an ``.npz`` that is written at the end of each epoch and when the training is
-            interrupted; where it exists the training goes on from it. Trainings after the first have files of
-            their own beside it.
-        tries: trainings at most. One that diverges is begun anew from the weights that the network came with, at
+            interrupted; if it exists, the training continues from it. Further attempts have files of their own
+            beside it.
+        tries: largest number of attempts. After a divergence the training starts over from the original weights at
             a quarter of the rate.
 
     Raises:
-        DivergedError: the last of them diverged, too; the network is as it came.
-        InputError: masks or examples that do not fit, a checkpoint of another training.
-        KeyboardInterrupt: interrupted; the step was ended and the checkpoint written.
+        DivergedError: the last attempt diverged, too; the network has its original weights.
+        InputError: masks or examples do not match, or the checkpoint belongs to another training.
+        KeyboardInterrupt: interrupted; the step was completed and the checkpoint written.
     """
     if len(examples) < 2:
-        raise InputError(f"{len(examples)} examples to train on", where="data", remedy="give more")
+        raise InputError(f"{len(examples)} examples are too few to train on", where="data", remedy="give more examples")
     expected = (network.model.inputs[0].shape or ())[1:]
     if tuple(expected) != examples.stored.shape[1:]:
         raise InputError(
-            f"the examples are {examples.stored.shape[1:]}, the network takes {expected}",
+            f"the examples are {examples.stored.shape[1:]}, but the network takes {expected}",
             where=network.model.name,
             remedy="give data in the network's shape",
         )
     if recipe.distill_ratio and teacher is None:
-        raise InputError("distillation without a teacher", where="distill_ratio", remedy="give the dense network")
+        raise InputError("distillation needs a teacher", where="distill_ratio", remedy="give the dense network")
     before, kept, first = state(network), _kept(network, masks or {}), None if checkpoint is None else Path(checkpoint)
     for number, rate in enumerate(rates(recipe, tries)):
         tried = msgspec.structs.replace(recipe, rate=rate)
@@ -405,7 +405,7 @@ def fine_tune(
             network.eval()
             if number + 1 == tries:
                 raise
-            _log.info("training at a rate of %g: %s; begun anew at a lower one", rate, error)
+            _log.info("training at a rate of %g: %s; starting over at a lower one", rate, error)
     losses = tuple(run.losses)
     return Tuned(steps=run.step, epochs=run.step / run.in_epoch, seconds=run.seconds, losses=losses, rate=rate)
 
@@ -420,19 +420,19 @@ def fine_tune_or_keep(
     masks: Masks | None = None,
     teacher: Any = None,
 ) -> FineTuning:
-    """Train a network in place; where that diverges at lower rates, too, the network stays as it came.
+    """Train a network in place; if it diverges at lower rates, too, it keeps its original weights.
 
     Args:
-        network: ends in evaluation mode.
-        examples: to train on.
-        recipe: how.
-        notify: receives how it goes.
+        network: it is in evaluation mode afterwards.
+        examples: training data.
+        recipe: parameters of the training.
+        notify: receives messages on the progress.
         checkpoint: see :func:`fine_tune`; so are ``masks`` and ``teacher``.
-        masks: weight -> where it is kept.
-        teacher: what it learns from beside the labels.
+        masks: weight -> which of its elements are kept.
+        teacher: source of answers beside the labels.
 
     Raises:
-        KeyboardInterrupt: interrupted; the checkpoint was written, the network may be anywhere between.
+        KeyboardInterrupt: interrupted; the checkpoint is written, the network is in an intermediate state.
     """
     progress = as_progress("fine-tuning", notify)
     try:
@@ -446,29 +446,29 @@ def fine_tune_or_keep(
         )
     except DivergedError as error:
         tried = ", ".join(f"{rate:g}" for rate in rates(recipe))
-        return FineTuning(None, f"not fine-tuned: that diverged at rates of {tried} ({error.what})")
+        return FineTuning(None, f"not fine-tuned: training diverged at rates of {tried} ({error.what})")
     if done.rate < recipe.rate:
-        return FineTuning(done, f"fine-tuning diverged at a rate of {recipe.rate:g}, and was done at {done.rate:g}")
+        return FineTuning(done, f"fine-tuning diverged at a rate of {recipe.rate:g}, and was repeated at {done.rate:g}")
     return FineTuning(done)
 
 
 def as_progress(what: str, notify: Notify) -> Callable[[Progress], None]:
-    """Where a training stands, as lines of text.
+    """Make a progress function that reports lines of text.
 
     Args:
-        what: is done, "training" for example.
+        what: name of the activity, "training" for example.
         notify: receives the lines.
     """
     return lambda now: notify(f"{what}: {100 * now.ratio:.0f} %, epoch {now.epoch:.1f}, loss {now.loss:.3f}")
 
 
 def rates(recipe: Recipe, tries: int = TRIES) -> tuple[float, ...]:
-    """Learning rates that are tried one after the other, each where a training diverged at those before."""
+    """Learning rates of the attempts, each for a divergence at the one before."""
     return tuple(recipe.rate / _LOWER**number for number in range(tries))
 
 
 class _Run:
-    """One training: what changes from step to step."""
+    """One attempt at a training: everything that changes from step to step."""
 
     def __init__(
         self, network: Network, examples: Examples, recipe: Recipe, masks: dict[str, Tensor], teacher: Any
@@ -482,9 +482,9 @@ class _Run:
         self.planned = planned if recipe.steps is None else min(planned, recipe.steps)
         self.step = 0
         self.losses: list[float] = []
-        self._pending: list[float] = []  # losses of the epoch under way
+        self._pending: list[float] = []  # losses of the present epoch
         self._before_s, self._started = 0.0, time.perf_counter()
-        self._shuffled = -1, np.empty(0, np.int64)  # epoch, its order
+        self._shuffled = -1, np.empty(0, np.int64)  # number of an epoch, and its order
         decayed = [weight for weight in network.weights.values() if weight.dim() > 1]
         others = [weight for weight in network.weights.values() if weight.dim() <= 1]
         self.optimiser = torch.optim.SGD(
@@ -497,12 +497,12 @@ class _Run:
 
     @property
     def seconds(self) -> float:
-        """Of wall clock, those before a break included."""
+        """Wall clock, including the time before an interruption."""
         return self._before_s + time.perf_counter() - self._started
 
     @property
     def ratio(self) -> float:
-        """Of the training that is done."""
+        """Part of the training that is done."""
         done = self.step / self.planned if self.planned else 1.0
         if self.recipe.seconds is not None:
             done = max(done, self.seconds / self.recipe.seconds if self.recipe.seconds else 1.0)
@@ -511,7 +511,7 @@ class _Run:
     def train(
         self, progress: Callable[[Progress], None] | None, path: Path | None, interrupted: Callable[[], bool]
     ) -> None:
-        """From the current step to the end."""
+        """Train from the current step to the end."""
         self.network.train()
         if self.teacher is not None:
             self.teacher.eval()
@@ -540,7 +540,7 @@ class _Run:
             raise DivergedError("weights are NaN or Inf after the last step", where="training", remedy=_REMEDY)
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on from there."""
+        """Continue from a checkpoint."""
         load_state(self.network, checkpoint.weights)
         for name, momentum in checkpoint.momenta.items():
             weight = self.network.weights[name]
@@ -549,7 +549,7 @@ class _Run:
         self._before_s = checkpoint.seconds
 
     def _one(self, ratio: float) -> float:
-        """One mini-batch; its loss."""
+        """Train on one mini-batch, and return its loss."""
         recipe = self.recipe
         torch.manual_seed(_number(recipe.seed, self.step))  # dropout
         x, labels = self._drawn()
@@ -559,9 +559,9 @@ class _Run:
             logits = self.network.logits(x)
         if int(labels.max()) >= logits.shape[1]:
             raise InputError(
-                f"a label is {int(labels.max())}, the network has {logits.shape[1]} outputs",
+                f"a label is {int(labels.max())}, but the network has {logits.shape[1]} outputs",
                 where=self.network.model.name,
-                remedy="give data of the classes that the network was made for",
+                remedy="give data with the classes of the network",
             )
         loss = torch.nn.functional.cross_entropy(logits.float(), labels, label_smoothing=recipe.smoothing)
         if recipe.distill_ratio:
@@ -588,14 +588,14 @@ class _Run:
         return torch.from_numpy(self.examples.normalised(stored)), torch.from_numpy(self.examples.labels[rows])
 
     def _distance(self, x: Tensor, logits: Tensor) -> Tensor:
-        """From the teacher's answers: Kullback-Leibler divergence at the recipe's temperature."""
+        """Kullback-Leibler divergence from the teacher's answers at the recipe's temperature."""
         heat = self.recipe.temperature
         with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.recipe.bf16):
             answers = self.teacher.logits(x) if isinstance(self.teacher, Network) else self.teacher(x)
         functional = torch.nn.functional
-        wanted, said = (functional.log_softmax(part / heat, dim=1) for part in (answers.float(), logits))
+        teacher_logs, student_logs = (functional.log_softmax(part / heat, dim=1) for part in (answers.float(), logits))
         # Gradients shrink with the temperature's square (Hinton et al., 2015, section 2).
-        return functional.kl_div(said, wanted, reduction="batchmean", log_target=True) * heat**2
+        return functional.kl_div(student_logs, teacher_logs, reduction="batchmean", log_target=True) * heat**2
 
     def _mask(self) -> None:
         with torch.no_grad():
@@ -632,30 +632,30 @@ class _Run:
 
 
 def _kept(network: Network, masks: Masks) -> dict[str, Tensor]:
-    """Masks as tensors, checked."""
+    """Masks as checked tensors."""
     kept = {}
     for name, mask in masks.items():
         if name not in network.weights:
-            raise InputError(f"a mask for {name!r}, which is not a weight", where="masks", remedy="name a weight")
+            raise InputError(f"mask {name!r} does not belong to a weight", where="masks", remedy="name a weight")
         weight = network.weights[name]
         if np.shape(mask) != tuple(weight.shape):
             raise InputError(
-                f"the mask of {name!r} is {np.shape(mask)}, the weight {tuple(weight.shape)}",
+                f"the mask of {name!r} is {np.shape(mask)}, but the weight is {tuple(weight.shape)}",
                 where="masks",
-                remedy="give one of the weight's shape",
+                remedy="give a mask of the weight's shape",
             )
         kept[name] = torch.from_numpy(np.asarray(mask) != 0).to(weight.dtype)
     return kept
 
 
 def _number(seed: int, step: int) -> int:
-    """A seed of its own for each step."""
+    """A different seed for each step."""
     return int(np.random.SeedSequence((seed, 2, step)).generate_state(1)[0])
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C lets the step end; a second one stops at once. Outside the main thread signals stay as they are."""
+    """Let Ctrl-C complete the step; a second one stops at once. Outside the main thread signals are unchanged."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return

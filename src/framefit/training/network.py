@@ -1,9 +1,9 @@
 """A model as a PyTorch network, and back.
 
-The network walks the ONNX graph node by node. Its parameters are the graph's initializers, so
-nothing is renamed on the way: a node of the network is the node of that name in the file.
+The network executes the ONNX graph node by node. Its parameters are the graph's initializers, so names stay the
+same: a node of the network is the node of that name in the file.
 
-Any PyTorch module as a model.
+Any PyTorch module can become a model, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tensor = Any  # torch.Tensor
 nn = torch.nn
 
 
-# Operator -> inputs that are weights; of the others those of more than one element.
+# Operator -> inputs that are weights, of other operators all inputs of more than one element.
 _WEIGHTS = {
     "Conv": (1, 2),
     "ConvTranspose": (1, 2),
@@ -48,21 +48,21 @@ _NAMES = {1: "weight", 2: "bias"}
 
 
 def to_torch(model: Model) -> Network:
-    """A network that computes what ``model`` computes, on any batch, and can be trained.
+    """Make a network that computes the same as ``model`` on any batch, and can be trained.
 
     Float initializers that convolutions, products, normalisations and sums read are parameters;
     single numbers and shapes are constants. Batch normalisations are modules with running statistics.
 
     Raises:
-        UnsupportedError: an operator that is not trained here, or not in this form, or constants that
-            fix the batch; it names the node.
+        UnsupportedError: an operator cannot be trained, in general or in this form, or constants fix the
+            batch; the message names the node.
     """
     network = Network(model)
     operations = [module for module in network.layers if isinstance(module, Operation)]
     reshapes = [module.node.name for module in operations if module.node.op == "Reshape"]
     if reshapes and not _any_batch(network):
         raise UnsupportedError(
-            f"the batch cannot be followed through its reshapes ({', '.join(map(repr, reshapes))})",
+            f"the batch dimension cannot be traced through its reshapes ({', '.join(map(repr, reshapes))})",
             where=model.name,
             remedy="export it with a dynamic batch, load that with a batch of 13, and call rebatched(model, 1)",
         )
@@ -70,13 +70,13 @@ def to_torch(model: Model) -> Network:
 
 
 def to_model(network: Network, *, fold: bool = False) -> Model:
-    """The network as it is now: the model that it was made from, with its weights and statistics.
+    """Make a model of the network with its present weights and statistics.
 
     Args:
-        network: of :func:`to_torch`.
-        fold: batch normalisations go into the weights before them.
+        network: from :func:`to_torch`.
+        fold: fold batch normalisations into the weights before them.
 
-    What modules stand in for is as it was: they have no place in a model.
+    Nodes that modules replace stay as they were: modules have no place in a model.
     """
     part_names = {f"{name}/{key}" for name, part in network.parts.items() for key, _ in part.named_parameters()}
     made = with_weights(
@@ -86,13 +86,13 @@ def to_model(network: Network, *, fold: bool = False) -> Model:
 
 
 class _Step(NamedTuple):
-    """One node's turn.
+    """The execution of one node.
 
     Attributes:
-        module: what executes it.
-        reads: tensors that it is called with.
+        module: executes the node.
+        reads: tensors of its inputs.
         writes: its outputs.
-        last: tensors that nobody reads after it.
+        last: tensors that no later node reads.
     """
 
     module: Any
@@ -118,13 +118,13 @@ class Operation(torch.nn.Module):  # type: ignore[misc]
             self._places.append((name, operand is not None))
 
     def forward(self, *data: Tensor) -> Any:
-        """The node's output, or a tuple of them; ``data``: its inputs that are no constants, in order."""
+        """The node's output, or a tuple of them; ``data``: its inputs that are not constants, in order."""
         rest = iter(data)
-        given = [
+        operands = [
             getattr(self, name) if name is not None else next(rest) if present else None
             for name, present in self._places
         ]
-        return self._compute(*given)
+        return self._compute(*operands)
 
     def extra_repr(self) -> str:
         """The operator and the node's name."""
@@ -135,10 +135,10 @@ class Network(torch.nn.Module):  # type: ignore[misc]
     """A graph that PyTorch executes; make one with :func:`to_torch`.
 
     Attributes:
-        model: what it was made from; its weights stay those of then.
+        model: the original model, with its original weights.
         weights: initializer -> parameter.
         norms: node -> its ``BatchNorm`` module.
-        parts: modules that stand in for nodes, by the names that :meth:`put` gave them.
+        parts: modules that replace nodes, by the names given to :meth:`put`.
     """
 
     def __init__(self, model: Model) -> None:
@@ -163,17 +163,17 @@ class Network(torch.nn.Module):  # type: ignore[misc]
         """The model's output, or a tuple of them.
 
         Args:
-            inputs: one for each of the model's, in order, of any batch.
+            inputs: one for each input of the model, in order, with any batch.
         """
         values = self._run(inputs, keep=self._outputs)
         outputs = tuple(values[name] for name in self._outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def logits(self, x: Tensor) -> Tensor:
-        """What the classes are told by: the first output, before a softmax that ends it; N x classes.
+        """Scores of the classes: the first output, before a final softmax; N x classes.
 
         Raises:
-            InputError: the first output is no row of numbers for each example.
+            InputError: the first output is not a row of numbers for each example.
         """
         logits = self._run((x,), keep=(self._logits,))[self._logits]
         logits = logits.flatten(1) if logits.dim() > 1 and logits.shape[2:].numel() == 1 else logits
@@ -186,16 +186,16 @@ class Network(torch.nn.Module):  # type: ignore[misc]
         return logits
 
     def put(self, source: str, target: str, name: str, module: Any) -> None:
-        """Let a module stand in for the nodes between two tensors; its parameters are trained with the others.
+        """Replace the nodes between two tensors by a module; its parameters are trained with the others.
 
         Args:
-            source: tensor that it reads.
-            target: tensor that it makes.
+            source: input tensor of the module.
+            target: output tensor of the module.
             name: of the module; its parameters are weights ``name/parameter``, which the model does not have.
-            module: on any batch.
+            module: it must work with any batch.
 
         Raises:
-            InputError: the second tensor is not made of the first alone, or something else reads what lies between.
+            InputError: the second tensor depends on others than the first, or other nodes read tensors between them.
         """
         gone = {id(self._modules_by_name.pop(node, None)) for node in group_nodes(self.model, source, target)}
         place = next(i for i, step in reversed(list(enumerate(self._steps))) if id(step.module) in gone)
@@ -211,19 +211,19 @@ class Network(torch.nn.Module):  # type: ignore[misc]
         self.weights |= {f"{name}/{key}": parameter for key, parameter in module.named_parameters()}
 
     def node(self, name: str) -> Any:
-        """The module that executes a node; its forward hooks see the node's data as tensors.
+        """The module that executes a node; its forward hooks receive the node's data as tensors.
 
         Raises:
-            InputError: no such node.
+            InputError: there is no such node.
         """
         if name not in self._modules_by_name:
-            raise InputError(f"no node {name!r}", where=self.model.name, remedy="take a name from listing(model).nodes")
+            raise InputError(f"no node {name!r}", where=self.model.name, remedy="see listing(model).nodes for names")
         return self._modules_by_name[name]
 
     def _run(self, inputs: tuple[Tensor, ...], keep: Collection[str]) -> dict[str, Tensor]:
-        """Tensors ``keep``, and whatever was still alive when the last of them was made."""
+        """Tensors ``keep``, and those that still exist when the last of them is made."""
         if len(inputs) != len(self._inputs):
-            raise InputError(f"{len(inputs)} inputs given, the model has {len(self._inputs)}", where=self.model.name)
+            raise InputError(f"got {len(inputs)} inputs, the model has {len(self._inputs)}", where=self.model.name)
         values: dict[str, Tensor] = dict(zip(self._inputs, map(_image_layout, inputs), strict=True))
         missing = {name for name in keep if name not in values and name not in self._tensors}
         for step in self._steps:
@@ -286,10 +286,10 @@ def state(network: Network) -> dict[str, Array]:
 
 
 def load_state(network: Network, arrays: Mapping[str, Array]) -> None:
-    """Set what :func:`state` returned.
+    """Set the arrays that :func:`state` returned.
 
     Raises:
-        InputError: a name or shape that the network does not have.
+        InputError: the network does not have a name or shape.
     """
     with torch.no_grad():
         for name, array in arrays.items():
@@ -314,13 +314,13 @@ def observe(
     nodes: Collection[str],
     batch: int = 128,
 ) -> None:
-    """Run examples in evaluation mode and show what named nodes read and write.
+    """Run examples in evaluation mode, and pass the inputs and outputs of nodes to a function.
 
     Args:
-        network: stays as it is.
+        network: it is not changed.
         x: inputs, float32, N x ...
-        watch: is called with a node's name, its inputs that are no constants, and its output, for each batch.
-        nodes: which.
+        watch: called with a node's name, its inputs that are not constants, and its output, for each batch.
+        nodes: names of the nodes.
         batch: examples at once.
     """
     handles = [
@@ -342,18 +342,18 @@ def observe(
 
 
 def _any_batch(network: Network) -> bool:
-    """Whether two examples at once give what each gives alone."""
+    """Whether two examples in one batch give the same as each alone."""
     network.eval()
     random = np.random.default_rng(0)
-    one, other = (
+    one, another = (
         [torch.from_numpy(np.asarray(random.standard_normal(t.shape or ()), t.dtype)) for t in network.model.inputs]
         for _ in range(2)
     )
     try:
         with torch.inference_mode():
-            expected = [network(*one), network(*other)]
-            outputs = network(*(torch.cat(pair) for pair in zip(one, other, strict=True)))
-    except RuntimeError:  # sizes that do not fit each other
+            expected = [network(*one), network(*another)]
+            outputs = network(*(torch.cat(pair) for pair in zip(one, another, strict=True)))
+    except RuntimeError:  # sizes do not match
         return False
     finally:
         network.train()
@@ -363,11 +363,11 @@ def _any_batch(network: Network) -> bool:
     )
 
 
-def alike(wanted: Tensor, found: Tensor) -> bool:
-    """Whether two outputs are the same but for the order of sums in float32: within 1e-3 of the largest."""
-    if wanted.shape != found.shape:
+def alike(expected: Tensor, computed: Tensor) -> bool:
+    """Whether two outputs are equal up to the order of sums in float32: within 1e-3 of the largest."""
+    if expected.shape != computed.shape:
         return False
-    first, second = (torch.nan_to_num(part.double()) for part in (wanted, found))
+    first, second = (torch.nan_to_num(part.double()) for part in (expected, computed))
     return not first.numel() or float((first - second).abs().max()) <= 1e-3 * float(first.abs().max())
 
 
@@ -390,13 +390,13 @@ def _held(written: Listing, model: Model) -> dict[str, Tensor]:
                 continue
             if node.op not in _SUMS or array.size > 1:
                 trained.add(operand.name)
-    found: dict[str, Tensor] = {}
+    held: dict[str, Tensor] = {}
     for name, array in written.arrays.items():
         if array.dtype.kind not in "fiub":
             raise UnsupportedError(f"initializer {name!r} is {array.dtype}", where=model.name)
         tensor = _image_layout(torch.from_numpy(np.array(array)))
-        found[name] = nn.Parameter(tensor) if name in trained else tensor
-    return found
+        held[name] = nn.Parameter(tensor) if name in trained else tensor
+    return held
 
 
 _MODULES = ("BatchNormalization", "Dropout")
@@ -421,7 +421,7 @@ def _ratio(node: Node, written: Listing) -> float:
 
 
 def _with_ends(steps: list[_Step], outputs: Collection[str]) -> list[_Step]:
-    """Tell each step which tensors end with it."""
+    """Add to each step the tensors that no later step reads."""
     last = {name: index for index, step in enumerate(steps) for name in (*step.writes, *step.reads)}
     ends: dict[int, list[str]] = {}
     for name, index in last.items():
@@ -431,7 +431,7 @@ def _with_ends(steps: list[_Step], outputs: Collection[str]) -> list[_Step]:
 
 
 def _before_softmax(nodes: tuple[Node, ...], output: str) -> str:
-    """The tensor that a softmax at the end makes ``output`` of; the output itself where there is none."""
+    """The input of a final softmax for ``output``; the output itself if there is none."""
     by_output = {tensor.name: node for node in nodes for tensor in node.outputs}
     node = by_output.get(output)
     while node is not None and node.op in ("Identity", "Softmax", "LogSoftmax") and node.inputs[0] is not None:
@@ -441,29 +441,29 @@ def _before_softmax(nodes: tuple[Node, ...], output: str) -> str:
 
 
 def _image_layout(x: Tensor) -> Tensor:
-    """Images and kernels with their channels last in memory: a quarter faster on a processor than channels first."""
+    """Store images and kernels with channels last: a quarter faster on a processor than channels first."""
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
 
 _OPSET = 17
-_BATCH = 13  # of the trace: a number that no other size is likely to be
+_BATCH = 13  # for the trace: a number that is unlikely as another size
 
 
 def from_module(module: Any, input_shape: Sequence[int], *, name: str = "network") -> Model:
-    """The graph of a ``torch.nn.Module`` in evaluation mode, batch normalisations kept.
+    """Export a ``torch.nn.Module`` in evaluation mode, with its batch normalisations.
 
-    By PyTorch's exporter for traced modules, which needs nothing but PyTorch and onnx. Parameters keep
-    the names of the module's ``state_dict``, nodes are named after the modules that they come from.
+    PyTorch's exporter for traced modules is used, which needs nothing but PyTorch and onnx. Parameters keep
+    the names of the module's ``state_dict``, nodes are named after their modules.
 
     Args:
-        module: one input, float32; its weights are copied, and it stays as it is.
+        module: it has one input, float32; its weights are copied, and it is not changed.
         input_shape: of one example, without the batch.
         name: of the model.
 
     Raises:
-        InputError: it cannot be exported, or the exported graph computes something else (of a module
-            whose course depends on its data, for example).
-        UnsupportedError: an operator that is not trained here.
+        InputError: it cannot be exported, or the exported graph computes other results (if the module's control
+            flow depends on its data, for example).
+        UnsupportedError: an operator cannot be trained here.
     """
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"a {type(module).__name__} is not a torch.nn.Module", where=name, remedy="return the module")
@@ -474,7 +474,7 @@ def from_module(module: Any, input_shape: Sequence[int], *, name: str = "network
         with torch.no_grad():
             expected, alone = module(x), module(x[:1])
             model = rebatched(_exported(module, x, name), 1)
-    except Exception as error:  # whatever the user's module and the exporter raise
+    except Exception as error:  # the user's module and the exporter may raise anything
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise InputError(
             f"the module cannot be exported for an input of {' x '.join(map(str, input_shape))}: {reason}",
@@ -488,7 +488,7 @@ def from_module(module: Any, input_shape: Sequence[int], *, name: str = "network
         pairs = ((expected, network(x)), (alone, network(x[:1])))
     if not all(alike(_first(wanted), _first(found)) for wanted, found in pairs):
         raise InputError(
-            "the exported graph computes something else than the module",
+            "the exported graph computes other results than the module",
             where=name,
             remedy="its control flow must not depend on data or on the batch size",
         )
@@ -501,7 +501,7 @@ def _first(outputs: Any) -> Any:
 
 def _exported(module: Any, x: Any, name: str) -> Model:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), _single_operators():
-        warnings.simplefilter("ignore")  # about the exporter's age, and constants of a trace
+        warnings.simplefilter("ignore")  # about the exporter's age, and about constants in a trace
         path = Path(folder) / "module.onnx"
         torch.onnx.export(
             module,
@@ -519,7 +519,7 @@ def _exported(module: Any, x: Any, name: str) -> Model:
 
 @contextlib.contextmanager
 def _single_operators() -> Iterator[None]:
-    """PyTorch's own transformer layers in single operators, not as one that ONNX does not have."""
+    """Use single operators for PyTorch's transformer layers, not a fused one that ONNX does not have."""
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

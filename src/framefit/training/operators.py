@@ -1,4 +1,4 @@
-"""ONNX's operators in PyTorch: what a node computes on tensors, by the operator's specification."""
+"""ONNX's operators in PyTorch: each operator's computation on tensors, by its specification."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from framefit.errors import UnsupportedError
 from framefit.training.extra import torch
 
 Compute = Callable[..., Any]
-"""Of all inputs of a node in order, as tensors; ``None`` where one is left out."""
+"""Computes from all inputs of a node in order, as tensors; ``None`` for one that is left out."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where an operator stands.
+    """A node with its constant inputs.
 
     Attributes:
         node: as in the graph.
-        fixed: values of its constant inputs, by their place.
-        opset: of the graph. Older forms are read too: axes, sizes and limits as attributes.
+        fixed: values of its constant inputs, by index.
+        opset: of the graph. Older forms are supported, too: axes, sizes and limits as attributes.
     """
 
     node: Node
@@ -34,22 +34,22 @@ class Site:
     opset: int
 
     def ints(self, name: str, default: Sequence[int]) -> list[int]:
-        """An attribute of whole numbers."""
+        """Return an attribute of whole numbers."""
         value = self.node.attributes.get(name, tuple(default))
         return [int(size) for size in value] if isinstance(value, tuple) else [int(value)]
 
     def number(self, name: str, default: float) -> float:
-        """An attribute that is a number."""
+        """Return an attribute that is a number."""
         value = self.node.attributes.get(name, default)
         assert isinstance(value, int | float)
         return value
 
     def text(self, name: str, default: str) -> str:
-        """An attribute that is a word."""
+        """Return an attribute that is a word."""
         return str(self.node.attributes.get(name, default))
 
     def given(self, place: int, name: str) -> list[int] | None:
-        """Whole numbers that are a constant input or, in older files, an attribute; ``None``: left out.
+        """Return whole numbers of a constant input or, in older files, of an attribute; ``None``: left out.
 
         Raises:
             UnsupportedError: they depend on the data.
@@ -63,7 +63,7 @@ class Site:
         return [int(size) for size in np.ravel(self.fixed[place])]
 
     def refused(self, why: str) -> UnsupportedError:
-        """The error for a node that cannot be trained, named."""
+        """Make the error for a node that cannot be trained; it names the node."""
         return UnsupportedError(
             why,
             where=f"{self.node.op} {self.node.name!r}",
@@ -73,11 +73,11 @@ class Site:
 
 Maker = Callable[[Site], Compute]
 OPERATORS: dict[str, Maker] = {}
-"""Operator -> what makes its function."""
+"""Operator -> the function that makes its computation."""
 
 
 def operator(*names: str) -> Callable[[Maker], Maker]:
-    """Enter what makes the functions of these operators."""
+    """Register a function that makes the computation of these operators."""
 
     def enter(make: Maker) -> Maker:
         OPERATORS.update(dict.fromkeys(names, make))
@@ -87,7 +87,7 @@ def operator(*names: str) -> Callable[[Maker], Maker]:
 
 
 def plain(name: str, compute: Compute) -> None:
-    """Enter an operator without attributes."""
+    """Register an operator without attributes."""
     OPERATORS[name] = lambda site: compute  # noqa: ARG005 - the same function everywhere
 
 
@@ -229,7 +229,7 @@ def _instance_norm(site: Site) -> Compute:
 def _group_norm(site: Site) -> Compute:
     groups, epsilon = int(site.number("num_groups", 1)), site.number("epsilon", 1e-5)
     if site.opset < 21:
-        raise site.refused("its scale is one a group (before opset 21)")
+        raise site.refused("it has one scale for each group (before opset 21)")
     return lambda x, scale, shift: functional.group_norm(x, groups, scale, shift, epsilon)
 
 
@@ -314,7 +314,7 @@ def _concat(site: Site) -> Compute:
 
     def compute(*parts: Tensor) -> Tensor:
         place = axis % parts[0].dim()
-        if place and len({part.shape[0] for part in parts}) > 1:  # a constant, such as a class token, of batch 1
+        if place and len({part.shape[0] for part in parts}) > 1:  # a constant, such as a class token, has batch 1
             batch = max(part.shape[0] for part in parts)
             parts = tuple(part.expand(batch, *part.shape[1:]) for part in parts)
         return torch.cat(parts, place)
@@ -359,7 +359,7 @@ def _gather(site: Site) -> Compute:
     axis = int(site.number("axis", 0))
     if 1 not in site.fixed:  # a table of embeddings
         if axis:
-            raise site.refused("it selects by its data along an axis that is not the first")
+            raise site.refused("it gathers by its data along an axis that is not the first")
         return lambda table, rows: table[rows.long()]
     chosen = site.fixed[1]
     if chosen.ndim == 0:
@@ -386,14 +386,14 @@ def _expand(site: Site) -> Compute:
 def _pad(site: Site) -> Compute:
     pads = site.given(1, "pads")
     if pads is None or site.given(3, "axes") is not None:
-        raise site.refused("it pads chosen axes only")
+        raise site.refused("it pads selected axes only")
     mode = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
     kind = mode[site.text("mode", "constant")]
     value = float(np.ravel(site.fixed[2])[0]) if 2 in site.fixed and site.fixed[2].size else site.number("value", 0.0)
     half = len(pads) // 2
     order = [size for axis in reversed(range(half)) for size in (pads[axis], pads[half + axis])]
     while len(order) > 2 and kind != "constant" and not any(order[-2:]):
-        del order[-2:]  # PyTorch reflects and repeats along the last axes only
+        del order[-2:]  # PyTorch reflects and repeats only along the last axes
     if kind == "constant":
         return lambda x, *_: functional.pad(x, order, value=value)
     return lambda x, *_: functional.pad(x, order, mode=kind)
@@ -402,7 +402,7 @@ def _pad(site: Site) -> Compute:
 def _pads(
     site: Site, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> list[int]:
-    """Begins, then ends, of the spatial axes, ``auto_pad`` included."""
+    """Begins, then ends, of the spatial axes, including ``auto_pad``."""
     automatic = site.text("auto_pad", "NOTSET")
     if automatic in ("NOTSET", "VALID"):
         return site.ints("pads", (0,) * 2 * len(kernel)) if automatic == "NOTSET" else [0] * 2 * len(kernel)
@@ -416,7 +416,7 @@ def _pads(
 
 
 def _spatial(site: Site, rank: int) -> tuple[list[int], list[int]]:
-    """Strides and dilations."""
+    """Return strides and dilations."""
     return site.ints("strides", (1,) * rank), site.ints("dilations", (1,) * rank)
 
 
@@ -428,7 +428,7 @@ def _sizes(site: Site) -> tuple[int, ...]:
 
 
 def _innermost_first(pads: Sequence[int]) -> list[int]:
-    """Pads in PyTorch's order: the last axis's begin and end, then those of the axis before."""
+    """Pads in PyTorch's order: begin and end of the last axis first."""
     half = len(pads) // 2
     return [size for axis in reversed(range(half)) for size in (pads[axis], pads[half + axis])]
 
@@ -463,7 +463,7 @@ def _conv_transpose(site: Site) -> Compute:
     weight = site.node.inputs[1]
     rank = 0 if weight is None or weight.shape is None else len(weight.shape) - 2
     if not 1 <= rank <= 3 or not {"output_shape", "auto_pad"}.isdisjoint(site.node.attributes):
-        raise site.refused(f"it has {rank} spatial axes, or its padding is not said by pads")
+        raise site.refused(f"it has {rank} spatial axes, or its padding is not given by pads")
     strides, dilations = _spatial(site, rank)
     pads = site.ints("pads", (0,) * 2 * rank)
     extra = site.ints("output_padding", (0,) * rank)
@@ -482,7 +482,7 @@ def _global_pool(site: Site) -> Compute:
 
 
 def _pooling(site: Site) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Kernel, strides, dilations and pads."""
+    """Return kernel, strides, dilations and pads."""
     kernel = site.ints("kernel_shape", ())
     if not 1 <= len(kernel) <= 3 or len(site.node.outputs) > 1:
         raise site.refused(f"it has {len(kernel)} spatial axes, {len(site.node.outputs)} outputs")
@@ -517,7 +517,7 @@ def _average_pool(site: Site) -> Compute:
     pool = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[half - 1]
     even = pads[:half] == pads[half:] and all(size <= width // 2 for size, width in zip(pads, kernel, strict=False))
     if any(step != 1 for step in dilations) or not (even or (counted and not ceiled)):
-        raise site.refused(f"dilations {dilations} and pads {pads}: they are taken without dilation, and symmetric")
+        raise site.refused(f"dilations {dilations} and pads {pads}: only symmetric pads without dilation are supported")
     if even:
         return functools.partial(
             pool, kernel_size=kernel, stride=strides, padding=pads[:half], ceil_mode=ceiled, count_include_pad=counted
@@ -564,7 +564,7 @@ def _resize(site: Site) -> Compute:
 
 
 def _repeats(site: Site, place: str, before: Sequence[int], after: Sequence[int]) -> bool:
-    """Whether a nearest-neighbour resize takes element floor(index * before / after), as PyTorch's does."""
+    """Whether a nearest-neighbour resize selects element floor(index * before / after), as PyTorch's does."""
     rule = site.text("nearest_mode", "round_prefer_floor")
     if site.node.op == "Upsample" or (place == "asymmetric" and rule == "floor"):
         return True

@@ -1,13 +1,13 @@
-"""Trees that learn: an ensemble as a part of a network, with gradients for what it holds and what it reads.
+"""Trees that are trained: an ensemble as a part of a network, with gradients for its parameters and its input.
 
-Forward it computes what :func:`framefit.core.trees.evaluate` does, bit for bit: leaves are whole numbers, thresholds
-are compared with. Backward the steps pass gradients straight through (Bengio et al., 2013, "Estimating or Propagating
-Gradients Through Stochastic Neurons for Conditional Computation", section 3): rounding as if it were not there,
-comparisons within a reach of their threshold (Hubara et al., 2016, "Binarized Neural Networks", section 1.3). An
-oblivious tree is linear in each of its bits: a bit's gradient is the difference of the two leaves between which it
-decides, the other bits being as they are. Which features the tests look at does not change.
+Forward it computes what :func:`framefit.core.trees.evaluate` does, bit for bit: leaves are whole numbers, inputs
+are compared with thresholds. Backward the steps pass gradients straight through (Bengio et al., 2013, "Estimating or
+Propagating Gradients Through Stochastic Neurons for Conditional Computation", section 3): rounding as if it were the
+identity, comparisons within a reach of their threshold (Hubara et al., 2016, "Binarized Neural Networks", section
+1.3). An oblivious tree is linear in each of its bits: a bit's gradient is the difference of the two leaves between
+which it selects, for the present values of the other bits. The features that tests read do not change.
 
-Networks of few levels learn in the same way: weights and outputs are quantised forward, and float behind that.
+Networks of few levels are trained in the same way: weights and outputs are quantised in the forward pass only.
 """
 
 from __future__ import annotations
@@ -66,26 +66,26 @@ class _Through(torch.autograd.Function):  # type: ignore[misc]
 
 
 def through(x: Tensor, value: Tensor) -> Tensor:
-    """Exactly ``found``; backward as if it were ``x``."""
+    """Exactly ``value``; in the backward pass as if it were ``x``."""
     return _Through.apply(x, value)
 
 
 def step(x: Tensor, reach: Tensor | float) -> Tensor:
-    """1 where ``x`` is above 0, else 0; backward a ramp from ``-reach`` to ``reach``."""
+    """1 where ``x`` is above 0, else 0; in the backward pass a ramp from ``-reach`` to ``reach``."""
     return _Step.apply(x, torch.as_tensor(reach, dtype=x.dtype))
 
 
 def rounded(x: Tensor, most: float = float("inf")) -> Tensor:
-    """The nearest whole number, at most ``most`` from 0; backward as if it were ``x``, within that range."""
+    """The nearest whole number, at most ``most`` from 0; in the backward pass ``x`` within that range."""
     return _Rounded.apply(x, most)
 
 
 def chosen(low: Tensor, high: Tensor, values: Tensor) -> Tensor:
-    """The value of each column's level: exactly the first, second or third of its row.
+    """Select the value of each column's level: exactly the first, second or third of its row.
 
     Args:
         low: rows x columns, 1 where the level is above the lowest, else 0.
-        high: likewise, where it is the highest.
+        high: likewise, 1 where it is the highest.
         values: columns x 3.
     """
     minus, zero, plus = values.unbind(dim=1)
@@ -93,30 +93,30 @@ def chosen(low: Tensor, high: Tensor, values: Tensor) -> Tensor:
 
 
 Array = npt.NDArray[Any]
-_ELEMENTS = 1 << 22  # of what a leaf would have given, rows x leaves, held at once: 16 MiB
-_VOTE = 0.3  # where a vote's latent number begins, on either side of 0; its gradient ends at 1 (Hubara et al., 2016)
+_ELEMENTS = 1 << 22  # of the largest intermediate array, rows x leaves: 16 MiB
+_VOTE = 0.3  # initial size of a vote's latent number; its gradient ends at 1 (Hubara et al., 2016)
 
 
 class TreeLayer(torch.nn.Module):  # type: ignore[misc]
     """An ensemble of oblivious trees as a module: N x input shape to N x output shape, float32.
 
-    Its numbers are held so that steps of one size suit all of them: leaves and thresholds of sums in units of the
-    sums' spread, thresholds of inputs in units of the inputs' spread. Of the leaves their effects learn
-    (:mod:`framefit.stats`), which every row tells something of: a leaf is reached by one row in 2^depth.
+    Its parameters are scaled so that one step size suits all of them: leaves and thresholds of sums by the spread
+    of the sums, thresholds of inputs by the spread of the inputs. For leaves their effects are trained
+    (:mod:`framefit.stats`), to which every row contributes: a single leaf is reached by one row in 2^depth.
 
     Args:
-        ensemble: where it begins.
-        x: what the trees read there, examples x input shape; tells the spread of inputs and sums.
+        ensemble: the initial trees.
+        x: their inputs, examples x input shape, which show the spread of inputs and sums.
 
     Raises:
-        UnsupportedError: trees of free form.
+        UnsupportedError: the trees are free-form.
     """
 
     def __init__(self, ensemble: Ensemble, x: Array) -> None:
         super().__init__()
         if ensemble.free_trees:
             raise UnsupportedError(
-                "trees of free form are not trained", where=ensemble.name, remedy="fit oblivious trees"
+                "free-form trees cannot be trained", where=ensemble.name, remedy="fit oblivious trees"
             )
         self._ensemble = ensemble
         words = encode(ensemble, x)
@@ -127,13 +127,13 @@ class TreeLayer(torch.nn.Module):  # type: ignore[misc]
         self._hold_outputs(ensemble)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The group's output."""
-        with torch.autocast("cpu", enabled=False):  # whole numbers beyond 256 are none in bfloat16
+        """Compute the group's output."""
+        with torch.autocast("cpu", enabled=False):  # bfloat16 cannot represent whole numbers beyond 256
             tests = self._tests(x.float())
             return self._decoded(_Sums.apply(tests, self._leaves(), self._each), x)
 
     def ensemble(self) -> Ensemble:
-        """What it is now."""
+        """The ensemble with the present parameters."""
         old = self._ensemble
         with torch.no_grad():
             leaves = self._leaves().numpy().astype(int)
@@ -153,7 +153,7 @@ class TreeLayer(torch.nn.Module):  # type: ignore[misc]
             return msgspec.structs.replace(made, scaled=Scaled(bias=bias, scale=tuple(self.scale.tolist())))
 
     def _wire(self, ensemble: Ensemble) -> None:
-        """Where each test's bit lies in the flat planes of an example, at each position."""
+        """Compute the index of each test's bit in the flat planes of an example, at each position."""
         self._patch = ensemble.patch or Patch(kernel=(1, 1))
         self._shape = ensemble.input_shape if ensemble.patch else (math.prod(ensemble.input_shape), 1, 1)
         channels, height, width = self._shape
@@ -161,7 +161,7 @@ class TreeLayer(torch.nn.Module):  # type: ignore[misc]
         tall, wide = height + top + bottom, width + left + right
         lines, columns = self._patch.positions(height, width)
         depth = max(1, *(len(tree.inputs) for tree in ensemble.trees))
-        # Planes: bit 0 of all channels, bit 1, padding told from picture, nothing.
+        # Planes: bit 0 of all channels, bit 1, whether a position is padding, and zeros.
         outside, nothing = 2 * channels, 2 * channels + 1
         places = np.full((len(ensemble.trees), depth), nothing * tall * wide, np.int64)
         for number, tree in enumerate(ensemble.trees):
@@ -184,7 +184,7 @@ class TreeLayer(torch.nn.Module):  # type: ignore[misc]
         self.register_buffer("reach", _column(np.where(spread > 0, spread, 1), 2), persistent=False)
         low, high = (_column(side, 2) for side in (ensemble.encoder.low, ensemble.encoder.high))
         self._binary = bool((low == high).all())
-        # Held as distances from where they began: what did not learn is bit for bit as it was.
+        # Stored as distances from the initial values: parameters that were not trained are bit for bit the same.
         self.register_buffer("_low", low, persistent=False)
         self.register_buffer("_high", high, persistent=False)
         self.low = torch.nn.Parameter(torch.zeros_like(low).flatten())
@@ -221,7 +221,7 @@ class TreeLayer(torch.nn.Module):  # type: ignore[misc]
         self.values = torch.nn.Parameter(torch.tensor(ensemble.levels.values))
 
     def _thresholds(self) -> tuple[Tensor, Tensor]:
-        """Of the inputs, one a channel; the low one never above the high one."""
+        """Thresholds of the inputs, one for each channel; the low one is never above the high one."""
         low = self._low + self.low[:, None, None] * self.reach
         return low, low if self._binary else torch.maximum(self._high + self.high[:, None, None] * self.reach, low)
 
@@ -231,11 +231,11 @@ class TreeLayer(torch.nn.Module):  # type: ignore[misc]
         return low, low if self._single else torch.maximum(rounded(self.most * self.spread), low)
 
     def _biases(self) -> Tensor:
-        """Whole numbers, in float64: with a sum they are added exactly, and rounded once."""
+        """Biases, whole numbers in float64: sums are added exactly, and rounded once."""
         return self._bias + rounded(self.bias * self.spread).double()
 
     def _leaves(self) -> Tensor:
-        """Trees x leaves x width, whole numbers."""
+        """Leaves as whole numbers, trees x leaves x width."""
         latent = self._turn @ self.effects
         return step(latent, 1.0) if self._votes else rounded(latent * self._units, 127.0)
 
@@ -254,7 +254,7 @@ class TreeLayer(torch.nn.Module):  # type: ignore[misc]
             rows = (sums.double() + self._biases()).float() * self.scale
         else:
             low, high = self._edges()
-            # A whole number is at least another where it is above that less a half.
+            # A whole number is at least another one if it exceeds that one less a half.
             above = [step(sums - side + 0.5, self.spread) for side in (low, high)]
             rows = chosen(above[0], above[1], self.values)
         if self._ensemble.patch is not None:
@@ -263,7 +263,7 @@ class TreeLayer(torch.nn.Module):  # type: ignore[misc]
 
 
 class _Sums(torch.autograd.Function):  # type: ignore[misc]
-    """Sums of the leaves that tests lead to: rows x outputs."""
+    """Sums of the leaves that tests select: rows x outputs."""
 
     @staticmethod
     def forward(ctx: Any, tests: Tensor, leaves: Tensor, each: int) -> Tensor:
@@ -280,7 +280,7 @@ class _Sums(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        """Leaves learn from the rows that reach them; a test from the leaf on its other side."""
+        """Gradients of leaves from the rows that reach them, and of a test from the leaf on its other side."""
         tests, leaves, leaf = ctx.saved_tensors
         wants_tests, wants_leaves = ctx.needs_input_grad[:2]
         of_tests = torch.empty_like(tests) if wants_tests else None
@@ -288,17 +288,17 @@ class _Sums(torch.autograd.Function):  # type: ignore[misc]
         trees, size, _ = leaves.shape
         others = 1 << torch.arange(tests.shape[2])
         count = max(1, _ELEMENTS // (len(leaf) * size))
-        told = slope.repeat_interleave(ctx.each, dim=1) if ctx.each else slope
+        slopes = slope.repeat_interleave(ctx.each, dim=1) if ctx.each else slope
         for first in range(0, trees, count):
             part = slice(first, first + count)
             here = leaf[:, part, None]
             if of_leaves is not None:
-                _scatter(of_leaves[part], leaf[:, part], told[:, part] if ctx.each else told, shared=not ctx.each)
+                _scatter(of_leaves[part], leaf[:, part], slopes[:, part] if ctx.each else slopes, shared=not ctx.each)
             if of_tests is not None:
                 if ctx.each:
-                    worth = told[:, part, None] * leaves[part, :, 0]
+                    worth = slopes[:, part, None] * leaves[part, :, 0]
                 else:
-                    worth = (told @ leaves[part].flatten(0, 1).t()).reshape(len(here), -1, size)
+                    worth = (slopes @ leaves[part].flatten(0, 1).t()).reshape(len(here), -1, size)
                 gain = worth.gather(2, here) - worth.gather(2, here ^ others)
                 of_tests[:, part] = torch.where(tests[:, part] > 0, gain, -gain)
         return of_tests, of_leaves, None
@@ -308,45 +308,45 @@ def _scatter(total: Tensor, leaf: Tensor, slope: Tensor, *, shared: bool) -> Non
     """Add each row's gradient to the leaves that it reached, in place."""
     trees, size, width = total.shape
     rows = (leaf + torch.arange(trees) * size).reshape(-1)
-    told = slope[:, None, :].expand(-1, trees, -1) if shared else slope[:, :, None]
-    total.view(-1, width).index_add_(0, rows, told.reshape(-1, width))
+    slopes = slope[:, None, :].expand(-1, trees, -1) if shared else slope[:, :, None]
+    total.view(-1, width).index_add_(0, rows, slopes.reshape(-1, width))
 
 
 def _column(values: Any, behind: int) -> Tensor:
-    """One number a channel, with axes of size 1 behind it."""
+    """One number for each channel, followed by axes of size 1."""
     return torch.from_numpy(np.asarray(values, np.float32).reshape(-1, *(1,) * behind).copy())
 
 
 parametrize = torch.nn.utils.parametrize
 WeightLevels = Literal["8bit", "4bit", "ternary", "binary"]
-_OUTPUT_AXIS = {"Conv": 0, "ConvTranspose": 1, "MatMul": -1}  # of the weight; Gemm's follows transB
-_THRESHOLD = 0.66  # of normalised values: between the ternary levels
+_OUTPUT_AXIS = {"Conv": 0, "ConvTranspose": 1, "MatMul": -1}  # of the weight; for Gemm it depends on transB
+_THRESHOLD = 0.66  # for normalised values: between the ternary levels
 _WHOLE = {"8bit": 127, "4bit": 7}  # the largest whole number
 
 
 class LevelLayer(torch.nn.Module):  # type: ignore[misc]
-    """A tensor's levels and the values that they stand for, channel by channel or feature by feature; they learn.
+    """A tensor's levels and their values, for each channel or feature; they are trained.
 
     Args:
-        low: a value above it is not of the lowest level; float32, one a channel or feature.
-        high: a value above it is of the highest.
+        low: a value above it does not have the lowest level; float32, one for each channel or feature.
+        high: a value above it has the highest level.
         values: channels or features x 3.
     """
 
     def __init__(self, low: Array, high: Array, values: Array) -> None:
         super().__init__()
         self.low, self.high, self.values = (torch.nn.Parameter(torch.from_numpy(a.copy())) for a in (low, high, values))
-        reach = (values.max(axis=1) - values.min(axis=1)) / 2  # as far from a threshold gradients pass
+        reach = (values.max(axis=1) - values.min(axis=1)) / 2  # distance from a threshold within which gradients pass
         self.register_buffer("reach", torch.from_numpy(np.where(reach > 0, reach, 1).astype(np.float32)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The levels' values: N x channels x ..., as it came."""
+        """Replace N x channels x ... by the levels' values, in the same shape."""
         rows = x.float().movedim(1, -1)
         low, high = self._thresholds()
         return chosen(step(rows - low, self.reach), step(rows - high, self.reach), self.values).movedim(-1, 1)
 
     def levels(self) -> tuple[Array, Array, Array]:
-        """Thresholds and values as they are now."""
+        """Present thresholds and values."""
         return tuple(tensor.detach().numpy().copy() for tensor in (*self._thresholds(), self.values))
 
     def _thresholds(self) -> tuple[Tensor, Tensor]:
@@ -354,16 +354,16 @@ class LevelLayer(torch.nn.Module):  # type: ignore[misc]
 
 
 def quantise_weights(network: Network, levels: WeightLevels, spare: frozenset[str]) -> None:
-    """Let weights of convolutions and products be quantised forward, in place; what learns are float ones behind.
+    """Quantise weights of convolutions and products in the forward pass, in place; float weights are trained.
 
     Ternary: +-0.66 of the output channel's spread, and the mean of what lies beyond (Li and Liu, 2016, "Ternary
     Weight Networks", section 2.2); binary: the sign times the mean size (Rastegari et al., 2016, "XNOR-Net", section
     3.1): the scales of the most similar tensor. 4 and 8 bits: whole numbers times a step, one for each channel.
 
     Args:
-        network: of any model.
+        network: any network.
         levels: of the weights.
-        spare: initializers that keep their precision.
+        spare: names of initializers that keep their precision.
     """
     for module in network.layers:
         if not isinstance(module, Operation) or module.node.op not in (*_OUTPUT_AXIS, "Gemm"):
@@ -377,7 +377,7 @@ def quantise_weights(network: Network, levels: WeightLevels, spare: frozenset[st
 
 
 def levelled_state(network: Network) -> dict[str, Array]:
-    """Parameters and statistics as :func:`~framefit.training.network.state` tells them, weights as they are used."""
+    """Parameters and statistics as in :func:`~framefit.training.network.state`, with weights as they are used."""
     arrays = state(network)
     names = {id(parameter): name for name, parameter in network.weights.items()}
     for module in network.layers:
@@ -399,7 +399,7 @@ class _Quantised(torch.nn.Module):  # type: ignore[misc]
 
 
 def _levelled(rows: Tensor, levels: WeightLevels) -> Tensor:
-    """Output channels x weights."""
+    """Quantised weights, output channels x weights."""
     size = rows.abs()
     if levels in _WHOLE:
         unit = size.amax(dim=1, keepdim=True) / _WHOLE[levels]

@@ -1,1 +1,1 @@
-"""Decision trees in place of layers: quantising, fitting, running and exporting them."""
+"""Replaces layers by decision trees: quantising, fitting, running and exporting them."""

@@ -1,21 +1,21 @@
 """Boosting of oblivious trees on comparator bits, in two forms.
 
 Gradient boosting (Friedman, "Greedy Function Approximation: A Gradient Boosting Machine", Annals of
-Statistics 29, 2001, algorithm 1) with a vector of all outputs in each leaf. AdaBoost (Freund and Schapire,
-"A Decision-Theoretic Generalization of On-Line Learning", JCSS 55, 1997, figure 2) of trees whose leaf is one bit
-of one output; each vote counts the same, so that hardware counts bits.
+Statistics 29, 2001, algorithm 1) has a vector of all outputs in each leaf. AdaBoost (Freund and Schapire,
+"A Decision-Theoretic Generalization of On-Line Learning", JCSS 55, 1997, figure 2) has trees whose leaf is one bit
+of one output; every vote has the same weight, so that hardware counts bits.
 
-One oblivious tree: at each level the one test that, asked in every leaf, explains most.
+An oblivious tree has one test at each level, the one that explains most over all leaves together.
 
-Histograms over comparator bits take the place of sorting. With many outputs, gains are taken of a few
-random sums of them, drawn anew for each tree (Iosipoi and Vakhrushev, "SketchBoost: Fast Gradient Boosted
-Decision Tree for Multioutput Problems", NeurIPS 2022, section 3.3).
+Histograms over comparator bits replace sorting. With many outputs, gains are computed for a few random sums of
+them, drawn anew for each tree (Iosipoi and Vakhrushev, "SketchBoost: Fast Gradient Boosted Decision Tree for
+Multioutput Problems", NeurIPS 2022, section 3.3).
 
-Losses of a score against an ordered level -1, 0 or 1.
+Losses compare a score with an ordered level -1, 0 or 1.
 
-A level says of each of two thresholds on which side the score belongs: hinge, logarithmic and exponential
-losses are of the two margins (Lin and Li, "Large-Margin Thresholded Ensembles for Ordinal Regression: Theory
-and Practice", ALT 2006). The squared loss takes the level as a number.
+A level determines for each of two thresholds on which side the score belongs: hinge, logarithmic and
+exponential losses apply to the two margins (Lin and Li, "Large-Margin Thresholded Ensembles for Ordinal
+Regression: Theory and Practice", ALT 2006). The squared loss uses the level as a number.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from framefit.core.files import Record
 from framefit.core.trees import MAX_DEPTH
 
 Array = npt.NDArray[Any]
-_SMOOTHING = np.float32(1)  # added to the rows (or weight) of a leaf: one row more that says 0
-_LEAST_GAIN = 1e-6  # part of what is left to explain
+_SMOOTHING = np.float32(1)  # added to the rows (or weight) of a leaf: one more row with value 0
+_LEAST_GAIN = 1e-6  # part of what is not explained yet
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Comparator bits that differ among rows, each once.
+    """Comparator bits that differ among rows, without duplicates.
 
     Attributes:
         bits: rows x candidates, 0 or 1.
-        feature, bit: where each comes from.
+        feature, bit: origin of each.
     """
 
     bits: npt.NDArray[np.uint8]
@@ -51,7 +51,7 @@ class Candidates:
 
     @classmethod
     def of(cls, words: npt.NDArray[np.uint8]) -> Candidates:
-        """Of rows x features of words; bits equal to an earlier one are left out."""
+        """Collect candidates from rows x features of words; bits equal to an earlier one are left out."""
         bits = np.concatenate([words > 0, words > 1], axis=1).view(np.uint8)
         features = words.shape[1]
         varying = np.flatnonzero(bits.any(axis=0) & ~bits.all(axis=0))
@@ -61,7 +61,7 @@ class Candidates:
         return cls(np.ascontiguousarray(bits[:, kept]), kept % features, kept // features)
 
     def like(self, words: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """The same bits of other rows."""
+        """Return the same bits for other rows."""
         return (words[:, self.feature] > self.bit).view(np.uint8)
 
 
@@ -72,10 +72,10 @@ def grow(
 
     Args:
         bits: rows x candidates.
-        gradient: rows x outputs, float32: what the leaves are to explain.
-        weight: rows, float32: what each counts; of a Newton step the curvature.
-        depth: tests at most.
-        least_rows: that a test has on both sides, over all leaves together.
+        gradient: rows x outputs, float32: the target of the leaves.
+        weight: rows, float32: weight of each; of a Newton step the curvature.
+        depth: largest number of tests.
+        least_rows: rows that a test needs on both sides, over all leaves together.
 
     Returns:
         Candidates, in order of levels; fewer than ``depth`` where no more test helps.
@@ -98,13 +98,13 @@ def grow(
 
 
 def leaf_numbers(bits: npt.NDArray[np.uint8], tests: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The leaf of each row."""
+    """Number of the leaf that each row reaches."""
     return bits[:, tests].astype(np.int64) @ (1 << np.arange(len(tests), dtype=np.int64))
 
 
 @njit(nogil=True, cache=True)
 def leaf_sums(leaf: Array, columns: Array, leaves: int) -> Array:  # pragma: no cover - compiled
-    """Sums of columns (rows x outputs) in each leaf: leaves x outputs."""
+    """Sum columns (rows x outputs) in each leaf: leaves x outputs."""
     sums = np.zeros((leaves, columns.shape[1]), np.float32)
     for row in range(len(leaf)):
         for output in range(columns.shape[1]):
@@ -113,9 +113,9 @@ def leaf_sums(leaf: Array, columns: Array, leaves: int) -> Array:  # pragma: no 
 
 
 def _gains(bits: Array, group: npt.NDArray[np.int64], columns: Array) -> tuple[Array, float]:
-    """What each candidate would explain, and what the groups explain without one.
+    """How much each candidate would explain, and how much the groups explain without one.
 
-    Histograms are products of matrices, a group at a time; the last of ``columns`` is the rows' weight.
+    Histograms are products of matrices, one group at a time; the last of ``columns`` is the rows' weight.
     """
     order = np.argsort(group, kind="stable")
     ranked = group[order]
@@ -134,14 +134,14 @@ Loss = Literal["squared", "log", "hinge", "exponential"]
 
 
 def descent(loss: Loss, target: Array, score: Array, reach: float, sharpness: float) -> Array:
-    """The loss's negative gradient, up to a factor.
+    """Negative gradient of the loss, up to a factor.
 
     Args:
-        loss: which one.
-        target: -1, 0 or 1; of the squared loss any number.
-        score: of the same shape, float32.
+        loss: kind of loss.
+        target: -1, 0 or 1; for the squared loss any number.
+        score: the same shape, float32.
         reach: the thresholds are at ``-reach`` and ``reach``.
-        sharpness: by which margins are multiplied.
+        sharpness: factor on margins.
     """
     if loss == "squared":
         return target - score
@@ -157,7 +157,7 @@ def descent(loss: Loss, target: Array, score: Array, reach: float, sharpness: fl
 
 
 def mean_loss(loss: Loss, target: Array, score: Array, reach: float, sharpness: float) -> float:
-    """Mean over all elements."""
+    """Mean loss over all elements."""
     if loss == "squared":
         return float(np.mean((target - score) ** 2, dtype=np.float64))
     total = 0.0
@@ -172,7 +172,7 @@ def mean_loss(loss: Loss, target: Array, score: Array, reach: float, sharpness: 
 
 
 def _margins(target: Array, score: Array, reach: float, sharpness: float) -> list[tuple[Array, Array]]:
-    """The side of each threshold that is right (-1 or 1), and how far on it the score is."""
+    """The right side of each threshold (-1 or 1), and the score's margin on it."""
     sides = [np.where(target > -0.5, 1, -1).astype(np.float32), np.where(target > 0.5, 1, -1).astype(np.float32)]
     return [
         (side, sharpness * side * (score - threshold))
@@ -181,27 +181,27 @@ def _margins(target: Array, score: Array, reach: float, sharpness: float) -> lis
 
 
 DepthRule = Literal["auto", "layers"] | int
-_BASE_DEPTH = 4  # two layers then have trees of 64 leaves, all that a table of six inputs holds
+_BASE_DEPTH = 4  # for two layers, trees then have 64 leaves, as many as a table of six inputs has entries
 _LEVEL_REACH = 0.5  # thresholds half-way between the levels -1, 0, 1
 _SHARPNESS = 4.0  # a score on its level is two units away from the nearest threshold
-_VOTE_STEP = 0.4  # of AdaBoost's exponent: half the log odds of a tree that errs on 31 %
-_CURVATURE_SMOOTHING = 1.0  # rows that a leaf's mean is drawn to 0 by
+_VOTE_STEP = 0.4  # AdaBoost's exponent: half the log odds of a tree that errs on 31 %
+_CURVATURE_SMOOTHING = 1.0  # rows with value 0 that are added to a leaf's mean
 
 
 class Boosting(Record, kw_only=True):
-    """How trees are fitted.
+    """Parameters of a fit.
 
     Attributes:
         method: "gradient": vector leaves; "ada": votes.
-        trees: at most; of "ada" for each output.
-        depth: tests of a tree.
-        loss: that each tree descends; "exponential" is AdaBoost's own, and only its.
-        rate: of a tree's leaves that is taken, 0 to 1; votes are whole.
-        patience: trees without a better validation loss after which no more are grown; those behind the
-            best are pruned.
-        rows: at most that one tree's tests are chosen on, drawn anew for each.
-        sketch: sums of outputs that its tests are chosen on, at most.
-        least_rows: that a test has on both sides.
+        trees: largest number; for "ada" of each output.
+        depth: number of tests in a tree.
+        loss: minimised by each tree; "exponential" is that of AdaBoost, and only "ada" has it.
+        rate: factor on a tree's leaves, 0 to 1; votes have none.
+        patience: trees without a better validation loss after which the fit ends; trees behind the best
+            number are removed.
+        rows: largest number on which one tree's tests are chosen, drawn anew for each tree.
+        sketch: largest number of sums of outputs on which tests are chosen.
+        least_rows: rows that a test needs on both sides.
     """
 
     method: Literal["gradient", "ada"] = "gradient"
@@ -216,21 +216,23 @@ class Boosting(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.trees < 1 or not 1 <= self.depth <= MAX_DEPTH:
-            raise ValueError(f"{self.trees} trees of depth {self.depth}; depth is 1 .. {MAX_DEPTH}")
+            raise ValueError(
+                f"{self.trees} trees of depth {self.depth}: trees must be at least 1, depth 1 to {MAX_DEPTH}"
+            )
         if self.method == "gradient" and self.loss == "exponential":
-            raise ValueError("the exponential loss is of 'ada': steps along its gradient grow without bound")
+            raise ValueError("the exponential loss needs method 'ada': steps along its gradient grow without bound")
         if not 0 < self.rate <= 1 or min(self.patience, self.rows, self.sketch, self.least_rows) < 1:
-            raise ValueError("rate is above 0 and at most 1; patience, rows, sketch and least_rows are at least 1")
+            raise ValueError("rate must be above 0 and at most 1; patience, rows, sketch and least_rows at least 1")
 
 
 @dataclass
 class Boosted:
-    """Trees as they were grown: the training form.
+    """Trees in the form in which they are trained.
 
     Attributes:
-        tests: of each tree, candidates in order of levels.
-        leaves: of each tree, float32: leaves x outputs; of votes leaves x 1, values 0 or 1.
-        training, validation: mean loss after each tree that was grown (of votes: after each round).
+        tests: of each tree: candidates in order of levels.
+        leaves: of each tree, float32: leaves x outputs; for votes leaves x 1, values 0 or 1.
+        training, validation: mean loss after each tree (for votes: after each round).
     """
 
     tests: list[npt.NDArray[np.int64]]
@@ -240,7 +242,7 @@ class Boosted:
 
 
 def depth_of(layers: int, rule: DepthRule = "auto") -> int:
-    """Depth of trees that stand for a number of layers: min(6, base + layers), or literally the number."""
+    """Depth of trees that replace a number of layers: min(6, base + layers), or the number itself."""
     if isinstance(rule, int):
         return min(MAX_DEPTH, rule)
     return min(MAX_DEPTH, layers if rule == "layers" else _BASE_DEPTH + layers)
@@ -252,9 +254,9 @@ def boost_vectors(
     """Gradient boosting with vector leaves.
 
     Args:
-        bits: candidates of the training and of the validation rows, uint8.
-        targets: rows x outputs of both, float32: levels -1, 0, 1, or any numbers with the squared loss.
-        settings: of the fit.
+        bits: candidates for the training and for the validation rows, uint8.
+        targets: rows x outputs for both, float32: levels -1, 0, 1, or any numbers with the squared loss.
+        settings: parameters of the fit.
         random: draws rows and sums of outputs.
     """
     score, held = np.zeros_like(targets[0]), np.zeros_like(targets[1])
@@ -284,15 +286,15 @@ def boost_vectors(
 def boost_votes(
     bits: tuple[Array, Array], targets: tuple[Array, Array], settings: Boosting, random: np.random.Generator
 ) -> Boosted:
-    """AdaBoost with one bit a leaf, output by output; every output gets ``settings.trees``.
+    """AdaBoost with one bit in each leaf, output by output; every output gets ``settings.trees`` trees.
 
-    Args: as of :func:`boost_vectors`; targets are levels.
+    Args: as for :func:`boost_vectors`; targets are levels.
 
     Returns:
-        Trees output by output; losses by round, mean over outputs.
+        Trees output by output; losses by round, averaged over outputs.
     """
     outputs = targets[0].shape[1]
-    reach = _VOTE_STEP * settings.trees / 3  # a third of the votes decides for a level, as on a uniform scale
+    reach = _VOTE_STEP * settings.trees / 3  # a third of the votes decides on a level, as on a uniform scale
     made = Boosted([], [], [], [])
     losses = np.zeros((2, settings.trees))
     for output in range(outputs):
@@ -306,14 +308,14 @@ def boost_votes(
             held += _VOTE_STEP * (2 * votes[leaf_numbers(bits[1], tests), 0] - 1)
             made.tests.append(tests)
             made.leaves.append(votes)
-            for place, (side, found) in enumerate(((targets[0], score), (targets[1], held))):
-                losses[place, turn] += mean_loss(settings.loss, side[:, output], found, reach, 1.0) / outputs
+            for place, (side, scores) in enumerate(((targets[0], score), (targets[1], held))):
+                losses[place, turn] += mean_loss(settings.loss, side[:, output], scores, reach, 1.0) / outputs
     made.training, made.validation = losses[0].tolist(), losses[1].tolist()
     return made
 
 
 def _grown(bits: Array, step: Array, settings: Boosting, random: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Tests for a step, chosen on some of the rows and on sums of outputs."""
+    """Choose tests for a step, on some of the rows and on sums of outputs."""
     if len(bits) > settings.rows:
         drawn = np.sort(random.choice(len(bits), settings.rows, replace=False))
         bits, step = bits[drawn], step[drawn]

@@ -1,4 +1,4 @@
-"""The campaign of ``framefit treeify``: group after group is searched for, replaced, fine-tuned and judged."""
+"""The campaign of ``framefit treeify``: groups of layers are chosen, replaced, fine-tuned and judged one by one."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from framefit.trees.hybrid import HybridModel, lost
 from framefit.trees.search import Search, Trial, latencies, pareto, preferred
 from framefit.trees.tuning import Tuning, quantise_network, quantises, trained, tuned
 
-_JUDGED = 5000  # training examples that tell whether the validation data were among them
-_FIGURES = "candidates' top1 is of the validation data before fine-tuning; latencies are of"
-_UNTRAINED = "the hybrid was trained end to end: the accuracy of the network before is that of its first weights"
+_JUDGED = 5000  # training examples that show whether the validation data were among them
+_FIGURES = "the candidates' top-1 is on the validation data before fine-tuning; latencies are those of"
+_UNTRAINED = "the hybrid was trained end to end: the accuracy before is that of the network's initial weights"
 
 
 class TreeifyCampaign(Campaign[TreeifySettings]):
-    """A search for groups that trees stand for, in its folder.
+    """A search for groups of layers that trees can replace, in its folder.
 
     Raises:
-        InputError: model or data that cannot be used.
+        InputError: model or data cannot be used.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TreeifyCampaign(Campaign[TreeifySettings]):
         self._seconds = self._top1 = 0.0
 
     def finish(self) -> tuple[TreeifyResult, Model | None, Forest | None]:
-        """Everything, up to the files."""
+        """Search, replace, fine-tune and write the files."""
         start = self._prepared()
         kept, data = KeptRecords(self._work), self.data
         search = Search(self.settings, data.train, data.validation, kept, self._latencies, self.notify)
@@ -87,7 +87,7 @@ class TreeifyCampaign(Campaign[TreeifySettings]):
         return self._written(hybrid, plain, trials, chosen)
 
     def _prepared(self) -> HybridModel:
-        """The network that groups are looked for in: trained and quantised, where that was asked for."""
+        """The network in which groups are searched: trained and quantised, if the user wants that."""
         held = self.data.validation
         if self.settings.train_epochs and self.settings.train == "network":
             training = self._trained(self._original, self._work / "training.npz")
@@ -117,7 +117,7 @@ class TreeifyCampaign(Campaign[TreeifySettings]):
     def _replaced(
         self, hybrid: HybridModel, start: HybridModel, trials: list[Trial], number: int
     ) -> tuple[Trial, HybridModel, HybridModel] | None:
-        """The best group that loses no more than is allowed, and the network with it, as fitted and fine-tuned."""
+        """The best group that loses no more than the limit, and the network with it, fitted and fine-tuned."""
         left = list(trials)
         while (best := preferred(left, self.settings.objective, self._least)) is not None:
             assert best.fit is not None
@@ -129,7 +129,7 @@ class TreeifyCampaign(Campaign[TreeifySettings]):
                     tuning = self._trained(before, checkpoint)
                 except DivergedError as error:
                     top1 = float(before.right(self.data.validation).mean())
-                    tuning = Tuning(before, top1, 0.0, f"not trained: that diverged ({error.what})")
+                    tuning = Tuning(before, top1, 0.0, f"not trained: the training diverged ({error.what})")
                 self._notes.append(_UNTRAINED)
             else:
                 held = self.data.validation
@@ -141,7 +141,7 @@ class TreeifyCampaign(Campaign[TreeifySettings]):
                 return best, before, tuning.hybrid
             points, most = 100 * (self._right.mean() - tuning.top1), 100 * self.settings.max_drop
             self._notes.append(
-                f"{best.span} by trees: {points:.2f} points of validation accuracy are lost, more than {most:g}"
+                f"{best.span} as trees: {points:.2f} points of validation accuracy are lost, more than {most:g}"
             )
             left.remove(best)
         return None
@@ -149,7 +149,7 @@ class TreeifyCampaign(Campaign[TreeifySettings]):
     def _written(
         self, hybrid: HybridModel, plain: HybridModel, trials: list[Trial], groups: list[Trial]
     ) -> tuple[TreeifyResult, Model | None, Forest | None]:
-        """The result, in the folder."""
+        """Write the result to the folder."""
         test, name = self.data.test, self._original.model.name
         forest = Forest(model=name, ensembles=tuple(ensemble for _, ensemble in hybrid.chosen))
         whole = with_trees(hybrid.model, forest) if groups else None

@@ -1,12 +1,12 @@
-"""Ensembles as ONNX graphs in one file with the rest of the model, in two flavours that are equal to the last bit.
+"""Ensembles as ONNX graphs in one file with the rest of the model, in two flavours with exactly equal results.
 
-"core" has nothing but core operators, "ml" the tree operator of ``ai.onnx.ml``. Both are for portability: any runtime
-executes the first, tools that know trees read the second, and neither is fast; kernels and hardware are for that. Each
-ensemble is a function of the file, which carries the ensemble itself: it comes back from there.
+"core" has core operators only, "ml" the tree operator of ``ai.onnx.ml``. Both are for portability: any runtime
+executes the first, tools for trees read the second, and neither is fast; kernels and hardware are for speed. Each
+ensemble is a function in the file, which also holds the ensemble itself: it is read back from there.
 
-Look-up tables of a fixed-function circuit are counted as it is built: without synthesis, in no time. Yosys shares and
-removes some of them. Of the circuits in benchmarks/results/hardware.json it makes 15.9 tables an output of nine votes
-where these rules count 16, and 647 of 32 vector trees where they count 628.
+The look-up tables of a fixed-function circuit are counted as it is built, without synthesis. Yosys shares and
+removes some of them. For the circuits in benchmarks/results/hardware.json it needs 15.9 tables for an output of nine
+votes where these rules count 16, and 647 for 32 vector trees where they count 628.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ Flavour = Literal["core", "ml"]
 
 
 def with_trees(model: Model, forest: Forest, flavour: Flavour = "core") -> Model:
-    """The model with ensembles in place of what lies between their tensors.
+    """Return the model with ensembles in place of the layers between their tensors.
 
     Raises:
-        InputError: tensors or shapes that the model does not have.
+        InputError: the model does not have these tensors or shapes.
     """
     for ensemble in forest.ensembles:
         shape = next((t.shape for t in model.inputs if t.shape), (1,))
@@ -55,10 +55,10 @@ def with_trees(model: Model, forest: Forest, flavour: Flavour = "core") -> Model
 
 
 def read_trees(path: Path) -> Forest | None:
-    """The ensembles of a file that was saved with them; ``None``: it has none.
+    """Read the ensembles of a file that was saved with them; ``None``: it has none.
 
     Raises:
-        InputError: no ONNX file, or damaged ensembles.
+        InputError: the file is not ONNX, or its ensembles are damaged.
     """
     model = Model.load(path)
     ensembles = ensembles_in(model)
@@ -66,7 +66,7 @@ def read_trees(path: Path) -> Forest | None:
 
 
 def as_model(ensemble: Ensemble, batch: int = 1, flavour: Flavour = "core") -> Model:
-    """An ensemble as a graph, whose batch may be made dynamic."""
+    """An ensemble as a graph whose batch can be made dynamic."""
     b = GraphBuilder(ensemble.name)
     x = b.input(ensemble.input, (batch, *ensemble.input_shape))
     graph = _Graph(b, ensemble)
@@ -76,7 +76,7 @@ def as_model(ensemble: Ensemble, batch: int = 1, flavour: Flavour = "core") -> M
 
 
 class _Graph:
-    """The steps of one ensemble; what is no picture is one of a single place."""
+    """Builds the steps of one ensemble; data without positions have a single one."""
 
     def __init__(self, b: GraphBuilder, ensemble: Ensemble) -> None:
         self.b, self.ensemble = b, ensemble
@@ -103,39 +103,39 @@ class _Graph:
             0 if out else places.index(feature % area) * 2 * channels + bit * channels + feature // area
             for (feature, bit), out in zip(tests, border, strict=True)
         ]
-        found = b.op("Cast", b.op("Gather", stacked, self._ints(numbers), axis=1), to=6)  # int32
+        result = b.op("Cast", b.op("Gather", stacked, self._ints(numbers), axis=1), to=6)  # int32
         if not border.any():
-            return str(found)
+            return str(result)
         outside = np.pad(np.zeros(self.shape[1:], np.int32), ((top, bottom), (left, right)), constant_values=1)
-        told = np.zeros((len(tests), *self.patch.positions(*self.shape[1:])), np.int32)
+        border_results = np.zeros((len(tests), *self.patch.positions(*self.shape[1:])), np.int32)
         for row, ((feature, _), out) in enumerate(zip(tests, border, strict=True)):
             if out:
                 y, start = divmod(feature - channels * area, self.patch.kernel[1])
-                lines, columns = told.shape[1:]
+                lines, columns = border_results.shape[1:]
                 picked = outside[y :: self.patch.stride[0], start :: self.patch.stride[1]]
-                told[row] = picked[:lines, :columns]
-        kept = b.op("Mul", found, self._column(~border, np.int32, 2))
-        return str(b.op("Add", kept, b.constant(told[None], b.fresh("border"))))
+                border_results[row] = picked[:lines, :columns]
+        kept = b.op("Mul", result, self._column(~border, np.int32, 2))
+        return str(b.op("Add", kept, b.constant(border_results[None], b.fresh("border"))))
 
     def oblivious(self, x: str) -> str:
         """Sums of oblivious trees."""
         b, trees = self.b, self.ensemble.trees
         depth = max(1, *(len(tree.inputs) for tree in trees))
-        # A tree of fewer tests is filled up with one of weight 0.
+        # Trees with fewer tests are padded with a test of weight 0.
         tests = [
             test
             for tree in trees
             for test in [*zip(tree.inputs, tree.bits, strict=True), *[(0, 0)] * (depth - len(tree.inputs))]
         ]
         weights = [1 << level if level < len(tree.inputs) else 0 for tree in trees for level in range(depth)]
-        found = b.op("Mul", self.bits(x, tests), self._column(weights, np.int32, 2))
-        levels = self._reshaped(found, (len(trees), depth, self.positions))
+        weighted = b.op("Mul", self.bits(x, tests), self._column(weights, np.int32, 2))
+        levels = self._reshaped(weighted, (len(trees), depth, self.positions))
         leaf = b.op("ReduceSum", levels, self._ints([2]), keepdims=0)
         starts = np.cumsum([0, *(tree.leaf_count for tree in trees)])[:-1]
         return self._summed(str(b.op("Add", leaf, self._column(starts, np.int32, 1))))
 
     def free(self, x: str) -> str:
-        """Sums of free trees: all of them go on by one node at once, a leaf leads to itself."""
+        """Sums of free trees: all of them advance by one node at once, and a leaf leads to itself."""
         b, trees = self.b, self.ensemble.free_trees
         features = sorted({node.x for tree in trees for node in tree.nodes}) or [0]
         pairs = [self.bits(x, [(feature, bit) for feature in features]) for bit in (0, 1)]
@@ -168,7 +168,7 @@ class _Graph:
         return self._summed(str(b.op("Gather", self._table(leaf), place)))
 
     def regressed(self, x: str) -> str:
-        """Sums by one tree operator, which adds in float32: exactly, for they are whole numbers far below 2 ** 24."""
+        """Sums by one tree operator, which adds in float32: exactly, as they are whole numbers far below 2 ** 24."""
         b, ensemble = self.b, self.ensemble
         if ensemble.trees:
             pairs = (pair for tree in ensemble.trees for pair in zip(tree.inputs, tree.bits, strict=True))
@@ -186,18 +186,18 @@ class _Graph:
         return str(b.op("Transpose", b.op("Reshape", b.op("Cast", sums, to=6), shape), perm=[0, 2, 1]))
 
     def _summed(self, leaf: str) -> str:
-        """Sums of leaves, N x outputs x positions int32, for numbers of leaves N x trees x positions."""
+        """Sums of leaves, N x outputs x positions int32, for leaf numbers N x trees x positions."""
         b, ensemble = self.b, self.ensemble
         rows = [np.asarray(tree.leaves, np.int8).reshape(-1, ensemble.width) for tree in ensemble.members]
         table = b.constant(np.concatenate(rows), b.fresh("leaves"))
-        found = b.op("Cast", b.op("Gather", table, leaf, axis=0), to=6)  # N x trees x positions x width
+        values = b.op("Cast", b.op("Gather", table, leaf, axis=0), to=6)  # N x trees x positions x width
         if ensemble.kind == "vector":
-            return str(b.op("Transpose", b.op("ReduceSum", found, self._ints([1]), keepdims=0), perm=[0, 2, 1]))
-        each = self._reshaped(found, (ensemble.outputs, ensemble.trees_each, self.positions))
+            return str(b.op("Transpose", b.op("ReduceSum", values, self._ints([1]), keepdims=0), perm=[0, 2, 1]))
+        each = self._reshaped(values, (ensemble.outputs, ensemble.trees_each, self.positions))
         return str(b.op("ReduceSum", each, self._ints([2]), keepdims=0))
 
     def decoded(self, sums: str) -> str:
-        """Outputs of sums."""
+        """Outputs that belong to sums."""
         b, ensemble = self.b, self.ensemble
         if ensemble.levels is not None:
             values = np.asarray(ensemble.levels.values, np.float32)
@@ -214,7 +214,7 @@ class _Graph:
         return self._reshaped(y, ensemble.output_shape)
 
     def _slice(self, planes: str, y: int, x: int) -> str:
-        """What every position finds at one place of its patch."""
+        """Values of all positions at one place of their patches."""
         lines, columns = self.patch.positions(*self.shape[1:])
         down, right = self.patch.stride
         ends = [y + (lines - 1) * down + 1, x + (columns - 1) * right + 1]
@@ -225,7 +225,7 @@ class _Graph:
         return str(self.b.op("Reshape", x, self._ints([0, *shape])))
 
     def _column(self, values: Any, dtype: npt.DTypeLike, behind: int) -> str:
-        """A constant along axis 1, with axes of size 1 behind it."""
+        """A constant along axis 1, followed by axes of size 1."""
         array = np.asarray(values).astype(dtype)
         return self.b.constant(array.reshape(-1, *(1,) * behind), self.b.fresh("constant"))
 
@@ -269,7 +269,7 @@ _Nodes = tuple[list[tuple[int, str, float, int, int]], list[tuple[int, int]]]  #
 
 
 def _oblivious_nodes(tree: ObliviousTree, columns: dict[tuple[int, int], int]) -> _Nodes:
-    """Level by level; in each level nodes in the order of the results so far, the first test in the lowest bit."""
+    """Nodes level by level; within a level ordered by the results so far, the first test in the lowest bit."""
     nodes, first = [], 0
     for level, test in enumerate(zip(tree.inputs, tree.bits, strict=True)):
         size = 1 << level
@@ -280,14 +280,14 @@ def _oblivious_nodes(tree: ObliviousTree, columns: dict[tuple[int, int], int]) -
 
 
 def _free_nodes(tree: FreeTree, columns: dict[tuple[int, int], int]) -> _Nodes:
-    """Places stay: leaves lie behind the inner nodes."""
+    """Nodes in their own numbering: leaves follow the inner nodes."""
     inner = len(tree.nodes)
     nodes = [(columns[node.x, 0], *_comparison(node), node.i1, node.i0) for node in tree.nodes]
     return [*nodes, *[_LEAF] * tree.leaf_count], [(inner + leaf, leaf) for leaf in range(tree.leaf_count)]
 
 
 def _comparison(node: TreeNode) -> tuple[str, float]:
-    """Mode and value that are true for the words 0 .. 2 for which the node's part is above its reference."""
+    """Mode and value of a comparison that holds for the words 0 to 2 whose part exceeds the node's reference."""
     above = [word >> node.l & (1 << node.h - node.l + 1) - 1 > node.a for word in range(3)]
     if above == [False, True, False]:
         return "BRANCH_EQ", 1.0
@@ -295,11 +295,11 @@ def _comparison(node: TreeNode) -> tuple[str, float]:
 
 
 _INPUTS = 6
-_ADDER_BIT = 1.2  # tables a bit of a sum without carry chains: benchmarks/results/hardware.json, digits-vectors
+_ADDER_BIT = 1.2  # tables for each bit of a sum without carry chains: benchmarks/results/hardware.json, digits-vectors
 
 
 def lut6_of(ensemble: Ensemble) -> int:
-    """Tables of six inputs for the trees, their sums and their outputs' levels; of a picture for one position."""
+    """Tables of six inputs for trees, sums and levels of outputs; for images those of one position."""
     each = ensemble.trees_each
     leaves = sum(_leaf_tables(ensemble, place) for place in range(len(ensemble.members)))
     if ensemble.kind == "vote":
@@ -308,7 +308,7 @@ def lut6_of(ensemble: Ensemble) -> int:
         summing = float(sum(width for width, count in zip(widths, groups, strict=True) if count > 1))
     else:
         widths, summing = [8] * each, 0.0
-    # Where six bits tell the sum, an output is a table of them; else they are added two by two.
+    # Where six bits determine the sum, an output is a table of them; else they are added in pairs.
     direct = ensemble.levels is not None and sum(widths) <= _INPUTS
     while len(widths) > 1 and not direct:
         pairs = [max(pair) + 1 for pair in zip(widths[::2], widths[1::2], strict=False)]
@@ -319,7 +319,7 @@ def lut6_of(ensemble: Ensemble) -> int:
 
 
 def _leaf_tables(ensemble: Ensemble, place: int) -> int:
-    """One for each bit of a leaf that is not the same in all leaves; a node of a free tree selects each bit."""
+    """One table for each bit of a leaf that differs between leaves; each node of a free tree selects each bit."""
     tree = ensemble.members[place]
     bits = 1 if ensemble.kind == "vote" else 8
     if not isinstance(tree, ObliviousTree):
@@ -332,14 +332,14 @@ def _leaf_tables(ensemble: Ensemble, place: int) -> int:
 
 
 _FILES: dict[Flavour, str] = {"core": "model.onnx", "ml": "model-ml.onnx"}
-_EXAMPLES, _POSITIONS = 64, 4096  # compared at most, but one example: the graph takes kilobytes for each position
+_EXAMPLES, _POSITIONS = 64, 4096  # limits of a comparison of at least one example: a position takes kilobytes
 
 
 def export(hybrid: Model, forest: Forest, flavour: Flavour, folder: Path, *, batch_open: bool = False) -> Export:
     """Write a hybrid in one flavour.
 
     Raises:
-        DeviceError: ONNX Runtime computes something else than the trees, which is a defect.
+        DeviceError: ONNX Runtime's result differs from that of the trees, which is a defect.
     """
     model = with_trees(hybrid, forest, flavour)
     with TemporaryDirectory() as cache:
@@ -353,7 +353,7 @@ def export(hybrid: Model, forest: Forest, flavour: Flavour, folder: Path, *, bat
 
 
 def _check(runtime: Device, ensemble: Ensemble, flavour: Flavour) -> None:
-    """Hold an ensemble's graph to the reference."""
+    """Compare an ensemble's graph with the reference."""
     x = _around_thresholds(ensemble)
     part = as_model(ensemble, len(x), flavour)
     tensors = {part.inputs[0].name: x, part.outputs[0].name: allocate(part.outputs[0])}
@@ -367,7 +367,7 @@ def _check(runtime: Device, ensemble: Ensemble, flavour: Flavour) -> None:
 
 
 def _around_thresholds(ensemble: Ensemble) -> npt.NDArray[Any]:
-    """Inputs each of which is one of its thresholds, or the next number above it: all that comparisons can tell."""
+    """Inputs that equal one of the thresholds, or the next number above it: all cases of the comparisons."""
     sides = np.asarray([ensemble.encoder.low, ensemble.encoder.high], np.float32)
     values = np.concatenate([sides, np.nextafter(sides, np.float32(np.inf))])
     count = max(1, min(_EXAMPLES, _POSITIONS // ensemble.positions))

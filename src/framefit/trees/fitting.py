@@ -1,11 +1,11 @@
-"""From examples of a group's input and output to the ensemble that stands for it.
+"""Fits an ensemble to examples of a group's input and output.
 
-All leaves of vector trees at once, by ridge regression, and as int8.
+All leaves of vector trees are fitted together by ridge regression, and rounded to int8.
 
-Boosting sets one tree's leaves at a time; with the tests fixed the sum is linear in all of them, so that the best
-are those of one least-squares problem. It is solved by conjugate gradients (Hestenes and Stiefel, "Methods of
-Conjugate Gradients for Solving Linear Systems", J. Research NBS 49, 1952), each output for itself, all at once; the
-matrix of ones and zeros is never written out.
+Boosting fits one tree's leaves at a time; with fixed tests the sum is linear in all leaves, so that the best ones
+solve a single least-squares problem. It is solved by conjugate gradients (Hestenes and Stiefel, "Methods of Conjugate
+Gradients for Solving Linear Systems", J. Research NBS 49, 1952), for all outputs at once; the matrix of ones and zeros
+is never formed.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from framefit.trees.boosting import Boosted, Boosting, Candidates, boost_vectors
 from framefit.trees.quantising import fit_encoder, fit_levels, fit_scale, quantised
 
 Array = npt.NDArray[Any]
-_STEPS = 30  # bounds the time; ended before by _CLOSE where the problem is well conditioned
+_STEPS = 30  # limits the time; well-conditioned problems end earlier by _CLOSE
 _CLOSE = 1e-3  # of the right-hand side
 
 
 def refit(
     leaf: npt.NDArray[np.int64], sizes: list[int], target: Array, ridge: float, decay: float = EFFECT_DECAY
 ) -> list[Array]:
-    """Leaves with the least squared error plus ``ridge`` times the squares of their effects.
+    """Fit leaves with the least squared error plus ``ridge`` times the squares of their effects.
 
-    Effects are those of :mod:`framefit.stats`.
+    Effects are defined in :mod:`framefit.stats`.
 
     Args:
         leaf: rows x trees: the leaf of each row in each tree.
-        sizes: leaves of each tree.
+        sizes: number of leaves of each tree.
         target: rows x outputs, float32.
-        ridge: above 0; in rows: a leaf that one row reaches is halved by 1, where nothing decays.
-        decay: of effects of several tests, above 0, at most 1.
+        ridge: above 0; in rows: 1 halves a leaf that a single row reaches, where nothing decays.
+        decay: factor for effects of several tests, above 0, at most 1.
     """
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     places = (leaf + offsets[:-1]).astype(np.int32)
     turn = _Effects(sizes, decay)
     right = turn.effects(_gather_rows(places, np.ascontiguousarray(target, np.float32), int(offsets[-1])))
-    found = np.zeros_like(right)
+    solution = np.zeros_like(right)
     residual, direction = right.copy(), right.copy()
     energy = (residual**2).sum(axis=0, dtype=np.float64)
     goal = _CLOSE**2 * energy
@@ -57,35 +57,35 @@ def refit(
         if (energy <= goal).all():
             break
         sums = _sum_rows(places, turn.leaves(direction))
-        image = turn.effects(_gather_rows(places, sums, len(found))) + np.float32(ridge) * direction
+        image = turn.effects(_gather_rows(places, sums, len(solution))) + np.float32(ridge) * direction
         curvature = (direction * image).sum(axis=0, dtype=np.float64)
         length = np.divide(energy, curvature, out=np.zeros_like(energy), where=curvature > 0)
-        found += length.astype(np.float32) * direction
+        solution += length.astype(np.float32) * direction
         residual -= length.astype(np.float32) * image
         before, energy = energy, (residual**2).sum(axis=0, dtype=np.float64)
         grown = np.divide(energy, before, out=np.zeros_like(energy), where=before > 0)
         direction = residual + grown.astype(np.float32) * direction
-    return np.split(turn.leaves(found), offsets[1:-1])
+    return np.split(turn.leaves(solution), offsets[1:-1])
 
 
 class _Effects:
-    """Between the leaves of all trees, one tree behind the other, and their weighted effects; columns are outputs."""
+    """Converts between the leaves of all trees, one tree after the other, and their weighted effects."""
 
     def __init__(self, sizes: list[int], decay: float) -> None:
         self._spans = list(itertools.pairwise(np.concatenate([[0], np.cumsum(sizes)]).tolist()))
         self._turns = {n: (leaves_of_effects(n, decay) / np.sqrt(n)).astype(np.float32) for n in set(sizes)}
 
     def leaves(self, effects: Array) -> Array:
-        """Leaves that effects come to."""
+        """Leaves from effects (rows; columns are outputs)."""
         return np.concatenate([self._turns[end - at] @ effects[at:end] for at, end in self._spans])
 
     def effects(self, leaves: Array) -> Array:
-        """The transposed of :meth:`leaves`."""
+        """The transpose of :meth:`leaves`."""
         return np.concatenate([self._turns[end - at].T @ leaves[at:end] for at, end in self._spans])
 
 
 def as_int8(leaves: list[Array]) -> list[npt.NDArray[np.int8]]:
-    """Leaves as whole numbers -127 .. 127, in a unit of each output that all trees share."""
+    """Leaves as whole numbers -127 to 127, in a unit of each output that all trees share."""
     most = np.max([np.abs(table).max(axis=0) for table in leaves], axis=0)
     unit = np.where(most > 0, most, 1) / 127
     return [np.rint(table / unit).astype(np.int8) for table in leaves]
@@ -115,18 +115,18 @@ def _gather_rows(places: Array, rows: Array, count: int) -> Array:  # pragma: no
     return sums
 
 
-_RIDGES = (2.0, 8.0, 32.0, 128.0)  # rows that a leaf is drawn to 0 by
+_RIDGES = (2.0, 8.0, 32.0, 128.0)  # rows with value 0 that are added to a leaf
 _VALIDATION_RATIO = 0.15  # of the examples
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an ensemble stands in its model.
+    """The place of an ensemble in its model.
 
     Attributes:
-        name: of the group.
-        input, output: tensors.
-        patch: of a group of convolutions: what one output position reads.
+        name: of the group of layers.
+        input, output: names of tensors.
+        patch: for convolutions: what one output position reads.
     """
 
     name: str
@@ -137,11 +137,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Fitted:
-    """An ensemble and how it came about.
+    """An ensemble, and the history of its fit.
 
     Attributes:
-        training, validation: loss after each tree that was grown.
-        kept: trees (of votes: for each output) after pruning.
+        training, validation: loss after each tree.
+        kept: number of trees (of votes: for each output) after pruning.
     """
 
     ensemble: Ensemble
@@ -161,28 +161,28 @@ def fit_ensemble(
     input_levels: int = 3,
     threshold: float | None = None,
 ) -> Fitted:
-    """Fit trees on a group's inputs and outputs; examples held for validation are other ones than those fitted on.
+    """Fit trees to a group's inputs and outputs; some of the examples are held out for validation.
 
     Args:
         x: examples x input shape, float32.
         y: examples x output shape, float32.
-        place: in the model.
-        settings: of the boosting.
-        seed: of the split and of what boosting draws.
+        place: of the ensemble in the model.
+        settings: parameters of the boosting.
+        seed: for the split, and for random choices of the boosting.
         output_levels: 2, 3, or 0: whole numbers times a scale, not quantised further (only "gradient").
         input_levels: 2 or 3.
-        threshold: of normalised values; ``None``: thresholds of least error.
+        threshold: for normalised values; ``None``: thresholds of least error.
 
     Raises:
         InputError: too few examples, or settings that exclude each other.
     """
     if len(x) != len(y) or len(x) < 8:
-        raise InputError(f"{len(x)} inputs and {len(y)} outputs", where=place.name, remedy="give 8 examples at least")
+        raise InputError(f"{len(x)} inputs and {len(y)} outputs", where=place.name, remedy="give at least 8 examples")
     if input_levels not in (2, 3) or output_levels not in (0, 2, 3) or (settings.method == "ada" and not output_levels):
         raise InputError(
-            f"{input_levels} levels in, {output_levels} out with {settings.method!r}",
+            f"{input_levels} input levels, {output_levels} output levels with {settings.method!r}",
             where=place.name,
-            remedy="take 2 or 3 levels; outputs of 'gradient' may have 0: no levels",
+            remedy="choose 2 or 3 levels; outputs of 'gradient' may have 0: no levels",
         )
     random = np.random.default_rng(seed)
     held = np.zeros(len(x), bool)
@@ -210,24 +210,24 @@ def fit_ensemble(
 
 
 def _refitted(boosted: Boosted, bits: Array, target: Array, held: npt.NDArray[np.bool_]) -> list[Array]:
-    """Leaves by the ridge with the least error on held rows, fitted again on these, too: the tests are settled."""
+    """Leaves by the ridge of least error on held-out rows, then fitted to these rows, too: the tests are final."""
     leaf = np.stack([leaf_numbers(bits, tests) for tests in boosted.tests], axis=1)
     sizes = [len(table) for table in boosted.leaves]
     errors = []
     for ridge in _RIDGES:
         leaves = refit(leaf[~held], sizes, target[~held], ridge)
-        told = sum(table[leaf[held, tree]] for tree, table in enumerate(leaves))
-        errors.append(float(((target[held] - told) ** 2).mean()))
+        predicted = sum(table[leaf[held, tree]] for tree, table in enumerate(leaves))
+        errors.append(float(((target[held] - predicted) ** 2).mean()))
     return refit(leaf, sizes, target, _RIDGES[int(np.argmin(errors))])
 
 
 def columns(x: Array, patch: Patch | None) -> Array:
-    """Values by channel, or by feature: rows x columns."""
+    """Values by channel or by feature: rows x columns."""
     return x.reshape(len(x), -1) if patch is None else np.moveaxis(x, 1, -1).reshape(-1, x.shape[1])
 
 
 def draft(place: Place, encoder: Encoder, input_shape: tuple[int, ...], output_shape: tuple[int, ...]) -> Ensemble:
-    """The ensemble with no test yet: what encodes."""
+    """An ensemble without tests, which encodes its input."""
     outputs = output_shape[0] if place.patch else math.prod(output_shape)
     return Ensemble(
         name=place.name,
@@ -244,12 +244,12 @@ def draft(place: Place, encoder: Encoder, input_shape: tuple[int, ...], output_s
 
 
 def decoded(ensemble: Ensemble, words: Array, rows: Array, levels: int) -> Ensemble:
-    """The ensemble with thresholds, or without levels scales, from what its sums tell of the outputs.
+    """Return the ensemble with thresholds, or scales, by which its sums become outputs.
 
     Args:
-        ensemble: however its sums are decoded.
+        ensemble: with any decoding of its sums.
         words: rows x features.
-        rows: rows x outputs: the outputs there.
+        rows: rows x outputs: the outputs of these rows.
         levels: 2, 3, or 0.
     """
     sums = accumulate(ensemble, words)

@@ -1,4 +1,4 @@
-"""Where trees can stand in a model: boundaries that one tensor crosses, and what a position reads between two."""
+"""Groups of layers that trees can replace: boundaries with a single tensor, and what a position reads between two."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["boundaries"]
 
 
 WEIGHTED = {"Conv", "Gemm", "MatMul"}
-"""Operators with weights: what layers are counted by."""
+"""Operators with weights, by which layers are counted."""
 _ALIKE = {"Relu", "Add", "BatchNormalization", "Clip", "Identity", "Sigmoid", "HardSwish", "HardSigmoid", "LeakyRelu",
           "Mul", "Sub", "Tanh", "Elu", "PRelu", "Softplus", "Greater", "Where"}  # fmt: skip
 _WINDOWS = {"Conv", "MaxPool", "AveragePool"}
@@ -24,13 +24,13 @@ _WINDOWS = {"Conv", "MaxPool", "AveragePool"}
 
 @dataclass(frozen=True)
 class Boundary:
-    """A place where one tensor leads from all layers before to all layers behind.
+    """A place where a single tensor connects all earlier layers with all later ones.
 
     Attributes:
-        tensor: its name.
-        shape: of one example.
-        position: layers before it.
-        weighted: layers with weights before it.
+        tensor: name of the tensor.
+        shape: shape of one example.
+        position: number of layers before it.
+        weighted: number of layers with weights before it.
     """
 
     tensor: str
@@ -40,9 +40,9 @@ class Boundary:
 
 
 def boundaries(model: Model) -> tuple[Boundary, ...]:
-    """Those of a model with one input, in order: behind each layer with weights the one where its values are final.
+    """Boundaries of a model with one input, in order: for each layer with weights where its values are final.
 
-    That is behind normalisation and activation, but in front of what changes the tensor's shape.
+    That is behind normalisation and activation, but before nodes that change the tensor's shape.
     """
     if len(model.inputs) != 1 or not model.inputs[0].shape:
         return ()
@@ -59,12 +59,12 @@ def boundaries(model: Model) -> tuple[Boundary, ...]:
 
 
 def follows(node: Node) -> bool:
-    """Whether a node changes the values of one tensor one by one, as normalisations and activations do."""
+    """Whether a node changes the elements of one tensor independently, as normalisations and activations do."""
     return node.op in _ALIKE and sum(operand is not None and not operand.constant for operand in node.inputs) == 1
 
 
 def patch_between(model: Model, start: Boundary, end: Boundary) -> Patch | None:
-    """What one position of the end reads of the start; ``None``: they are no pictures, or every position reads all."""
+    """What one position of the end reads of the start; ``None``: there are no positions, or each of them reads all."""
     if len(start.shape) != 3 or len(end.shape) != 3:
         return None
     reach = {start.tensor: (0, 0, 1, 0, 0, 1)}  # up, down, vertical stride; left, right, horizontal stride
@@ -80,14 +80,14 @@ def patch_between(model: Model, start: Boundary, end: Boundary) -> Patch | None:
         return None
     bottom = (end.shape[1] - 1) * step + kernel[0] - start.shape[1] - up
     end_right = (end.shape[2] - 1) * across + kernel[1] - start.shape[2] - left
-    if bottom < 0 or end_right < 0:  # the last rows or columns are not read: nothing to pad
+    if bottom < 0 or end_right < 0:  # the last rows or columns are not read, so nothing is padded
         bottom, end_right = max(bottom, 0), max(end_right, 0)
     border = max(up, left, bottom, end_right) > 0
     return Patch(kernel=kernel, stride=(step, across), padding=(up, left, bottom, end_right), border=border)
 
 
 def _follow(node: Node, reach: dict[str, tuple[int, int, int, int, int, int]]) -> bool:
-    """Note what a node's output reads; False for one that mixes positions in another way."""
+    """Record what a node's output reads; return False for one that mixes positions in another way."""
     known = [reach[operand.name] for operand in node.inputs if operand is not None and operand.name in reach]
     if not known:
         return all(operand is None or operand.constant for operand in node.inputs)
@@ -114,8 +114,8 @@ def _follow(node: Node, reach: dict[str, tuple[int, int, int, int, int, int]]) -
 
 
 def _pair(node: Node, name: str, default: int) -> tuple[int, int]:
-    found = node.attributes.get(name, (default, default))
-    values: Sequence[object] = found if isinstance(found, tuple) else ()
+    attribute = node.attributes.get(name, (default, default))
+    values: Sequence[object] = attribute if isinstance(attribute, tuple) else ()
     if len(values) != 2 or not all(isinstance(value, int) for value in values):
         return default, default
     return int(str(values[0])), int(str(values[1]))
@@ -131,17 +131,17 @@ class Span:
 
     @property
     def first(self) -> int:
-        """Its first layer with weights."""
+        """Number of its first layer with weights."""
         return self.start.weighted
 
     @property
     def last(self) -> int:
-        """Its last layer with weights."""
+        """Number of its last layer with weights."""
         return self.end.weighted - 1
 
     @property
     def layers(self) -> int:
-        """Layers with weights."""
+        """Number of layers with weights."""
         return self.end.weighted - self.start.weighted
 
     def __str__(self) -> str:
@@ -157,18 +157,18 @@ def spans(
     free: Callable[[Span], bool] = lambda _: True,
     drawn: np.random.Generator | None = None,
 ) -> list[Span]:
-    """Candidates, by their first layer and then their length.
+    """Candidates in the order of their first layer, then of their length.
 
     Raises:
-        InputError: both ends are given, and one tensor does not lead into and out of that group.
+        InputError: both ends are given, and the group has more than one tensor at its input or output.
     """
     places: dict[int, Boundary] = {boundary.weighted: boundary for boundary in boundaries(model)}
     if first is not None and layers is not None and not {first, first + layers} <= places.keys():
         ends = ", ".join(map(str, sorted(places)))
         raise InputError(
-            f"layers {first} to {first + layers - 1} are not a group that one tensor leads into and out of",
+            f"layers {first} to {first + layers - 1} are not a group with a single tensor at its input and its output",
             where=model.name,
-            remedy=f"begin and end a group in front of one of the layers {ends}: residual blocks are whole",
+            remedy=f"begin and end a group before one of the layers {ends}: residual blocks cannot be divided",
         )
     groups = []
     for start in [first] if first is not None else sorted(places):

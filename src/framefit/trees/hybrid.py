@@ -1,4 +1,4 @@
-"""A network of which some groups of layers are trees: what flows through it, and how often it is right."""
+"""A network in which trees replace some groups of layers: its values, and its accuracy."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from framefit.trees.groups import Span
 from framefit.trees.quantising import LevelMap, Quantiser
 
 Array = npt.NDArray[Any]
-_BATCH = 250  # examples at once, as training.evaluate takes them
+_BATCH = 250  # examples at once, as in training.evaluate
 
 
 @dataclass(frozen=True)
 class QuantisedLayers:
-    """What is quantised of the layers that stay.
+    """Quantisation of the layers that remain.
 
     Attributes:
-        weights: levels of their weights; ``None``: they are float.
+        weights: levels of their weights; ``None``: they stay float.
         spare: initializers that keep their precision.
-        quantisers: of tensors.
+        quantisers: those of tensors.
     """
 
     weights: Literal["8bit", "4bit", "ternary", "binary"] | None = None
@@ -37,13 +37,13 @@ class QuantisedLayers:
 
 
 class HybridModel:
-    """A model with groups replaced one after the other.
+    """A model in which groups are replaced one after the other.
 
     Attributes:
-        model: with the weights that it has now.
-        levels: of what else is quantised.
+        model: with its present weights.
+        levels: quantisation of the other layers.
         chosen: groups and their trees, in order.
-        end: layers of the model.
+        end: number of layers in the model.
     """
 
     def __init__(self, model: Model, levels: QuantisedLayers | None = None) -> None:
@@ -53,44 +53,44 @@ class HybridModel:
         self.end = len(model.layers)
 
     def free(self, span: Span) -> bool:
-        """Whether none of a group's layers is replaced already."""
+        """Whether no layer of a group is replaced already."""
         return all(
-            span.end.position <= taken.start.position or taken.end.position <= span.start.position
-            for taken, _ in self.chosen
+            span.end.position <= replaced.start.position or replaced.end.position <= span.start.position
+            for replaced, _ in self.chosen
         )
 
     def replace(self, span: Span, ensemble: Ensemble) -> None:
-        """Put trees in, in the place of those that stand for the same group already."""
+        """Insert trees for a group; they replace earlier trees of the same group."""
         self.chosen = [pair for pair in self.chosen if pair[0] != span]
         self.chosen.append((span, ensemble))
         self.chosen.sort(key=lambda pair: pair[0].start.position)
 
     def learnt(self, weights: Mapping[str, Array]) -> None:
-        """Give layers other weights."""
+        """Change the weights of layers."""
         self.model = with_weights(self.model, weights)
         self._networks.clear()
 
     def copy(self) -> HybridModel:
-        """The same, to be changed apart."""
+        """Return an independent copy."""
         copied = HybridModel(self.model, self.levels)
         copied.chosen, copied._networks = list(self.chosen), dict(self._networks)
         return copied
 
     def through(self, x: Array, first: int, last: int) -> Array:
-        """What layers ``first`` .. ``last`` - 1 make of examples, trees for groups among them."""
+        """Outputs of layers ``first`` to ``last`` - 1 for examples, with trees in place of groups."""
         return np.concatenate([self._one(x[at : at + _BATCH], first, last) for at in range(0, len(x), _BATCH)])
 
     def predict(self, x: npt.NDArray[np.float32]) -> Array:
-        """Logits of a batch."""
+        """Return logits of a batch."""
         return self.through(x, 0, self.end)
 
     def pair(self, span: Span, x: Array) -> tuple[Array, Array]:
-        """What a group reads, behind trees in front of it, and what its layers make of that."""
+        """Inputs of a group, computed with the trees before it, and the outputs of its layers."""
         read = self.through(x, 0, span.start.position)
         return read, self._layers(read, span.start.position, span.end.position)
 
     def right(self, examples: Examples) -> npt.NDArray[np.bool_]:
-        """Of each example, whether its class is the likeliest."""
+        """For each example whether its class is the likeliest."""
         return _right(self.predict(examples.inputs()), examples.labels)
 
     def right_with(self, span: Span, group: Callable[[Array], Array], examples: Examples) -> npt.NDArray[np.bool_]:
@@ -99,11 +99,11 @@ class HybridModel:
         return _right(self.through(made, span.end.position, self.end), examples.labels)
 
     def part(self, first: int, last: int) -> Model:
-        """Layers ``first`` .. ``last`` - 1, as they were given or have learnt."""
+        """Layers ``first`` to ``last`` - 1 with their present weights."""
         return self.model if (first, last) == (0, self.end) else self.model.segment(first, last - 1)
 
     def quantisers(self, first: int) -> Iterator[tuple[Quantiser, LevelMap]]:
-        """Those in layers from ``first`` on that no trees stand for, and what they do."""
+        """Quantisers in layers from ``first`` on that no trees replace, and their levels."""
         if not self.levels.quantisers:
             return
         places = {output.name: at for at, nodes in enumerate(self.model.nodes) for n in nodes for output in n.outputs}
@@ -135,14 +135,14 @@ class HybridModel:
 
 
 def run(ensemble: Ensemble, x: Array) -> Array:
-    """What trees make of examples, by their kernel."""
+    """Outputs of trees for examples, by their kernel."""
     y = np.empty((len(x), *ensemble.output_shape), np.float32)
     kernel_of(ensemble, len(x))(np.ascontiguousarray(x, np.float32), y)
     return y
 
 
 def lost(before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_]) -> float:
-    """By how much accuracy fell for certain: the mean difference of the same examples, less its standard error."""
+    """Certain loss of accuracy: the mean difference on the same examples, less its standard error."""
     difference = before.astype(np.float64) - after
     return float(difference.mean() - difference.std() / np.sqrt(len(difference)))
 

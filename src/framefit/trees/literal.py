@@ -1,4 +1,4 @@
-"""Trees as scikit-learn and XGBoost grow them, node by node: the literal form that oblivious trees are held against."""
+"""Trees as scikit-learn and XGBoost grow them, node by node: the literal form, as a baseline for oblivious trees."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _Raw = tuple[list[tuple[int, float, int, int]], list[float]]  # inner nodes (fea
 def fit_literal(
     x: Array, y: Array, place: Place, method: LiteralMethod, *, trees: int, depth: int, seed: int = 0, levels: int = 3
 ) -> Ensemble:
-    """Fit one ensemble of binary trees for each output, by the named library's own defaults.
+    """Fit one ensemble of binary trees for each output, with the named library's defaults.
 
     Args:
         x: examples x input shape, float32.
         y: examples x output shape, float32.
-        place: in the model.
+        place: of the ensemble in the model.
         method: scikit-learn's GradientBoostingRegressor or AdaBoostRegressor, or XGBoost.
-        trees: for each output.
-        depth: of a tree, at most.
-        seed: of the libraries.
+        trees: number for each output.
+        depth: greatest depth of a tree.
+        seed: for the libraries.
         levels: of the outputs, 2 or 3; 0: not quantised.
 
     Raises:
@@ -46,7 +46,7 @@ def fit_literal(
     fewest = max(map(len, grown))
     members = []
     for output, unit in zip(grown, most, strict=True):
-        stump: _Raw = ([], [0.0])  # AdaBoost may stop early: as many trees for each output
+        stump: _Raw = ([], [0.0])  # AdaBoost may stop early, but all outputs need the same number of trees
         members += [_free(tree, unit / 127) for tree in [*output, *[stump] * (fewest - len(output))]]
     ensemble = msgspec.structs.replace(empty, kind="scalar", trees=(), free_trees=tuple(members))
     return decoded(ensemble, words, rows, levels)
@@ -63,7 +63,7 @@ def _fitted(words: Array, target: Array, method: LiteralMethod, trees: int, dept
     if method == "gradient":
         boosted = GradientBoostingRegressor(n_estimators=trees, max_depth=depth, random_state=seed).fit(words, target)
         return [_of_sklearn(stage[0].tree_, boosted.learning_rate) for stage in boosted.estimators_]
-    # AdaBoost.R2 takes the weighted median of its trees; their weighted mean needs only sums.
+    # AdaBoost.R2 uses the weighted median of its trees; their weighted mean needs sums only.
     base = DecisionTreeRegressor(max_depth=depth)
     voted = AdaBoostRegressor(base, n_estimators=trees, random_state=seed).fit(words, target)
     weights = voted.estimator_weights_[: len(voted.estimators_)]
@@ -75,7 +75,7 @@ def _fitted(words: Array, target: Array, method: LiteralMethod, trees: int, dept
 
 
 def _of_sklearn(tree: Any, factor: float) -> _Raw:
-    """Values no above a threshold go left."""
+    """Convert a tree in which values not above a threshold go left."""
     inner = [node for node in range(tree.node_count) if tree.children_left[node] >= 0]
     outer = [node for node in range(tree.node_count) if tree.children_left[node] < 0]
     place = {node: number for number, node in enumerate([*inner, *outer])}
@@ -92,7 +92,7 @@ def _of_sklearn(tree: Any, factor: float) -> _Raw:
 
 
 def _by_xgboost(words: Array, target: Array, trees: int, depth: int, seed: int) -> list[_Raw]:
-    """Values below a threshold go left."""
+    """Fit with XGBoost, where values below a threshold go left."""
     with needs_extra("xgboost", "trees"):
         import xgboost
     import json
@@ -119,7 +119,7 @@ def _by_xgboost(words: Array, target: Array, trees: int, depth: int, seed: int) 
 
 
 def _free(tree: _Raw, unit: float) -> FreeTree:
-    """Words are whole: above a threshold is above the whole number below it."""
+    """Convert to whole numbers: above a threshold means above the whole number below it."""
     nodes: Sequence[tuple[int, float, int, int]] = tree[0]
     return FreeTree(
         nodes=tuple(TreeNode(x=x, a=int(np.floor(a)), l=0, h=1, i0=no, i1=yes) for x, a, no, yes in nodes),

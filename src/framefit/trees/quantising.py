@@ -1,11 +1,11 @@
-"""Two or three levels of a number: where their thresholds lie, and what the levels stand for.
+"""Two or three levels of a number: their thresholds, and the value of each level.
 
-The thresholds +-0.66 on normalised values are the literal form. Those with the least squared error make
-quantised and original tensor most similar: with each level at the mean of its values, the squared cosine
-between the two is one minus the error's part of the tensor's square (Lloyd, "Least squares quantization in
-PCM", IEEE Trans. Information Theory 28, 1982, section VI).
+The thresholds +-0.66 on normalised values are the literal form. Those of least squared error make quantised
+and original tensor most similar: with each level at the mean of its values, the squared cosine between the two is
+one minus the error's part of the tensor's square (Lloyd, "Least squares quantization in PCM", IEEE Trans.
+Information Theory 28, 1982, section VI).
 
-In a model quantisers stand behind layers' outputs, as operators of its graph.
+In a model quantisers follow layers' outputs, as operators of its graph.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from framefit.trees.groups import WEIGHTED, boundaries, follows
 Array = npt.NDArray[Any]
 LevelCount = Literal[2, 3]
 LITERAL_THRESHOLD = 0.66
-"""Of normalised values: a normal variable is then in each of the ternary levels 25, 49 and 25 % of the time."""
-_CANDIDATES = 64  # places of a threshold that are tried: every 1.6th percentile
+"""For normalised values: a normal variable then has the three ternary levels in 25, 49 and 25 % of cases."""
+_CANDIDATES = 64  # thresholds that are tried: every 1.6th percentile
 
 
 @dataclass(frozen=True)
 class LevelMap:
-    """A tensor's levels and what they stand for, channel by channel or feature by feature: fixed once fitted.
+    """Levels of a tensor and their values, for each channel or feature: constant after the fit.
 
     Attributes:
-        low: a value above it is not of the lowest level; float32, one a column.
-        high: a value above it is of the highest.
+        low: a value above it does not have the lowest level; float32, one for each column.
+        high: a value above it has the highest level.
         values: columns x 3, float32.
     """
 
@@ -43,7 +43,7 @@ class LevelMap:
     values: npt.NDArray[np.float32]
 
     def __call__(self, x: Array) -> npt.NDArray[np.float32]:
-        """The nearest levels' values of N x columns x ..., or N x features of any shape."""
+        """Replace N x columns x ..., or N x features of any shape, by the values of the nearest levels."""
         shape = (-1, *(1,) * (x.ndim - 2)) if x.ndim > 1 and x.shape[1] == len(self.low) else x.shape[1:]
         low, high, minus, zero, plus = (side.reshape(shape) for side in (self.low, self.high, *self.values.T))
         mapped: npt.NDArray[np.float32] = np.where(x > high, plus, np.where(x > low, zero, minus))
@@ -51,9 +51,9 @@ class LevelMap:
 
 
 def fit_level_map(columns: Array, levels: LevelCount = 3, threshold: float | None = None) -> LevelMap:
-    """Levels of a tensor; each stands for the mean of what has it, so that both tensors are most similar.
+    """Fit levels of a tensor; each has the mean of its elements as value, so that both tensors are most similar.
 
-    Args: as of :func:`fit_encoder`.
+    Args: as for :func:`fit_encoder`.
     """
     encoder = fit_encoder(columns, levels, threshold)
     low, high = np.asarray(encoder.low, np.float32), np.asarray(encoder.high, np.float32)
@@ -62,12 +62,12 @@ def fit_level_map(columns: Array, levels: LevelCount = 3, threshold: float | Non
 
 
 def fit_encoder(columns: Array, levels: LevelCount = 3, threshold: float | None = None) -> Encoder:
-    """Comparators for the input of a group.
+    """Fit comparators for the input of a group.
 
     Args:
         columns: examples x channels or features, float32.
         levels: 2 (binary) or 3 (ternary).
-        threshold: of normalised values; ``None``: the thresholds of least squared error.
+        threshold: for normalised values; ``None``: the thresholds of least squared error.
     """
     if threshold is None:
         low, high = _best_thresholds(columns, columns, levels)
@@ -80,11 +80,11 @@ def fit_encoder(columns: Array, levels: LevelCount = 3, threshold: float | None 
 
 
 def fit_levels(sums: Array, y: Array, levels: LevelCount = 3) -> Levels:
-    """Thresholds of trees' sums, and what each level stands for.
+    """Fit thresholds for sums of trees, and the value of each level.
 
     Args:
         sums: rows x outputs, whole numbers.
-        y: rows x outputs: what the sums are to tell; a level's value is the mean of it.
+        y: rows x outputs: what the sums shall predict; the value of a level is its mean.
         levels: 2 or 3.
     """
     below, above = _best_thresholds(sums, y, levels)
@@ -99,11 +99,11 @@ def fit_levels(sums: Array, y: Array, levels: LevelCount = 3) -> Levels:
 
 
 def fit_scale(sums: Array, rows: Array) -> Scaled:
-    """The line through sums and outputs of least squared error; its offset is whole, in units of the sum.
+    """Fit the line of least squared error from sums to outputs; its offset is whole, in units of the sum.
 
     Args:
         sums: rows x outputs, whole numbers.
-        rows: rows x outputs, what they are to tell.
+        rows: rows x outputs, what the sums shall predict.
     """
     middle, spread = sums.mean(axis=0, dtype=np.float64), sums.std(axis=0, dtype=np.float64)
     mean = rows.mean(axis=0, dtype=np.float64)
@@ -116,14 +116,14 @@ def fit_scale(sums: Array, rows: Array) -> Scaled:
 
 
 def quantised(y: Array, levels: LevelCount = 3, threshold: float | None = None) -> npt.NDArray[np.int8]:
-    """Levels -1, 0, 1 of each column of examples x outputs; binary: -1 and 1."""
+    """Quantise each column of examples x outputs to levels -1, 0, 1; binary: -1 and 1."""
     encoder = fit_encoder(y, levels, threshold)
     low, high = np.asarray(encoder.low, np.float32), np.asarray(encoder.high, np.float32)
     return (y > low).astype(np.int8) + (y > high).astype(np.int8) - np.int8(1)
 
 
 def restored(levels: Array, original: Array) -> npt.NDArray[np.float64]:
-    """Levels with the best value for each of a column: the mean of what it stands for.
+    """Replace levels by the best value for each of a column: the mean of the elements with that level.
 
     Args:
         levels: rows x columns, -1, 0 or 1.
@@ -147,7 +147,7 @@ def similarity(levels: Array, original: Array) -> float:
 
 
 def _means(levels_at: npt.NDArray[np.int64], y: Array) -> npt.NDArray[np.float64]:
-    """Mean of each column where its level is 0, 1, 2: 3 x columns; of a level that never occurs the neighbours' one."""
+    """Mean of each column where its level is 0, 1, 2: 3 x columns; for a level that never occurs, a neighbour's."""
     counts = np.stack([(levels_at == level).sum(axis=0) for level in range(3)])
     totals = np.stack([np.where(levels_at == level, y, 0).sum(axis=0, dtype=np.float64) for level in range(3)])
     means = totals / np.maximum(counts, 1)
@@ -158,9 +158,9 @@ def _means(levels_at: npt.NDArray[np.int64], y: Array) -> npt.NDArray[np.float64
 
 
 def _best_thresholds(x: Array, y: Array, levels: LevelCount) -> tuple[Array, Array]:
-    """Thresholds of each column of ``x`` that leave the least squared error of ``y`` around its levels' means.
+    """Thresholds of each column of ``x`` with the least squared error of ``y`` around its levels' means.
 
-    All pairs of candidates are compared: x is cut at quantiles of its distinct values.
+    All pairs of candidates are compared: x is divided at quantiles of its distinct values.
     """
     low, high = np.empty(x.shape[1]), np.empty(x.shape[1])
     for column in range(x.shape[1]):
@@ -175,7 +175,7 @@ def _best_thresholds(x: Array, y: Array, levels: LevelCount) -> tuple[Array, Arr
 
 
 def _best_pair(x: Array, y: Array, cuts: Array, levels: LevelCount) -> tuple[float, float]:
-    """The cuts between which and beside which the means of ``y`` explain most of its square."""
+    """The two thresholds for which the means of ``y`` explain most of its square."""
     cell = np.searchsorted(cuts, x.astype(np.float64), side="left")  # cell k: cuts[k - 1] < x <= cuts[k]
     count = np.cumsum(np.bincount(cell, minlength=len(cuts) + 1)).astype(np.float64)
     total = np.cumsum(np.bincount(cell, weights=y, minlength=len(cuts) + 1))
@@ -200,9 +200,9 @@ class Quantiser:
     """A tensor that is quantised.
 
     Attributes:
-        tensor: as a layer makes it.
-        made: with levels, which is what others read.
-        rank: axes of both.
+        tensor: name of the layer's output.
+        made: name of the quantised tensor, which others read.
+        rank: number of axes of both.
     """
 
     tensor: str
@@ -211,18 +211,18 @@ class Quantiser:
 
     @property
     def name(self) -> str:
-        """Of the quantiser: in front of the names of its initializers."""
+        """Name of the quantiser: the prefix of its initializers' names."""
         return f"{self.tensor}_levels"
 
     def arrays(self, levels: LevelMap) -> dict[str, npt.NDArray[np.float32]]:
-        """Its initializers: thresholds and values, along the tensor's axis 1."""
+        """Initializers: thresholds and values, along the tensor's axis 1."""
         columns = {"low": levels.low, "high": levels.high}
         columns |= {name: levels.values[:, level] for level, name in enumerate(("minus", "zero", "plus"))}
         shape = (-1, *(1,) * (self.rank - 2))
         return {f"{self.name}/{name}": np.ascontiguousarray(side.reshape(shape)) for name, side in columns.items()}
 
     def levels(self, arrays: Mapping[str, npt.NDArray[Any]]) -> LevelMap:
-        """What it does, of a model's initializers."""
+        """Levels from a model's initializers."""
         low, high, *values = (
             arrays[f"{self.name}/{name}"].reshape(-1) for name in ("low", "high", "minus", "zero", "plus")
         )
@@ -230,7 +230,7 @@ class Quantiser:
 
 
 def places(model: Model, *, data: bool, outputs: bool) -> tuple[str, ...]:
-    """Tensors to quantise, in order."""
+    """Names of tensors to quantise, in order."""
     ends = {boundary.tensor for boundary in boundaries(model)}
     first = model.inputs[0].name
     tensors = [first] if data else []
@@ -254,7 +254,7 @@ def places(model: Model, *, data: bool, outputs: bool) -> tuple[str, ...]:
 
 
 def inserted(model: Model, tensor: str, levels: LevelMap) -> tuple[Model, Quantiser]:
-    """The model with a quantiser behind a tensor: comparisons and selections of ONNX's own operators."""
+    """The model with a quantiser behind a tensor: comparisons and selections with ONNX's own operators."""
     b = GraphBuilder(model.name, base=model)
     rank = len(b.shape(tensor))
     arrays = Quantiser(tensor, "", rank).arrays(levels)

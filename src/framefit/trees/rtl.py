@@ -1,4 +1,4 @@
-"""``framefit rtl``: a model's trees as Verilog, checked against the model and counted."""
+"""``framefit rtl``: writes a model's trees as Verilog, checks them against the model, and counts look-up tables."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["rtl"]
 
 _MARK = "report.json"
 _WHAT = "a folder of framefit rtl"
-_CORE_NODES = 20_000  # that are simulated: some ten seconds
+_CORE_NODES = 20_000  # simulated in about ten seconds
 
 
 @dataclass(frozen=True)
 class RtlResult:
-    """The report, and where it and the circuits are."""
+    """The report, and the folder of the circuits."""
 
     report: RtlReport
     folder: Path
@@ -35,16 +35,16 @@ class RtlResult:
 
 @verb(RtlSettings, "trees")
 def rtl(settings: RtlSettings, *, notify: Notify = silent) -> RtlResult:
-    """Write trees as Verilog with a test bench, simulate them against the model, and count what they take.
+    """Write trees as Verilog with a test bench, simulate them against the model, and count their look-up tables.
 
-    Of the programmable core as many rows are simulated as its nodes allow in some ten seconds.
+    For the programmable core, the number of simulated rows is limited so that they take about ten seconds.
 
     Args:
-        settings: what to build.
-        notify: is told what is being done.
+        settings: options of the circuits.
+        notify: receives messages on the progress.
 
     Raises:
-        InputError: no trees, an unknown group, or settings that cannot be used.
+        InputError: there are no trees, the group is unknown, or settings cannot be used.
         MissingExtraError: the extra ``hw`` is not installed.
         DeviceError: a circuit differs from the model, which is a defect; nothing is written.
 
@@ -82,7 +82,7 @@ def _name(trees: str | Path | Forest) -> str:
 
 
 def _forest(trees: str | Path | Forest) -> Forest:
-    """Raises: InputError: there are none."""
+    """Read trees. Raises: InputError: there are none."""
     if isinstance(trees, Forest):
         forest, where = trees, None
     else:
@@ -91,20 +91,20 @@ def _forest(trees: str | Path | Forest) -> Forest:
             where /= "trees.json"
         forest = _of_network(where) if where.suffix == ".onnx" else read_forest(where)
     if not forest.ensembles:
-        raise InputError("has no trees", where=where, remedy="give what framefit treeify wrote")
+        raise InputError("there are no trees", where=where, remedy="give what framefit treeify wrote")
     return forest
 
 
 def _of_network(path: Path) -> Forest:
-    """Raises: InputError: it is none, or has none."""
+    """Read the trees of a network. Raises: InputError: the file is not a network, or has no trees."""
     from framefit.trees.exporting import read_trees
 
     forest = read_trees(path)
     if forest is None:
         raise InputError(
-            "is a network without trees, and only trees become circuits",
+            "the network has no trees, and only trees become circuits",
             where=path,
-            remedy="give one that framefit treeify wrote, or its trees.json",
+            remedy="give a network that framefit treeify wrote, or its trees.json",
         )
     return forest
 
@@ -117,13 +117,13 @@ def _chosen(forest: Forest, group: str | None) -> tuple[Ensemble, ...]:
     folders = {e.name for e in chosen if is_file_name(e.name) and e.name != _MARK}
     if len(chosen) > 1 and len(folders) < len(chosen):
         raise InputError(
-            f"groups {', '.join(names)} cannot be names of folders", remedy="choose one of them with --group"
+            f"groups {', '.join(names)} are not possible names of folders", remedy="choose one of them with --group"
         )
     return chosen
 
 
 def _build(ensemble: Ensemble, folder: Path, settings: RtlSettings, notify: Notify) -> GroupCircuit:
-    """One group: written, simulated, counted."""
+    """Write, simulate and count one group."""
     words = _rows(ensemble, settings)
     notify(f"simulating {ensemble.name}")
     build = _build_fixed if settings.core == "fixed" else _build_core
@@ -182,7 +182,7 @@ def _build_fixed(
     wanted = results_of(ensemble, words)
     write_verilog(circuit, folder / "top.v")
     write_fixed_bench(folder, circuit, words)
-    notes = ["outputs are sums and their biases; the scale is left to what follows"] if ensemble.scaled else []
+    notes = ["outputs are sums and their biases; the scale is not part of the circuit"] if ensemble.scaled else []
     report = _report(ensemble, len(words), sum(a != b for a, b in zip(outputs, wanted, strict=True)), notes)
     report = msgspec.structs.replace(report, latency_cycles=circuit.latency)
     return report, lambda: [
@@ -205,9 +205,9 @@ def _build_core(
     write_verilog(core, folder / "top.v")
     write_core_bench(folder, core, ensemble, words, run.cycles)
     wrong = int(np.any(run.sums != accumulate(ensemble, words), axis=1).sum())
-    notes = ["outputs are sums; their levels or scales are left to what follows"]
+    notes = ["outputs are sums; their levels or scales are not part of the circuit"]
     if core.beats * len(words) > nodes:
-        notes.append(f"a row enters in {core.beats} cycles, and its trees have fewer nodes to visit: entering binds")
+        notes.append(f"a row enters in {core.beats} cycles, longer than its trees take: the input is the limit")
     report = _report(ensemble, len(words), wrong, notes)
     report = msgspec.structs.replace(report, cycles=run.cycles, nodes=nodes, cycles_per_node=run.cycles / nodes)
     return report, lambda: [cost_of_core(core, tuple(dict.fromkeys(settings.luts)), settings.max_seconds)]
@@ -229,7 +229,7 @@ def _report(ensemble: Ensemble, rows: int, mismatches: int, notes: list[str]) ->
 
 
 def _counted(ensemble: Ensemble, price: _Price, settings: RtlSettings) -> Iterator[tuple[str, _Price]]:
-    """What is synthesised, one after the other."""
+    """Synthesise the circuits one after the other."""
     from framefit.trees.hardware.synthesis import cost_of_encoder, costs_of_products
 
     patch = ensemble.patch

@@ -1,4 +1,4 @@
-"""The search for the group that trees stand for best: bounds, drafts, fits; each is kept for a run that goes on."""
+"""The search for the group that trees replace best: bounds, drafts, fits; all are stored, so that a run can resume."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from framefit.trees.tuning import enlarged, refitted
 
 Objective = Literal["accuracy", "speed", "luts"]
 DRAFTS = (4, 1)
-"""Parts of the trees that are fitted, stage by stage: a quarter first."""
-_CLOSE = 0.005  # of validation accuracy: as good as the best, and decided by the number of layers
+"""Divisors of the number of trees in each stage: a quarter of them is fitted first."""
+_CLOSE = 0.005  # of validation accuracy: groups within it of the best are compared by their number of layers
 
 
 class Fit(Record, kw_only=True):
-    """Trees for a group, and what they are worth; also a file of the search's folder.
+    """Trees for a group, with their accuracy and costs; also a file of the search's folder.
 
     Attributes:
         ensemble: the trees.
-        depth: of them.
-        seconds: of processor time that fitting took.
+        depth: of the trees.
+        seconds: processor time of the fit.
         top1: on the validation data, with the group replaced.
-        latency_ns: of the trees, a frame; ``layers_ns``: of the layers.
+        latency_ns: of the trees, for one frame; ``layers_ns``: of the layers.
         layers_ns: see ``latency_ns``.
         lut6: see :func:`framefit.trees.exporting.lut6_of`.
     """
@@ -61,7 +61,7 @@ class Fit(Record, kw_only=True):
 
 @dataclass
 class Trial:
-    """A group, and what is known of it; ``fit``: all of its trees."""
+    """A group with its bound; ``fit``: all of its trees."""
 
     span: Span
     bound: float
@@ -76,7 +76,7 @@ def halved(
 ) -> None:
     """Successive halving (Jamieson and Talwalkar, 2016, "Non-stochastic Best Arm Identification"), in place.
 
-    The half with the better bound is drafted with a part of the trees, the better half of these is fitted in full.
+    The half with the better bound is drafted with a part of the trees, and the better half of these is fitted in full.
     """
     left = sorted(trials, key=lambda trial: -trial.bound)
     for share in DRAFTS if len(trials) > 1 else DRAFTS[-1:]:
@@ -94,7 +94,7 @@ def halved(
 
 
 def preferred(trials: Sequence[Trial], objective: Objective, least: float) -> Trial | None:
-    """The best of those that were fitted in full; ``None``: there is none."""
+    """The best trial that was fitted in full; ``None``: there is none."""
     fitted = [(trial, trial.fit) for trial in trials if trial.fit is not None]
     if not fitted:
         return None
@@ -110,7 +110,7 @@ def preferred(trials: Sequence[Trial], objective: Objective, least: float) -> Tr
 
 
 def pareto(trials: Sequence[Trial]) -> list[bool]:
-    """Whether each trial is one that no other beats: neither in accuracy and time saved, nor in accuracy and tables."""
+    """Which trials are Pareto-optimal: in accuracy and time saved, or in accuracy and tables."""
     fits = [trial.fit for trial in trials if trial.fit is not None]
 
     def kept(fit: Fit | None, cost: Callable[[Fit], float]) -> bool:
@@ -126,14 +126,14 @@ def pareto(trials: Sequence[Trial]) -> list[bool]:
 
 
 Latencies = Callable[[Sequence[Model]], Sequence[int]]
-"""What models take a frame, ns."""
+"""Latencies of models for one frame, in ns."""
 
 
 def latencies(target: str, unit: str | None) -> Latencies:
-    """What tells a target's times: its description, or a measurement where it is this machine.
+    """Return a function for latencies on a target, by its description, or by measurement on this machine.
 
     Raises:
-        InputError: no such target or unit; models: one that the unit does not support.
+        InputError: the target or unit is unknown, or the unit does not support a model.
     """
     described = resolve_target(target)
     if not capabilities_of(described).modelled:
@@ -151,8 +151,8 @@ def latencies(target: str, unit: str | None) -> Latencies:
 Array = npt.NDArray[Any]
 _TREES = {"gradient": 96, "ada": 9}  # of 96 vectors a late block of ResNet-20 takes a third of its layers' time
 _EXAMPLES = 4000
-_ROWS, _LEAST_EXAMPLES = 1 << 16, 64  # each tree's tests are chosen on 8,192 of the rows; all of them are in memory
-_RATE = 0.15  # of a vector tree's leaves: smaller ones need more trees, and the joint refit sets leaves anew anyway
+_ROWS, _LEAST_EXAMPLES = 1 << 16, 64  # each tree's tests are chosen on 8,192 of the rows; all rows are in memory
+_RATE = 0.15  # of a vector tree's leaves: smaller rates need more trees, and the joint refit replaces the leaves
 
 
 class _Bound(Record, kw_only=True):
@@ -162,7 +162,7 @@ class _Bound(Record, kw_only=True):
 
 
 class Search:
-    """The candidates of one campaign."""
+    """The search for candidates in one campaign."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Search:
     ) -> None:
         self.settings, self.held, self.notify = settings, held, notify
         self.notes: list[str] = []
-        """What a reader of the result should know."""
+        """Remarks for the reader of the result."""
         self._ledger = Ledger()
         self._latencies = latencies
         self._kept = kept
@@ -184,15 +184,20 @@ class Search:
         self._inputs = enlarged(self._examples, most, settings.seed)
 
     def trials(self, hybrid: HybridModel, number: int, least: float) -> list[Trial]:
-        """The groups that one more may be, and what is known of them; some are fitted in full.
+        """Evaluate the groups that can be replaced next; some of them are fitted in full.
 
         Raises:
-            InputError: the group that was asked for is none.
+            InputError: the requested group cannot be replaced.
         """
-        wanted = self.settings
-        drawn = np.random.default_rng((wanted.seed, number)) if wanted.search == "random" else None
+        settings = self.settings
+        drawn = np.random.default_rng((settings.seed, number)) if settings.search == "random" else None
         groups = spans(
-            hybrid.model, first=wanted.first, layers=wanted.layers, step=wanted.step, free=hybrid.free, drawn=drawn
+            hybrid.model,
+            first=settings.first,
+            layers=settings.layers,
+            step=settings.step,
+            free=hybrid.free,
+            drawn=drawn,
         )
         trials: list[Trial] = []
         for span in groups:
@@ -213,12 +218,12 @@ class Search:
         return trials
 
     def _late(self) -> bool:
-        """Whether the search has taken as long as it may."""
+        """Whether the search has used up its time."""
         limit = self.settings.max_seconds
         return limit is not None and self._ledger.seconds >= limit
 
     def _better(self, least: float) -> Callable[[Fit], tuple[float, ...]]:
-        """What drafts are ordered by; accuracy that is high enough counts alike where something else is wanted."""
+        """Order of drafts; for other objectives than accuracy, any accuracy from ``least`` on is equally good."""
         if self.settings.objective == "speed":
             return lambda fit: (min(fit.top1, least), fit.layers_ns - fit.latency_ns)
         if self.settings.objective == "luts":
@@ -226,7 +231,7 @@ class Search:
         return lambda fit: (fit.top1,)
 
     def _bound(self, hybrid: HybridModel, span: Span) -> float:
-        """Accuracy with the group's own output, quantised as trees would, and the layers behind fitted to that."""
+        """Accuracy with the group's own output quantised as by trees, and the later layers fitted to that."""
         made, seen = (hybrid.pair(span, part.inputs())[1] for part in (self._examples, self.held))
         if self.settings.scope != "input":
             levels: Literal[2, 3] = 3 if self.settings.quantise == "ternary" else 2
@@ -235,7 +240,7 @@ class Search:
         return refitted(hybrid, span, Examples(made, self._examples.labels), Examples(seen, self.held.labels))
 
     def _fit(self, hybrid: HybridModel, span: Span, number: int, share: int) -> Fit:
-        """Trees for a group: one in ``share`` of as many as were asked for; of the method that is right more often."""
+        """Fit one in ``share`` of a group's trees; of two methods return the more accurate one."""
         methods = ("gradient", "ada") if self.settings.method == "auto" else (self.settings.method,)
         fits = []
         for method in methods:
@@ -245,25 +250,25 @@ class Search:
         return max(fits, key=lambda fit: fit.top1)
 
     def _fitted(self, hybrid: HybridModel, span: Span, method: Literal["gradient", "ada"], share: int) -> Fit:
-        wanted = self.settings
-        depth = depth_of(span.layers, wanted.depth)
+        settings = self.settings
+        depth = depth_of(span.layers, settings.depth)
         boosting = Boosting(
             method=method,
-            trees=math.ceil((wanted.trees or _TREES[method]) / share),
+            trees=math.ceil((settings.trees or _TREES[method]) / share),
             depth=depth,
             rate=_RATE,
-            loss=wanted.loss or ("squared" if method == "gradient" else "exponential"),
+            loss=settings.loss or ("squared" if method == "gradient" else "exponential"),
         )
         place = Place(f"layers_{span.first}_{span.last}", span.start.tensor, span.end.tensor, span.patch)
-        levels = 3 if wanted.quantise == "ternary" else 2
+        levels = 3 if settings.quantise == "ternary" else 2
         x, y = hybrid.pair(span, self._fitted_on(span))
         started = time.process_time()
         ensemble = fit_ensemble(
             *(x, y, place, boosting),
-            seed=wanted.seed,
-            output_levels=0 if wanted.scope == "input" else levels,
+            seed=settings.seed,
+            output_levels=0 if settings.scope == "input" else levels,
             input_levels=levels,
-            threshold=wanted.threshold,
+            threshold=settings.threshold,
         ).ensemble
         seconds = time.process_time() - started
         right = hybrid.right_with(span, lambda read: run(ensemble, read), self.held)
@@ -282,7 +287,7 @@ class Search:
         )
 
     def _fitted_on(self, span: Span) -> Array:
-        """Inputs of the network that trees are fitted on: each gives a row for each position of the group's output."""
+        """Inputs of the network for fitting trees: each gives a row for each position of the group's output."""
         positions = math.prod(span.end.shape[1:]) if span.patch else 1
         count = max(_ROWS // positions, _LEAST_EXAMPLES)
         if self.settings.examples is not None or len(self._inputs) <= count:

@@ -1,4 +1,4 @@
-"""``framefit treeify``: decision trees in place of groups of layers."""
+"""``framefit treeify``: replaces groups of layers by decision trees."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["treeify"]
 
 @dataclass(frozen=True)
 class Treeified:
-    """What a search left behind.
+    """Result of a search, and its folder.
 
     Attributes:
         result: the figures.
         model: the hybrid; ``None``: no group is worth replacing.
-        forest: its trees.
-        folder: with ``result.json``, ``model.onnx``, ``trees.json``, a table and pictures of the candidates.
+        forest: the trees.
+        folder: holds ``result.json``, ``model.onnx``, ``trees.json``, a table and pictures of the candidates.
     """
 
     result: TreeifyResult
@@ -38,17 +38,17 @@ class Treeified:
 
 @verb(TreeifyOptions, "model", "data", earlier=earlier_settings("treeify", TreeifySettings))
 def treeify(settings: TreeifyOptions, *, notify: Notify = silent) -> Treeified:
-    """Find groups of layers that trees can stand for, fit these, fine-tune, and write the hybrid.
+    """Find groups of layers that trees can replace, fit trees for these, fine-tune, and write the hybrid.
 
-    With ``resume``, what is not given is as in the earlier search; the result of one that had ended is read again.
+    With ``resume``, options that are not given are those of the earlier search; a finished result is read again.
 
     Args:
-        settings: what to search.
-        notify: receives what is being done.
+        settings: options of the search.
+        notify: receives messages on the progress.
 
     Raises:
-        InputError: what cannot be used.
-        KeyboardInterrupt: interrupted; what was found is kept in the folder.
+        InputError: model, data or settings cannot be used.
+        KeyboardInterrupt: interrupted; results so far are kept in the folder.
 
     Example:
         >>> import framefit
@@ -57,23 +57,23 @@ def treeify(settings: TreeifyOptions, *, notify: Notify = silent) -> Treeified:
     """
     resume, model, data = settings.resume, settings.model, settings.data
     place = SearchFolder.of("treeify", "-trees", model, resume=resume, output=settings.output)
-    asked = part_of(settings, TreeifySettings, model=path_of(model), data=path_of(data))
+    requested = part_of(settings, TreeifySettings, model=path_of(model), data=path_of(data))
     stored = None if resume is None else read_record(place.mark, TreeifySettings)
-    if asked == stored and (place.path / "result.json").is_file():
+    if requested == stored and (place.path / "result.json").is_file():
         return _exported(_finished(place.path), settings.export)
     objects = objects_of(model, data)
     if resume is None:
         place.check_free(force=settings.force)
     from framefit.trees.campaign import TreeifyCampaign  # loads torch
 
-    campaign = TreeifyCampaign(place, asked, notify, *objects)
-    alike = stored is not None and msgspec.structs.replace(asked, max_seconds=stored.max_seconds) == stored
-    campaign.begin(keep=alike)  # what was found with other settings is of no use
+    campaign = TreeifyCampaign(place, requested, notify, *objects)
+    alike = stored is not None and msgspec.structs.replace(requested, max_seconds=stored.max_seconds) == stored
+    campaign.begin(keep=alike)  # results with other settings are of no use
     return _exported(Treeified(*campaign.finish(), place.path), settings.export)
 
 
 def _finished(folder: Path) -> Treeified:
-    """What an earlier run wrote."""
+    """Read the result of an earlier run."""
     result = read_record(folder / "result.json", TreeifyResult)
     if result.chosen is None:
         return Treeified(result, None, None, folder)
@@ -82,13 +82,13 @@ def _finished(folder: Path) -> Treeified:
 
 
 def _exported(done: Treeified, flavour: Literal["core", "ml"]) -> Treeified:
-    """With a file of another flavour beside ``model.onnx``, where one was asked for."""
+    """Write a file of another flavour beside ``model.onnx``, if one is requested."""
     chosen = done.result.chosen
     if flavour == "core" or chosen is None or done.model is None or done.forest is None:
         return done
     from framefit.trees.exporting import export
 
-    kept = [one for one in chosen.exports if one.flavour != flavour]
+    kept = [earlier for earlier in chosen.exports if earlier.flavour != flavour]
     batch_open = bool(Model.load(done.folder / "model.onnx").defaulted_dims)
     exports = (*kept, export(done.model, done.forest, flavour, done.folder, batch_open=batch_open))
     result = msgspec.structs.replace(done.result, chosen=msgspec.structs.replace(chosen, exports=exports))

@@ -1,4 +1,4 @@
-"""Training: a network that is not trained yet, the layers behind a group, and trees with all that is around them."""
+"""Training: of an untrained network, of the layers behind a group, and of trees together with the other layers."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from framefit.trees.quantising import LevelMap, fit_level_map, inserted, places
 Array = npt.NDArray[Any]
 _EPOCHS = 10.0
 _REFIT = Recipe(epochs=1e6, steps=30, batch=64, rate=0.01, pad=0, flip=False, bf16=False)
-_SPREAD = 256  # examples that tell the spread of what trees read
-_ENOUGH = 8000  # examples; of fewer more are made
-_DISTILL = 0.9  # weight of the teacher's answers: most, for labels of made examples are its own
-_TRAINING_RATE = 0.1  # with one cycle; docs/training.md's networks learnt with 0.05 to 0.4
+_SPREAD = 256  # examples that show the spread of the trees' inputs
+_ENOUGH = 8000  # examples; if there are fewer, more are generated
+_DISTILL = 0.9  # weight of the teacher's answers: high, since the labels of generated examples are its own
+_TRAINING_RATE = 0.1  # with one cycle; the networks in docs/training.md were trained with 0.05 to 0.4
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a fine-tuning came to.
+    """Result of a fine-tuning.
 
     Attributes:
-        hybrid: the network then, or as it was where that is better.
-        top1: of the validation data.
-        seconds: of wall clock.
-        note: how it went, in words.
+        hybrid: the network afterwards, or as before if that is better.
+        top1: on the validation data.
+        seconds: wall clock.
+        note: remark on the result.
     """
 
     hybrid: HybridModel
@@ -67,10 +67,10 @@ def trained(
     checkpoint: Path,
     notify: Notify,
 ) -> Tuning:
-    """Train a network that was not trained yet, straight through whatever trees and levels are in it.
+    """Train an untrained network, with straight-through gradients for its trees and levels.
 
     Raises:
-        DivergedError: at lower rates, too.
+        DivergedError: training diverged even at lower rates.
     """
     network = _hybrid(hybrid, 0, examples.inputs(slice(0, _SPREAD)))
     recipe = recipe_for(
@@ -86,10 +86,10 @@ def trained(
 
 
 def refitted(hybrid: HybridModel, span: Span, made: Examples, seen: Examples) -> float:
-    """Accuracy where a group gives what is told, once the layers behind it have had a few steps to get used to it."""
+    """Accuracy with other values for a group's output, after a few steps of training for the later layers."""
     network = _hybrid(hybrid, span.end.position, made.stored)
     if network.weights:
-        with contextlib.suppress(DivergedError):  # the layers stay as they are
+        with contextlib.suppress(DivergedError):  # the layers keep their weights
             fine_tune(network, made, _REFIT, tries=TRIES)
     learnt = _learnt(hybrid, network)
     logits = learnt.through(seen.stored, span.end.position, hybrid.end)
@@ -105,7 +105,7 @@ def tuned(
     checkpoint: Path,
     notify: Notify,
 ) -> Tuning:
-    """Train what was asked for, trees with straight-through gradients; kept where the validation data say so.
+    """Fine-tune the requested parts, trees with straight-through gradients; kept if the validation data confirm it.
 
     Weights that are zero stay zero.
     """
@@ -155,12 +155,12 @@ def tuned(
     words = f"{before:.4f} of the validation data right before, {after:.4f} after {done.steps} mini-batches"
     words += f"; {tuning.note}" if tuning.note else ""
     if lost(right, now) > 0:
-        return Tuning(hybrid, before, done.seconds, f"fine-tuning was taken back: {words}")
+        return Tuning(hybrid, before, done.seconds, f"fine-tuning was undone: {words}")
     return Tuning(learnt, after, done.seconds, f"fine-tuning: {words}")
 
 
 def _taught(teacher: HybridModel, examples: Examples, seed: int) -> Examples:
-    """More examples, labelled by the teacher: few of the user's own would be learnt by heart."""
+    """Generate examples labelled by the teacher: the network would memorise the few of the user."""
     x = enlarged(examples, _ENOUGH, seed)
     answers = teacher.predict(x[len(examples) :])
     labels = answers.reshape(len(answers), -1).argmax(axis=1)
@@ -168,23 +168,23 @@ def _taught(teacher: HybridModel, examples: Examples, seed: int) -> Examples:
 
 
 def _kept(hybrid: HybridModel, network: Network) -> dict[str, npt.NDArray[np.bool_]]:
-    """Where weights may learn: zeros that a network came with stay, for there is a target that skips them."""
+    """Where weights may change: zeros of the original network stay, as there are targets that skip them."""
     if hybrid.levels.weights is not None:
-        return {}  # their zeros are levels
+        return {}  # zeros of such weights are levels
     arrays = listing(hybrid.model).arrays
     masks = {name: arrays[name] != 0 for name in network.weights if name in arrays and arrays[name].ndim > 1}
     return {name: kept for name, kept in masks.items() if not kept.all()}
 
 
 def as_used(hybrid: HybridModel) -> HybridModel:
-    """The hybrid with its layers' weights in the levels that they are used in."""
+    """The hybrid with its layers' weights quantised as in use."""
     return _learnt(hybrid, _hybrid(hybrid, 0, np.empty(0, np.float32)))
 
 
 def enlarged(examples: Examples, count: int, seed: int) -> npt.NDArray[np.float32]:
-    """Inputs of ``count`` examples: these, and crops of them, or mixtures where they are no pictures.
+    """Inputs of ``count`` examples: these, and crops of them, or mixtures where they are not images.
 
-    The layers that trees stand for say what becomes of any input, so that no label is needed.
+    The layers to be replaced give the output for any input, so that no label is needed.
     """
     x, random = examples.inputs(), np.random.default_rng(seed)
     more = count - len(x)
@@ -198,7 +198,7 @@ def enlarged(examples: Examples, count: int, seed: int) -> npt.NDArray[np.float3
 
 
 def _hybrid(hybrid: HybridModel, first: int, x: Array) -> Network:
-    """Layers ``first`` to the last as a network, all that is quantised with it; ``x``: what it reads."""
+    """Layers from ``first`` to the last as a network, with their quantisers; ``x``: its input."""
     network, x = to_torch(hybrid.part(first, hybrid.end)), x[:_SPREAD]
     for span, ensemble in hybrid.chosen:
         if span.start.position >= first:
@@ -227,11 +227,11 @@ def _learnt(hybrid: HybridModel, network: Network) -> HybridModel:
     return learnt
 
 
-_EXAMPLES = 512  # that tell thresholds and values: of each 64 values a threshold and more
+_EXAMPLES = 512  # for thresholds and values of levels
 
 
 def quantises(settings: TreeifySettings) -> bool:
-    """Whether anything but groups is to be quantised."""
+    """Whether the settings quantise anything but groups."""
     return settings.weights != "float" or settings.scope == "all" or settings.quantise_data
 
 
@@ -243,7 +243,7 @@ def quantise_network(
     checkpoint: Path,
     notify: Notify,
 ) -> Tuning:
-    """The network with everything quantised that was asked for, fine-tuned: float weights behind quantised ones."""
+    """The network with quantised tensors as requested, fine-tuned, as float weights are not adapted to them."""
     notify("quantising the network")
     model, quantisers = original.model, []
     x = examples.sample(_EXAMPLES, settings.seed).inputs()
@@ -254,12 +254,12 @@ def quantise_network(
     weights = None if settings.weights == "float" else settings.weights
     hybrid = as_used(HybridModel(model, QuantisedLayers(weights, _ends(model), tuple(quantisers))))
     if settings.train == "hybrid":
-        return Tuning(hybrid, float(hybrid.right(held).mean()), 0.0, "it learns with the trees")
+        return Tuning(hybrid, float(hybrid.right(held).mean()), 0.0, "the quantised network is trained with the trees")
     return tuned(hybrid, original, examples, held, settings, checkpoint, notify)
 
 
 def _levels(model: Model, tensors: tuple[str, ...], x: Array, settings: TreeifySettings) -> dict[str, LevelMap]:
-    """Thresholds and values of tensors, by what examples make there."""
+    """Thresholds and values of tensors, from examples."""
     makers = {node.outputs[0].name: node.name for nodes in model.nodes for node in nodes}
     seen: dict[str, list[Array]] = {makers[tensor]: [] for tensor in tensors if tensor in makers}
     observe(to_torch(model), x, lambda name, _, made: seen[name].append(made.numpy()), list(seen))
@@ -274,7 +274,7 @@ def _levels(model: Model, tensors: tuple[str, ...], x: Array, settings: TreeifyS
 
 
 def _ends(model: Model) -> frozenset[str]:
-    """Weights of the first and of the last layer."""
+    """Names of the weights of the first and of the last layer."""
     weighted = [node for nodes in model.nodes for node in nodes if node.op in WEIGHTED]
     names = [operand.name for node in (weighted[0], weighted[-1]) for operand in node.inputs[1:] if operand]
     return frozenset(names)

@@ -81,8 +81,8 @@ def test_a_program_that_does_not_fit_is_refused() -> None:
     own = random_ensemble(random, trees=2, depth=2)
     words = drawn_rows(own, 2, random)
     for room, wrong, message in (
-        (0, random_ensemble(random, trees=8, depth=6), "for a core of"),
-        (4000, random_ensemble(random, trees=1, depth=1, outputs=2), "for a core of"),
+        (0, random_ensemble(random, trees=8, depth=6), "the core has"),
+        (4000, random_ensemble(random, trees=1, depth=1, outputs=2), "the core has"),
         (4000, random_ensemble(random, trees=60, depth=2), "sums of"),
     ):
         core = ProgrammableCore(load_program(own), nodes=room, leaves=room)

@@ -54,9 +54,9 @@ def test_without_yosys_the_command_that_installs_it_is_said(monkeypatch) -> None
 def test_what_has_no_trees_is_refused(tmp_path, voting) -> None:
     """A network, a forest without ensembles, an unknown group, tables of five inputs: one clear error each."""
     BUILTIN["detector"](0).save(tmp_path / "net.onnx")
-    with pytest.raises(InputError, match="without trees"):
+    with pytest.raises(InputError, match="the network has no trees"):
         rtl(tmp_path / "net.onnx")
-    with pytest.raises(InputError, match="has no trees"):
+    with pytest.raises(InputError, match="there are no trees"):
         rtl(Forest(model="net", ensembles=()))
     with pytest.raises(InputError, match="no such file"):
         rtl(tmp_path)

@@ -1,4 +1,4 @@
-"""Circuits of trees: built, simulated, and counted by synthesis."""
+"""Circuits of trees: construction, simulation, and synthesis to count their look-up tables."""
 
 from framefit.errors import needs_extra
 

@@ -1,6 +1,6 @@
-"""The fixed-function form: every tree is wires, tables and multiplexers of its own; a row each cycle.
+"""The fixed-function form: every tree has its own wires, tables and multiplexers; one row in each cycle.
 
-In front of the trees stand comparators, from float32 values to comparator bits; behind them counts of votes and sums.
+Comparators before the trees convert float32 values to comparator bits; behind the trees votes are counted or summed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from amaranth.utils import bits_for
 
 from framefit.core.trees import Encoder, Ensemble, FreeTree, ObliviousTree, accumulate, levels_of
 
-_COUNTED = 6  # bits: the count of six is three functions of six inputs, three look-up tables
+_COUNTED = 6  # bits: their count is three functions of six inputs, hence three look-up tables
 
 
 class Pipeline:
     """Registers between the steps of a circuit, or none.
 
     Attributes:
-        latency: cycles from the circuit's input to what was registered last.
+        latency: cycles from the circuit's input to the latest register.
     """
 
     def __init__(self, module: Module, *, on: bool) -> None:
@@ -34,7 +34,7 @@ class Pipeline:
         self.latency = 0
 
     def register(self, rows: Sequence[Sequence[Value]]) -> list[list[Value]]:
-        """The same values, one cycle later where there are registers."""
+        """Return the values, one cycle later if there are registers."""
         if not self._on:
             return [list(row) for row in rows]
         self.latency += 1
@@ -47,10 +47,10 @@ class Pipeline:
 
 
 def look_up(values: Sequence[int], index: Value) -> Value:
-    """One of ``values``, a table for each bit of the result.
+    """Select one of ``values`` with a table for each bit of the result.
 
     Returns:
-        A value no wider than the largest needs.
+        A value just wide enough for the largest one.
     """
     negative = min(values) < 0
     width = max(bits_for(value, require_sign_bit=negative) for value in values)
@@ -65,7 +65,7 @@ def look_up(values: Sequence[int], index: Value) -> Value:
 
 
 def count_ones(rows: Sequence[Sequence[Value]], pipeline: Pipeline) -> list[Value]:
-    """How many bits of each row are set: tables that count six, then an adder tree."""
+    """Number of bits set in each row: tables that count six bits, then an adder tree."""
     counted = []
     for row in rows:
         groups = [row[begin : begin + _COUNTED] for begin in range(0, len(row), _COUNTED)]
@@ -74,7 +74,7 @@ def count_ones(rows: Sequence[Sequence[Value]], pipeline: Pipeline) -> list[Valu
 
 
 def sums(rows: Sequence[Sequence[Value]], pipeline: Pipeline) -> list[Value]:
-    """The sum of each row by a tree of adders, no bit lost."""
+    """Sum of each row by an adder tree, without overflow."""
     level = [list(row) for row in rows]
     while len(level[0]) > 1:
         added = []
@@ -85,7 +85,7 @@ def sums(rows: Sequence[Sequence[Value]], pipeline: Pipeline) -> list[Value]:
     return [value for (value,) in level]
 
 
-_INFINITY = 0x7F800000  # magnitudes above it are no numbers: above no threshold
+_INFINITY = 0x7F800000  # larger magnitudes are NaN: above no threshold
 
 
 class FloatEncoder(wiring.Component):  # type: ignore[misc]
@@ -111,29 +111,29 @@ class FloatEncoder(wiring.Component):  # type: ignore[misc]
 
 
 def _above(value: Value, threshold: float) -> Value:
-    """Whether a float32 value is above a constant: by sign, then by magnitude as a whole number."""
+    """Whether a float32 value exceeds a constant: by sign, then by magnitude as a whole number."""
     negative, magnitude = value[31], value[:31]
     (bits,) = struct.unpack("<I", struct.pack("<f", threshold))
     size = Const(bits & 0x7FFFFFFF, 31)
-    below_zero = bits >> 31 and bits & 0x7FFFFFFF  # -0 is not
+    below_zero = bits >> 31 and bits & 0x7FFFFFFF  # -0 is not below 0
     above = ~negative | (magnitude < size) if below_zero else ~negative & (magnitude > size)
     return above & (magnitude <= _INFINITY)
 
 
 class FixedFunction(wiring.Component):  # type: ignore[misc]
-    """A circuit that gives the outputs of an ensemble for one row of comparator bits.
+    """A circuit that computes the outputs of an ensemble for one row of comparator bits.
 
-    An oblivious tree's tests are wires, and each bit of its leaf a table of them (of six inputs at
-    most); a free-form tree has a comparator and a multiplexer a node. What they give is added up; an
-    output with levels is two comparators of its sum, one with a scale is the sum and its bias.
+    An oblivious tree's tests are wires, and each bit of its leaf is a table of them (of at most six inputs);
+    a free-form tree has a comparator and a multiplexer for each node. Their results are added up; an output
+    with levels is two comparisons of its sum, one with a scale is the sum and its bias.
 
     Ports:
         x: bit ``2 f`` is comparator bit 0 of feature f, ``2 f + 1`` bit 1.
-        y: of each output, the first lowest: [sum >= low] and [sum >= high], which are comparator bits of
-            a following ensemble's input; or the sum and its bias, signed, as wide as :func:`output_bits_of` says.
+        y: for each output, the first lowest: [sum >= low] and [sum >= high], which are comparator bits for the
+            input of a following ensemble; or the sum and its bias, signed, as wide as :func:`output_bits_of` says.
 
     Attributes:
-        latency: cycles from ``x`` to ``y``; 0: no register.
+        latency: cycles from ``x`` to ``y``; 0: no registers.
     """
 
     def __init__(self, ensemble: Ensemble, *, pipelined: bool = False) -> None:
@@ -142,7 +142,7 @@ class FixedFunction(wiring.Component):  # type: ignore[misc]
         super().__init__({"x": In(2 * ensemble.features), "y": Out(self._output_bits * ensemble.outputs)})
         self._module = module = Module()
         pipeline = Pipeline(module, on=pipelined)
-        rows = pipeline.register(self._found())
+        rows = pipeline.register(self._leaves())
         totals = count_ones(rows, pipeline) if ensemble.kind == "vote" else sums(rows, pipeline)
         (outputs,) = pipeline.register([self._decoded(totals)])
         module.d.comb += self.y.eq(Cat(*outputs))
@@ -152,8 +152,8 @@ class FixedFunction(wiring.Component):  # type: ignore[misc]
         """The circuit."""
         return self._module
 
-    def _found(self) -> list[list[Value]]:
-        """What the trees of each output found."""
+    def _leaves(self) -> list[list[Value]]:
+        """Leaves that the trees of each output reach."""
         ensemble = self.ensemble
         leaves = [_leaf_values(tree, ensemble.width, self.x) for tree in ensemble.members]
         if ensemble.kind == "vector":
@@ -172,19 +172,19 @@ class FixedFunction(wiring.Component):  # type: ignore[misc]
 
 
 def _resized(value: Value, bits: int) -> Value:
-    """The value in two's complement of so many bits; it fits."""
+    """The value in two's complement with this many bits, which suffice."""
     return Cat(value, *[value[-1] if value.shape().signed else Const(0, 1)] * max(0, bits - len(value)))[:bits]
 
 
 def _leaf_values(tree: ObliviousTree | FreeTree, width: int, x: Value) -> list[Value]:
-    """The leaf that a row leads to: its values."""
+    """Values of the leaf that a row reaches."""
     if isinstance(tree, ObliviousTree):
         index = Cat(*(x[2 * feature + bit] for feature, bit in zip(tree.inputs, tree.bits, strict=True)))
         return [look_up(tree.leaves[place::width], index) for place in range(width)]
     inner = len(tree.nodes)
     places: list[list[Value]] = [[] for _ in range(inner)]
     places += [[Const(value) for value in tree.leaves[i * width : (i + 1) * width]] for i in range(inner + 1)]
-    for number in reversed(range(inner)):  # a node leads behind itself
+    for number in reversed(range(inner)):  # a node leads to later ones
         node = tree.nodes[number]
         low, high = x[2 * node.x], x[2 * node.x + 1]
         word = Cat(low & ~high, high)
@@ -195,7 +195,7 @@ def _leaf_values(tree: ObliviousTree | FreeTree, width: int, x: Value) -> list[V
 
 
 def output_bits_of(ensemble: Ensemble) -> int:
-    """Bits of one output: two comparator bits, or enough for every sum and bias, sign included."""
+    """Bits of one output: two comparator bits, or enough for every sum and bias with its sign."""
     if ensemble.scaled is None:
         return 2
     most = (1 if ensemble.kind == "vote" else 128) * ensemble.trees_each
@@ -205,13 +205,13 @@ def output_bits_of(ensemble: Ensemble) -> int:
 
 
 def pack_rows(words: npt.NDArray[np.uint8]) -> list[int]:
-    """Rows of words, rows x features, as values of ``x``."""
+    """Rows of words, rows x features, as values of port ``x``."""
     bits = np.stack([words > 0, words > 1], axis=2).reshape(len(words), -1)
     return [int.from_bytes(row.tobytes(), "little") for row in np.packbits(bits, axis=1, bitorder="little")]
 
 
 def results_of(ensemble: Ensemble, words: npt.NDArray[np.uint8]) -> list[int]:
-    """What ``y`` has to be for rows of words, by the model in :mod:`framefit.core.trees`."""
+    """Expected values of port ``y`` for rows of words, by the model in :mod:`framefit.core.trees`."""
     totals = accumulate(ensemble, words)
     values: npt.NDArray[Any]
     if ensemble.levels:

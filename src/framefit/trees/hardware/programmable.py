@@ -1,15 +1,15 @@
-"""The programmable core: one comparator that walks many trees at once, a node a cycle.
+"""The programmable core: one comparator visits the nodes of many trees, one node in each cycle.
 
-A token is a tree's place K and the bank of its row. It goes round
+A token is the present place K in a tree and the bank of its row. It circulates in a ring:
 
     any ─► node memory ─► input memory ─► compare and select ─► switch ─┬─ K < N ─► any
                                                                         └─ leaf memory ─► sums
 
-and while it waits for a memory other tokens are elsewhere in the ring: with as many trees under way
-as the ring has steps, every cycle ends a node.
+While it waits for a memory, other tokens are elsewhere in the ring: with as many trees under way as the ring has
+steps, a node is finished in every cycle.
 
-The units of the ring pass tokens on: payloads with a valid bit. In the ring no unit ever waits, so a join is a delay:
-as many cycles as the unit beside it was observed to take. Only where new tokens enter it is there a ready bit.
+The units of the ring exchange tokens: payloads with a valid bit. No unit in the ring ever waits, so a join is a
+delay of as many cycles as the unit beside it was observed to take. Only the entrance for new tokens has a ready bit.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from amaranth.utils import bits_for
 from framefit.core.trees import Ensemble, FreeTree, ObliviousTree, TreeKind, TreeNode
 from framefit.errors import InputError
 
-_PATIENCE = 16  # cycles; no memory here takes that long
+_PATIENCE = 16  # cycles; longer than any memory here takes
 
 
 def passing(shape: Shape) -> stream.Signature:
-    """Signature of tokens in the ring: nothing can hold them up."""
+    """Signature of tokens in the ring, which never wait."""
     return stream.Signature(shape, always_ready=True)
 
 
 class Fork(wiring.Component):  # type: ignore[misc]
-    """A token goes two ways at once: to a memory that it addresses, and to the join behind that."""
+    """Sends a token two ways at once: to the memory that it addresses, and to the join behind that."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__({"i": In(passing(shape)), "memory": Out(passing(shape)), "join": Out(passing(shape))})
@@ -52,7 +52,7 @@ class Fork(wiring.Component):  # type: ignore[misc]
 
 
 class Join(wiring.Component):  # type: ignore[misc]
-    """A token meets the memory's answer: it is held for as long as the memory takes."""
+    """Joins a token with the memory's answer: it is delayed for as long as the memory takes."""
 
     def __init__(self, shape: Shape, latency: int) -> None:
         self._shape = shape
@@ -72,7 +72,7 @@ class Join(wiring.Component):  # type: ignore[misc]
 
 
 class Any(wiring.Component):  # type: ignore[misc]
-    """Tokens of either input; those in the ring first, so that they never wait."""
+    """Passes tokens of either input; those in the ring come first, so that they never wait."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__({"loop": In(passing(shape)), "new": In(stream.Signature(shape)), "o": Out(passing(shape))})
@@ -91,7 +91,7 @@ class Any(wiring.Component):  # type: ignore[misc]
 
 
 class Switch(wiring.Component):  # type: ignore[misc]
-    """Tokens at inner nodes go round, the others leave: the criterion K < N.
+    """Returns tokens at inner nodes to the ring, and lets those at leaves out: the criterion is K < N.
 
     Ports:
         limit: N.
@@ -105,17 +105,17 @@ class Switch(wiring.Component):  # type: ignore[misc]
         """The circuit: a comparator."""
         module = Module()
         inner = self.i.payload.place < self.limit
-        for way, taken in ((self.inner, inner), (self.leaf, ~inner)):
-            module.d.comb += [way.payload.eq(self.i.payload), way.valid.eq(self.i.valid & taken)]
+        for way, selected in ((self.inner, inner), (self.leaf, ~inner)):
+            module.d.comb += [way.payload.eq(self.i.payload), way.valid.eq(self.i.valid & selected)]
         return module
 
 
 class Lookup(wiring.Component):  # type: ignore[misc]
-    """A memory that is read every cycle, and written through a port of its own.
+    """A memory that is read in every cycle, and written through a second port.
 
     Ports:
-        address, data: of the reading; ``data`` follows some cycles later.
-        write_address, write_data, write: of the writing.
+        address, data: for reading; ``data`` follows some cycles later.
+        write_address, write_data, write: for writing.
     """
 
     def __init__(self, shape: Shape, content: Sequence[object], *, depth: int, registered: bool) -> None:
@@ -150,7 +150,7 @@ class Lookup(wiring.Component):  # type: ignore[misc]
 
 
 def observed_latency(*, registered: bool) -> int:
-    """Cycles from an address to the data of a :class:`Lookup`, seen in a simulation of one."""
+    """Cycles from an address to the data of a :class:`Lookup`, observed in a simulation."""
     probe = Lookup(Shape(1), [0, 1], depth=2, registered=registered)
     seen = []
 
@@ -170,21 +170,21 @@ def observed_latency(*, registered: bool) -> int:
     return seen[0]
 
 
-_NEVER_ABOVE = 3  # no word of two bits is above it, so larger references are the same
+_NEVER_ABOVE = 3  # no word of two bits exceeds it, so larger references are equivalent
 
 
 @dataclass(frozen=True)
 class TreeProgram:
-    """Nodes and leaves under one numbering: a place K < N is a node, K >= N the leaf K - N.
+    """Nodes and leaves in one numbering: a place K < N is a node, K >= N is the leaf K - N.
 
     Attributes:
-        trees: so many; the roots are the places 0 .. trees - 1.
+        trees: number of trees; their roots are the places 0 to trees - 1.
         nodes: the N inner nodes; ``i0`` and ``i1`` are places.
-        leaves: of each the output that it adds to and its value; of vector leaves 0 and all values.
-        features: words of a row.
-        outputs: sums of a row.
+        leaves: for each the output that it adds to and its value; for vector leaves 0 and all values.
+        features: number of words in a row.
+        outputs: number of sums of a row.
         kind: of the ensemble: what a leaf holds.
-        sum_bits: that hold every sum, its sign included.
+        sum_bits: enough for every sum with its sign.
     """
 
     trees: int
@@ -197,7 +197,7 @@ class TreeProgram:
 
 
 def as_free(tree: ObliviousTree) -> FreeTree:
-    """An oblivious tree as nodes, a test of level k being 2 ** k of them."""
+    """An oblivious tree as nodes: a test of level k becomes 2 ** k of them."""
     nodes = []
     for level, (feature, bit) in enumerate(zip(tree.inputs, tree.bits, strict=True)):
         below = (2 << level) - 1
@@ -212,15 +212,15 @@ def load_program(ensemble: Ensemble) -> TreeProgram:
     inner = sum(len(tree.nodes) for tree in trees)
     nodes: list[TreeNode | None] = [None] * inner
     leaves: list[tuple[int, tuple[int, ...]]] = []
-    behind = len(trees)  # of the nodes that are no roots
+    behind = len(trees)  # number of the next node that is not a root
     for number, tree in enumerate(trees):
         output = 0 if ensemble.kind == "vector" else number // ensemble.trees_each
         count = len(tree.nodes)
         places = [number, *range(behind, behind + count - 1)]
         places += range(inner + len(leaves), inner + len(leaves) + count + 1)
-        for own, node in enumerate(tree.nodes):
+        for index, node in enumerate(tree.nodes):
             reference = min(node.a, _NEVER_ABOVE)
-            nodes[places[own]] = TreeNode(node.x, reference, node.l, node.h, places[node.i0], places[node.i1])
+            nodes[places[index]] = TreeNode(node.x, reference, node.l, node.h, places[node.i0], places[node.i1])
         leaves += [(output, tree.leaves[begin : begin + width]) for begin in range(0, len(tree.leaves), width)]
         behind += count - 1
     return TreeProgram(
@@ -235,12 +235,12 @@ def load_program(ensemble: Ensemble) -> TreeProgram:
 
 
 def _with_node(tree: FreeTree) -> FreeTree:
-    """The tree, or one whose only node leads to equal leaves: evaluation begins at a node."""
+    """The tree; one without nodes gets a node with equal leaves, since evaluation begins at a node."""
     return tree if tree.nodes else FreeTree(nodes=(TreeNode(0, 0, 0, 0, 1, 2),), leaves=tree.leaves * 2)
 
 
 def visited_nodes(program: TreeProgram, words: npt.NDArray[np.uint8]) -> int:
-    """Inner nodes that all trees visit for these rows of words, rows x features."""
+    """Number of inner nodes that all trees visit for these rows of words, rows x features."""
     count = 0
     table = np.array([tuple(getattr(node, name) for name in node.__struct_fields__) for node in program.nodes])
     for root in range(program.trees):
@@ -256,28 +256,28 @@ def visited_nodes(program: TreeProgram, words: npt.NDArray[np.uint8]) -> int:
 
 
 LANES = 8
-"""Words that enter in one cycle; a power of two, so that a row is in before the one before it is done."""
+"""Words that enter in one cycle; a power of two, so that a row has entered before the preceding one is finished."""
 _WORD_BITS = 2
 _MOST_BANKS = 8
 NODE_MEMORY, LEAF_MEMORY, LIMITS = range(3)
-"""Where the ``load`` port writes: limits are N at address 0 and the number of trees at address 1."""
+"""Addresses of the ``load`` port for limits: N at address 0 and the number of trees at address 1."""
 
 
 class ProgrammableCore(wiring.Component):  # type: ignore[misc]
-    """Walks the trees that its memories hold.
+    """Evaluates the trees in its memories.
 
     Ports:
-        words: rows of words, ``LANES`` at once, the first feature's lowest; a row begins at a new beat.
+        words: rows of words, ``LANES`` at once, the first feature's lowest; each row begins with a new beat.
         sums: a row's sums, the first output's lowest, ``sum_bits`` each, signed; in the order of the rows.
-        load: words of the memories, for another program; at rest only.
+        load: words for the memories, to change the program; only while no row is in the core.
 
     Args:
-        program: what the memories hold at first.
-        nodes, leaves: room in the memories; default: the program's.
-        registered: whether memories have a register behind them. Joins follow what is observed.
+        program: initial contents of the memories.
+        nodes, leaves: sizes of the memories; default: those of the program.
+        registered: whether memories have a register at their output. Joins use the observed latency.
 
     Attributes:
-        ring: cycles once round, and so the trees that have to be under way.
+        ring: cycles for one round, and so the number of trees that have to be under way.
     """
 
     def __init__(
@@ -312,7 +312,7 @@ class ProgrammableCore(wiring.Component):  # type: ignore[misc]
         )
 
     def contents(self, program: TreeProgram) -> tuple[list[dict[str, int]], list[dict[str, object]]]:
-        """Words of the node and the leaf memory.
+        """Words for the node and the leaf memory.
 
         Raises:
             InputError: the program is larger than the core, or has other inputs or outputs.
@@ -321,14 +321,14 @@ class ProgrammableCore(wiring.Component):  # type: ignore[misc]
         same = (own.features, own.outputs, own.kind) == (program.features, program.outputs, program.kind)
         if not same or len(program.nodes) > self._room[0] or len(program.leaves) > self._room[1]:
             raise InputError(
-                f"a program of {len(program.nodes)} nodes, {len(program.leaves)} leaves, {program.features} features "
-                f"and {program.outputs} outputs ({program.kind}) for a core of {self._room[0]}, {self._room[1]}, "
+                f"the program has {len(program.nodes)} nodes, {len(program.leaves)} leaves, {program.features} features"
+                f" and {program.outputs} outputs ({program.kind}), the core has {self._room[0]}, {self._room[1]}, "
                 f"{own.features} and {own.outputs} ({own.kind})",
-                remedy="build a core with more room, or for these inputs and outputs",
+                remedy="build a core with larger memories, or for these inputs and outputs",
             )
         if program.sum_bits > own.sum_bits:
             raise InputError(
-                f"sums of {program.sum_bits} bits for a core of {own.sum_bits}",
+                f"the program has sums of {program.sum_bits} bits, the core {own.sum_bits}",
                 remedy="build the core for the program with the most trees",
             )
         nodes = [{"x": n.x, "a": n.a, "l": n.l, "h": n.h, "i0": n.i0, "i1": n.i1} for n in program.nodes]
@@ -336,10 +336,10 @@ class ProgrammableCore(wiring.Component):  # type: ignore[misc]
         return nodes, leaves
 
     def load_beats(self, program: TreeProgram) -> Iterator[dict[str, int]]:
-        """What to write through ``load``, beat by beat, for another program.
+        """Words to write through ``load`` for another program, beat by beat.
 
         Raises:
-            InputError: it does not fit.
+            InputError: the program does not fit.
         """
         nodes, leaves = self.contents(program)
         for number, layout, words in ((NODE_MEMORY, self._node, nodes), (LEAF_MEMORY, self._leaf, leaves)):
@@ -357,13 +357,13 @@ class ProgrammableCore(wiring.Component):  # type: ignore[misc]
         return beats
 
     def sums_of(self, payload: int) -> list[int]:
-        """The sums in a payload of ``sums``."""
+        """Sums in a payload of port ``sums``."""
         bits = self.program.sum_bits
         parts = [payload >> place * bits & (1 << bits) - 1 for place in range(self.program.outputs)]
         return [part - (part >> bits - 1 << bits) for part in parts]
 
     def payload_of(self, sums: list[int]) -> int:
-        """The payload of ``sums`` that holds these."""
+        """Payload of port ``sums`` that holds these sums."""
         bits = self.program.sum_bits
         return sum((value & (1 << bits) - 1) << place * bits for place, value in enumerate(sums))
 
@@ -380,7 +380,7 @@ class ProgrammableCore(wiring.Component):  # type: ignore[misc]
         return module
 
     def _memories(self, module: Module, limit: Signal, trees: Signal) -> tuple[Lookup, Lookup]:
-        """Node and leaf memory, and the port that loads them."""
+        """Make node and leaf memory, and the port that loads them."""
         memories = []
         load = self.load
         module.d.comb += load.ready.eq(1)
@@ -403,19 +403,19 @@ class ProgrammableCore(wiring.Component):  # type: ignore[misc]
         return memories[0], memories[1]
 
     def _entrance(self, module: Module, banks: _Rows) -> Lookup:
-        """Rows go into the banks of the input memory."""
+        """Write rows into the banks of the input memory."""
         depth = self._banks << bits_for(self.beats - 1)
         inputs = Lookup(unsigned(LANES * _WORD_BITS), [], depth=depth, registered=self._registered)
         module.submodules.inputs = inputs
         beat = Signal(range(max(2, self.beats)))
-        taken = self.words.valid & self.words.ready
+        transferred = self.words.valid & self.words.ready
         module.d.comb += [
             self.words.ready.eq(~banks.full[banks.entering]),
             inputs.write_address.eq(Cat(beat, banks.entering)[: len(inputs.write_address)]),
             inputs.write_data.eq(self.words.payload),
-            inputs.write.eq(taken),
+            inputs.write.eq(transferred),
         ]
-        with module.If(taken):
+        with module.If(transferred):
             module.d.sync += beat.eq(beat + 1)
             with module.If(beat == self.beats - 1):
                 module.d.sync += beat.eq(0)
@@ -423,7 +423,7 @@ class ProgrammableCore(wiring.Component):  # type: ignore[misc]
         return inputs
 
     def _ring(self, module: Module, banks: _Rows, memories: tuple[Lookup, Lookup], limit: Signal) -> stream.Interface:
-        """Any, fork, join, compare, switch; tokens at leaves are what comes out."""
+        """Make the ring; returns the stream of tokens at leaves."""
         nodes, inputs = memories
         merge, switch = Any(self._token), Switch(self._token)
         first, first_join = Fork(self._token), Join(self._token, self._latency)
@@ -438,15 +438,15 @@ class ProgrammableCore(wiring.Component):  # type: ignore[misc]
         wiring.connect(module, switch.inner, merge.loop)
         banks.issue(merge.new)
         lane_bits = LANES.bit_length() - 1
-        asked = second.memory.payload
+        fetched = second.memory.payload
         beat_bits = len(inputs.address) - bits_for(self._banks - 1)
-        beat = Cat(asked.node.x[lane_bits:], Const(0, beat_bits))[:beat_bits]
+        beat = Cat(fetched.node.x[lane_bits:], Const(0, beat_bits))[:beat_bits]
         module.d.comb += [
             nodes.address.eq(first.memory.payload.place),
             second.i.valid.eq(first_join.o.valid),
             second.i.payload.node.eq(nodes.data),
             second.i.payload.bank.eq(first_join.o.payload.bank),
-            inputs.address.eq(Cat(beat, asked.bank)),
+            inputs.address.eq(Cat(beat, fetched.bank)),
             switch.limit.eq(limit),
         ]
         held = second_join.o.payload
@@ -459,7 +459,7 @@ class ProgrammableCore(wiring.Component):  # type: ignore[misc]
         return switch.leaf
 
     def _exit(self, module: Module, banks: _Rows, leaves: Lookup, token: stream.Interface, limit: Signal) -> None:
-        """Leaves are added to their row's sums, and sums given out."""
+        """Add leaves to their row's sums, and put sums out."""
         program = self.program
         fork, join = Fork(self._token), Join(self._token, self._latency)
         module.submodules.leaf_fork, module.submodules.leaf_join = fork, join
@@ -507,7 +507,7 @@ def _selected(node: data.View, word: Value) -> Value:
 
 
 class _Rows:
-    """Which bank a row enters, is walked in, and leaves; all in turns, so that rows keep their order."""
+    """Banks in which rows enter, are evaluated, and leave; all in turns, so that rows keep their order."""
 
     def __init__(self, module: Module, trees: Signal, banks: int) -> None:
         self._module = module
@@ -521,7 +521,7 @@ class _Rows:
         self._tree = Signal(trees.shape())
 
     def enter(self) -> None:
-        """The last beat of a row comes in."""
+        """Record that the last beat of a row has entered."""
         self._module.d.sync += [
             self.full[self.entering].eq(1),
             self._begun[self.entering].eq(0),
@@ -530,7 +530,7 @@ class _Rows:
         ]
 
     def issue(self, new: stream.Interface) -> None:
-        """A token for each tree of a row that is in."""
+        """Issue a token for each tree of a row that has entered."""
         module = self._module
         module.d.comb += [
             new.valid.eq(self.full[self._walking] & ~self._begun[self._walking]),
@@ -547,14 +547,14 @@ class _Rows:
                 ]
 
     def arrive(self, bank: Value) -> None:
-        """A leaf of the bank's row was found."""
+        """Count a leaf of the bank's row."""
         self._module.d.sync += self._awaited[bank].eq(self._awaited[bank] - 1)
 
     @property
     def done(self) -> Value:
-        """Whether the row that leaves next has all its leaves."""
+        """Whether the row that leaves next has all of its leaves."""
         return self.full[self.leaving] & (self._awaited[self.leaving] == 0)
 
     def leave(self) -> None:
-        """The sums of the row were taken."""
+        """Record that the sums of the row were taken."""
         self._module.d.sync += [self.full[self.leaving].eq(0), self.leaving.eq(self.leaving + 1)]

@@ -1,4 +1,4 @@
-"""Circuits in Amaranth's simulator; rows to check a circuit with, and a Verilog test bench that does so."""
+"""Simulates circuits in Amaranth, and writes rows and a Verilog test bench that check them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from framefit.trees.hardware.programmable import ProgrammableCore, TreeProgram
 
 
 def drawn_rows(ensemble: Ensemble, count: int, random: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """Words that the encoder can give, ``count`` rows x features: the least, the largest, then any."""
+    """Words that the encoder can produce, ``count`` rows x features: the least, the largest, then random ones."""
     low, high = ensemble.encoder.low, ensemble.encoder.high
     channels = [[0, 2] if a == b else [0, 1, 2] for a, b in zip(low, high, strict=True)]
     if ensemble.patch is None:
@@ -110,11 +110,11 @@ endmodule
 
 
 def write_fixed_bench(folder: Path, circuit: FixedFunction, words: npt.NDArray[np.uint8]) -> None:
-    """Write ``testbench.v``, ``inputs.hex`` and ``outputs.hex``, a row a line.
+    """Write ``testbench.v``, ``inputs.hex`` and ``outputs.hex``, one line for each row.
 
     Args:
-        folder: where ``top.v`` lies.
-        circuit: as in it.
+        folder: it holds ``top.v``.
+        circuit: the same circuit.
         words: rows x features.
     """
     y_bits = len(circuit.y)
@@ -128,12 +128,12 @@ def write_fixed_bench(folder: Path, circuit: FixedFunction, words: npt.NDArray[n
 def write_core_bench(
     folder: Path, core: ProgrammableCore, ensemble: Ensemble, words: npt.NDArray[np.uint8], cycles: int
 ) -> None:
-    """The same for the programmable core; ``inputs.hex`` has a beat a line.
+    """Write the same files for the programmable core; ``inputs.hex`` has a line for each beat.
 
     Args:
-        folder: where ``top.v`` lies.
-        core: as in it, loaded with the ensemble's program.
-        ensemble: what it has to be equal to.
+        folder: it holds ``top.v``.
+        core: the same core, loaded with the ensemble's program.
+        ensemble: the reference.
         words: rows x features.
         cycles: that the rows take.
     """
@@ -145,7 +145,7 @@ def write_core_bench(
     text = _CORE.format(
         beats=len(beats),
         rows=len(words),
-        patience=2 * cycles + 100,  # ends where nothing comes any more
+        patience=2 * cycles + 100,  # cycles after which the bench gives up
         x_bits=x_bits,
         y_bits=y_bits,
         load_bits=core.load.payload.shape().size,
@@ -158,16 +158,16 @@ def _write_hex(path: Path, values: list[int], bits: int) -> None:
     path.write_text("".join(f"{value:0{digits}x}\n" for value in values))
 
 
-_PERIOD_S = 1e-6  # of the simulated clock; nothing depends on it
+_PERIOD_S = 1e-6  # of the simulated clock; its length has no effect
 
 
 @dataclass(frozen=True)
 class CoreRun:
-    """What the programmable core did.
+    """Result of a simulation of the programmable core.
 
     Attributes:
         sums: rows x outputs.
-        cycles: from the first beat's to the last row's, both included.
+        cycles: from the first beat to the last row, both included.
     """
 
     sums: npt.NDArray[np.int64]
@@ -175,7 +175,7 @@ class CoreRun:
 
 
 def simulate_fixed(circuit: FixedFunction, inputs: Sequence[int]) -> list[int]:
-    """Values of ``y`` for values of ``x``, one row a cycle."""
+    """Values of port ``y`` for values of ``x``, one row in each cycle."""
     return _stream(circuit, circuit.x, circuit.y, inputs, circuit.latency)
 
 
@@ -187,7 +187,7 @@ def simulate_encoder(encoder: Encoder, x: npt.NDArray[np.float32]) -> list[int]:
 
 
 def _stream(circuit: Any, x: Signal, y: Signal, inputs: Sequence[int], latency: int) -> list[int]:
-    """What a circuit gives for one input a cycle; without a clock where it has no register."""
+    """Outputs of a circuit for one input in each cycle; without a clock if it has no register."""
     outputs: list[int] = []
 
     async def drive(context: Any) -> None:
@@ -213,13 +213,13 @@ def simulate_core(
     program: TreeProgram | None = None,
     taken_every: int = 1,
 ) -> CoreRun:
-    """Feed rows as fast as the core takes them.
+    """Feed rows as fast as the core accepts them.
 
     Args:
-        core: at rest, as built.
+        core: with no row in it.
         words: rows x features.
-        program: loaded through the port before the first row; default: what the core was built with.
-        taken_every: sums are taken in one cycle of so many.
+        program: loaded through the port before the first row; default: the one that the core was built with.
+        taken_every: the sums are taken once every this many cycles.
     """
     loads = [] if program is None else list(core.load_beats(program))
     harness = Module()

