@@ -1,15 +1,15 @@
-"""The one tree of errors that Framefit raises on purpose.
+"""All errors that Framefit raises on purpose form one tree.
 
     FramefitError                  exit code
     ├── InputError                 2   a file, key, argument or model that cannot be used
-    │   ├── DivergedError          2   a training ended in numbers that are none
+    │   ├── DivergedError          2   a training ended in NaN or infinity
     │   ├── UnsupportedError       2   valid, but not built yet
     │   └── MissingExtraError      2   needs an optional dependency
     ├── InfeasibleError            1   a valid question with a negative answer
     ├── RecordingError             3   a run could not be recorded to its end
     └── DeviceError                3   the device or its runtime failed
         ├── HangError              3   a launch did not end in time, and was terminated
-        └── LostUnitError          3   one that could not be
+        └── LostUnitError          3   a launch did not end, and could not be terminated
 
 Each says what is wrong (with the value received), where, and the remedy.
 """
@@ -36,11 +36,11 @@ __all__ = [
 
 
 class FramefitError(Exception):
-    """Anything that Framefit refuses or fails to do.
+    """Base of all errors that Framefit raises on purpose.
 
     Args:
         what: what is wrong, with the value received.
-        where: file, key or layer that it is about.
+        where: the file, key or layer concerned.
         remedy: what the user can do.
     """
 
@@ -66,7 +66,7 @@ class InputError(FramefitError):
 
 
 class DivergedError(InputError):
-    """A training whose loss or weights became infinite or no number; the network has the weights from before."""
+    """The loss or weights of a training became NaN or infinite; the network has its earlier weights."""
 
 
 class UnsupportedError(InputError):
@@ -74,7 +74,7 @@ class UnsupportedError(InputError):
 
 
 class MissingExtraError(InputError):
-    """An optional dependency is needed and absent."""
+    """An optional dependency is needed and not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed", remedy=f"pip install 'framefit[{extra}]'")
@@ -82,14 +82,14 @@ class MissingExtraError(InputError):
 
 @contextlib.contextmanager
 def needs_extra(package: str, extra: str) -> Iterator[None]:
-    """Around imports of a package that only an extra brings.
+    """Wrap imports of a package that only an extra installs.
 
     Args:
-        package: its name, for the message.
-        extra: of Framefit, that brings it.
+        package: name for the message.
+        extra: the extra of Framefit that installs it.
 
     Raises:
-        MissingExtraError: it is not installed.
+        MissingExtraError: the package is not installed.
     """
     try:
         yield
@@ -98,7 +98,7 @@ def needs_extra(package: str, extra: str) -> Iterator[None]:
 
 
 class InfeasibleError(FramefitError):
-    """The models do not fit; the message names what binds."""
+    """The models do not fit; the message names the binding constraint."""
 
     exit_code = 1
 
@@ -116,8 +116,8 @@ class DeviceError(FramefitError):
 
 
 class HangError(DeviceError):
-    """A launch did not end in time, and was terminated: its unit is free again."""
+    """A launch did not end in time, and was terminated: its unit can be used again."""
 
 
 class LostUnitError(DeviceError):
-    """A launch does not end, and cannot be terminated: nothing more can be run on its unit."""
+    """A launch does not end, and cannot be terminated: its unit cannot be used any more."""

@@ -171,9 +171,9 @@ def doubling(*shape: int) -> Model:
         ({"bias": np.zeros((1, 6, 1, 1)), "image": np.zeros((1, 3, 8, 8)), "more": np.zeros(1)}, "'more', which is no"),
         (
             {"bias": np.zeros((1, 6, 1, 1)), "image": np.zeros((1, 1, 8, 8))},
-            r"a frame is \[1, 1, 8, 8\], input 'image'",
+            r"a frame is \[1, 1, 8, 8\], but input 'image'",
         ),
-        ([], "0 frames are given, 1 are consumed at once"),
+        ([], "got 0 frames, the model consumes 1 at once"),
     ],
 )
 def test_frames_that_are_refused(frame: object, problem: str) -> None:
@@ -207,7 +207,7 @@ def test_several_frames_at_once(
         frames = [np.random.default_rng(start + k).random(one, np.float32) for k in range(4)]
         found = joined.run([{"x": frame} for frame in frames])
         np.testing.assert_allclose(found["y"], 2 * np.concatenate(frames, axis), rtol=1e-6)
-    with pytest.raises(InputError, match="1 frames are given, 4 are consumed at once"):
+    with pytest.raises(InputError, match="got 1 frames, the model consumes 4 at once"):
         joined.load({"x": frames[0]})
 
 

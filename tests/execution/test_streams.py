@@ -94,7 +94,7 @@ def test_named_array(tmp_path: Path) -> None:
 def test_frames_of_another_shape(tmp_path: Path, shape: tuple[int, ...]) -> None:
     """Frames that do not fit an input are refused with both shapes."""
     stream = open_stream(entry(stored(tmp_path, x=np.zeros(shape, np.float32))), 0)
-    with pytest.raises(InputError, match=r"frames are .*, input 'image' takes") as found:
+    with pytest.raises(InputError, match=r"frames are .*, but input 'image' takes") as found:
         stream.read(0, IMAGE)
     assert str(list(shape[1:])) in found.value.what
     assert str(found.value.where) == "stream 'camera' (frames.npz)"
@@ -204,7 +204,7 @@ def test_images_without_preprocess(tmp_path: Path) -> None:
     stream = open_stream(entry(images(tmp_path)), 0)
     frame = stream.read(1, TensorInfo(name="x", dtype="float32", shape=(1, 4, 6, 3)))
     assert (frame.dtype.name, frame.max()) == ("float32", 30)
-    with pytest.raises(InputError, match=r"frames are \[4, 6, 3\], input 'image' takes \[1, 3, 4\]") as found:
+    with pytest.raises(InputError, match=r"frames are \[4, 6, 3\], but input 'image' takes \[1, 3, 4\]") as found:
         stream.read(1, IMAGE)
     assert "preprocess" in str(found.value.remedy)
 
@@ -275,8 +275,8 @@ def test_a_function_is_called_once(tmp_path: Path) -> None:
         ("raise ValueError('no camera')", r"ValueError: no camera \(source_.*\.py, line 3\)"),
         ("return 3", "the function returned int"),
         ("yield np.zeros((3, 4)); raise OSError('gone')", r"OSError: gone \(source_.*\.py, line 3\)"),
-        ("yield np.zeros((3, 4)); yield 'text'", "the function gave str"),
-        ("yield np.zeros((3, 4)); yield np.zeros((4, 3))", r"frames are \[4, 3\], input 'image' takes \[1, 3, 4\]"),
+        ("yield np.zeros((3, 4)); yield 'text'", "the function yielded str"),
+        ("yield np.zeros((3, 4)); yield np.zeros((4, 3))", r"frames are \[4, 3\], but input 'image' takes \[1, 3, 4\]"),
     ],
 )
 def test_functions_that_fail(tmp_path: Path, text: str, message: str) -> None:

@@ -68,7 +68,7 @@ def test_a_number_beside_frames_is_proposed_as_a_constant(tmp_path: Path, name: 
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=8), tmp_path / "v.onnx")
     entry = '[[models]]\nname = "v"\npath = "v.onnx"\n'
     sound = 'inputs = { sound = "camera" }\n' if streams else ""
-    with pytest.raises(InputError, match=f"input '{name}' takes one whole number") as error:
+    with pytest.raises(InputError, match=f"input '{name}' takes a single whole number") as error:
         wired(tmp_path, entry + sound, streams)
     assert f"constants = {{ {name} = {value} }}" in str(error.value.remedy)
     (found,) = wired(tmp_path, f"{entry}{sound}constants = {{ {name} = 2 }}", streams)
@@ -376,7 +376,7 @@ def test_preprocess_is_about_images(tmp_path: Path) -> None:
             r"size = \[4, 4\], but input 'image' takes \[8, 8\]",
         ),
         ((1, 3, 8, 8), camera(), 'preprocess = { layout = "NHWC" }', "not RGB as NHWC"),
-        ((1, 3), camera(), "preprocess = {}", "takes 2 axes, no NCHW image"),
+        ((1, 3), camera(), "preprocess = {}", "has 2 axes, which is not an NCHW image"),
         ((1, 3, "h", "w"), camera(), "preprocess = {}", "dynamic dimension h"),
         ((1, 3, 8, 8), camera(shape=(5, 5)), "constants = { image = 1 }\npreprocess = {}", "no input reads a stream"),
         ((1, 3, 8, 8), camera(shape=(5,)), "preprocess = {}", r"frames of stream 'camera' are \[5\]"),

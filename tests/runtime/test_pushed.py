@@ -191,7 +191,7 @@ def test_frames_are_made_ready_when_they_are_handed_over() -> None:
 @pytest.mark.parametrize(
     ("frame", "says"),
     [
-        (np.zeros((4, 3)), r"frames are \[4, 3\], input 'image' takes \[1, 3, 4\]"),
+        (np.zeros((4, 3)), r"frames are \[4, 3\], but input 'image' takes \[1, 3, 4\]"),
         (np.zeros((3, 4), np.complex64), "complex64"),
         ("picture", "a frame is str"),
         (None, "a frame is NoneType"),

@@ -1,1 +1,1 @@
-"""A model bound to a device: wired to its streams, compiled, with its buffers, state, pre- and postprocessing."""
+"""A model on a device: wired to its streams, compiled, with its buffers, state, pre- and postprocessing."""

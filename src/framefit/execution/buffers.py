@@ -1,6 +1,6 @@
-"""Memory for the tensors between segments, planned before anything runs.
+"""Memory for the tensors between segments, planned before a run.
 
-Recurrent state: outputs of one frame that are inputs of the next.
+Recurrent state is handled here, too: outputs of one frame that are inputs of the next one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Placement:
-    """Where each tensor lies in one shared block.
+    """Places of tensors in one shared block.
 
     Attributes:
-        offsets: in bytes, in the order asked for.
+        offsets: in bytes, in the order of the request.
         total_bytes: size of the block.
     """
 
@@ -35,11 +35,10 @@ class Placement:
 
 
 def place(sizes: Sequence[int], lifetimes: Sequence[tuple[int, int]]) -> Placement:
-    """Share memory between tensors that are never alive together.
+    """Share memory between tensors that are never needed at the same time.
 
-    Largest first, each at the lowest offset at which nothing that lives at the same
-    time is in the way (Pisarchyk and Lee, 2020, "Efficient Memory Management for Deep
-    Neural Net Inference", greedy by size).
+    The largest tensors come first, each at the lowest offset that is free during its lifetime (Pisarchyk and Lee,
+    2020, "Efficient Memory Management for Deep Neural Net Inference", greedy by size).
 
     Args:
         sizes: bytes.
@@ -64,10 +63,10 @@ def place(sizes: Sequence[int], lifetimes: Sequence[tuple[int, int]]) -> Placeme
 
 
 def runs_of(units: Sequence[str]) -> list[tuple[int, int]]:
-    """Stages of a model: first and last of the segments that follow one another on one unit.
+    """Stages of a model: first and last of consecutive segments on one unit.
 
     Args:
-        units: of each segment.
+        units: unit of each segment.
     """
     ends = [index for index in range(len(units)) if index + 1 == len(units) or units[index] != units[index + 1]]
     return list(zip([0, *(end + 1 for end in ends[:-1])], ends, strict=True))
@@ -85,17 +84,16 @@ def unit_bytes(
 ) -> dict[str, int]:
     """Memory of a model's tensors in these segments, on each unit.
 
-    Between the segments of a stage one planned block is enough: one frame is in there. The
-    model's ends, and what goes from stage to stage, exist once for each frame in flight,
-    state once more.
+    Between the segments of a stage one planned block is enough, since it holds one frame. The model's ends, and
+    tensors between stages, exist once for each frame in flight, and state exists once more.
 
     Args:
-        model: in the layers that ``bounds`` count.
+        model: it has the layers that ``bounds`` count.
         bounds: first and last layer of each segment.
-        units: of each segment.
+        units: unit of each segment.
         state: graph input -> output that is fed back to it.
-        slots: frames that may be in flight.
-        separate: units have memories of their own: what another unit hands over lies there, too.
+        slots: largest number of frames in flight.
+        separate: whether units have memories of their own, which also hold the tensors from other units.
         together: first and last of segments that may also be one launch.
     """
     stages = runs_of(units)
@@ -139,14 +137,14 @@ def frame_sets(
     slots: int,
     together: Sequence[tuple[int, int]] = (),
 ) -> list[dict[str, Array]]:
-    """Arrays for all tensors of fixed shape, by name: frames use one set after the other, and again the first.
+    """Make arrays for all tensors of fixed shape, by name; frames use the sets in turn.
 
     Args:
-        model: whose tensors they are.
+        model: the model with these tensors.
         parts: its segments.
-        units: of each segment.
+        units: unit of each segment.
         state: graph input -> output that is fed back to it: one set's output is the next one's input.
-        slots: frames that may be in flight.
+        slots: largest number of frames in flight.
         together: first and last of segments that may also be one launch.
     """
     stage_of = [number for number, (first, last) in enumerate(runs_of(units)) for _ in range(first, last + 1)]
@@ -169,7 +167,7 @@ def frame_sets(
     if not state:
         return [once | arrays for arrays in by_slot]
     shapes = {tensor.name: tensor for tensor in model.inputs}
-    # One more than frames: what the oldest frame in flight reads is not what the newest one writes.
+    # One set more than frames: the newest frame must not overwrite what the oldest one in flight reads.
     ends = [{source: allocate(shapes[source]) for source in state} for _ in range(slots + 1)]
     sets = []
     for number in range(slots * len(ends)):
@@ -179,7 +177,7 @@ def frame_sets(
 
 
 def _kept(lifetime: tuple[int, int], together: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """First and last segment that need a tensor: what a launch of several reads or writes is needed all through it."""
+    """First and last segment that need a tensor: a launch of several segments needs its tensors all the time."""
     made, read = lifetime
     first = min((begin for begin, end in together if begin <= made <= end < read), default=made)
     last = max((end for begin, end in together if made < begin <= read <= end), default=read)
@@ -199,22 +197,22 @@ def _block(tensors: Sequence[tuple[TensorInfo, int, int]]) -> dict[str, Array]:
 
 
 def copies_of(depth: int, frames: int, givers: Sequence[PlannedModel]) -> int:
-    """How often what a model is given has to exist.
+    """Number of copies of a model's input that must exist.
 
-    Once for each frame that may wait in its queue, those that it is reading and those that it takes next, one on
-    its way; of several that it reads for as long as the slowest one's result may be late.
+    One for each frame that may wait in its queue, those that it reads and those that it takes next, and one in
+    transfer; for inputs of several models as many more as the slowest result may be late.
 
     Args:
-        depth: of its queue.
-        frames: taken at once.
-        givers: that it reads.
+        depth: length of its queue.
+        frames: number that the model consumes at once.
+        givers: models that it reads.
     """
     late = max((giver.result_age_windows or 1 for giver in givers), default=1) if len(givers) > 1 else 0
     return depth + 2 * frames + 1 + late
 
 
 def finite(array: Array) -> bool:
-    """Whether an array holds neither NaN nor infinity; those of other kinds than floats never do.
+    """Whether an array holds neither NaN nor infinity; arrays of other types than floats never do.
 
     About as fast as a copy: 1 us for 1,000 numbers, 8 us for 76,800. (A sum, which either would spoil: 3 and 18.)
     """
@@ -222,7 +220,7 @@ def finite(array: Array) -> bool:
 
 
 class Feedback:
-    """What of a model's state some of its segments give.
+    """The part of a model's state that some of its segments produce.
 
     Args:
         state: graph input -> output that is fed back to it.
@@ -230,12 +228,12 @@ class Feedback:
     """
 
     def __init__(self, state: Mapping[str, str], parts: Sequence[Model]) -> None:
-        given = {tensor.name: tensor.dtype for part in parts for tensor in part.outputs}
-        self._pairs = [(source, sink) for source, sink in state.items() if sink in given]
-        self._floats = [sink for _, sink in self._pairs if np.dtype(given[sink]).kind == "f"]
+        produced = {tensor.name: tensor.dtype for part in parts for tensor in part.outputs}
+        self._pairs = [(source, sink) for source, sink in state.items() if sink in produced]
+        self._floats = [sink for _, sink in self._pairs if np.dtype(produced[sink]).kind == "f"]
 
     def settle(self, tensors: Tensors) -> bool:
-        """Whether what a frame leaves is finite; else what it found takes its place."""
+        """Whether the state after a frame is finite; otherwise the state before it is restored."""
         for sink in self._floats:
             if not finite(tensors[sink]):
                 self.keep(tensors)
@@ -243,7 +241,7 @@ class Feedback:
         return True
 
     def keep(self, tensors: Tensors) -> None:
-        """A frame leaves what it found."""
+        """Restore the state before the frame."""
         for source, sink in self._pairs:
             np.copyto(tensors[sink], tensors[source])
 
@@ -252,12 +250,12 @@ def check_state(model: Model, state: Mapping[str, str], name: str) -> None:
     """Refuse state that cannot be fed back.
 
     Args:
-        model: whose inputs and outputs they are.
+        model: the model with these inputs and outputs.
         state: graph input -> output that is fed back to it.
         name: of the model, for messages.
 
     Raises:
-        InputError: no such input or output, shapes differ, or an output feeds two inputs.
+        InputError: an input or output does not exist, shapes differ, or an output feeds two inputs.
     """
     inputs = {tensor.name: tensor for tensor in model.inputs}
     outputs = {tensor.name: tensor for tensor in model.outputs}
@@ -275,7 +273,7 @@ def check_state(model: Model, state: Mapping[str, str], name: str) -> None:
         if outputs[sink].shape not in (None, inputs[source].shape) or outputs[sink].dtype != inputs[source].dtype:
             raise InputError(
                 f"output {sink!r} is {outputs[sink].dtype} {outputs[sink].shape}, "
-                f"the input {inputs[source].dtype} {inputs[source].shape}",
+                f"but the input is {inputs[source].dtype} {inputs[source].shape}",
                 where=where,
                 remedy="feed back an output of the input's shape",
             )

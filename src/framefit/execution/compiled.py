@@ -1,4 +1,4 @@
-"""The models of a timetable, compiled for a device: as planned, as the ladder's timetables cut them, and whole."""
+"""Models of a timetable, compiled for a device: as planned, as the ladder's timetables cut them, and whole."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ __all__ = [
 ]
 
 
-_TOLERANCE = 1e-4  # relative: of joined segments against the whole model
+_TOLERANCE = 1e-4  # largest relative difference of joined segments from the whole model
 _AGAIN = "plan again (framefit plan APP.toml -o PLAN)"
 _Bounds = Sequence[tuple[int, int]]
 Launch = tuple[Execution, int]  # a segment of a compiled model
 
 
 def operators_of(device: Device, model: Model) -> Model | None:
-    """What the runtime makes of a model; ``None``: it does not say, or that cannot be cut."""
+    """The runtime's own graph of a model; ``None``: the runtime does not provide one that can be cut."""
     if not device.capabilities.lowers:
         return None
     try:
@@ -55,10 +55,10 @@ def operators_of(device: Device, model: Model) -> Model | None:
 
 
 def layers_of(cut: Model) -> ModelLayers:
-    """The record of the layers that a model's segments are made of; the digest of its file is left open.
+    """Record the layers of which a model's segments are made; the digest of its file is left empty.
 
     Args:
-        cut: the model in groups, or what the runtime makes of it.
+        cut: the model in groups, or the runtime's own graph of it.
     """
     if cut.lowered:
         return ModelLayers(kind="operators", operators_digest=cut.digest)
@@ -74,10 +74,10 @@ def joined_segments(finest: _Bounds, cuts: Sequence[_Bounds]) -> list[tuple[int,
 
 
 class Compiler:
-    """Compiles models for a device; what was compiled last of each model is kept.
+    """Compiles models for a device, and keeps the latest result for each model.
 
     Args:
-        device: where they run.
+        device: the device that runs them.
     """
 
     def __init__(self, device: Device) -> None:
@@ -87,21 +87,21 @@ class Compiler:
         self._ladder: dict[str, tuple[object, tuple[Execution, ...]]] = {}
 
     def whole(self, wired: WiredModel, unit: str) -> Execution:
-        """An uncut model on a unit that supports all of it.
+        """Compile an uncut model for a unit that supports all of it.
 
         Raises:
             DeviceError: it cannot be compiled.
         """
         name = wired.entry.name
         if (name, (unit,)) not in self._whole:
-            known = next((one.model for (other, _), one in self._whole.items() if other == name), wired.model)
-            found = dataclasses.replace(wired, model=known)
+            known = next((whole.model for (other, _), whole in self._whole.items() if other == name), wired.model)
+            in_layers = dataclasses.replace(wired, model=known)
             all_layers = ((0, len(wired.model.layers) - 1),)
-            self._whole[name, (unit,)] = found.execution(all_layers, self.device, unit)
+            self._whole[name, (unit,)] = in_layers.execution(all_layers, self.device, unit)
         return self._whole[name, (unit,)]
 
     def in_stages(self, wired: WiredModel, bounds: _Bounds, units: Sequence[str]) -> Execution:
-        """A model that no unit supports all of, in one segment for each of its stages.
+        """Compile a model that no unit supports as a whole, with one segment for each of its stages.
 
         Raises:
             DeviceError: a segment cannot be compiled.
@@ -114,14 +114,14 @@ class Compiler:
         return self._whole[key]
 
     def cut(self, wired: WiredModel, bounds: _Bounds, units: Sequence[str], slots: int, replica: int = 0) -> Execution:
-        """A model in segments.
+        """Compile a model in segments.
 
         Args:
-            wired: in the layers that ``bounds`` count.
+            wired: it has the layers that ``bounds`` count.
             bounds: first and last layer of each segment.
-            units: of each segment.
-            slots: frames that may be in flight.
-            replica: of the model, whose segments have labels of their own.
+            units: unit of each segment.
+            slots: largest number of frames in flight.
+            replica: number of the replica, whose segments have labels of their own.
 
         Raises:
             DeviceError: a segment cannot be compiled.
@@ -135,43 +135,43 @@ class Compiler:
         return known[1]
 
     def cuts(self, wired: WiredModel, ways: Sequence[PlannedModel], names: Sequence[str]) -> tuple[Execution, ...]:
-        """A model in all the ways in which a ladder's timetables cut it, over the same tensors.
+        """Compile a model in all cuts of a ladder's timetables, over the same tensors.
 
         Args:
-            wired: in the layers that the segments are made of.
-            ways: as it is cut in each timetable, and the finest cut last.
+            wired: it has the layers of which segments are made.
+            ways: the cut of each timetable, and the finest cut last.
             names: of the timetables.
 
         Raises:
             DeviceError: a segment cannot be compiled.
         """
         *cut, finest = [way.spans for way in ways]
-        slots = max(way.slots for way in ways)  # of all timetables: so often exists what crosses units
+        slots = max(way.slots for way in ways)  # of all timetables, as they share the tensors between units
         key = tuple(cut), finest, slots
-        own = wired.entry.name
-        if own in self._ladder and self._ladder[own][0] == key:
-            return self._ladder[own][1]
-        labels = [own, *(f"{own}@{name}" for name in names[1:])]
-        label = labels[cut.index(finest)] if finest in cut else f"{own}@finest"
+        model_name = wired.entry.name
+        if model_name in self._ladder and self._ladder[model_name][0] == key:
+            return self._ladder[model_name][1]
+        labels = [model_name, *(f"{model_name}@{name}" for name in names[1:])]
+        label = labels[cut.index(finest)] if finest in cut else f"{model_name}@finest"
         labelled = dataclasses.replace(wired, entry=msgspec.structs.replace(wired.entry, name=label))
         joined = joined_segments(finest, cut)
         units = [segment.unit for segment in ways[-1].segments]
         whole = labelled.execution(finest, self.device, units, slots, together=joined)
         executions = (*(whole.recut(bounds, name) for bounds, name in zip(cut, labels, strict=True)), whole)
-        self._ladder[own] = key, executions
+        self._ladder[model_name] = key, executions
         return executions
 
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """A model of a timetable.
+    """A model of a timetable, compiled.
 
     Attributes:
         planned: its part in the timetable.
-        wired: with the model in the layers that segments are made of.
-        file: the same with the model as its file has it.
-        cuts: what launches it in each of the ways of :attr:`Timetable.cuts`; of several replicas the first.
-        replicas: what launches each replica; one where there are several timetables.
+        wired: with the model in the layers of which segments are made.
+        file: the same, with the model as in its file.
+        cuts: executions of the model in each of :attr:`Timetable.cuts`; of the first replica.
+        replicas: one execution for each replica; a single one where there are several timetables.
         home: the first unit that supports all of it; empty: none does.
     """
 
@@ -195,15 +195,15 @@ class CompiledModel:
 
     @property
     def execution(self) -> Execution:
-        """As the timetable has it."""
+        """The execution of the timetable's own cut."""
         return self.cuts[0]
 
     @property
     def whole(self) -> Execution:
-        """The uncut model, compiled when it is first asked for; in as few parts as units need where none has all of it.
+        """The uncut model, compiled on first use; in as few parts as possible if no unit supports all of it.
 
         Raises:
-            DeviceError: it cannot be.
+            DeviceError: it cannot be compiled.
         """
         if len(self.planned.segments) == 1:
             return self.execution
@@ -216,18 +216,17 @@ class CompiledModel:
         """The same segments, of the first replica, all on another unit.
 
         Raises:
-            FramefitError: it does not support one of them.
+            FramefitError: the unit does not support one of them.
         """
         return self.wired.execution(self.planned.replicas[0].spans, self._compiler.device, unit)
 
     def difference(self) -> float:
-        """Greatest relative difference of joined segments' outputs from the whole model's, in two frames in a row.
+        """Greatest relative difference of joined segments' outputs from the whole model's, in two successive frames.
 
-        All ways in which a ladder cuts it are compared, and all replicas; the greatest difference of these is the
-        result.
+        All cuts of a ladder and all replicas are compared; the result is the greatest of their differences.
 
         Raises:
-            DeviceError: it does not run here, or a difference is too great.
+            DeviceError: the model does not run here, or a difference is too great.
         """
         differences = [self._difference(execution) for execution in (*self.replicas, *reversed(self.cuts[1:]))]
         return max(differences[: len(self.replicas)])
@@ -236,7 +235,7 @@ class CompiledModel:
         whole, difference, random_nodes = self.whole, 0.0, self.file.model.random
         cut.reset()
         if cut is not whole:
-            if random_nodes:  # their generators go on from launch to launch: both begin anew
+            if random_nodes:  # generators continue from launch to launch, so both start over
                 compiler = Compiler(self._compiler.device)
                 whole = dataclasses.replace(self, _compiler=compiler).whole
                 cut = self.wired.execution(cut.bounds, compiler.device, cut.units, cut.slots)
@@ -264,24 +263,24 @@ class CompiledModel:
 
 
 class LaunchDurations(Protocol):
-    """What launches take beside a run."""
+    """Measures durations of launches outside a run."""
 
     def around(self, launches: Sequence[Launch]) -> list[Measurement]:
-        """Durations of segments, in turn."""
+        """Durations of segments, launched in turn."""
 
     def wake_ups(self) -> tuple[int, ...]:
-        """How late the idle host wakes up, in nanoseconds."""
+        """Delays of the idle host's wake-ups, in nanoseconds."""
 
 
 @dataclass(frozen=True)
 class OpenTimetable:
-    """A timetable whose models are bound to a device: what a run needs.
+    """A timetable whose models are bound to a device, ready for a run.
 
     Attributes:
-        app: the workload's file; functions are looked for in its folder.
+        app: the workload's file; functions are searched in its folder.
         workload: with absolute paths.
-        timetable: feasible.
-        device: where its models run.
+        timetable: a feasible one.
+        device: the device that runs its models.
         durations: of launches there.
         models: in the timetable's order.
     """
@@ -300,14 +299,14 @@ def open_timetable(
     """Bind a timetable's models to a device: compile their segments.
 
     Args:
-        timetable: feasible.
+        timetable: a feasible one.
         wired: its models, loaded, in any order.
-        workload: that they belong to.
+        workload: the workload of the models.
         app: its file, for messages.
         compiler: of the device.
 
     Raises:
-        InputError: a model, or what the runtime makes of it, is another one than the timetable was made for.
+        InputError: a model, or the runtime's graph of it, differs from the one that the timetable was made for.
         DeviceError: a segment cannot be compiled.
     """
     units = usable_units(workload, compiler.device, app)
@@ -336,42 +335,40 @@ def open_timetable(
 
 
 def in_layers(wired: WiredModel, planned: PlannedModel, device: Device) -> WiredModel:
-    """A model in the layers that its segments are made of.
+    """Convert a model to the layers of which its segments are made.
 
     Args:
-        wired: as its file has it.
+        wired: the model as in its file.
         planned: its part in a timetable.
-        device: whose runtime may make other layers of it.
+        device: its runtime may make other layers of the model.
 
     Raises:
-        InputError: it, or what the runtime makes of it, is another one than the timetable was made for.
+        InputError: the model, or the runtime's graph of it, differs from the one that the timetable was made for.
     """
     layers, where = planned.layers, f"model {planned.name!r}, {wired.entry.path}"
     if layers is None:
         raise InputError("the timetable does not say of which layers its segments are made", where=where, remedy=_AGAIN)
     if layers.digest is not None and wired.model.digest != layers.digest:
-        raise InputError("the model is another one than the plan was made for", where=where, remedy=_AGAIN)
+        raise InputError("the model differs from the one that the plan was made for", where=where, remedy=_AGAIN)
     if layers.kind == "file":
         return wired
     if layers.kind == "groups":
         return dataclasses.replace(wired, model=wired.model.grouped(layers.groups))
     operators = operators_of(device, wired.model)
     if operators is None or operators.digest != layers.operators_digest:
-        raise InputError(
-            "the runtime makes other operators of the model than it did for the plan", where=where, remedy=_AGAIN
-        )
+        raise InputError("the runtime makes other operators of the model than for the plan", where=where, remedy=_AGAIN)
     return dataclasses.replace(wired, model=operators)
 
 
 def verify(timetable: Timetable, models: Sequence[CompiledModel]) -> Timetable:
-    """Hold joined segments against the whole models, two frames in a row (state included).
+    """Compare joined segments with the whole models in two successive frames, including state.
 
     Args:
-        timetable: feasible.
+        timetable: a feasible one.
         models: its models, compiled.
 
     Raises:
-        DeviceError: a model does not run here, or its segments do not give its outputs.
+        DeviceError: a model does not run here, or its segments give other outputs.
     """
     planned = tuple(
         msgspec.structs.replace(model.planned, max_relative_difference=model.difference()) for model in models

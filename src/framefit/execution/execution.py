@@ -1,6 +1,6 @@
-"""One model, cut or whole, ready to be launched segment by segment.
+"""One model, cut or whole, ready to launch segment by segment.
 
-How far two results of the same model differ.
+Also compares two results of the same model.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["Execution", "Launchable"]
 
 
 class Launchable(Protocol):
-    """What a job launches: :class:`framefit.execution.execution.Execution`, or bare durations."""
+    """What a job launches: an :class:`Execution`, or bare durations."""
 
     @property
     def frame_inputs(self) -> tuple[TensorInfo, ...]:
-        """What one frame consists of."""
+        """The inputs of one frame."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ class Launchable(Protocol):
 
     @property
     def steps(self) -> Sequence[Callable[[], Completion]]:
-        """What runs each segment of the frame in flight."""
+        """Functions that run each segment of the frame in flight."""
 
     def output(self, name: str) -> Array:
         """An output of the frame in flight; valid until the next frame's launches."""
@@ -52,16 +52,16 @@ class Launchable(Protocol):
         """Copies of the outputs of the frame in flight."""
 
     def finish(self) -> bool:
-        """The frame is done; whether the next one may have its state, if there is any."""
+        """Complete the frame; returns whether its state, if there is any, can be used for the next one."""
 
     def abandon(self) -> None:
-        """The frame is given up: the next one takes its place, and finds the state of before."""
+        """Give up the frame: the next one takes its place, and finds the state before it."""
 
     def skip(self) -> None:
-        """The same, where an earlier stage has worked on the frame: its place stays empty."""
+        """Give up a frame that an earlier stage has worked on: its place stays empty."""
 
     def follow(self, cut: Launchable) -> None:
-        """Go on with what another cut of the same model, which shares its tensors, has come to."""
+        """Continue the frame in flight of another cut of the same model, which shares its tensors."""
 
 
 def greatest_difference(joined: Tensors, whole: Tensors) -> float:
@@ -87,35 +87,34 @@ Postprocess = Callable[[dict[str, Array]], dict[str, Array]]  # all outputs -> w
 class Execution:
     """Compiled segments, the memory between them, and the recurrent state.
 
-    One frame is in flight at a time: :meth:`load` it, :meth:`launch` the segments in
-    order, take the :meth:`results`, and :meth:`finish` it. State that a frame hands on
-    is in place for the next one without a copy: sets of bindings take turns. A model
-    that consumes several frames at once is loaded with all of them.
+    One frame is in flight at a time: :meth:`load` it, :meth:`launch` the segments in order, read the
+    :meth:`results`, and :meth:`finish` it. State for the next frame is passed on without a copy: sets of bindings
+    alternate. A model that consumes several frames at once is loaded with all of them.
 
-    Where segments run on several units, each of its :meth:`stages` has a frame in flight.
-    What they hand on exists once for each of ``slots`` frames, in bindings made ahead.
+    Where segments run on several units, each of its :meth:`stages` has a frame in flight. Tensors between stages
+    exist once for each of ``slots`` frames, in bindings made in advance.
 
     Args:
         model: canonical.
         segments: first and last layer of each, in order, without gaps.
-        device: where it runs.
-        unit: name of the unit, or of each segment's.
-        state: graph input -> output that is fed back to it; zeros at first.
-        name: prefix of the labels in the trace; default: the model's.
-        frames: frames consumed at once, stacked along ``frames_axis`` of each input that
-            is no state.
-        frames_axis: may count from the end.
-        prepare: graph input -> what makes one frame of it out of a raw one; timed, in the
-            first launch. :class:`Preparation` writes into the input's place.
-        postprocess: called with the model's outputs, which it must not keep; timed, in the
-            last launch.
-        slots: frames that may be in flight in its stages. There is one where a frame needs state that
-            a later stage gives.
-        together: first and last of segments that :meth:`recut` may join: the tensors of such launches are
-            kept apart in memory, too.
+        device: the device that runs it.
+        unit: name of the unit, or the unit of each segment.
+        state: graph input -> output that is fed back to it; initially zeros.
+        name: prefix of the labels in the trace; default: the model's name.
+        frames: number of frames consumed at once, stacked along ``frames_axis`` of each input that
+            is not state.
+        frames_axis: may be counted from the end.
+        prepare: graph input -> function from a raw frame to a frame of that input; its time counts in
+            the first launch. :class:`Preparation` writes directly into the input.
+        postprocess: called with the model's outputs, which it must not keep; its time counts in the last
+            launch.
+        slots: largest number of frames in flight in its stages. It is one where a frame needs state that
+            a later stage produces.
+        together: first and last of segments that :meth:`recut` may join: tensors of such launches do not
+            share memory.
 
     Raises:
-        InputError: ``state`` or ``prepare`` names no input or output, shapes differ, or
+        InputError: ``state`` or ``prepare`` names an unknown input or output, shapes differ, or
             ``frames`` do not divide an input.
         DeviceError: a segment cannot be compiled.
     """
@@ -165,7 +164,7 @@ class Execution:
         )
         self.memory_bytes = sum(self.unit_bytes.values())
         self._output_names = tuple(tensor.name for tensor in model.outputs)
-        self._turn = 0  # of the sets
+        self._turn = 0  # index of the present set
         self._bind()
         self._places = [
             [
@@ -180,48 +179,48 @@ class Execution:
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """Graph inputs that are no state, as the model takes them."""
+        """Graph inputs that are not state, as the model takes them."""
         return tuple(tensor for tensor in self.model.inputs if tensor.name not in self.state)
 
     @property
     def frame_inputs(self) -> tuple[TensorInfo, ...]:
-        """What streams are asked for: the same inputs for one frame, raw where it is prepared.
+        """Inputs that streams have to provide: the same for one frame, raw where it is prepared.
 
-        One without a shape takes what the stream has.
+        An input without a shape takes the stream's frames as they are.
         """
         return tuple(self._raw(tensor) for tensor in self._one.values())
 
     def example(self, random: np.random.Generator) -> list[dict[str, Array]]:
-        """Random frames to load, as many as the model consumes at once; raw images of a typical size."""
+        """Random frames to load, as many as the model consumes at once; raw images have a typical size."""
         return [{name: self._example(tensor, random) for name, tensor in self._one.items()} for _ in range(self.frames)]
 
     def load(self, frame: Tensors | Sequence[Tensors]) -> None:
         """Take a frame, or a list of as many as the model consumes at once.
 
-        They are prepared and copied to their place as part of the first launch.
+        Frames are prepared and copied to their place in the first launch.
 
         Args:
-            frame: what :attr:`frame_inputs` asks for; arrays may leave out a leading 1.
+            frame: arrays for :attr:`frame_inputs`; a leading 1 in their shape may be left out.
 
         Raises:
-            InputError: too few or too many frames, an input is missing, or an array has
+            InputError: there are too few or too many frames, an input is missing, or an array has
                 another shape.
         """
         waiting: Sequence[Tensors] = (frame,) if isinstance(frame, dict | Mapping) else frame
         if len(waiting) != self.frames:
             raise InputError(
-                f"{len(waiting)} frames are given, {self.frames} are consumed at once",
+                f"got {len(waiting)} frames, the model consumes {self.frames} at once",
                 where=f"model {self.name!r}",
                 remedy="load as many as frames says",
             )
-        for given in waiting:
-            if given.keys() != self._one.keys():
-                self._refuse(given)
-            for name, array in given.items():
+        for arrays in waiting:
+            if arrays.keys() != self._one.keys():
+                self._refuse(arrays)
+            for name, array in arrays.items():
                 if array.shape not in self._shapes[name] and name not in self._prepare:
                     shape = self._one[name].shape
                     raise InputError(
-                        f"a frame is {list(array.shape)}, input {name!r} takes {list(shape or ())}",
+                        f"a frame is {list(array.shape)}, but input {name!r} takes {list(shape or ())}",
                         where=f"model {self.name!r}",
                         remedy="give frames of the input's shape",
                     )
@@ -230,8 +229,8 @@ class Execution:
     def launch(self, index: int) -> Completion:
         """Run segment ``index``.
 
-        The time of the first includes preparing the frame and handing it over, that of the
-        last ``postprocess``.
+        The time of the first launch includes preparing and transferring the frame, that of the last one
+        ``postprocess``.
 
         Raises:
             DeviceError: the launch failed.
@@ -255,22 +254,22 @@ class Execution:
 
     @property
     def steps(self) -> Sequence[Callable[[], Completion]]:
-        """:meth:`launch` of each segment for the frame in flight, with nothing left to decide between two of them."""
+        """:meth:`launch` for each segment of the frame in flight, prepared so that nothing is decided meanwhile."""
         return self._steps[self._turn]
 
     def expected_ns(self, index: int) -> int:
-        """What the device says that segment ``index`` takes; 0 where it does not know."""
+        """Duration of segment ``index`` according to the device; 0 where it does not know."""
         return sum(operation.expected_ns for operation in self.operations[index])
 
     @property
     def bindings(self) -> tuple[Binding, ...]:
-        """Of the segments, as the first frame finds them: for launches without frames."""
+        """Bindings of the segments for the first frame: for launches without frames."""
         return tuple(self._bindings[0])
 
     def disarm(self) -> None:
-        """Have no effect any more, but go the same way: small frames to places of their own, and no device.
+        """Remove all effects, but run the same code: small frames go to arrays of their own, and to no device.
 
-        For a copy (``copy.copy``) that goes through what the original does.
+        For a copy (``copy.copy``) that goes through the same steps as the original.
         """
         self._one = {name: msgspec.structs.replace(tensor, shape=(1,)) for name, tensor in self._one.items()}
         self._shapes = {name: _accepted(tensor) for name, tensor in self._one.items()}
@@ -285,13 +284,13 @@ class Execution:
         return self._outputs[self._turn][name](name)
 
     def results(self, names: Sequence[str] | None = None) -> dict[str, Array]:
-        """Copies of what the frame in flight gave: the outputs, or what ``postprocess`` made of them.
+        """Copies of the outputs of the frame in flight, or of what ``postprocess`` returned.
 
         Args:
-            names: which; default: all.
+            names: names of the outputs; default: all.
 
         Raises:
-            InputError: there is none of that name.
+            InputError: there is no output of that name.
         """
         results = self._results
         if results is None and names is None:
@@ -310,28 +309,28 @@ class Execution:
         return {name: np.array(results[name]) for name in (results if names is None else names)}
 
     def finish(self) -> bool:
-        """The frame is done: its state becomes the next one's; false where that is not finite: it keeps its own."""
+        """Complete the frame: its state becomes the next one's; if it is not finite, keep the old one, return False."""
         self._results = None
         fit = not self._guarded or self._feedback.settle(self._tensors[self._turn])
         self._turn = (self._turn + 1) % len(self._bindings)
         return fit
 
     def abandon(self) -> None:
-        """The frame is given up: the next one takes its place, and finds the state that this one found."""
+        """Give up the frame: the next one takes its place, and finds the state before it."""
         self._waiting, self._results = (), None
 
     def skip(self) -> None:
-        """The same, where an earlier stage has worked on the frame: its place stays empty."""
+        """Give up a frame that an earlier stage has worked on: its place stays empty."""
         self._results = None
         self._feedback.keep(self._tensors[self._turn])
         self._turn = (self._turn + 1) % len(self._bindings)
 
     def guard_state(self, guarded: bool) -> None:
-        """Whether to look at the state that each frame leaves: numbers that are none would never go away again."""
+        """Set whether to check the state after each frame: NaN would never disappear again."""
         self._guarded = guarded and bool(self.state)
 
     def replace(self, predecessor: Execution) -> None:
-        """Go on instead of another execution of the model, on another unit: with its state, through its device."""
+        """Take over from an execution of the model on another unit: with its state, through its device."""
         tensors, before = self._tensors[self._turn], predecessor._tensors[predecessor._turn]
         for name in self.state:
             np.copyto(tensors[name], before[name])
@@ -339,7 +338,7 @@ class Execution:
         self.through(predecessor._device)
 
     def through(self, device: Device) -> None:
-        """Submit launches by way of another device from here on: its own, or that one with faults."""
+        """Submit further launches through another device: its own, or the same one with injected faults."""
         self._device = self._launcher = device
         self._line_up()
         if not isinstance(device, FaultyDevice):
@@ -349,10 +348,10 @@ class Execution:
                 device.register(binding, label, unit, [tensor.name for tensor in part.outputs])
 
     def stages(self) -> tuple[Execution, ...]:
-        """What runs on one unit each, in order: executions of a part of the segments, with a frame in flight each.
+        """Executions of the segments on one unit each, in order, each with a frame in flight.
 
-        The first one takes frames, the last one has results; each of them is finished with each frame. They
-        share their tensors with this one, which is not to be used meanwhile. Itself where there is one unit.
+        The first one takes frames, the last one has results; each of them is finished for each frame. They share
+        tensors with this execution, which must not be used meanwhile. With a single unit it is the only stage.
         """
         runs = runs_of(self.units)
         if len(runs) == 1:
@@ -363,7 +362,7 @@ class Execution:
         return stages
 
     def keep(self, first: int, last: int) -> None:
-        """Be a stage from here on: of these segments."""
+        """Become a stage of these segments."""
         if first:
             self._one, self._shapes, self._prepare = {}, {}, {}
         if last < self._last:
@@ -377,10 +376,10 @@ class Execution:
         self._line_up()
 
     def recut(self, segments: Sequence[tuple[int, int]], name: str) -> Execution:
-        """The model cut in another way over the same tensors: a frame may go on from one in another.
+        """Cut the model in another way over the same tensors: a frame can continue from one cut in another.
 
         Args:
-            segments: first and last layer of each: some of this one's joined, as ``together`` said.
+            segments: first and last layer of each: this execution's segments, some of them joined, see ``together``.
             name: prefix of the labels of segments that no other cut has.
 
         Raises:
@@ -391,7 +390,7 @@ class Execution:
         return recut
 
     def cut(self, segments: Sequence[tuple[int, int]], name: str) -> None:
-        """Be cut like this from here on; see :meth:`recut`."""
+        """Change to this cut; see :meth:`recut`."""
         unit_at = {first: unit for (first, _), unit in zip(self.bounds, self.units, strict=True)}
         self.name, self.units = name, tuple(unit_at[first] for first, _ in segments)
         self._compile(segments, name)
@@ -399,11 +398,11 @@ class Execution:
 
     @property
     def flight(self) -> tuple[int, Sequence[Tensors], dict[str, Array] | None]:
-        """What is in flight: the number of its set of tensors, frames not handed over yet, and results."""
+        """State in flight: the number of its set of tensors, frames that are not transferred yet, and results."""
         return self._turn, self._waiting, self._results
 
     def follow(self, cut: Launchable) -> None:
-        """Go on with the frame that another cut of the same model, over the same tensors, has in flight."""
+        """Continue the frame that another cut of the same model, over the same tensors, has in flight."""
         assert isinstance(cut, Execution)
         self._turn, self._waiting, self._results = cut.flight
 
@@ -414,7 +413,7 @@ class Execution:
                 tensors[name].fill(0)
 
     def run(self, frame: Tensors | Sequence[Tensors]) -> dict[str, Array]:
-        """All segments for one frame; copies of the model's outputs, before any ``postprocess``."""
+        """Run all segments for one frame; returns copies of the model's outputs, before any ``postprocess``."""
         self.load(frame)
         for index in range(len(self.parts)):
             self.launch(index)
@@ -423,7 +422,7 @@ class Execution:
         return outputs
 
     def _compile(self, segments: Sequence[tuple[int, int]], name: str) -> None:
-        """Be cut into these segments; one that was compiled for another cut is not compiled again."""
+        """Change to these segments; segments that were compiled for another cut are not compiled again."""
         whole = len(segments) == 1
         model, device, compiled = self.model, self._device, self._compiled
         self.bounds = tuple(segments)
@@ -436,7 +435,7 @@ class Execution:
         self.operations = tuple(compiled[bounds][1].operations for bounds in self.bounds)
 
     def _bind(self) -> None:
-        """Attach the segments to their tensors."""
+        """Bind the segments to their tensors."""
         handles = [self._compiled[bounds][1] for bounds in self.bounds]
         self._bindings = [[handle.bind(tensors) for handle in handles] for tensors in self._tensors]
         self._last = len(handles) - 1
@@ -449,7 +448,7 @@ class Execution:
         self._line_up()
 
     def _line_up(self) -> None:
-        """Decide what launches each segment; between two of them there is no time for that."""
+        """Prepare the launch of each segment; between two of them there is no time for that."""
         submit, launch = self._launcher.submit, self.launch
         last = self._last if self._postprocess is not None else -1
         self._steps = [
@@ -463,7 +462,7 @@ class Execution:
         ]
 
     def _raw(self, tensor: TensorInfo) -> TensorInfo:
-        """What a stream is asked for."""
+        """The input that a stream has to provide."""
         prepare = self._prepare.get(tensor.name)
         if prepare is None:
             return tensor
@@ -478,7 +477,7 @@ class Execution:
         return random_inputs([tensor], random)[tensor.name]
 
     def _hand_over(self) -> None:
-        """Frames to their places."""
+        """Prepare and copy the frames."""
         prepares = self._prepare
         for frame, places in zip(self._waiting, self._places[self._turn], strict=True):
             for name, array in frame.items():
@@ -494,7 +493,7 @@ class Execution:
         where = f"model {self.name!r}, postprocess"
         try:
             results = postprocess({name: self.output(name) for name in self._output_names})
-        except Exception as error:  # whatever the user's code raises
+        except Exception as error:  # the user's code may raise anything
             raise FramefitError(f"the function raised {error_text(error)}", where=where, remedy="correct it") from error
         if not isinstance(results, Mapping) or not all(isinstance(name, str) for name in results):
             raise FramefitError(
@@ -505,7 +504,7 @@ class Execution:
         return {name: np.asarray(array) for name, array in results.items()}
 
     def _refuse(self, frame: Tensors) -> None:
-        """Say which input a frame lacks, or has too much."""
+        """Raise an error that names the missing or superfluous input of a frame."""
         missing = [name for name in self._one if name not in frame]
         what = (
             f"a frame lacks input {missing[0]!r}"
@@ -527,7 +526,7 @@ class Execution:
         return dict(prepare)
 
     def _waits_for_state(self) -> bool:
-        """Whether a stage reads state that a later one gives."""
+        """Whether a stage reads state that a later stage produces."""
         stage_of = [number for number, (first, last) in enumerate(runs_of(self.units)) for _ in range(first, last + 1)]
         reads: dict[str, int] = {}
         gives: dict[str, int] = {}
@@ -539,7 +538,7 @@ class Execution:
 
 
 class _Launcher(Protocol):
-    """What an execution needs of a device once its segments are compiled."""
+    """The part of a device that launches compiled segments."""
 
     @property
     def clock(self) -> Clock: ...
@@ -557,6 +556,6 @@ class _LaunchesNothing:
 
 
 def _accepted(tensor: TensorInfo) -> tuple[tuple[int, ...] | None, ...]:
-    """Shapes that fit an input: its own, also without a leading 1."""
+    """Shapes that an input accepts: its own, also without a leading 1."""
     shape = tensor.shape
     return (shape, shape[1:]) if shape and shape[0] == 1 else (shape,)

@@ -1,6 +1,6 @@
-"""From a raw image to a model's input: size, channels, mean and scale, layout.
+"""Converts a raw image to a model's input: size, channels, mean and scale, layout.
 
-Several frames in one input: what each of them is, and where it lies.
+Also divides an input into the frames that it consists of.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ __all__ = ["Preparation", "one_frame"]
 
 
 def image_axes(layout: str, rank: int, frames_axis: int = 0) -> str | None:
-    """What each axis of an image input is: N, C, H, W, or F where frames have an axis of their own.
+    """Meaning of each axis of an image input: N, C, H, W, or F where frames have an axis of their own.
 
     Args:
         layout: "NCHW" or "NHWC".
         rank: of the input; 3 (without N), 4, or 5 (with F).
-        frames_axis: where F is.
+        frames_axis: index of F.
 
     Returns:
-        One letter an axis; None for a rank that holds no image.
+        One letter for each axis; None for a rank that holds no image.
     """
     if rank == 3:
         return layout[1:]
@@ -37,23 +37,22 @@ def image_axes(layout: str, rank: int, frames_axis: int = 0) -> str | None:
 
 
 class Preparation:
-    """Makes the input of one frame out of a raw image.
+    """Converts a raw image to the input of one frame.
 
-    A raw image is height x width x 3 (RGB), or gray: height x width, or x 1; uint8, or
-    numbers of any other type. It is resized where its size differs from the input's
-    (Pillow's bilinear filter, which averages where it shrinks), its channels are put in
-    order, and each becomes ``(x - mean) * scale`` in float32. Inputs of whole numbers are
-    rounded and kept within their type's range.
+    A raw image is height x width x 3 (RGB), or gray: height x width, or x 1; uint8, or numbers of any other
+    type. It is resized where its size differs from the input's (Pillow's bilinear filter, which averages when it
+    shrinks), its channels are reordered, and each becomes ``(x - mean) * scale`` in float32. For inputs of whole
+    numbers, results are rounded and limited to the range of the type.
 
     Args:
-        preprocess: what to do.
-        tensor: the input for one frame; axes of size 1 beside the image's do not count.
-        raw: what a stream is asked for; default: whatever it has.
+        preprocess: parameters of the conversion.
+        tensor: the input for one frame; axes of size 1 beside the image's are ignored.
+        raw: tensor that a stream has to provide; default: any.
         example: shape of a typical raw image; default: one of the input's size.
-        where: the model, for messages.
+        where: name of the model, for messages.
 
     Raises:
-        InputError: the input does not fit ``preprocess``.
+        InputError: the input does not match ``preprocess``.
 
     Example:
         >>> tensor = TensorInfo(name="x", dtype="float32", shape=(1, 3, 4, 4))
@@ -99,10 +98,10 @@ class Preparation:
         self._scale = np.float32(preprocess.scale)
         bias = np.asarray(preprocess.mean or (0.0,), np.float64) * float(preprocess.scale)
         self._bias = bias.astype(np.float32).reshape((-1, 1, 1) if self._planar else (1, 1, -1))
-        if not self._planar:  # a whole row: numpy adds three numbers at a time only slowly (4 x here)
+        if not self._planar:  # work on a whole row: numpy adds three numbers at a time slowly (4 x here)
             self._bias = np.ascontiguousarray(np.broadcast_to(self._bias, (1, *shape[1:])))
         self._plain = bool(self._scale == 1), not bias.any()
-        # Channels are taken apart while they are bytes: a quarter of the memory traffic.
+        # Channels are separated while they are bytes: a quarter of the memory traffic.
         self._bytes = np.empty(self._view_shape, np.uint8)
         self._floats: Array | None = None
 
@@ -111,17 +110,17 @@ class Preparation:
 
         Args:
             raw: the image.
-            out: the input's place; default: a new array.
+            out: array of the input; default: a new array.
 
         Returns:
             ``out``.
 
         Raises:
-            InputError: ``raw`` is no image.
+            InputError: ``raw`` is not an image.
         """
         image = self._ordered(self._resized(self._checked(raw)))
         result = np.empty(self._shape, self._dtype) if out is None else out
-        view = result.reshape(self._view_shape)  # drops axes of size 1 only: never a copy
+        view = result.reshape(self._view_shape)  # only drops axes of size 1: never a copy
         direct = self._dtype == np.float32
         if not direct and self._floats is None:
             self._floats = np.empty(self._view_shape, np.float32)
@@ -135,7 +134,7 @@ class Preparation:
         return result
 
     def _checked(self, raw: Array) -> Array:
-        """As height x width (gray) or height x width x 3; uint8 or float32."""
+        """Convert to height x width (gray) or height x width x 3; uint8 or float32."""
         shape = raw.shape
         if len(shape) == 3 and shape[2] == 1:
             raw = raw[..., 0]
@@ -160,7 +159,7 @@ class Preparation:
         return np.stack(planes, axis=-1)
 
     def _ordered(self, image: Array) -> Array:
-        """Channels and layout of the input; a view where the numbers stay."""
+        """Arrange channels in the input's order and layout; a view where possible."""
         if self._gray:
             if image.ndim == 3 and image.dtype == np.uint8:
                 image = np.asarray(Image.fromarray(image).convert("L"))
@@ -192,10 +191,10 @@ class Preparation:
 
 
 def one_frame(tensor: TensorInfo, frames: int, axis: int, where: str) -> TensorInfo:
-    """An input's part for one of several frames stacked along ``axis``.
+    """The part of an input for one of several frames stacked along ``axis``.
 
     Raises:
-        InputError: there is no such axis, or it cannot be divided.
+        InputError: the axis does not exist, or cannot be divided.
     """
     if frames == 1:
         return tensor
@@ -211,11 +210,11 @@ def one_frame(tensor: TensorInfo, frames: int, axis: int, where: str) -> TensorI
 
 
 def place_of(array: Array, frame: TensorInfo, number: int, axis: int) -> Array:
-    """Where frame ``number`` lies in an input.
+    """The part of an input array for frame ``number``.
 
     Args:
-        array: of the input.
-        frame: as the model takes each.
+        array: the input.
+        frame: tensor of one frame.
         number: from 0.
         axis: along which they are stacked.
     """

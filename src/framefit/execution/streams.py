@@ -1,4 +1,4 @@
-"""Files that frames are read from."""
+"""Files from which frames are read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def image_paths(folder: Path, where: str) -> list[Path]:
     """Paths of a folder's images, by name.
 
     Raises:
-        InputError: no such folder, or no images in it.
+        InputError: the folder does not exist, or holds no images.
     """
     if not folder.is_dir():
         what = f"{folder} is neither an .npz nor a folder" if folder.exists() else f"no such folder {folder}"
@@ -40,23 +40,23 @@ def image_paths(folder: Path, where: str) -> list[Path]:
     paths = [path for path in folder.rglob("*") if path.suffix.lower() in _IMAGE_SUFFIXES and path.is_file()]
     if not paths:
         kinds = ", ".join(sorted(_IMAGE_SUFFIXES))
-        raise InputError(f"no images in {folder}", where=where, remedy=f"put files there: {kinds}")
+        raise InputError(f"no images in {folder}", where=where, remedy=f"put images there: {kinds}")
     return sorted(paths, key=lambda path: path.relative_to(folder).parts)
 
 
 def opened_image(path: Path, where: str, *, decode: bool = True) -> Image.Image:
-    """An image, decoded or only its header.
+    """Open an image, decoded or its header only.
 
     Raises:
         InputError: it is damaged.
     """
     try:
         with warnings.catch_warnings(), contextlib.ExitStack() as opened:
-            warnings.simplefilter("ignore")  # about size and metadata; what matters is raised
+            warnings.simplefilter("ignore")  # about size and metadata; real errors are raised
             image = opened.enter_context(Image.open(path))
             if decode:
                 image.load()
-            opened.pop_all()  # of a damaged one the file is closed
+            opened.pop_all()  # the file of a damaged image is closed
     except Exception as error:  # Pillow's errors about damaged files have no common class
         raise InputError(
             f"{path} cannot be read as an image: {error}", where=where, remedy="replace or remove it"
@@ -65,10 +65,10 @@ def opened_image(path: Path, where: str, *, decode: bool = True) -> Image.Image:
 
 
 def stored_array(entry: StreamEntry) -> Array:
-    """The array of an ``.npz``; its first axis counts frames.
+    """Read the array of an ``.npz``; its first axis counts frames.
 
     Raises:
-        InputError: a missing or damaged file, or no such array.
+        InputError: the file is missing or damaged, or does not have the array.
     """
     where = f"stream {entry.name!r}"
     try:
@@ -86,19 +86,19 @@ def stored_array(entry: StreamEntry) -> Array:
 
 
 def check_sink(sink: str, *, force: bool, folder: Path) -> Callable[..., object] | None:
-    """Refuse what :func:`open_sink` would, and leave everything as it is.
+    """Refuse a sink that :func:`open_sink` would refuse, without any change.
 
     Args:
         sink: a ``.npz``, a ``.jsonl`` or "module:function".
-        force: a file may exist.
-        folder: the app's.
+        force: whether a file may exist.
+        folder: folder of the app.
 
     Returns:
-        The function, where it names one.
+        The function, if the sink names one.
 
     Raises:
-        InputError: the file exists or cannot be written, or there is no such function.
-        UnsupportedError: no such kind of sink.
+        InputError: the file exists or cannot be written, or the function does not exist.
+        UnsupportedError: unknown kind of sink.
     """
     if sink.endswith((".npz", ".jsonl")):
         check_path(folder / sink, force=force)
@@ -120,12 +120,12 @@ def check_path(path: Path, *, force: bool) -> None:
 
 _SYNTHETIC_FRAMES = 8
 _KEPT_FRAMES = 64  # of a function's stream, for models that are behind
-_KEPT_IMAGES = 8  # decoded, of a folder that does not fit into memory
+_KEPT_IMAGES = 8  # decoded ones of a folder that does not fit into memory
 _EAGER_BYTES = 512 * 2**20  # folders up to this size are decoded before the run
 
 
-class EndOfStream(FramefitError):  # noqa: N818  # what a stream comes to, no fault
-    """A frame past a stream's last one was asked for: the stream has ended, nothing failed."""
+class EndOfStream(FramefitError):  # noqa: N818  # the end of a stream is not an error
+    """A frame beyond a stream's last one was requested: the stream has ended."""
 
 
 class Stream(Protocol):
@@ -133,25 +133,25 @@ class Stream(Protocol):
 
     @property
     def length(self) -> int | None:
-        """How many there are; ``None``: no end, or not known yet."""
+        """Number of frames; ``None``: unlimited, or not known yet."""
 
     def has(self, frame: int) -> bool:
-        """Whether there is a frame of that number; asks for it where that is not known."""
+        """Whether there is a frame of that number; waits for it if that is not known."""
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
-        """Frame number ``frame`` as the input ``tensor``; as it is where that has no shape.
+        """Return frame number ``frame`` as the input ``tensor``; unchanged if the input has no shape.
 
         Raises:
-            EndOfStream: there are not so many.
-            InputError: the frame does not fit the input, or cannot be read.
+            EndOfStream: there are fewer frames.
+            InputError: the frame does not match the input, or cannot be read.
         """
 
 
 class SyntheticStream:
-    """Random frames, a few of them over and over; each input gets its own shape.
+    """Random frames, a few of them repeatedly; each input gets its own shape.
 
     Args:
-        seed: of the frames.
+        seed: for the frames.
     """
 
     length = None
@@ -161,11 +161,11 @@ class SyntheticStream:
         self._frames: dict[tuple[str, str, tuple[int, ...] | None], list[Array]] = {}
 
     def has(self, frame: int) -> bool:  # noqa: ARG002 - the protocol's form
-        """Always."""
+        """Return True."""
         return True
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
-        """The same array every ``8`` frames; raw images (uint8, height x width or x 1 or 3) use all 256 values."""
+        """Return the same array every 8 frames; raw images (uint8, height x width or x 1 or 3) use all 256 values."""
         key = (tensor.name, tensor.dtype, tensor.shape)
         if key not in self._frames:
             random = np.random.default_rng(self._seed)
@@ -188,11 +188,11 @@ class ArrayStream:
         self._ready: dict[tuple[str, tuple[int, ...] | None], Array] = {}
 
     def has(self, frame: int) -> bool:
-        """Whether the array is that long."""
+        """Whether the array has that many frames."""
         return frame < self.length
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
-        """The frame, in the input's shape and type."""
+        """Return the frame in the input's shape and type."""
         if frame >= self.length:
             raise _ended(self._where, self.length)
         key = (tensor.dtype, tensor.shape)
@@ -203,11 +203,11 @@ class ArrayStream:
 
 
 class ResumedStream:
-    """A stream that goes on behind the frames that a run's earlier parts have had.
+    """A stream that continues behind the frames of a run's earlier parts.
 
     Args:
         stream: from its beginning.
-        first: number of its frame that is frame 0 here.
+        first: number of the frame that is frame 0 here.
     """
 
     def __init__(self, stream: Stream, first: int) -> None:
@@ -215,11 +215,11 @@ class ResumedStream:
 
     @property
     def length(self) -> int | None:
-        """How many are left."""
+        """Number of remaining frames."""
         return None if self._stream.length is None else max(self._stream.length - self._first, 0)
 
     def has(self, frame: int) -> bool:
-        """Whether the stream has it."""
+        """Whether the stream has the frame."""
         return self._stream.has(frame + self._first)
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
@@ -230,15 +230,15 @@ class ResumedStream:
 class ImageStream:
     """The images of a folder, in the order of their names: height x width x 3, uint8, RGB.
 
-    All are decoded at once while they fit into 512 MB, else each when it is read.
+    All are decoded in advance if they fit into 512 MB, else each one when it is read.
 
     Args:
-        folder: searched with its folders; .jpg, .jpeg, .png, .bmp and .webp count.
+        folder: searched with its subfolders; .jpg, .jpeg, .png, .bmp and .webp count.
         where: for messages.
-        ahead: decode at once; else only the first one, whatever fits.
+        ahead: whether to decode in advance; otherwise only the first image is decoded.
 
     Raises:
-        InputError: no such folder, no images in it, or a damaged first one.
+        InputError: the folder does not exist, holds no images, or the first one is damaged.
     """
 
     def __init__(self, folder: Path, where: str, *, ahead: bool = True) -> None:
@@ -257,11 +257,11 @@ class ImageStream:
                     continue  # reported when it is read
 
     def has(self, frame: int) -> bool:
-        """Whether there are so many."""
+        """Whether the folder has that many images."""
         return frame < self.length
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
-        """The image, in the input's shape and type."""
+        """Return the image in the input's shape and type."""
         if frame >= self.length:
             raise _ended(self._where, self.length)
         image = self._decoded.get(frame)
@@ -276,37 +276,37 @@ class ImageStream:
             return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
     def _fits(self) -> bool:
-        """Whether all images together fit, by their headers."""
+        """Whether all images together fit into memory, by their headers."""
         total = 0
         for path in self._paths:
             try:
                 with opened_image(path, self._where, decode=False) as image:
                     total += 3 * image.width * image.height
             except InputError:
-                continue  # takes no place
+                continue  # needs no memory
             if total > _EAGER_BYTES:
                 return False
         return True
 
 
 class FunctionStream:
-    """Arrays that a function of the user's gives, one after the other.
+    """Arrays that a user's function yields, one after the other.
 
     Args:
-        function: called once, without arguments; what it returns is iterated over.
+        function: called once, without arguments; its result is iterated over.
         where: for messages.
-        keep: frames that a model may be behind; 64 at least.
+        keep: frames by which a model may be behind; at least 64.
 
     Raises:
         FramefitError: the function fails.
-        InputError: it returns nothing that can be iterated over.
+        InputError: its result cannot be iterated over.
     """
 
     def __init__(self, function: Callable[[], Any], where: str, *, keep: int = 0) -> None:
         self._where = where
         try:
             frames = function()
-        except Exception as error:  # whatever the user's code raises
+        except Exception as error:  # the user's code may raise anything
             raise FramefitError(f"the function raised {error_text(error)}", where=where, remedy="correct it") from error
         try:
             self._source: Iterator[Any] = iter(frames)
@@ -320,11 +320,11 @@ class FunctionStream:
 
     @property
     def length(self) -> int | None:
-        """How many there were; ``None`` before the function's end."""
+        """Number of frames; ``None`` before the function's end."""
         return self._count if self._over else None
 
     def has(self, frame: int) -> bool:
-        """Whether the function gives so many; pulls all up to it."""
+        """Whether the function yields that many frames; calls it up to the frame."""
         try:
             while self._count <= frame:
                 self._pull()
@@ -333,7 +333,7 @@ class FunctionStream:
         return True
 
     def read(self, frame: int, tensor: TensorInfo) -> Array:
-        """The frame; pulls all up to it, and keeps the last ones."""
+        """Return the frame; calls the function up to it, and keeps the latest frames."""
         while self._count <= frame:
             self._pull()
         behind = self._count - frame
@@ -353,7 +353,7 @@ class FunctionStream:
         except StopIteration:
             self._over = True
             raise _ended(self._where, self._count) from None
-        except Exception as error:  # whatever the user's code raises
+        except Exception as error:  # the user's code may raise anything
             raise FramefitError(
                 f"the function raised {error_text(error)}",
                 where=f"{self._where}, frame {self._count}",
@@ -362,9 +362,9 @@ class FunctionStream:
         array = np.asarray(frame)
         if array.dtype.kind not in "biufcV":
             raise InputError(
-                f"the function gave {type(frame).__name__}",
+                f"the function yielded {type(frame).__name__}",
                 where=f"{self._where}, frame {self._count}",
-                remedy="give arrays of numbers",
+                remedy="yield arrays of numbers",
             )
         self._kept.append(array)
         self._count += 1
@@ -373,17 +373,17 @@ class FunctionStream:
 def open_stream(
     entry: StreamEntry, seed: int, *, folder: Path | None = None, keep: int = 0, ahead: bool = True
 ) -> Stream:
-    """The stream that an entry of ``app.toml`` describes.
+    """Open the stream that an entry of ``app.toml`` describes.
 
     Args:
         entry: with an absolute path.
-        seed: of synthetic frames.
-        folder: the app's, where functions are looked for first; default: the current one.
-        keep: frames that a model may be behind.
-        ahead: decode images before they are asked for.
+        seed: for synthetic frames.
+        folder: folder of the app, where functions are searched first; default: the current one.
+        keep: frames by which a model may be behind.
+        ahead: whether to decode images in advance.
 
     Raises:
-        InputError: a missing or malformed file, folder or function.
+        InputError: a file, folder or function is missing or malformed.
     """
     if entry.source == "synthetic":
         return SyntheticStream(seed)
@@ -399,17 +399,17 @@ def open_stream(
 def check_stream(
     entry: StreamEntry, readers: Sequence[tuple[TensorInfo, Callable[[Array], object] | None]], *, folder: Path
 ) -> None:
-    """Find out before a run what :func:`open_stream` and the first frame would refuse.
+    """Refuse before a run what :func:`open_stream` and the first frame would refuse.
 
-    Nothing is consumed: a function is imported, and not called.
+    Nothing is consumed: a function is imported, but not called.
 
     Args:
         entry: with an absolute path.
-        readers: what it is asked for, one frame of an input, and what prepares that, if anything does.
-        folder: the app's.
+        readers: inputs for one frame of the stream, each with its preparation if there is one.
+        folder: folder of the app.
 
     Raises:
-        InputError: a missing or malformed file, folder or function, or frames that do not fit an input.
+        InputError: a file, folder or function is missing or malformed, or frames do not match an input.
     """
     if names_function(entry.source):
         load_function(entry.source, folder, f"stream {entry.name!r} ({entry.source})")
@@ -422,12 +422,12 @@ def check_stream(
 
 
 def frame_shape(entry: StreamEntry) -> tuple[int, ...] | None:
-    """Shape of one frame where the stream decides it; of an image folder's first.
+    """Shape of one frame where the stream determines it; for an image folder that of the first image.
 
     ``None`` for a function's frames, and synthetic ones without ``shape``.
 
     Raises:
-        InputError: a missing or malformed file or folder.
+        InputError: a file or folder is missing or malformed.
     """
     if entry.source == "synthetic" or names_function(entry.source):
         return entry.shape if entry.source == "synthetic" else None
@@ -449,17 +449,19 @@ def fitted(
     count: int | None = None,
     remedy: str = "store the frames in the input's shape",
 ) -> Array:
-    """One frame, or ``count`` of them, in the input's shape and type; as they are where it has none.
+    """Return one frame, or ``count`` of them, in the input's shape and type; unchanged if it has no shape.
 
     Raises:
-        InputError: another shape, or a type that would lose something.
+        InputError: the shape differs, or the type would lose information.
     """
     if tensor.shape is None:
         return array
     shape = array.shape if count is None else array.shape[1:]
     if shape != tensor.shape and (1, *shape) != tensor.shape:
         raise InputError(
-            f"frames are {list(shape)}, input {tensor.name!r} takes {list(tensor.shape)}", where=where, remedy=remedy
+            f"frames are {list(shape)}, but input {tensor.name!r} takes {list(tensor.shape)}",
+            where=where,
+            remedy=remedy,
         )
     try:
         fitted = array.astype(tensor.dtype, casting="same_kind", copy=False)

@@ -1,4 +1,4 @@
-"""Which of a device's units models may use, and can."""
+"""Which of a device's units models may use, and which support them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def usable_units(workload: Workload, device: Device, app: Path) -> list[str]:
     """Names of the units that some model may use, in the device's order.
 
     Args:
-        workload: whose models may name units.
-        device: that has them.
+        workload: its models may name units.
+        device: the device with the units.
         app: the workload's file, for messages.
 
     Raises:
-        InputError: a model names a unit that is not there, or none.
+        InputError: a model names a unit that does not exist, or an empty list.
     """
     names = [unit.name for unit in device.target.units]
     for index, model in enumerate(workload.models):
@@ -50,8 +50,8 @@ def supporting_units(target: Target, units: Sequence[str], model: Model, first: 
 
     Args:
         target: the device.
-        units: names of those that are asked.
-        model: whose layers they are.
+        units: names of the units in question.
+        model: the model with these layers.
         first: layer.
         last: layer.
     """
@@ -60,11 +60,11 @@ def supporting_units(target: Target, units: Sequence[str], model: Model, first: 
 
 
 def home_unit(target: Target, units: Sequence[str], wired: WiredModel) -> str:
-    """The first unit that a model may use and that supports all of it; empty where none does.
+    """The first permitted unit that supports all of a model; empty where none does.
 
     Args:
         target: the device.
-        units: names of those that models may use.
+        units: names of the units that models may use.
         wired: the model.
     """
     permitted = [name for name in units if wired.entry.units is None or name in wired.entry.units]
@@ -72,15 +72,15 @@ def home_unit(target: Target, units: Sequence[str], wired: WiredModel) -> str:
 
 
 def check_support(target: Target, units: Sequence[str], wired: WiredModel) -> None:
-    """Every layer has a unit that can run it, together with those that it cannot be cut from.
+    """Check that a unit can run every layer, together with the layers from which it cannot be cut.
 
     Args:
         target: the device.
-        units: names of those that models may use.
+        units: names of the units that models may use.
         wired: the model.
 
     Raises:
-        InputError: a layer has none.
+        InputError: no unit supports a layer.
     """
     if home_unit(target, units, wired):
         return

@@ -33,8 +33,8 @@ __all__ = ["WiredModel", "check_sinks", "wire"]
 
 _READ_QUEUE = 2  # results that may wait for a model that reads others: as many as frames of a stream
 _SAMPLING = ("sr", "fs", "rate", "sample_rate", "samplerate", "sampling_rate", "sample_rate_hz")
-_SAMPLING_HZ = 16_000  # what speech models take
-_Sizes = tuple[int | None, ...] | None  # of an input as declared; None: dynamic
+_SAMPLING_HZ = 16_000  # usual for speech models
+_Sizes = tuple[int | None, ...] | None  # declared sizes of an input; None: dynamic
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,16 @@ class WiredModel:
     """A model of the workload with its inputs connected.
 
     Attributes:
-        entry: its part of ``app.toml``.
-        model: loaded, shapes fixed; inputs hold all frames that are consumed at once.
+        entry: its entry in ``app.toml``.
+        model: loaded, with fixed shapes; inputs hold all frames that are consumed at once.
         sources: graph input -> name of the stream that feeds it.
         reads: graph input -> the model that feeds it, and which of its outputs, before any ``postprocess``.
-        prepare: graph input -> what makes a frame of it out of a raw one.
-        postprocess: what becomes of the outputs.
-        depth: frames that may wait for it; where its streams differ, as the strictest says.
-        when_full: what a new frame does then; "block" goes before "drop-newest", that before "drop-oldest".
-        in_step: the streams that stay in step with those that it reads, themselves included.
-        waits: whether these wait, for this model or for another one that reads them.
+        prepare: graph input -> function from a raw frame to a frame of that input.
+        postprocess: function on the outputs.
+        depth: length of its queue of frames; the smallest where its streams differ.
+        when_full: what a full queue does; "block" precedes "drop-newest", which precedes "drop-oldest".
+        in_step: streams that stay in step with those that the model reads, including these.
+        waits: whether these streams wait, for this model or for another one that reads them.
     """
 
     entry: ModelEntry
@@ -67,17 +67,17 @@ class WiredModel:
 
     @property
     def after(self) -> tuple[str, ...]:
-        """Models that it reads, each once."""
+        """Models that it reads, without duplicates."""
         return tuple(dict.fromkeys(model for model, _ in self.reads.values()))
 
     @property
     def behind(self) -> int:
-        """How many frames of a stream may have come since the oldest that waits for it."""
+        """Number of frames of a stream that may have arrived since the oldest waiting one."""
         return (self.depth + self.entry.frames) * self.entry.every
 
     @property
     def frame_inputs(self) -> dict[str, TensorInfo]:
-        """Graph input -> what its stream is asked for: one frame, raw where it is prepared."""
+        """Graph input -> tensor that its stream has to provide: one frame, raw where it is prepared."""
         where = f"model {self.entry.name!r}"
         read = [tensor for tensor in self.model.inputs if tensor.name in self.sources]
         return {
@@ -96,17 +96,17 @@ class WiredModel:
         *,
         together: Sequence[tuple[int, int]] = (),
     ) -> Execution:
-        """The model in these segments, with all that its entry says about frames.
+        """Compile the model in these segments, with all that its entry says about frames.
 
         Args:
             segments: first and last layer of each.
-            device: where it runs, on
-            unit: of it, or on one for each segment.
-            slots: frames that may be in flight.
+            device: the device that runs it.
+            unit: name of the unit, or the unit of each segment.
+            slots: largest number of frames in flight.
             together: first and last of segments that another cut of it joins; see :meth:`Execution.recut`.
 
         Raises:
-            InputError: state or frames do not fit.
+            InputError: state or frames do not match the model.
             DeviceError: a segment cannot be compiled.
         """
         return Execution(
@@ -126,16 +126,16 @@ class WiredModel:
 
 
 def check_sinks(workload: Workload, app: Path, *, force: bool) -> None:
-    """Find out before a run what opening its sinks would refuse; nothing is opened.
+    """Refuse sinks before a run that could not be opened; nothing is opened.
 
     Args:
         workload: with absolute paths.
-        app: its file; functions are looked for in its folder.
-        force: files may exist.
+        app: its file; functions are searched in its folder.
+        force: whether files may exist.
 
     Raises:
-        InputError: a file that exists or cannot be written, or no such function.
-        UnsupportedError: no such kind of sink.
+        InputError: a file exists or cannot be written, or a function does not exist.
+        UnsupportedError: unknown kind of sink.
     """
     for output in workload.outputs:
         check_sink(output.sink, force=force, folder=app.resolve().parent)
@@ -144,8 +144,8 @@ def check_sinks(workload: Workload, app: Path, *, force: bool) -> None:
 def wire(workload: Workload, app: Path) -> list[WiredModel]:
     """Load all models; inputs that are not mentioned read the only stream.
 
-    All that a run would refuse later is refused here, without opening sinks or asking a
-    function for frames.
+    Everything that a run would refuse later is refused here, without opening sinks or calling a function
+    for frames.
 
     Args:
         workload: with absolute paths.
@@ -155,8 +155,8 @@ def wire(workload: Workload, app: Path) -> list[WiredModel]:
         Priority models first, else in the order of the file.
 
     Raises:
-        InputError: an input without a source, a model, stream, function or output that does not fit.
-        UnsupportedError: a kind of sink or source that is not built.
+        InputError: an input has no source, or a model, stream, function or output does not match.
+        UnsupportedError: a kind of sink or source is not supported.
     """
     check_sinks(workload, app, force=True)
     there: dict[str, WiredModel] = {}
@@ -176,9 +176,9 @@ def wire(workload: Workload, app: Path) -> list[WiredModel]:
 
 
 def _in_step(models: Sequence[WiredModel]) -> list[WiredModel]:
-    """Streams that one model reads together stay in step, and so do those that others read together with them.
+    """Find streams that stay in step: those that one model reads together, and others that are read with these.
 
-    A model that reads others reads the streams that these read.
+    A model that reads other models also reads their streams.
     """
     together: dict[str, frozenset[str]] = {}
     by_name = {model.entry.name: model for model in models}
@@ -191,12 +191,12 @@ def _in_step(models: Sequence[WiredModel]) -> list[WiredModel]:
 
 
 def _streams_behind(model: WiredModel, by_name: Mapping[str, WiredModel]) -> set[str]:
-    """That it reads, and those of the models that it reads."""
+    """Streams of a model, and those of the models that it reads."""
     return set(model.sources.values()).union(*(_streams_behind(by_name[name], by_name) for name in model.after))
 
 
 def _wire(entry: ModelEntry, workload: Workload, app: Path, there: Mapping[str, WiredModel]) -> WiredModel:
-    """``there``: the models that it reads, at least."""
+    """Load and wire one model; ``there`` holds at least the models that it reads."""
     streams = {stream.name: stream for stream in streams_of(workload)}
     where = f"{app}: model {entry.name!r}"
     declared = declared_inputs(entry.path)
@@ -236,27 +236,27 @@ def _wire(entry: ModelEntry, workload: Workload, app: Path, there: Mapping[str, 
             raise InputError(
                 f"input {tensor.name!r} does not hold numbers",
                 where=where,
-                remedy="take off the part that makes numbers of it, and do that in a stream of your own",
+                remedy="remove the part of the model that converts it to numbers, and do that in a stream of your own",
             )
     check_state(model, entry.state, entry.name)
     _check_reads(entry, model, given, reads, where)
     prepare = {}
     for tensor in model.inputs:
         if tensor.name in sources:
-            taken = one_frame(tensor, entry.frames, entry.frames_axis, where)
+            frame_tensor = one_frame(tensor, entry.frames, entry.frames_axis, where)
             if entry.preprocess is not None and tensor.name in images:
                 synthetic = streams[sources[tensor.name]].source == "synthetic"
                 prepare[tensor.name] = _preparation(
-                    entry.preprocess, taken, raw[tensor.name], where, as_example=synthetic
+                    entry.preprocess, frame_tensor, raw[tensor.name], where, as_example=synthetic
                 )
     postprocess = None
     if entry.postprocess is not None:
         postprocess = load_function(entry.postprocess, app.parent, f"{where}, postprocess")
-    asked = {name for output in workload.outputs if output.model == entry.name for name in output.tensors or ()}
+    named = {name for output in workload.outputs if output.model == entry.name for name in output.tensors or ()}
     outputs = [tensor.name for tensor in model.outputs]
-    if postprocess is None and not asked.issubset(outputs):
+    if postprocess is None and not named.issubset(outputs):
         raise InputError(
-            f"model {entry.name!r} has no output {min(asked - set(outputs))!r}; outputs: {', '.join(outputs)}",
+            f"model {entry.name!r} has no output {min(named - set(outputs))!r}; outputs: {', '.join(outputs)}",
             where="$.outputs",
             remedy="correct the name",
         )
@@ -287,9 +287,9 @@ def _looks_at_single_images(
     images: Collection[str],
     streams: Mapping[str, StreamEntry],
 ) -> bool:
-    """Whether the newest frame is worth more to it than the one before: not to audio, text, or what carries a state.
+    """Whether the newest frame is worth more than the one before: not for audio, text, or models with state.
 
-    Priority models have a frame in every window, and none of theirs waits for long.
+    Priority models have a frame in every window, and their frames never wait long.
     """
     if entry.state or entry.frames > 1 or entry.priority == "every-window":
         return False
@@ -303,7 +303,7 @@ def _looks_at_single_images(
 
 
 def _check_constants(entry: ModelEntry, declared: Mapping[str, _Sizes], where: str) -> None:
-    """Refuse to feed a number beside other inputs from a stream that nobody names: a sampling rate, for example."""
+    """Refuse numbers from an unnamed stream beside other inputs: a sampling rate, for example."""
     fed = [name for name in declared if name not in entry.state and name not in entry.constants]
     left = [name for name in fed if name not in entry.inputs]
     if all(declared[name] not in ((), (1,)) for name in left) or len({declared[name] for name in fed}) == 1:
@@ -313,7 +313,7 @@ def _check_constants(entry: ModelEntry, declared: Mapping[str, _Sizes], where: s
         if name in options:
             value = _SAMPLING_HZ if name.lower() in _SAMPLING else "..."
             raise InputError(
-                f"input {name!r} takes one whole number, and neither constants nor inputs name it",
+                f"input {name!r} takes a single whole number, but neither constants nor inputs name it",
                 where=where,
                 remedy=f"give the value that the model's documentation names: constants = {{ {toml_key(name)} = "
                 f'{value} }}; or a stream: inputs = {{ {toml_key(name)} = "a stream" }}',
@@ -343,13 +343,13 @@ def _sources(
             sources[name] = source
         else:
             producer = workload.producer(source)
-            assert producer is not None  # or the workload would have been refused
+            assert producer is not None  # else the workload would have been refused
             reads[name] = _output(there[producer], source, where)
     return sources, reads
 
 
 def _output(model: WiredModel, source: str, where: str) -> tuple[str, str]:
-    """Model and output that ``"model.output"`` names, or ``"model"`` where there is one."""
+    """The model and output that ``"model.output"`` names, or ``"model"`` if it has one output."""
     name = model.entry.name
     output = source.removeprefix(name).removeprefix(".")
     outputs = [tensor.name for tensor in model.model.outputs]
@@ -365,7 +365,7 @@ def _output(model: WiredModel, source: str, where: str) -> tuple[str, str]:
 
 
 def _given(producer: WiredModel, output: str, name: str, where: str) -> TensorInfo:
-    """What a model gives to input ``name``."""
+    """The tensor that a model provides for input ``name``."""
     tensor = next(candidate for candidate in producer.model.outputs if candidate.name == output)
     if not tensor.fixed:
         raise InputError(
@@ -383,14 +383,14 @@ def _check_reads(
     reads: Mapping[str, tuple[str, str]],
     where: str,
 ) -> None:
-    """What other models give is what the inputs take, frame by frame."""
+    """Check that other models' outputs match the inputs, frame by frame."""
     for tensor in model.inputs:
         if tensor.name not in given:
             continue
-        taken, source = one_frame(tensor, entry.frames, entry.frames_axis, where), given[tensor.name]
-        if (taken.dtype, taken.shape) != (source.dtype, source.shape):
+        expected, source = one_frame(tensor, entry.frames, entry.frames_axis, where), given[tensor.name]
+        if (expected.dtype, expected.shape) != (source.dtype, source.shape):
             raise InputError(
-                f"input {tensor.name!r} takes {taken.dtype} {list(taken.shape or ())}, "
+                f"input {tensor.name!r} takes {expected.dtype} {list(expected.shape or ())}, but "
                 f"{'.'.join(reads[tensor.name])} is {source.dtype} {list(source.shape or ())}",
                 where=where,
                 remedy="read another output, or give the input's size in shapes",
@@ -398,10 +398,12 @@ def _check_reads(
 
 
 def _images(entry: ModelEntry, declared: Mapping[str, _Sizes], sources: Mapping[str, str], where: str) -> set[str]:
-    """Inputs that ``preprocess`` is about: the only one that reads a stream, else those that look like images."""
+    """Inputs to which ``preprocess`` applies: the only one that reads a stream, else those that look like images."""
     if entry.preprocess is None or not sources:
         if entry.preprocess is not None:
-            raise InputError("preprocess, but no input reads a stream", where=where, remedy="leave preprocess out")
+            raise InputError(
+                "preprocess is set, but no input reads a stream", where=where, remedy="leave preprocess out"
+            )
         return set()
     if len(sources) == 1:
         return set(sources)
@@ -416,7 +418,7 @@ def _images(entry: ModelEntry, declared: Mapping[str, _Sizes], sources: Mapping[
             names.add(name)
     if not names:
         raise InputError(
-            f"preprocess, but none of the inputs {', '.join(sources)} takes images of its layout and channels",
+            f"preprocess is set, but none of the inputs {', '.join(sources)} takes images of its layout and channels",
             where=where,
             remedy="correct layout and channels, or leave preprocess out",
         )
@@ -426,13 +428,13 @@ def _images(entry: ModelEntry, declared: Mapping[str, _Sizes], sources: Mapping[
 def _image_shape(
     entry: ModelEntry, declared: _Sizes, frame: tuple[int, ...] | None, where: str
 ) -> tuple[int, ...] | None:
-    """Shape of a prepared input: as declared, open sizes from ``preprocess``, else from the raw frames."""
+    """Shape of a prepared input: as declared, with open sizes from ``preprocess``, else from the raw frames."""
     assert entry.preprocess is not None
     sizes: Sequence[int | None] = declared or (None,) * 4
     axes = image_axes(entry.preprocess.layout, len(sizes), entry.frames_axis)
     if axes is None:
         raise InputError(
-            f"takes {len(sizes)} axes, no {entry.preprocess.layout} image",
+            f"has {len(sizes)} axes, which is not an {entry.preprocess.layout} image",
             where=where,
             remedy="leave preprocess out, or do it in a stream of your own",
         )
@@ -443,12 +445,12 @@ def _image_shape(
         each = axis_sizes[axis]
         shape.append(size if size is not None else each and each * _times(entry, axes, index))
     if any(size is None for size in shape):
-        return None  # given in shapes, or named as dynamic when the model is loaded
+        return None  # it is given in shapes, or loading the model reports it
     return tuple(size for size in shape if size is not None)
 
 
 def _times(entry: ModelEntry, axes: Sequence[object], index: int) -> int:
-    """How often a frame's size along an axis counts."""
+    """Factor of a frame's size along an axis."""
     return entry.frames if index == entry.frames_axis % len(axes) else 1
 
 
@@ -459,18 +461,18 @@ def _stacked(entry: ModelEntry, frame: tuple[int, ...], declared: _Sizes) -> tup
     if declared is not None and len(declared) == len(frame) + 1:
         frame = (1, *frame)
     if not -len(frame) <= entry.frames_axis < len(frame):
-        return frame  # reported when the model is loaded
+        return frame  # loading the model reports it
     return tuple(size * _times(entry, frame, index) for index, size in enumerate(frame))
 
 
 def _raw_shape(stream: StreamEntry, shape: tuple[int, ...] | None, where: str) -> tuple[int, ...] | None:
-    """Shape of a stream's raw images, where it is known; a synthetic stream's may be given as N x C x H x W."""
+    """Shape of a stream's raw images if it is known; that of a synthetic stream may be given as N x C x H x W."""
     if shape is None or len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3)):
         return shape
     if stream.source == "synthetic" and shape[:-3] in ((), (1,)) and shape[-3:][:1] in ((1,), (3,)) and len(shape) > 2:
         return (*shape[-2:], shape[-3])
     raise InputError(
-        f"preprocess takes images, frames of stream {stream.name!r} are {list(shape)}",
+        f"preprocess needs images, but frames of stream {stream.name!r} are {list(shape)}",
         where=where,
         remedy="give height x width x 3 (RGB) or height x width (gray), or leave preprocess out",
     )
@@ -479,7 +481,7 @@ def _raw_shape(stream: StreamEntry, shape: tuple[int, ...] | None, where: str) -
 def _preparation(
     preprocess: Preprocess, frame: TensorInfo, shape: tuple[int, ...] | None, where: str, *, as_example: bool
 ) -> Preparation:
-    """What makes a model's input out of raw frames; ``as_example``: the stream makes them up."""
+    """Function from raw frames to a model's input; ``as_example``: a synthetic stream provides them."""
     prepared = Preparation(preprocess, frame, example=shape, where=where)
     if not as_example:
         return prepared
@@ -488,11 +490,11 @@ def _preparation(
 
 
 def _fits(declared: _Sizes, shape: Sequence[int]) -> bool:
-    """Whether a shape, with or without a leading 1, is what an input declares."""
+    """Whether an input declares a shape, with or without a leading 1."""
     if declared is None:
         return True
     return any(
-        len(declared) == len(given)
-        and all(size in (None, number) for size, number in zip(declared, given, strict=True))
-        for given in (tuple(shape), (1, *shape))
+        len(declared) == len(variant)
+        and all(size in (None, number) for size, number in zip(declared, variant, strict=True))
+        for variant in (tuple(shape), (1, *shape))
     )
