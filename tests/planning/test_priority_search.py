@@ -30,7 +30,7 @@ from framefit.planning.candidates import Arranged, UnitCandidate, arrange_on_uni
 from framefit.planning.placement import Room
 from framefit.planning.priority_search import PrioritySearch
 from framefit.runtime.log import FrameLog, FrameOutcome
-from framefit.runtime.timed import timed_group
+from timed_runs import timed_group
 
 MS = 1_000_000
 STEP = 10_000  # ns: works are so many of them, periods hundreds

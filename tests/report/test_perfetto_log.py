@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from framefit.core.profile import HOW_WORDS, How
 from framefit.core.program import ProgramUnit
-from framefit.report.perfetto import write_perfetto
-from framefit.report.protobuf import Form, Given, PerRow, integer, message, width_of
+from framefit.report.perfetto import Form, Given, PerRow, integer, message, width_of, write_perfetto
 
 messages = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 

@@ -10,11 +10,11 @@ import pytest
 from fakes import FakeBinding, FakeDevice
 from framefit.core.grid import Grid
 from framefit.core.policy import Rotation
+from framefit.execution.execution import TimedExecution
 from framefit.runtime.channel import FrameChannel
 from framefit.runtime.job import Job, Part
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.switching import Drift, Ladder, Rung, Share
-from framefit.runtime.timed import TimedExecution
 
 MS = 1_000_000
 FACE_NS, BIG_NS = 2 * MS, 5 * MS

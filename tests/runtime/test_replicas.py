@@ -21,8 +21,8 @@ from framefit.planning.beat import Beat, Demand
 from framefit.planning.check import check_timetable
 from framefit.planning.timetable import build_timetable
 from framefit.runtime.log import FrameLog, LaunchLog
-from framefit.runtime.timed import timed_group
 from framefit.runtime.units import UnitGroup
+from timed_runs import timed_group
 
 MS = 1_000_000
 WINDOW_NS = 10 * MS

@@ -28,7 +28,7 @@ from framefit.planning.timetable import build_timetable
 from framefit.runtime.log import FrameOutcome, LaunchLog
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.metrics import figures
-from framefit.runtime.timed import timed_dispatcher
+from timed_runs import timed_dispatcher
 
 MS = 1_000_000
 TARGET = Target(name="board", kind="npu", units=(Unit(name="npu0", preemptive=False, core=1),))

@@ -23,8 +23,8 @@ from framefit.devices.npu.device import NpuDevice
 from framefit.runtime.log import FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.metrics import figures, unit_figures
 from framefit.runtime.misses import misses
-from framefit.runtime.timed import timed_dispatcher, timed_group
 from framefit.runtime.units import UnitGroup
+from timed_runs import timed_dispatcher, timed_group
 
 MS = 1_000_000
 WINDOW_NS = 10 * MS

@@ -25,8 +25,8 @@ from framefit.planning.reserved import reserve
 from framefit.planning.timetable import build_timetable
 from framefit.runtime.log import FrameLog, FrameOutcome, LaunchLog
 from framefit.runtime.metrics import model_metrics
-from framefit.runtime.timed import timed_group
 from framefit.workflows.record import throughput_bounds_hz
+from timed_runs import timed_group
 
 US, MS = 1_000, 1_000_000
 WINDOW_NS = 10 * MS

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +18,7 @@ import numpy as np
 from framefit.core.functions import error_text
 from framefit.core.model import Model, TensorInfo
 from framefit.core.program import Operation
+from framefit.core.timetable import PlannedModel
 from framefit.devices.clock import Clock
 from framefit.devices.device import Array, Binding, Completion, Device, Handle, Tensors, allocate, random_inputs
 from framefit.devices.faulty import FaultyDevice
@@ -24,7 +26,7 @@ from framefit.errors import FramefitError, InputError
 from framefit.execution.buffers import Feedback, check_state, frame_sets, runs_of, unit_bytes
 from framefit.execution.prepare import Preparation, one_frame, place_of
 
-__all__ = ["Execution", "Launchable"]
+__all__ = ["Execution", "Launchable", "TimedExecution"]
 
 
 class Launchable(Protocol):
@@ -535,6 +537,61 @@ class Execution:
                 reads.setdefault(tensor.name, stage_of[index])
             gives |= {tensor.name: stage_of[index] for tensor in part.outputs}
         return any(gives.get(sink, 0) > reads.get(source, stage_of[-1]) for source, sink in self.state.items())
+
+
+class TimedExecution:
+    """Launches that take their time and nothing else, of a run in which only time passes: no frames, no outputs.
+
+    Args:
+        device: what the bindings are for.
+        labels: of the segments.
+        bindings: one a segment.
+    """
+
+    frame_inputs: tuple[TensorInfo, ...] = ()
+
+    def __init__(self, device: Device, labels: Sequence[str], bindings: Sequence[Binding]) -> None:
+        self.labels = tuple(labels)
+        self._device = device
+        self._bindings = tuple(bindings)
+        self.steps = tuple(functools.partial(device.submit, binding) for binding in bindings)
+
+    def part(self, first: int, end: int) -> TimedExecution:
+        """Of the segments from ``first`` up to, and without, ``end``."""
+        return TimedExecution(self._device, self.labels[first:end], self._bindings[first:end])
+
+    def in_stages(self, model: PlannedModel) -> list[TimedExecution]:
+        """What each unit has of it."""
+        ends = list(itertools.accumulate(len(stage) for stage in model.stages))
+        return [self.part(first, end) for first, end in itertools.pairwise([0, *ends])]
+
+    def elsewhere(self, labels: Sequence[str], bindings: Sequence[Binding]) -> TimedExecution:
+        """The same by way of the same device, for another unit's bindings."""
+        return TimedExecution(self._device, labels, bindings)
+
+    def load(self, frame: Tensors | Sequence[Tensors]) -> None:
+        """Nothing to take."""
+
+    def output(self, name: str) -> Array:  # noqa: ARG002 - the protocol's form
+        """Nothing."""
+        return np.zeros(0)
+
+    def results(self, names: Sequence[str] | None = None) -> dict[str, Array]:  # noqa: ARG002 - the protocol's form
+        """Nothing."""
+        return {}
+
+    def finish(self) -> bool:
+        """Nothing to hand on."""
+        return True
+
+    def abandon(self) -> None:
+        """Nothing to keep."""
+
+    def skip(self) -> None:
+        """Nor then."""
+
+    def follow(self, cut: Launchable) -> None:
+        """Nothing to take over."""
 
 
 class _Launcher(Protocol):

@@ -31,8 +31,8 @@ from framefit.core.timetable import (
 from framefit.planning.ages import Spans, StageTurns, age_bound_ns, staged_age_ns, taken_age_ns
 from framefit.planning.beat import Beat, Demand, Span
 from framefit.planning.bounds import fair_rates
-from framefit.planning.filling import MOST_WINDOWS, Filled, fill
 from framefit.planning.partition import planned_quantile_ns
+from framefit.planning.playback import MOST_WINDOWS, Filled, fill
 from framefit.planning.reserved import Reserved, parts_of, reserve, segment_room
 
 

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from numba import njit
 
 from framefit.core.profile import How, OperationLog
-from framefit.profiling.calibration import RUNS, ErrorQuantiles
-from framefit.profiling.edge_inference import InferredEdges, Window
+from framefit.profiling.edge_inference import RUNS, ErrorQuantiles, InferredEdges, Window
 from framefit.profiling.sequence import Sequence
 from framefit.stats import two_sided_z
 

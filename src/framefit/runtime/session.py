@@ -37,7 +37,7 @@ from framefit.devices.measure import Measurement, measure_floor
 from framefit.errors import FramefitError, InputError, RecordingError
 from framefit.execution.buffers import unit_bytes
 from framefit.execution.compiled import CompiledModel, Launch, OpenTimetable
-from framefit.execution.execution import Execution, Launchable
+from framefit.execution.execution import Execution, Launchable, TimedExecution
 from framefit.execution.prepare import Preparation, one_frame
 from framefit.execution.streams import FunctionStream, ResumedStream, Stream, open_stream
 from framefit.execution.wiring import WiredModel
@@ -69,7 +69,6 @@ from framefit.runtime.recorded import (
 from framefit.runtime.recovery import FailoverTarget
 from framefit.runtime.sinks import AggregatingSink, CheckedSink, DeferredSink, OffsetSink, Sink, SinkPlace, open_sink
 from framefit.runtime.streams import Feed, FrameSource
-from framefit.runtime.timed import TimedExecution
 from framefit.runtime.timetable_switching import TimetableSwitching, deadline_ns
 from framefit.runtime.units import UnitGroup, assign_units
 from framefit.runtime.watchdog import patience_ns, watched

@@ -14,11 +14,10 @@ from framefit.core.workload import Workload
 from framefit.devices.device import Device
 from framefit.errors import InfeasibleError
 from framefit.execution.compiled import CompiledModel, OpenTimetable
-from framefit.execution.execution import Launchable
+from framefit.execution.execution import Launchable, TimedExecution
 from framefit.runtime.job import Job, MigratedJob, Part
 from framefit.runtime.loop import instants
 from framefit.runtime.switching import LEAST_RECENT, Drift, Ladder, Rung, Share, Stretch
-from framefit.runtime.timed import TimedExecution
 from framefit.runtime.units import UnitGroup
 
 _RECENT_S = 0.5  # launches of so long are looked at: what disturbs a shared machine lasts tens of milliseconds

@@ -14,7 +14,7 @@ speed of the device from launch to launch is a random walk that is observed thro
 
 **Times of lost edges** come from the graph of operations, over all tracks at once
 (:mod:`framefit.profiling.edge_inference`). Their intervals come from hiding received packets in the way in which
-others were lost (:mod:`framefit.profiling.calibration`).
+others were lost (:mod:`framefit.profiling.edge_inference`).
 
 ``docs/decisions/0009-alignment.md`` gives the reasons.
 """
@@ -59,8 +59,15 @@ from framefit.profiling.align.viterbi import (
     matches_of,
     trace_back,
 )
-from framefit.profiling.calibration import ErrorQuantiles, calibrate_intervals
-from framefit.profiling.edge_inference import Precedence, Times, Window, infer_edges, tempo_ratios
+from framefit.profiling.edge_inference import (
+    ErrorQuantiles,
+    Precedence,
+    Times,
+    Window,
+    calibrate_intervals,
+    infer_edges,
+    tempo_ratios,
+)
 from framefit.profiling.event_log import (
     concatenate_logs,
     empty_log,

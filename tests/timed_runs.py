@@ -7,76 +7,16 @@ runs are compared with.
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Sequence
-
-import numpy as np
-
 from framefit.core.grid import Grid
-from framefit.core.model import TensorInfo
-from framefit.core.timetable import PlannedModel, Timetable
-from framefit.devices.device import Array, Binding, Device, ModelledDevice, Tensors
-from framefit.execution.execution import Launchable
+from framefit.core.timetable import Timetable
+from framefit.devices.device import ModelledDevice
+from framefit.execution.execution import TimedExecution
 from framefit.runtime.channel import FrameChannel
 from framefit.runtime.job import Job, ReadModel, connect_reader, model_jobs
 from framefit.runtime.loop import Dispatcher, Service, instants
 from framefit.runtime.units import MakeService, UnitGroup, assign_units
 
-
-class TimedExecution:
-    """Launches that take their time and nothing else: no frames, no outputs.
-
-    Args:
-        device: what the bindings are for.
-        labels: of the segments.
-        bindings: one a segment.
-    """
-
-    frame_inputs: tuple[TensorInfo, ...] = ()
-
-    def __init__(self, device: Device, labels: Sequence[str], bindings: Sequence[Binding]) -> None:
-        self.labels = tuple(labels)
-        self._device = device
-        self._bindings = tuple(bindings)
-        self.steps = tuple(functools.partial(device.submit, binding) for binding in bindings)
-
-    def part(self, first: int, end: int) -> TimedExecution:
-        """Of the segments from ``first`` up to, and without, ``end``."""
-        return TimedExecution(self._device, self.labels[first:end], self._bindings[first:end])
-
-    def in_stages(self, model: PlannedModel) -> list[TimedExecution]:
-        """What each unit has of it."""
-        ends = list(itertools.accumulate(len(stage) for stage in model.stages))
-        return [self.part(first, end) for first, end in itertools.pairwise([0, *ends])]
-
-    def elsewhere(self, labels: Sequence[str], bindings: Sequence[Binding]) -> TimedExecution:
-        """The same by way of the same device, for another unit's bindings."""
-        return TimedExecution(self._device, labels, bindings)
-
-    def load(self, frame: Tensors | Sequence[Tensors]) -> None:
-        """Nothing to take."""
-
-    def output(self, name: str) -> Array:  # noqa: ARG002 - the protocol's form
-        """Nothing."""
-        return np.zeros(0)
-
-    def results(self, names: Sequence[str] | None = None) -> dict[str, Array]:  # noqa: ARG002 - the protocol's form
-        """Nothing."""
-        return {}
-
-    def finish(self) -> bool:
-        """Nothing to hand on."""
-        return True
-
-    def abandon(self) -> None:
-        """Nothing to keep."""
-
-    def skip(self) -> None:
-        """Nor then."""
-
-    def follow(self, cut: Launchable) -> None:
-        """Nothing to take over."""
+__all__ = ["timed_dispatcher", "timed_group"]
 
 
 def timed_dispatcher(
