@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,14 @@ def results(device: OrtDevice, model: Model, feeds: dict[str, np.ndarray], unit:
     return {tensor.name: binding.output(tensor.name).copy() for tensor in model.outputs}
 
 
+def heads() -> Model:
+    """Convolutions beside each other, joined by what the runtime does not execute in its own layout."""
+    b = GraphBuilder("heads", 3)
+    image = b.input("image", (1, 16, 8, 8))
+    b.output(b.op("Concat", *(b.conv(image, 16, activation="Relu") for _ in range(6)), axis=3), "joined")
+    return b.build()
+
+
 def cached_files(cache: Path) -> list[Path]:
     """Compiled segments in a cache."""
     return sorted(path for path in cache.rglob("*") if path.is_file())
@@ -49,6 +58,23 @@ class TestOrtDevice(DeviceConformance):
     def device(self, tmp_path: Path) -> OrtDevice:
         """With a cache of its own."""
         return self.make(tmp_path)
+
+    @pytest.mark.parametrize("make", [heads, NETWORKS["unet"], NETWORKS["attention"], NETWORKS["quantised"]])
+    def test_what_the_runtime_makes_of_a_model_is_the_same_each_time(
+        self, make: Callable[[], Model], tmp_path: Path
+    ) -> None:
+        """Without the cache of the device before, too: a stored plan is opened where that is gone."""
+        model = make()
+        made = [self.make(tmp_path / str(number)).lowered(model) for number in range(6)]
+        again = self.make(tmp_path / "0").lowered(model)
+        assert {one.digest for one in (*made, again)} == {made[0].digest}
+        device, feeds = self.make(tmp_path), random_inputs(model, 0)
+        assert difference(results(device, model, feeds), results(device, made[0], feeds)) < 1e-4
+
+    def test_what_the_runtime_makes_needs_no_cache(self, tmp_path: Path) -> None:
+        """A file in the place of the folder."""
+        (tmp_path / "segments").write_text("")
+        assert self.make(tmp_path).lowered(heads()).lowered
 
     @pytest.mark.parametrize("name", ["plain", "residual", "lstm", "attention", "two_ends", "branching", "quantised"])
     def test_outputs_are_the_runtimes_own(self, device: OrtDevice, name: str) -> None:

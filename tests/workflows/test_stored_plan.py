@@ -16,7 +16,7 @@ import framefit
 from framefit.core.files import read_record
 from framefit.core.model import GraphBuilder
 from framefit.core.timetable import Timetable
-from framefit.errors import InputError
+from framefit.errors import InfeasibleError, InputError
 from framefit.execution.execution import Execution
 from framefit.workflows.plan import read_plan
 from workloads import no_noise, write_app, write_models, write_target
@@ -158,6 +158,46 @@ def test_cuts_of_what_the_runtime_runs(folder: Path, tmp_path: Path, monkeypatch
         assert model.difference() <= 1e-4
         frames.append(execution.run(execution.example(np.random.default_rng(1))))
     assert np.array_equal(frames[0]["pooled"], frames[1]["pooled"])
+
+
+def test_cuts_of_what_the_runtime_runs_without_its_cache(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process finds an empty one, and the runtime orders its operators otherwise: the plan holds."""
+    no_noise(monkeypatch)
+    b = GraphBuilder("heads", 3)
+    image = b.input("image", (1, 16, 8, 8))
+    b.output(b.op("Concat", *(b.conv(image, 16, activation="Relu") for _ in range(6)), axis=3), "joined")
+    b.build().save(tmp_path / "heads.onnx")
+    shutil.copy(folder / "small.onnx", tmp_path)
+    app = write_app(tmp_path, background=("heads",), last="always_split = true")
+    planned = framefit.plan(app, output=tmp_path / "plan.json", cache=False)
+    heads = planned.timetable.model("heads")
+    assert heads.layers is not None
+    assert heads.layers.kind == "operators"
+    for number in range(3):
+        monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path / f"cache{number}"))
+        opened = read_plan(tmp_path / "plan.json").opened()
+        assert next(model for model in opened.models if model.name == "heads").execution.bounds == heads.spans
+
+
+def started(plan: Path, *, output: Path) -> None:
+    """A runner's life without a frame."""
+    with framefit.Runner(plan, output=output, virtual=True):
+        pass
+
+
+@pytest.mark.parametrize("verb", [framefit.simulate, started])
+def test_a_stored_plan_that_does_not_fit(verb: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    """It says what the plan said, and not that a model has changed."""
+    write_target(tmp_path)
+    for name in ("small.onnx", "chain.onnx"):
+        shutil.copy(folder / name, tmp_path / name)
+    planned = framefit.plan(write_app(tmp_path, target="target.toml", rate_hz=20000), output=tmp_path / "plan.json")
+    assert planned.timetable.binding_constraint
+    with pytest.raises(InfeasibleError, match="do not fit") as error:
+        verb(tmp_path / "plan.json", output=tmp_path / "run")
+    assert planned.timetable.binding_constraint in str(error.value)
 
 
 @pytest.fixture

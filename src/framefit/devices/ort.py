@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.events import Trace
-from framefit.core.files import cache_folder, write_whole
+from framefit.core.files import cache_folder
 from framefit.core.latency_table import Value
 from framefit.core.model import Model, folded, free_batch, fused_groups, lowered
 from framefit.core.program import Operation
@@ -329,8 +329,6 @@ class OrtDevice:
 
         if model.lowered:
             return model
-        # Kept, for the runtime saves initializers in another order each time, and names depend on it: what is
-        # known of a segment is found by its content.
         kept = self._cache / f"{self._key(model)}.lowered.onnx"
         if kept.is_file():
             with contextlib.suppress(DeviceError):  # a damaged file: make it again
@@ -339,9 +337,9 @@ class OrtDevice:
         if saved is None:
             raise DeviceError("the runtime saved no optimised graph", where=model.name)
         made = lowered(model, saved, functools.partial(self._tensors, model))
-        with write_whole(kept, force=True) as file:
-            file.write(made.to_bytes())
-        return lowered(model, kept.read_bytes(), functools.partial(self._tensors, model))
+        with contextlib.suppress(InputError):  # where it cannot be kept, it is made again
+            made.save(kept, force=True)
+        return made
 
     def _optimised(self, model: Model, level: Any) -> bytes | None:
         with tempfile.TemporaryDirectory() as folder:

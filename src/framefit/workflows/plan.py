@@ -169,7 +169,8 @@ def read_plan(path: str | Path, notify: Notify = silent) -> Plan:
             raise InputError(f"model {entry.name!r} is not there any more: {entry.path}", where=path, remedy=_AGAIN)
     wired = {model.entry.name: model for model in wire(workload, app)}
     for planned in timetable.models:
-        if planned.layers is None or wired[planned.name].model.digest != planned.layers.digest:
+        layers = planned.layers  # none: it was not laid out, for the models do not fit
+        if layers is not None and wired[planned.name].model.digest != layers.digest:
             raise InputError(
                 f"model {planned.name!r} is another one than the plan was made for ({wired[planned.name].entry.path})",
                 where=path,

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from framefit.core.model.graph import Layer
-from framefit.core.model.loading import canonical, parsed
+from framefit.core.model.loading import canonical, node_inputs, parsed
 from framefit.core.model.model import Model
 from framefit.errors import DeviceError, FramefitError
 
@@ -25,6 +25,8 @@ Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 
 def lowered(model: Model, optimised: bytes, ask: Callable[[bytes, Sequence[str]], Shapes]) -> Model:
     """The graph that a runtime saved after optimising a model, each of its operators a layer.
+
+    A runtime that makes the same operators in another order, or numbers them otherwise, gives the same result.
 
     Args:
         model: as given to the runtime.
@@ -49,6 +51,7 @@ def lowered(model: Model, optimised: bytes, ask: Callable[[bytes, Sequence[str]]
                     dtype, shape = types[str(value.name)]
                     value.shape = ir.Shape(shape)
                     value.type = ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype)))
+        _settle(graph, model)
     except (DecodeError, ValueError, FramefitError) as error:
         raise DeviceError(f"the runtime saved a graph that cannot be read: {error}", where=model.name) from error
     return Model(
@@ -58,6 +61,78 @@ def lowered(model: Model, optimised: bytes, ask: Callable[[bytes, Sequence[str]]
         internal_tensors=model.internal_tensors,
         lowered=True,
     )
+
+
+def _settle(optimised: ir.Model, model: Model) -> None:
+    """Order and number a runtime's operators by what they read and make, in place.
+
+    ONNX Runtime goes through hash tables of addresses: its order, and the numbers in its names, differ from one session
+    to the next.
+    """
+    graph = optimised.graph
+    made = {str(value.name): value for node in graph for value in node.outputs}
+    tensors = [tensor.name for layer in model.layers for tensor in layer.outputs]
+    _sort(graph, [made[name] for name in tensors if name in made])
+    inner = [body for body in optimised.graphs() if body is not graph]
+    for body in inner:
+        _sort(body, [])
+    ends = {str(value.name) for body in (graph, *inner) for value in (*body.inputs, *body.outputs)}
+    nodes = list(ir.traversal.RecursiveGraphIterator(graph))
+    values = dict.fromkeys(value for node in nodes for value in (*node.inputs, *node.outputs) if value is not None)
+    _renumber_values([value for value in values if value.name], ends.union(tensors))
+    known = {name for layer in model.layers for name in layer.nodes}
+    others = [node for node in nodes if node.name not in known]
+    for node, name in zip(others, _renumbered([str(node.name) for node in others], known), strict=True):
+        node.name = name
+    for domain in sorted(graph.opset_imports):
+        graph.opset_imports[domain] = graph.opset_imports.pop(domain)
+
+
+def _renumber_values(values: Sequence[ir.Value], kept: Collection[str]) -> None:
+    """Name values by :func:`_renumbered`, but for ``kept`` ones; initializers take the values' order."""
+    others = [value for value in values if value.name not in kept]
+    weights = [(value.graph, value) for value in others if value.is_initializer() and value.graph is not None]
+    for graph, value in weights:  # which knows them by their names
+        graph.initializers.pop(str(value.name))
+    for value, name in zip(others, _renumbered([str(value.name) for value in others], kept), strict=True):
+        value.name = name
+    for graph, value in weights:
+        graph.register_initializer(value)
+
+
+def _sort(graph: ir.Graph, first: Sequence[ir.Value]) -> None:
+    """Order nodes as some values, and then the graph's outputs, need them; each node comes after what it reads."""
+    order: dict[ir.Node, None] = {}
+
+    def producers(values: Sequence[ir.Value]) -> list[ir.Node]:
+        nodes = [node for value in values if (node := value.producer()) is not None and node.graph is graph]
+        return [node for node in reversed(nodes) if node not in order]
+
+    waiting = producers((*first, *graph.outputs))
+    while waiting:
+        missing = producers(node_inputs(waiting[-1], graph))
+        if missing:
+            waiting += missing
+        else:
+            order.setdefault(waiting.pop())
+    nodes = list(dict.fromkeys((*order, *graph)))  # what no output needs comes last
+    graph.remove(nodes)
+    graph.extend(nodes)
+
+
+_NUMBER = re.compile(r"_token_\d+$")  # what ONNX Runtime makes a name its own by
+
+
+def _renumbered(names: Sequence[str], taken: Collection[str]) -> list[str]:
+    """Names with a runtime's numbers replaced by their places among those alike; ``taken`` ones are avoided."""
+    used, counts, renumbered = set(taken), dict[str, int](), []
+    for name in names:
+        stem = _NUMBER.sub("", name)
+        while (new := f"{stem}_token_{counts[stem]}" if stem in counts else stem) in used:
+            counts[stem] = counts.get(stem, 0) + 1
+        used.add(new)
+        renumbered.append(new)
+    return renumbered
 
 
 def lowered_around(model: Model, parts: Collection[str], lower: Callable[[Model], Model]) -> Model:
