@@ -241,7 +241,7 @@ class TestOrtDevice(DeviceConformance):
         ("entry", "says", "where"),
         [
             (UnitEntry(name="a", provider="CPUExecutionProvidr"), "did you mean 'CPUExecutionProvider'", ".provider"),
-            (UnitEntry(name="a", provider="CPUExecutionProvider", options={"x": 1}), "takes no options, and x", ""),
+            (UnitEntry(name="a", provider="CPUExecutionProvider", options={"x": 1}), "has no options, but x", ""),
             (UnitEntry(name="a", threads=999), "unit 'a' needs 999 cores", ""),
         ],
     )

@@ -1,1 +1,1 @@
-"""What executes a compiled segment and says how long it took."""
+"""Devices: they execute compiled segments and tell how long each took."""

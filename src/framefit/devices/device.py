@@ -1,7 +1,7 @@
-"""The protocol that everything that executes segments speaks, and what a device says that it can do.
+"""The protocol of all devices that execute segments, and the capabilities that a device declares.
 
-Code above this room never asks which class or kind a device is: it asks its :class:`Capabilities`, and reaches what
-only some devices have through :func:`is_modelled` and :func:`is_simulated`.
+Code outside this room never asks for the class or kind of a device: it asks for its :class:`Capabilities`, and uses
+:func:`is_modelled` and :func:`is_simulated` for methods that only some devices have.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ _ALIGNMENT = 64  # a cache line, and the widest vector register
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a device can do; the conformance suite holds every device to what it claims.
+    """Capabilities of a device; the conformance suite checks every device against them.
 
     Attributes:
         runs_on_host: The submitting thread executes a launch, on its unit's core of this machine. That thread can be
             pinned and given real-time priority, and its processor time is the launch's.
         shares_host_memory: Bound arrays are the tensors themselves; nothing is copied or stored in another format.
         preemptive: A launch can be interrupted by one of higher priority on the same unit.
-        lowers: It says what a launch of a model really executes (:meth:`Device.lowered`), so that cuts and tables are
-            made of that.
-        modelled: It states what launches take (:class:`ModelledDevice`); the launches of others are measured.
-        simulated: It runs on any clock, virtual ones too, and can be restarted with a seed (:class:`SimulatedDevice`).
+        lowers: It tells what a launch of a model really executes (:meth:`Device.lowered`), for cuts and tables that are
+            made.
+        modelled: It states durations of launches (:class:`ModelledDevice`); otherwise they are measured.
+        simulated: It runs on any clock, also a virtual one, and restarts with a seed (:class:`SimulatedDevice`).
         collects_events: This process records the events, of each unit in order, in a buffer that a run has to empty
-            as it goes along. Otherwise a trace unit of the device orders them and decides what it keeps.
-        layer_events: Each layer leaves events of its own; otherwise each launch does.
-        ends_launches: :meth:`Device.terminate` makes a launch that runs fail.
+            continuously. Otherwise a trace unit of the device orders them and decides which are kept.
+        layer_events: Each layer has events of its own; otherwise each launch does.
+        ends_launches: :meth:`Device.terminate` makes a running launch fail.
     """
 
     runs_on_host: bool = False
@@ -77,10 +77,10 @@ class Capabilities:
 
 
 class Completion(msgspec.Struct, frozen=True, gc=False):
-    """When a launch began and ended, on the clock of its device.
+    """Begin and end of a launch, on the clock of its device.
 
-    Made with every launch: a third of what a frozen dataclass takes just after one (6 for 19 us,
-    when the launch has evicted the interpreter from the caches).
+    One is made for every launch, for which this class takes a third of a frozen dataclass's time (6 instead
+    of 19 us, just after a launch has evicted the interpreter from the caches).
     """
 
     started_ns: int
@@ -88,15 +88,15 @@ class Completion(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def duration_ns(self) -> int:
-        """How long it took."""
+        """Duration of the launch."""
         return self.finished_ns - self.started_ns
 
 
 class Binding(Protocol):
-    """A compiled segment with its tensors attached: what can be submitted."""
+    """A compiled segment with its tensors attached, which can be submitted."""
 
     def output(self, name: str) -> Array:
-        """An output of the latest launch; one without a fixed shape lives until the next."""
+        """Return an output of the latest launch; one without a fixed shape is valid until the next launch."""
 
 
 class Handle(Protocol):
@@ -104,7 +104,7 @@ class Handle(Protocol):
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """What a launch executes, in order; its event packets are about these.
+        """Operations of a launch, in order, to which event packets refer.
 
         ``expected_ns`` is 0 where the device does not know.
         """
@@ -120,21 +120,21 @@ class Handle(Protocol):
 class Device(Protocol):
     """Units that run one segment at a time each.
 
-    Several units may run at the same time: each is used by one thread (or part of a virtual clock)
-    at a time, or by one that interrupts another.
+    Several units may run at the same time: each is used by one thread (or part of a virtual clock) at a time,
+    or by two of which one interrupts the other.
     """
 
     @property
     def target(self) -> Target:
-        """Units, what they can do, and their memory."""
+        """Description: units with their capabilities and memory."""
 
     @property
     def clock(self) -> Clock:
-        """What its completions and packets are timed by."""
+        """The clock of its completions and packets."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do; the same as long as it lives."""
+        """Its capabilities, which never change."""
 
     @property
     def stored_ratio(self) -> float:
@@ -142,23 +142,23 @@ class Device(Protocol):
 
     @property
     def host_core(self) -> int:
-        """The core of this machine that works for it: its first unit's, or that which feeds it and computes for it."""
+        """The core of this machine that works for it: its first unit's, or the one that feeds it."""
 
     def fingerprint(self) -> dict[str, Value]:
-        """Facts that two measurements must share to be comparable: device, clock, and what decides its speed."""
+        """Facts that two measurements must share to be comparable: device, clock, and what affects its speed."""
 
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
-        """Groups of nodes that it would fuse; no cut belongs inside one."""
+        """Groups of nodes that it would fuse; no cut may divide one."""
 
     def lowered(self, model: Model) -> Model:
-        """What a launch of a model really executes, each operator a layer; the model itself if it does not lower.
+        """The model that a launch really executes, each operator as a layer; the same model if it does not lower.
 
         Raises:
-            DeviceError: the model cannot be compiled, or the device does not say what it made of it.
+            DeviceError: the model cannot be compiled, or the device does not provide the lowered model.
         """
 
     def compile(self, segment: Model, unit: str, label: str) -> Handle:
-        """Make a segment ready; ``label`` is its kind in the trace.
+        """Compile a segment for a unit; ``label`` is its kind in the trace.
 
         Raises:
             DeviceError: the segment cannot run on this unit.
@@ -173,36 +173,36 @@ class Device(Protocol):
         """
 
     def terminate(self, unit: str) -> None:
-        """Have the launch that runs on a unit fail soon; any thread may ask. Where none runs, the next one may fail.
+        """Make the running launch on a unit fail soon; any thread may call this. If none runs, the next one may fail.
 
-        What a device cannot free stays as it is.
+        A launch that the device cannot end continues.
         """
 
     def arrival_ns(self, sender: str, receiver: str, size_bytes: int, written_ns: int) -> int:
-        """When unit ``receiver`` can read what ``sender`` had written at a time; that time where they share a memory.
+        """Time at which unit ``receiver`` can read what ``sender`` has written; the same time if they share a memory.
 
-        Called once for each frame that a model hands on between its segments: a copy begins then.
+        Called once for each frame that a model passes on between its segments: a copy begins then.
         """
 
     def events(self) -> Trace:
-        """Packets since the last call, in order of arrival."""
+        """Packets since the latest call, in order of arrival."""
 
 
 class ModelledDevice(Device, Protocol):
-    """A device that states what launches take; durations of launches vary around these by known ratios."""
+    """A device that states durations of launches; real durations vary around these by known ratios."""
 
     @property
     def launch_ns(self) -> int:
-        """What each launch costs, whatever it executes: what cutting a model costs at each boundary."""
+        """Cost of each launch, whatever it executes, and so of each boundary between segments."""
 
     def link_ns(self, model: Model) -> tuple[int, int]:
-        """What moving a model's inputs and outputs adds before and after a launch, the cost of a launch included."""
+        """Time for a model's inputs and outputs before and after a launch, including the cost of a launch."""
 
     def layers_ns(self, model: Model, unit: str) -> tuple[int, ...]:
         """Nominal times of a model's layers on a unit, without transfers; its fused groups are layers.
 
         Raises:
-            DeviceError: no costs are known.
+            DeviceError: there is no cost model.
             InputError: the unit does not support a layer.
         """
 
@@ -213,20 +213,20 @@ class ModelledDevice(Device, Protocol):
         """A launch's greatest duration over its nominal time."""
 
     def timed(self, label: str, unit: str, duration_ns: int) -> Handle:
-        """A launch of one operation that takes a given time and computes nothing.
+        """Make a launch of one operation that takes a given time and computes nothing.
 
         Raises:
-            DeviceError: no such unit.
+            DeviceError: there is no such unit.
         """
 
 
 class SimulatedDevice(Device, Protocol):
-    """A device that exists only here: its clock can be replaced, and the same seed gives the same run.
+    """A simulated device: its clock can be replaced, and the same seed gives the same run.
 
     Attributes:
-        clock: what its launches take time on; set it before :meth:`restart`.
-        computes: whether launches compute their outputs; else arrays stay as they are.
-        late_results: launches whose outputs were computed later than the simulated time, since the restart.
+        clock: the clock on which launches take time; set it before :meth:`restart`.
+        computes: whether launches compute their outputs; otherwise arrays stay as they are.
+        late_results: number of launches since the restart whose outputs were computed later than the simulated time.
     """
 
     clock: Clock
@@ -235,22 +235,22 @@ class SimulatedDevice(Device, Protocol):
 
     @property
     def computer(self) -> Device | None:
-        """The device of this machine that computes the outputs, if one does."""
+        """The device of this machine that computes the outputs, if there is one."""
 
     def restart(self, seed: int = 0) -> None:
-        """Begin anew on the present clock: variation from the seed, no packets, every unit free."""
+        """Start over on the present clock: variation from the seed, no packets, every unit idle."""
 
     def slow(self, unit: str, ratio: float) -> None:
-        """Have launches on a unit take so many times as long from here on; 1: as modelled."""
+        """Multiply the durations of launches on a unit from now on; 1: as modelled."""
 
 
 def is_modelled(device: Device) -> TypeGuard[ModelledDevice]:
-    """Whether a device states what launches take; otherwise they have to be measured."""
+    """Whether a device states durations of launches; otherwise they have to be measured."""
     return device.capabilities.modelled
 
 
 def is_simulated(device: Device) -> TypeGuard[SimulatedDevice]:
-    """Whether a device exists only here, so that it runs on any clock; otherwise its time is real."""
+    """Whether a device is simulated, so that it runs on any clock; otherwise its time is real."""
     return device.capabilities.simulated
 
 
@@ -258,32 +258,32 @@ class _Open(Protocol):
     """Opens a device of one backend."""
 
     def __call__(self, target: Target, settings: MachineSettings, where: Path | None, *, computes: bool) -> Device:
-        """See :func:`framefit.devices.registry.open_device`; ``where`` is the target's file, ``None`` for "cpu"."""
+        """Open a device as :func:`framefit.devices.registry.open_device` does; ``where``: the target's file."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A kind of device: what all of them can do, and how one is opened."""
+    """A kind of device: its capabilities, and the function that opens one."""
 
     capabilities: Capabilities
     open: _Open
 
 
 def target_facts(device: Device) -> dict[str, Value]:
-    """What every fingerprint begins with: which target it is, and whether its time is real."""
+    """First facts of every fingerprint: the target, and whether its time is real."""
     clock = "virtual" if isinstance(device.clock, VirtualClock) else "real"
     return {"target": device.target.name, "kind": device.target.kind, "clock": clock}
 
 
 class EventRecorder:
-    """Keeps the first ``capacity`` packets since it was last emptied.
+    """Keeps the first ``capacity`` packets since it was emptied.
 
     Args:
-        capacity: packets; some 100 bytes each.
+        capacity: number of packets; each takes some 100 bytes.
     """
 
     def __init__(self, capacity: int = 1 << 18) -> None:
-        self._cells: list[int] = []  # the fastest to append to just after a launch, when the caches are cold
+        self._cells: list[int] = []  # fastest to append to just after a launch, when the caches are cold
         self._full = 5 * capacity
         self._lost = 0
         self.capacity = capacity
@@ -296,7 +296,7 @@ class EventRecorder:
         self._cells.extend((time_ns, kind, type_, core, operation))
 
     def add_launch(self, started_ns: int, finished_ns: int, kind: int, core: int) -> None:
-        """Append a launch of one operation: START and END at once."""
+        """Append START and END of a launch of one operation."""
         if len(self._cells) + 10 > self._full:
             self.add(started_ns, kind, EventType.START, core, 0)
             self.add(finished_ns, kind, EventType.END, core, 0)
@@ -304,8 +304,8 @@ class EventRecorder:
         self._cells.extend((started_ns, kind, _START, core, 0, finished_ns, kind, _END, core, 0))
 
     def drain(self, kinds: tuple[str, ...]) -> Trace:
-        """What is held, as a trace; the buffer is empty afterwards."""
-        cells, self._cells = self._cells, []  # set aside first: another thread may add to it
+        """Return the packets as a trace, and empty the buffer."""
+        cells, self._cells = self._cells, []  # swapped first: another thread may append
         lost, self._lost = self._lost, 0
         packets = np.frombuffer(array("q", cells), np.int64).reshape(-1, 5)
         return Trace(
@@ -321,7 +321,7 @@ class EventRecorder:
 
 
 def allocate(tensor: TensorInfo) -> Array:
-    """A zeroed buffer of fixed shape, aligned to 64 bytes."""
+    """Make a zeroed buffer of fixed shape, aligned to 64 bytes."""
     assert tensor.shape is not None
     dtype = np.dtype(tensor.dtype)
     size = int(np.prod(tensor.shape, dtype=np.int64)) * dtype.itemsize
@@ -331,7 +331,7 @@ def allocate(tensor: TensorInfo) -> Array:
 
 
 def random_inputs(tensors: Sequence[TensorInfo], random: np.random.Generator) -> dict[str, Array]:
-    """Arrays that fit ``tensors``: standard normal floats, small whole numbers, booleans."""
+    """Arrays for ``tensors``: standard normal floats, small whole numbers, booleans."""
     arrays: dict[str, Array] = {}
     for tensor in tensors:
         assert tensor.shape is not None
@@ -344,14 +344,14 @@ def random_inputs(tensors: Sequence[TensorInfo], random: np.random.Generator) ->
 
 
 def fitting(array: Array, tensor: TensorInfo, label: str) -> Array:
-    """The array, if it can be bound as this tensor.
+    """Return the array if it can be bound as this tensor.
 
     Raises:
-        DeviceError: another type or shape, or not contiguous.
+        DeviceError: its type or shape differs, or it is not contiguous.
     """
     if array.dtype.name != tensor.dtype or (tensor.shape is not None and array.shape != tensor.shape):
         raise DeviceError(
-            f"{label}: {tensor.name!r} is {tensor.dtype} {tensor.shape}, the array {array.dtype} {array.shape}"
+            f"{label}: {tensor.name!r} is {tensor.dtype} {tensor.shape}, but the array is {array.dtype} {array.shape}"
         )
     if not array.flags.c_contiguous:
         raise DeviceError(f"{label}: the array for {tensor.name!r} is not contiguous")

@@ -1,7 +1,4 @@
-"""What this machine permits, topic by topic, with a remedy for each weakness (``framefit doctor``).
-
-What this machine permits (``framefit doctor``).
-"""
+"""``framefit doctor``: what this machine permits, topic by topic, with a remedy for each weakness."""
 
 from __future__ import annotations
 
@@ -52,10 +49,10 @@ def _check(topic: str, why: str) -> Callable[[Callable[[Path], _Seen]], Callable
 
 
 def diagnose(root: Path = host.ROOT) -> tuple[Finding, ...]:
-    """What this machine permits, topic by topic; takes about half a second and never raises.
+    """Examine this machine, topic by topic; takes about half a second and never raises.
 
     Args:
-        root: where ``/proc`` and ``/sys`` are.
+        root: folder of ``/proc`` and ``/sys``.
     """
     return tuple(_finding(check, root) for check in _CHECKS)
 
@@ -294,7 +291,7 @@ def _look_at_onnxruntime(root: Path) -> _Seen:  # noqa: ARG001 - one form for al
     return _Seen("good", f"{onnxruntime.__version__}: {', '.join(onnxruntime.get_available_providers())}")
 
 
-@_check("disk", "compiled segments and latency tables are kept in the cache folder")
+@_check("disk", "compiled segments and latency tables are stored in the cache folder")
 def _look_at_disk(root: Path) -> _Seen:  # noqa: ARG001 - one form for all
     folder = cache_folder()
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -306,9 +303,9 @@ def _look_at_disk(root: Path) -> _Seen:  # noqa: ARG001 - one form for all
 
 
 def doctor() -> HostReport:
-    """Look at this machine, topic by topic; takes about half a second and never raises.
+    """Examine this machine, topic by topic; takes about half a second and never raises.
 
     Returns:
-        Findings with their remedies, and the facts that decide how fast things run here.
+        Findings with their remedies, and the facts that determine the speed of programs here.
     """
     return HostReport(findings=diagnose(), fingerprint=fingerprint())

@@ -1,4 +1,4 @@
-"""A device with injected faults: what a user tries before the field does."""
+"""A device with injected faults, to test an application's behaviour before they occur."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _TAGS = re.compile(r"(@.*|\.\d+)$")  # of rungs and segments, behind a model's n
 
 @dataclass(frozen=True)
 class _Launch:
-    """What a binding launches, to find the faults that concern it."""
+    """What a binding launches, to find its faults."""
 
-    binding: Binding  # kept alive: its id is its key
+    binding: Binding  # kept alive, since its id is the key
     label: str
     unit: str
     names: frozenset[str]
@@ -73,11 +73,11 @@ class FaultyDevice:
     """Wraps a device, and injects faults into its launches.
 
     Until it is armed every call goes to the wrapped device. In real time the watchdog terminates a launch that hangs
-    (:meth:`terminate`); in virtual time no watchdog runs meanwhile, so the launch ends after ``patience_ns`` as if it
+    (:meth:`terminate`); in virtual time there is no watchdog, so the launch ends after ``patience_ns`` as if it
     had been terminated.
 
     Args:
-        device: executes; on a simulated one a slow launch is slow in the trace, too.
+        device: executes the launches; on a simulated one a slow launch is slow in the trace, too.
         faults: faults of launches are injected here; those of streams are ignored.
 
     Attributes:
@@ -93,7 +93,7 @@ class FaultyDevice:
         self._start_ns: int | None = None
         self._hung: dict[str, threading.Event] = {}
         self.patience_ns = _PATIENCE_NS
-        """How long a watchdog would wait for a launch, in virtual time."""
+        """Time that a watchdog would wait for a launch, in virtual time."""
 
     @property
     def target(self) -> Target:
@@ -107,7 +107,7 @@ class FaultyDevice:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the wrapped device, less what only that one can be asked for: this one runs, nobody plans for it."""
+        """Those of the wrapped device, without modelled durations: this device is for runs, not for plans."""
         return replace(self._device.capabilities, modelled=False, simulated=False)
 
     @property
@@ -125,16 +125,16 @@ class FaultyDevice:
         return self._device.fingerprint()
 
     def arm(self, start_ns: int) -> None:
-        """Inject faults from here on; their times count from ``start_ns``."""
+        """Inject faults from now on; their times count from ``start_ns``."""
         self._start_ns = start_ns
         self._left = [fault.times for fault in self._faults]
 
     def disarm(self) -> None:
-        """Inject no more faults."""
+        """Stop injecting faults."""
         self._start_ns = None
 
     def after_ns(self) -> int:
-        """Time since :meth:`arm`, which faults count from; -1: not armed."""
+        """Time since :meth:`arm`, from which the times of faults count; -1: not armed."""
         return -1 if self._start_ns is None else self.clock.now_ns() - self._start_ns
 
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
@@ -154,31 +154,31 @@ class FaultyDevice:
         """See :meth:`framefit.devices.device.ModelledDevice.timed`.
 
         Raises:
-            DeviceError: the device takes the time that it takes.
+            DeviceError: the wrapped device does not model durations.
         """
         if not is_modelled(self._device):
             raise DeviceError("launches of a given duration need a described device", where=self.target.name)
         return _NamedHandle(self, self._device.timed(label, unit, duration_ns), label, unit, ())
 
     def register(self, binding: Binding, label: str, unit: str, outputs: Collection[str]) -> None:
-        """Say what a binding of the wrapped device launches, so that faults find it.
+        """Register a binding of the wrapped device, so that its faults can be found.
 
         Args:
-            binding: will be submitted.
-            label: of its segment; the model's name, or that, ``.`` and more.
-            unit: that it runs on.
+            binding: the binding that will be submitted.
+            label: label of its segment: the model's name, or the name, ``.`` and more.
+            unit: the unit of the launches.
             outputs: names of the tensors that it writes.
         """
         names = frozenset((label, unit, _TAGS.sub("", label)))
         self._launches[id(binding)] = _Launch(binding, label, unit, names, tuple(outputs))
 
     def submit(self, binding: Binding) -> Completion:
-        """Run it, with the faults that are due.
+        """Run it with the faults that are due.
 
         Raises:
-            DeviceError: the launch failed, by an injected fault or by itself.
-            HangError: it was terminated.
-            LostUnitError: it could not be terminated (virtual time; in real time this does not return).
+            DeviceError: the launch failed, by an injected fault or on its own.
+            HangError: the launch was terminated.
+            LostUnitError: the launch could not be terminated (virtual time; in real time this does not return).
         """
         launch = self._launches.get(id(binding))
         due = [] if launch is None else self._due(launch)
@@ -203,7 +203,7 @@ class FaultyDevice:
         return self._device.arrival_ns(sender, receiver, size_bytes, written_ns)
 
     def terminate(self, unit: str) -> None:
-        """End the launch on a unit, one that hangs by a fault included."""
+        """End the launch on a unit, also one that hangs by a fault."""
         hung = self._hung.pop(unit, None)
         if hung is None:
             self._device.terminate(unit)
@@ -231,7 +231,7 @@ class FaultyDevice:
         self.injections.append(Injection(fault.label, launch.unit, started_ns))
 
     def _slow(self, launch: _Launch, ratio: float) -> Completion:
-        """Run it, and let it take ``ratio`` times as long."""
+        """Run it so that it takes ``ratio`` times as long."""
         if is_simulated(self._device):
             self._device.slow(launch.unit, ratio)
             try:
@@ -244,7 +244,7 @@ class FaultyDevice:
         return Completion(done.started_ns, max(finished_ns, done.finished_ns))
 
     def _hang(self, launch: _Launch, fault: Fault) -> Completion:
-        """Do not end before the fault's time has passed or the launch is terminated."""
+        """Hang until the fault's time has passed or the launch is terminated."""
         clock, lasts_ns = self.clock, round(fault.amount)
         started_ns = clock.now_ns()
         self._note(fault, launch, started_ns)
@@ -263,7 +263,7 @@ class FaultyDevice:
         return Completion(started_ns, max(started_ns + lasts_ns, done.finished_ns))
 
     def _end_hang(self, launch: _Launch, fault: Fault, started_ns: int) -> None:
-        """End a launch that hangs as a watchdog would, in virtual time."""
+        """End a hanging launch as a watchdog would, in virtual time."""
         self.clock.sleep_until_ns(started_ns + self.patience_ns)
         if fault.kind == "stick":
             self.clock.sleep_until_ns(started_ns + 2 * self.patience_ns)

@@ -1,6 +1,6 @@
-"""This machine: what decides how fast it runs, and what it permits.
+"""This machine: the facts that determine its speed, and what it permits.
 
-Linux tells most; elsewhere the same functions answer "unknown" where nothing can be read.
+Linux provides most of them; elsewhere the same functions return "unknown" where nothing can be read.
 """
 
 from __future__ import annotations
@@ -44,33 +44,33 @@ ROOT = Path("/")
 CPU_FOLDER = "sys/devices/system/cpu"
 
 
-# What the kernels of ONNX Runtime (MLAS) and numpy dispatch on.
+# Extensions for which ONNX Runtime (MLAS) and numpy have kernels of their own.
 _SIMD = (
     *("sse4_2", "avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni"),
     *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"),  # x86
     *("neon", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),  # ARM  # codespell:ignore sme
 )
 _HYPERVISORS = ("qemu", "kvm", "vmware", "virtualbox", "xen", "firecracker", "virtual machine", "amazon ec2", "google")
-_STAT_CELLS = 13  # of /proc/PID/stat behind the name, up to the time spent in the system (proc(5))
+_STAT_CELLS = 13  # of /proc/PID/stat behind the name, up to the system time (proc(5))
 _MXCSR = 7  # word of fenv_t
 _FLUSHED = 1 << 15 | 1 << 6  # its bits: flush to zero, denormals are zero
 
 
-# Affinities that pinned() narrowed and will restore: those cores are still ours.
+# Affinities that pinned() has narrowed and will restore: those cores are still available.
 _set_aside: list[frozenset[int]] = []
 
 
 def read_text(root: Path, path: str) -> str:
-    """A file's stripped text.
+    """Read a file's stripped text.
 
     Raises:
-        OSError: it is not there, or may not be read.
+        OSError: the file does not exist, or must not be read.
     """
     return (root / path).read_text(errors="replace").strip("\0\n ")
 
 
 def read_text_or(root: Path, path: str, default: str = "") -> str:
-    """A file's stripped text, or ``default`` where it cannot be read."""
+    """Read a file's stripped text, or return ``default`` where it cannot be read."""
     try:
         return read_text(root, path)
     except OSError:
@@ -81,7 +81,7 @@ def read_text_or(root: Path, path: str, default: str = "") -> str:
 
 
 def cpuinfo(root: Path) -> dict[str, str]:
-    """The first processor's block of ``/proc/cpuinfo``; reading them all takes long on a big machine."""
+    """The first processor's block of ``/proc/cpuinfo``; reading all blocks takes long on a big machine."""
     facts: dict[str, str] = {}
     with contextlib.suppress(OSError), (root / "proc/cpuinfo").open(errors="replace") as lines:
         for line in lines:
@@ -115,7 +115,7 @@ def virtualised(root: Path, cpu: dict[str, str]) -> bool:
 @functools.cache
 def _version(*distributions: str) -> str:
     """Version of the first distribution that is installed, without importing it."""
-    from importlib import metadata  # 40 ms, and only needed here
+    from importlib import metadata  # takes 40 ms, and is only needed here
 
     for name in distributions:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -142,10 +142,10 @@ def _facts(root: Path) -> tuple[tuple[str, str | int | float | bool], ...]:
 
 
 def fingerprint(root: Path = ROOT) -> dict[str, str | int | float | bool]:
-    """What decides how fast things run here; the same for every process of this machine.
+    """Facts that determine the speed of programs; the same for every process of this machine.
 
     Args:
-        root: where ``/proc`` and ``/sys`` are.
+        root: folder of ``/proc`` and ``/sys``.
 
     Returns:
         ``cpu`` (model; x86: family, model, stepping), ``cores`` (of the machine), ``machine``
@@ -159,19 +159,19 @@ def fingerprint(root: Path = ROOT) -> dict[str, str | int | float | bool]:
 
 
 def available_cores() -> tuple[int, ...]:
-    """Cores that this process may run on, ascending; those that :func:`pinned` set aside count."""
+    """Cores that this process may run on, ascending, including those that :func:`pinned` excludes."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0).union(*_set_aside)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def default_core() -> int:
-    """The last available core: interrupts and other programs gather on the first ones."""
+    """The last available core: interrupts and other programs mostly use the first ones."""
     return available_cores()[-1]
 
 
 def isolated_cores(root: Path = ROOT) -> tuple[int, ...]:
-    """Cores that the kernel's scheduler leaves alone; no process has them unless it asks."""
+    """Cores that the kernel's scheduler does not use; a process runs there only if it asks for one."""
     return parse_cores(read_text_or(root, f"{CPU_FOLDER}/isolated"))
 
 
@@ -185,7 +185,7 @@ def parse_cores(listing: str) -> tuple[int, ...]:
 
 
 def format_cores(cores: Iterable[int]) -> str:
-    """Ascending cores in the same notation."""
+    """Write ascending cores in the same notation."""
     runs: list[list[int]] = []
     for core in cores:
         if runs and core == runs[-1][-1] + 1:
@@ -197,16 +197,15 @@ def format_cores(cores: Iterable[int]) -> str:
 
 @functools.cache
 def _warn_of_no_affinity() -> None:
-    """Once a process."""
+    """Warn once for each process."""
     logger.warning("%s does not let a thread choose its core: durations vary more", platform.system())
 
 
 @contextlib.contextmanager
 def pinned(core: int) -> Iterator[None]:
-    """Keep the calling thread on one core, and restore its affinity at the end.
+    """Keep the calling thread on one core, and restore its affinity in the end.
 
-    Threads started meanwhile inherit the core. Does nothing, and warns once, where the
-    platform has no affinity.
+    Threads started meanwhile inherit the core. Where the platform has no affinity, it does nothing but warn once.
 
     Args:
         core: an available core, or one that the kernel isolates.
@@ -229,7 +228,7 @@ def pinned(core: int) -> Iterator[None]:
         raise refused
     try:
         os.sched_setaffinity(0, {core})
-    except OSError as error:  # isolated, and not in this container's set
+    except OSError as error:  # the core is isolated, and not in this container's set
         raise refused from error
     _set_aside.append(before)
     try:
@@ -241,7 +240,7 @@ def pinned(core: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_other_cores() -> Iterator[None]:
-    """Move the calling thread to the available cores that it is not pinned to, if there are any; back at the end."""
+    """Move the calling thread to the available cores that it is not pinned to, if there are any, for a while."""
     before = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else frozenset()
     others = frozenset(available_cores()) - before
     if not others:
@@ -256,19 +255,19 @@ def on_other_cores() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reserved_cores(cores: Collection[int], but: int) -> Iterator[bool]:
-    """Reserve cores for one thread: move other threads of this process off them, and back at the end (Linux).
+    """Reserve cores for one thread: move other threads of this process to other cores, for a while (Linux).
 
     Args:
         cores: reserved for one thread, and for those that it starts from now on.
-        but: the native identifier of that thread.
+        but: native identifier of that thread.
 
     Yields:
-        Whether no other thread of this process is left on them; one that may run nowhere else stays.
+        Whether no other thread of this process is left on them; a thread that may not run elsewhere stays.
     """
     moved: dict[int, frozenset[int]] = {}
     free = hasattr(os, "sched_setaffinity") and Path("/proc/self/task").is_dir()
     for thread in [int(entry.name) for entry in Path("/proc/self/task").iterdir()] if free else []:
-        with contextlib.suppress(ProcessLookupError):  # it has ended
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended
             before = frozenset(os.sched_getaffinity(thread))
             if thread == but or before.isdisjoint(cores):
                 continue
@@ -284,36 +283,36 @@ def reserved_cores(cores: Collection[int], but: int) -> Iterator[bool]:
         for thread, before in moved.items():
             _set_aside.remove(before)
             with contextlib.suppress(ProcessLookupError):
-                if os.sched_getaffinity(thread) == before.difference(cores):  # else the program chose anew
+                if os.sched_getaffinity(thread) == before.difference(cores):  # else the program has changed it
                     os.sched_setaffinity(thread, before)
 
 
-# What is permitted, tried for real
+# Permissions, tested by trying
 
 
 def thread_state(thread: int, root: Path = ROOT) -> tuple[bool, int]:
-    """Whether a thread of this process runs or could, and what it has spent on the processor (Linux; else no, 0).
+    """Whether a thread of this process runs or is ready, and its processor time (Linux; elsewhere no, 0).
 
     Args:
-        thread: its identifier; it may have ended.
+        thread: identifier of the thread, which may have ended.
         root: of the file system.
 
     Returns:
-        Whether it waits for nothing but a core, and nanoseconds, in ticks of 10 ms.
+        Whether it only waits for a core, and nanoseconds, in ticks of 10 ms.
     """
     native = next(
         (thread_object.native_id for thread_object in threading.enumerate() if thread_object.ident == thread), None
     )
-    cells = read_text_or(root, f"proc/self/task/{native}/stat").rpartition(")")[2].split()  # a name may hold anything
+    cells = read_text_or(root, f"proc/self/task/{native}/stat").rpartition(")")[2].split()  # names vary
     if len(cells) < _STAT_CELLS:
         return False, 0
     return cells[0] == "R", (int(cells[11]) + int(cells[12])) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
 def steal_time_reader(core: int, root: Path = ROOT) -> Callable[[], int] | None:
-    """Reads how long a virtual machine's host kept a core from running, in ns since boot; None: not known.
+    """Make a function that reads for how long a virtual machine's host kept a core from running, in ns since boot.
 
-    The kernel counts it ("steal") in ticks of 10 ms.
+    The kernel counts it ("steal") in ticks of 10 ms. ``None``: it is not known.
     """
     label, path = f"cpu{core} ".encode(), root / "proc/stat"
     try:
@@ -337,7 +336,7 @@ _Environment = ctypes.Array[ctypes.c_uint32]
 
 @functools.cache
 def _libm() -> ctypes.CDLL | None:
-    """What reads and sets a thread's floating-point environment; ``None``: not x86-64 and glibc."""
+    """The library that sets a thread's floating-point environment; ``None``: not x86-64 and glibc."""
     if platform.machine() not in ("x86_64", "AMD64") or not sys.platform.startswith("linux"):
         return None
     return ctypes.CDLL("libm.so.6")
@@ -352,11 +351,11 @@ def _environment(libm: ctypes.CDLL) -> _Environment:
 
 @contextlib.contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Let the calling thread, and threads that it starts, take denormal numbers as zero (x86-64, glibc).
+    """Let the calling thread, and threads that it starts, treat denormal numbers as zero (x86-64, glibc).
 
-    Denormals cost up to 100 times as long. ONNX Runtime's own option sets this once a
-    process, on whatever thread made the first session, and never takes it back. Where that option is off it
-    takes it away likewise: sessions are made within :func:`kept_denormals`.
+    Denormals take up to 100 times as long. ONNX Runtime's own option sets this once for each process, on the
+    thread that makes the first session, and never resets it. If that option is off the runtime resets the mode
+    in the same way: sessions are made within :func:`kept_denormals`.
     """
     libm = _libm()
     if libm is None:
@@ -373,9 +372,9 @@ def flushed_denormals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_denormals() -> Iterator[None]:
-    """Take denormals on the calling thread at the end as at the beginning, whatever a library does in between.
+    """Restore the calling thread's treatment of denormals at the end, whatever a library does meanwhile.
 
-    The first session of ONNX Runtime in a process has the thread that makes it take them as they are.
+    The first session of ONNX Runtime in a process makes its thread compute with denormals.
     """
     libm = _libm()
     if libm is None:
@@ -393,7 +392,7 @@ def kept_denormals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def at_realtime_priority() -> Iterator[None]:
-    """Let the calling thread go before those of other programs (``SCHED_FIFO``); it has to be permitted."""
+    """Give the calling thread precedence over those of other programs (``SCHED_FIFO``); needs permission."""
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(os.sched_get_priority_min(os.SCHED_FIFO)))
     try:
@@ -403,7 +402,7 @@ def at_realtime_priority() -> Iterator[None]:
 
 
 def realtime_priority_permitted() -> bool:
-    """Whether a thread may take real-time priority (``SCHED_FIFO``): one tries it, and ends."""
+    """Whether a thread may have real-time priority (``SCHED_FIFO``), tested with a short thread."""
     if not hasattr(os, "sched_setscheduler"):
         return False
 
@@ -419,12 +418,12 @@ def realtime_priority_permitted() -> bool:
 
 
 def wake_up_lateness_ns(core: int | None = None, sleeps: int = 100, period_ns: int = 2_000_000) -> tuple[int, ...]:
-    """How late a sleeping thread wakes, with the sharpest timer that it may ask for.
+    """Measure how late a sleeping thread wakes up, with the most precise timer that it can have.
 
     Args:
-        core: where it sleeps; default: :func:`default_core`.
-        sleeps: how many; the first one is not counted.
-        period_ns: from one deadline to the next, on an absolute grid.
+        core: core of the thread; default: :func:`default_core`.
+        sleeps: number of sleeps; the first one is not counted.
+        period_ns: time between two deadlines, on an absolute grid.
 
     Returns:
         Wake-up minus deadline of each sleep, in order.
@@ -445,6 +444,6 @@ def wake_up_lateness_ns(core: int | None = None, sleeps: int = 100, period_ns: i
 
 
 def _in_own_thread(work: Callable[[], _T]) -> _T:
-    """Run ``work`` where priority, affinity and timer slack end with the thread."""
+    """Run ``work`` in a new thread, so that priority, affinity and timer slack end with it."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work).result()

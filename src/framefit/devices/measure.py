@@ -1,6 +1,6 @@
-"""The one way to time anything: warmed up, interleaved, all samples kept.
+"""The one way to time anything: after a warm-up, interleaved, with all samples kept.
 
-Whole models against each other on this machine.
+It also compares whole models on this machine.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ __all__ = ["Measurement", "measure", "measure_floor", "medians_ns", "mostly_drif
 
 _LEAST_WARM_UP, _MOST_WARM_UP = 3, 12
 _LEAST_SLEEP_NS = 1_000_000
-_PAUSE = 8  # a round of real-time priority is followed by a pause of one part in so many
-_SETTLED = 0.05  # two rounds' medians this close: warm
-_UNSTABLE = 0.10  # first and second half's medians this far apart: the machine drifted
+_PAUSE = 8  # a round at real-time priority is followed by a pause of an eighth of its time
+_SETTLED = 0.05  # largest relative difference of two rounds' medians after the warm-up
+_UNSTABLE = 0.10  # relative difference of the medians of first and second half: the machine's speed drifted
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Durations of one thing, one a round, in order.
+    """Durations of one launch, one for each round, in order.
 
     Attributes:
         samples_ns: int64.
-        away_ratio: part of the time of all that was timed in turn with it that the calling thread was off the
-            processor, which others had; of no meaning where launches run elsewhere than on that thread.
+        away_ratio: part of the time of all interleaved launches in which other threads had the calling thread's
+            processor; meaningless where launches do not run on that thread.
     """
 
     samples_ns: npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ class Measurement:
         return int(np.median(self.samples_ns))
 
     def quantile_ns(self, quantile: float) -> int:
-        """An upper empirical quantile: a value that was seen."""
+        """An upper empirical quantile: a value that was observed."""
         return int(np.quantile(self.samples_ns, quantile, method="higher"))
 
     @property
@@ -63,7 +63,7 @@ class Measurement:
 
     @property
     def drift_ratio(self) -> float:
-        """Second half's median over the first's, minus 1."""
+        """Median of the second half over that of the first, minus 1."""
         half = len(self.samples_ns) // 2
         if half == 0:
             return 0.0
@@ -71,7 +71,7 @@ class Measurement:
 
     @property
     def stable(self) -> bool:
-        """Whether the machine's speed stayed the same while it was measured."""
+        """Whether the machine's speed was constant during the measurement."""
         return abs(self.drift_ratio) <= _UNSTABLE
 
 
@@ -88,32 +88,30 @@ def measure(
     stop: Callable[[], bool] | None = None,
     on_round: Callable[[int, int], None] | None = None,
 ) -> list[Measurement]:
-    """Time launches in turn: each round runs every one of them, in order.
+    """Time launches in turn: each round runs each of them, in order.
 
-    Taking turns gives each launch the caches that it finds in a real run, and lets
-    drift of the machine's speed touch all of them alike. With a period each round
-    begins after a sleep, as a window does: what runs after one finds its caches cold
-    and the processor slow.
+    Interleaving gives each launch the caches that it finds in a real run, and lets drift of the machine's speed
+    affect all of them alike. With a period each round begins after a sleep, as a window does: after a sleep the
+    caches are cold and the processor is slow.
 
     Args:
-        launches: what to time; the device's own completion is what counts. Rounds that
-            are not kept come first, until their totals change by less than 5 %.
-        budget_ns: time to spend, within the two limits on rounds.
-        least_rounds: samples of each at least.
-        most_rounds: samples of each at most.
-        runs: times that each is launched in its turn; limits count rounds, and samples are
-            rounds x runs.
-        stop: asked before each launch's turn; what complete rounds gave is returned.
-        on_round: called with the rounds done and the rounds in all.
+        launches: launches to time; the device's own completion counts. Rounds that are not kept come first,
+            until their totals change by less than 5 %.
+        budget_ns: time for the measurement, within the two limits on rounds.
+        least_rounds: least number of samples of each launch.
+        most_rounds: largest number of samples of each launch.
+        runs: number of launches of each in its turn; limits count rounds, and samples are rounds x runs.
+        stop: called before each launch's turn; if it returns true, the complete rounds are returned.
+        on_round: called with the number of rounds done and the number in all.
         clock: sleeps between rounds where ``period_ns`` is given.
-        period_ns: distance of the rounds' beginnings, longer where a round is.
-        realtime: launches go before other programs' threads, which has to be permitted. Pauses between the rounds
-            leave these a ninth of the time: the kernel stops threads that leave less than a twentieth
+        period_ns: time between the beginnings of two rounds; more where a round takes longer.
+        realtime: whether launches take precedence over other programs' threads, which needs permission. Pauses between
+            the rounds leave these a ninth of the time: the kernel stops threads that leave less than a twentieth
             (sched_rt_runtime_us).
 
     Returns:
-        One measurement for each launch, in order; without samples where it was stopped before
-        the first round's end.
+        One measurement for each launch, in order; without samples if it was stopped before the end of the first
+            round.
     """
     total = before = 0
     nothing = [Measurement(np.empty(0, np.int64)) for _ in launches]
@@ -148,16 +146,16 @@ def measure(
 
 
 def mostly_drifting(measured: Sequence[Measurement]) -> bool:
-    """Whether the machine's speed changed for more than half of what was measured in turn."""
+    """Whether the machine's speed changed for more than half of the interleaved launches."""
     return sum(not measurement.stable for measurement in measured) > len(measured) / 2
 
 
 def measure_floor(clock: Clock, period_ns: int, windows: int) -> npt.NDArray[np.int64]:
-    """How late the machine wakes up with nothing to do: the idle control.
+    """Measure how late an idle machine wakes up: the control for other measurements.
 
     Args:
-        clock: the clock that the run uses.
-        period_ns: distance of the wake-ups, on an absolute grid.
+        clock: the clock of the run.
+        period_ns: time between two wake-ups, on an absolute grid.
         windows: number of wake-ups.
 
     Returns:
@@ -175,14 +173,14 @@ _BUDGET_NS = 1_000_000_000
 
 
 def medians_ns(models: Sequence[Model], device: Device | None = None) -> tuple[int, ...]:
-    """Median latency of each model on the default core of this machine, measured in turn, in nanoseconds.
+    """Median latency of each model on the default core of this machine, interleaved, in nanoseconds.
 
     Args:
-        models: to launch.
-        device: that launches them; default: ONNX Runtime alone.
+        models: models to launch.
+        device: the device; default: ONNX Runtime alone.
 
     Raises:
-        DeviceError: the runtime does not take a model.
+        DeviceError: the runtime cannot compile a model.
     """
     device = device or OrtDevice()
     with pinned(device.host_core):

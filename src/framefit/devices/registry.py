@@ -1,4 +1,4 @@
-"""Opens devices: a kind of device is one entry of :data:`framefit.core.target.BACKENDS`, and the module named there."""
+"""Opens devices: a kind of device is one entry of :data:`framefit.core.target.BACKENDS`, which names its module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _backend(target: Target) -> Backend:
 
 
 def capabilities_of(target: Target) -> Capabilities:
-    """What devices of a target can do, before one is opened."""
+    """Capabilities of a target's devices, before one is opened."""
     return _backend(target).capabilities
 
 
@@ -30,18 +30,18 @@ def open_device(
     settings: MachineSettings | None = None,
     computes: bool = False,
 ) -> Device:
-    """The device of a target; a simulated one is in virtual time.
+    """Open the device of a target; a simulated one is in virtual time.
 
     Args:
         target: a built-in name, the path of a ``target.toml``, or a target.
-        folder: where a path begins; default: the current one.
+        folder: folder of relative paths; default: the current one.
         settings: how this machine executes, or computes the outputs of a described device; default: its defaults.
-        computes: it is to execute models; else it is only asked what they cost there, and a described device computes
+        computes: whether it will execute models; otherwise it only prices them, and a described device computes
             nothing.
 
     Raises:
-        InputError: no such target, core or provider.
-        UnsupportedError: a described unit that can be interrupted is to execute.
+        InputError: there is no such target, core or provider.
+        UnsupportedError: a unit of a described device that executes is preemptive.
     """
     where = None
     if isinstance(target, Target):
@@ -57,7 +57,7 @@ def open_device(
             )
     if settings.units and described.kind != "ort":
         raise InputError(
-            f"[[units]] are those of this machine, and target {described.name!r} has its own",
+            f"[[units]] are those of this machine, but target {described.name!r} has its own",
             where="$.units",
             remedy="leave them out, or change the target's file",
         )
@@ -65,7 +65,7 @@ def open_device(
 
 
 def open_runtime(*, cache: Path | None = None) -> Device:
-    """ONNX Runtime alone, on the default core: it runs whatever stands for trees in an exported file as it is.
+    """Open ONNX Runtime alone on the default core: exported trees run as plain operators.
 
     Args:
         cache: folder of compiled models; default: the user's cache.

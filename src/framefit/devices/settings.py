@@ -1,4 +1,4 @@
-"""Options of the verbs that ask described devices."""
+"""Options of verbs for described devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured segments of this machine, kept between plans."""
+"""Measured segments of this machine, stored for later plans."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 
 class MeasurementStore:
-    """A latency table of segments, found by the content of the segment.
+    """A latency table of segments, which are identified by their content.
 
     Args:
-        settings: of this machine; with its facts they name the table.
-        fresh: ignore what earlier plans measured.
+        settings: settings of this machine; with its facts they determine the table's name.
+        fresh: whether to ignore measurements of earlier plans.
     """
 
     def __init__(self, settings: MachineSettings, *, fresh: bool = False) -> None:
@@ -41,28 +41,28 @@ class MeasurementStore:
 
     @cached_property
     def _old(self) -> LatencyTable:
-        """What earlier plans measured, read when it is first asked for: many plans measure nothing."""
+        """Measurements of earlier plans, read on first use: many plans measure nothing."""
         if not self._path.is_file():
             return self._empty
         try:
             return read_record(self._path, LatencyTable)
-        except InputError:  # written by another version: measure again
+        except InputError:  # another version wrote it: measure again
             return self._empty
 
     @cached_property
     def _table(self) -> LatencyTable:
-        """What counts of it, and what was measured since."""
+        """The valid ones of these, and new measurements."""
         return self._empty if self._fresh else self._old
 
     def find(self, segment: Model, unit: str, beside: str, least_samples: int) -> Measurement | None:
-        """What is known of a segment that was measured in turn with ``beside``, if that is enough."""
+        """Look up a segment that was measured in turn with ``beside``; ``None``: too few samples."""
         entry = self._table.find("segment", {"digest": segment.digest, "beside": beside}, unit)
         if entry is None or len(entry.samples_ns) < least_samples:
             return None
         return Measurement(np.asarray(entry.samples_ns, np.int64))
 
     def find_numbers(self, what: str, configuration: dict[str, Value], unit: str) -> tuple[int, ...] | None:
-        """Numbers that were derived from measurements of a whole campaign, such as the costs of all pieces."""
+        """Look up numbers that were derived from a whole campaign, such as the costs of all pieces."""
         entry = self._table.find(what, configuration, unit)
         return None if entry is None else entry.samples_ns
 
@@ -80,7 +80,7 @@ class MeasurementStore:
         *,
         drifted: bool = False,
     ) -> None:
-        """Keep such numbers, and whether the machine's speed changed meanwhile: later plans warn of it too."""
+        """Store such numbers, and whether the machine's speed changed meanwhile: later plans warn of it, too."""
         middle = int(np.median(numbers_ns))
         self._keep(
             LatencyEntry(
@@ -95,7 +95,7 @@ class MeasurementStore:
         )
 
     def add(self, beside: str, measured: Sequence[tuple[Model, str, Measurement]]) -> None:
-        """Keep measurements of (segment, unit) that were made in turn; written at once, whole."""
+        """Store interleaved measurements of (segment, unit); the file is written at once."""
         entries = tuple(
             LatencyEntry(
                 op="segment",
@@ -114,5 +114,5 @@ class MeasurementStore:
         self._old = self._old.with_entries(entries)
         try:
             write_record(self._path, self._old, force=True)
-        except InputError as error:  # nothing is kept for the next plan, but this one goes on
-            logger.warning("measurements are not kept: %s", error)
+        except InputError as error:  # nothing is stored for later plans, but this one continues
+            logger.warning("measurements are not stored: %s", error)

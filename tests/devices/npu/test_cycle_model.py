@@ -428,7 +428,9 @@ def test_the_next_wider_precision_is_taken() -> None:
 
 def test_a_precision_that_is_not_there_is_refused() -> None:
     """Floats on a target of bytes: the message names the layer, the precision and the way out."""
-    with pytest.raises(InputError, match=r"layer Conv_1: Conv multiplies in fp32; target 'board' has int8") as error:
+    with pytest.raises(
+        InputError, match=r"layer Conv_1: Conv multiplies in fp32, but target 'board' has int8"
+    ) as error:
         cost(described(macs_per_cycle={"int8": 64}), convolution(8, 16, 4))
     assert "activation_bits" in str(error.value.remedy)
 

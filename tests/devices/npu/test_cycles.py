@@ -74,7 +74,7 @@ def test_dynamic_shapes(tmp_path: Path) -> None:
     """They are given by name; what had to be assumed is noted."""
     path = write_dynamic(tmp_path / "dynamic.onnx")
     report = framefit.cycles(path, "vpu")
-    assert report.notes == ("input 'image': leading dimension batch taken as 1",)
+    assert report.notes == ("input 'image': leading dimension batch assumed to be 1",)
     larger = framefit.cycles(path, "vpu", shapes={"image": (4, 2, 6, 6)})
     assert larger.notes == ()
     assert sum(layer.macs for layer in larger.layers) == 4 * sum(layer.macs for layer in report.layers)

@@ -259,7 +259,7 @@ def test_a_timed_launch_is_one_operation() -> None:
 def test_what_is_not_known_is_refused() -> None:
     """No layer times, or no such unit: an error that names it, not a launch of no length."""
     device = NpuDevice(board(), VirtualClock())
-    with pytest.raises(DeviceError, match="no layer times are known for 'b'") as error:
+    with pytest.raises(DeviceError, match="there are no layer times for 'b'") as error:
         device.compile(small_network(), "npu0", "b")
     assert error.value.where == "board"
     with pytest.raises(DeviceError, match="no unit 'npu2'; units: npu0, npu1"):

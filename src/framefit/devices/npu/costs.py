@@ -1,6 +1,6 @@
-"""Where a target's durations come from: the cycle model, a latency table, or a user's function.
+"""Sources of a target's durations: the cycle model, a latency table, or a user's function.
 
-``framefit cycles``: what each layer of a model costs on a described target, and what binds.
+``framefit cycles``: cycles of each layer of a model on a described target, and the bound of each.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = ["CostSource", "cycles", "pricing"]
 
 Costs = Literal["cycles", "table", "function"]
 LayerFunction = Callable[[Layer, str, Target], Any]
-"""A user's own: layer, name of the unit and target to nanoseconds."""
+"""A user's function: layer, name of the unit and target to nanoseconds."""
 
 
 class CostSource(Protocol):
     """Prices the layers of a model on one unit.
 
     Attributes:
-        clock_mhz: of the cycles.
+        clock_mhz: clock of the cycles.
     """
 
     unit: Unit
@@ -44,20 +44,20 @@ class CostSource(Protocol):
     def layers(
         self, model: Model, *, weight_sparsity: Ratios | None = None, activation_sparsity: Ratios = 0.0
     ) -> tuple[LayerCycles, ...]:
-        """What each layer costs."""
+        """Price each layer."""
         ...
 
 
 def cost_source(target: Target, unit: str | None = None, function: LayerFunction | None = None) -> CostSource:
-    """What a target's ``[cost]`` names.
+    """Make the source that a target's ``[cost]`` names.
 
     Args:
         target: the device.
         unit: name of its unit; default: the first.
-        function: what ``cost.function`` names, imported.
+        function: the imported function that ``cost.function`` names.
 
     Raises:
-        InputError: no such unit, or the source cannot be used.
+        InputError: there is no such unit, or the source cannot be used.
     """
     if target.cost.source == "table":
         assert target.cost.table is not None
@@ -71,11 +71,11 @@ def cost_source(target: Target, unit: str | None = None, function: LayerFunction
 
 
 def layer_times(target: Target, function: LayerFunction | None = None) -> Callable[[Model, str], list[int]]:
-    """A function from a model and the name of a unit to nanoseconds of each layer.
+    """Make a function from a model and the name of a unit to nanoseconds of each layer.
 
     Args:
         target: the device.
-        function: what ``cost.function`` names, imported.
+        function: the imported function that ``cost.function`` names.
     """
     sources: dict[str, CostSource] = {}
 
@@ -88,7 +88,7 @@ def layer_times(target: Target, function: LayerFunction | None = None) -> Callab
 
 
 class GivenDurations:
-    """Durations from elsewhere, given as cycles of the unit's clock (1 GHz without a processor)."""
+    """Durations from a table or function, as cycles of the unit's clock (1 GHz without a processor)."""
 
     def __init__(
         self,
@@ -107,11 +107,11 @@ class GivenDurations:
     def layers(
         self, model: Model, *, weight_sparsity: Ratios | None = None, activation_sparsity: Ratios = 0.0
     ) -> tuple[LayerCycles, ...]:
-        """What each layer costs.
+        """Price each layer.
 
         Raises:
-            InputError: a layer that the unit does not support or that has no duration; sparsity, which
-                such a source knows nothing of.
+            InputError: the unit does not support a layer, a layer has no duration, or sparsity is given, which
+                such a source does not model.
         """
         if weight_sparsity is not None or activation_sparsity != 0.0:
             raise InputError(
@@ -183,13 +183,13 @@ def _from_function(function: LayerFunction, spec: str) -> Callable[[Model, int, 
 
 @verb(CyclesSettings, "model", "target")
 def cycles(settings: CyclesSettings) -> CycleReport:
-    """Price each layer of a model on a target, without running anything.
+    """Compute the cycles of each layer of a model on a target, without running anything.
 
     Args:
-        settings: what to price.
+        settings: options.
 
     Raises:
-        InputError: a file, name or ratio that cannot be used; a layer that the target does not run.
+        InputError: a file, name or ratio cannot be used, or the target does not support a layer.
 
     Example:
         >>> import framefit
@@ -225,15 +225,15 @@ def cycles(settings: CyclesSettings) -> CycleReport:
 
 
 def pricing(target: str | Path | Target, model: Model, unit: str | None = None) -> CostSource:
-    """What prices a model's layers on a target.
+    """Choose the cost source for a model's layers on a target.
 
     Args:
         target: name of a built-in target, path of a ``target.toml``, or a target.
-        model: whose layers the unit has to support.
-        unit: name of the target's unit; default: the first that supports the whole model.
+        model: the unit has to support its layers.
+        unit: name of the target's unit; default: the first one that supports the whole model.
 
     Raises:
-        InputError: a file or name that cannot be used.
+        InputError: a file or name cannot be used.
     """
     described = target if isinstance(target, Target) else resolve_target(target)
     folder = Path() if isinstance(target, Target) else target_file(target).parent

@@ -1,37 +1,36 @@
-"""The cycle model: what a layer costs on a described accelerator, and what binds.
+"""The cycle model: cycles of a layer on a described accelerator, and the bound that limits it.
 
 Each layer takes the longest of its terms (arithmetic, each memory's reads and writes, on-chip
-traffic), and load, drain and fixed overhead on top. The parts and where they come from:
+traffic), plus load, drain and fixed overhead. The parts and their sources:
 
 - products on a weight-stationary array of R x C: ceil(k/R) * ceil(n/C) * (2R + C + m - 2)
   cycles (Samajdar et al., 2020, "A Systematic Methodology for Characterizing Scalability of
   DNN Accelerators using SCALE-Sim", section 3);
-- zeros that are skipped: :mod:`framefit.devices.npu.cycles`;
-- tiles: :mod:`framefit.devices.npu.cycles`;
-- what a layer asks for: :mod:`framefit.devices.npu.work`.
+- skipped zeros: see below;
+- tiles: see below;
+- work of a layer: :mod:`framefit.devices.npu.work`.
 
 Cycles are those of the unit's clock: ``clock_mhz`` x ``speed_ratio``.
 
-How often operands cross into the cache: the least traffic over tiles that fit.
+Tiles: the least traffic into the cache over all tiles that fit.
 
-A product sums over k for m x n results. Half the cache holds one tile, the other half is
-filled meanwhile (double buffering). Three ways to go through the tiles are compared:
+A product sums over k for m x n results. Half the cache holds one tile while the other half is filled (double
+buffering). Three orders of the tiles are compared:
 
-- first operand kept: tiles of many rows, one column at a time; the weights come once a tile;
-- weights kept: tiles of many columns, one row at a time; the first operand comes once a tile;
-- results kept: tiles of rows and columns, sums in pieces; both operands come more than once.
+- first operand kept: tiles of many rows, one column at a time; the weights are loaded once for each tile;
+- weights kept: tiles of many columns, one row at a time; the first operand is loaded once for each tile;
+- results kept: tiles of rows and columns, sums in pieces; both operands are loaded more than once.
 
 Overlapping rows of a convolution's input stay in the cache from one tile to the next.
 
-Zeros that are skipped: how much work they leave.
+Skipped zeros: the part of the work that remains.
 
-After Intel's public VPU cost model (https://github.com/intel/npu-nn-cost-model): little gain
-where there are few input channels, a ceiling on deep layers, a loss where only some are
-zero: skipping costs as much as the multiply-accumulates that it saves at the threshold
-density, so below it a part d / threshold of the time is left. Lanes that work on a sum each
-wait for the one with the most products left: of n lanes with K products each, of which a
-part d is left at random, it has about K d + sqrt(2 K d (1 - d) ln n), for the greatest of n
-normal variables is expected at most sqrt(2 ln n) deviations above their mean.
+After Intel's public VPU cost model (https://github.com/intel/npu-nn-cost-model): little gain for few input channels,
+a ceiling for deep layers, and a loss if only few weights are zero: at the threshold density skipping costs as much as
+the multiply-accumulates that it saves, so below it a part d / threshold of the time remains. Lanes that each compute
+a sum wait for the one with the most remaining products: of n lanes with K products each, of which a random part d
+remains, it has about K d + sqrt(2 K d (1 - d) ln n), since the greatest of n normal variables is expected at most
+sqrt(2 ln n) deviations above their mean.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ __all__ = ["CycleModel", "unit_named"]
 Floats = npt.NDArray[np.float64]
 
 
-# Widths of tiles whose results are kept: 1, 2, 3, 4, 6, 8, 12, ...
+# Widths of tiles of kept results: 1, 2, 3, 4, 6, 8, 12, ...
 _WIDTHS = tuple(sorted({*(1 << i for i in range(17)), *(3 << i for i in range(15))}))
-_SUM_BYTES = 4  # of a sum that is not complete
+_SUM_BYTES = 4  # of an incomplete sum
 
 
 def refetched_bytes(
@@ -73,24 +72,24 @@ def refetched_bytes(
     row_outside: Floats,
     column_outside: Floats,
 ) -> tuple[Floats, Floats]:
-    """Bytes that have to be fetched again, because not everything fits at once.
+    """Bytes that have to be loaded again, since not everything fits at once.
 
-    All arrays have one entry a product.
+    All arrays have one entry for each product.
 
     Args:
         room: bytes of a tile: half the cache.
         m: rows of the result.
         n: its columns.
-        channels: into which a sum can be cut.
+        channels: number of parts into which a sum can be divided.
         row: bytes of the first operand for one row.
         column: bytes of the second operand for one column.
         halo: bytes of the first operand that stay in the cache beside the tile's own.
         result: bytes of one element of the result.
-        row_outside: 1 where the first operand comes from memory, 0 where it is made in the layer.
-        column_outside: as much for the second operand.
+        row_outside: 1 where the first operand comes from memory, 0 where the layer itself makes it.
+        column_outside: the same for the second operand.
 
     Returns:
-        Of the first operand and of the second one, beyond fetching each once.
+        Bytes of the first and of the second operand, beyond loading each once.
     """
     first, second = np.zeros_like(m), np.zeros_like(m)
     fits = (row * m + column + halo + m * result <= room) | (row + column * n + halo + n * result <= room)
@@ -99,7 +98,7 @@ def refetched_bytes(
         return first, second
     m, n, channels, row, column, halo = (values[index] for values in (m, n, channels, row, column, halo))
     a, b = row * m * row_outside[index], column * n * column_outside[index]
-    # each candidate: tiles along the rows, along the columns; infinite where nothing fits
+    # Each candidate: tiles along the rows, along the columns; infinite where nothing fits.
     rows = _tiles(m, room - halo - column, row + result)
     columns = _tiles(n, room - halo - row, column + result)
     zero = np.zeros_like(a)
@@ -111,7 +110,7 @@ def refetched_bytes(
         best = _better(best, (_again(a, np.ceil(n / wide)), _again(b, high)))
         if width >= n.max():
             break
-    # Not even one column of one channel fits: every product fetches its operands.
+    # Not even one column of one channel fits: every product loads its operands.
     none = ~np.isfinite(best[0] + best[1])
     first[index] = np.where(none, a * (n - 1), best[0])
     second[index] = np.where(none, b * (m - 1), best[1])
@@ -119,26 +118,26 @@ def refetched_bytes(
 
 
 def _tiles(count: Floats, room: Floats, size: Floats) -> Floats:
-    """Number of tiles where ``room`` holds so many of ``size``; infinite where it holds none."""
+    """Number of tiles where ``room`` holds ``room / size`` of the ``count``; infinite where it holds none."""
     held = np.minimum(np.floor(room / size), count)
     return np.where(held >= 1, np.ceil(count / np.maximum(held, 1)), np.inf)
 
 
 def _again(size: Floats, tiles: Floats) -> Floats:
-    """Bytes beyond the first time of an operand that comes once a tile."""
+    """Bytes beyond the first load of an operand that is loaded once for each tile."""
     return np.where(np.isinf(tiles), np.inf, size * (np.where(np.isinf(tiles), 1, tiles) - 1))
 
 
-def _better(one: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-    """The pair with the smaller sum, element by element."""
-    take = other[0] + other[1] < one[0] + one[1]
-    return np.where(take, other[0], one[0]), np.where(take, other[1], one[1])
+def _better(first: tuple[Floats, Floats], second: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """The pair with the smaller sum, for each element."""
+    take = second[0] + second[1] < first[0] + first[1]
+    return np.where(take, second[0], first[0]), np.where(take, second[1], first[1])
 
 
 def density(sparsity: Sparsity, weights: npt.ArrayLike, activations: npt.ArrayLike) -> Floats:
-    """Part of the multiply-accumulates that is left when zeros are skipped, 0 to 1.
+    """Part of the multiply-accumulates that remains when zeros are skipped, 0 to 1.
 
-    Neither ceiling nor threshold nor imbalance are in it.
+    Ceiling, threshold and imbalance are not included.
 
     Args:
         sparsity: which zeros are skipped.
@@ -158,10 +157,10 @@ def density(sparsity: Sparsity, weights: npt.ArrayLike, activations: npt.ArrayLi
 
 
 def counted_zeros(sparsity: Sparsity, weights: npt.ArrayLike) -> Floats:
-    """Part of the weights whose zeros count, where all of them are laid out as the hardware likes.
+    """Part of the weights whose zeros count, if all of them are arranged as the hardware requires.
 
     Args:
-        sparsity: "n:m" hardware counts 1 - n / m from there on and nothing below, "none" nothing.
+        sparsity: "n:m" hardware counts 1 - n / m from that part on and nothing below, "none" nothing.
         weights: part that is zero.
     """
     zeros = np.asarray(weights, np.float64)
@@ -176,36 +175,36 @@ def counted_zeros(sparsity: Sparsity, weights: npt.ArrayLike) -> Floats:
 
 
 def packs_weights(sparsity: Sparsity) -> bool:
-    """Whether zero weights stay out of memory: where they count for the arithmetic, too."""
+    """Whether zero weights are not stored in memory: where the arithmetic skips them, too."""
     return sparsity.weights_packed and sparsity.skips in ("weights", "saturating", "dual")
 
 
 def remaining(
     sparsity: Sparsity, granule: int, weights: Floats, activations: Floats, *, channels: Floats, area: Floats
 ) -> tuple[Floats, Floats]:
-    """Part of the multiply-accumulates that is left, 0 to 1.
+    """Part of the multiply-accumulates that remains, 0 to 1.
 
     Args:
         sparsity: which zeros are skipped, threshold, lanes and ceiling.
-        granule: input channels that are multiplied at once.
+        granule: number of input channels that are multiplied at once.
         weights: part of the weights that is zero and counts.
         activations: part of the first operand that is zero.
-        channels: input channels of each sum.
-        area: kernel positions of each sum.
+        channels: number of input channels of each sum.
+        area: number of kernel positions of each sum.
 
     Returns:
-        As zeros go, and as time goes.
+        The part by number of zeros, and the part by time.
     """
     raw = density(sparsity, weights, activations)
     threshold = sparsity.threshold_density_ratio
-    raw = np.where(raw < threshold, raw, 1.0)  # else the layer is computed densely
+    raw = np.where(raw < threshold, raw, 1.0)  # otherwise the layer is computed densely
     left: Floats = np.where(raw < threshold, raw / max(threshold, 1e-9), 1.0)
     if sparsity.lanes > 1:
         length = channels * area
         left = left + np.sqrt(2 * raw * (1 - raw) * np.log(sparsity.lanes) / length)
     if sparsity.cap_ratio is not None:
         left = np.maximum(left, 1 / sparsity.cap_ratio)
-    if granule > 1:  # what is left of the input channels fills at least one granule
+    if granule > 1:  # the remaining input channels fill at least one granule
         left = np.maximum(left, 1 / np.ceil(channels / granule))
     return raw, np.asarray(np.minimum(left, 1.0))
 
@@ -215,7 +214,7 @@ Ratios = float | Sequence[float]
 _SIZES = (
     *("m", "n", "channels", "area", "groups", "steps", "tail"),
     *("constant", "input_outside", "weight_outside"),
-)  # of a product, as they are
+)  # columns of a product, as they are
 _INDEX_BITS = 1  # of a packed weight
 _MOST_US = 3e14  # of a layer: ten years
 
@@ -226,10 +225,10 @@ class WorkTable:
 
     Attributes:
         works: the layers.
-        precisions: of each layer's first product; "" where it has none.
-        first: where each layer's products begin in ``product``, and the end.
-        product: column -> numbers, one a product.
-        layer: column -> numbers, one a layer.
+        precisions: of each layer's first product; "" if it has none.
+        first: index of each layer's first product in ``product``, and the end.
+        product: column -> one number for each product.
+        layer: column -> one number for each layer.
     """
 
     works: tuple[LayerWork, ...]
@@ -241,17 +240,17 @@ class WorkTable:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What layers cost, one entry a row that was asked for.
+    """Costs of layers, one entry for each requested row.
 
     Attributes:
-        cycles: in all.
-        terms: name ("compute", "ddr read", "on-chip", ...) -> cycles; the longest one counts.
+        cycles: total.
+        terms: name ("compute", "ddr read", "on-chip", ...) -> cycles; the longest term counts.
         overhead: load, drain and fixed cycles.
-        bound: index into ``names``: what binds.
+        bound: index into ``names`` of the bound.
         names: of the terms, then "overhead" and "none".
         bytes_read, bytes_written: from and to memories.
-        ideal: cycles of the multiply-accumulates that are not skipped, at the most a cycle; what
-            arithmetic takes at least, however well its kernel is tuned.
+        ideal: cycles of the multiply-accumulates that are not skipped, at the peak rate: the least for the
+            arithmetic, however well its kernel is tuned.
     """
 
     cycles: Ints
@@ -268,11 +267,11 @@ class CycleModel:
     """Prices layers on one unit of a target.
 
     Args:
-        target: with a processor.
+        target: a target with a processor.
         unit: name of the unit; default: the first.
 
     Raises:
-        InputError: the target has no processor, or no such unit.
+        InputError: the target has no processor, or not this unit.
 
     Example:
         >>> costs = CycleModel(target).layers(model, weight_sparsity=0.5)  # doctest: +SKIP
@@ -282,7 +281,7 @@ class CycleModel:
     def __init__(self, target: Target, unit: str | None = None) -> None:
         if target.processor is None:
             raise InputError(
-                f"target {target.name!r} describes no processor: nothing to count cycles of",
+                f"target {target.name!r} describes no processor, so there are no cycles to count",
                 remedy='choose a target of kind "npu", or add [processor] with clock_mhz',
             )
         self.target = target
@@ -295,23 +294,23 @@ class CycleModel:
         self._known: dict[tuple[LayerWork, float, float, float], LayerCycles] = {}
 
     def layer_ns(self, cycles: npt.ArrayLike) -> Ints:
-        """Duration of so many of the unit's cycles, in nanoseconds, rounded up."""
+        """Duration of cycles of the unit's clock, in nanoseconds, rounded up."""
         return np.ceil(np.round(np.asarray(cycles, np.float64) * 1e3 / self.clock_mhz, 3)).astype(np.int64)
 
     def layers(
         self, model: Model, *, weight_sparsity: Ratios | None = None, activation_sparsity: Ratios = 0.0
     ) -> tuple[LayerCycles, ...]:
-        """What each layer of a model costs; what was priced before is looked up.
+        """Price each layer of a model; prices are stored and looked up.
 
         Args:
-            model: its layers; groups of them are fused: tensors inside a group stay on the chip.
-            weight_sparsity: part of the weights that is zero, for all layers or one each,
-                laid out as the target likes it; default: what is in the model, as it lies there.
-            activation_sparsity: part of each layer's input that is zero, for all layers or one each.
+            model: its layers; nodes of a group are fused: tensors inside a group stay on the chip.
+            weight_sparsity: part of the weights that is zero, for all layers or for each one, arranged as the
+                target requires; default: the zeros of the model, as they are arranged there.
+            activation_sparsity: part of each layer's input that is zero, for all layers or for each one.
 
         Raises:
-            InputError: a ratio outside 0 to 1, a layer that the unit does not support, or that
-                multiplies in a precision that the target does not have.
+            InputError: a ratio is outside 0 to 1, the unit does not support a layer, or a layer multiplies in a
+                precision that the target does not have.
         """
         count, rule = len(model.layers), self.target.sparsity
         if weight_sparsity is None:
@@ -327,9 +326,9 @@ class CycleModel:
         new = [index for index, key in enumerate(keys) if key not in self._known]
         if new:
             table = self.table([works[index] for index in new], [model.layers[index].name for index in new])
-            found = self.evaluate(table, weights[new], activations[new], counted_weights=counted[new])
+            estimate = self.evaluate(table, weights[new], activations[new], counted_weights=counted[new])
             for row, index in enumerate(new):
-                self._known[keys[index]] = self._result(table, found, row, weights[index], activations[index])
+                self._known[keys[index]] = self._result(table, estimate, row, weights[index], activations[index])
         return tuple(
             msgspec.structs.replace(self._known[key], name=layer.name, op=layer.op, macs=layer.macs)
             for layer, key in zip(model.layers, keys, strict=True)
@@ -405,10 +404,10 @@ class CycleModel:
 
         Args:
             table: the layers.
-            weight_sparsity: part of the weights that is zero: one number a row, or for all.
+            weight_sparsity: part of the weights that is zero: one number for each row, or for all.
             activation_sparsity: part of the first operand that is zero, likewise.
             which: the layer of each row; default: each layer once.
-            counted_weights: part of the weights whose zeros count; default: :func:`counted_zeros`.
+            counted_weights: part of the weights whose zeros count; default: from :func:`counted_zeros`.
         """
         rows = np.arange(len(table.works)) if which is None else np.asarray(which, np.int64)
         counted = counted_zeros(self.target.sparsity, weight_sparsity) if counted_weights is None else counted_weights
@@ -435,7 +434,7 @@ class CycleModel:
         macs = product["m"] * product["n"] * product["channels"] * product["area"] * product["groups"]
         lanes = self._processor.vector_lanes * self._processor.processing_units
         serial = product["steps"] * (self._product_cycles(product, left) + np.ceil(product["tail"] / lanes))
-        ideal = np.round(total(macs * product["steps"] * raw / product["peak"]), 6)  # as cycles are below
+        ideal = np.round(total(macs * product["steps"] * raw / product["peak"]), 6)  # rounded like the cycles below
         peak = np.maximum(ideal, layer["elements"] / lanes)
         usual = np.maximum(total(serial), np.ceil(layer["elements"] / lanes))
         terms = {"compute": np.maximum(usual * layer["factor"], peak)}
@@ -480,7 +479,7 @@ class CycleModel:
         )
 
     def _product_cycles(self, product: dict[str, Floats], left: Floats) -> Floats:
-        """Of one step of each product."""
+        """Cycles of one step of each product."""
         processor = self._processor
         granule, units = processor.channel_granule, processor.processing_units
         m, n, groups = product["m"], product["n"], product["groups"]
@@ -494,7 +493,7 @@ class CycleModel:
         return np.asarray(np.ceil(np.round(np.minimum(shared_columns, shared_rows) * left, 6)))
 
     def _again(self, product: dict[str, Floats], column: Floats, whole: Floats) -> tuple[Floats, Floats]:
-        """Bytes of both operands that are fetched again, in all groups and steps."""
+        """Bytes of both operands that are loaded again, in all groups and steps."""
         if self.target.cache is None:
             return np.zeros_like(column), np.zeros_like(column)
         room = self.target.cache.size_kib * 1024 / 2
@@ -511,7 +510,7 @@ class CycleModel:
             column_outside=product["weight_outside"],
         )
         times = product["groups"] * product["steps"]
-        steps = np.where(whole > room, whole * (product["steps"] - 1), 0.0)  # weights that do not stay
+        steps = np.where(whole > room, whole * (product["steps"] - 1), 0.0)  # weights that do not fit in the cache
         return first * times, second * times + steps
 
     def _memory_terms(self, home: Ints, reads: Floats, fixed: Floats, writes: Floats) -> dict[str, Floats]:
@@ -534,7 +533,7 @@ class CycleModel:
         return ends
 
     def _ends(self, work: LayerWork, reads: float, writes: float) -> tuple[float, float, float]:
-        """Bytes before the arithmetic can begin (tensors, weights), and after it has ended."""
+        """Bytes before the arithmetic can begin (tensors, weights), and after its end."""
         lanes = self._processor.vector_lanes
         if not work.products:
             elements = max(sum(count for count, _ in work.reads), 1), max(sum(count for count, _ in work.writes), 1)
@@ -545,7 +544,7 @@ class CycleModel:
         return min(row, reads), column, min(last.n * writes / max(last.m * last.n * last.groups, 1), writes)
 
     def _rate(self, memory: Memory, direction: str) -> float:
-        """Bytes in a cycle of the unit's clock."""
+        """Bytes for each cycle of the unit's clock."""
         clock = self._processor.clock_mhz if memory.type == "ddr" else self._fabric_mhz
         bandwidth = memory.read_bandwidth_gbps if direction == "read" else memory.write_bandwidth_gbps
         bits = memory.read_bus_bits if direction == "read" else memory.write_bus_bits
@@ -556,7 +555,7 @@ class CycleModel:
         return float(rate * memory.derating_ratio * clock / self.clock_mhz)
 
     def _home(self, size: float) -> int:
-        """The memory of a layer's tensors: the first on the chip that holds them, else as for weights."""
+        """Index of the memory of a layer's tensors: the first on the chip that holds them, else that of weights."""
         for index, memory in enumerate(self.target.memory):
             if memory.type == "sram" and (memory.size_mib is None or size <= memory.size_mib * 2**20):
                 return index
@@ -564,12 +563,12 @@ class CycleModel:
 
     @property
     def _weight_home(self) -> int:
-        """The memory of weights: the first off the chip, else the first."""
+        """Index of the memory of weights: the first off the chip, else the first."""
         types = [memory.type for memory in self.target.memory]
         return types.index("ddr") if "ddr" in types else 0
 
     def _bits(self, dtype: str, *, weight: bool = False) -> int:
-        """Bits of an element as the target stores it; whole numbers of 32 and more bits, and bool, stay."""
+        """Bits of an element as the target stores it; whole numbers of at least 32 bits, and bool, are unchanged."""
         stored = dtype_bits(dtype)
         given = self._processor.weight_bits if weight else self._processor.activation_bits
         count = dtype == "bool" or (dtype.startswith(("int", "uint")) and stored >= 32)
@@ -579,14 +578,14 @@ class CycleModel:
         return sum(count * self._bits(dtype) / 8 for count, dtype in tensors)
 
     def _precision(self, product: Product, name: str) -> str:
-        """The narrowest arithmetic of the target that holds both operands."""
+        """The narrowest arithmetic of the target for both operands."""
         processor = self._processor
         bits = (self._bits(product.input_dtype), self._bits(product.weight_dtype, weight=product.constant))
         width = min(max(bits), 32)
         is_float = "float" in product.input_dtype
-        own = ("fp" if is_float else "int") + str(width)
+        needed = ("fp" if is_float else "int") + str(width)
         if processor.array_rows is not None or not processor.macs_per_cycle:
-            return own
+            return needed
         only_float = is_float and processor.activation_bits is None
         fit = [
             precision
@@ -595,7 +594,7 @@ class CycleModel:
         ]
         if not fit:
             raise InputError(
-                f"{product.op} multiplies in {own}; target {self.target.name!r} has "
+                f"{product.op} multiplies in {needed}, but target {self.target.name!r} has "
                 + ", ".join(processor.macs_per_cycle),
                 where=f"layer {name}",
                 remedy="quantise the model, or give activation_bits and weight_bits in the target's [processor]",
@@ -603,38 +602,40 @@ class CycleModel:
         return min(fit, key=lambda precision: (PRECISIONS[precision], precision.startswith("int") == is_float))
 
     def _factor(self, work: LayerWork) -> float:
-        """Of a tuned kernel: for the whole layer, else for its main operator."""
+        """Factor of a tuned kernel: for the whole layer, else for its main operator."""
         tuned = self.unit.tuned
         main = work.products[0].op if work.products else work.op.split("+")[0]
         return tuned.get(work.op, tuned.get(main, 1.0))
 
-    def _result(self, table: WorkTable, found: Estimate, row: int, weights: float, activations: float) -> LayerCycles:
-        work, cycles = table.works[row], int(found.cycles[row])
+    def _result(
+        self, table: WorkTable, estimate: Estimate, row: int, weights: float, activations: float
+    ) -> LayerCycles:
+        work, cycles = table.works[row], int(estimate.cycles[row])
         return LayerCycles(
             name="",
             op="",
             macs=0,
             cycles=cycles,
-            bound=found.names[found.bound[row]],
-            bytes_read=round(found.bytes_read[row]),
-            bytes_written=round(found.bytes_written[row]),
-            utilisation_ratio=float(found.ideal[row] / cycles) if cycles else 0.0,
+            bound=estimate.names[estimate.bound[row]],
+            bytes_read=round(estimate.bytes_read[row]),
+            bytes_written=round(estimate.bytes_written[row]),
+            utilisation_ratio=float(estimate.ideal[row] / cycles) if cycles else 0.0,
             weight_sparsity_ratio=float(weights) if any(p.constant for p in work.products) else 0.0,
             activation_sparsity_ratio=float(activations) if work.products else 0.0,
             latency_ns=int(self.layer_ns(cycles)),
             unit=self.unit.name,
             precision=table.precisions[row],
             method=work.method,
-            terms={name: float(np.ceil(term[row])) for name, term in found.terms.items()},
-            overhead_cycles=float(np.ceil(found.overhead[row])),
+            terms={name: float(np.ceil(term[row])) for name, term in estimate.terms.items()},
+            overhead_cycles=float(np.ceil(estimate.overhead[row])),
         )
 
 
 def unit_named(target: Target, name: str | None) -> Unit:
-    """A target's unit; without a name its first.
+    """Find a target's unit; without a name its first.
 
     Raises:
-        InputError: there is none of this name.
+        InputError: there is no unit of this name.
     """
     names = [unit.name for unit in target.units]
     if name is not None and name not in names:
@@ -643,15 +644,15 @@ def unit_named(target: Target, name: str | None) -> Unit:
 
 
 def check_support(target: Target, unit: Unit, model: Model) -> None:
-    """Refuse a model with a layer that the unit does not run.
+    """Refuse a model with a layer that the unit does not support.
 
     Raises:
-        InputError: it names the layer, and a unit that would run it.
+        InputError: its message names the layer, and a unit that supports it.
     """
     for layer in model.layers:
         for op in layer.op.split("+"):
             if not unit.supports(op):
-                others = [other.name for other in target.units if other.supports(op)]
+                others = [candidate.name for candidate in target.units if candidate.supports(op)]
                 raise InputError(
                     f"unit {unit.name!r} of target {target.name!r} does not support {op}",
                     where=f"layer {layer.name}",
@@ -659,12 +660,14 @@ def check_support(target: Target, unit: Unit, model: Model) -> None:
                 )
 
 
-def _ratios(name: str, given: Ratios, count: int) -> Floats:
-    ratios = np.asarray(given, np.float64)
+def _ratios(name: str, values: Ratios, count: int) -> Floats:
+    ratios = np.asarray(values, np.float64)
     if ratios.ndim == 0:
         ratios = np.full(count, ratios)
     if ratios.shape != (count,):
-        raise InputError(f"{name} has {ratios.size} numbers for {count} layers", remedy="give one, or one a layer")
+        raise InputError(
+            f"{name} has {ratios.size} numbers for {count} layers", remedy="give one, or one for each layer"
+        )
     if not ((ratios >= 0) & (ratios <= 1)).all():
-        raise InputError(f"{name} must be 0 to 1, is {given}", remedy="give the part that is zero")
+        raise InputError(f"{name} must be 0 to 1, is {values}", remedy="give the part that is zero")
     return ratios

@@ -44,7 +44,7 @@ _BATCH = 4096  # random numbers drawn at once
 
 
 class NpuBinding:
-    """A launch with its arrays, and what computes its outputs."""
+    """A launch with its arrays, and the binding that computes its outputs."""
 
     __slots__ = ("_tensors", "duration_ns", "inner", "pattern", "unit")
 
@@ -56,7 +56,7 @@ class NpuBinding:
         self._tensors = tensors
 
     def output(self, name: str) -> Array:
-        """The array that was bound, or what the latest launch made where its shape is not fixed."""
+        """Return the bound array, or the latest launch's result if its shape is not fixed."""
         if name in self._tensors:
             return self._tensors[name]
         if self.inner is None:
@@ -69,10 +69,10 @@ class NpuHandle:
     """A segment with its duration and operations.
 
     Attributes:
-        pattern: number of its packets' pattern.
-        duration_ns: nominal: transfers and all layers.
-        segment: ``None``: nothing but the duration is known.
-        inner: computes its outputs.
+        pattern: number of the pattern of its packets.
+        duration_ns: nominal duration: transfers and all layers.
+        segment: ``None``: only the duration is known.
+        inner: handle that computes its outputs.
     """
 
     label: str
@@ -94,25 +94,22 @@ class NpuHandle:
 
 
 class NpuDevice:
-    """Non-preemptive units on any clock; a launch occupies its unit to the end.
+    """Units without preemption on any clock; a launch occupies its unit to the end.
 
-    Units run side by side: in threads on a real clock, on a virtual one where that lets several
-    parts live together.
+    Units run concurrently: in threads on a real clock, as parts of a virtual one if that supports several.
 
-    A launch takes the transfers over the host link and the layers' times, varied by the
-    target's :class:`~framefit.core.target.Variation`; each operation leaves a START and an
-    END packet in the trace unit's buffer. The device does not wait for the host: on a real
-    clock a launch ends when the model says, or when its outputs are there if that is later:
-    then it was slower, all of its operations alike.
+    A launch takes the transfers over the host link and the layers' times, varied by the target's
+    :class:`~framefit.core.target.Variation`; each operation leaves START and END packets in the trace unit's buffer.
+    The device does not wait for the host: on a real clock a launch ends when the model says, or when its outputs are
+    computed if that is later: then the launch, and all of its operations alike, was slower.
 
     Args:
         target: units, host link, trace unit, variation.
-        layer_times: what the layers of a segment take on a unit; ``None``: only launches
-            made by :meth:`timed` can run.
-        clock: virtual, or real: then the calling thread waits the time out.
-        computer: computes outputs for real, as long as :attr:`computes` is set; ``None``: never.
-        seed: of the variation; the same seed gives the same run, bit for bit.
-        keep_events: packets that are kept, the latest of a long run.
+        layer_times: times of a segment's layers on a unit; ``None``: only launches from :meth:`timed` can run.
+        clock: virtual, or real: then the calling thread waits.
+        computer: computes outputs while :attr:`computes` is set; ``None``: they are not computed.
+        seed: for the variation; the same seed gives the same run, bit for bit.
+        keep_events: number of packets that are kept, the latest of a long run.
     """
 
     capabilities = Capabilities(modelled=True, simulated=True, layer_events=True)
@@ -129,25 +126,25 @@ class NpuDevice:
     ) -> None:
         self.clock = clock
         self.computes = computer is not None
-        """Whether launches compute their outputs; else arrays stay as they are."""
+        """Whether launches compute their outputs; otherwise arrays stay as they are."""
         self.late_results = 0
-        """Launches whose outputs were computed later than the model's time."""
+        """Number of launches whose outputs were computed later than the model's time."""
         self._target = target
         self.computer = computer
         self._layer_times = layer_times
         self._packets = PacketBuffer(target.trace, keep_events)
-        self._free_at: dict[str, int] = {}  # units, and links by the names of theirs
-        self._begun: dict[str, int] = {}  # launches in flight: since when their units are busy
+        self._free_at: dict[str, int] = {}  # units, and links by the names of their ends
+        self._begun: dict[str, int] = {}  # launches in flight: the time from which their units are busy
         self.restart(seed)
 
     def restart(self, seed: int = 0) -> None:
-        """Begin anew, on the present clock: variation from the seed, no packets, every unit free."""
+        """Start over on the present clock: variation from the seed, no packets, every unit idle."""
         real = isinstance(self.clock, RealClock)
         if real:
             self._packets.prepare()
-        # In virtual time only one thread runs.
+        # Only one thread runs in virtual time.
         self._lock = threading.Lock() if real and len(self._target.units) > 1 else None
-        # A unit's launches vary alike whatever the others do.
+        # A unit's variation does not depend on the other units' launches.
         self._vary: dict[str, _Varying | _Slowed] = {
             unit.name: _Varying(self._target.variation, [seed, number] if number else seed, self.clock.now_ns())
             for number, unit in enumerate(self._target.units)
@@ -164,33 +161,33 @@ class NpuDevice:
 
     @property
     def host_core(self) -> int:
-        """That which computes outputs."""
+        """The core that computes outputs."""
         return default_core() if self.computer is None else self.computer.host_core
 
     def fingerprint(self) -> dict[str, Value]:
-        """Its description (its trace unit and what people read apart), and whether it runs in virtual time."""
+        """The description (without its trace unit and texts for readers), and whether it runs in virtual time."""
         bare = msgspec.structs.replace(self._target, description="", trace=TraceUnit())
         digest = hashlib.sha256(msgspec.json.encode(bare, order="sorted")).hexdigest()
         return target_facts(self) | {"description": digest[:16]}
 
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
-        """Products with what follows them element by element; see :func:`~framefit.core.model.epilogue_groups`."""
+        """Products with the element-wise nodes that follow; see :func:`~framefit.core.model.epilogue_groups`."""
         return epilogue_groups(model)
 
     def lowered(self, model: Model) -> Model:
-        """It executes a model's layers as they are."""
+        """The model itself: its layers are executed as they are."""
         return model
 
     def compile(self, segment: Model, unit: str, label: str) -> NpuHandle:
-        """Price a segment, and make it ready to be computed where that is asked for.
+        """Price a segment, and compile it for the computer of outputs if there is one.
 
         Raises:
-            DeviceError: no such unit, or no costs are known.
+            DeviceError: there is no such unit, or no cost model.
             InputError: the unit does not support a layer.
         """
         place = self._unit(unit)
         if self._layer_times is None:
-            raise DeviceError(f"no layer times are known for {label!r}", where=self._target.name)
+            raise DeviceError(f"there are no layer times for {label!r}", where=self._target.name)
         grouped = segment.grouped(self.fusions(segment))
         times = self._layer_times(grouped, unit)
         sigma = self._target.variation.sigma_ratio
@@ -225,11 +222,11 @@ class NpuDevice:
         """Nominal times of a model's layers on a unit, without transfers; its fused groups are layers.
 
         Raises:
-            DeviceError: no costs are known.
+            DeviceError: there is no cost model.
             InputError: the unit does not support a layer.
         """
         if self._layer_times is None:
-            raise DeviceError(f"no layer times are known for {model.name!r}", where=self._target.name)
+            raise DeviceError(f"there are no layer times for {model.name!r}", where=self._target.name)
         return tuple(map(int, self._layer_times(model, unit)))
 
     def quantile_ratio(self, quantile: float) -> float:
@@ -241,27 +238,27 @@ class NpuDevice:
         return greatest_ratio(self._target.variation)
 
     def timed(self, label: str, unit: str, duration_ns: int) -> NpuHandle:
-        """A launch of one operation that takes a given time and computes nothing.
+        """Make a launch of one operation that takes a given time and computes nothing.
 
         Raises:
-            DeviceError: no such unit.
+            DeviceError: there is no such unit.
         """
         operation = Operation.opaque(label, label, unit, duration_ns, self._target.variation.sigma_ratio)
         return self._handle(label, self._unit(unit), [operation], None, None)
 
     @property
     def stored_ratio(self) -> float:
-        """Bytes of a tensor on the device over those on the host, for float32."""
+        """Bytes of a float32 tensor on the device over those on the host."""
         bits = None if self._target.processor is None else self._target.processor.activation_bits
         return 1.0 if bits is None else bits / 32
 
     @property
     def launch_ns(self) -> int:
-        """What a launch costs the host, whatever it hands over: what cutting a model costs at each boundary."""
+        """Cost of each launch for the host, without transfers, and so of each boundary between segments."""
         return round(self._target.host.inference_ns)
 
     def link_ns(self, model: Model) -> tuple[int, int]:
-        """What the host link adds before and after a launch; tensors between segments stay on the device."""
+        """Time on the host link before and after a launch; tensors between segments stay on the device."""
         host = self._target.host
         into, out = (
             sum(self._stored_bytes(tensor) for tensor in tensors if tensor.name not in model.internal_tensors)
@@ -270,17 +267,17 @@ class NpuDevice:
         return round(host.transfer_ns(into, 0)), round(host.transfer_ns(0, out) - host.inference_ns)
 
     def _stored_bytes(self, tensor: TensorInfo) -> int:
-        """As the device stores it: floats of as many bits as it computes with."""
+        """Bytes as the device stores a tensor: floats have as many bits as its arithmetic."""
         bits = None if self._target.processor is None else self._target.processor.activation_bits
         if bits is None or not tensor.dtype.startswith(("float", "bfloat")):
             return tensor.bytes
         return tensor.bytes * bits // (8 * np.dtype(tensor.dtype).itemsize)
 
     def submit(self, binding: Binding) -> Completion:
-        """Let the launch's time pass; its outputs are computed meanwhile.
+        """Let the launch's time pass while its outputs are computed.
 
         Raises:
-            DeviceError: computing them failed.
+            DeviceError: computing the outputs failed.
         """
         assert isinstance(binding, NpuBinding)
         clock, unit, lock = self.clock, binding.unit, self._lock
@@ -308,24 +305,24 @@ class NpuDevice:
         return Completion(started, finished)
 
     def slow(self, unit: str, ratio: float) -> None:
-        """Have launches on a unit take so many times as long from here on; 1: as described."""
+        """Multiply the durations of launches on a unit from now on; 1: as described."""
         vary = self._vary[unit]
         vary = vary.vary if isinstance(vary, _Slowed) else vary
         self._vary[unit] = vary if ratio == 1 else _Slowed(vary, ratio)
 
     def terminate(self, unit: str) -> None:  # noqa: ARG002 - its launches end by themselves
-        """Free what computes its outputs: nothing else can hang."""
+        """Terminate the computation of outputs: nothing else can hang."""
         if self.computer is not None:
             self.computer.terminate(self._computer_unit)
 
     def arrival_ns(self, sender: str, receiver: str, size_bytes: int, written_ns: int) -> int:
-        """When another unit can read what one has written; a link between them carries one thing at a time.
+        """Time at which another unit can read a tensor; a link between units carries one tensor at a time.
 
         Args:
             sender: name of the unit that wrote it.
-            receiver: name of the one that will read it.
+            receiver: name of the unit that will read it.
             size_bytes: on the host.
-            written_ns: when it was there.
+            written_ns: time at which it was written.
         """
         link = self._target.link(sender, receiver)
         if link is None:
@@ -336,7 +333,7 @@ class NpuDevice:
         return left + round(link.latency_ns)
 
     def events(self) -> Trace:
-        """Packets since the last call."""
+        """Packets since the latest call."""
         if self.computer is not None:
             self.computer.events()
         return self._packets.drain()
@@ -362,15 +359,15 @@ class NpuDevice:
 
 
 class _Varying:
-    """How launches depart from their nominal time, drawn from one seed.
+    """Variation of launches around their nominal time, from one seed.
 
-    Jitter is log-normal with median 1, cut above; drift is a slow sine of the speed; stalls
-    come as a Poisson process in busy time.
+    Jitter is log-normal with median 1, limited above; drift is a slow sine of the speed; stalls are a Poisson
+    process in busy time.
 
     Args:
         variation: of the target.
-        seed: what all of it follows from; several numbers are one, too.
-        origin_ns: when drift begins.
+        seed: of all random numbers; it may be several numbers.
+        origin_ns: time at which drift begins.
     """
 
     def __init__(self, variation: Variation, seed: int | Sequence[int], origin_ns: int) -> None:
@@ -386,7 +383,7 @@ class _Varying:
         return float(self._random.exponential(1e9 / self._variation.stall_rate_hz))
 
     def __call__(self, started_ns: int, nominal_ns: int) -> tuple[float, int, int]:
-        """Factor of the duration, and a stall: nominal time at which it comes, and its length."""
+        """Factor of the duration, and a stall: nominal time of its beginning, and its length."""
         variation = self._variation
         factor = 1.0
         if variation.sigma_ratio:
@@ -409,7 +406,7 @@ class _Varying:
 
 @dataclass(frozen=True)
 class _Slowed:
-    """Launches that take ``ratio`` times as long as they would; a wrapper, so that others need not multiply."""
+    """Launches that take ``ratio`` times as long; a wrapper, so that others need no multiplication."""
 
     vary: _Varying
     ratio: float
@@ -421,21 +418,21 @@ class _Slowed:
 
 
 def quantile_ratio(variation: Variation, quantile: float) -> float:
-    """A launch's quantile over its nominal time: jitter, and drift at its worst; stalls are not planned for."""
+    """A launch's quantile over its nominal time: jitter, and drift at its worst; stalls are not included."""
     jitter = math.exp(variation.sigma_ratio * normal_quantile(quantile)) if variation.sigma_ratio else 1.0
     return min(jitter, 1 + variation.most_ratio) * (1 + variation.drift_ratio)
 
 
 def greatest_ratio(variation: Variation) -> float:
-    """A launch's greatest duration over its nominal time, stalls apart."""
+    """A launch's greatest duration over its nominal time, without stalls."""
     return (1 + variation.most_ratio if variation.sigma_ratio else 1.0) * (1 + variation.drift_ratio)
 
 
 def _open(target: Target, settings: MachineSettings, where: Path | None, *, computes: bool) -> NpuDevice:
-    """A described device in virtual time; this machine computes its outputs, if asked to.
+    """Open a described device in virtual time; this machine computes its outputs if requested.
 
     Raises:
-        UnsupportedError: a unit that can be interrupted is to execute.
+        UnsupportedError: a unit of a device that executes is preemptive.
     """
     for index, unit in enumerate(target.units if computes else ()):
         if unit.preemptive:

@@ -1,8 +1,8 @@
-"""Event packets of a simulated device: what its trace unit records, drops, and hands to the host.
+"""Event packets of a simulated device: what its trace unit records, drops, and sends to the host.
 
-Loops over packets, compiled: what launches leave behind, and which of it finds room in a bounded buffer.
+The loops over packets are compiled: from launches to packets, and which of these fit into a bounded buffer.
 
-Kinds of operation that event packets distinguish, as trace units of accelerators do.
+Event packets distinguish kinds of operations, as trace units of accelerators do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from framefit.core.target import TraceUnit
 __all__ = ["CLOSES", "RECORDED", "admit"]
 
 
-_PENDING = 256  # launches that wait to be turned into packets: some milliseconds of work at most
+_PENDING = 256  # launches that wait to be converted to packets: at most some milliseconds of work
 Ints = npt.NDArray[np.int64]
 _NONE: Ints = np.zeros((0, 6), np.int64)
 
@@ -38,18 +38,18 @@ class _Pattern:
 
 
 class PacketBuffer:
-    """Turns launches into START and END packets, as a trace unit of bounded memory would.
+    """Converts launches to START and END packets, as a trace unit of bounded memory would.
 
-    Packets of kinds that are not selected are not made. A packet that finds the buffer
-    full is dropped; the buffer drains at ``drain_rate_hz``, or completely whenever a
-    launch ends. What the host received is kept, of long runs the latest.
+    Packets of kinds that are not selected are not made. A packet that finds the buffer full is dropped; the buffer
+    drains at ``drain_rate_hz``, or completely at the end of each launch. Packets that the host received are kept, of
+    long runs the latest.
 
-    Launches are only noted while they happen; packets are computed in batches, and put into the
-    order of their times where units run side by side.
+    Launches are only recorded while they happen; packets are computed in batches, and sorted by time where units
+    run concurrently.
 
     Args:
-        unit: of the target.
-        keep: packets that the host keeps.
+        unit: trace unit of the target.
+        keep: number of packets that the host keeps.
     """
 
     def __init__(self, unit: TraceUnit, keep: int = 1 << 20) -> None:
@@ -64,10 +64,10 @@ class PacketBuffer:
 
     def _clear(self) -> None:
         self._chunks.clear()
-        self._ahead = _NONE  # packets later than a launch that was yet to come
+        self._ahead = _NONE  # packets later than the begin of a launch that is not recorded yet
         self._held = self._lost = self._overwritten = 0
-        self._losing = False  # packets have been dropped since the latest one that was kept
-        self._level, self._level_at = 0.0, 0  # of the device's buffer
+        self._losing = False  # whether packets were dropped since the latest kept one
+        self._level, self._level_at = 0.0, 0  # fill level of the device's buffer, and its time
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -75,10 +75,10 @@ class PacketBuffer:
         return tuple(self._kinds)
 
     def pattern(self, kinds: Sequence[str], durations_ns: Sequence[int], core: int) -> int:
-        """Make known what a launch executes, one operation after the other.
+        """Register the operations of a launch, in order.
 
         Returns:
-            A number for :meth:`add`.
+            The number for :meth:`add`.
         """
         ends = np.cumsum(np.asarray(durations_ns, np.int64))
         numbers = [self._kinds.setdefault(kind, len(self._kinds)) for kind in kinds]
@@ -95,15 +95,15 @@ class PacketBuffer:
         stall_ns: int = 0,
         settled_ns: int | None = None,
     ) -> None:
-        """Note a launch.
+        """Record a launch.
 
         Args:
-            pattern: what was launched.
-            started_ns: when it began.
+            pattern: number of its pattern.
+            started_ns: its begin.
             factor: its duration over the nominal one, without the stall.
-            stalled_at_ns: nominal time after the begin at which it stalled, and
-            stall_ns: for how long.
-            settled_ns: no launch that is yet to be noted began before; default: ``started_ns``.
+            stalled_at_ns: nominal time after the begin at which it stalled,
+            stall_ns: and the length of the stall.
+            settled_ns: no launch before this time will be recorded later; default: ``started_ns``.
         """
         if len(self._pending) >= _PENDING:
             self._flush(started_ns if settled_ns is None else settled_ns)
@@ -111,13 +111,13 @@ class PacketBuffer:
 
     @staticmethod
     def prepare() -> None:
-        """Load what packets are computed with: half a second that a run in real time does not have."""
+        """Load the compiled code: this takes half a second, which a run in real time does not have."""
         buffer = PacketBuffer(TraceUnit())
         buffer.add(buffer.pattern(["any"], [1], 0), 0, 1.0)
         buffer.drain()
 
     def drain(self) -> Trace:
-        """All packets since the last call, in order of arrival; both buffers are empty afterwards."""
+        """All packets since the latest call, in order of arrival; both buffers are empty afterwards."""
         self._flush()
         rows = np.concatenate(self._chunks) if self._chunks else _NONE
         losses = np.flatnonzero(rows[:, 5])
@@ -146,10 +146,10 @@ class PacketBuffer:
         return trace
 
     def _flush(self, until_ns: int | None = None) -> None:
-        """Turn pending launches to packets: let them through the device's buffer, keep what got through.
+        """Convert pending launches to packets, pass them through the device's buffer, and keep those that fit.
 
         Args:
-            until_ns: later packets wait for the launches that are yet to come; ``None``: none come.
+            until_ns: later packets wait for launches that are not recorded yet; ``None``: there are none.
         """
         if not self._pending and not len(self._ahead):
             return
@@ -158,7 +158,7 @@ class PacketBuffer:
         rows = self._expanded(pending) if pending else _NONE
         if len(self._ahead):
             rows = np.concatenate([self._ahead, rows])
-        if np.any(rows[1:, 0] < rows[:-1, 0]):  # units side by side
+        if np.any(rows[1:, 0] < rows[:-1, 0]):  # units ran concurrently
             rows = rows[np.argsort(rows[:, 0], kind="stable")]
         due = len(rows) if until_ns is None else int(np.searchsorted(rows[:, 0], until_ns, "right"))
         rows, self._ahead = rows[:due], rows[due:].copy()
@@ -188,7 +188,7 @@ class PacketBuffer:
             self._overwritten += gone
 
     def _expanded(self, pending: Sequence[tuple[int, int, float, int, int]]) -> Ints:
-        """Packets of launches that have been noted, one launch after the other."""
+        """Packets of recorded launches, one launch after the other."""
         patterns, selected = self._patterns, self._unit.selected_kinds
         pattern, started, factor, stalled_at, stall = zip(*pending, strict=True)
         rows: Ints = expand(
@@ -205,7 +205,7 @@ class PacketBuffer:
 
 
 RECORDED = 1
-"""Flag of a packet whose kind is recorded."""
+"""Flag of a packet of a recorded kind."""
 CLOSES = 2
 """Flag of a launch's last packet."""
 
@@ -217,18 +217,18 @@ def expand(
     """Packets of launches, one launch after the other.
 
     Args:
-        launches: int64, a row each: pattern, begin, nominal time of its stall, length of the stall.
-        factor: float64: what nominal times are multiplied with in each launch.
-        first: int64: where each pattern's operations begin in the next three; one more at the end.
-        begin_ns: int64: nominal begin of each operation,
-        end_ns: and its end,
-        kind: and its kind.
-        core: int64: of each pattern.
-        recorded: bool: of each kind.
+        launches: int64, one row for each: pattern, begin, nominal time of its stall, length of the stall.
+        factor: float64: factor on nominal times in each launch.
+        first: int64: index of each pattern's first operation in the next three; one more for the end.
+        begin_ns: int64: nominal begin of each operation.
+        end_ns: nominal end of each operation.
+        kind: kind of each operation.
+        core: int64: core of each pattern.
+        recorded: bool: whether each kind is recorded.
 
     Returns:
-        int64, a row each: time, kind, type, core, operation, flags. Of kinds that are not
-        recorded there is nothing but the packet that closes a launch.
+        int64, one row for each: time, kind, type, core, operation, flags. Of kinds that are not recorded only
+            the packet that closes a launch is returned.
     """
     total = 0
     for launch in range(len(launches)):
@@ -247,7 +247,7 @@ def expand(
                     continue
                 nominal = end_ns[at] if type_ else begin_ns[at]
                 rows[place, 0] = started + np.int64(np.rint(nominal * factor[launch]))
-                if nominal > stalled_at:  # what begins in the moment of the stall has begun
+                if nominal > stalled_at:  # what begins at the very time of the stall is not delayed
                     rows[place, 0] += stall
                 rows[place, 1] = kind[at]
                 rows[place, 2] = type_
@@ -260,24 +260,24 @@ def expand(
 
 @njit(cache=True)
 def admit(rows: Any, size: Any, per_ns: Any, level: Any, at_ns: Any, losing: Any, resolution_ns: Any, mask: Any) -> Any:
-    """Keep the packets that find room; ``rows`` is overwritten.
+    """Keep the packets that fit; ``rows`` is overwritten.
 
-    A fluid queue: a packet counts for less while it is being sent.
+    This is a fluid queue: a packet counts partly while it is being sent.
 
     Args:
-        rows: as :func:`expand` makes them, in order of time.
-        size: packets that the buffer holds.
+        rows: as from :func:`expand`, in order of time.
+        size: number of packets that the buffer holds.
         per_ns: packets that leave in a nanosecond; negative: none, but all when a launch closes.
-        level: packets in it at ``at_ns``.
-        at_ns: time of the latest packet before.
-        losing: whether packets were dropped since the latest one that was kept.
-        resolution_ns: of the time stamps that are kept.
+        level: number of packets in it at ``at_ns``.
+        at_ns: time of the preceding packet.
+        losing: whether packets were dropped since the latest kept one.
+        resolution_ns: of the time stamps.
         mask: of their ticks.
 
     Returns:
-        How many were kept: they are the first rows, with a 1 in place of the flags where
-        packets were dropped just before. Then how many were dropped; level, time and
-        ``losing`` after the last packet.
+        Number of kept packets: they are the first rows, with a 1 in place of the flags where packets were
+            dropped just before. Then the number of dropped ones; level, time and ``losing`` after the last
+            packet.
     """
     kept = lost = 0
     for index in range(len(rows)):
@@ -322,12 +322,12 @@ _KINDS = {
 _KIND_OF = {op: kind for kind, ops in _KINDS.items() for op in ops.split()}
 KINDS = (*_KINDS, "elementwise", TRANSFER)
 """All kinds that a simulated accelerator's packets can have."""
-_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")  # beside an operator they cost nothing
+_CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")  # they cost nothing together with an operator
 _MAIN = ("conv", "matmul", "recurrent", "control")
 
 
 def event_kind(op: str) -> str:
-    """The kind of a layer: of its heaviest operator.
+    """Kind of a layer: that of its heaviest operator.
 
     Args:
         op: operators in order, joined by "+", as in :class:`framefit.core.model.Layer`.

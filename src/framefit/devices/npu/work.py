@@ -23,7 +23,7 @@ __all__ = ["LayerWork", "dtype_bits", "layer_work"]
 
 Method = Literal["products", "elements", "bytes", "view", "unknown"]
 Tensor = tuple[int, str]
-"""Number of elements, and how they are stored."""
+"""Number of elements, and their storage type."""
 
 
 def _set(names: str) -> frozenset[str]:
@@ -33,7 +33,7 @@ def _set(names: str) -> frozenset[str]:
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _CONVERSIONS = _set("QuantizeLinear DequantizeLinear")
 _VIEWS = _set("Reshape Flatten Squeeze Unsqueeze Identity Dropout")
-_PART = _set("Gather GatherND GatherElements Slice")  # read only what they put out
+_PART = _set("Gather GatherND GatherElements Slice")  # read only as much as they write
 _MOVES = _set(
     "Cast Concat ConcatFromSequence DepthToSpace Expand Pad Scatter ScatterElements ScatterND SpaceToDepth Split "
     "Tile Transpose ReorderInput ReorderOutput"
@@ -53,24 +53,24 @@ _NORMALISATIONS = _set(
     "Softmax LogSoftmax QLinearSoftmax Hardmax LayerNormalization InstanceNormalization GroupNormalization "
     "RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization LpNormalization MeanVarianceNormalization"
 )
-_RESIZE = {"nearest": 1, "linear": 4, "cubic": 16}  # neighbours that make an element of a picture
+_RESIZE = {"nearest": 1, "linear": 4, "cubic": 16}  # neighbours that determine an element
 
 
 class Product(Record, kw_only=True):
-    """A matrix product, ``groups`` of them side by side, ``steps`` one after the other.
+    """A matrix product: ``groups`` independent ones, in each of ``steps`` successive steps.
 
     Attributes:
-        op: operator that it comes from.
+        op: operator of the product.
         m, n: rows and columns of each result: positions and channels of the output.
-        channels, area: their product is what each sum runs over: input channels and kernel positions.
-        groups: independent products of this size.
-        steps: that have to wait for each other: of a recurrent layer, or iterations of a loop.
+        channels, area: the length of each sum is their product: input channels and kernel positions.
+        groups: number of independent products of this size.
+        steps: number of steps that depend on each other: of a recurrent layer, or iterations of a loop.
         constant: whether the second operand is a weight.
         inputs: elements of the first operand, in each group and step.
-        halo: elements of it that neighbouring rows of the output share, in each group.
-        input_dtype, weight_dtype: how the operands are stored.
+        halo: elements of it that adjacent rows of the output share, in each group.
+        input_dtype, weight_dtype: storage types of the operands.
         input_outside, weight_outside: whether the operand comes from outside the layer.
-        tail: element operations that end each step and that the next step waits for.
+        tail: element operations at the end of each step, before the next step can begin.
     """
 
     op: str
@@ -101,17 +101,17 @@ class Product(Record, kw_only=True):
 
 
 class LayerWork(Record, kw_only=True):
-    """What a layer asks of any target; equal work has equal cost.
+    """Work of a layer on any target; equal work has equal cost.
 
     Attributes:
-        op: the layer's operators, joined by "+"; conversions only where there is nothing else.
+        op: the layer's operators, joined by "+"; conversions only if there is nothing else.
         products: its matrix products.
-        elements: operations on single elements that products leave over; where the layer is one product
-            and what is fused to it, these are applied in one pass on its way out.
-        reads, writes: tensors that come from, and go to, other layers.
-        constants: bytes of parameters that no product multiplies with.
-        method: "products"; "elements"; "bytes": an operator that the model does not know, priced by
-            what it reads and writes; "view": nothing is computed or moved, or there are no elements;
+        elements: operations on single elements outside of products; where the layer is one product with fused
+            operators, these are applied in one pass to its output.
+        reads, writes: tensors from, and to, other layers.
+        constants: bytes of parameters that are not operands of products.
+        method: "products"; "elements"; "bytes": an operator that the model does not know, priced by the bytes
+            that it reads and writes; "view": nothing is computed or moved, or there are no elements;
             "unknown": a shape or a number of iterations depends on the data.
     """
 
@@ -131,20 +131,20 @@ def dtype_bits(dtype: str) -> int:
 
 
 def model_work(model: Model) -> tuple[LayerWork, ...]:
-    """Each layer of a model."""
+    """Work of each layer of a model."""
     return tuple(layer_work(layer, nodes) for layer, nodes in zip(model.layers, model.nodes, strict=True))
 
 
 def layer_work(layer: Layer, nodes: Sequence[Node]) -> LayerWork:
-    """A layer from what its nodes are.
+    """Work of a layer from its nodes.
 
-    An ``If`` is its dearer branch, the one with the most multiply-accumulates, whichever is taken.
-    Conversions (``QuantizeLinear``, ``DequantizeLinear``) beside other operators are made on
-    the way in and out, and cost nothing.
+    An ``If`` counts with its more expensive branch, the one with the most multiply-accumulates. Conversions
+    (``QuantizeLinear``, ``DequantizeLinear``) together with other operators are applied to inputs and outputs, and cost
+    nothing.
 
     Args:
         layer: its inputs and outputs.
-        nodes: those of the layer, as :attr:`framefit.core.model.Model.nodes` gives them.
+        nodes: those of the layer, from :attr:`framefit.core.model.Model.nodes`.
     """
     outside = {tensor.name for tensor in layer.inputs}
     work = [node for node in nodes if node.op not in _CONVERSIONS] or nodes
@@ -185,12 +185,12 @@ def layer_work(layer: Layer, nodes: Sequence[Node]) -> LayerWork:
 
 
 def _is_empty(layer: Layer) -> bool:
-    """Whether its results hold no elements."""
+    """Whether its results have no elements."""
     return bool(layer.outputs) and all(tensor.fixed and not _count(tensor) for tensor in layer.outputs)
 
 
 def _is_known(node: Node) -> bool:
-    """Whether all its shapes, and how often its body runs, are the same in every frame."""
+    """Whether all its shapes, and the number of its iterations, are the same in every frame."""
     return node.iterations is not None and all(tensor.fixed for tensor in (*_operands(node), *node.outputs))
 
 
@@ -214,7 +214,7 @@ def _sum(nodes: Iterable[Node], outside: set[str]) -> tuple[tuple[Product, ...],
             count, priced = _elements(node)
             elements.append(count)
             known &= priced
-        elif not any(product.macs for product in own_products):  # sums over nothing are zeros
+        elif not any(product.macs for product in own_products):  # empty sums are zeros
             elements.append(sum(map(_count, node.outputs)))
     return tuple(product for product in products if product.macs), elements, known
 
@@ -241,7 +241,7 @@ def _elements(node: Node) -> tuple[int, bool]:
 
 
 def _products(node: Node, outside: set[str]) -> list[Product]:
-    """A node's matrix products; none where it has none, or where a shape is not known."""
+    """A node's matrix products; empty if it has none, or if a shape is not known."""
     make = _MAKERS.get(node.op)
     if make is None or not all(tensor.fixed for tensor in _operands(node)):
         return []
@@ -265,7 +265,7 @@ def _convolution(node: Node, outside: set[str]) -> list[Product]:
     if data is None or weight is None or not node.outputs[0].fixed:
         return []
     source, kernel, output = _shape(data), _shape(weight), _shape(node.outputs[0])
-    last = node.op.startswith("Nhwc")  # channels: of the picture, and of the weight
+    last = node.op.startswith("Nhwc")  # channels are the last axis of the image and of the weight
     groups = int(_number(node, "group", 1))
     channels = kernel[-1 if last else 1]
     spatial = kernel[1:-1] if last else kernel[2:]
@@ -317,7 +317,7 @@ def _matrix(node: Node, outside: set[str]) -> list[Product]:
     first, second, output = _shape(data), _shape(weight), _shape(node.outputs[0])
     k = first[0 if _number(node, "transA", 0) else -1]
     n = (output[-1] if len(second) > 1 else 1) if output else 1
-    batch = math.prod(second[:-2])  # of the second operand: each of its matrices meets rows of its own
+    batch = math.prod(second[:-2])  # of the second operand: each of its matrices is multiplied with other rows
     groups = batch if batch * n and math.prod(output) % (batch * n) == 0 else 1
     return [
         _product(
@@ -335,7 +335,7 @@ def _matrix(node: Node, outside: set[str]) -> list[Product]:
 
 
 def _einsum(node: Node, outside: set[str]) -> list[Product]:
-    """Of two operands; letters of both that the result keeps count groups."""
+    """Product of two operands; letters of both that remain in the result count groups."""
     equation = str(node.attributes.get("equation", "")).replace(" ", "")
     left, _, result = equation.partition("->")
     terms = left.split(",")
@@ -365,7 +365,7 @@ def _einsum(node: Node, outside: set[str]) -> list[Product]:
 
 
 def _recurrent(node: Node, outside: set[str]) -> list[Product]:
-    """Each step multiplies its features, and what the step before put out."""
+    """Each step multiplies its features and the output of the preceding step."""
     data, weight = _pair(node, 1)
     if data is None or weight is None:
         return []
@@ -389,7 +389,7 @@ def _recurrent(node: Node, outside: set[str]) -> list[Product]:
 
 
 def _attention(node: Node, outside: set[str]) -> list[Product]:
-    """Scores of each query with each key, then their sums of values; com.microsoft's projects first."""
+    """Scores of each query with each key, then sums of values; com.microsoft's operator projects first."""
     query, key = _pair(node, 1)
     if query is None or key is None:
         return []
@@ -454,7 +454,7 @@ _MAKERS: dict[str, Callable[[Node, set[str]], list[Product]]] = {
 
 
 def _all(nodes: Iterable[Node]) -> Iterator[Node]:
-    """Nodes and those of their bodies."""
+    """Nodes, and those of their bodies."""
     for node in nodes:
         yield node
         for body in node.bodies:

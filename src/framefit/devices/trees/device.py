@@ -1,4 +1,4 @@
-"""Models with trees on this machine: kernels for the trees, ONNX Runtime for the layers between them."""
+"""Models with trees on this machine: kernels for the trees, ONNX Runtime for the other layers."""
 
 from __future__ import annotations
 
@@ -23,29 +23,28 @@ _Launch = tuple[int, int, Any]  # kind and core in the trace, the runtime's run 
 
 
 class TreesDevice(OrtDevice):
-    """CPU cores as :class:`~framefit.devices.ort.OrtDevice` has them, on which groups of trees run, too.
+    """CPU cores as in :class:`~framefit.devices.ort.OrtDevice` that also run groups of trees.
 
-    A segment with trees is launched as its pieces in turn: trees by their kernels, what lies between by the runtime,
-    in buffers that are made with the binding. Kernels are loaded, or compiled, and run once while a segment is
-    compiled.
+    A segment with trees is launched as its pieces in turn: trees by their kernels, other layers by the runtime, with
+    buffers that are made with the binding. Kernels are loaded or compiled, and run once, when a segment is compiled.
     """
 
     def fusions(self, model: Model) -> tuple[tuple[str, ...], ...]:
-        """Of what lies between trees, which are fused with nothing."""
+        """Fusions of the layers between trees; trees are not fused."""
         groups: list[tuple[str, ...]] = []
         for piece, trees in _pieces(model):
             groups += () if trees else super().fusions(piece)
         return tuple(groups)
 
     def lowered(self, model: Model) -> Model:
-        """See :meth:`OrtDevice.lowered`; groups of trees are layers of it as they are."""
+        """See :meth:`OrtDevice.lowered`; groups of trees are unchanged layers of it."""
         trees = [model.layers[place].name for place in _apart(model)]
         if model.lowered or not trees:
             return super().lowered(model)
         return lowered_around(model, trees, super().lowered)
 
     def compile(self, segment: Model, unit: str, label: str) -> Handle:
-        """A session, or several and the kernels between them."""
+        """Make a session, or several with kernels between them."""
         pieces = _pieces(segment)
         if not any(trees for _, trees in pieces):
             return super().compile(segment, unit, label)
@@ -70,11 +69,11 @@ class _Bound(Protocol):
     run: Callable[[], None]
 
     def output(self, name: str) -> Array:
-        """What it wrote."""
+        """Return the output that it wrote."""
 
 
 class _Step(Protocol):
-    """A piece that can be bound; a session's handle is one."""
+    """A piece that can be bound; a session's handle is one, too."""
 
     def bind(self, tensors: Tensors) -> _Bound:
         """Attach arrays."""
@@ -84,7 +83,7 @@ class _TreesStep:
     """A group of trees."""
 
     def __init__(self, piece: Model, ensemble: Ensemble, label: str) -> None:
-        from framefit.devices.trees.kernels import kernel_of  # numba takes half a second to import
+        from framefit.devices.trees.kernels import kernel_of  # importing numba takes half a second
 
         self._source, self._result, self._label = piece.inputs[0], piece.outputs[0], label
         x, y = allocate(self._source), allocate(self._result)
@@ -109,8 +108,8 @@ class _TreesBound:
     def __init__(self, run: Callable[[], None], y: Array) -> None:
         self.run, self._y = run, y
 
-    def output(self, name: str) -> Array:  # noqa: ARG002 - it has one
-        """What it wrote."""
+    def output(self, name: str) -> Array:  # noqa: ARG002 - there is only one
+        """Return the output."""
         return self._y
 
 
@@ -137,7 +136,7 @@ class _Chain:
 
 
 class _ChainBinding:
-    """Pieces with their tensors bound; :meth:`OrtDevice.submit` launches it as it does one session."""
+    """Pieces with their tensors bound; :meth:`OrtDevice.submit` launches it like a session."""
 
     __slots__ = ("_bound", "core", "kind", "options", "run")
 
@@ -152,12 +151,12 @@ class _ChainBinding:
         self.run = runs[0] if len(runs) == 1 else run
 
     def output(self, name: str) -> Array:
-        """An output of the latest launch."""
+        """Return an output of the latest launch."""
         return self._bound[name].output(name)
 
 
 def _pieces(model: Model) -> list[tuple[Model, bool]]:
-    """Groups of trees, and what lies between them, in order."""
+    """Groups of trees and the layers between them, in order."""
     trees = _apart(model)
     if not trees:
         return [(model, False)]
@@ -166,7 +165,7 @@ def _pieces(model: Model) -> list[tuple[Model, bool]]:
 
 
 def _apart(model: Model) -> list[int]:
-    """Layers that are trees; where no cut is possible they count with the rest."""
+    """Indices of layers that are trees; where no cut is possible they belong to the other layers."""
     if not model.notes:
         return []
     legal = {0, len(model.layers), *(cut.position for cut in model.legal_cuts)}
@@ -180,7 +179,7 @@ def _open(
     *,
     computes: bool,  # noqa: ARG001 - it always does
 ) -> TreesDevice:
-    """This machine; the file of a target chooses the core where the settings do not."""
+    """Open this machine; the file of a target chooses the core if the settings do not."""
     if not settings.cores and where is not None:
         settings = msgspec.structs.replace(settings, cores=(target.units[0].core,))
     return TreesDevice(settings)

@@ -1,12 +1,12 @@
 """Ensembles on a CPU core: compiled, without the interpreter's lock, equal to the reference bit for bit.
 
-Votes are counted in bits: a word holds one comparator bit of 64 rows (positions of a picture, or examples),
-a leaf bit is chosen by selects between words, and the votes are added by half adders, so that 64 rows cost what
-one would (Biham, "A Fast New DES Implementation in Software", FSE 1997, introduced such bit slicing). Whole-number
-leaves are found for all rows at once and added row by row; a single row compares nothing but what its trees test.
-Comparing and packing are part of every call.
+Votes are counted in bits: a word holds one comparator bit of 64 rows (positions of an image, or examples), a
+leaf bit is selected between words, and votes are added by half adders, so that 64 rows cost as much as one (bit
+slicing was introduced by Biham, "A Fast New DES Implementation in Software", FSE 1997). Whole-number leaves are
+found for all rows at once and added row by row; for a single row only the tested values are compared. Comparing
+and packing are part of every call.
 
-How kernels find comparator bits and decode sums: an ensemble's geometry as flat arrays.
+This module also arranges an ensemble's geometry, its comparator bits and the decoding of sums, as flat arrays.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["kernel_of"]
 
 
 Array = npt.NDArray[Any]
-_STEP = 64  # bytes that loops go at once: positions are filled up to a multiple
+_STEP = 64  # bytes that loops process at once: positions are padded to a multiple
 
 
 class Decoder(NamedTuple):
     """Thresholds and values, or biases and scales.
 
     Attributes:
-        levelled: which of the two.
+        levelled: whether it has thresholds and values.
         bounds: 2 x outputs, int32: low and high thresholds; without levels the biases, twice.
         values: 3 x outputs, float32: of each level; without levels the scales, three times.
     """
@@ -46,19 +46,19 @@ class Decoder(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """Where an ensemble's comparator bits lie. What is no picture is one of one row, with an example in each column.
+    """Layout of an ensemble's comparator bits. Data without positions have one row, with an example in each column.
 
     Bits are bytes. Each comparator bit of each channel has a plane for each phase of the strides: the rows and columns
-    that are a stride apart. Rows of positions lie as far apart as rows of planes, so that what all positions find at
-    one place of their patch is a span of bytes. Where that reaches beyond the picture, a mask makes it 0.
+    that are a stride apart. Rows of positions have the same distance as rows of planes, so that the values of all
+    positions at one place of their patch are a span of bytes. Where that extends beyond the image, a mask sets it to 0.
 
     Attributes:
-        patch: that the trees see.
+        patch: the patch of the trees.
         limits: 2 x channels, float32: thresholds.
-        masks: uint8, a span each: of each place of the patch where it is inside of the picture; likewise where it is
-            in padding; and one that is 0.
+        masks: uint8, one span each: for each place of the patch where it is inside the image; then where it is
+            in padding; and one of zeros.
         frame: int64: strides (down, across), rows and columns of positions, bytes from row to row, bytes of a plane,
-            where the planes begin, where a span of ones begins, and bytes in all.
+            offset of the planes, offset of a span of ones, and bytes in all.
     """
 
     patch: Patch
@@ -67,18 +67,18 @@ class Grid:
     frame: npt.NDArray[np.int64]
 
     def tests(self, features: Iterable[int], bits: Iterable[int]) -> npt.NDArray[np.int32]:
-        """Where the spans of bits of features begin, and their masks' numbers: tests x 2; of feature -1: always 0."""
+        """Offsets of the spans of features' bits, and their masks' numbers: tests x 2; feature -1: always 0."""
         area, channels = self.patch.area, self.limits.shape[1]
-        found = []
+        spans = []
         for feature, bit in zip(features, bits, strict=True):
             channel, place = divmod(feature, area)
             if feature < 0:
-                found.append((int(self.frame[7]), 2 * area))
+                spans.append((int(self.frame[7]), 2 * area))
             elif channel == channels:
-                found.append((int(self.frame[7]), area + place))
+                spans.append((int(self.frame[7]), area + place))
             else:
-                found.append((self._begin(channel, bit, *divmod(place, self.patch.kernel[1])), place))
-        return np.asarray(found, np.int32).reshape(-1, 2)
+                spans.append((self._begin(channel, bit, *divmod(place, self.patch.kernel[1])), place))
+        return np.asarray(spans, np.int32).reshape(-1, 2)
 
     def _begin(self, channel: int, bit: int, y: int, x: int) -> int:
         down, across, _, _, pitch, plane, first, _, _ = self.frame.tolist()
@@ -89,7 +89,7 @@ class Grid:
 
 
 def grid_of(ensemble: Ensemble, batch: int) -> Grid:
-    """Where an ensemble's bits lie, for that many examples at once."""
+    """Arrange an ensemble's bits for a number of examples at once."""
     if ensemble.patch is None:
         patch, (channels, height, width) = Patch(kernel=(1, 1)), (math.prod(ensemble.input_shape), 1, batch)
     else:
@@ -115,7 +115,7 @@ def grid_of(ensemble: Ensemble, batch: int) -> Grid:
 def _masks(
     patch: Patch, size: tuple[int, int], positions: tuple[int, int], pitch: int, span: int
 ) -> npt.NDArray[np.uint8]:
-    """Places inside, places outside, nothing: for each position."""
+    """Masks of positions inside the image, of those outside, and zeros."""
     masks = np.zeros((2 * patch.area + 1, span), np.uint8)
     y, x = (np.arange(count) * step for count, step in zip(positions, patch.stride, strict=True))
     at = (np.arange(positions[0])[:, None] * pitch + np.arange(positions[1])).ravel()
@@ -129,7 +129,7 @@ def _masks(
 
 
 def decoder_of(ensemble: Ensemble) -> Decoder:
-    """How an ensemble's sums are decoded."""
+    """Arrange the decoding of an ensemble's sums."""
     if ensemble.levels is not None:
         bounds = np.asarray([ensemble.levels.low, ensemble.levels.high], np.int32)
         return Decoder(levelled=True, bounds=bounds, values=np.asarray(ensemble.levels.values, np.float32).T.copy())
@@ -145,15 +145,15 @@ class Kernel(Protocol):
     """An ensemble compiled for a number of examples at once."""
 
     def __call__(self, x: Array, y: Array) -> None:
-        """Write the outputs ``y`` of inputs ``x``: batch x shape each, float32 and contiguous."""
+        """Write the outputs ``y`` for inputs ``x``: batch x shape each, float32 and contiguous."""
 
 
 def kernel_of(ensemble: Ensemble, batch: int = 1) -> Kernel:
-    """The fastest kernel that evaluates an ensemble; its first call of a kind in a process loads it, or compiles it.
+    """Choose the fastest kernel for an ensemble; its first call in a process loads or compiles it.
 
     Args:
-        ensemble: any.
-        batch: examples of a call.
+        ensemble: any ensemble.
+        batch: number of examples in a call.
     """
     if ensemble.free_trees:
         return _Walks(ensemble, batch)
@@ -163,7 +163,7 @@ def kernel_of(ensemble: Ensemble, batch: int = 1) -> Kernel:
 
 
 class _Row:
-    """Oblivious trees on one vector."""
+    """Oblivious trees for one vector."""
 
     def __init__(self, ensemble: Ensemble) -> None:
         features, bits = _tests(ensemble)
@@ -178,7 +178,7 @@ class _Row:
 
 
 class _Compiled(ABC):
-    """What kernels of many rows share: a way in and out for examples side by side."""
+    """Base of kernels for many rows: it arranges examples for inputs and outputs."""
 
     def __init__(self, ensemble: Ensemble, batch: int) -> None:
         dense = ensemble.patch is None
@@ -199,7 +199,7 @@ class _Compiled(ABC):
 
     @abstractmethod
     def _run(self, x: Array, y: Array) -> None:
-        """On pictures N x channels x height x width, to N x outputs x positions."""
+        """Run on images N x channels x height x width, to N x outputs x positions."""
 
 
 class _Rows(_Compiled):
@@ -209,8 +209,8 @@ class _Rows(_Compiled):
         super().__init__(ensemble, batch)
         count = -(-len(ensemble.trees) // TOGETHER) * TOGETHER if ensemble.kind == "vector" else len(ensemble.trees)
         features, bits = np.full((count, MAX_DEPTH), -1, np.int32), np.zeros((count, MAX_DEPTH), np.int32)
-        for side, own in zip((features, bits), _tests(ensemble), strict=True):
-            side[: len(own), : own.shape[1]] = own
+        for side, values in zip((features, bits), _tests(ensemble), strict=True):
+            side[: len(values), : values.shape[1]] = values
         self._tests = self._grid.tests(features.ravel().tolist(), bits.ravel().tolist()).reshape(count, MAX_DEPTH, 2)
         self._leaves, self._each = _tables(ensemble, count), _each(ensemble)
         self._sum = np.zeros(1, np.int16 if _short(self._leaves, ensemble) else np.int32)
@@ -241,14 +241,14 @@ class _Walks(_Compiled):
 
 
 class _Votes(_Compiled):
-    """Oblivious trees whose leaves are bits, rows as lanes."""
+    """Oblivious trees whose leaves are bits, with rows as lanes."""
 
     def __init__(self, ensemble: Ensemble, batch: int) -> None:
         super().__init__(ensemble, batch)
         each = ensemble.trees_each
         tested = sorted({test for tree in ensemble.trees for test in zip(tree.inputs, tree.bits, strict=True)})
         number = {test: place for place, test in enumerate(tested)}
-        # Trees of one turn lie side by side, one of each output. The word behind the last is what no test reads: 0.
+        # Trees of one turn are adjacent, one for each output. The last word is 0, for tests that do not exist.
         width = -(-ensemble.outputs // WORDS) * WORDS
         self._chosen = np.full((each, MAX_DEPTH, width), len(tested), np.int32)
         self._leaves = np.zeros((each, 1 << MAX_DEPTH, width), np.uint64)
@@ -265,7 +265,7 @@ class _Votes(_Compiled):
 
 
 def _each(ensemble: Ensemble) -> int:
-    """Trees that follow one another for each output; 0: every tree adds to all."""
+    """Number of successive trees for each output; 0: every tree adds to all outputs."""
     return 0 if ensemble.kind == "vector" else ensemble.trees_each
 
 
@@ -281,7 +281,7 @@ def _tests(ensemble: Ensemble) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.in
 
 
 def _tables(ensemble: Ensemble, count: int) -> npt.NDArray[np.int8]:
-    """Leaves of oblivious trees, of ``count`` with those that add 0: trees x leaves of the deepest x values."""
+    """Leaves of oblivious trees, padded to ``count`` trees: trees x leaves of the deepest x values."""
     most = max(tree.leaf_count for tree in ensemble.trees)
     width = -(-ensemble.width // LANES) * LANES if ensemble.kind == "vector" else 1
     tables = np.zeros((count, most, width), np.int8)
@@ -293,7 +293,7 @@ def _tables(ensemble: Ensemble, count: int) -> npt.NDArray[np.int8]:
 
 
 def _short(tables: npt.NDArray[np.int8], ensemble: Ensemble) -> bool:
-    """Whether 16 bits hold every sum of leaves, and every one on the way there."""
+    """Whether 16 bits hold every sum of leaves, and every partial sum."""
     each = len(tables) if ensemble.kind == "vector" else ensemble.trees_each
     sides = np.minimum(tables.min(axis=1), 0), np.maximum(tables.max(axis=1), 0)
     least, most = (side.reshape(-1, each, tables.shape[2]).sum(axis=1, dtype=np.int64) for side in sides)

@@ -1,9 +1,9 @@
-"""The kernels' loops, compiled by numba; nothing here holds the interpreter's lock.
+"""The kernels' loops, compiled by numba; none of them holds the interpreter's lock.
 
-Vectors of the processor's in code that numba compiles.
+Vectors of the processor are available in compiled code.
 
-LLVM makes vectors of a loop only where it is long enough to pay for proving that its arrays do not overlap: not for
-the 64 numbers of a leaf. These functions say what is one vector; on a processor with shorter ones LLVM takes several.
+LLVM vectorises a loop only if it is long enough to justify the check that its arrays do not overlap: not for the
+64 numbers of a leaf. These functions define vectors directly; on a processor with shorter ones LLVM uses several.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numba.extending import intrinsic, models, register_model
 
 from framefit.core.trees import MAX_DEPTH
 
-# Numbers of lanes are constants of the code that calls.
+# Numbers of lanes are constants in the calling code.
 _operation: Callable[[Callable[..., Any]], Any] = intrinsic(prefer_literal=True)
 
 
 class _Lanes(types.Type):
-    """So many numbers of a type, in a register."""
+    """``count`` numbers of a type, in a register."""
 
     def __init__(self, dtype: Any, count: int) -> None:
         self.dtype, self.count = dtype, count
@@ -43,16 +43,16 @@ def _vector(element: Any, count: int) -> Any:
 
 
 def _pointer(context: Any, builder: Any, array: Any, value: Any, start: Any, count: int) -> Any:
-    """To ``count`` elements of a contiguous array."""
+    """Pointer to ``count`` elements of a contiguous array."""
     data = context.make_array(array)(context, builder, value).data
     vector = _vector(context.get_data_type(array.dtype), count)
     return builder.bitcast(builder.gep(data, [start]), vector.as_pointer())
 
 
 def _spread(builder: Any, value: Any, count: int) -> Any:
-    """One number in all lanes."""
-    one = builder.insert_element(ir.Constant(_vector(value.type, count), ir.Undefined), value, ir.IntType(32)(0))
-    return builder.shuffle_vector(one, one, ir.Constant(_vector(ir.IntType(32), count), [0] * count))
+    """The same number in all lanes."""
+    vector = builder.insert_element(ir.Constant(_vector(value.type, count), ir.Undefined), value, ir.IntType(32)(0))
+    return builder.shuffle_vector(vector, vector, ir.Constant(_vector(ir.IntType(32), count), [0] * count))
 
 
 @_operation
@@ -122,7 +122,7 @@ def differing(typing: Any, a: Any, b: Any) -> Any:  # noqa: ARG001
 
 @_operation
 def widened(typing: Any, lanes: Any, like: Any) -> Any:  # noqa: ARG001
-    """Signed whole numbers as those of an array's type, which is no narrower."""
+    """Signed whole numbers converted to an array's type, which is at least as wide."""
     kind = _Lanes(like.dtype, lanes.count)
 
     def make(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
@@ -148,11 +148,11 @@ def above(typing: Any, array: Any, start: Any, limit: Any, count: Any) -> Any:  
 
 @_operation
 def levelled(typing: Any, sums: Any, low: Any, high: Any, minus: Any, zero: Any, plus: Any) -> Any:  # noqa: ARG001
-    """Where a sum reaches ``high``, ``plus``; else, where it reaches ``low``, ``zero``; else ``minus``."""
+    """``plus`` where a sum reaches ``high``; else ``zero`` where it reaches ``low``; else ``minus``."""
 
     def make(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         totals, *ends = arguments
-        low, high, minus, zero, plus = (_spread(builder, one, sums.count) for one in ends)
+        low, high, minus, zero, plus = (_spread(builder, number, sums.count) for number in ends)
         reached = builder.icmp_signed(">=", totals, low)
         made = builder.select(reached, zero, minus)
         return builder.select(builder.icmp_signed(">=", totals, high), plus, made)
@@ -167,7 +167,7 @@ def scaled(typing: Any, sums: Any, bias: Any, scale: Any) -> Any:  # noqa: ARG00
 
     def make(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         totals, *ends = arguments
-        bias, scale = (_spread(builder, one, sums.count) for one in ends)
+        bias, scale = (_spread(builder, number, sums.count) for number in ends)
         return builder.fmul(builder.sitofp(builder.add(totals, bias), context.get_value_type(kind)), scale)
 
     return kind(sums, sums.dtype, scale), make
@@ -175,14 +175,14 @@ def scaled(typing: Any, sums: Any, bias: Any, scale: Any) -> Any:  # noqa: ARG00
 
 Array = npt.NDArray[Any]
 TOGETHER = 4
-"""Trees whose leaves are added at once."""
+"""Number of trees whose leaves are added at once."""
 LANES = 16
-"""Numbers that are added, compared or decoded at once: widths of leaves are filled up to a multiple."""
+"""Numbers that are added, compared or decoded at once: widths of leaves are padded to a multiple."""
 WORDS = 8
-"""Words of votes at once: outputs are filled up to a multiple."""
+"""Words of votes at once: outputs are padded to a multiple."""
 _LEAVES = 1 << MAX_DEPTH
 _BYTES = 64  # positions at once; spans are a multiple
-_GATHER = uint64(0x0102040810204080)  # times eight bytes of 0 or 1: those bits, side by side, in the top byte
+_GATHER = uint64(0x0102040810204080)  # times eight bytes of 0 or 1: those bits, adjacent, in the top byte
 
 
 @njit(nogil=True, cache=True)
@@ -197,7 +197,7 @@ def run_row(
     bounds: Array,
     values: Array,
 ) -> None:  # pragma: no cover - compiled
-    """Oblivious trees on one vector."""
+    """Oblivious trees for one vector."""
     trees, depth = features.shape
     totals = np.zeros(len(y), np.int32)
     for tree in range(trees):
@@ -228,12 +228,12 @@ def run_rows(
     bounds: Array,
     values: Array,
 ) -> None:  # pragma: no cover - compiled
-    """Leaves as whole numbers on pictures; ``sum_kind`` is of the sums' type."""
+    """Trees with whole-number leaves for images; ``sum_kind`` has the type of the sums."""
     lines, columns, pitch, span = frame[2], frame[3], frame[4], masks.shape[1]
     positions, outputs, width, size = lines * columns, y.shape[1], leaves.shape[2], leaves.shape[1] * leaves.shape[2]
     flat, leaf = _empty(frame, span), np.empty(TOGETHER * span, np.uint8)
     rows, totals = np.empty(positions * width, sum_kind.dtype), np.empty(outputs * positions, sum_kind.dtype)
-    # Flat from here on: to reshape an array, or to take a row of it, costs more than 64 bytes of work.
+    # Everything is flat: to reshape an array, or to take a row of it, costs more than 64 bytes of work.
     inside, held, made = masks.reshape(-1), leaves.reshape(-1), y.reshape(-1)
     for example in range(len(x)):
         _compare(x[example], limits, frame, flat)
@@ -293,15 +293,15 @@ def run_walks(
                         word = int(flat[node[0] + corner]) + int(flat[node[1] + corner])
                         word *= int(masks[node[2], corner])
                         place = node[7] if (word >> node[4]) & node[5] > node[3] else node[6]
-                    row = leaves[first + tree + place - inner]  # a tree has one leaf more than inner nodes
+                    row = leaves[first + tree + place - inner]  # a tree has one more leaf than inner nodes
                     if each:
                         total[tree // each] += row[0]
                     else:
                         for output in range(width):
                             total[output] += row[output]
                 for output in range(len(total)):
-                    found = _decoded(total[output], output, with_levels, bounds, values)
-                    y[example, output, line * columns + column] = found
+                    output_value = _decoded(total[output], output, with_levels, bounds, values)
+                    y[example, output, line * columns + column] = output_value
 
 
 @njit(nogil=True, cache=True)
@@ -318,7 +318,7 @@ def run_votes(
     bounds: Array,
     values: Array,
 ) -> None:  # pragma: no cover - compiled
-    """Leaves as bits: votes counted, 64 rows at once."""
+    """Trees with one-bit leaves: votes are counted for 64 rows at once."""
     lines, columns, pitch, span = frame[2], frame[3], frame[4], masks.shape[1]
     flat, lanes = _empty(frame, span), span // 64
     packed, inside = np.empty(len(flat) // 64, np.uint64), np.empty((len(masks), lanes), np.uint64)
@@ -339,7 +339,7 @@ def run_votes(
             for test in range(len(tests)):
                 start = tests[test, 0] + 64 * lane
                 chunk, shift = start >> 6, uint64(start & 63)
-                # Shifted twice: by 64 at once would be by nothing.
+                # Shifted twice: a shift by 64 would have no effect.
                 word = packed[chunk] >> shift | packed[chunk + 1] << uint64(1) << (uint64(63) - shift)
                 words[test] = word & inside[tests[test, 1], lane]
             _count(words, chosen, held, counts, width, work)
@@ -358,7 +358,7 @@ def run_votes(
 
 @njit(nogil=True, cache=True)
 def _empty(frame: Array, span: int) -> Array:  # pragma: no cover - compiled
-    """Planes before a picture is compared: zeros, and ones where border features look."""
+    """Planes before an image is compared: zeros, and ones where border features read."""
     flat = np.zeros(frame[8], np.uint8)
     flat[frame[7] : frame[7] + span] = 1
     return flat
@@ -366,7 +366,7 @@ def _empty(frame: Array, span: int) -> Array:  # pragma: no cover - compiled
 
 @njit(nogil=True, cache=True)
 def _compare(picture: Array, limits: Array, frame: Array, flat: Array) -> None:  # pragma: no cover - compiled
-    """Comparator bits of a picture into their planes."""
+    """Write comparator bits of an image into their planes."""
     down, across, pitch, plane = frame[0], frame[1], frame[4], frame[5]
     channels, height, width = picture.shape
     source = picture.reshape(-1)
@@ -392,7 +392,7 @@ def _compare(picture: Array, limits: Array, frame: Array, flat: Array) -> None: 
 def _compare_line(
     source: Array, begin: int, count: int, limit: float, flat: Array, start: int
 ) -> None:  # pragma: no cover - compiled
-    """Values that lie side by side."""
+    """Compare adjacent values."""
     whole = count // LANES * LANES
     for place in range(0, whole, LANES):
         store(flat, start + place, above(source, begin + place, limit, LANES))
@@ -404,7 +404,7 @@ def _compare_line(
 def _find(
     flat: Array, inside: Array, tests: Array, tree: int, leaf: Array, first: int, span: int
 ) -> None:  # pragma: no cover - compiled
-    """Numbers of a tree's leaves at all positions, a bit a level, into ``leaf`` from ``first`` on."""
+    """Write the numbers of a tree's leaves at all positions, a bit for each level, into ``leaf`` from ``first`` on."""
     for start in range(0, span, _BYTES):
         number = zeros(flat, _BYTES)
         for level in range(MAX_DEPTH - 1, -1, -1):
@@ -418,7 +418,7 @@ def _find(
 def _add(
     held: Array, first: int, size: int, leaf: Array, span: int, frame: Array, rows: Array, width: int
 ) -> None:  # pragma: no cover - compiled
-    """Add what four trees' leaves hold, ``size`` each from ``first`` on; sums are loaded and stored once for them."""
+    """Add the leaves of four trees, ``size`` each from ``first`` on; sums are loaded and stored once for all four."""
     lines, columns, pitch = frame[2], frame[3], frame[4]
     for line in range(lines):
         for column in range(columns):
@@ -438,7 +438,7 @@ def _add(
 
 @njit(nogil=True, cache=True)
 def _decoded(total: int, output: int, with_levels: bool, bounds: Array, values: Array) -> Any:  # pragma: no cover
-    """An output of its sum."""
+    """Convert a sum to an output."""
     if with_levels:
         if total >= bounds[1, output]:
             return values[2, output]
@@ -458,7 +458,7 @@ def _decode(
     first: int,
     count: int,
 ) -> None:  # pragma: no cover - compiled
-    """One output of ``count`` sums from ``start`` on, into ``y`` from ``first`` on."""
+    """Convert ``count`` sums from ``start`` on to an output, into ``y`` from ``first`` on."""
     low, high = bounds[0, output], bounds[1, output]
     minus, zero, plus = values[0, output], values[1, output], values[2, output]
     whole = count // LANES * LANES
@@ -474,7 +474,7 @@ def _decode(
 
 @njit(nogil=True, cache=True)
 def _pack(eights: Array, packed: Array) -> None:  # pragma: no cover - compiled
-    """Bytes of 0 or 1, eight of them a word, as bits."""
+    """Pack bytes of 0 or 1, eight in a word, to bits."""
     for place in range(len(packed)):
         word = uint64(0)
         for part in range(8):
@@ -486,7 +486,7 @@ def _pack(eights: Array, packed: Array) -> None:  # pragma: no cover - compiled
 def _count(
     words: Array, chosen: Array, leaves: Array, counts: Array, width: int, work: Array
 ) -> None:  # pragma: no cover - compiled
-    """Votes of all outputs for one word of rows, in ``counts``: bits x width."""
+    """Count the votes of all outputs for one word of rows, in ``counts``: bits x width."""
     counts[:] = 0
     first, second = np.empty(width, np.uint64), np.empty(width, np.uint64)
     for turn in range(len(chosen)):
@@ -514,7 +514,7 @@ def _count(
 def _choose(
     held: Array, begin: int, first: Array, second: Array, made: Array, start: int, width: int
 ) -> None:  # pragma: no cover - compiled
-    """Side by side: one of four words by two tests."""
+    """Select one of four words by two tests, in each lane."""
     for side in range(0, width, WORDS):
         test, other = load(first, side, WORDS), load(second, side, WORDS)
         a, b = load(held, begin + side, WORDS), load(held, begin + width + side, WORDS)
