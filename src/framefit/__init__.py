@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from framefit.latency.estimate import estimate
     from framefit.latency.measure import measure
     from framefit.planning.plan import Plan
-    from framefit.profiling.inject import inject_loss
     from framefit.profiling.streaming import follow
     from framefit.runtime.program import Output, Request, Subscription
     from framefit.trees.rtl import rtl
     from framefit.workflows.demo import demo
+    from framefit.workflows.inject import inject_loss
     from framefit.workflows.plan import plan
     from framefit.workflows.profile import profile
     from framefit.workflows.record import RunResult
@@ -66,7 +66,7 @@ _HOME = {
     "estimate": "framefit.latency.estimate",
     "fit": "framefit.fit.loop",
     "follow": "framefit.profiling.streaming",
-    "inject_loss": "framefit.profiling.inject",
+    "inject_loss": "framefit.workflows.inject",
     "load_workload": "framefit.core.workload",
     "plan": "framefit.workflows.plan",
     "profile": "framefit.workflows.profile",

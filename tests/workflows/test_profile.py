@@ -18,7 +18,7 @@ from framefit.core.profile import Profile
 from framefit.core.program import read_program
 from framefit.devices.npu.device import NpuDevice
 from framefit.errors import InputError
-from framefit.profiling.inject import inject_loss
+from framefit.workflows.inject import inject_loss
 from framefit.workflows.plan import plan
 from framefit.workflows.profile import profile, table_for
 from framefit.workflows.record import RunResult

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from framefit.errors import InputError
-from framefit.profiling.inject import inject_loss
+from framefit.workflows.inject import inject_loss
 from framefit.workflows.plan import plan
 from framefit.workflows.profile import profile
 from framefit.workflows.report import report_place, write_report

@@ -422,20 +422,33 @@ def report(given: dict[str, Any], screen: Screen) -> None:
     show_json(ReportPage(page=str(page))) if screen.json else show(f"report: {page} (open it in a browser)")
 
 
-@_command(InjectLossSettings, Settings)
-def inject_loss(given: dict[str, Any], screen: Settings) -> None:  # noqa: ARG001 - it prints one line
+@_command(InjectLossSettings, Screen)
+def inject_loss(given: dict[str, Any], screen: Screen) -> None:
     """Remove packets from a trace, to see what a profile recovers from the rest.
 
-    The same seed removes the same packets.
+    The same seed removes the same packets. With --repeat, events are lost at several rates and in bursts of several
+    lengths, what is left is profiled and compared with the whole trace, and the smallest trace buffer that would have
+    lost nothing is found. The folder then holds loss_study.json, a curve of errors, and a page.
 
     Example: framefit inject-loss runs/first --rate 0.1 --burst 20 --seed 1 -o thin.npz
+
+    Example: framefit inject-loss runs/first --repeat 20 --drain-rate 2e6 -o losses
     """
     if "output" not in given:
-        raise InputError("-o missing", remedy="name the file for the remaining trace with -o")
-    from framefit.profiling.inject import inject_loss
+        what = "the folder of the study" if "repeat" in given else "the file for the remaining trace"
+        raise InputError("-o missing", remedy=f"name {what} with -o")
+    from framefit.core.loss_study import InjectedLoss
+    from framefit.report.terminal import view
+    from framefit.workflows.inject import StudiedLosses, inject_loss
 
-    injected = inject_loss(**given)
-    show(f"{injected.lost} of {len(injected.kept)} events lost: {given['output']}")
+    with Progress() as progress:
+        injected = inject_loss(**given, notify=progress)
+    if isinstance(injected, StudiedLosses):
+        page = f"\nstudy: {injected.folder}/report.html (open it in a browser)"
+        show_json(injected.study) if screen.json else show(view(injected.study), page)
+        return
+    result = InjectedLoss(lost=injected.lost, events=len(injected.kept), trace=str(given["output"]))
+    show_json(result) if screen.json else show(f"{result.lost} of {result.events} events lost: {result.trace}")
 
 
 @_command(SparsifyOptions, Screen)

@@ -129,6 +129,11 @@ def find_remedies(trace: Trace, sequence: Sequence, reconstruction: Reconstructi
     )
 
 
+def least_buffers(log: OperationLog, sequence: Sequence, per_ns: float) -> int:
+    """Find the size at which no core's buffer drops an event, if each drains at ``per_ns`` events per nanosecond."""
+    return max((_least_buffer(stream, per_ns) for stream in _all_events(log, sequence).by_core()), default=1)
+
+
 def _describe_ends(trace: Trace) -> Iterable[str]:
     """Describe losses beyond the ends of the trace, which only the device's counters show."""
     meta = trace.meta

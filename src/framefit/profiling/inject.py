@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import get_args
 
 import msgspec
@@ -12,14 +11,10 @@ import numpy.typing as npt
 
 from framefit.core.events import EventType, Trace, unwrapped_ns
 from framefit.core.program import Launches, Program
-from framefit.core.settings import verb
 from framefit.errors import InputError
 from framefit.profiling.profile import open_trace
 from framefit.profiling.sequence import Sequence
 from framefit.profiling.settings import InjectLossSettings, LossKind
-
-__all__ = ["inject_loss"]
-
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -178,6 +173,20 @@ def _drop_on_overflow(trace: Trace, wanted: int, buffer_events: int, generator: 
     return ThinnedTrace(thinned, kept)
 
 
+def drop_by_buffer(trace: Trace, buffer_events: int, drain_rate_hz: float) -> ThinnedTrace:
+    """Remove the packets that find the buffer of their core full, of ``buffer_events`` that drain at a known rate."""
+    time_ns, kept = unwrapped_ns(trace.time_ns, trace.meta), np.zeros(len(trace), np.bool_)
+    packets = [np.flatnonzero(trace.core == core) for core in np.unique(trace.core)]
+    for positions in packets:
+        kept[positions[_admitted_packets(time_ns[positions], buffer_events, drain_rate_hz / 1e9)]] = True
+    thinned = _thin(trace, kept, _reported_losses(kept, packets))
+    lost = (trace.meta.lost_events or 0) + int(np.count_nonzero(~kept))
+    meta = msgspec.structs.replace(
+        trace.meta, buffer_events=buffer_events, drain_rate_hz=drain_rate_hz, lost_events=lost
+    )
+    return ThinnedTrace(replace(thinned, meta=meta), kept)
+
+
 def _admitted_packets(time_ns: Ints, size: int, per_ns: float) -> Ints:
     """Return positions of the packets that find room in a buffer."""
     from framefit.devices.npu.packets import RECORDED, admit
@@ -250,27 +259,16 @@ def launch_of_packets(trace: Trace, program: Program, launches: Launches | None)
 _EMPTY_PROGRAM = Program(units=(), programs=())
 
 
-@verb(InjectLossSettings, "trace")
-def inject_loss(settings: InjectLossSettings, *, launches: Launches | None = None) -> ThinnedTrace:
-    """Remove packets from a trace as a device loses them.
+def thin_trace(settings: InjectLossSettings, launches: Launches | None = None) -> ThinnedTrace:
+    """Remove packets from a trace once, as settings say; ``launches`` are of a program that is given as an object.
 
-    Args:
-        settings: the trace, and how many packets it loses.
-        launches: of a ``program`` that is given as an object.
-
-    Returns:
-        The thinned trace, and which packets it kept.
-
-    Raises:
-        InputError: a file cannot be used, or the loss is not possible.
-
-    Example:
-        >>> framefit.inject_loss("runs/first", rate=0.1, output="thin.npz").lost  # doctest: +SKIP
-        2000
+    Raises :class:`~framefit.errors.InputError` if a file cannot be used, or the loss is not possible.
     """
-    trace, program, output = settings.trace, settings.program, settings.output
-    if output is not None and Path(output).exists() and not settings.force:
-        raise InputError("already exists", where=output, remedy="choose another path, or overwrite it with --force")
+    trace, program = settings.trace, settings.program
+    if settings.rate is None:
+        raise InputError(
+            "--rate missing", remedy="say which part of the packets is lost, such as --rate 0.1, or --repeat 20"
+        )
     kind: LossKind = settings.kind or ("random" if settings.burst is None else "burst")
     if settings.burst is not None and kind != "burst":
         raise InputError(f"--burst applies to kind burst only, not to {kind}", remedy="leave out --burst or --kind")
@@ -279,7 +277,7 @@ def inject_loss(settings: InjectLossSettings, *, launches: Launches | None = Non
     else:
         opened = open_trace(trace, program, launches, needs_program=kind == "inference")
         source, executed, listed = opened.trace, opened.program, opened.launches
-    injected = drop_packets(
+    return drop_packets(
         source,
         executed,
         listed,
@@ -289,6 +287,3 @@ def inject_loss(settings: InjectLossSettings, *, launches: Launches | None = Non
         seed=settings.seed,
         buffer_events=settings.buffer_events,
     )
-    if output is not None:
-        injected.trace.write(output, force=settings.force)
-    return injected

@@ -171,6 +171,7 @@ Flags = npt.NDArray[np.bool_]
 _LEAST_RATIO, _MOST_RATIO = 0.02, 0.1  # masked, of what was received: more than a tenth would be another trace
 _LEAST_MASKED = 20  # below it a coverage has no meaning
 _ONE_TYPE = 0.95  # of the losses: then only this type is masked
+_FIRST = 25  # packets by which the numbers of inferences of two logs are compared
 
 
 def certify(
@@ -181,18 +182,38 @@ def certify(
     ``reconstruct`` reconstructs any trace of the same program; ``seed`` determines the mask.
     """
     log = reconstruction.log
-    events = np.concatenate([log.start_event, log.end_event])
-    entry = np.tile(np.arange(len(log)), 2)[events >= 0]
-    edge = np.repeat([EventType.START, EventType.END], len(log))[events >= 0]
-    order = np.argsort(events[events >= 0])
-    event, entry, edge = events[events >= 0][order], entry[order], edge[order]
+    event, _, edge = _received(log)
     lost = _LossPattern.of(log)
     masked = lost.mask(edge, np.random.default_rng(seed))
     if np.count_nonzero(masked) < _LEAST_MASKED:
         return None
     kept = np.ones(len(trace), np.bool_)
     kept[event[masked]] = False
-    again = reconstruct(_mask_packets(trace, kept)).log
+    return compare_repair(log, reconstruct(_mask_packets(trace, kept)).log, kept, as_struck=lost.count > 0)
+
+
+def _received(log: OperationLog) -> tuple[Ints, Ints, Ints]:
+    """Return packet, entry and type of the edges that were received, in order of arrival."""
+    events = np.concatenate([log.start_event, log.end_event])
+    entry = np.tile(np.arange(len(log)), 2)[events >= 0]
+    edge = np.repeat([EventType.START, EventType.END], len(log))[events >= 0]
+    order = np.argsort(events[events >= 0])
+    return events[events >= 0][order], entry[order], edge[order]
+
+
+def compare_repair(
+    log: OperationLog, again: OperationLog, kept: Flags, *, as_struck: bool = True
+) -> Certificate | None:
+    """Compare the log of a thinned trace with that of the whole; ``None`` if no event of the log was lost.
+
+    ``kept`` (bool) says of each packet of the whole trace whether it is in the thinned one. A loss before the first
+    packet shifts all numbers of inferences, and does not count as an error.
+    """
+    event, entry, edge = _received(log)
+    masked = ~kept[event]
+    if not masked.any():
+        return None
+    again = _numbered_alike(log, again, event[~masked], kept)
     row = _matching_rows(log, again)
     here = row[entry]
     repaired = np.flatnonzero(masked & (here >= 0))
@@ -218,13 +239,28 @@ def certify(
         masked=count,
         matched=len(event),
         burst=count / max(runs, 1),
-        as_struck=lost.count > 0,
+        as_struck=as_struck,
         recognised_ratio=float(same.mean()) if len(left) else 1.0,
         edge_error_ns=Percentiles.of(np.abs(time - true)),
         duration_error_ratio=_duration_error(log, again, row, np.unique(entry[masked])),
         coverage_ratio=covered / count,
         coverage_interval=wilson(covered, count),
     )
+
+
+def _numbered_alike(log: OperationLog, again: OperationLog, left: Ints, kept: Flags) -> OperationLog:
+    """Number inferences such that the first packets that both logs know are of the same one; ``left`` are packets."""
+    where = (np.cumsum(kept) - 1)[left[:_FIRST]]
+    shift = []
+    for packet, now in zip(left[:_FIRST].tolist(), where.tolist(), strict=True):
+        before, after = (
+            each.inference[np.flatnonzero((each.start_event == number) | (each.end_event == number))]
+            for each, number in ((log, packet), (again, now))
+        )
+        if len(before) and len(after):
+            shift.append(int(before[0] - after[0]))
+    by = int(np.median(shift)) if shift else 0
+    return replace(again, inference=again.inference + by) if by else again
 
 
 def _duration_error(log: OperationLog, again: OperationLog, row: Ints, touched: Ints) -> float:

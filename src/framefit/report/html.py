@@ -17,6 +17,7 @@ from markupsafe import Markup
 from framefit.core.files import Record, write_whole
 from framefit.core.fit_results import FitResult
 from framefit.core.latency_table import LatencyTable
+from framefit.core.loss_study import LossStudy
 from framefit.core.profile import Profile
 from framefit.core.sparsity import SparsityResult
 from framefit.core.timetable import Timetable
@@ -51,7 +52,9 @@ from framefit.report.timeline import Happened, timeline_data
 __all__ = ["Content", "write_plan_page", "write_report_page", "write_timeline_page"]
 
 
-Content = FitResult | RunContent | PlanContent | ProfileContent | LatencyTable | SparsityResult | TreeifyResult
+Content = (
+    FitResult | RunContent | PlanContent | ProfileContent | LatencyTable | LossStudy | SparsityResult | TreeifyResult
+)
 _EQUAL, _NOTABLE = 5e-4, 0.05  # relative differences: that no three digits show, and that is coloured
 _SORTED_ROWS = 4  # shorter tables need no sorting
 _LONG_ROWS = 20  # of longer ones the page shows the first dozen, until all are asked for

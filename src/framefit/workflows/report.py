@@ -12,6 +12,7 @@ import msgspec
 from framefit.core.files import decode_json, from_data, read_bytes, read_record
 from framefit.core.fit_results import FitResult
 from framefit.core.latency_table import read_table
+from framefit.core.loss_study import LossStudy
 from framefit.core.profile import Profile
 from framefit.core.run_record import Metrics, RunInfo
 from framefit.core.settings import Notify, silent, verb
@@ -43,7 +44,8 @@ __all__ = ["report_place", "run_content", "write_report"]
 _SHOWN_WINDOWS = 8  # on a terminal
 _DRAWN_FROM = 32  # windows: what began in those shown may end later
 _REMEDY = (
-    "give run folders (of framefit run or simulate), profile folders, folders of framefit sparsify, treeify or fit, "
+    "give run folders (of framefit run or simulate), profile folders, studies of losses, folders of framefit sparsify, "
+    "treeify or fit, "
     "timetable.json or *.table.json"
 )
 
@@ -197,6 +199,7 @@ _FOLDERS: dict[str, Callable[[Path], Content]] = {  # by the file that only such
     "fit.json": lambda folder: read_record(folder / "fit.json", FitResult),
     "run.json": _run,
     "profile.json": _profile,
+    "loss_study.json": lambda folder: read_record(folder / "loss_study.json", LossStudy),
     "result.json": lambda folder: _content(folder / "result.json"),
 }
 _FILES: tuple[tuple[set[str], Callable[[Path], Content]], ...] = (  # by keys that only such a file has
@@ -205,6 +208,7 @@ _FILES: tuple[tuple[set[str], Callable[[Path], Content]], ...] = (  # by keys th
     ({"dense", "configurations"}, lambda path: read_record(path, SparsityResult)),
     ({"original", "candidates"}, lambda path: read_record(path, TreeifyResult)),
     ({"settings", "before", "after"}, lambda path: read_record(path, FitResult)),
+    ({"drawn", "buffers", "sizes"}, lambda path: read_record(path, LossStudy)),
     ({"totals_by_kind", "events"}, lambda path: _profile(path.parent)),
     ({"residual_utilisation_ratio", "misses"}, lambda path: _run(path.parent)),
     ({"command", "workload", "host"}, lambda path: _run(path.parent)),

@@ -21,6 +21,7 @@ _KINDS = {  # in the order of a page: class of the content, its file here, and i
     "Timetable": ("plan", "KIND"),
     "ProfileContent": ("profile", "KIND"),
     "Profile": ("profile", "KIND"),
+    "LossStudy": ("losses", "KIND"),
     "LatencyTable": ("latency", "TABLE"),
     "TableComparison": ("latency", "COMPARISON"),
     "LatencyEstimate": ("latency", "ESTIMATE"),
