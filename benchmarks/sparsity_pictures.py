@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from framefit.report.drawing import ChartSeries, svg_chart
+from framefit.report.charts import ChartSeries, svg_chart
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -14,7 +14,8 @@ from rich.console import Console
 from framefit.core.events import EventType
 from framefit.core.program import Launches
 from framefit.errors import InputError
-from framefit.report.drawing import run_picture, run_rows, terminal_picture
+from framefit.profiling.pairing import run_windows
+from framefit.report.drawing import run_picture, terminal_picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -38,7 +39,7 @@ def drawn(renderable, **options):
 def test_svg_bars(run):
     """Every segment executed in the shown windows is one bar, named in its tooltip."""
     shown = run.launches.window < 12
-    found = bars(run_picture(run_rows(*run.arguments)))
+    found = bars(run_picture(run_windows(*run.arguments)))
     assert len(found) == shown.sum()
     for (tooltip, _, _), which, frame in zip(found, run.launches.program, run.launches.frame, strict=False):
         segment = run.program.programs[which]
@@ -60,23 +61,23 @@ def test_a_segment_may_run_on_until_the_next_windows_first_instant(late_run):
     assert crossed_ns > 0
     unit = late_run.program.units[0].name
     for reserved_ns, over in (((crossed_ns,), 0), ((crossed_ns - 1,), 1), ((0, crossed_ns), 1), ((crossed_ns, 0), 0)):
-        text = run_picture(run_rows(*late_run.arguments, reserved_ns={unit: reserved_ns}))
+        text = run_picture(run_windows(*late_run.arguments, reserved_ns={unit: reserved_ns}))
         assert sum(fill == red for _, fill, _ in bars(text)) == over
         assert text.count('class="over"') == over
         shown = drawn(
-            terminal_picture(run_rows(*late_run.arguments, windows=8, reserved_ns={unit: reserved_ns})),
+            terminal_picture(run_windows(*late_run.arguments, windows=8, reserved_ns={unit: reserved_ns})),
             width=100,
             no_color=True,
         )
         assert any("▶" in line for line in shown) == bool(over)
     everyone = [segment.model for segment in late_run.program.programs]
-    text = run_picture(run_rows(*late_run.arguments[:4], everyone, reserved_ns={unit: (crossed_ns,)}))
+    text = run_picture(run_windows(*late_run.arguments[:4], everyone, reserved_ns={unit: (crossed_ns,)}))
     assert text.count('class="over"') == 1  # a priority model has to end in its own window
 
 
 def test_svg_title_and_rows(run):
     """The title names models and rate; rows are the windows asked for, at most those that there are."""
-    text = run_picture(run_rows(*run.arguments, first_window=15, windows=12))
+    text = run_picture(run_windows(*run.arguments, first_window=15, windows=12))
     assert "face + segmenter at 30 Hz" in text
     assert "windows 15 to 19 of 20" in text
     assert text.count('class="row"') == 5
@@ -85,8 +86,8 @@ def test_svg_title_and_rows(run):
 def test_svg_overrun(run, late_run):
     """What runs over a window's end is red in the next window, from its beginning."""
     red = "#e5383b"
-    assert not any(fill == red for _, fill, _ in bars(run_picture(run_rows(*run.arguments))))
-    text = run_picture(run_rows(*late_run.arguments))
+    assert not any(fill == red for _, fill, _ in bars(run_picture(run_windows(*run.arguments))))
+    text = run_picture(run_windows(*late_run.arguments))
     over = [(tooltip, x) for tooltip, fill, x in bars(text) if fill == red]
     assert len(over) == 1
     assert over[0][0].endswith("over the end of its window")
@@ -134,7 +135,7 @@ def interrupted_run(run):
 
 def test_svg_interruptions_are_no_overruns(interrupted_run):
     """A background launch that others interrupt goes on in the next windows, in its own colour."""
-    text = run_picture(run_rows(*interrupted_run.arguments))
+    text = run_picture(run_windows(*interrupted_run.arguments))
     found = bars(text)
     assert not any(fill == "#e5383b" for _, fill, _ in found)
     assert 'class="over"' not in text
@@ -148,14 +149,14 @@ def test_svg_interruptions_are_no_overruns(interrupted_run):
 @pytest.mark.parametrize("windows", [1, 2, 3, 6])
 def test_svg_interruptions_beyond_the_last_row(interrupted_run, windows):
     """What interrupts a launch may lie in the window after those that are shown."""
-    text = run_picture(run_rows(*interrupted_run.arguments, windows=windows))
+    text = run_picture(run_windows(*interrupted_run.arguments, windows=windows))
     assert 'class="over"' not in text
     assert text.count('class="row"') == windows
 
 
 def test_terminal_interruptions_are_no_overruns(interrupted_run):
     """Nor are they in a terminal."""
-    lines = drawn(terminal_picture(run_rows(*interrupted_run.arguments, windows=8)), width=100, no_color=True)
+    lines = drawn(terminal_picture(run_windows(*interrupted_run.arguments, windows=8)), width=100, no_color=True)
     assert not any("▶" in line or "▚" in line for line in lines)
 
 
@@ -164,7 +165,7 @@ def test_svg_names(run):
     programs = tuple(
         replace(one, model="a<b>&\"c'" if one.model == "face" else one.model) for one in run.program.programs
     )
-    rows = run_rows(run.executed, replace(run.program, programs=programs), run.launches, run.releases_ns, ["x"])
+    rows = run_windows(run.executed, replace(run.program, programs=programs), run.launches, run.releases_ns, ["x"])
     text = run_picture(rows)
     assert any(tooltip.startswith("a<b>&\"c'") for tooltip, _, _ in bars(text))
 
@@ -172,7 +173,7 @@ def test_svg_names(run):
 def test_svg_legend(run):
     """A legend of many models takes as many lines as it needs; none overlaps another or leaves the picture."""
     programs = tuple(replace(one, model=f"model with a long name {at}") for at, one in enumerate(run.program.programs))
-    rows = run_rows(run.executed, replace(run.program, programs=programs), run.launches, run.releases_ns, [])
+    rows = run_windows(run.executed, replace(run.program, programs=programs), run.launches, run.releases_ns, [])
     root = ET.fromstring(run_picture(rows))
     first_row = float(root.find(f"{SVG}rect[@class='row']").get("y"))
     labels = [label for label in root.findall(f"{SVG}text") if label.text.startswith("model with a long name")][1:]
@@ -186,7 +187,7 @@ def test_svg_lost_events(run):
     kept = np.arange(len(run.trace)) >= 2
     columns = {name: getattr(run.trace, name)[kept] for name in ("time_ns", "id", "type", "core", "operation")}
     damaged = dataclasses.replace(run, trace=dataclasses.replace(run.trace, **columns))
-    found = bars(run_picture(run_rows(*damaged.arguments)))
+    found = bars(run_picture(run_windows(*damaged.arguments)))
     assert len(found) == (run.launches.window < 12).sum() - 1
     assert found[0][0].startswith("segmenter, segment 0: ")
 
@@ -195,13 +196,13 @@ def test_svg_lost_events(run):
 def test_missing_windows(run, first, windows):
     """Windows that the run does not have are refused."""
     with pytest.raises(InputError, match="of a run that has 20"):
-        run_rows(*run.arguments, first_window=first, windows=windows)
+        run_windows(*run.arguments, first_window=first, windows=windows)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_terminal(late_run, width):
     """Eight rows as wide as the console show the segments in order, and the overrun."""
-    lines = drawn(terminal_picture(run_rows(*late_run.arguments, windows=8)), width=width, no_color=True)
+    lines = drawn(terminal_picture(run_windows(*late_run.arguments, windows=8)), width=width, no_color=True)
     assert max(map(len, lines)) <= width
     rows = [line for line in lines if "│" in line]
     assert len(rows) == 8
@@ -215,7 +216,7 @@ def test_terminal_lengths(run):
     """A bar is as long as its share of the window."""
     row = next(
         line
-        for line in drawn(terminal_picture(run_rows(*run.arguments, windows=8)), width=120, no_color=True)
+        for line in drawn(terminal_picture(run_windows(*run.arguments, windows=8)), width=120, no_color=True)
         if "│" in line
     )
     inside = row.split("│")[1]
@@ -225,6 +226,6 @@ def test_terminal_lengths(run):
 def test_terminal_without_unicode(run):
     """A console that knows only ASCII gets ASCII."""
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    Console(file=file, width=80).print(terminal_picture(run_rows(*run.arguments, windows=8)))
+    Console(file=file, width=80).print(terminal_picture(run_windows(*run.arguments, windows=8)))
     file.flush()
     assert b"|face####" in file.buffer.getvalue()

@@ -18,7 +18,7 @@ from framefit.core.sparsity import (
     Spent,
     Threshold,
 )
-from framefit.report.drawing import ChartSeries, svg_chart
+from framefit.report.charts import ChartSeries, svg_chart
 from framefit.report.sections.sparsity import write_sparsity_files
 from framefit.report.terminal import view
 

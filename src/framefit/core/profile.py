@@ -9,15 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from framefit.core.files import Record
+from framefit.core.program import Program
 from framefit.core.run_record import Percentiles
 
 __all__ = [
     "HOW_WORDS",
     "Certificate",
     "EventCounts",
+    "ExecutedPart",
+    "ExecutedWindow",
     "How",
     "OperationLog",
     "Profile",
+    "RunWindows",
     "Totals",
     "Violation",
     "WindowUse",
@@ -221,3 +225,54 @@ class WindowUse:
 
     first: int
     used_ratio: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ExecutedPart:
+    """A part of an executed segment within one window; start and end are from that window's release.
+
+    Attributes:
+        unit: place in ``Program.units``.
+        program: index into ``Program.programs``, -1 where it is unknown.
+        frame: -1 where it is unknown.
+        odd: whether an odd number of frames of this model was executed before.
+        whole_ns: duration of the whole segment.
+        overrun: the segment started in an earlier window.
+        runs_over: it goes on in the next window.
+    """
+
+    unit: int
+    program: int
+    frame: int
+    odd: bool
+    start_ns: int
+    end_ns: int
+    whole_ns: int
+    overrun: bool
+    runs_over: bool
+
+
+@dataclass(frozen=True)
+class ExecutedWindow:
+    """One window, with what was executed in it."""
+
+    window: int
+    length_ns: int
+    parts: tuple[ExecutedPart, ...]
+
+
+@dataclass(frozen=True)
+class RunWindows:
+    """Some windows of a run, as pictures show them.
+
+    Attributes:
+        program: names units, models and segments.
+        rows: the windows, in order.
+        windows: how many the run has.
+        priority_models: their names.
+    """
+
+    program: Program
+    rows: tuple[ExecutedWindow, ...]
+    windows: int
+    priority_models: frozenset[str]

@@ -15,8 +15,8 @@ from framefit.report.formats import format_bytes, format_duration, format_hz, fo
 
 if TYPE_CHECKING:
     from framefit.core.explanation import PlanExplanation
+    from framefit.core.profile import RunWindows
     from framefit.core.timetable import Timetable
-    from framefit.report.drawing import RunRows
     from framefit.report.timeline import Happened
 
 __all__ = ["Detail", "Subject"]
@@ -210,7 +210,7 @@ class PlanPicture:
 class RunPicture:
     """Windows of a run as a terminal draws them."""
 
-    rows: RunRows
+    rows: RunWindows
 
 
 @dataclass(frozen=True)

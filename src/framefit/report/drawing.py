@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from framefit.core.explanation import FramePath, ModelSchedule
-from framefit.core.files import Record
-from framefit.core.profile import OperationLog
-from framefit.core.program import Launches, Program
+from framefit.core.profile import ExecutedPart, ExecutedWindow, RunWindows
 from framefit.core.timetable import FreeTime, Slot, Timetable, Window, free_times, window_starts, within_windows
-from framefit.errors import InputError
 from framefit.report.formats import format_duration
 
-__all__ = ["run_picture", "run_rows"]
+__all__ = ["run_picture"]
 
 
 @dataclass(frozen=True)
@@ -113,301 +107,7 @@ def axis_line(cells: int, span_ms: float) -> str:
     return "".join(line)
 
 
-_CHART_WIDTH, _CHART_HEIGHT = 900, 420
-_CHART_LEFT, _CHART_RIGHT, _CHART_TOP, _CHART_BOTTOM = 70, 220, 56, 52
-_CHART_COLOURS = ("#2563eb", "#e8590c", "#2f9e44", "#9c36b5", "#0c8599", "#e03131", "#b08900", "#5b6675")
-_CHART_STYLE = (
-    "text{font-family:system-ui,sans-serif;fill:#1c2430;font-size:13px}.title{font-weight:700;font-size:15px}"
-    ".tick{fill:#5b6675;font-size:12px}.grid{stroke:#e8ecf1}.card{fill:#fff;stroke:#e2e6ec}"
-    "@media(prefers-color-scheme:dark){text{fill:#e6eaf0}.tick{fill:#9aa5b4}.card{fill:#151a21;stroke:#2a323d}"
-    ".grid{stroke:#2a323d}}"
-)
-
-
-class ChartSeries(Record, kw_only=True):
-    """One line of a chart.
-
-    Attributes:
-        name: in the legend.
-        x, y: of its points.
-        kind: "line" with points, "points" alone, or "dashed".
-    """
-
-    name: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    kind: Literal["line", "points", "dashed"] = "line"
-
-
-def svg_chart(title: str, x_name: str, y_name: str, series: Sequence[ChartSeries]) -> str:
-    """Draw series into one pair of axes.
-
-    Args:
-        title: above.
-        x_name: of the horizontal axis, with its unit.
-        y_name: of the vertical axis, with its unit.
-        series: at most one colour each; without points they are left out.
-
-    Returns:
-        The SVG's text.
-    """
-    shown = [one for one in series if one.x]
-    xs, ys = _chart_range([x for one in shown for x in one.x]), _chart_range([y for one in shown for y in one.y])
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = (x - xs[0]) / (xs[1] - xs[0]) * (_CHART_WIDTH - _CHART_LEFT - _CHART_RIGHT)
-        up = (y - ys[0]) / (ys[1] - ys[0]) * (_CHART_HEIGHT - _CHART_TOP - _CHART_BOTTOM)
-        return round(_CHART_LEFT + across, 1), round(_CHART_HEIGHT - _CHART_BOTTOM - up, 1)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_CHART_WIDTH} {_CHART_HEIGHT}" role="img">',
-        f"<title>{escape(title)}</title><style>{_CHART_STYLE}</style>",
-        f'<rect x="0.5" y="0.5" width="{_CHART_WIDTH - 1}" height="{_CHART_HEIGHT - 1}" rx="12" class="card"/>',
-        f'<text x="20" y="34" class="title">{escape(title)}</text>',
-        (
-            f'<text x="{(_CHART_WIDTH - _CHART_RIGHT + _CHART_LEFT) / 2}" y="{_CHART_HEIGHT - 12}" '
-            f'text-anchor="middle">{escape(x_name)}</text>'
-        ),
-        f'<text x="20" y="{_CHART_TOP - 6}" class="tick">{escape(y_name)}</text>',
-    ]
-    for value in _chart_ticks(*ys):
-        _, y = place(xs[0], value)
-        parts.append(f'<line x1="{_CHART_LEFT}" x2="{_CHART_WIDTH - _CHART_RIGHT}" y1="{y}" y2="{y}" class="grid"/>')
-        parts.append(f'<text x="{_CHART_LEFT - 8}" y="{y + 4}" text-anchor="end" class="tick">{value:g}</text>')
-    for value in _chart_ticks(*xs):
-        x, y = place(value, ys[0])
-        parts.append(f'<text x="{x}" y="{y + 18}" text-anchor="middle" class="tick">{value:g}</text>')
-    for index, one in enumerate(shown):
-        colour = _CHART_COLOURS[index % len(_CHART_COLOURS)]
-        parts += _chart_series(one, colour, [place(*point) for point in zip(one.x, one.y, strict=True)])
-        y = _CHART_TOP + 12 + 22 * index
-        across = (20,) if one.kind == "points" else (10, 30)
-        parts += _chart_series(one, colour, [(_CHART_WIDTH - _CHART_RIGHT + x, y) for x in across])
-        parts.append(f'<text x="{_CHART_WIDTH - _CHART_RIGHT + 36}" y="{y + 4}">{escape(one.name)}</text>')
-    return "\n".join([*parts, "</svg>\n"])
-
-
-def _chart_series(one: ChartSeries, colour: str, points: list[tuple[float, float]]) -> list[str]:
-    parts = []
-    if one.kind != "points" and len(points) > 1:
-        dashes = ' stroke-dasharray="6 4"' if one.kind == "dashed" else ""
-        path = " ".join(f"{x},{y}" for x, y in points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
-    return [*parts, *(f'<circle cx="{x}" cy="{y}" r="4" fill="{colour}"/>' for x, y in points)]
-
-
-def _chart_range(values: Sequence[float]) -> tuple[float, float]:
-    """Least and greatest, with some room; never empty."""
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    room = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
-    return low - room, high + room
-
-
-def _chart_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between, about six."""
-    rough = (high - low) / 6
-    size = 10 ** math.floor(math.log10(rough))
-    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
-    first = math.ceil(low / step)
-    return [round(step * (first + index), 10) for index in range(int((high - first * step) / step + 1e-9) + 1)]
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A part of an executed segment within one window; start and end are from that window's release.
-
-    Attributes:
-        lane: the unit's place in ``Program.units``.
-        program: index into ``Program.programs``, -1 where it is unknown.
-        frame: -1 where it is unknown.
-        odd: whether an odd number of frames of this model was executed before.
-        whole_ns: duration of the whole segment.
-        overrun: the segment started in an earlier window.
-        runs_over: it goes on in the next window.
-    """
-
-    lane: int
-    program: int
-    frame: int
-    odd: bool
-    start_ns: int
-    end_ns: int
-    whole_ns: int
-    overrun: bool
-    runs_over: bool
-
-
-@dataclass(frozen=True)
-class Row:
-    """One window, with what was executed in it."""
-
-    window: int
-    length_ns: int
-    bars: tuple[Bar, ...]
-
-
-@dataclass(frozen=True)
-class RunRows:
-    """Some windows of a run.
-
-    Attributes:
-        program: names units, models and segments.
-        rows: the windows, in order.
-        windows: how many the run has.
-        looks: of each model, in the order of the program, priority models first.
-    """
-
-    program: Program
-    rows: tuple[Row, ...]
-    windows: int
-    looks: dict[str, Look]
-
-    def label(self, bar: Bar) -> str:
-        """What stands in a bar: the segment's number, or the model's name where it is not cut."""
-        if bar.program < 0:
-            return "?"
-        segment = self.program.programs[bar.program]
-        cut = sum(other.model == segment.model for other in self.program.programs) > 1
-        return str(segment.segment) if cut else segment.model
-
-    def look(self, bar: Bar) -> Look:
-        """How a bar looks."""
-        if bar.overrun:
-            return OVERRUN_LOOK
-        return UNKNOWN_LOOK if bar.program < 0 else self.looks[self.program.programs[bar.program].model]
-
-    def legend(self, unknown: str, over: str) -> list[tuple[str, Look]]:
-        """Names and looks of the models, and of what else appears.
-
-        Args:
-            unknown: name of bars of which events were lost.
-            over: name of bars that are beyond their window's end.
-        """
-        bars = [bar for row in self.rows for bar in row.bars]
-        entries = list(self.looks.items())
-        if any(bar.program < 0 for bar in bars):
-            entries.append((unknown, UNKNOWN_LOOK))
-        if any(bar.overrun or bar.runs_over for bar in bars):
-            entries.append((over, OVERRUN_LOOK))
-        return entries
-
-    @property
-    def rate(self) -> str:
-        """Of the windows."""
-        return f"{1e9 / self.program.period_ns:.4g} Hz"
-
-    @property
-    def units(self) -> str:
-        """Names of the units."""
-        return ", ".join(unit.name for unit in self.program.units)
-
-
-def run_rows(
-    executed: OperationLog,
-    program: Program,
-    launches: Launches,
-    releases_ns: npt.NDArray[np.int64],
-    priority_models: Collection[str],
-    *,
-    reserved_ns: Mapping[str, Sequence[int]] | None = None,
-    overhang_ns: Mapping[str, Sequence[int]] | None = None,
-    first_window: int = 0,
-    windows: int = 12,
-) -> RunRows:
-    """The asked windows with what was executed in each; a segment is cut at the ends of windows.
-
-    Args:
-        executed: what was executed, on the clock of the releases.
-        program: its units, models and segments.
-        launches: in the order of submission.
-        releases_ns: int64, one release a window, ascending, on the log's clock.
-        priority_models: their names.
-        reserved_ns: unit -> for each window of a pattern that repeats, the time from its release to
-            its first reserved instant there: until then other segments may run on into it. Default: none.
-        overhang_ns: unit -> for each of these windows, how far into the next one its priority models may last.
-        first_window: the first row.
-        windows: rows at most.
-
-    Raises:
-        InputError: the run has no such window.
-    """
-    rooms_ns = (reserved_ns or {}, overhang_ns or {})
-    releases = np.asarray(releases_ns, np.int64)
-    if windows < 1 or not 0 <= first_window < len(releases):
-        raise InputError(
-            f"windows {first_window} to {first_window + windows - 1} of a run that has {len(releases)}",
-            remedy=f"ask for windows from 0 to {len(releases) - 1}",
-        )
-    ends = np.append(releases[1:], releases[-1] + program.period_ns)
-    last = min(first_window + windows, len(releases))
-    bars: list[list[Bar]] = [[] for _ in range(len(releases))]
-    span = (int(releases[first_window]), int(ends[min(last, len(ends) - 1)]))  # and what interrupts the last window's
-    segments = sorted(_segments(executed, program, launches, span), key=lambda segment: segment[4])
-    starts = [np.asarray([s[4] for s in segments if s[0] == lane]) for lane in range(len(program.units))]
-    for lane, which, frame, odd, start, end in segments:
-        # What another segment interrupted may go on in the next window: no model waited for it.
-        interrupted = np.searchsorted(starts[lane], end) > np.searchsorted(starts[lane], start, "right")
-        begun = max(int(np.searchsorted(releases, start, "right")) - 1, 0)
-        priority = which >= 0 and program.programs[which].model in priority_models
-        rooms = rooms_ns[priority].get(program.units[lane].name) or (0,)
-        room = rooms[(begun + (not priority)) % len(rooms)]
-        in_time = bool(interrupted) or end <= int(ends[begun]) + room
-        for window in range(begun, last):
-            release, window_end = int(releases[window]), int(ends[window])
-            if window > begun and end <= release:
-                break
-            from_ns, to_ns = max(start, release) - release, min(end, window_end) - release
-            over = end > window_end and window + 1 < len(releases) and not in_time
-            bars[window].append(
-                Bar(lane, which, frame, odd, from_ns, to_ns, end - start, window > begun and not in_time, over)
-            )
-    return RunRows(
-        program=program,
-        rows=tuple(
-            Row(window, int(ends[window] - releases[window]), tuple(bars[window]))
-            for window in range(first_window, last)
-        ),
-        windows=len(releases),
-        looks=looks_of((segment.model for segment in program.programs), priority_models),
-    )
-
-
-def _segments(
-    executed: OperationLog, program: Program, launches: Launches, span: tuple[int, int]
-) -> Iterator[tuple[int, int, int, bool, int, int]]:
-    """Lane, program, frame, its parity, start and end of what was executed within ``span``.
-
-    The operations of one launch on one unit become one bar. Where launches are unknown, an
-    operation's kind still names its segment when only one segment has operations of that kind.
-    """
-    of_kind: dict[str, set[int]] = {}
-    for index, segment in enumerate(program.programs):
-        for group in segment.groups:
-            for operation in group.operations:
-                of_kind.setdefault(operation.kind, set()).add(index)
-    merged: dict[tuple[int, int], list[int]] = {}
-    for at in np.flatnonzero((executed.end_ns > span[0]) & (executed.start_ns < span[1])):
-        lane, launch = int(executed.unit[at]), int(executed.inference[at])
-        if lane < 0:  # not a unit of the program
-            continue
-        start, end = int(executed.start_ns[at]), int(executed.end_ns[at])
-        if launch < 0:
-            segments = of_kind.get(executed.kinds[executed.kind[at]], set())
-            yield lane, next(iter(segments)) if len(segments) == 1 else -1, -1, False, start, end
-        elif (lane, launch) in merged:
-            whole = merged[lane, launch]
-            whole[0], whole[1] = min(whole[0], start), max(whole[1], end)
-        else:
-            merged[lane, launch] = [start, end]
-    model_of = np.asarray([segment.model for segment in program.programs])[launches.program]
-    frames = {model: np.unique(launches.frame[model_of == model]) for model in np.unique(model_of)}
-    for (lane, launch), (start, end) in merged.items():
-        frame = int(launches.frame[launch])
-        odd = bool(np.searchsorted(frames[model_of[launch]], frame) % 2)
-        yield lane, int(launches.program[launch]), frame, odd, start, end
-
-
-def run_picture(shown: RunRows) -> str:
+def run_picture(shown: RunWindows) -> str:
     """Draw windows of a run.
 
     Args:
@@ -432,14 +132,54 @@ _PICTURE_STYLE = """
 """
 
 
-class _SvgPicture:
+class _RunPicture:
+    """What both pictures of a run's windows show: a bar for each part of a launch, in its model's look."""
+
+    def __init__(self, shown: RunWindows) -> None:
+        self._program, self._rows, self._windows = shown.program, shown.rows, shown.windows
+        models = (segment.model for segment in shown.program.programs)
+        self._looks = looks_of(models, shown.priority_models)
+
+    def _label(self, bar: ExecutedPart) -> str:
+        """What stands in a bar: the segment's number, or the model's name where it is not cut."""
+        if bar.program < 0:
+            return "?"
+        segment = self._program.programs[bar.program]
+        cut = sum(other.model == segment.model for other in self._program.programs) > 1
+        return str(segment.segment) if cut else segment.model
+
+    def _look(self, bar: ExecutedPart) -> Look:
+        if bar.overrun:
+            return OVERRUN_LOOK
+        return UNKNOWN_LOOK if bar.program < 0 else self._looks[self._program.programs[bar.program].model]
+
+    def _entries(self, unknown: str, over: str) -> list[tuple[str, Look]]:
+        """Names and looks of the models, and of what else appears: parts that are unknown, or beyond their window."""
+        bars = [bar for row in self._rows for bar in row.parts]
+        entries = list(self._looks.items())
+        if any(bar.program < 0 for bar in bars):
+            entries.append((unknown, UNKNOWN_LOOK))
+        if any(bar.overrun or bar.runs_over for bar in bars):
+            entries.append((over, OVERRUN_LOOK))
+        return entries
+
+    @property
+    def _rate(self) -> str:
+        return f"{1e9 / self._program.period_ns:.4g} Hz"
+
+    @property
+    def _units(self) -> str:
+        return ", ".join(unit.name for unit in self._program.units)
+
+
+class _SvgPicture(_RunPicture):
     """The SVG, laid out in pixels of a 960 wide view box."""
 
     _WIDTH, _LEFT, _RIGHT = 960.0, 84.0, 54.0
     _LEGEND, _LEGEND_LINE, _LANE, _GAP = 82.0, 20.0, 24.0, 6.0
 
-    def __init__(self, shown: RunRows) -> None:
-        self._shown, self._rows = shown, shown.rows
+    def __init__(self, shown: RunWindows) -> None:
+        super().__init__(shown)
         self._lanes = max(len(shown.program.units), 1)
         self._longest_ns = max(row.length_ns for row in shown.rows)
         self._row_height = self._lanes * self._LANE
@@ -468,17 +208,17 @@ class _SvgPicture:
         return self._LEFT + (self._WIDTH - self._LEFT - self._RIGHT) * ns / self._longest_ns
 
     def _title(self) -> str:
-        return f"{' + '.join(self._shown.looks)} at {self._shown.rate}"
+        return f"{' + '.join(self._looks)} at {self._rate}"
 
     def _subtitle(self) -> str:
         first, last = self._rows[0].window, self._rows[-1].window
         which = f"window {first}" if first == last else f"windows {first} to {last}"
-        text = f"{which} of {self._shown.windows}; each row is one window, from its frame's release to the next"
-        return text + (f"; units, from the top: {self._shown.units}" if self._lanes > 1 else "")
+        text = f"{which} of {self._windows}; each row is one window, from its frame's release to the next"
+        return text + (f"; units, from the top: {self._units}" if self._lanes > 1 else "")
 
     def _make_legend(self) -> tuple[list[str], float]:
         """Its elements, in as many lines as it needs, and the last line's y."""
-        entries = self._shown.legend("unknown: events were lost", "over the window's end")
+        entries = self._entries("unknown: events were lost", "over the window's end")
         parts, x, y = [], 24.0, self._LEGEND
         for name, look in entries:
             shades = dict.fromkeys((look.fill, look.alternate))
@@ -492,7 +232,7 @@ class _SvgPicture:
             x += width + 22
         return parts, y
 
-    def _row(self, row: Row, y: float) -> Iterator[str]:
+    def _row(self, row: ExecutedWindow, y: float) -> Iterator[str]:
         end = self._x(row.length_ns)
         height = self._row_height
         size = f'width="{end - self._LEFT:.1f}" height="{height:g}"'
@@ -501,25 +241,25 @@ class _SvgPicture:
             if tick and self._x(tick * 1e6) < end - 2:
                 yield _upright("grid", self._x(tick * 1e6), y, y + height)
         yield _text(self._LEFT - 12, y + height / 2 + 4, str(row.window), "text num", anchor="end")
-        for bar in sorted(row.bars, key=lambda bar: bar.start_ns):
-            yield from self._bar(bar, y + bar.lane * self._LANE)
+        for bar in sorted(row.parts, key=lambda bar: bar.start_ns):
+            yield from self._bar(bar, y + bar.unit * self._LANE)
         yield _upright("end", end, y - 1, y + height + 1)
-        for bar in row.bars:
+        for bar in row.parts:
             if bar.runs_over:
-                middle = y + (bar.lane + 0.5) * self._LANE
+                middle = y + (bar.unit + 0.5) * self._LANE
                 yield (
                     f'<path class="over" d="M{end + 3:.1f} {middle - 6:.1f}l8 6l-8 6z">'
                     f"<title>runs over the window's end</title></path>"
                 )
 
-    def _bar(self, bar: Bar, y: float) -> Iterator[str]:
-        look = self._shown.look(bar)
+    def _bar(self, bar: ExecutedPart, y: float) -> Iterator[str]:
+        look = self._look(bar)
         left, right = self._x(bar.start_ns), self._x(bar.end_ns)
         gap = min(1.2, (right - left) / 4)  # neighbours stay apart, and short ones visible
         width = max(right - left - gap, 0.8)
         fill = look.alternate if bar.odd else look.fill
         top, height = y + 2, self._LANE - 4
-        label = self._shown.label(bar)
+        label = self._label(bar)
         yield f"<g><title>{escape(self._tooltip(bar))}</title>"
         yield (
             f'<rect x="{left:.2f}" y="{top:.1f}" width="{width:.2f}" height="{height:g}" '
@@ -533,11 +273,11 @@ class _SvgPicture:
             )
         yield "</g>"
 
-    def _tooltip(self, bar: Bar) -> str:
+    def _tooltip(self, bar: ExecutedPart) -> str:
         times = f"{bar.start_ns / 1e6:.2f} to {bar.end_ns / 1e6:.2f} ms, takes {bar.whole_ns / 1e6:.2f} ms"
         if bar.program < 0:
             return f"unknown, {times}"
-        segment = self._shown.program.programs[bar.program]
+        segment = self._program.programs[bar.program]
         frame = f", frame {bar.frame}" if bar.frame >= 0 else ""
         over = ", over the end of its window" if bar.overrun or bar.runs_over else ""
         return f"{segment.model}, segment {segment.segment}{frame}: {times}{over}"
@@ -558,7 +298,7 @@ class _SvgPicture:
         yield _text(end, y, f"{end_ms:.4g} ms", "title num", anchor="middle", size=12)
         yield _text(self._LEFT - 12, y, "window", "text", anchor="end")
         yield _text(self._LEFT, y + 22, "ms after the release; upright line: the next release", "text")
-        if any(look.fill != look.alternate for look in self._shown.looks.values()):
+        if any(look.fill != look.alternate for look in self._looks.values()):
             yield _text(end, y + 22, "number: segment; shade: changes with the frame", "text", anchor="end")
 
 
@@ -576,7 +316,7 @@ def _text(x: float, y: float, text: str, style: str, *, anchor: str = "start", s
     return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{inline}>{escape(text)}</text>'
 
 
-def terminal_picture(shown: RunRows) -> RenderableType:
+def terminal_picture(shown: RunWindows) -> RenderableType:
     """Draw windows of a run with block characters, as wide as the console; readable without colour.
 
     Args:
@@ -596,11 +336,8 @@ def _cells(marks: Sequence[_Mark]) -> Text:
     return text
 
 
-class _TerminalPicture:
+class _TerminalPicture(_RunPicture):
     """The same rows in cells; each cell shows what ran in its middle."""
-
-    def __init__(self, shown: RunRows) -> None:
-        self._shown, self._rows = shown, shown.rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         coloured = console.color_system is not None and not console.no_color
@@ -610,7 +347,7 @@ class _TerminalPicture:
         longest_ns = max(row.length_ns for row in self._rows)
         lines = [self._legend(block), Text()]
         for row in self._rows:
-            for lane in range(max(len(self._shown.program.units), 1)):
+            for lane in range(max(len(self._program.units), 1)):
                 name = f"{row.window if lane == 0 else '':>{margin}} "
                 width = cells * row.length_ns // longest_ns
                 lines.append(Text(name).append_text(self._lane(row, lane, width, block)))
@@ -620,29 +357,29 @@ class _TerminalPicture:
         yield Group(*lines)
 
     def _legend(self, block: Callable[[Look], str]) -> Text:
-        entries = self._shown.legend("unknown", "over the end")
-        legend = Text(f"{self._shown.rate}")
+        entries = self._entries("unknown", "over the end")
+        legend = Text(f"{self._rate}")
         for name, look in entries:
             legend.append_text(Text.assemble("   ", (block(look) * 2, look.fill), f" {name}"))
-        if len(self._shown.program.units) > 1:
-            legend.append(f"   units: {self._shown.units}")
+        if len(self._program.units) > 1:
+            legend.append(f"   units: {self._units}")
         return legend
 
-    def _lane(self, row: Row, lane: int, cells: int, block: Callable[[Look], str]) -> Text:
+    def _lane(self, row: ExecutedWindow, lane: int, cells: int, block: Callable[[Look], str]) -> Text:
         ascii_only = block(OVERRUN_LOOK).isascii()
         wall = "|" if ascii_only else "│"
         shown: list[_Mark] = [(" ", "")] * cells
         over = False
-        for bar in sorted(row.bars, key=lambda bar: bar.start_ns):
-            if bar.lane != lane:
+        for bar in sorted(row.parts, key=lambda bar: bar.start_ns):
+            if bar.unit != lane:
                 continue
             over = over or bar.runs_over
-            look = self._shown.look(bar)
+            look = self._look(bar)
             first = min(round(bar.start_ns * cells / row.length_ns), cells - 1)
             after = max(round(bar.end_ns * cells / row.length_ns), first + 1)
             colour = look.alternate if bar.odd else look.fill
             text = block(look) * (after - first)
-            label = self._shown.label(bar)
+            label = self._label(bar)
             inked = len(label) < after - first
             if inked:
                 text = label + text[len(label) :]

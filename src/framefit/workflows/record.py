@@ -38,10 +38,10 @@ from framefit.execution.compiled import OpenTimetable
 from framefit.execution.wiring import check_sinks
 from framefit.planning.bounds import Launched, fluid_bounds, packing_bounds
 from framefit.planning.plan import Plan
-from framefit.profiling.pairing import pair_events
+from framefit.profiling.pairing import pair_events, run_windows
 from framefit.profiling.profile import ProfileInput, profile_trace
 from framefit.report.csv_files import write_frames
-from framefit.report.drawing import run_picture, run_rows
+from framefit.report.drawing import run_picture
 from framefit.report.perfetto import write_perfetto
 from framefit.runtime.loop import Dispatcher
 from framefit.runtime.metrics import residual_use, run_seconds, served_frames
@@ -361,7 +361,7 @@ def _write_pictures(folder: Path) -> None:
         {unit: ns[turn:] + ns[:turn] for unit, ns in rooms.items()}
         for rooms in (timetable.first_reserved_ns, timetable.overhang_ns)
     )
-    rows = run_rows(executed, view.program, launches, releases, priority, reserved_ns=reserved, overhang_ns=overhang)
+    rows = run_windows(executed, view.program, launches, releases, priority, reserved_ns=reserved, overhang_ns=overhang)
     with write_whole(folder / "run.svg", force=True) as file:
         file.write(run_picture(rows).encode())
 

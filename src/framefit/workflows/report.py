@@ -22,12 +22,11 @@ from framefit.core.tree_results import TreeifyResult
 from framefit.core.workload import Workload
 from framefit.errors import InputError
 from framefit.planning.explain import explain
-from framefit.profiling.pairing import pair_events
+from framefit.profiling.pairing import pair_events, run_windows
 from framefit.profiling.profile import open_trace, profile_trace
 from framefit.profiling.totals import window_use
 from framefit.report.csv_files import read_events, read_frames
 from framefit.report.description import Subject
-from framefit.report.drawing import run_rows
 from framefit.report.html import Content, write_report_page
 from framefit.report.sections.plan import PlanContent
 from framefit.report.sections.profile import ProfileContent
@@ -90,7 +89,7 @@ def write_report(settings: ReportSettings, *, notify: Notify = silent) -> Path:
 def run_content(result: RunResult) -> RunContent:
     """What a terminal shows of a run: its figures, and its first windows as the host saw them."""
     seen, launches, releases = result.view.part(0, _DRAWN_FROM)
-    rows = run_rows(
+    rows = run_windows(
         pair_events(seen, result.view.program, launches),
         result.view.program,
         launches,

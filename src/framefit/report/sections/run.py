@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from framefit.core.explanation import PlanExplanation
 from framefit.core.faults import mark_of
-from framefit.core.profile import Profile, WindowUse
+from framefit.core.profile import Profile, RunWindows, WindowUse
 from framefit.core.run_record import FrameTimes, Metrics, Miss, ModelMetrics, Percentiles, RunInfo
 from framefit.core.timetable import Timetable
 from framefit.core.workload import Workload
@@ -40,7 +40,6 @@ from framefit.report.description import (
     ratio_quantity,
     size,
 )
-from framefit.report.drawing import RunRows
 from framefit.report.formats import format_bytes, format_difference, format_duration, format_hz, format_ratio
 from framefit.report.sections.plan import KIND as PLAN
 from framefit.report.sections.plan import PlanContent
@@ -82,7 +81,7 @@ class RunContent:
     use: WindowUse | None = None
     happened: Happened | None = None
     profile: Profile | None = None
-    rows: RunRows | None = None
+    rows: RunWindows | None = None
     notes: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
 

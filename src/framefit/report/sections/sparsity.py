@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from framefit.core.sparsity import Configuration, SparsityResult
-from framefit.report.charts import Axis, Chart, Line, colour, percent_axis, row_height_px
+from framefit.report.charts import Axis, Chart, ChartSeries, Line, colour, percent_axis, row_height_px, svg_chart
 from framefit.report.csv_files import write_table, write_text
 from framefit.report.description import (
     NONE,
@@ -23,7 +23,6 @@ from framefit.report.description import (
     count,
     ratio,
 )
-from framefit.report.drawing import ChartSeries, svg_chart
 from framefit.report.formats import format_percent, format_ratio
 
 __all__ = ["write_sparsity_files"]

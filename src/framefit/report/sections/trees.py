@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from framefit.core.tree_results import Candidate, GroupCircuit, RtlReport, TreeifiedModel, TreeifyResult
-from framefit.report.charts import Axis, Chart, Line, colour, percent_axis, row_height_px
+from framefit.report.charts import Axis, Chart, ChartSeries, Line, colour, percent_axis, row_height_px, svg_chart
 from framefit.report.csv_files import write_table, write_text
 from framefit.report.description import (
     NONE,
@@ -23,7 +23,6 @@ from framefit.report.description import (
     count,
     duration,
 )
-from framefit.report.drawing import ChartSeries, svg_chart
 from framefit.report.formats import format_bytes, format_duration, format_percent
 
 __all__ = ["write_tree_files"]
