@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from framefit.core.loss_study import LossPoint, LossStudy
-from framefit.report.charts import Axis, Chart, Line, colour
+from framefit.report.charts import Axis, Chart, ChartSeries, Line, colour, svg_chart
 from framefit.report.csv_files import write_text
 from framefit.report.description import (
     Block,
@@ -23,7 +23,6 @@ from framefit.report.description import (
     rate,
     ratio,
 )
-from framefit.report.drawing import ChartSeries, svg_chart
 from framefit.report.formats import format_hz, format_ratio
 
 __all__ = ["write_loss_picture"]
