@@ -253,6 +253,22 @@ def test_changes_of_rate_come_in_order_with_the_rates_of_the_others(tmp_path: Pa
             "give device_id once",
         ),
         ("rate_hz = 30", "rate_hz = 30\ncores = [0]\nunits = [{ name = 'a' }]", "give cores or [[units]], not both"),
+        (
+            "rate_hz = 30",
+            "rate_hz = 30\nunits = [{ name = 'a' }, { name = 'b', same_as = 'c' }]",
+            "unit 'b': same_as = 'c' must name another unit: a",
+        ),
+        ("rate_hz = 30", "rate_hz = 30\nunits = [{ name = 'a', same_as = 'a' }]", "another unit: there is none"),
+        (
+            "rate_hz = 30",
+            "rate_hz = 30\nunits = [{ name = 'a', same_as = 'b' }, { name = 'b', same_as = 'a' }]",
+            "'b' has same_as itself",
+        ),
+        (
+            "rate_hz = 30",
+            "rate_hz = 30\nunits = [{ name = 'a' }, { name = 'b', threads = 2, same_as = 'a' }]",
+            "same_as = 'a' must have the same threads",
+        ),
         ("rate_hz = 30", "rate_hz = 30\nschema_version = 2", "$.schema_version is 2"),
         ('"face.onnx"', '"face.onnx"\npreprocess = { size = [0, 4] }', "size must be positive, is [0, 4]"),
         (

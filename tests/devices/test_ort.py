@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -184,44 +185,6 @@ class TestOrtDevice(DeviceConformance):
         assert found.value.where == "$.device.custom_ops"
         assert "RegisterCustomOps" in str(found.value.remedy)
 
-    @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-    def test_a_library_of_custom_operators_is_loaded_for_each_session(self, tmp_path: Path) -> None:
-        """Its entry point is called when the device is opened and for each session, and its content is a fact."""
-        source, library = tmp_path / "ops.c", tmp_path / "ops.so"
-        source.write_text(
-            "#include <stdio.h>\n"
-            "void* RegisterCustomOps(void* options, const void* api)\n"
-            f'{{ FILE* log = fopen("{tmp_path}/log", "a"); fputs("called\\n", log); fclose(log); return 0; }}\n'
-        )
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-        settings = MachineSettings(device=DeviceOptions(custom_ops=(str(library),)))
-        device = OrtDevice(settings, cache=tmp_path / "cache")
-        assert (tmp_path / "log").read_text() == "called\n"
-        device.compile(small_network(), self.unit(device), "net")
-        assert (tmp_path / "log").read_text() == "called\n" * 2
-        facts = device.fingerprint()
-        assert str(facts["custom_ops"]).startswith("ops.so:")
-        assert "custom_ops" not in OrtDevice(cache=tmp_path).fingerprint()
-        library.write_bytes(library.read_bytes() + b"other")
-        assert OrtDevice(settings).fingerprint()["custom_ops"] != facts["custom_ops"]
-
-    def test_units_of_their_own(self, tmp_path: Path) -> None:
-        """Each has its name, cores and threads; one with several threads is not interrupted; sessions are its own."""
-        first, *rest = available_cores()
-        entries = [UnitEntry(name="little", cores=(first,)), UnitEntry(name="wide", threads=len(rest))]
-        if len(rest) < 1:
-            pytest.skip("one core only")
-        device = OrtDevice(MachineSettings(units=tuple(entries)), cache=tmp_path)
-        units = {unit.name: (unit.core, unit.preemptive) for unit in device.target.units}
-        assert units == {"little": (first, True), "wide": (rest[0], len(rest) == 1)}
-        assert device.fingerprint()["units"] == f"little: providers, 1 thread; wide: providers, {entries[1].fact[17:]}"
-        model = small_network()
-        feeds = random_inputs(model, 0)
-        expected = results(OrtDevice(cache=tmp_path), model, feeds)
-        for unit in units:
-            assert difference(expected, results(device, model, feeds, unit)) <= 1e-6
-        assert len(cached_files(tmp_path)) == 3
-
     def test_threads_of_a_unit_run_on_its_cores(self, tmp_path: Path) -> None:
         """The first core's thread launches; the pool's threads are on the others, wherever the session was made."""
         cores = available_cores()
@@ -242,6 +205,11 @@ class TestOrtDevice(DeviceConformance):
         [
             (UnitEntry(name="a", provider="CPUExecutionProvidr"), "did you mean 'CPUExecutionProvider'", ".provider"),
             (UnitEntry(name="a", provider="CPUExecutionProvider", options={"x": 1}), "has no options, but x", ""),
+            (
+                UnitEntry(name="a", provider="AzureExecutionProvider", device_id=1),
+                "has no options, but device_id",
+                "",
+            ),
             (UnitEntry(name="a", threads=999), "unit 'a' needs 999 cores", ""),
         ],
     )
@@ -296,6 +264,121 @@ class TestOrtDevice(DeviceConformance):
         assert len(device.events()) == 0
 
 
+def add_provider(monkeypatch: pytest.MonkeyPatch, *, starts: bool = True) -> list[dict[str, str]]:
+    """Lets ONNX Runtime have one more provider, which executes nothing itself; the options of its sessions.
+
+    As providers do, it ignores options that it does not know, refuses values that cannot be, and tells what it has.
+    """
+    sessions: list[dict[str, str]] = []
+    session_class = onnxruntime.InferenceSession
+
+    class Session(session_class):  # type: ignore[misc, valid-type]
+        def __init__(self, source: Any, options: Any, *, providers: list[Any], **given: Any) -> None:
+            self._fast = [provider[1] for provider in providers if provider[0] == "FastExecutionProvider"]
+            assert given == {"enable_fallback": 0}
+            if self._fast and not starts:
+                raise RuntimeError("no driver")
+            if self._fast and int(self._fast[0].get("speed", 0)) > 9:
+                raise RuntimeError("speed must be at most 9")
+            sessions.extend(self._fast)
+            super().__init__(source, options, providers=["CPUExecutionProvider"])
+
+        def get_providers(self) -> list[str]:
+            return ["FastExecutionProvider"] * len(self._fast) + list(super().get_providers())
+
+        def get_provider_options(self) -> dict[str, dict[str, str]]:
+            known = {"device_id": "0", "precision": "f32", "speed": "1"}
+            return {"FastExecutionProvider": known | {k: v for o in self._fast for k, v in o.items() if k in known}}
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    monkeypatch.setattr(
+        onnxruntime, "get_available_providers", lambda: ["FastExecutionProvider", "CPUExecutionProvider"]
+    )
+    return sessions
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_library_of_custom_operators_is_loaded_for_each_session(tmp_path: Path) -> None:
+    """Its entry point is called when the device is opened and for each session, and its content is a fact."""
+    source, library = tmp_path / "ops.c", tmp_path / "ops.so"
+    source.write_text(
+        "#include <stdio.h>\n"
+        "void* RegisterCustomOps(void* options, const void* api)\n"
+        f'{{ FILE* log = fopen("{tmp_path}/log", "a"); fputs("called\\n", log); fclose(log); return 0; }}\n'
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    settings = MachineSettings(device=DeviceOptions(custom_ops=(str(library),)))
+    device = OrtDevice(settings, cache=tmp_path / "cache")
+    assert (tmp_path / "log").read_text() == "called\n"
+    device.compile(small_network(), device.target.units[0].name, "net")
+    assert (tmp_path / "log").read_text() == "called\n" * 2
+    facts = device.fingerprint()
+    assert str(facts["custom_ops"]).startswith("ops.so:")
+    assert "custom_ops" not in OrtDevice(cache=tmp_path).fingerprint()
+    library.write_bytes(library.read_bytes() + b"other")
+    assert OrtDevice(settings).fingerprint()["custom_ops"] != facts["custom_ops"]
+
+
+def test_units_of_their_own(tmp_path: Path) -> None:
+    """Each has its name, cores and threads; one with several threads is not interrupted; sessions are its own."""
+    first, *rest = available_cores()
+    entries = [UnitEntry(name="little", cores=(first,)), UnitEntry(name="wide", threads=len(rest))]
+    if len(rest) < 1:
+        pytest.skip("one core only")
+    device = OrtDevice(MachineSettings(units=tuple(entries)), cache=tmp_path)
+    units = {unit.name: (unit.core, unit.preemptive) for unit in device.target.units}
+    assert units == {"little": (first, True), "wide": (rest[0], len(rest) == 1)}
+    assert device.fingerprint()["units"] == f"little: providers, 1 thread; wide: providers, {entries[1].fact[17:]}"
+    model = small_network()
+    feeds = random_inputs(model, 0)
+    expected = results(OrtDevice(cache=tmp_path), model, feeds)
+    for unit in units:
+        assert difference(expected, results(device, model, feeds, unit)) <= 1e-6
+    assert len(cached_files(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "says", "remedy"),
+    [
+        (
+            {"precision": "f16", "spede": 2},
+            "FastExecutionProvider has no option 'spede'; did you mean 'speed'",
+            "speed",
+        ),
+        ({"precision": "f16", "speed": 11}, "does not take speed = '11': speed must be at most 9", "leave it out"),
+    ],
+)
+def test_an_option_that_a_provider_does_not_take(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str | int], says: str, remedy: str
+) -> None:
+    """It is refused before anything is compiled, whether the provider ignores it or does not start with it."""
+    add_provider(monkeypatch)
+    entry = UnitEntry(name="a", provider="FastExecutionProvider", options=options)
+    with pytest.raises(InputError, match=says) as found:
+        OrtDevice(MachineSettings(units=(UnitEntry(name="first"), entry)))
+    assert found.value.where == "$.units[1]"
+    assert found.value.exit_code == 2
+    assert remedy in str(found.value.remedy)
+
+
+def test_options_that_a_provider_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They reach the session."""
+    sessions = add_provider(monkeypatch)
+    entry = UnitEntry(name="a", provider="FastExecutionProvider", device_id=1, options={"speed": 3})
+    device = OrtDevice(MachineSettings(units=(entry,)), cache=tmp_path)
+    assert device.compile(small_network(), "a", "net").outputs
+    assert sessions[-1] == {"device_id": "1", "speed": "3"}
+
+
+def test_a_provider_that_does_not_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its options are not to blame: the error is the device's, and nothing goes on without the provider."""
+    add_provider(monkeypatch, starts=False)
+    entry = UnitEntry(name="a", provider="FastExecutionProvider", options={"speed": 3})
+    device = OrtDevice(MachineSettings(units=(entry,)), cache=tmp_path)
+    with pytest.raises(DeviceError, match="no driver"):
+        device.compile(small_network(), "a", "net")
+
+
 _ARITHMETIC = """
 import numpy as np
 from framefit.core.model import GraphBuilder
@@ -320,6 +403,7 @@ def test_callers_arithmetic_stays_as_it_was() -> None:
 _FIRST_SESSION = """
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 

@@ -71,7 +71,9 @@ def measured(*, fresh: bool = False, told: list[str] | None = None, realtime: bo
     """Of a device that never runs."""
     notify = (told if told is not None else []).append
     store = MeasurementStore(MachineSettings(), fresh=fresh)
-    return MeasuredDurations(Compiler(FakeDevice()), "fake0", store, WINDOW_NS, 0.99, notify, realtime=realtime)
+    return MeasuredDurations(
+        Compiler(FakeDevice()), "fake0", "fake0", store, WINDOW_NS, 0.99, notify, realtime=realtime
+    )
 
 
 def modelled(device: NpuDevice, quantile: float = 0.99, host_wakes: tuple[int, ...] = (0,)) -> ModelledDurations:

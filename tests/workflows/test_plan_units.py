@@ -280,6 +280,34 @@ def test_cores_of_differing_speed_are_measured_as_such(tmp_path: Path, monkeypat
     assert slow.model("small").duration_ns == pytest.approx(3 * fast.model("small").duration_ns, rel=0.1)
 
 
+@needs_two_cores
+@pytest.mark.parametrize("same", [False, True])
+def test_units_that_are_said_to_be_the_same_are_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    """Whole models are launched on one of them; the plan uses both."""
+    measure = no_noise(monkeypatch)
+    asked: dict[tuple[str, ...], list[str]] = {}
+
+    def noted(launches: Sequence[Callable[[], Completion]], **limits: Any) -> list[Measurement]:
+        taken = [getattr(launch, "__defaults__") for launch in launches]  # noqa: B009 - of lambdas
+        campaign = tuple(execution.parts[index].digest for execution, index in taken)
+        asked.setdefault(campaign, []).append(taken[0][0].units[taken[0][1]])
+        return measure(launches, **limits)
+
+    monkeypatch.setattr("framefit.planning.durations.measure", noted)
+    write_models(tmp_path)
+    first, second = available_cores()[:2]
+    more = f'[[units]]\nname = "a"\ncores = [{first}]\n[[units]]\nname = "b"\ncores = [{second}]\n'
+    app = write_app(
+        tmp_path, rate_hz=150, guard_ms=0.1, background=["chain1", "chain2"], more=more + 'same_as = "a"' * same
+    )
+    timetable = plan(app, cache=False).timetable
+    assert {segment.unit for model in timetable.models for segment in model.segments} == {"a", "b"}
+    whole_models = next(iter(asked))
+    assert asked[whole_models] == (["a"] if same else ["a", "b"])
+
+
 @settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32 - 1))
 def test_every_feasible_plan_passes_the_check(board: Board, seed: int) -> None:

@@ -8,7 +8,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -238,6 +238,7 @@ class UnitEntry(Record, kw_only=True):
         options: of the provider, by its own names.
         cores: one for each thread, the first one launches; default: the last ones that no other unit has.
         threads: of one launch; default: as many as ``cores``, else 1.
+        same_as: name of a unit that is exactly as fast: what was measured there counts here, too.
     """
 
     name: str
@@ -246,6 +247,7 @@ class UnitEntry(Record, kw_only=True):
     options: dict[str, bool | int | float | str] = {}
     cores: tuple[int, ...] = ()
     threads: int | None = None
+    same_as: str | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -324,6 +326,10 @@ class MachineSettings(Record, kw_only=True):
     device: DeviceOptions = DeviceOptions()
     units: tuple[UnitEntry, ...] = ()
 
+    def measured_as(self, unit: str) -> str:
+        """The unit on which is measured what launches take on a unit: itself, but where it is said to be the same."""
+        return next((entry.same_as for entry in self.units if entry.name == unit), None) or unit
+
     @property
     def unit_cores(self) -> tuple[int, ...]:
         """Cores that units name."""
@@ -382,6 +388,8 @@ class Workload(MachineSettings, kw_only=True):
             twice = {name for name in names if names.count(name) > 1}
             if twice:
                 raise ValueError(f"{kind} name {min(twice)!r} is used twice")
+        for unit in self.units:
+            _check_same(unit, self.units)
         pattern = math.lcm(*(model.every for model in self.models))
         if pattern > _MOST_PATTERN:
             raise ValueError(f"the values of every repeat only after {pattern} windows; choose multiples of each other")
@@ -503,6 +511,22 @@ def _need_positive(key: str, value: float | None) -> None:
         raise ValueError(f"{key} must be greater than 0, is {value}")
     if value is not None and not _LEAST <= value <= _MOST:
         raise ValueError(f"{key} must be {_LEAST:g} to {_MOST:g}, is {value}")
+
+
+def _check_same(unit: UnitEntry, units: Sequence[UnitEntry]) -> None:
+    """Refuse a unit that is said to be as fast as one that is not there, or that is visibly another."""
+    if unit.same_as is None:
+        return
+    others = {other.name: other for other in units if other is not unit}
+    same = others.get(unit.same_as)
+    what = f"unit {unit.name!r}: same_as = {unit.same_as!r}"
+    if same is None:
+        raise ValueError(f"{what} must name another unit: {', '.join(others) or 'there is none'}")
+    if same.same_as is not None:
+        raise ValueError(f"{what} must name a unit that is measured, and {same.name!r} has same_as itself")
+    for key in ("provider", "options", "width"):
+        if getattr(unit, key) != getattr(same, key):
+            raise ValueError(f"{what} must have the same {'threads' if key == 'width' else key}")
 
 
 def _need_few(key: str, frames: int) -> None:

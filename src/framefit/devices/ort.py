@@ -26,7 +26,7 @@ import numpy.typing as npt
 from framefit.core.events import Trace
 from framefit.core.files import cache_folder
 from framefit.core.latency_table import Value
-from framefit.core.model import Model, folded, free_batch, fused_groups, lowered
+from framefit.core.model import GraphBuilder, Model, folded, free_batch, fused_groups, lowered
 from framefit.core.program import Operation
 from framefit.core.target import Target, Unit, cpu_target
 from framefit.core.workload import MachineSettings, UnitEntry
@@ -128,8 +128,9 @@ def quantised(model: Model, inputs: npt.NDArray[np.float32], *, but: Collection[
                 nodes_to_exclude=sorted(but),
             )
         except Exception as error:  # the tool's errors have no common class
-            message = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise DeviceError(f"ONNX Runtime's tool cannot quantise it: {message}", where=model.name) from error
+            raise DeviceError(
+                f"ONNX Runtime's tool cannot quantise it: {_first_line(error)}", where=model.name
+            ) from error
         return Model.load(made, name=model.name)
 
 
@@ -242,7 +243,8 @@ class OrtDevice:
         trace_events: capacity of the event buffer.
 
     Raises:
-        InputError: the installed ONNX Runtime has no such provider, or cannot load a library of custom operators.
+        InputError: the installed ONNX Runtime has no such provider, a provider does not take an option that a unit
+            gives it, or a library of custom operators cannot be loaded.
     """
 
     capabilities = Capabilities(
@@ -280,6 +282,8 @@ class OrtDevice:
                     remedy=f"choose from {', '.join(available)}",
                 )
         _load_libraries(onnxruntime.SessionOptions(), settings.device.custom_ops)
+        for place, unit in enumerate(settings.units):
+            _check_options(unit, f"$.units[{place}]")
         self.clock = clock or RealClock()
         self._units = {unit.name: unit for unit in _with_cores(settings.units)}
         cores = settings.cores or (default_core(),)
@@ -453,19 +457,16 @@ class OrtDevice:
 
     def _session(self, source: bytes | str, options: Any, label: str, unit: str | None = None) -> Any:
         """Make a session for a unit, or without one for the first unit's provider."""
-        import onnxruntime
-
         entry = self._units.get(unit or self._target.units[0].name)
         providers: list[Any] = [name for name in self._settings.providers if entry is None or name != entry.provider]
         if entry is not None and entry.provider is not None:
             providers = [(entry.provider, entry.given), *providers]
         try:
             with kept_denormals():
-                session = onnxruntime.InferenceSession(source, options, providers=providers)
+                session = _started(source, options, providers)
         except Exception as error:  # ONNX Runtime's errors have no common class
-            message = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise DeviceError(
-                f"ONNX Runtime cannot compile it: {message}",
+                f"ONNX Runtime cannot compile it: {_first_line(error)}",
                 where=label,
                 remedy="check the model with onnx.checker, or export it at another opset",
             ) from error
@@ -509,12 +510,6 @@ def _with_cores(units: Sequence[UnitEntry]) -> tuple[UnitEntry, ...]:
     left = [core for core in available_cores() if core not in used]
     settled = []
     for place, unit in enumerate(units):
-        if unit.provider in (None, "CPUExecutionProvider") and unit.given:
-            raise InputError(
-                f"CPUExecutionProvider has no options, but {', '.join(unit.given)} is given",
-                where=f"$.units[{place}]",
-                remedy="leave options and device_id out, or name another provider",
-            )
         count = 0 if unit.cores else unit.width
         if count > len(left):
             raise InputError(
@@ -526,6 +521,81 @@ def _with_cores(units: Sequence[UnitEntry]) -> tuple[UnitEntry, ...]:
         del left[len(left) - count :]
         settled.append(msgspec.structs.replace(unit, cores=unit.cores or mine))
     return tuple(settled)
+
+
+_WITHOUT_OPTIONS = ("CPUExecutionProvider", "AzureExecutionProvider")  # these ignore whatever they are given
+
+
+def _check_options(entry: UnitEntry, where: str) -> None:
+    """Refuse an option that a unit's provider does not take, before anything is compiled.
+
+    Providers refuse it when a session starts, or leave it out of the options that the session has.
+
+    Raises:
+        InputError: there is one.
+    """
+    given, provider = entry.given, entry.provider
+    if not given or provider is None:
+        return
+    if provider in _WITHOUT_OPTIONS:
+        raise InputError(
+            f"{provider} has no options, but {', '.join(given)} is given",
+            where=where,
+            remedy="leave options and device_id out, or name another provider",
+        )
+    try:
+        known = _options_of(provider, given)
+    except Exception as error:  # ONNX Runtime's errors have no common class
+        wrong = [name for name in given if not _takes(provider, {name: given[name]})]
+        if not wrong or not _takes(provider, {}):
+            return  # it is not an option that keeps the provider from starting: compiling says what does
+        raise InputError(
+            f"{provider} does not take {wrong[0]} = {given[wrong[0]]!r}: {_first_line(error)}",
+            where=where,
+            remedy=f"correct the option, or leave it out; ONNX Runtime's documentation lists those of {provider}",
+        ) from error
+    for name in given:
+        if known and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise InputError(
+                f"{provider} has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                where=where,
+                remedy=f"choose from {', '.join(sorted(known))}",
+            )
+
+
+def _takes(provider: str, options: dict[str, str]) -> bool:
+    """Whether a provider starts with these options."""
+    try:
+        _options_of(provider, options)
+    except Exception:  # noqa: BLE001 - ONNX Runtime's errors have no common class
+        return False
+    return True
+
+
+def _options_of(provider: str, options: dict[str, str]) -> dict[str, str]:
+    """The options that a provider has in a session that is given some; none where it does not tell."""
+    import onnxruntime
+
+    builder = GraphBuilder("options", 0)
+    builder.output(builder.op("Relu", builder.input("x", (1,))), "y")
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4  # failures are raised; the runtime need not print them too
+    with kept_denormals():
+        session = _started(builder.build().to_bytes(), quiet, [(provider, options), "CPUExecutionProvider"])
+    found: dict[str, str] = session.get_provider_options().get(provider, {})
+    return found
+
+
+def _started(source: bytes | str, options: Any, providers: Sequence[Any]) -> Any:
+    """A session; a provider that fails to start is an error, not a line on the screen and a session without it."""
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(source, options, providers=providers, enable_fallback=0)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _unit(entry: UnitEntry) -> Unit:
@@ -544,9 +614,8 @@ def _load_libraries(options: Any, paths: Sequence[str]) -> None:
         try:
             options.register_custom_ops_library(path)
         except Exception as error:  # ONNX Runtime's errors have no common class
-            message = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(
-                f"ONNX Runtime cannot load the custom operators of {path}: {message}",
+                f"ONNX Runtime cannot load the custom operators of {path}: {_first_line(error)}",
                 where="$.device.custom_ops",
                 remedy="give a library for this machine that exports RegisterCustomOps, made for this ONNX Runtime",
             ) from error

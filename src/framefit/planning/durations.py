@@ -199,6 +199,7 @@ class MeasuredDurations:
     Args:
         compiler: of the machine's own device.
         unit: of the launches.
+        measured_as: the unit whose measurements count: the same, or one that is exactly as fast.
         store: keeps what was measured.
         window_ns: length of a window; on the beat each round follows a sleep, as in a run.
         quantile: that is planned with, 0 to 1.
@@ -213,6 +214,7 @@ class MeasuredDurations:
         self,
         compiler: Compiler,
         unit: str,
+        measured_as: str,
         store: MeasurementStore,
         window_ns: int,
         quantile: float,
@@ -221,7 +223,8 @@ class MeasuredDurations:
         realtime: bool = False,
     ) -> None:
         self.warnings: list[str] = []
-        self._compiler, self._device, self._unit, self._store = compiler, compiler.device, unit, store
+        self._compiler, self._device, self._store = compiler, compiler.device, store
+        self._core, self._unit = self._device.target.unit(unit).core, measured_as
         self._window_ns, self._quantile, self._notify, self._realtime = window_ns, quantile, notify, realtime
 
     def grouped(self, task: SegmentedModel) -> SegmentedModel:
@@ -240,7 +243,7 @@ class MeasuredDurations:
         compiled = [_compiled(task, index, self._compiler) for task, index in launches]
         if not thorough:
             self._notify("pricing whole models")
-        with pinned(self._device.target.unit(self._unit).core):
+        with pinned(self._core):
             samples = [m.samples_ns for m in (self.final if thorough else self.probe)(compiled)]
         excess = pooled_excess(samples, self._quantile) if thorough else 1.0
         if excess > _NOISY:

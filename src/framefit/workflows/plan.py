@@ -75,7 +75,7 @@ def plan(
         _check_output(Path(output), force=settings.force)
     if settings.target is not None:
         workload = msgspec.structs.replace(workload, target=absolute_target(settings.target, Path()))
-    device = open_device(workload.target, folder=app.parent, settings=workload.machine, computes=True)
+    device = _device_of(app, workload)
     request = PlanRequest(
         app,
         workload,
@@ -154,7 +154,7 @@ def read_plan(path: str | Path, notify: Notify = silent) -> Plan:
         raise InputError("this timetable does not say what it was made of", where=path, remedy=_AGAIN)
     notify("opening the plan")
     app, workload = Path(source.app), source.workload
-    device = open_device(workload.target, folder=app.parent, settings=workload.machine, computes=True)
+    device = _device_of(app, workload)
     facts = plan_facts(device)
     for name in sorted({*facts, *source.device}):
         if facts.get(name) != source.device.get(name):
@@ -200,6 +200,16 @@ def write_timetables(planned: Plan, folder: Path, *, force: bool = False) -> Non
     write_record(folder / "instructions.json", lists, force=force)
 
 
+def _device_of(app: Path, workload: Workload) -> Device:
+    """The device that a workload names; what is wrong with its keys is said with the file that holds them."""
+    try:
+        return open_device(workload.target, folder=app.parent, settings=workload.machine, computes=True)
+    except InputError as error:
+        if error.where is None or not error.where.startswith("$."):
+            raise
+        raise InputError(error.what, where=f"{app}: {error.where}", remedy=error.remedy) from error
+
+
 def _check_output(path: Path, *, force: bool) -> None:
     """Refuse, before planning, a place where the plan could not be written."""
     if path.suffix == ".json":
@@ -238,7 +248,8 @@ def _without_table(request: PlanRequest, device: Device, notify: Notify, *, cach
     realtime = workload.schedule.preemption == "auto" and realtime_priority_permitted()
 
     def measured(unit: str, compiler: Compiler) -> MeasuredDurations:
-        return MeasuredDurations(compiler, unit, store, workload.window_ns, quantile, notify, realtime=realtime)
+        known = workload.machine.measured_as(unit)
+        return MeasuredDurations(compiler, unit, known, store, workload.window_ns, quantile, notify, realtime=realtime)
 
     if not is_modelled(device):
         return PricedDevice(device, compiler, {unit: measured(unit, compiler) for unit in names})
