@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from framefit import DeviceError
 from framefit.core.events import EventType, Trace
 from framefit.core.latency_table import Value
 from framefit.core.model import Model, TensorInfo
@@ -14,7 +15,6 @@ from framefit.core.program import Operation
 from framefit.core.target import Target, Unit
 from framefit.devices.clock import Clock, VirtualClock
 from framefit.devices.device import Array, Binding, Capabilities, Completion, EventRecorder, Tensors, target_facts
-from framefit.errors import DeviceError
 
 __all__ = ["FakeDevice", "ListSink", "NumberStream"]
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from framefit.core.model import GraphBuilder, Model
+from framefit import GraphBuilder, Model
 
 __all__ = ["NETWORKS", "Runner", "difference", "random_inputs", "write_dynamic"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from framefit import Target, resolve_target
 from framefit.core.latency_table import LatencyEntry, LatencyTable
 from framefit.core.model import Model, configuration
-from framefit.core.target import Target, resolve_target
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Device
 from framefit.devices.npu.cycles import CycleModel

@@ -7,8 +7,8 @@ runs are compared with.
 
 from __future__ import annotations
 
+from framefit import Timetable
 from framefit.core.grid import Grid
-from framefit.core.timetable import Timetable
 from framefit.devices.device import ModelledDevice
 from framefit.execution.execution import TimedExecution
 from framefit.runtime.channel import FrameChannel

@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from framefit import Plan
 from framefit.core.model import GraphBuilder, Layer, Model
 from framefit.devices.device import Completion
 from framefit.devices.measure import Measurement
-from framefit.planning.plan import Plan
 from framefit.planning.planner import _DISPATCH_NS
 
 __all__ = [

@@ -15,14 +15,12 @@ import msgspec
 import pytest
 from console import Framefit
 
+from framefit import RunResult, Timetable, run
 from framefit.core.events import Trace
 from framefit.core.files import read_record
 from framefit.core.program import read_program
 from framefit.core.run_record import Metrics, RunInfo
-from framefit.core.timetable import Timetable
 from framefit.devices.host import realtime_priority_permitted
-from framefit.workflows.record import RunResult
-from framefit.workflows.run import run
 from workloads import listing, measure_briefly, no_noise, write_app, write_models, write_target
 
 SCRIPT = Path(sys.executable).with_name("framefit")

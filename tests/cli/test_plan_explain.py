@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from console import Framefit
 
+from framefit import Timetable
 from framefit.core.files import read_record
-from framefit.core.timetable import Timetable
 from workloads import listing, write_app, write_target
 
 SCRIPT = Path(sys.executable).with_name("framefit")

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from framefit import InputError
 from framefit.core import arrays
 from framefit.core.arrays import ArrayFile
-from framefit.errors import InputError
 
 
 def test_names_and_arrays(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framefit import InputError
 from framefit.core.events import EventType, Trace, TraceLoss, TraceMeta
-from framefit.errors import InputError
 
 FIELDS = ("time_ns", "id", "type", "core", "operation", "loss_after")
 

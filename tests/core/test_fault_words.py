@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framefit import InputError
 from framefit.core.faults import Fault, check_fault, read_fault
-from framefit.errors import InputError
 
 S, MS = 1_000_000_000, 1_000_000
 

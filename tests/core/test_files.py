@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from framefit import InputError
 from framefit.core.files import (
     Record,
     cache_folder,
@@ -25,7 +26,6 @@ from framefit.core.files import (
     write_whole,
     write_whole_folder,
 )
-from framefit.errors import InputError
 
 
 class Wheel(Record, kw_only=True):

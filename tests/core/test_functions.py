@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from framefit import InputError
 from framefit.core.functions import error_text, load_function
-from framefit.errors import InputError
 
 
 @pytest.fixture(autouse=True)

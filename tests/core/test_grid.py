@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framefit import InputError
 from framefit.core.grid import Grid, merged
-from framefit.errors import InputError
 
 RATES = st.lists(st.sampled_from([10, 15, 20, 24, 25, 30, 50, 60, 100]), min_size=1, max_size=3)
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from framefit import InputError
 from framefit.core.files import read_record, write_record
 from framefit.core.latency_table import (
     Correction,
@@ -22,7 +23,6 @@ from framefit.core.latency_table import (
     merged,
     read_table,
 )
-from framefit.errors import InputError
 
 
 def entry(latency_ns: int = 5, unit: str = "cpu1", op: str = "Conv", **configuration: object) -> LatencyEntry:

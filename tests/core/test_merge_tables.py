@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 import framefit
+from framefit import InputError
 from framefit.core.files import write_record
-from framefit.errors import InputError
 from networks import NETWORKS
 from simulated_tables import table_on
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from framefit import InputError
 from framefit.core.program import (
     Group,
     Launches,
@@ -20,7 +21,6 @@ from framefit.core.program import (
     read_program,
     write_program,
 )
-from framefit.errors import InputError
 
 
 def program(launches: str | None) -> Program:

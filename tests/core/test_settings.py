@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 
+from framefit import InputError
 from framefit.core.settings import Settings, option, options, settings_of, verb
-from framefit.errors import InputError
 
 
 class BrewSettings(Settings, kw_only=True):

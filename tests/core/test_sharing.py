@@ -9,10 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from framefit import InputError, Runner
 from framefit.core.workload import DeviceOptions, MachineSettings, UnitEntry, load_workload
 from framefit.core.workload_merge import Shared, shared
-from framefit.errors import InputError
-from framefit.workflows.runner import Runner
 from workloads import write_app, write_models, write_target
 
 IMAGES = np.random.default_rng(1).standard_normal((6, 3, 16, 16)).astype(np.float32)

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from framefit import InputError
 from framefit.core.files import Record, read_record, write_record
 from framefit.core.target import (
     BUILTIN_TARGETS,
@@ -30,7 +31,6 @@ from framefit.core.target import (
     resolve_target,
     target_file,
 )
-from framefit.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 NPUS = [name for name in BUILTIN_TARGETS if name != "cpu"]

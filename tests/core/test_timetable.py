@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from framefit import InputError
 from framefit.core.files import read_record, write_record
 from framefit.core.target import Target, cpu_target
 from framefit.core.timetable import Fix, PlannedModel, PriorityPeriod, Segment, Slot, Timetable, Window
-from framefit.errors import InputError
 
 SEGMENT = Segment(
     index=0,

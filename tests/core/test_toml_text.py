@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framefit import Workload
 from framefit.core.files import Record, from_data, read_record, to_toml
 from framefit.core.target import BUILTIN_TARGETS, Target, resolve_target
-from framefit.core.workload import Workload
 
 
 class Inner(Record, kw_only=True):

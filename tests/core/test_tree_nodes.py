@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from framefit import InputError
 from framefit.core.model import GraphBuilder, Model, rebatched
 from framefit.core.trees import FreeTree, ObliviousTree, TreeNode, ensembles_in, operations, tree_layers
-from framefit.errors import InputError
 from trees_cases import hybrid, random_ensemble
 
 

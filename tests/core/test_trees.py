@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from framefit import InputError
 from framefit.core.files import write_record
 from framefit.core.trees import Encoder, Ensemble, Forest, FreeTree, ObliviousTree, Patch, encode, evaluate, read_forest
-from framefit.errors import InputError
 from trees_cases import random_ensemble, random_inputs
 
 

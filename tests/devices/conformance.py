@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from framefit import GraphBuilder, Model
 from framefit.core.events import EventType
-from framefit.core.model import GraphBuilder, Model
 from framefit.devices.clock import Clock, VirtualClock
 from framefit.devices.device import Array, Binding, Device, allocate, is_modelled, is_simulated, random_inputs
 from framefit.errors import DeviceError, HangError

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from framefit import DeviceError, Target
 from framefit.core.events import Trace
 from framefit.core.latency_table import Value
 from framefit.core.model import Model, epilogue_groups
 from framefit.core.program import Operation
-from framefit.core.target import Target
 from framefit.core.workload import MachineSettings
 from framefit.devices.clock import Clock, RealClock
 from framefit.devices.device import (
@@ -23,7 +23,6 @@ from framefit.devices.device import (
     fitting,
     target_facts,
 )
-from framefit.errors import DeviceError
 
 __all__ = ["BACKEND", "InstantDevice"]
 

@@ -9,10 +9,10 @@ import pytest
 
 from devices.conformance import DeviceConformance, arrays_for, small_network
 from fakes import FakeDevice
+from framefit import DeviceError
 from framefit.core.model import TensorInfo
 from framefit.devices.clock import VirtualClock
 from framefit.devices.device import Device, allocate, random_inputs
-from framefit.errors import DeviceError
 
 
 class TestFakeDevice(DeviceConformance):

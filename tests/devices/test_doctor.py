@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from framefit import doctor
 from framefit.core.files import read_record, write_record
 from framefit.core.run_record import HostReport
 from framefit.devices import host
-from framefit.devices.diagnosis import doctor
 
 
 def test_report_survives_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from devices.machines import XEON, system
+from framefit import InputError
 from framefit.devices import host
-from framefit.errors import InputError
 
 pytestmark = pytest.mark.timed
 

@@ -7,9 +7,8 @@ import logging
 import numpy as np
 import pytest
 
-from framefit.core.model import GraphBuilder, Model
+from framefit import DeviceError, GraphBuilder, Model
 from framefit.devices.ort import predictor, quantised, weight_nodes
-from framefit.errors import DeviceError
 
 
 def network(batch: int = 1) -> Model:

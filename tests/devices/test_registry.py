@@ -12,11 +12,11 @@ from devices import test_ort
 from devices.conformance import DeviceConformance, small_network
 from devices.instant import InstantDevice
 from devices.npu import test_npu_device
+from framefit import InputError
 from framefit.core.target import BACKENDS, Target, Unit, load_target
 from framefit.core.workload import MachineSettings
 from framefit.devices.device import Capabilities
 from framefit.devices.registry import capabilities_of, open_device
-from framefit.errors import InputError
 
 TARGET = Target(name="instant", kind="instant", units=(Unit(name="i0"), Unit(name="i1")))
 

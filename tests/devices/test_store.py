@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from devices.conformance import small_network
+from framefit import GraphBuilder, Model
 from framefit.core.latency_table import LatencyTable
-from framefit.core.model import GraphBuilder, Model
 from framefit.core.workload import MachineSettings
 from framefit.devices.host import fingerprint
 from framefit.devices.measure import Measurement

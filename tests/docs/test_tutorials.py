@@ -10,7 +10,7 @@ import pytest
 from documents import ROOT, Course, blocks
 
 import framefit
-from framefit.core.model import GraphBuilder
+from framefit import GraphBuilder
 from workloads import write_app, write_target
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))

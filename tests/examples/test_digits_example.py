@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from framefit.core.model import Model
+from framefit import Model
 
 
 @pytest.mark.parametrize(("name", "images"), [("mlp", False), ("conv", True)])

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from fakes import FakeDevice
+from framefit import FramefitError, InputError
 from framefit.core.model import GraphBuilder, Model, TensorInfo
 from framefit.core.workload import MachineSettings, Preprocess
 from framefit.devices.ort import OrtDevice
-from framefit.errors import FramefitError, InputError
 from framefit.execution.buffers import unit_bytes
 from framefit.execution.execution import Execution, greatest_difference
 from framefit.execution.prepare import Preparation

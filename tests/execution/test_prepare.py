@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from framefit import InputError
 from framefit.core.model import TensorInfo
 from framefit.core.workload import Preprocess
-from framefit.errors import InputError
 from framefit.execution.prepare import Preparation, image_axes
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from framefit import FramefitError, InputError
 from framefit.core.model import TensorInfo
 from framefit.core.workload import StreamEntry
 from framefit.devices.device import Array
-from framefit.errors import FramefitError, InputError
 from framefit.execution import streams
 from framefit.execution.streams import (
     ArrayStream,

@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from fakes import FakeDevice
+from framefit import FramefitError, InputError
 from framefit.core.model import GraphBuilder, TensorInfo
 from framefit.core.workload import load_workload, streams_of
-from framefit.errors import FramefitError, InputError
 from framefit.execution.streams import open_stream
 from framefit.execution.wiring import WiredModel, wire
 from networks import NETWORKS, write_dynamic

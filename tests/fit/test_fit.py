@@ -12,16 +12,12 @@ import msgspec
 import pytest
 
 from fit_workloads import fitted, outcomes, write_fit_app
+from framefit import DeviceError, InputError, fit, load_workload, plan, simulate
 from framefit.core.files import read_record, write_record
 from framefit.core.fit_results import FitResult
 from framefit.core.model import GraphBuilder, Model, listing
 from framefit.core.run_record import TargetList
-from framefit.core.workload import load_workload
-from framefit.errors import DeviceError, InputError
 from framefit.fit.accuracy import Labelled
-from framefit.fit.loop import fit
-from framefit.workflows.plan import plan
-from framefit.workflows.run import simulate
 from workloads import listing as files_in
 from workloads import write_app, write_models, write_target
 

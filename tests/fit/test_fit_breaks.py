@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from fit_workloads import fitted, outcomes, write_fit_app
+from framefit import InputError, fit
 from framefit.core.files import read_record
 from framefit.core.fit_results import FitResult
-from framefit.errors import InputError
 from framefit.fit.accuracy import Labelled
-from framefit.fit.loop import fit
 from framefit.fit.situation import Situation
 
 WHOLE = [("int8", "kept"), ("verify", "verified")]

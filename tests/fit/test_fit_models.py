@@ -11,12 +11,11 @@ import pytest
 from PIL import Image
 
 from fit_workloads import write_fit_app
+from framefit import InputError, fit
 from framefit.core.fit_results import FitSettings, FittedModel
 from framefit.core.workload import Preprocess, load_workload
-from framefit.errors import InputError
 from framefit.fit.accuracy import Labelled, sized
 from framefit.fit.folder import FitFolder
-from framefit.fit.loop import fit
 from framefit.fit.steps.sparsify import _keep_database
 from workloads import write_app, write_models, write_target
 

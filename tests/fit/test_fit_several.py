@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fit_workloads import fitted, outcomes, write_fit_app
-from framefit.core.workload import load_workload
+from framefit import load_workload
 
 
 @pytest.mark.usefixtures("quick")

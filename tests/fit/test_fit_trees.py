@@ -11,14 +11,11 @@ import numpy as np
 import pytest
 
 from fit_workloads import fitted, outcomes, write_fit_app
+from framefit import InfeasibleError, InputError, fit, plan, treeify
 from framefit.core.files import read_record
 from framefit.core.model import Model, listing, with_weights
 from framefit.core.tree_results import TreeifySettings
 from framefit.core.trees import tree_layers
-from framefit.errors import InfeasibleError, InputError
-from framefit.fit.loop import fit
-from framefit.workflows.plan import plan
-from framefit.workflows.search import treeify
 
 BRIEF = {"first": 1, "layers": 2, "trees": 8, "examples": 100, "finetune_batches": 8}
 

@@ -18,9 +18,9 @@ from mutations import Mutation, bytes_changed, json_changed, npz_changed, onnx_c
 from PIL import Image
 
 import framefit
+from framefit import FramefitError, Model
 from framefit.core.files import read_record, to_json, write_record
 from framefit.core.latency_table import compared, read_table
-from framefit.core.model import Model
 from framefit.core.profile import Profile
 from framefit.core.program import Program
 from framefit.core.run_record import Metrics, RunInfo
@@ -28,7 +28,6 @@ from framefit.core.target import BUILTIN_TARGETS, target_file
 from framefit.core.timetable import InstructionLists, Timetable
 from framefit.core.trees import Forest, evaluate, read_forest
 from framefit.core.workload import StreamEntry, load_workload
-from framefit.errors import FramefitError
 from framefit.execution.streams import opened_image, stored_array
 from framefit.latency.subjects import GridSpec, grid_models
 from framefit.profiling.formats.raw import pack

@@ -17,9 +17,9 @@ from fuzzed_readers import READERS, Trial
 from onnx import TensorProto, helper
 
 import framefit
+from framefit import InputError
 from framefit.core.program import Program
 from framefit.core.trees import Forest
-from framefit.errors import InputError
 from trees_cases import random_ensemble
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3])

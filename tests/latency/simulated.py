@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
+from framefit import Target
 from framefit.core.latency_table import LatencyEntry, LatencyTable, Overhead
 from framefit.core.model import GraphBuilder, Model, configuration, epilogue_groups
-from framefit.core.target import Target
 from framefit.devices.measure import Measurement
 from framefit.devices.npu.cycles import CycleModel
 from framefit.latency.calibrate import Analytical

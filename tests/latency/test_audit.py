@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from simulated import UNIT, fused, noisy_table, random_network, true_layers_ns, with_overhead
 
+from framefit import InputError, Model, resolve_target
 from framefit.core.latency_table import LatencyTable
-from framefit.core.model import Model
-from framefit.core.target import resolve_target
-from framefit.errors import InputError
 from framefit.latency.audit import audit
 from framefit.latency.estimate import Estimator
 from framefit.latency.terms import CLASSES, Terms, terms_of

@@ -9,16 +9,14 @@ import msgspec
 import pytest
 
 import framefit
+from framefit import InputError, Model, measure
 from framefit.core.latency_table import LatencyTable, read_table
-from framefit.core.model import Model
 from framefit.core.target import Variation, resolve_target
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.device import NpuDevice
-from framefit.errors import InputError
 from framefit.latency import audit
 from framefit.latency import measure as measuring
-from framefit.latency.measure import measure
 from framefit.latency.subjects import GridSpec, LayerGrid
 from networks import NETWORKS
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from simulated import analytical, fused, noisy_table, random_network, without
 
+from framefit import InputError, resolve_target
 from framefit.core.latency_table import LatencyTable
 from framefit.core.model.builtin import BUILTIN
-from framefit.core.target import resolve_target
 from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.npu.work import model_work
-from framefit.errors import InputError
 from framefit.latency.calibrate import Calibration, entry_work, op_class
 
 MODELS = [make(0) for make in BUILTIN.values()]

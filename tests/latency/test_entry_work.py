@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 from simulated import fused
 
+from framefit import InputError, resolve_target
 from framefit.core.model import Model, configuration
 from framefit.core.model.builtin import BUILTIN
-from framefit.core.target import resolve_target
 from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.npu.work import LayerWork, layer_work
-from framefit.errors import InputError
 from framefit.latency.calibrate import entry_work, op_class, work_bytes, work_operations
 from networks import NETWORKS
 

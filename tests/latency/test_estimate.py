@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from simulated import UNIT, analytical, fused, noisy_table, random_network, true_layers_ns, with_overhead, without
 
+from framefit import InputError, Model, resolve_target
 from framefit.core.latency_table import Correction, LatencyTable
-from framefit.core.model import Model
-from framefit.core.target import resolve_target
-from framefit.errors import InputError
 from framefit.latency.estimate import Estimator
 from networks import NETWORKS
 

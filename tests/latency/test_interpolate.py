@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from simulated import noisy_table, without
 
+from framefit import resolve_target
 from framefit.core.latency_table import LatencyEntry
 from framefit.core.model.builtin import BUILTIN
-from framefit.core.target import resolve_target
 from framefit.latency.interpolation import REACH_RATIO, Interpolation
 
 

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 import framefit
+from framefit import InputError, measure
 from framefit.core.latency_table import read_table
 from framefit.core.model import configuration
 from framefit.core.workload import MachineSettings
 from framefit.devices.host import available_cores
 from framefit.devices.ort import OrtDevice
-from framefit.errors import InputError
 from framefit.latency import fusion
 from framefit.latency.estimate import open_target
-from framefit.latency.measure import measure
 from framefit.latency.subjects import GridSpec, LayerGrid
 from networks import NETWORKS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from boards import NOISE, UNIT, vpu
 
-from framefit.core.model import GraphBuilder, Model
+from framefit import GraphBuilder, Model
 from framefit.core.target import Variation
 from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.device import NpuDevice

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from boards import UNIT, vpu
 
+from framefit import GraphBuilder
 from framefit.core.latency_table import LatencyEntry
-from framefit.core.model import GraphBuilder
 from framefit.core.target import Variation
 from framefit.devices.npu.device import NpuDevice
 from framefit.latency.campaign import Campaign, wide

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from fakes import FakeDevice, FakeHandle
+from framefit import DeviceError
 from framefit.core.model import Model, configuration
 from framefit.core.model.lowering import owners
 from framefit.devices.device import allocate
 from framefit.devices.device import random_inputs as inputs_of
 from framefit.devices.ort import OrtDevice
-from framefit.errors import DeviceError
 from framefit.latency.campaign import Campaign
 from framefit.latency.estimate import Estimator, attributed
 from framefit.latency.subjects import Subject, distinct_layers

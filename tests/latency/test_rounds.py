@@ -7,9 +7,8 @@ import pytest
 from boards import UNIT, vpu
 
 from fakes import FakeDevice
-from framefit.core.model import GraphBuilder, Model
+from framefit import DeviceError, GraphBuilder, Model
 from framefit.core.target import Variation
-from framefit.errors import DeviceError
 from framefit.latency.rounds import RUNS, Rounds
 
 

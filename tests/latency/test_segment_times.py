@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 from simulated import UNIT, fused, noisy_table, random_network, true_layers_ns, with_overhead
 
+from framefit import GraphBuilder, InputError, Model, resolve_target
 from framefit.core.latency_table import Correction, LatencyEntry, LatencyTable
-from framefit.core.model import GraphBuilder, Model
-from framefit.core.target import resolve_target
 from framefit.devices.clock import VirtualClock
 from framefit.devices.npu.costs import layer_times
 from framefit.devices.npu.device import NpuDevice
-from framefit.errors import InputError
 from framefit.latency.estimate import Estimator
 from framefit.latency.segments import SegmentPrices, SegmentTimes
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from simulated import UNIT, noisy_table
 
+from framefit import resolve_target
 from framefit.core.latency_table import LatencyEntry
 from framefit.core.model import epilogue_groups
-from framefit.core.target import resolve_target
 from framefit.latency.interpolation import Interpolation, ShapeChoice
 from framefit.latency.subjects import GridSpec, LayerGrid, Subject, distinct_layers, grid_models
 

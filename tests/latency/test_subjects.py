@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from boards import UNIT, resnet20, vpu
 
+from framefit import InputError
 from framefit.core.files import from_data
 from framefit.core.model import configuration
-from framefit.errors import InputError
 from framefit.latency.subjects import GridSpec, distinct_layers, grid_models
 from networks import NETWORKS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from simulated import fused
 
+from framefit import GraphBuilder, Model
 from framefit.core.latency_table import Correction, Overhead
-from framefit.core.model import GraphBuilder, Model
 from framefit.latency.terms import correction_ns, terms_of, transfer_ns
 
 

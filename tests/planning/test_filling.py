@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit_plans import checked, link, on_units, several_units
 
-from framefit.core.timetable import Timetable
+from framefit import Timetable
 from framefit.planning.beat import Beat, Demand
 from framefit.planning.timetable import build_timetable
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_units import TWO, alike, candidate
 from unit_plans import checked
 
-from framefit.core.timetable import Timetable
+from framefit import Timetable
 from framefit.planning.beat import Beat
 from framefit.planning.candidates import UnitCandidate, arrange_kept, arrange_on_units
 from framefit.planning.placement import Stage

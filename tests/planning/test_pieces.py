@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.core.model import GraphBuilder, Model
+from framefit import GraphBuilder, Model
 from framefit.planning.partition import candidate_pieces, paired, planned_quantile_ns, pooled_excess, priced_pieces
 from networks import NETWORKS
 

@@ -9,10 +9,9 @@ import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
 import framefit
+from framefit import InfeasibleError, InputError, Timetable
 from framefit.core.files import read_record
 from framefit.core.run_record import Metrics
-from framefit.core.timetable import Timetable
-from framefit.errors import InfeasibleError, InputError
 from framefit.planning import ladder
 from workloads import write_app, write_models, write_target
 

@@ -14,15 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import framefit
+from framefit import InfeasibleError, Plan, RunResult, Timetable
 from framefit.core.files import read_record
-from framefit.core.timetable import Timetable
 from framefit.core.workload import RateChange
 from framefit.devices.host import available_cores
-from framefit.errors import InfeasibleError
 from framefit.planning import ladder
-from framefit.planning.plan import Plan
 from framefit.workflows.plan import ready
-from framefit.workflows.record import RunResult
 from networks import difference
 from workloads import measure_briefly, no_noise, write_app, write_models, write_target
 

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from framefit import profile
 from framefit.core.events import Trace
 from framefit.core.program import Group, Operation, Program, ProgramUnit, SegmentProgram
 from framefit.profiling.profile import Method
-from framefit.workflows.profile import profile
 
 TAKES_NS = {"conv": 5_000, "first": 0, "second": 0, "matmul": 8_000}
 KINDS = ("conv", "reformat", "matmul")

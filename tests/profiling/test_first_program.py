@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from framefit import profile
 from framefit.core.program import Program
-from framefit.workflows.profile import profile
 from profiling_truth import Setting, simulate
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from framefit import InputError
 from framefit.core.events import EventType, TraceMeta
 from framefit.core.program import Launches
-from framefit.errors import InputError
 from framefit.profiling.inject import drop_packets, launch_of_packets
 from lossy_runs import played, program, segment, trace
 

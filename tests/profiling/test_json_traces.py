@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framefit.errors import InputError
+from framefit import InputError
 from framefit.profiling.formats import chrome as json_events
 from framefit.profiling.formats import ort as ort_profile
 from framefit.profiling.formats.chrome import parse_events, read_chrome_events

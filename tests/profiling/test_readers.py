@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from framefit import InputError
 from framefit.core.events import Trace
-from framefit.errors import InputError
 from framefit.profiling.formats import readers
 from framefit.profiling.formats.raw import pack
 from framefit.profiling.formats.readers import read_trace

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framefit.errors import InputError
+from framefit import InputError
 from framefit.profiling.formats.stp import StpMapping, is_stp, read_stp
 from stp_streams import ASYNC, Stream, packed
 

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from framefit import InputError
 from framefit.core.events import Trace
 from framefit.core.program import Launches
-from framefit.errors import InputError
 from framefit.profiling.rule import reconstruct
 from framefit.profiling.sequence import Sequence
 from framefit.profiling.validation import drop_unreadable, find_first_launch, is_complete, sanity_warnings

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framefit import InputError
 from framefit.core.events import Trace
 from framefit.core.files import write_record
 from framefit.core.program import Group, Operation, Program, ProgramUnit, SegmentProgram
-from framefit.errors import InputError
 from framefit.profiling.inject import drop_packets
 from framefit.profiling.profile import open_trace, profile_trace
 from framefit.report.chrome import write_chrome

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from framefit import InputError
 from framefit.core.profile import HOW_WORDS, How
-from framefit.errors import InputError
 from framefit.report.chrome import write_chrome
 
 

@@ -9,8 +9,8 @@ import json
 import numpy as np
 import pytest
 
+from framefit import InputError
 from framefit.core.profile import How
-from framefit.errors import InputError
 from framefit.report.csv_files import read_events, write_events, write_lost
 from framefit.report.operations import NamedOperations
 

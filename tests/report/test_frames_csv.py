@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from framefit import InputError
 from framefit.core.run_record import FrameTable
-from framefit.errors import InputError
 from framefit.report.csv_files import read_frames, write_frames
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from framefit import InputError
 from framefit.core.events import EventType, TraceMeta
-from framefit.errors import InputError
 from framefit.profiling.pairing import pair_events
 from framefit.report.perfetto import write_perfetto
 

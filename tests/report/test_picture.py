@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from framefit import InputError
 from framefit.core.events import EventType
 from framefit.core.program import Launches
-from framefit.errors import InputError
 from framefit.profiling.pairing import run_windows
 from framefit.report.drawing import run_picture, terminal_picture
 

@@ -11,7 +11,7 @@ from browser import needs_browser, opened
 from msgspec.structs import replace
 
 from explained_plans import interrupted_plan, late_plan, long_plan, ns, plan_of_three, two_unit_plan, workload_of
-from framefit.errors import InputError
+from framefit import InputError
 from framefit.planning.explain import explain
 from framefit.report.html import write_plan_page
 from framefit.report.sections.plan import PlanContent

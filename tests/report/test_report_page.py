@@ -11,7 +11,7 @@ from browser import needs_browser, opened, told
 from reported import ODD, fit, run, sparsity, table, trees
 
 from explained_plans import late_plan, plan_of_three, workload_of
-from framefit.errors import InputError
+from framefit import InputError
 from framefit.report.description import Subject
 from framefit.report.html import write_report_page
 from framefit.report.sections.plan import PlanContent

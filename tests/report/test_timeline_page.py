@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from browser import needs_browser, opened
 
+from framefit import InputError
 from framefit.core.program import Launches
-from framefit.errors import InputError
 from framefit.report.html import write_timeline_page
 from framefit.report.timeline import Happened, LossRegion
 

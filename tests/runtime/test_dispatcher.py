@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import FakeDevice, ListSink, NumberStream
+from framefit import DeviceError
 from framefit.core.events import EventType
 from framefit.core.grid import Grid
 from framefit.core.model import GraphBuilder, Model, TensorInfo
@@ -23,7 +24,6 @@ from framefit.core.timetable import PlannedModel, Segment
 from framefit.core.workload import WhenFull
 from framefit.devices.clock import RealClock, VirtualClock
 from framefit.devices.device import Array
-from framefit.errors import DeviceError
 from framefit.execution.execution import Execution
 from framefit.execution.streams import EndOfStream
 from framefit.planning.beat import Beat, Demand

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import ListSink
+from framefit import GraphBuilder, Model
 from framefit.core.faults import Fault
-from framefit.core.model import GraphBuilder, Model
 from framefit.devices.faulty import FaultyDevice
 from framefit.devices.ort import OrtDevice
 from framefit.execution.buffers import finite

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import FakeDevice, NumberStream
+from framefit import InputError
 from framefit.core.faults import Fault
 from framefit.core.model import TensorInfo
-from framefit.errors import InputError
 from framefit.runtime.injection import FaultyStream, StreamFaults
 from framefit.runtime.log import FrameOutcome
 from framefit.runtime.streams import Feed

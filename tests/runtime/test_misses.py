@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fakes import FakeDevice
+from framefit import DeviceError
 from framefit.core.faults import Fault
 from framefit.core.timetable import PlannedModel, PriorityPeriod, Segment, Timetable, Window
 from framefit.devices.faulty import FaultyDevice
-from framefit.errors import DeviceError
 from framefit.runtime.log import FrameLog, FrameOutcome
 from framefit.runtime.loop import LEAD_NS
 from framefit.runtime.misses import misses

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from fakes import FakeDevice, ListSink, NumberStream
+from framefit import DeviceError
 from framefit.core.events import EventType
 from framefit.core.grid import Grid
 from framefit.core.model import GraphBuilder, Model, TensorInfo
@@ -25,7 +26,6 @@ from framefit.devices.clock import RealClock
 from framefit.devices.device import Array, Device
 from framefit.devices.host import pinned, realtime_priority_permitted
 from framefit.devices.ort import EventRecorder, OrtDevice
-from framefit.errors import DeviceError
 from framefit.execution.execution import Execution
 from framefit.execution.streams import EndOfStream
 from framefit.runtime.channel import Dropped, FrameChannel

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import ListSink
+from framefit import FramefitError, InputError
 from framefit.core.model import TensorInfo
 from framefit.core.run_record import FrameTable
 from framefit.core.workload import Preprocess, WhenFull
-from framefit.errors import FramefitError, InputError
 from framefit.execution.prepare import Preparation
 from framefit.runtime.program import NumberedSink, PushedStream, Reader, SubmissionQueue, TimeUpError, with_submitted
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import FakeDevice
-from framefit.core.model import GraphBuilder, Model
+from framefit import GraphBuilder, Model
 from framefit.devices.device import Device
 from framefit.devices.ort import OrtDevice
 from framefit.execution.execution import Execution, greatest_difference

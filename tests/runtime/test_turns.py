@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import FakeDevice, ListSink, NumberStream
+from framefit import GraphBuilder, Model
 from framefit.core.grid import Grid, merged
-from framefit.core.model import GraphBuilder, Model
 from framefit.core.policy import Rotation
 from framefit.execution.execution import Execution
 from framefit.runtime.channel import FrameChannel

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import FakeDevice, ListSink, NumberStream
+from framefit import DeviceError
 from framefit.core.grid import Grid
 from framefit.core.model import TensorInfo
 from framefit.core.policy import Rotation
@@ -23,7 +24,6 @@ from framefit.devices.clock import Clock, RealClock
 from framefit.devices.device import random_inputs
 from framefit.devices.host import realtime_priority_permitted
 from framefit.devices.ort import OrtDevice
-from framefit.errors import DeviceError
 from framefit.execution.execution import Execution, greatest_difference
 from framefit.runtime.channel import FrameChannel
 from framefit.runtime.job import Job, stage_jobs

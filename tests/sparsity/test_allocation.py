@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import best_by_force, random_problem
 
-from framefit.errors import InfeasibleError
+from framefit import InfeasibleError
 from framefit.sparsity.allocation import allocate, blind_budget, bound, tightened
 from framefit.sparsity.problem import Problem, envelope, reward
 

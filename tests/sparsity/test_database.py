@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framefit import InputError
 from framefit.core.model import GraphBuilder, Model, listing
-from framefit.errors import InputError
 from framefit.sparsity.database import Database, build_group, build_layer, kept_channels, read_database, sparsity_levels
 from framefit.sparsity.layers import WeightLayer, find_groups, find_layers
 from framefit.sparsity.search import Evaluator

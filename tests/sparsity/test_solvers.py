@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from problems import best_by_force, random_problem
 
-from framefit.errors import InfeasibleError, InputError
+from framefit import InfeasibleError, InputError
 from framefit.sparsity.solver import Limits, Solution, search
 from framefit.sparsity.solvers import ONCE, SOLVERS, make_solver
 from framefit.training.campaign import Ledger

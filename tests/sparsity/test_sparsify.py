@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framefit import InfeasibleError, InputError, sparsify
 from framefit.core.files import read_record, write_whole
 from framefit.core.model import GraphBuilder, Model, free_batch, listing
 from framefit.core.sparsity import Configuration, Deployment, SparsifySettings, SparsityResult
 from framefit.core.target import describe_target, resolve_target
 from framefit.devices import measure as in_turn
-from framefit.errors import InfeasibleError, InputError
 from framefit.sparsity.campaign import learnt_before
 from framefit.sparsity.search import quick
 from framefit.sparsity.subject import chosen_pattern, open_subject
@@ -27,7 +27,6 @@ from framefit.training.evaluate import evaluate
 from framefit.training.extra import torch
 from framefit.training.fine_tune import Recipe, fine_tune
 from framefit.training.network import to_model, to_torch
-from framefit.workflows.search import sparsify
 
 FILES = {
     *("sparsify.json", "result.json", "trials.json", "database.npz", "model.onnx", "configurations.csv", "layers.csv"),

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from framefit import InputError
 from framefit.core.sparsity import Spent
-from framefit.errors import InputError
 from framefit.sparsity.problem import Assignment
 from framefit.sparsity.search import TrialLog
 from framefit.training.campaign import Ledger

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framefit.core.model import GraphBuilder
-from framefit.errors import InputError
+from framefit import GraphBuilder, InputError
 from framefit.training.data import Dataset, Scaling, check_fits, load_data
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from framefit.core.model import GraphBuilder
-from framefit.errors import InputError
+from framefit import GraphBuilder, InputError
 from framefit.stats import wilson
 from framefit.training.data import Dataset, Examples
 from framefit.training.evaluate import evaluate, reestimate

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from framefit import InputError
 from framefit.core.model import free_batch
-from framefit.errors import InputError
 from framefit.training.network import from_module, state, to_model, to_torch
 from networks import Runner, difference
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from framefit.errors import InputError
+from framefit import InputError
 from framefit.training.data import ImageFolder, load_data
 
 COLOURS = {"blue": (10, 20, 230), "red": (240, 30, 20)}

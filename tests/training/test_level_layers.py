@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framefit.core.model import GraphBuilder, Model
+from framefit import GraphBuilder, Model
 
 pytest.importorskip("torch", reason="the extra 'train' is not installed")
 import torch

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framefit.core.model import GraphBuilder, Model
+from framefit import GraphBuilder, Model
 from framefit.core.trees import Ensemble, Patch, TreeKind, evaluate
 from framefit.errors import InputError, UnsupportedError
 from trees_cases import random_ensemble, random_inputs

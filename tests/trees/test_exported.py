@@ -9,8 +9,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from framefit import DeviceError
 from framefit.core.trees import Forest
-from framefit.errors import DeviceError
 from framefit.trees import exporting as exported
 from framefit.trees.exporting import Flavour, as_model, export, read_trees
 from trees_cases import hybrid

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from framefit import InputError
 from framefit.core.trees import Ensemble, Patch, accumulate, encode, evaluate
 from framefit.devices.trees.kernels import kernel_of
-from framefit.errors import InputError
 from framefit.trees.boosting import Boosting, Candidates, boost_vectors, depth_of, grow, leaf_numbers
 from framefit.trees.fitting import Place, as_int8, fit_ensemble, refit
 from framefit.trees.literal import fit_literal

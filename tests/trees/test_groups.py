@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from framefit.core.model import GraphBuilder, Model
+from framefit import GraphBuilder, Model
 from framefit.core.trees import Patch
 from framefit.devices.device import allocate
 from framefit.devices.ort import OrtDevice

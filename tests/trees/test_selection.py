@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from framefit.core.model import GraphBuilder, Model
-from framefit.errors import InputError
+from framefit import GraphBuilder, InputError, Model
 from framefit.trees.groups import Span, spans
 from framefit.trees.search import Fit, Trial, halved, pareto, preferred
 from trees_cases import random_ensemble

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framefit.core.model import GraphBuilder, Model
+from framefit import GraphBuilder, InputError, Model
 from framefit.core.trees import Ensemble, Forest, FreeTree, Patch, Scaled, TreeNode, evaluate
 from framefit.devices.device import allocate
 from framefit.devices.ort import OrtDevice
-from framefit.errors import InputError
 from framefit.trees.exporting import Flavour, as_model, read_trees, with_trees
 from trees_cases import random_ensemble, random_inputs
 

@@ -9,11 +9,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from framefit import InputError, treeify
 from framefit.core.files import read_record
 from framefit.core.model import GraphBuilder, Model, free_batch, listing
 from framefit.core.tree_results import TreeifyResult
 from framefit.core.trees import read_forest
-from framefit.errors import InputError
 from framefit.trees.exporting import lut6_of, read_trees
 from networks import Runner
 
@@ -23,7 +23,6 @@ from framefit.training.data import load_data
 from framefit.training.fine_tune import Recipe, fine_tune
 from framefit.training.network import to_model, to_torch
 from framefit.trees.search import Search
-from framefit.workflows.search import treeify
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from framefit.errors import InfeasibleError
-from framefit.planning.plan import Plan
+from framefit import InfeasibleError, Plan, plan
 from framefit.workflows import demo as demo_module
 from framefit.workflows.demo import demo, write_demo
-from framefit.workflows.plan import plan
 
 
 @pytest.fixture

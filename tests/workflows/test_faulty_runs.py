@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framefit import Plan, plan, run, simulate
 from framefit.core.files import read_record
 from framefit.core.run_record import Metrics
 from framefit.errors import DeviceError, InputError, LostUnitError
-from framefit.planning.plan import Plan
-from framefit.workflows.plan import plan
-from framefit.workflows.run import run, simulate
 from networks import NETWORKS
 from workloads import no_noise, write_app, write_models, write_target
 

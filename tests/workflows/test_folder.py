@@ -8,12 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from framefit import InputError, Plan, plan, run, simulate
 from framefit.core.program import Launches
-from framefit.errors import InputError
-from framefit.planning.plan import Plan
-from framefit.workflows.plan import plan
 from framefit.workflows.record import RunResult, _first_shown
-from framefit.workflows.run import run, simulate
 from workloads import RATE_HZ, listing, write_app, write_models, write_target
 
 

@@ -9,15 +9,10 @@ import numpy as np
 import pytest
 
 from devices.conformance import arrays_for
-from framefit.core.model import GraphBuilder, Model
+from framefit import GraphBuilder, InputError, Model, estimate, measure, plan, run, simulate
 from framefit.core.trees import Forest
 from framefit.devices.trees.device import TreesDevice
-from framefit.errors import InputError
-from framefit.latency.estimate import estimate
-from framefit.latency.measure import measure
 from framefit.trees.exporting import with_trees
-from framefit.workflows.plan import plan
-from framefit.workflows.run import run, simulate
 from trees_cases import stand_in
 from workloads import measure_briefly, no_noise, small, write_app, write_models, write_target
 

@@ -16,17 +16,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from framefit import Plan, plan, run, simulate, write_report
 from framefit.core.files import read_record
 from framefit.core.journal import journal_parts
 from framefit.core.run_record import Metrics, RunInfo
 from framefit.core.target import TraceUnit
 from framefit.devices.npu.packets import PacketBuffer
 from framefit.errors import InputError, RecordingError
-from framefit.planning.plan import Plan
 from framefit.report.csv_files import read_frames
-from framefit.workflows.plan import plan
-from framefit.workflows.report import write_report
-from framefit.workflows.run import run, simulate
 from workloads import RATE_HZ, listing, write_app, write_models, write_target
 
 SINKS = (

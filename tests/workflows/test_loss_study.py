@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import framefit
+from framefit import InputError
 from framefit.core.events import Trace
 from framefit.core.files import read_record, write_record
 from framefit.core.loss_study import LossStudy
-from framefit.errors import InputError
 from framefit.profiling.inject import drop_by_buffer
 from framefit.profiling.profile import open_trace, profile_trace
 from framefit.profiling.validation import compare_repair

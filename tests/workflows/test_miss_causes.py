@@ -11,15 +11,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from framefit import FramefitError, Plan, plan, simulate, write_report
 from framefit.core.files import read_record
 from framefit.core.run_record import Metrics
-from framefit.errors import FramefitError
-from framefit.planning.plan import Plan
 from framefit.report.sections.run import RunContent
 from framefit.report.terminal import view
-from framefit.workflows.plan import plan
-from framefit.workflows.report import write_report
-from framefit.workflows.run import simulate
 from workloads import write_app, write_models, write_target
 
 WINDOWS = 40

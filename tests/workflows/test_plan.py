@@ -15,20 +15,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from framefit import Plan, Timetable, cycles, plan
 from framefit.core.files import read_record, write_record
 from framefit.core.latency_table import LatencyEntry, LatencyTable
 from framefit.core.model import Model, configuration, epilogue_groups
-from framefit.core.timetable import Timetable
 from framefit.devices.device import Completion, random_inputs
 from framefit.devices.host import realtime_priority_permitted
 from framefit.devices.measure import Measurement
-from framefit.devices.npu.costs import cycles
 from framefit.errors import DeviceError, InputError, UnsupportedError
 from framefit.execution import compiled
 from framefit.planning import planner as module
 from framefit.planning.check import check_timetable
-from framefit.planning.plan import Plan
-from framefit.workflows.plan import plan
 from networks import difference
 from workloads import LATE_NS, RATE_HZ, WINDOW_MS, Quiet, listing, no_noise, write_app, write_models, write_target
 

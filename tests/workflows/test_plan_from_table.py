@@ -9,12 +9,11 @@ import msgspec
 import pytest
 
 import framefit
+from framefit import InputError, Timetable
 from framefit.core.files import write_record
 from framefit.core.latency_table import LatencyEntry, LatencyTable
 from framefit.core.model import configuration
-from framefit.core.timetable import Timetable
 from framefit.devices.ort import OrtDevice
-from framefit.errors import InputError
 from framefit.planning.check import check_timetable
 from framefit.workflows.plan import plan, ready
 from workloads import chain, no_noise, small, write_app, write_models, write_target

@@ -10,11 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framefit.core.timetable import Timetable
-from framefit.errors import InputError
+from framefit import InputError, Plan, Timetable, plan
 from framefit.planning.check import check_timetable
-from framefit.planning.plan import Plan
-from framefit.workflows.plan import plan
 from networks import NETWORKS
 from workloads import write_models, write_target
 

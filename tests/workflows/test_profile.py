@@ -11,18 +11,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from framefit import InputError, RunResult, plan, simulate
 from framefit.core.files import read_record, write_record
 from framefit.core.latency_table import LatencyEntry, LatencyTable, read_table
 from framefit.core.model import configuration
 from framefit.core.profile import Profile
 from framefit.core.program import read_program
 from framefit.devices.npu.device import NpuDevice
-from framefit.errors import InputError
 from framefit.workflows.inject import inject_loss
-from framefit.workflows.plan import plan
 from framefit.workflows.profile import profile, table_for
-from framefit.workflows.record import RunResult
-from framefit.workflows.run import simulate
 from workloads import write_app, write_models, write_target
 
 RATE_HZ = 74  # 13.5 ms: seven segments of 1.9 ms fit; were they 2.4 ms, only five would

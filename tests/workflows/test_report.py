@@ -12,12 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from framefit.errors import InputError
+from framefit import InputError, plan, profile, simulate
 from framefit.workflows.inject import inject_loss
-from framefit.workflows.plan import plan
-from framefit.workflows.profile import profile
 from framefit.workflows.report import report_place, write_report
-from framefit.workflows.run import simulate
 from networks import write_dynamic
 from workloads import write_app, write_models, write_target
 

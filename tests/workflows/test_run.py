@@ -16,21 +16,16 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from framefit import DeviceError, FramefitError, InfeasibleError, InputError, Plan, RunResult, Timetable, plan, run
 from framefit.core.events import EventType, Trace
 from framefit.core.files import read_record
 from framefit.core.program import read_program
 from framefit.core.run_record import Metrics, RunInfo
-from framefit.core.timetable import Timetable
 from framefit.devices.device import Binding, Completion
 from framefit.devices.host import realtime_priority_permitted
 from framefit.devices.npu.packets import PacketBuffer
 from framefit.devices.ort import OrtDevice
-from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
-from framefit.planning.plan import Plan
 from framefit.profiling.pairing import pair_events
-from framefit.workflows.plan import plan
-from framefit.workflows.record import RunResult
-from framefit.workflows.run import run
 from networks import NETWORKS, difference
 from workloads import (
     LATE_NS,

@@ -16,6 +16,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from framefit import DeviceError, FramefitError, InfeasibleError, InputError, Plan, Runner, plan, simulate
 from framefit.core.files import read_record
 from framefit.core.model import GraphBuilder, TensorInfo
 from framefit.core.program import read_program
@@ -24,14 +25,9 @@ from framefit.core.workload import Preprocess
 from framefit.devices.device import Array, Binding, Completion
 from framefit.devices.npu.device import NpuDevice
 from framefit.devices.ort import OrtDevice
-from framefit.errors import DeviceError, FramefitError, InfeasibleError, InputError
 from framefit.execution.prepare import Preparation
-from framefit.planning.plan import Plan
 from framefit.runtime import session
 from framefit.runtime.program import Output, TimeUpError
-from framefit.workflows.plan import plan
-from framefit.workflows.run import simulate
-from framefit.workflows.runner import Runner
 from networks import difference
 from workloads import listing, measure_briefly, no_noise, stopping, write_app, write_models, write_target
 

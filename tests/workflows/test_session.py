@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from framefit.errors import InputError
+from framefit import InputError, RunResult, plan, run, simulate
 from framefit.runtime.session import Session, counted_windows
-from framefit.workflows.plan import plan
-from framefit.workflows.record import RunResult
-from framefit.workflows.run import run, simulate
 from workloads import listing, write_app, write_models, write_target
 
 

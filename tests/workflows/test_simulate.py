@@ -17,20 +17,25 @@ import pytest
 from hypothesis import Phase, assume, event, given, settings
 from hypothesis import strategies as st
 
+from framefit import (
+    FramefitError,
+    GraphBuilder,
+    InfeasibleError,
+    InputError,
+    Plan,
+    RunResult,
+    Timetable,
+    plan,
+    resolve_target,
+    run,
+    simulate,
+)
 from framefit.core.events import EventType, Trace
 from framefit.core.files import read_record
-from framefit.core.model import GraphBuilder
 from framefit.core.model.builtin import BUILTIN
 from framefit.core.program import read_program
 from framefit.core.run_record import Metrics, Percentiles, RunInfo
-from framefit.core.target import resolve_target
-from framefit.core.timetable import Timetable
 from framefit.devices.npu.device import NpuDevice
-from framefit.errors import FramefitError, InfeasibleError, InputError
-from framefit.planning.plan import Plan
-from framefit.workflows.plan import plan
-from framefit.workflows.record import RunResult
-from framefit.workflows.run import run, simulate
 from networks import NETWORKS, difference
 from workloads import listing, no_noise, write_app, write_models, write_target
 

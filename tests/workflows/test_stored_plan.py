@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 
 import framefit
+from framefit import GraphBuilder, InfeasibleError, InputError, Timetable
 from framefit.core.files import read_record
-from framefit.core.model import GraphBuilder
-from framefit.core.timetable import Timetable
-from framefit.errors import InfeasibleError, InputError
 from framefit.execution.execution import Execution
 from framefit.workflows.plan import read_plan
 from workloads import no_noise, write_app, write_models, write_target

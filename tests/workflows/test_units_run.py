@@ -11,18 +11,12 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from framefit import GraphBuilder, Model, Output, Plan, Runner, RunResult, plan, run, simulate
 from framefit.core.files import read_record
-from framefit.core.model import GraphBuilder, Model
 from framefit.core.run_record import Metrics
 from framefit.core.timetable import InstructionLists
 from framefit.devices.device import Array
 from framefit.devices.host import available_cores
-from framefit.planning.plan import Plan
-from framefit.runtime.program import Output
-from framefit.workflows.plan import plan
-from framefit.workflows.record import RunResult
-from framefit.workflows.run import run, simulate
-from framefit.workflows.runner import Runner
 from networks import difference
 from workloads import measure_briefly, no_noise, write_app, write_models, write_target
 

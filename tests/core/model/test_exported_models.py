@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framefit.core.model import Model
+from framefit import Model
 from networks import Runner, difference
 
 pytestmark = pytest.mark.slow

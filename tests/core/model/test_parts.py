@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from framefit import InputError
 from framefit.core.model import GraphBuilder, Model, group_nodes, with_part
-from framefit.errors import InputError
 
 
 def _negated(width: int, batch: int = 1) -> Model:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from framefit.core.model import Model
+from framefit import Model
 from framefit.errors import InputError, UnsupportedError
 from networks import NETWORKS, Runner, difference, random_inputs, write_dynamic
 

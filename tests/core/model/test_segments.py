@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framefit.core.model import Model
-from framefit.errors import InputError
+from framefit import InputError, Model
 from networks import NETWORKS, Runner, difference, random_inputs
 
 TOLERANCE = 1e-4

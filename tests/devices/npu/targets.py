@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from framefit.core.model import GraphBuilder, Model
+from framefit import GraphBuilder, Model
 from framefit.core.target import Cache, Memory, Processor, Sparsity, Target, Unit
 
 __all__ = ["ARRAY", "convolution", "described", "only", "through"]

@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 from targets import convolution, described, only
 
+from framefit import InputError
 from framefit.core.files import write_record
 from framefit.core.latency_table import LatencyEntry, LatencyTable
 from framefit.core.model import configuration
 from framefit.core.target import Cost, Unit
 from framefit.devices.npu.costs import cost_source, layer_times
-from framefit.errors import InputError
 from networks import NETWORKS
 
 VIEWS = ("Flatten", "Identity")

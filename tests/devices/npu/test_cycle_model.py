@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from targets import ARRAY, convolution, described, only, through
 
+from framefit import InputError
 from framefit.core.model import GraphBuilder, Model, epilogue_groups
 from framefit.core.model.builtin import BUILTIN
 from framefit.core.target import Cache, Memory, Sparsity, Target, Unit, resolve_target
 from framefit.devices.npu.cycles import CycleModel, counted_zeros, density
 from framefit.devices.npu.work import LayerWork, Product, model_work
-from framefit.errors import InputError
 from networks import NETWORKS
 
 DDR = Memory(name="ddr", read_bandwidth_gbps=0.8, write_bandwidth_gbps=0.4)  # 8 and 4 bytes a cycle of 100 MHz

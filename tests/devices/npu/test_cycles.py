@@ -11,11 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 import framefit
+from framefit import GraphBuilder, InputError, Model
 from framefit.core.files import read_record
-from framefit.core.model import GraphBuilder, Model
 from framefit.core.run_record import CycleReport
 from framefit.core.target import Cost, Unit, resolve_target
-from framefit.errors import InputError
 from networks import NETWORKS, write_dynamic
 
 

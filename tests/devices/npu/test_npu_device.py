@@ -14,14 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devices.conformance import DeviceConformance, arrays_for, small_network
+from framefit import DeviceError, GraphBuilder, Model
 from framefit.core.events import EventType, Trace
-from framefit.core.model import GraphBuilder, Model
 from framefit.core.target import Host, Link, Target, TraceUnit, Unit, Variation
 from framefit.devices.clock import Clock, RealClock, VirtualClock
 from framefit.devices.device import Completion
 from framefit.devices.npu.device import NpuDevice, greatest_ratio, quantile_ratio
 from framefit.devices.ort import OrtDevice
-from framefit.errors import DeviceError
 from networks import NETWORKS, Runner, difference, random_inputs
 
 UNITS = (Unit(name="npu0", core=7), Unit(name="npu1", core=9))

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from framefit.core.model import GraphBuilder, Model
+from framefit import GraphBuilder, Model
 from framefit.core.run_record import LayerCycles
 from framefit.core.target import Target, load_target
 from framefit.devices.npu.cycles import CycleModel

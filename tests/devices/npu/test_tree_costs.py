@@ -9,6 +9,7 @@ import pytest
 from targets import described, only
 
 from devices.conformance import arrays_for
+from framefit import InputError
 from framefit.core.model import rebatched
 from framefit.core.target import Memory, Unit
 from framefit.core.trees import operations, tree_layers
@@ -18,7 +19,6 @@ from framefit.devices.npu.cycles import CycleModel
 from framefit.devices.npu.device import NpuDevice
 from framefit.devices.npu.work import model_work
 from framefit.devices.trees.device import TreesDevice
-from framefit.errors import InputError
 from trees_cases import hybrid
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from targets import convolution, only, through
 
-from framefit.core.model import GraphBuilder, Model
+from framefit import GraphBuilder, Model
 from framefit.devices.npu.work import LayerWork, Product, dtype_bits, model_work
 from networks import NETWORKS
 

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from devices.conformance import DeviceConformance, arrays_for, small_network
-from framefit.core.model import GraphBuilder, Model
+from framefit import GraphBuilder, Model
 from framefit.core.trees import Ensemble, Forest, TreeKind, ensembles_in, evaluate, tree_layers
 from framefit.devices.ort import OrtDevice
 from framefit.devices.trees.device import TreesDevice

@@ -12,8 +12,8 @@ from trees_cases import random_ensemble
 
 pytest.importorskip("amaranth", reason="needs the extra hw: pip install 'framefit[hw]'")
 
+from framefit import InputError
 from framefit.core.trees import FreeTree, accumulate
-from framefit.errors import InputError
 from framefit.trees.hardware.programmable import (
     ProgrammableCore,
     as_free,
