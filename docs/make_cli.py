@@ -15,7 +15,8 @@ HEAD = """\
 Made by `python docs/make_cli.py` from the settings records: change these, not this page. `framefit VERB --help` shows \
 the same. In Python the function of a verb takes options by the names in the second column, or its settings record: \
 `framefit.run("app.toml", seconds=5)` is `framefit.run(RunSettings(app="app.toml", seconds=5))`. `--json` prints the \
-result as JSON on standard output, and nothing else; progress and messages are on standard error. Exit codes: 0 done, \
+result as JSON on standard output, and nothing else, or without a result the reason (`error`, `what`, `where`, \
+`remedy`); progress and messages are on standard error. Exit codes: 0 done, \
 1 a valid negative answer, 2 wrong usage or input, 3 the device or runtime failed, 130 interrupted.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -194,3 +195,17 @@ def test_a_wrong_call_is_a_usage_error(arguments: list[str], framefit: Framefit)
     assert (ended.code, ended.out) == (2, "")
     assert "--help" in ended.err
     assert "Traceback" not in ended.err
+
+
+def test_with_json_the_reason_is_json_too(framefit: Framefit, tmp_path: Path) -> None:
+    """Whoever reads stdout as JSON learns why there is no result; stderr and the exit code stay as they are."""
+    missing = tmp_path / "missing.onnx"
+    plain, ended = (
+        framefit("cycles", missing, "--target", "vpu"),
+        framefit("cycles", missing, "--target", "vpu", "--json"),
+    )
+    assert (ended.code, ended.err) == (plain.code, plain.err) == (2, plain.err)
+    reason = json.loads(ended.out)
+    assert reason["error"] == "InputError"
+    assert reason["what"] in ended.err
+    assert str(missing) in (reason["where"] or "") + reason["what"]

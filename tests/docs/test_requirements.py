@@ -13,7 +13,21 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = re.findall(r"^\| ([A-Z]\d+) \|(.*)\|$", (ROOT / "docs" / "requirements.md").read_text(), re.MULTILINE)
 COUNTS = {"W": 14, "L": 6, "N": 7, "P": 8, "S": 10, "T": 8}
 """How many requirements each capability has."""
-FURTHER = {"P10", "P15", "P16", "W15", "W17", "W18", "W19", "W20", "W21", "W22"}
+FURTHER = {
+    "L11",
+    "L12",
+    "L14",
+    "P10",
+    "P15",
+    "P16",
+    "W15",
+    "W17",
+    "W18",
+    "W19",
+    "W20",
+    "W21",
+    "W22",
+}
 """What foreign workloads and traces showed must hold, as far as it is done."""
 
 

@@ -11,7 +11,10 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import msgspec
 import typer
 
+from framefit.cli.screen import show_json
+from framefit.core.files import Record
 from framefit.core.settings import Option, Settings, option, options, settings_of
+from framefit.errors import FramefitError
 
 _METAVARS = {int: "N", float: "NUMBER", str: "TEXT"}
 
@@ -19,7 +22,21 @@ _METAVARS = {int: "N", float: "NUMBER", str: "TEXT"}
 class Screen(Settings, kw_only=True):
     """What every command takes beside its verb's options."""
 
-    json: Annotated[bool, option("Print the result as JSON, and nothing else.")] = False
+    json: Annotated[bool, option("Print the result as JSON, and nothing else; without a result, the reason.")] = False
+
+
+class Reason(Record, kw_only=True):
+    """Why a command has no result, as ``--json`` prints it; the exit code says of which kind it is.
+
+    Attributes:
+        error: name of the class in :mod:`framefit.errors`.
+        what, where, remedy: as in the message on stderr.
+    """
+
+    error: str
+    what: str
+    where: str | None
+    remedy: str | None
 
 
 S = TypeVar("S", bound=Settings)
@@ -42,9 +59,15 @@ def add_command(app: typer.Typer, name: str, verb: type[Settings] | None, screen
     every = {**verb_options, **screen_options}
 
     def call(context: typer.Context, **values: Any) -> None:
-        given = given_options(context, every, values)
-        shown = settings_of(screen, {name: given.pop(name) for name in list(given) if name in screen_options})
-        code = command(given, shown)
+        try:
+            given = given_options(context, every, values)
+            shown = settings_of(screen, {name: given.pop(name) for name in list(given) if name in screen_options})
+            code = command(given, shown)
+        except FramefitError as error:
+            if values.get("json"):
+                reason = Reason(error=type(error).__name__, what=error.what, where=error.where, remedy=error.remedy)
+                show_json(reason)
+            raise
         if code:
             raise typer.Exit(code)
 

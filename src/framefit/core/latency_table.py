@@ -125,6 +125,8 @@ class Overhead(Record, kw_only=True):
         intercept_interval_ns: 90 %.
         lack_of_fit_ns: standard deviation of what an affine model of the auxiliary layer's own
             time leaves unexplained.
+        input_bend, output_bend: where transfers are no straight line: bytes, ascending, and the ns that transfers of
+            so many take beyond it; linear between, constant beyond the last.
     """
 
     input_ns_per_byte: float
@@ -136,6 +138,8 @@ class Overhead(Record, kw_only=True):
     output_interval: tuple[float, float] | None = None
     intercept_interval_ns: tuple[float, float] | None = None
     lack_of_fit_ns: float = 0.0
+    input_bend: tuple[tuple[float, float], ...] = ()
+    output_bend: tuple[tuple[float, float], ...] = ()
 
 
 class LatencyEntry(Record, kw_only=True):

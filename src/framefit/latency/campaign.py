@@ -21,7 +21,6 @@ import numpy.typing as npt
 from framefit.core.latency_table import LatencyEntry, LatencyTable, Overhead, Unmeasured, Value
 from framefit.core.model import AuxiliaryKind
 from framefit.devices.device import Device
-from framefit.devices.measure import Measurement
 from framefit.errors import DeviceError
 from framefit.latency.overhead import (
     RESOLUTION_NS,
@@ -194,7 +193,7 @@ class Campaign:
         spread = float(np.subtract(*np.quantile(layer[1:], (0.8413, 0.1587)))) / 2
         widened = Z90 * overhead.model_error_ns
         floor = _DETECTION * math.hypot(spread, overhead.model_error_ns, RESOLUTION_NS)
-        steady = Measurement(samples).stable  # type: ignore[arg-type]  # ns, not whole ones
+        steady = self.rounds.steady(launch.place)
         return LatencyEntry(
             op=launch.subject.op,
             configuration=launch.subject.configuration,

@@ -17,6 +17,11 @@ auxiliary layer's own time cancels (s, m: bytes of a launch's input and of the f
 
 The overhead model a x input bytes + b x output bytes + c is the original method's; these combinations,
 which make its fit independent of the auxiliary layer, are Framefit's own.
+
+Drivers that pin pages, or copy through buffers, are not affine in bytes. So the first combination is launched at every
+input size that occurs, with outputs so small that they cost the same: it gives the overhead of that size whatever the
+law is. Departures from the straight line count as far as they exceed the noise (shrinkage), and the uncertainty
+that remains widens the intervals.
 """
 
 from __future__ import annotations
@@ -40,6 +45,7 @@ from framefit.core.model import (
     TensorInfo,
     auxiliary_runs,
     led,
+    picture_shape,
     with_auxiliary,
 )
 from framefit.devices.device import Device
@@ -55,7 +61,9 @@ RESOLUTION_NS = 1.0
 _LEVELS = 5
 _CHANNELS = 16
 _LEAST_SIDE = 4
-_MOST_BYTES = 4 << 20  # transfers of more bytes are assumed to be linear
+_MOST_BYTES = 16 << 20  # transfers of more bytes are assumed to be linear
+_MOST_SIZES = 24  # input sizes that are launched themselves; others are interpolated
+_SMALL = 64  # elements of a twin's output, about: returning them costs nearly the same for all
 
 
 @dataclass(frozen=True)
@@ -95,18 +103,28 @@ class OverheadDesign:
 def overhead_design(kind: AuxiliaryKind, sizes_bytes: Iterable[int], seed: int = 0) -> OverheadDesign:
     """Choose runs of one kind of auxiliary layer, with sizes spread over those that occur.
 
-    Input sizes are quantiles of those that occur, so that the overhead is known best at the sizes of layers;
-    strides alternate, so that output sizes do not follow input sizes. ``sizes_bytes`` are those of the tensors that
-    the campaign transfers, at least one.
+    Twins are launched at all sizes that occur, at most 24; the other combinations at quantiles of these, so that the
+    overhead is known best at the sizes of layers; their strides alternate, so that output sizes do not follow input
+    sizes. ``sizes_bytes`` are those of the tensors that the campaign transfers, at least one.
     """
     sizes = np.minimum(np.fromiter(sizes_bytes, np.float64), _MOST_BYTES)
+    models: list[Model] = []
+    contrasts: list[Contrast] = []
+    singles: list[tuple[int, Auxiliary, tuple[int, ...]]] = []
+    occurring = np.unique(sizes)
+    if len(occurring) > _MOST_SIZES:
+        occurring = np.unique(np.quantile(occurring, np.linspace(0, 1, _MOST_SIZES), method="nearest"))
+    for size in occurring:
+        picture = picture_shape((math.ceil(size / 4),))
+        source = TensorInfo(name="x", dtype="float32", shape=picture)
+        link = _small(kind, picture)
+        one, twin, both = range(len(models), len(models) + 3)
+        models += [with_auxiliary(source, [link], variants=which, seed=seed) for which in ((0,), (1,), (0, 1))]
+        contrasts.append(Contrast((one, twin, both), (1, 1, -1), (_input_bytes(models[one]), 0, 1)))
     levels = np.quantile(sizes, np.linspace(0, 1, _LEVELS))
     shapes = dict.fromkeys(map(_shape, levels))
     if len(shapes) < _LEVELS:  # many tensors have one size
         shapes = dict.fromkeys(map(_shape, np.linspace(levels[0], levels[-1], _LEVELS)))
-    models: list[Model] = []
-    contrasts: list[Contrast] = []
-    singles = []
     for level, shape in enumerate(shapes):
         wide = level % 2 == 1
         first = Auxiliary(kind=kind, stride=1 if wide else 2, channels=2 * _CHANNELS if wide else _CHANNELS)
@@ -114,23 +132,28 @@ def overhead_design(kind: AuxiliaryKind, sizes_bytes: Iterable[int], seed: int =
         between_shape = first.output_shape(shape)
         source = TensorInfo(name="x", dtype="float32", shape=shape)
         between = TensorInfo(name="x", dtype="float32", shape=between_shape)
-        single, second, variant, both, chain, shown = range(len(models), len(models) + 6)
+        single, second, chain, shown = range(len(models), len(models) + 4)
         models += [
             with_auxiliary(source, [first], seed=seed),
             with_auxiliary(between, [last], seed=seed),
-            with_auxiliary(source, [first], variants=(1,), seed=seed),
-            with_auxiliary(source, [first], variants=(0, 1), seed=seed),
             with_auxiliary(source, [first, last], seed=seed),
             with_auxiliary(source, [first, last], shown=True, seed=seed),
         ]
-        into, through = _input_bytes(models[single]), _input_bytes(models[second])
+        through = _input_bytes(models[second])
         contrasts += [
-            Contrast((single, variant, both), (1, 1, -1), (into, 0, 1)),
             Contrast((shown, chain), (1, -1), (0, through, 0)),
             Contrast((single, second, chain), (1, 1, -1), (through, through, 1)),
         ]
         singles += [(single, first, shape), (second, last, between_shape)]
     return OverheadDesign(tuple(models), tuple(contrasts), tuple(singles))
+
+
+def _small(kind: AuxiliaryKind, shape: tuple[int, int, int, int]) -> Auxiliary:
+    """An auxiliary layer whose output is small, and about equally so, whatever it reads."""
+    channels = shape[1] if kind == "avgpool" else _CHANNELS
+    side = max(math.isqrt(_SMALL // channels), 1)
+    read = min(size for size in shape[2:] if size > 1) if max(shape[2:]) > 1 else 1
+    return Auxiliary(kind=kind, stride=max(read // side, 1), channels=_CHANNELS)
 
 
 def auxiliaries_for(shapes: Sequence[tuple[int, ...]], kind: AuxiliaryKind) -> dict[tuple[int, ...], Auxiliary]:
@@ -166,27 +189,31 @@ def _shape(size_bytes: float) -> tuple[int, ...]:
 
 _TURNS = 10
 _LEAST_SIZES = 3  # for a departure from a straight line
-_BENT = 3.0  # mean square over noise of five residuals: 1 % by chance
+_SURE = 2.33  # standard deviations of a mean square: 1 % by chance
 
 
 @dataclass(frozen=True)
 class _Bend:
-    """Departure of transfers in one direction from a straight line, between measured sizes.
-
-    Caches cause it: what fits into them is moved faster.
+    """Departure of transfers in one direction from a straight line, at measured sizes and between them.
 
     Attributes:
         sizes_bytes: ascending.
         values: replicates x sizes, ns.
+        deviations_ns: standard deviation of what the departures may still be wrong by, at each size.
     """
 
     sizes_bytes: Floats
     values: Floats
+    deviations_ns: Floats
 
-    def of(self, size_bytes: float) -> Floats:
-        """Departure in ns at a size for each replicate; beyond the measured sizes that of the nearest one."""
-        shares = [np.interp(size_bytes, self.sizes_bytes, unit) for unit in np.eye(len(self.sizes_bytes))]
-        return np.asarray(self.values @ np.asarray(shares))
+    def of(self, size_bytes: float) -> tuple[Floats, float]:
+        """Departure in ns at a size for each replicate, and its model error; beyond the measured sizes the nearest."""
+        shares = np.asarray([np.interp(size_bytes, self.sizes_bytes, unit) for unit in np.eye(len(self.sizes_bytes))])
+        return np.asarray(self.values @ shares), float(self.deviations_ns @ shares)
+
+    def record(self) -> tuple[tuple[float, float], ...]:
+        """Sizes and departures, as a latency table stores them."""
+        return tuple(zip(self.sizes_bytes.tolist(), self.values[0].tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -209,8 +236,12 @@ class Coefficients:
         total: Floats = self.values @ np.asarray([input_bytes, output_bytes, 1.0])
         for bend, size in ((self.input_bend, input_bytes), (self.output_bend, output_bytes)):
             if bend is not None:
-                total = total + bend.of(size)
+                total = total + bend.of(size)[0]
         return total
+
+    def input_error_ns(self, input_bytes: float) -> float:
+        """Standard deviation of what the overhead may be wrong by at this size of inputs, beside the noise."""
+        return 0.0 if self.input_bend is None else self.input_bend.of(input_bytes)[1]
 
     def record(self, auxiliary: str, lack_of_fit_ns: float) -> Overhead:
         """Convert to the record of a latency table."""
@@ -226,6 +257,8 @@ class Coefficients:
             output_interval=(min(low[1], out), max(high[1], out)),
             intercept_interval_ns=(min(low[2], launch), max(high[2], launch)),
             lack_of_fit_ns=lack_of_fit_ns,
+            input_bend=() if self.input_bend is None else self.input_bend.record(),
+            output_bend=() if self.output_bend is None else self.output_bend.record(),
         )
 
 
@@ -234,7 +267,8 @@ class AuxiliaryTimes:
     """Own times of auxiliary layers.
 
     Attributes:
-        values: replicates x layers, in the given order.
+        values: replicates x layers, in the given order; negative where the overhead contains a part of them, which
+            cancels where the same auxiliary layer follows a measured one.
         deviation_ns: of each layer: standard deviation of the model's error beside the noise.
         lack_of_fit_ns: standard deviation of the affine model's residuals that noise does not explain.
     """
@@ -267,26 +301,33 @@ def fit_overhead(contrasts: Sequence[Contrast], medians: Floats) -> Coefficients
     values = np.stack([_least_squares(rows, replicate, weights) for replicate in observed])
     left = observed - values @ rows.T
     into, out = rows[:, 0] * (rows[:, 1] == 0), rows[:, 1] * (rows[:, 0] == 0)
-    condition = condition_number(rows * weights[:, None])
-    return Coefficients(values, condition, _bend(into, left, noise), _bend(out, left, noise))
+    weighted = rows * weights[:, None]
+    leverage = np.minimum(np.einsum("ij,ji->i", weighted, np.linalg.pinv(weighted)), 0.999)
+    bends = (_bend(sizes, left, noise, leverage) for sizes in (into, out))
+    return Coefficients(values, condition_number(weighted), *bends)
 
 
-def _bend(sizes_bytes: Floats, left: Floats, noise: Floats) -> _Bend | None:
+def _bend(sizes_bytes: Floats, left: Floats, noise: Floats, leverage: Floats) -> _Bend | None:
     """Residuals of contrasts in one direction around a straight line, as far as noise does not explain them.
 
     Args:
         sizes_bytes: of the contrasts; 0: in another direction.
         left: replicates x contrasts.
         noise: standard deviation of each.
+        leverage: of each on its own fitted value, 0 to 1.
     """
     places = np.flatnonzero(sizes_bytes > 0)
     places = places[np.argsort(sizes_bytes[places])]
-    squares = left[0, places] ** 2
-    if len(places) < _LEAST_SIZES or np.mean(squares / noise[places] ** 2) < _BENT:
+    if len(places) < _LEAST_SIZES:
         return None
-    unexplained = max(float(np.mean(squares - noise[places] ** 2)), 0.0)
-    share = unexplained / (unexplained + noise[places] ** 2)
-    return _Bend(sizes_bytes[places], left[:, places] * share)
+    variances = noise[places] ** 2
+    squares = left[0, places] ** 2 / (1 - leverage[places])
+    unexplained = float(np.mean(squares - variances))
+    if unexplained <= 0:
+        return None
+    sure = np.mean(squares / variances) > 1 + _SURE * math.sqrt(2 / len(places))
+    share = sure * unexplained / (unexplained + variances)
+    return _Bend(sizes_bytes[places], left[:, places] * share, np.sqrt(unexplained * (1 - share)))
 
 
 def fit_auxiliary_times(
@@ -319,7 +360,7 @@ def fit_auxiliary_times(
         unexplained = np.inf
     variance = max(float(unexplained), 0.0)
     share = np.ones(len(noise)) if np.isinf(variance) else variance / (variance + noise**2)
-    values = np.maximum(smooth + share * left, 0)
+    values = smooth + share * left
     known = 0.0 if np.isinf(variance) else variance
     deviation = np.sqrt(known * (1 - share))
     index = list(which)
@@ -546,8 +587,10 @@ class AffineOverhead:
         return reason
 
     def _add_design(self, kind: AuxiliaryKind) -> None:
-        sizes = [run.input_bytes for run in self._rounds.runs if run.role in ("layer", "auxiliary")]
-        design = overhead_design(kind, sizes, self._seed)
+        runs = self._rounds.runs
+        launched = [launch for launch in self.launches if launch.observed is None or launch.observed[0] == kind]
+        places = [launch.place for launch in launched] + [self._alone[key][0] for key in self._keys(kind)]
+        design = overhead_design(kind, (runs[place].input_bytes for place in places), self._seed)
         places = [self._rounds.add("overhead", model) for model in design.models]
         self._contrasts[kind] = [contrast.over(places) for contrast in design.contrasts]
         self._singles[kind] = [(places[run], link, shape) for run, link, shape in design.singles]
@@ -604,16 +647,18 @@ class FittedAffineOverhead:
         """Overhead of transfers, the launch, and the auxiliary layer."""
         run = self.rounds.runs[launch.place]
         if launch.observed is None:
-            return LaunchOverhead(self.main_fit.of(run.input_bytes, run.output_bytes))
+            fit = self.main_fit
+            return LaunchOverhead(fit.of(run.input_bytes, run.output_bytes), fit.input_error_ns(run.input_bytes))
         fit = self.fits[launch.observed[0]]
         overhead = fit.of(run.input_bytes, run.output_bytes)
         place, own_ns, deviation_ns = self.alone[launch.observed]
         literal_ns = float(self.medians[0, launch.place] - self.medians[0, place])
-        if self.method == "regression":
-            return LaunchOverhead(overhead + own_ns, deviation_ns, literal_ns)
         alone = self.rounds.runs[place]
+        error_ns = math.hypot(*(fit.input_error_ns(one.input_bytes) for one in (run, alone)))
+        if self.method == "regression":
+            return LaunchOverhead(overhead + own_ns, math.hypot(deviation_ns, error_ns), literal_ns)
         rest = self.medians[:, place] - fit.of(alone.input_bytes, alone.output_bytes)
-        return LaunchOverhead(overhead + rest, literal_ns=literal_ns)
+        return LaunchOverhead(overhead + rest, error_ns, literal_ns)
 
 
 _STRIDE = 8  # with 16 channels the cheapest auxiliary layer: 3 to 10 us on a tensor of 256 KiB
@@ -680,9 +725,9 @@ class ResidentOverhead:
         if method == "regression":
             nothing, every = np.zeros_like(single), range(len(shapes))
             macs = [self._link.macs(shape) for _, _, shape in self._tensors]
-            lead = fit_auxiliary_times(sizes[:, None], pair - twin, nothing, every).values
+            lead = np.maximum(fit_auxiliary_times(sizes[:, None], pair - twin, nothing, every).values, 0)
             times = fit_auxiliary_times(np.column_stack([sizes, macs]), twin - single, nothing, every)
-            auxiliary, unexplained_ns = times.values, times.lack_of_fit_ns
+            auxiliary, unexplained_ns = np.maximum(times.values, 0), times.lack_of_fit_ns
         low, high = interval(launch)
         main = Overhead(
             input_ns_per_byte=0.0,

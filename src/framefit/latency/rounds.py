@@ -1,5 +1,11 @@
 """Launches timed in turn with a reference between them: the samples of every estimate in this room.
 
+A driver may report times in steps of a microsecond or more. The step of its clock is determined first, from launches
+that begin at random moments. Where it matters, every launch begins at a random moment: reported durations are then
+right on average (dither; Gray and Stockham, 1993, "Dithered Quantizers"), while medians lie on the clock's grid. So
+means without outliers replace them, and the variance of a mean of n samples is at least step^2 / (6 n), that of a
+difference of two such times.
+
 Results are computed for many replicates of the same measurement at once: row 0 holds the medians, the other
 rows those of resampled rounds (bootstrap; Efron and Tibshirani, 1993, "An Introduction to the Bootstrap",
 chapter 6), so that each result has its own interval.
@@ -7,6 +13,7 @@ chapter 6), so that each result has its own interval.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +23,7 @@ import numpy.typing as npt
 from framefit.core.latency_table import MeasuredRun
 from framefit.core.model import Auxiliary, Model, TensorInfo, with_auxiliary
 from framefit.devices.device import Completion, Device, allocate, random_inputs
-from framefit.devices.measure import measure
+from framefit.devices.measure import Measurement, measure
 from framefit.errors import DeviceError
 from framefit.stats import robust_deviation
 
@@ -26,9 +33,15 @@ _SETTLING = 3  # launches; measured: a turn's first takes 1.1 to 2.9 times its f
 _KEPT = 0.8  # of the rounds on a shared processor; unlike quantiles, their means add up from layers to networks
 _BETWEEN_REFERENCES = 8  # launches
 _DRIFTED = 0.05
+_UNSTEADY = 0.10
 _SPREAD = 0.05
 _REFERENCE = TensorInfo(name="x", dtype="float32", shape=(1, 16, 32, 32))
 _REPLICATES = 200
+_PROBES = 40  # launches of the reference, to find the clock's step
+_COARSE = 0.05  # step over a launch's own deviation: medians of steps this large are off by more than noise is
+_EQUAL_NS = 2  # two times told in a step that is no whole number of ns
+_OUTLYING, _STEPS = 5.0, 1.5  # deviations, and steps
+_PROBE_WAIT_NS = 1_000_000
 
 
 @dataclass
@@ -59,6 +72,13 @@ class Run:
         """Duration of a launch, as far as it is known."""
         return float(np.median(self.rounds_ns)) if len(self.samples_ns) else float(self.first_ns)
 
+    def kept_ns(self, step_ns: float) -> Floats:
+        """The samples in order without those that something disturbed, where a clock tells steps of this size."""
+        samples = self.samples_ns.ravel()
+        middle = np.median(samples)
+        away = np.abs(samples - middle)
+        return np.asarray(samples[away <= _OUTLYING * robust_deviation(samples) + _STEPS * step_ns])
+
 
 class Rounds:
     """Times models on one unit: in turn, round after round, with a reference between them.
@@ -75,11 +95,16 @@ class Rounds:
         self.runs: list[Run] = []
         self.drift_ratio = 0.0
         """Range of the device's speed during the measurement."""
+        self.step_ns = 0.0
+        """Step of the device's clock where it is too coarse for medians; else 0."""
         self._device, self._resident = device, resident
         self._settling = _SETTLING if resident else 0
         self._kept = _KEPT if resident else None
         self._unit = unit
         self._seed = seed
+        self._random = np.random.default_rng(seed)
+        self._wait_ns = 0.0  # before a launch begins, at most
+        self._probed = False
         self._places: dict[str, int] = {}
         self._reference = self.add("reference", with_auxiliary(_REFERENCE, [Auxiliary(kind="avgpool")]))
 
@@ -111,6 +136,9 @@ class Rounds:
         def launch() -> Completion:
             if before is not None:
                 before()
+            if self._wait_ns:
+                clock = self._device.clock
+                clock.sleep_until_ns(clock.now_ns() + int(self._random.uniform(0, self._wait_ns)))
             return self._device.submit(binding)
 
         self.runs.append(Run(role, digest, launch, read, written, first.duration_ns))
@@ -131,6 +159,9 @@ class Rounds:
         waiting = [run for run in selected if len(run.samples_ns) < rounds]
         if not waiting:
             return True
+        if not self._resident and not self._probed:
+            self.step_ns = self._wait_ns = self._clock_step_ns()
+            self._probed = True
         reference = self.runs[self._reference]
         order: list[Run] = []
         for place, run in enumerate(run for run in waiting if run is not reference):
@@ -172,13 +203,30 @@ class Rounds:
     def medians(self) -> Floats:
         """Replicates x runs: medians of rounds' medians in row 0, those of resampled rounds in the others.
 
-        On a shared processor means of the shortest rounds' medians are used instead.
+        On a shared processor means of the shortest rounds' medians are used instead; with a coarse clock, means.
         """
+        if self.step_ns:
+            kept = [run.kept_ns(self.step_ns) for run in self.runs]
+            means = np.asarray([samples.mean() for samples in kept])
+            variances = [max(float(samples.var()), self.step_ns**2 / 6) / len(samples) for samples in kept]
+            drawn = np.random.default_rng(self._seed).standard_normal((_REPLICATES, len(kept)))
+            return np.vstack([means, means + drawn * np.sqrt(variances)])
         return replicates([run.rounds_ns for run in self.runs], np.random.default_rng(self._seed), self._kept)
 
     def median_ns(self, place: int) -> float:
         """Row 0 of :meth:`medians` for a run that has samples."""
+        if self.step_ns:
+            return float(self.runs[place].kept_ns(self.step_ns).mean())
         return float(_middle(self.runs[place].rounds_ns[None], self._kept)[0])
+
+    def steady(self, place: int) -> bool:
+        """Whether the device's speed stayed the same while this run was measured."""
+        if not self.step_ns:
+            return Measurement(self.runs[place].samples_ns.ravel()).stable  # type: ignore[arg-type]  # ns, not whole
+        halves = np.array_split(self.runs[place].kept_ns(self.step_ns), 2)
+        first, second = (max(float(half.mean()), 1.0) for half in halves)
+        unknown = self.step_ns * np.sqrt(sum(1 / len(half) for half in halves) / 6)
+        return bool(abs(second - first) <= _UNSTEADY * first + 2 * unknown)
 
     def take_over(self, earlier: Sequence[MeasuredRun]) -> None:
         """Adopt samples of an interrupted campaign, if it ran the same models in turns of the same length."""
@@ -200,7 +248,11 @@ class Rounds:
                 f"the device's speed changed by {100 * self.drift_ratio:.0f} % during the measurement, which {done}: "
                 "stop other programs, let the clock settle (framefit doctor), and measure again"
             )
-        noisy = sum(robust_deviation(run.rounds_ns / np.median(run.rounds_ns) - 1) > _SPREAD for run in self.runs)
+        noisy = 0
+        for run in self.runs:
+            coarse = self.step_ns / np.sqrt(6 * RUNS)
+            middle = max(float(np.median(run.rounds_ns)), 1.0)
+            noisy += robust_deviation(run.rounds_ns) > _SPREAD * middle + coarse
         if noisy > len(self.runs) / 4:
             warnings.append(
                 f"{noisy} of {len(self.runs)} launches vary by more than {100 * _SPREAD:.0f} % from round to "
@@ -223,6 +275,23 @@ class Rounds:
             for run in self.runs
         )
 
+    def _clock_step_ns(self) -> float:
+        """The step of the device's clock; 0 where it is fine beside the noise.
+
+        Launches of the reference begin at random moments. All times that a stepped clock tells differ by whole steps;
+        where a step is no whole number of ns, what launches take still differs by one step at least.
+        """
+        launch = self.runs[self._reference].launch
+        self._wait_ns = _PROBE_WAIT_NS
+        done = [launch() for _ in range(_PROBES)]
+        durations = np.unique([completion.duration_ns for completion in done]).astype(np.float64)
+        gaps = np.diff(durations)
+        gaps = gaps[gaps > _EQUAL_NS]
+        common = math.gcd(*(completion.started_ns - done[0].started_ns for completion in done[1:]))
+        step = max(float(gaps.min()) if len(gaps) else 0.0, float(common))
+        deviation = float(np.subtract(*np.quantile([one.duration_ns for one in done], (0.84, 0.16)))) / 2
+        return step if step > max(_COARSE * deviation, _EQUAL_NS) else 0.0
+
     def _speeds(self, references: Floats, places: npt.NDArray[np.intp], count: int) -> Floats:
         """Slowdown of the device against its usual speed, for each launch and round.
 
@@ -237,14 +306,24 @@ class Rounds:
         rounds = references.shape[1]
         if rounds == 0:
             return np.ones((count, 0))
-        turns = np.median(references, axis=2).T.ravel()  # in order of time
+        if self.step_ns:
+            usual = float(np.median(references))
+            most = _OUTLYING * robust_deviation(references.ravel()) + _STEPS * self.step_ns
+            references = np.clip(references, usual - most, usual + most)
+            turns = references.mean(axis=2).T.ravel()
+        else:
+            turns = np.median(references, axis=2).T.ravel()  # in order of time
         earlier = self.runs[self._reference].samples_ns
-        usual = float(np.median(earlier)) if len(earlier) else float(np.median(turns))
+        middle = np.mean if self.step_ns else np.median
+        usual = self.median_ns(self._reference) if len(earlier) else float(middle(turns))
         ratio = turns / usual
         padded = np.concatenate([ratio[:1], ratio, ratio[-1:]])
         smooth = (padded[:-2] + padded[1:-1] + padded[2:]) / 3
-        within = robust_deviation(references.transpose(1, 0, 2).reshape(len(turns), -1) / turns[:, None] - 1)
-        noise = (1.2533 * within) ** 2 / RUNS / 3  # of a median; of three of them
+        apart = references.transpose(1, 0, 2).reshape(len(turns), -1) - turns[:, None]
+        if self.step_ns:
+            noise = float(apart.var()) / usual**2 / (RUNS - 1) / 3  # of a mean; of three of them
+        else:
+            noise = (1.2533 * robust_deviation(apart / turns[:, None])) ** 2 / RUNS / 3  # of a median
         seen = float(np.mean((smooth - 1) ** 2))
         share = max(0.0, 1 - noise / seen) if seen > 0 else 0.0
         speeds = 1 + share * (smooth - 1)

@@ -125,7 +125,14 @@ def transfer_ns(model: Launched, overhead: Overhead | None) -> float:
         _bytes(tuple(tensor for tensor in tensors if tensor.name not in model.internal_tensors))
         for tensors in (model.inputs, model.outputs)
     )
-    return overhead.input_ns_per_byte * read + overhead.output_ns_per_byte * written + overhead.intercept_ns
+    affine = overhead.input_ns_per_byte * read + overhead.output_ns_per_byte * written + overhead.intercept_ns
+    return affine + _departure_ns(overhead.input_bend, read) + _departure_ns(overhead.output_bend, written)
+
+
+def _departure_ns(bend: tuple[tuple[float, float], ...], size_bytes: int) -> float:
+    """Of a transfer from the straight line."""
+    sizes, departures = np.asarray(bend, np.float64).reshape(-1, 2).T
+    return float(np.interp(size_bytes, sizes, departures)) if bend else 0.0
 
 
 def keeps_layout(op: str) -> bool:

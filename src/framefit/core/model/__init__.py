@@ -1,6 +1,14 @@
 """ONNX models as layers, cuts and segments; the only importer of ``onnx`` and ``onnx_ir``."""
 
-from framefit.core.model.auxiliary import AUXILIARY_KINDS, Auxiliary, AuxiliaryKind, auxiliary_runs, led, with_auxiliary
+from framefit.core.model.auxiliary import (
+    AUXILIARY_KINDS,
+    Auxiliary,
+    AuxiliaryKind,
+    auxiliary_runs,
+    led,
+    picture_shape,
+    with_auxiliary,
+)
 from framefit.core.model.builder import GraphBuilder
 from framefit.core.model.graph import Layer, Node, Operand, TensorInfo, configuration
 from framefit.core.model.lowering import epilogue_groups, fused_groups, lowered, lowered_around
@@ -30,6 +38,7 @@ __all__ = [
     "listing",
     "lowered",
     "lowered_around",
+    "picture_shape",
     "rebatched",
     "with_auxiliary",
     "with_part",
