@@ -464,9 +464,9 @@ def sparsify(given: dict[str, Any], screen: Screen) -> int:
     from framefit.workflows.search import sparsify
 
     with Progress() as progress:
-        found = sparsify(**given, notify=progress)
-    show_json(found.result) if screen.json else show(view(found.result), f"\nresult: {found.folder}")
-    return 130 if found.result.interrupted else 0 if found.result.satisfied else 1
+        search = sparsify(**given, notify=progress)
+    show_json(search.result) if screen.json else show(view(search.result), f"\nresult: {search.folder}")
+    return 130 if search.result.interrupted else 0 if search.result.satisfied else 1
 
 
 @_command(TreeifyOptions, Screen)
@@ -481,9 +481,9 @@ def treeify(given: dict[str, Any], screen: Screen) -> int:
     from framefit.workflows.search import treeify
 
     with Progress() as progress:
-        found = treeify(**given, notify=progress)
-    show_json(found.result) if screen.json else show(view(found.result), f"\nresult: {found.folder}")
-    return 0 if found.result.chosen is not None else 1
+        search = treeify(**given, notify=progress)
+    show_json(search.result) if screen.json else show(view(search.result), f"\nresult: {search.folder}")
+    return 0 if search.result.chosen is not None else 1
 
 
 @_command(RtlSettings, Screen)

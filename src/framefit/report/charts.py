@@ -209,8 +209,8 @@ def svg_chart(title: str, x_name: str, y_name: str, series: Sequence[ChartSeries
     Returns:
         The SVG's text.
     """
-    shown = [one for one in series if one.x]
-    xs, ys = _chart_range([x for one in shown for x in one.x]), _chart_range([y for one in shown for y in one.y])
+    shown = [line for line in series if line.x]
+    xs, ys = _chart_range([x for line in shown for x in line.x]), _chart_range([y for line in shown for y in line.y])
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - xs[0]) / (xs[1] - xs[0]) * (_CHART_WIDTH - _CHART_LEFT - _CHART_RIGHT)
@@ -235,20 +235,20 @@ def svg_chart(title: str, x_name: str, y_name: str, series: Sequence[ChartSeries
     for value in _chart_ticks(*xs):
         x, y = place(value, ys[0])
         parts.append(f'<text x="{x}" y="{y + 18}" text-anchor="middle" class="tick">{value:g}</text>')
-    for index, one in enumerate(shown):
+    for index, line in enumerate(shown):
         colour = _CHART_COLOURS[index % len(_CHART_COLOURS)]
-        parts += _chart_series(one, colour, [place(*point) for point in zip(one.x, one.y, strict=True)])
+        parts += _chart_series(line, colour, [place(*point) for point in zip(line.x, line.y, strict=True)])
         y = _CHART_TOP + 12 + 22 * index
-        across = (20,) if one.kind == "points" else (10, 30)
-        parts += _chart_series(one, colour, [(_CHART_WIDTH - _CHART_RIGHT + x, y) for x in across])
-        parts.append(f'<text x="{_CHART_WIDTH - _CHART_RIGHT + 36}" y="{y + 4}">{escape(one.name)}</text>')
+        across = (20,) if line.kind == "points" else (10, 30)
+        parts += _chart_series(line, colour, [(_CHART_WIDTH - _CHART_RIGHT + x, y) for x in across])
+        parts.append(f'<text x="{_CHART_WIDTH - _CHART_RIGHT + 36}" y="{y + 4}">{escape(line.name)}</text>')
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _chart_series(one: ChartSeries, colour: str, points: list[tuple[float, float]]) -> list[str]:
+def _chart_series(line: ChartSeries, colour: str, points: list[tuple[float, float]]) -> list[str]:
     parts = []
-    if one.kind != "points" and len(points) > 1:
-        dashes = ' stroke-dasharray="6 4"' if one.kind == "dashed" else ""
+    if line.kind != "points" and len(points) > 1:
+        dashes = ' stroke-dasharray="6 4"' if line.kind == "dashed" else ""
         path = " ".join(f"{x},{y}" for x, y in points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
     return [*parts, *(f'<circle cx="{x}" cy="{y}" r="4" fill="{colour}"/>' for x, y in points)]

@@ -424,7 +424,9 @@ class WindowPictures:
         self.looks = looks_of(names, [model.name for model in timetable.models if model.role == "priority"])
         self._places = {name: place for place, name in enumerate(names)}
         self._cut = {model.name for model in timetable.models if len(model.segments) > 1}
-        self._lanes = [_FlightLane(one.model.name, paths) for one in schedules for paths in _in_lanes(one.paths)]
+        self._lanes = [
+            _FlightLane(schedule.model.name, paths) for schedule in schedules for paths in _in_lanes(schedule.paths)
+        ]
         self._flying: dict[tuple[int, int], list[FramePath]] = {}  # lane and window
         for number, lane in enumerate(self._lanes):
             for path in lane.paths:

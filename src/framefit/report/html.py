@@ -381,7 +381,10 @@ def _drawn(block: PlanPicture | Timeline, name: str) -> Markup:
     count = len(timetable.windows)
     drawn = list(range(min(count, _MOST_WINDOWS)))
     first = _FIRST_WINDOWS if count > _FIRST_WINDOWS + _FEW_WINDOWS else len(drawn)
-    needs = {one.model.name: need_picture(one, timetable, pictures.looks[one.model.name]) for one in schedules}
+    needs = {
+        schedule.model.name: need_picture(schedule, timetable, pictures.looks[schedule.model.name])
+        for schedule in schedules
+    }
     return _rendered(
         "plan.html",
         name=f"{prefix}plan",

@@ -50,10 +50,10 @@ class NamedOperations:
         """Look every entry of ``log`` up in ``program``; what is not there is named after its kind."""
         named: list[NamedOperation] = []
         first = [0]
-        for one in program.programs:
-            listed = [operation for group in one.groups for operation in group.operations]
+        for segment in program.programs:
+            listed = [operation for group in segment.groups for operation in group.operations]
             named += [
-                NamedOperation(at, op.name, op.kind, op.unit, op.layer, one.name, one.model, one.segment)
+                NamedOperation(at, op.name, op.kind, op.unit, op.layer, segment.name, segment.model, segment.segment)
                 for at, op in enumerate(listed)
             ]
             first.append(len(named))

@@ -224,7 +224,9 @@ class _Names:
 
     def packet(self) -> bytes:
         tables = (self.categories, self.events, self.annotations, self.strings)
-        return fixed(_packet(message(_INTERNED_DATA, [part for one in tables for part in one.parts()]), _STATE_CLEARED))
+        return fixed(
+            _packet(message(_INTERNED_DATA, [part for table in tables for part in table.parts()]), _STATE_CLEARED)
+        )
 
 
 def write_perfetto(
@@ -454,8 +456,13 @@ class _Operations:
 
     def _greatest_margins(self) -> list[tuple[int, int]]:
         """Least and greatest of each, a chunk at a time: what is small stays in the cache."""
-        bounds = [[(int(one.min()), int(one.max())) for one in self._margins(part)] for part in _chunks(len(self._log))]
-        found = [(min(low for low, _ in one), max(high for _, high in one)) for one in zip(*bounds, strict=True)]
+        bounds = [
+            [(int(margin.min()), int(margin.max())) for margin in self._margins(part)]
+            for part in _chunks(len(self._log))
+        ]
+        found = [
+            (min(low for low, _ in chunks), max(high for _, high in chunks)) for chunks in zip(*bounds, strict=True)
+        ]
         return found or [(0, 0)] * len(_MARGINS)
 
     def slices(self, unit: UnitTrack, start_ns: _Times, end_ns: _Times, track: int) -> Iterator[memoryview]:

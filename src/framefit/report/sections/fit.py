@@ -92,7 +92,7 @@ def _blocks(result: FitResult, folder: Path | None) -> Iterator[Block]:
     if result.models:
         yield _models(result)
     if result.proposals:
-        yield Sentences("What may be tried", [(one.what, _proposal(one)) for one in result.proposals])
+        yield Sentences("What may be tried", [(proposal.what, _proposal(proposal)) for proposal in result.proposals])
     notes = list(result.notes)
     if folder is None and result.proposals and not result.applied:
         notes.append("Nothing was changed: --apply takes the steps.")

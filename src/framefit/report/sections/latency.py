@@ -167,7 +167,7 @@ def _table_blocks(table: LatencyTable) -> Iterator[Block]:
     )
     yield Section("Entries", entry_columns, rows)
     if table.unmeasured:
-        lacking = [(one.op, one.unit, ", ".join(one.layers), one.reason) for one in table.unmeasured]
+        lacking = [(layer.op, layer.unit, ", ".join(layer.layers), layer.reason) for layer in table.unmeasured]
         yield Section("Not measured", columns(("op", "unit"), words=("layers", "why")), lacking)
     stated = itertools.chain(table.fingerprint.items(), table.settings.items())
     facts = [(name, value if isinstance(value, bool) else _value(value)) for name, value in stated]
@@ -211,31 +211,31 @@ def _labels(entries: Sequence[LatencyEntry]) -> list[str]:
     """Operator and configuration; numbered where these are the same, as in other units."""
     seen: Counter[str] = Counter()
     labels = []
-    for one in entries:
-        label = f"{one.op} {_configuration(one.configuration)}"
+    for entry in entries:
+        label = f"{entry.op} {_configuration(entry.configuration)}"
         seen[label] += 1
-        labels.append(label if seen[label] == 1 else f"{label} ({one.unit})")
+        labels.append(label if seen[label] == 1 else f"{label} ({entry.unit})")
     return labels
 
 
 def _charts(named: Sequence[tuple[str, LatencyTable]]) -> Iterator[Chart]:
     """The most expensive entries with their intervals; of several tables those of the first, matched."""
     first = named[0][1]
-    longest = sorted(first.entries, key=lambda one: -one.latency_ns)[:_MOST_BARS]
+    longest = sorted(first.entries, key=lambda entry: -entry.latency_ns)[:_MOST_BARS]
     if not longest:
         return
     scale, unit = (1e6, "ms") if longest[0].latency_ns >= 2e6 else (1e3, "us")
     lines = []
     for place, (name, table) in enumerate(named):
-        matched = [(at, table.find(one.op, one.configuration, one.unit)) for at, one in enumerate(longest)]
+        matched = [(at, table.find(entry.op, entry.configuration, entry.unit)) for at, entry in enumerate(longest)]
         data = tuple(
-            (float(at), max(one.latency_ns, 0) / scale, one.interval_ns[0] / scale, one.interval_ns[1] / scale)
-            for at, one in matched
-            if one is not None
+            (float(at), max(entry.latency_ns, 0) / scale, entry.interval_ns[0] / scale, entry.interval_ns[1] / scale)
+            for at, entry in matched
+            if entry is not None
         )
         lines.append(Line(name=name if len(named) > 1 else "", kind="bars", data=data, colour=colour(place)))
-    whole = sum(max(one.latency_ns, 0) for one in first.entries) or 1
-    shown = sum(one.latency_ns for one in longest) / whole
+    whole = sum(max(entry.latency_ns, 0) for entry in first.entries) or 1
+    shown = sum(entry.latency_ns for entry in longest) / whole
     yield Chart(
         title="What layers cost",
         summary=f"Median of each configuration, with its 90 % interval: the {len(longest)} longest of "
@@ -268,7 +268,10 @@ def _comparison(comparison: TableComparison, **_: object) -> Description:
 def _comparison_blocks(comparison: TableComparison, here: str, there: str) -> Iterator[Block]:
     against = "" if here == "here" else f": {there} against {here}"
     if comparison.differences:
-        facts = [(one.fact, _value(one.here), _value(one.there)) for one in comparison.differences]
+        facts = [
+            (difference.fact, _value(difference.here), _value(difference.there))
+            for difference in comparison.differences
+        ]
         yield Section(f"Facts that differ{against}", columns(("fact",), words=(here, there)), facts)
     if comparison.entries:
         rows = [_compared_cells(entry) for entry in sorted(comparison.entries, key=_departure, reverse=True)]

@@ -140,20 +140,20 @@ def _units(profile: Profile) -> Section:
 
 def _totals(title: str, totals: Mapping[str, Totals]) -> Section:
     """The longest first; what one execution takes, and all of them."""
-    whole = sum(one.duration_ns for one in totals.values()) or 1
+    whole = sum(total.duration_ns for total in totals.values()) or 1
     rows = []
-    for name, one in sorted(totals.items(), key=lambda item: -item[1].duration_ns):
-        number = max(one.count, 1)
-        low, high = one.interval_ns
-        each, share = one.duration_ns / number, one.duration_ns / whole
+    for name, total in sorted(totals.items(), key=lambda item: -item[1].duration_ns):
+        number = max(total.count, 1)
+        low, high = total.interval_ns
+        each, share = total.duration_ns / number, total.duration_ns / whole
         rows.append(
             (
                 name,
-                count(one.count),
+                count(total.count),
                 Cell(format_uncertain(each, (low / number, high / number)), each),
-                Cell(format_uncertain(one.duration_ns, one.interval_ns), one.duration_ns),
+                Cell(format_uncertain(total.duration_ns, total.interval_ns), total.duration_ns),
                 Cell(format_ratio(share), share, bar=share),
-                ratio(one.inferred_ratio, "uncertain" if one.inferred_ratio else "faint"),
+                ratio(total.inferred_ratio, "uncertain" if total.inferred_ratio else "faint"),
             )
         )
     return Section(title, columns(("",), ("count", "each", "all", "share", "inferred")), rows, most=_MOST_ROWS)
@@ -162,15 +162,15 @@ def _totals(title: str, totals: Mapping[str, Totals]) -> Section:
 def _violations(profile: Profile) -> Section:
     rows = [
         (
-            one.operation,
-            count(one.count),
-            duration(one.expected_ns),
-            Cell(format_uncertain(one.actual_ns, one.interval_ns), one.actual_ns),
-            Cell(f"{one.actual_ns / one.expected_ns:.2f} x", one.actual_ns / one.expected_ns)
-            if one.expected_ns > 0
+            violation.operation,
+            count(violation.count),
+            duration(violation.expected_ns),
+            Cell(format_uncertain(violation.actual_ns, violation.interval_ns), violation.actual_ns),
+            Cell(f"{violation.actual_ns / violation.expected_ns:.2f} x", violation.actual_ns / violation.expected_ns)
+            if violation.expected_ns > 0
             else NONE,
         )
-        for one in profile.violations
+        for violation in profile.violations
     ]
     figures = ("times", "expected", "took (median)", "ratio")
     return Section("Longer than expected", columns(("operation",), figures), rows, most=_MOST_ROWS)
@@ -182,18 +182,18 @@ def run_notes(profile: Profile, windows: int) -> list[str]:
     events = profile.events
     if events.lost and events.expected:
         notes.append(f"the trace lost {format_ratio(events.lost / events.expected)} of its events")
-    periods = [one for one in profile.violations if _is_period(one.operation)]
-    slower = [one for one in profile.violations if not _is_period(one.operation)]
+    periods = [violation for violation in profile.violations if _is_period(violation.operation)]
+    slower = [violation for violation in profile.violations if not _is_period(violation.operation)]
     notes += [
-        f"{one.operation} takes {format_duration(one.actual_ns)}, expected {format_duration(one.expected_ns)}"
-        for one in slower[:_MOST]
+        f"{slow.operation} takes {format_duration(slow.actual_ns)}, expected {format_duration(slow.expected_ns)}"
+        for slow in slower[:_MOST]
     ]
     if len(slower) > _MOST:
         notes.append(f"{len(slower) - _MOST} more operations take longer than expected")
     notes += [
-        f"{one.operation} was overrun {one.count} times: {format_duration(one.actual_ns)}, "
-        f"planned {format_duration(one.expected_ns)}"
-        for one in [period for period in periods if period.count > _MATTERS * windows][:_MOST]
+        f"{period.operation} was overrun {period.count} times: {format_duration(period.actual_ns)}, "
+        f"planned {format_duration(period.expected_ns)}"
+        for period in [period for period in periods if period.count > _MATTERS * windows][:_MOST]
     ]
     return notes
 
@@ -236,12 +236,12 @@ def _totals_chart(title: str, named: Sequence[tuple[str, Mapping[str, Totals]]])
     """Time of one execution, on the whole, with its interval; the longest in sum."""
     sums: dict[str, int] = {}
     for _, totals in named:
-        for key, one in totals.items():
-            sums[key] = max(sums.get(key, 0), one.duration_ns)
+        for key, total in totals.items():
+            sums[key] = max(sums.get(key, 0), total.duration_ns)
     keys = sorted(sums, key=lambda key: -sums[key])[:_MOST_BARS]
     if not keys:
         return None
-    whole = [sum(one.duration_ns for one in totals.values()) or 1 for _, totals in named]
+    whole = [sum(total.duration_ns for total in totals.values()) or 1 for _, totals in named]
     lines = tuple(
         Line(
             name=name if len(named) > 1 else "",

@@ -239,13 +239,13 @@ def _zeros(named: Sequence[tuple[str, SparsityResult]]) -> Iterator[Chart]:
     for place, (name, row) in enumerate(rows):
         zeros = {layer.name: layer for layer in row.layers}
         weights = tuple(
-            (float(at), 100 * zeros[one].sparsity_ratio, None, None) for at, one in enumerate(layers) if one in zeros
+            (float(at), 100 * zeros[name].sparsity_ratio, None, None) for at, name in enumerate(layers) if name in zeros
         )
         label = name if len(named) > 1 else "weights"
         lines.append(Line(name=label, kind="bars", data=weights, colour=colour(place)))
         if len(named) == 1:
             inputs = tuple(
-                (float(at), 100 * zeros[one].activation_sparsity_ratio, None, None) for at, one in enumerate(layers)
+                (float(at), 100 * zeros[name].activation_sparsity_ratio, None, None) for at, name in enumerate(layers)
             )
             lines.append(Line(name="what they read", kind="bars", data=inputs, colour=1))
     row = rows[0][1]

@@ -42,8 +42,8 @@ def _verdict(result: TreeifyResult) -> Verdict:
         text = f"no group of layers is worth replacing, {result.model} stays as it is."
         return Verdict("fails", "No group was replaced:", text)
     points = 100 * (chosen.top1 - original.top1)
-    groups = " and ".join(_group(one.first_layer, one.last_layer) for one in chosen.groups)
-    trees = sum(one.trees for one in chosen.groups)
+    groups = " and ".join(_group(group.first_layer, group.last_layer) for group in chosen.groups)
+    trees = sum(group.trees for group in chosen.groups)
     text = f"of {result.model} are {trees:,} trees now: top-1 {format_percent(chosen.top1)} ({points:+.2f} points)"
     if chosen.latency_ns is not None and original.latency_ns is not None:
         text += (
@@ -54,7 +54,7 @@ def _verdict(result: TreeifyResult) -> Verdict:
 
 def _quantities(result: TreeifyResult) -> Iterator[Quantity]:
     chosen, tried = result.chosen, len(result.candidates)
-    fitted = sum(one.top1 is not None for one in result.candidates)
+    fitted = sum(candidate.top1 is not None for candidate in result.candidates)
     yield Quantity("Groups tried", tried, str(tried), f"{fitted} fitted", card=True)
     validation = result.original.validation_top1
     remark = "of the network, on validation data"
@@ -66,7 +66,7 @@ def _quantities(result: TreeifyResult) -> Iterator[Quantity]:
     if (ns := chosen.latency_ns) is not None:
         before = "" if result.original.latency_ns is None else f"before: {format_duration(result.original.latency_ns)}"
         yield Quantity("A frame takes", ns, format_duration(ns), before, "less", card=True)
-    trees = sum(one.trees for one in chosen.groups)
+    trees = sum(group.trees for group in chosen.groups)
     yield Quantity("Trees", trees, f"{trees:,}", format_bytes(chosen.bytes), "less", card=True)
     yield Quantity("Tree bytes", chosen.bytes, format_bytes(chosen.bytes), "", "less")
     if (tables := chosen.lut6) is not None:
@@ -76,15 +76,15 @@ def _quantities(result: TreeifyResult) -> Iterator[Quantity]:
 def _blocks(result: TreeifyResult) -> Iterator[Block]:
     rows = [
         (
-            _group(one.first_layer, one.last_layer),
-            Cell(format_percent(one.bound_top1), one.bound_top1),
-            NONE if one.top1 is None else Cell(format_percent(one.top1), one.top1),
-            duration(one.latency_ns),
-            duration(one.layers_latency_ns),
-            count(one.lut6),
-            "yes" if one.pareto else "",
+            _group(candidate.first_layer, candidate.last_layer),
+            Cell(format_percent(candidate.bound_top1), candidate.bound_top1),
+            NONE if candidate.top1 is None else Cell(format_percent(candidate.top1), candidate.top1),
+            duration(candidate.latency_ns),
+            duration(candidate.layers_latency_ns),
+            count(candidate.lut6),
+            "yes" if candidate.pareto else "",
         )
-        for one in result.candidates
+        for candidate in result.candidates
     ]
     figures = ("quantised", "with trees", "trees' time", "layers' time", "tables", "not beaten")
     note = f"Top-1 on validation data; the network itself has {format_percent(result.original.validation_top1)}. "
@@ -101,14 +101,14 @@ def _blocks(result: TreeifyResult) -> Iterator[Block]:
 def _groups(chosen: TreeifiedModel) -> Section:
     rows = [
         (
-            _group(one.first_layer, one.last_layer),
-            one.kind,
-            count(one.trees),
-            count(one.depth),
-            count(one.accumulator_bits),
-            Cell(f"{one.fit_seconds:.1f} s", one.fit_seconds),
+            _group(group.first_layer, group.last_layer),
+            group.kind,
+            count(group.trees),
+            count(group.depth),
+            count(group.accumulator_bits),
+            Cell(f"{group.fit_seconds:.1f} s", group.fit_seconds),
         )
-        for one in chosen.groups
+        for group in chosen.groups
     ]
     figures = ("trees", "depth", "bits of sums", "fitted in")
     return Section("Groups replaced", columns(("layers", "leaves"), figures), rows)
@@ -119,11 +119,11 @@ def _hybrid_sentences(chosen: TreeifiedModel) -> Iterator[str]:
         f"Before {chosen.finetune_seconds:.1f} s of fine-tuning its top-1 was "
         f"{format_percent(chosen.top1_before_finetune)}; trees take {chosen.bytes:,} bytes."
     )
-    for one in chosen.exports:
-        latency = "-" if one.runtime_latency_ns is None else format_duration(one.runtime_latency_ns)
+    for export in chosen.exports:
+        latency = "-" if export.runtime_latency_ns is None else format_duration(export.runtime_latency_ns)
         yield (
-            f"{one.file}: trees as {_OPERATORS[one.flavour]}, equal to the last bit; a frame takes {latency} where "
-            "ONNX Runtime alone executes it."
+            f"{export.file}: trees as {_OPERATORS[export.flavour]}, equal to the last bit; a frame takes {latency} "
+            "where ONNX Runtime alone executes it."
         )
 
 
@@ -176,10 +176,12 @@ def _charts(named: Sequence[tuple[str, TreeifyResult]]) -> Iterator[Chart]:
     lines = []
     for place, (name, result) in enumerate(named):
         timed = [
-            (one, one.top1, one.latency_ns) for one in result.candidates if one.top1 is not None and one.latency_ns
+            (candidate, candidate.top1, candidate.latency_ns)
+            for candidate in result.candidates
+            if candidate.top1 is not None and candidate.latency_ns
         ]
         points = tuple((ns / 1e3, 100 * top1) for _, top1, ns in timed)
-        labels = tuple(_group(one.first_layer, one.last_layer) for one, _, _ in timed)
+        labels = tuple(_group(candidate.first_layer, candidate.last_layer) for candidate, _, _ in timed)
         if points:
             lines.append(
                 Line(name=name if several else "", kind="points", data=points, labels=labels, colour=colour(place))
@@ -201,11 +203,13 @@ def _charts(named: Sequence[tuple[str, TreeifyResult]]) -> Iterator[Chart]:
 def _bound_chart(named: Sequence[tuple[str, TreeifyResult]]) -> Iterator[Chart]:
     """What quantising a group costs, and what its trees cost beyond that."""
     first = named[0][1]
-    groups = tuple(_group(one.first_layer, one.last_layer) for one in first.candidates)
+    groups = tuple(_group(candidate.first_layer, candidate.last_layer) for candidate in first.candidates)
     if len(named) > 1 or not groups:
         return
-    bounds = tuple((100 * one.bound_top1, float(at)) for at, one in enumerate(first.candidates))
-    fitted = tuple((100 * one.top1, float(at)) for at, one in enumerate(first.candidates) if one.top1 is not None)
+    bounds = tuple((100 * candidate.bound_top1, float(at)) for at, candidate in enumerate(first.candidates))
+    fitted = tuple(
+        (100 * candidate.top1, float(at)) for at, candidate in enumerate(first.candidates) if candidate.top1 is not None
+    )
     network = Line(
         name="the network", kind="upright", data=((100 * first.original.validation_top1,),), colour=-1, dashed=True
     )
@@ -238,7 +242,7 @@ def write_tree_files(folder: Path, result: TreeifyResult) -> None:
         result: of the search.
     """
     write_table(folder / "candidates.csv", _HEADER, _candidate_rows(result))
-    fitted = [one for one in result.candidates if one.top1 is not None]
+    fitted = [candidate for candidate in result.candidates if candidate.top1 is not None]
     whole = result.original.latency_ns or 0
     for name, words, unit in (
         ("accuracy_latency", "a frame's latency with the group replaced", "us"),
@@ -246,8 +250,12 @@ def write_tree_files(folder: Path, result: TreeifyResult) -> None:
     ):
         timed = unit == "us"
         points = sorted(
-            (((whole - _saved_ns(one)) / 1e3 if timed else float(one.lut6 or 0)), 100 * (one.top1 or 0), one.pareto)
-            for one in fitted
+            (
+                ((whole - _saved_ns(candidate)) / 1e3 if timed else float(candidate.lut6 or 0)),
+                100 * (candidate.top1 or 0),
+                candidate.pareto,
+            )
+            for candidate in fitted
         )
         series = [
             ChartSeries(name="network", x=(whole / 1e3,) if timed else (), y=(100 * result.original.validation_top1,),
@@ -262,17 +270,22 @@ def write_tree_files(folder: Path, result: TreeifyResult) -> None:
         write_text(folder / f"{name}.svg", svg_chart(title, axis, "validation top-1, %", series))
 
 
-def _saved_ns(one: Candidate) -> int:
-    return (one.layers_latency_ns or 0) - (one.latency_ns or 0)
+def _saved_ns(candidate: Candidate) -> int:
+    return (candidate.layers_latency_ns or 0) - (candidate.latency_ns or 0)
 
 
 def _candidate_rows(result: TreeifyResult) -> Iterable[Sequence[object]]:
-    for one in result.candidates:
+    for candidate in result.candidates:
         fitted: tuple[object, ...] = ("", "", "", "", "", "")
-        if one.top1 is not None and one.latency_ns is not None and one.layers_latency_ns is not None:
-            times = (one.latency_ns, one.layers_latency_ns, _saved_ns(one))
-            fitted = (round(100 * one.top1, 2), *(round(time / 1e3, 1) for time in times), one.lut6, int(one.pareto))
-        yield one.first_layer, one.last_layer, round(100 * one.bound_top1, 2), *fitted
+        if candidate.top1 is not None and candidate.latency_ns is not None and candidate.layers_latency_ns is not None:
+            times = (candidate.latency_ns, candidate.layers_latency_ns, _saved_ns(candidate))
+            fitted = (
+                round(100 * candidate.top1, 2),
+                *(round(time / 1e3, 1) for time in times),
+                candidate.lut6,
+                int(candidate.pareto),
+            )
+        yield candidate.first_layer, candidate.last_layer, round(100 * candidate.bound_top1, 2), *fitted
 
 
 KIND: Kind[TreeifyResult] = Kind(
