@@ -101,7 +101,7 @@ def test_an_earlier_result_gives_what_is_not_given() -> None:
 
 def test_wrong_calls_are_type_errors() -> None:
     """As of any Python function."""
-    with pytest.raises(TypeError, match="takes 1 arguments by position, 2 were given"):
+    with pytest.raises(TypeError, match="takes 1 positional arguments, 2 were given"):
         brew("a", "b")
     with pytest.raises(TypeError, match="beans twice"):
         brew("a", beans="b")

@@ -179,7 +179,7 @@ def test_functions_are_looked_for_in_one_folder(folder: Path, tmp_path_factory: 
     write_target(write_models(other))
     one = app(folder, "a")
     assert together(one, app(other, "b")).workload.model_names == ["small", "chain"]
-    with pytest.raises(InputError, match="'drawing:draw' is looked for beside the first application"):
+    with pytest.raises(InputError, match="'drawing:draw' is searched beside the first application"):
         together(one, app(other, "b", more='[[outputs]]\nmodel = "small"\nsink = "drawing:draw"\n'))
 
 

@@ -190,9 +190,9 @@ def test_streams_of_other_rates_make_windows_between_their_releases(tmp_path: Pa
 def test_rates_that_hardly_ever_meet_are_refused(tmp_path: Path) -> None:
     """Of streams as they begin, and as they change."""
     streams = '[[streams]]\nname = "a"\n[[streams]]\nname = "b"\nrate_hz = 999\n'
-    assert "meet again only" in refusal(tmp_path, LEAST.replace("= 30", "= 1000") + streams).what
+    assert "coincide again only" in refusal(tmp_path, LEAST.replace("= 30", "= 1000") + streams).what
     later = '[[streams]]\nname = "a"\n[[streams]]\nname = "b"\n[[streams.changes]]\nafter_s = 2\nrate_hz = 999\n'
-    assert "meet again only" in refusal(tmp_path, LEAST.replace("= 30", "= 1000") + later).what
+    assert "coincide again only" in refusal(tmp_path, LEAST.replace("= 30", "= 1000") + later).what
 
 
 def test_changes_of_rate_come_in_order_with_the_rates_of_the_others(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_changes_of_rate_come_in_order_with_the_rates_of_the_others(tmp_path: Pa
         ("rate_hz = 30", 'rate_hz = "30"', "at `$.rate_hz`"),
         ("rate_hz = 30", "window_ms = 0", "window_ms must be greater than 0"),
         ("rate_hz = 30", "rate_hz = 30\nwindow_ms = 33.3", "rate_hz or window_ms, not both"),
-        ("rate_hz = 30", "", "the beat is missing"),
+        ("rate_hz = 30", "", "the windows' rate is missing"),
         ("rate_hz = 30", "rat_hz = 30", "unknown key $.rat_hz; did you mean 'rate_hz'?"),
         ("rate_hz = 30", "rate_hz = 30\nschedule.guard_ms = -1", "guard_ms must not be negative, is -1"),
         ("rate_hz = 30", "rate_hz = 30\nschedule.guard_ms = nan", "guard_ms must be at most 1e+09, is nan"),
@@ -245,7 +245,7 @@ def test_changes_of_rate_come_in_order_with_the_rates_of_the_others(tmp_path: Pa
         (
             "rate_hz = 30",
             "rate_hz = 30\nunits = [{ name = 'a', device_id = 1 }]",
-            "options and device_id are a provider's",
+            "options and device_id belong to a provider",
         ),
         (
             "rate_hz = 30",

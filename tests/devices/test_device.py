@@ -23,7 +23,7 @@ class TestFakeDevice(DeviceConformance):
         nodes = tuple(node for layer in small_network().layers[:3] for node in layer.nodes)
         return FakeDevice(trace_events=trace_events, groups=(nodes,), on_host=False)
 
-    def test_takes_as_long_as_told(self) -> None:
+    def test_takes_the_given_time(self) -> None:
         """Durations follow label and launch number, on the clock that was given."""
         clock = VirtualClock(100)
         device = FakeDevice(lambda label, launch: {"a": 10, "b": 20}[label] + launch, clock=clock)
@@ -32,7 +32,7 @@ class TestFakeDevice(DeviceConformance):
         assert [device.submit(x).duration_ns for x in (a, b, a)] == [10, 21, 12]
         assert clock.now_ns() == 143
 
-    def test_fails_when_told(self) -> None:
+    def test_fails_on_request(self) -> None:
         """The launch of the given number fails and leaves no packets."""
         device = FakeDevice({"net": 10}, fail_at=1)
         model = small_network()

@@ -104,7 +104,7 @@ def test_an_unknown_kind_is_refused_when_it_is_read(tmp_path: Path) -> None:
     """The message names the kinds there are."""
     path = tmp_path / "target.toml"
     path.write_text('name = "b"\nkind = "nqu"\n')
-    with pytest.raises(InputError, match=r"'nqu' is no kind of device; did you mean 'npu'\?"):
+    with pytest.raises(InputError, match=r"'nqu' is not a kind of device; did you mean 'npu'\?"):
         load_target(path)
 
 

@@ -47,7 +47,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[Model, ...]]:
     return networks
 
 
-def test_a_model_is_audited_unless_told_otherwise(few: object, tmp_path: Path) -> None:
+def test_a_model_is_audited_by_default(few: object, tmp_path: Path) -> None:
     """The correction and the networks are in the table and its file; every one of their layers has an entry."""
     path = tmp_path / "t.table.json"
     table = measure(NETWORKS["attention"](), target=board(), repeats=5, output=path)
@@ -106,7 +106,7 @@ def test_no_time_for_an_audit_is_said(few: object) -> None:
     assert longer.audit is not None
 
 
-def test_networks_that_cannot_be_told_are_named() -> None:
+def test_networks_that_cannot_be_estimated_are_named() -> None:
     """With fewer than 3 left there is no correction, and the warning says which layer is missing."""
     table = measure(NETWORKS["plain"](), target=board(), audit="none", repeats=5)
     measured = [(NETWORKS[name]().grouped(()), 200_000.0) for name in ("unet", "lstm")]

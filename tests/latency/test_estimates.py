@@ -105,7 +105,7 @@ def test_dynamic_shapes(tmp_path: Path) -> None:
     path = write_dynamic(tmp_path / "dynamic.onnx")
     larger = Model.load(path, shapes={"image": (4, 2, 6, 6)})
     table = table_on("vpu", [larger, Model.load(path)])
-    assert framefit.estimate(path, table).notes[0] == "input 'image': leading dimension batch taken as 1"
+    assert framefit.estimate(path, table).notes[0] == "input 'image': leading dimension batch assumed to be 1"
     more = framefit.estimate(path, table, shapes={"image": (4, 2, 6, 6)})
     assert more.plain_sum_ns == framefit.cycles(larger, "vpu").total_ns
 

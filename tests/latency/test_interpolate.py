@@ -62,7 +62,7 @@ def test_a_measured_shape_is_met() -> None:
 
 
 @pytest.mark.parametrize(("side", "inside"), [(64, True), (76, True), (82, False), (512, False), (8, True), (2, False)])
-def test_nothing_is_told_beyond_the_stated_factor(side: int, inside: bool) -> None:
+def test_nothing_is_estimated_beyond_the_stated_factor(side: int, inside: bool) -> None:
     """Operations and bytes may exceed what was measured by the factor, no more."""
     assert REACH_RATIO == 1.5  # 64 * sqrt(1.5) = 78.4
     found = Interpolation(MEASURED).find("Conv", pointwise(side, 64, 1).configuration)

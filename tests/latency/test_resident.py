@@ -49,7 +49,7 @@ def subjects(model: Model) -> tuple[Subject, ...]:
 
 
 @pytest.mark.parametrize("method", ["regression", "auxiliary"])
-def test_where_latencies_add_up_every_layer_is_told_exactly(method: str) -> None:
+def test_where_latencies_add_up_every_layer_is_estimated_exactly(method: str) -> None:
     """With constants or without, with one input or two; what a launch costs beside them is the overhead."""
     model = NETWORKS["inverted_residual"]()
     measured = campaign(model)
@@ -99,7 +99,7 @@ def test_what_the_runtime_made_of_a_network_computes_the_same(name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["residual", "inverted_residual", "unet", "dense_block", "attention", "lstm"])
-def test_the_runtimes_operators_are_told_by_the_users_layers(name: str) -> None:
+def test_the_runtimes_operators_are_attributed_to_the_users_layers(name: str) -> None:
     """Nothing is lost: the layers add up to the same."""
     model, device = NETWORKS[name](), OrtDevice()
     lowered = device.lowered(model)

@@ -297,7 +297,7 @@ def test_no_group_is_worth_it(network: Model, data: Path, tmp_path: Path) -> Non
         ({"loss": "hinge", "scope": "input"}, "no log or hinge loss"),
         ({"tress": 5}, "did you mean 'trees'"),
         ({"export": "onnx"}, "export is 'onnx'"),
-        ({"train": "hybrid", "train_epochs": 3}, "give first, layers, train_epochs"),
+        ({"train": "hybrid", "train_epochs": 3}, "give first, layers and train_epochs"),
     ],
 )
 def test_what_cannot_be_done(network: Model, data: Path, tmp_path: Path, options: dict[str, object], told: str) -> None:

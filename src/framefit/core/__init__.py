@@ -1,1 +1,1 @@
-"""The nouns: plain data that every engine reads and writes, each with its file form."""
+"""Records that every engine reads and writes, each with its file format."""

@@ -1,4 +1,4 @@
-"""Arrays of an ``.npz``: nothing is pickled, and what a file claims is checked before memory is taken."""
+"""Arrays of an ``.npz``: nothing is pickled, and sizes that a file claims are checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["ArrayFile"]
 
 Array = npt.NDArray[Any]
 _SUFFIX = ".npy"
-_MOST_RATIO = 100  # of unpacked bytes to the file's: deflate reaches 1,032 (zlib, "Technical Details"), data seldom 10
-_ALWAYS_BYTES = 1 << 28  # so much may be unpacked whatever the ratio: masks of zeros are real data, too
+_MOST_RATIO = 100  # unpacked bytes over the file's: deflate reaches 1,032 (zlib, "Technical Details"), data rarely 10
+_ALWAYS_BYTES = 1 << 28  # may be unpacked at any ratio: masks of zeros are real data, too
 
 
 class ArrayFile:
@@ -29,11 +29,11 @@ class ArrayFile:
         path: the archive.
 
     Raises:
-        InputError: missing, no archive, or one that claims to unpack to far more than it can hold.
+        InputError: it is missing, not an archive, or claims to unpack to far more than it can hold.
 
     Attributes:
-        names: of its arrays, in order; members of other kinds are not among them.
-        bytes: that all arrays claim to take.
+        names: names of its arrays, in order; other members are ignored.
+        bytes: size of all arrays as the file claims.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -51,10 +51,10 @@ class ArrayFile:
             )
 
     def read(self, names: Iterable[str] | None = None) -> dict[str, Array]:
-        """The arrays of these names, of which each has to be there; default: all.
+        """Read the arrays of these names, each of which has to exist; default: all.
 
         Raises:
-            InputError: damaged, or an array of objects.
+            InputError: the file is damaged, or holds an array of objects.
         """
         with self._opened() as archive:
             return {name: _read(archive, name) for name in (self.names if names is None else names)}
@@ -79,15 +79,15 @@ def _read(archive: zipfile.ZipFile, name: str) -> Array:
 
 
 def read_arrays(path: str | Path, dtypes: dict[str, str], optional: dict[str, str] | None = None) -> dict[str, Array]:
-    """The named arrays of an ``.npz``, converted where no value changes.
+    """Read arrays of an ``.npz``, converted where no value changes.
 
     Args:
         path: the archive.
-        dtypes: name -> dtype of each array that has to be there.
-        optional: the same for arrays that may be absent; they are then absent in the result.
+        dtypes: name -> dtype of each required array.
+        optional: the same for arrays that may be missing, which are then missing in the result.
 
     Raises:
-        InputError: missing file or array, damaged archive, wrong kind of array.
+        InputError: a file or array is missing, the archive is damaged, or an array has another type.
     """
     file = ArrayFile(path)
     missing = [name for name in dtypes if name not in file.names]
@@ -97,10 +97,10 @@ def read_arrays(path: str | Path, dtypes: dict[str, str], optional: dict[str, st
             where=path,
             remedy="check that this is the right file",
         )
-    wanted = dtypes | (optional or {})
-    arrays = file.read(name for name in wanted if name in file.names)
+    expected = dtypes | (optional or {})
+    arrays = file.read(name for name in expected if name in file.names)
     try:
-        return {name: _converted(array, name, wanted[name]) for name, array in arrays.items()}
+        return {name: _converted(array, name, expected[name]) for name, array in arrays.items()}
     except (TypeError, ValueError) as error:
         raise InputError(f"not a readable .npz: {error}", where=path, remedy="check the file") from error
 

@@ -1,4 +1,4 @@
-"""What a device said while it ran (``trace.npz``), and what it lost."""
+"""Trace of a run: what a device recorded (``trace.npz``), and what it lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Event(Record, kw_only=True):
 
 
 class TraceLoss(Record, kw_only=True):
-    """A loss that the device itself reported: somewhere after ``position`` packets."""
+    """A loss that the device itself reported: it lies after ``position`` packets."""
 
     position: int
 
@@ -45,9 +45,9 @@ class TraceMeta(Record, kw_only=True):
 
     Attributes:
         wrap_bits: time stamps are modulo 2**wrap_bits x resolution_ns.
-        lost_events: packets that the recorder knows it dropped, where it counts them.
-        overwritten_events: packets from the beginning that the host did not keep: a long run's
-            trace holds its last ones.
+        lost_events: number of packets that the recorder dropped, if it counts them.
+        overwritten_events: number of packets at the beginning that the host did not keep: the trace of a
+            long run holds its last ones.
     """
 
     resolution_ns: int = 1
@@ -112,7 +112,7 @@ class Trace:
         """Read ``trace.npz``.
 
         Raises:
-            InputError: not such a file.
+            InputError: the file is not a trace.
         """
         arrays = read_arrays(
             path,
@@ -134,7 +134,7 @@ class Trace:
             raise InputError(f"not a trace: {error}", where=path, remedy="check the file") from error
 
     def write(self, path: str | Path, *, force: bool = False) -> None:
-        """Write ``trace.npz``, whole or not at all."""
+        """Write ``trace.npz``, as a whole or not at all."""
         with write_whole(path, force=force) as file:
             np.savez(
                 file,
@@ -158,15 +158,15 @@ def _names(array: npt.NDArray[np.str_]) -> tuple[str, ...]:
 def unwrapped_ns(time_ns: npt.NDArray[np.int64], meta: TraceMeta) -> npt.NDArray[np.int64]:
     """Times without the jumps of a counter that wraps around.
 
-    Each step between packets is taken as the one of least length: packets that arrive a
-    little late stay in the past, and a silence of half a wrap or more cannot be seen.
+    Each step between packets is assumed to be the shortest possible one: packets that arrive a little late stay in
+    the past, and a silence of half a period of the counter or more cannot be detected.
 
     Args:
         time_ns: int64, in order of arrival.
-        meta: of the trace; without ``wrap_bits`` nothing changes.
+        meta: of the trace; without ``wrap_bits`` times are unchanged.
 
     Returns:
-        int64, of the same length; the first is unchanged.
+        int64, of the same length; the first one is unchanged.
     """
     if meta.wrap_bits is None or not len(time_ns):
         return time_ns

@@ -1,4 +1,4 @@
-"""How a plan came about: each model's schedule, its frames' paths through windows, and where residuals go."""
+"""Explanation of a plan: each model's schedule, its frames' paths through windows, and the use of residuals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["FramePath", "Hop", "ModelSchedule", "PlanExplanation", "ResidualLoss
 
 @dataclass(frozen=True)
 class Hop:
-    """What one window does for a frame: segments in their order, on a unit."""
+    """The segments that one window executes for a frame, in order, on a unit."""
 
     window: int
     unit: str
@@ -24,8 +24,8 @@ class FramePath:
     """A frame's path through the windows of the plan.
 
     Attributes:
-        release_window: it is released as this window begins: the newest frame when its first segment starts.
-        start_ns, result_ns: of first and last segment, after the first window's release.
+        release_window: the window of its release: of the newest frame when its first segment starts.
+        start_ns, result_ns: of the first and the last segment, after the release of the first window.
         age_ns: from its release to its result.
     """
 
@@ -39,21 +39,21 @@ class FramePath:
 
     @property
     def age_ns(self) -> int:
-        """From release to result."""
+        """Time from release to result."""
         return self.result_ns - self.release_ns
 
 
 @dataclass(frozen=True)
 class ModelSchedule:
-    """How one model came to its part of the plan.
+    """Schedule of one model.
 
     Attributes:
-        entry: its part of the workload.
-        before: background models that are placed before it; none for priority models.
-        residual_ns: least and greatest residual that it finds in a window; ``None`` for priority models.
-        room_ns: the longest segment that every window has room for.
+        entry: its entry in the workload.
+        before: background models that are placed before it; empty for priority models.
+        residual_ns: least and greatest residual in a window for it; ``None`` for priority models.
+        room_ns: the longest segment that fits into every window.
         period_ns: from one release of its frames to the next.
-        deadline_ns: when a result has to be ready, after its frame's release; counts for priority models.
+        deadline_ns: deadline of a result after its frame's release; it applies to priority models.
         paths: of its frames, in order.
     """
 
@@ -69,15 +69,15 @@ class ModelSchedule:
 
 @dataclass(frozen=True)
 class ResidualLoss:
-    """Where the residuals of all windows and units go, in nanoseconds.
+    """Use of the residuals of all windows and units, in nanoseconds.
 
     Attributes:
         work_ns: models, as if they were not cut.
-        boundary_ns: what cutting them costs.
+        boundary_ns: cost of cutting them.
         guard_ns: kept free before reserved instants.
-        packing_ns: too short for the segment that is due.
-        waiting_ns: no frame is there to be worked on, or its tensors are still elsewhere, or the plan is
-            about to begin anew.
+        packing_ns: too short for the next segment.
+        waiting_ns: there is no frame to work on, its tensors are still on another unit, or the plan is about
+            to repeat.
     """
 
     work_ns: int
@@ -88,7 +88,7 @@ class ResidualLoss:
 
     @property
     def shares(self) -> tuple[tuple[str, float, str], ...]:
-        """Name, ratio and explanation of each part that the residuals are lost to, the work first."""
+        """Name, ratio and explanation of each use of the residuals, the work first."""
         parts = (
             ("work", self.work_ns, "background models"),
             ("boundaries", self.boundary_ns, "what cutting them costs"),
@@ -102,10 +102,10 @@ class ResidualLoss:
 
 @dataclass(frozen=True)
 class PlanExplanation:
-    """How a whole plan came about.
+    """Explanation of a whole plan.
 
     Attributes:
-        schedules: one a model, in the order of the timetable.
+        schedules: one for each model, in the order of the timetable.
     """
 
     schedules: tuple[ModelSchedule, ...]

@@ -24,18 +24,18 @@ _FORM = "KIND:NAME[*AMOUNT][@FROM[..[TO]]], such as raise:depth@2s or slow:face*
 
 
 class Fault(Record, kw_only=True):
-    """Something that goes wrong, and when.
+    """An injected fault, and when it occurs.
 
     Attributes:
-        kind: of a launch: "raise" (it fails), "hang" (it does not end until it is terminated), "stick" (nor then),
-            "slow", "nan" and "inf" (all its floats are); of a stream: "stall" (no frames), "burst" (several at
-            once), "end", "shape" (a frame of another shape).
+        kind: of a launch: "raise" (it fails), "hang" (it does not end until it is terminated), "stick" (it cannot be
+            terminated either), "slow", "nan" and "inf" (all of its floats); of a stream: "stall" (no frames), "burst"
+            (several at once), "end", "shape" (a frame of another shape).
         name: of a model, a segment's label or a unit; of a stream.
-        begin_ns: after the first release.
+        begin_ns: time after the first release.
         end_ns: likewise; ``None``: no end.
-        times: how often at most; ``None``: whenever it is time.
-        amount: slow: how many times as long; burst: frames that come at once; hang: ns after which the launch ends
-            by itself, 0: never.
+        times: largest number of occurrences; ``None``: unlimited.
+        amount: for slow: factor on the duration; for burst: number of frames; for hang: ns after which the launch
+            ends by itself, 0: never.
     """
 
     kind: FaultKind
@@ -55,31 +55,31 @@ class Fault(Record, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Its name in results: kind, name and amount, as it is asked for, without its times."""
+        """Its name in results: kind, name and amount, without its times."""
         amount = f"{self.amount / 1e6:g}ms" if self.kind == "hang" else f"{self.amount:g}"
         return f"{self.kind}:{self.name}" + (f"*{amount}" if self.amount else "")
 
     @property
     def mark(self) -> str:
-        """What a message of its effects ends with; see :func:`mark_of`."""
+        """The end of a message about its effects; see :func:`mark_of`."""
         return mark_of(self.label)
 
     @property
     def of_stream(self) -> bool:
-        """Whether it befalls a stream, not launches."""
+        """Whether it affects a stream, not launches."""
         return self.kind in _OF_STREAMS
 
     def due(self, after_ns: int) -> bool:
-        """Whether it is its time."""
+        """Whether it can occur at this time."""
         return self.begin_ns <= after_ns and (self.end_ns is None or after_ns < self.end_ns)
 
 
 class Injection(NamedTuple):
-    """One time that a fault was injected.
+    """One injection of a fault.
 
     Attributes:
-        fault: its label.
-        place: unit or stream that it befell.
+        fault: label of the fault.
+        place: the affected unit or stream.
         at_ns: on the run's clock: the start of the launch, or the release of the window.
     """
 
@@ -89,44 +89,44 @@ class Injection(NamedTuple):
 
 
 def mark_of(label: str) -> str:
-    """What a message of an injected fault's effects ends with, so that it is known as such."""
+    """The end of a message about an injected fault's effects, which identifies it."""
     return f"(injected: {label})"
 
 
 def injected_in(text: str) -> str:
-    """The label of the injected fault that a message names; "": none."""
+    """Label of the injected fault that a message names; "": none."""
     match = _MARKED.search(text)
     return "" if match is None else match[1]
 
 
 def read_fault(text: str, release_ns: Callable[[int], int]) -> Fault:
-    """A fault in words: ``KIND:NAME[*AMOUNT][@FROM[..[TO]]]``.
+    """Read a fault: ``KIND:NAME[*AMOUNT][@FROM[..[TO]]]``.
 
-    ``AMOUNT`` is how often (raise, hang, stick, nan, inf, shape), after which time it ends (hang), a ratio (slow),
-    or frames (burst). Times are numbers with ns, us, ms or s, or windows (``100w``), from the first release on.
-    ``FROM`` alone is once from then on, or as often as the amount says; for slow, stall and end it is from then on.
-    ``FROM..`` has no end. Without times it is from the first window on.
+    ``AMOUNT`` is a number of occurrences (raise, hang, stick, nan, inf, shape), a time after which it ends (hang), a
+    ratio (slow), or a number of frames (burst). Times are numbers with ns, us, ms or s, or windows (``100w``), from the
+    first release on. ``FROM`` alone means once from then on, or as often as the amount says; for slow, stall and end it
+    means from then on. ``FROM..`` has no end. Without times a fault begins with the first window.
 
     Args:
-        text: the words.
-        release_ns: when a window begins, after the first release.
+        text: the fault as text.
+        release_ns: gives the begin of a window, after the first release.
 
     Raises:
-        InputError: no such kind, or another form.
+        InputError: the kind is unknown, or the form is wrong.
     """
-    said, _, rest = text.partition(":")
-    kind: FaultKind | None = next((kind for kind in get_args(FaultKind) if kind == said), None)
+    word, _, rest = text.partition(":")
+    kind: FaultKind | None = next((kind for kind in get_args(FaultKind) if kind == word), None)
     if kind is None:
-        near = difflib.get_close_matches(said, get_args(FaultKind), n=1)
+        near = difflib.get_close_matches(word, get_args(FaultKind), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; kinds: {', '.join(get_args(FaultKind))}"
-        raise InputError(f"no fault of kind {said!r}{hint}", where=f"inject {text!r}", remedy=f"write {_FORM}")
+        raise InputError(f"no fault of kind {word!r}{hint}", where=f"inject {text!r}", remedy=f"write {_FORM}")
     name, *marks = re.split(r"([*@])", rest)
-    given = dict(zip(marks[::2], marks[1::2], strict=True))
-    if not name or len(given) * 2 != len(marks) or not all(given.values()):
+    marked = dict(zip(marks[::2], marks[1::2], strict=True))
+    if not name or len(marked) * 2 != len(marks) or not all(marked.values()):
         raise InputError("cannot be read", where=f"inject {text!r}", remedy=f"write {_FORM}")
     try:
-        begin_ns, end_ns, once = _times(given.get("@"), release_ns)
-        times, amount = _amount(kind, given.get("*"))
+        begin_ns, end_ns, once = _times(marked.get("@"), release_ns)
+        times, amount = _amount(kind, marked.get("*"))
         if once and times is None and kind not in _ENDURING:
             times = 1
         return Fault(kind=kind, name=name, begin_ns=begin_ns, end_ns=end_ns, times=times, amount=amount)
@@ -135,15 +135,15 @@ def read_fault(text: str, release_ns: Callable[[int], int]) -> Fault:
 
 
 def check_fault(fault: Fault, launched: Collection[str], streams: Collection[str]) -> None:
-    """Refuse a fault that could not befall anything.
+    """Refuse a fault that could not affect anything.
 
     Args:
-        fault: to be injected.
-        launched: models, their segments' labels, and units.
-        streams: of the workload.
+        fault: the fault to inject.
+        launched: names of models, labels of their segments, and names of units.
+        streams: names of the workload's streams.
 
     Raises:
-        InputError: nothing has its name.
+        InputError: the fault's name is unknown.
     """
     what, known = ("stream", sorted(streams)) if fault.of_stream else ("model, segment or unit", sorted(launched))
     if fault.name not in known:
@@ -155,7 +155,7 @@ def check_fault(fault: Fault, launched: Collection[str], streams: Collection[str
 
 
 def _times(text: str | None, release_ns: Callable[[int], int]) -> tuple[int, int | None, bool]:
-    """Begin, end, and whether only a moment is given."""
+    """Begin, end, and whether only a single time is given."""
     if text is None:
         return 0, None, False
     begin, dots, end = text.partition("..")
@@ -163,7 +163,7 @@ def _times(text: str | None, release_ns: Callable[[int], int]) -> tuple[int, int
 
 
 def _amount(kind: str, text: str | None) -> tuple[int | None, float]:
-    """How often, and how much."""
+    """Number of occurrences, and amount."""
     if text is None:
         return None, 0.0
     number, unit = _number(text)

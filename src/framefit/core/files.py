@@ -1,10 +1,9 @@
-"""How records become files and come back: checked, versioned, written whole.
+"""Files of records: validated, versioned, and written as a whole.
 
-Every JSON or TOML file is one :class:`Record`. Unknown keys are errors that name
-the path and the nearest known key; nothing is overwritten unless asked; a file
-appears complete or not at all.
+Every JSON or TOML file is one :class:`Record`. Unknown keys are errors that name the path and the nearest known key;
+nothing is overwritten without a request; a file appears complete or not at all.
 
-Records as TOML text: the same files that :func:`~framefit.core.files.read_record` reads.
+Records can also be written as TOML, which :func:`~framefit.core.files.read_record` reads.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ __all__ = [
 
 R = TypeVar("R", bound="Record")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_MANY_DIGITS = re.compile(rb"\d{19}")  # of whole numbers with more than 63 bits
+_MANY_DIGITS = re.compile(rb"\d{19}")  # whole numbers of this length may have more than 63 bits
 _LONG_KEY = re.compile(
     rb"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){100}"
-)  # of TOML: tomllib takes its length squared
+)  # of TOML: tomllib's time grows with the square of its length
 
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
@@ -85,7 +84,7 @@ def _record_in(annotation: Any) -> tuple[type[Record] | None, str]:
 
 @functools.cache
 def _keys(kind: type[Record]) -> dict[str, tuple[type[Record] | None, str]]:
-    """Keys of a record as in its file, and which records they hold; see :func:`_record_in`."""
+    """Keys of a record as in its file, and the records that they hold; see :func:`_record_in`."""
     hints = get_type_hints(kind)
     return {field.encode_name: _record_in(hints[field.name]) for field in msgspec.structs.fields(kind)}
 
@@ -118,12 +117,12 @@ def from_data(data: Any, kind: type[R], where: str | Path) -> R:
     """Check plain data against ``kind``.
 
     Args:
-        data: what a JSON or TOML reader returned.
+        data: result of a JSON or TOML reader.
         kind: the record to make of it.
         where: the file, for messages.
 
     Raises:
-        InputError: unknown key, wrong type or broken invariant; the message names the path.
+        InputError: a key is unknown, a type is wrong or an invariant broken; the message names the path.
     """
     version = data.get("schema_version") if isinstance(data, dict) else None
     known_version = next((f.default for f in msgspec.structs.fields(kind) if f.name == "schema_version"), None)
@@ -148,7 +147,7 @@ def read_record(path: str | Path, kind: type[R]) -> R:
     """Read a ``.json`` or ``.toml`` file as ``kind``.
 
     Raises:
-        InputError: missing, unreadable, malformed or not of this kind.
+        InputError: the file is missing, unreadable, malformed or not of this kind.
     """
     path = Path(path)
     return from_text(read_bytes(path), kind, path, form="TOML" if path.suffix == ".toml" else "JSON")
@@ -161,10 +160,10 @@ def from_text(raw: bytes, kind: type[R], where: str | Path, *, form: Literal["JS
         raw: the text.
         kind: the record to make of it.
         where: the file, for messages.
-        form: of the text.
+        form: format of the text.
 
     Raises:
-        InputError: malformed, nested too deeply, or not of this kind.
+        InputError: the text is malformed, nested too deeply, or not of this kind.
     """
     try:
         if form == "TOML" and _LONG_KEY.search(raw):
@@ -173,12 +172,12 @@ def from_text(raw: bytes, kind: type[R], where: str | Path, *, form: Literal["JS
         if form == "TOML" or _MANY_DIGITS.search(raw):
             _check_integers(data)
         return from_data(data, kind, where)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # of the text, its encoding, its depth
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # by the text, its encoding, or its depth
         raise InputError(f"not valid {form}: {error}", where=where, remedy="correct the file") from error
 
 
 def decode_json(raw: bytes, kind: Any = Any) -> Any:
-    """What JSON text holds; paths that are not UTF-8 are as :func:`to_json` writes them.
+    """Decode JSON text; paths that are not UTF-8 are restored from what :func:`to_json` writes.
 
     Raises:
         ValueError: it is malformed, or not of this kind.
@@ -193,42 +192,42 @@ def decode_json(raw: bytes, kind: Any = Any) -> Any:
 
 
 def _check_integers(data: Any) -> None:
-    """Raises: ValueError: a whole number that no array can hold."""
+    """Refuse whole numbers that no array can hold. Raises: ValueError: there is one."""
     if isinstance(data, int) and data.bit_length() > 63:
-        raise ValueError(f"a whole number of {data.bit_length()} bits, where 63 are the most")
+        raise ValueError(f"a whole number of {data.bit_length()} bits; the limit is 63")
     for item in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
         _check_integers(item)
 
 
 def is_file_name(text: str) -> bool:
-    """Whether it names something in one folder: no path that leads elsewhere."""
+    """Whether a text names a file in one folder, not a path that leads elsewhere."""
     return text not in ("", ".", "..") and not set(text) & set("/\\\0")
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """The file's content, or one clear error.
+    """Read a file's content, with one clear error.
 
     Raises:
-        InputError: missing or unreadable.
+        InputError: the file is missing or unreadable.
     """
     try:
         return Path(path).read_bytes()
     except FileNotFoundError:
         raise InputError("no such file", where=path, remedy="check the path") from None
-    except (OSError, ValueError) as error:  # the latter: no path at all
+    except (OSError, ValueError) as error:  # the latter if it is not a path
         what = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"cannot be read: {what}", where=path, remedy="check the file") from error
 
 
 def to_json(record: Record, *, indent: int | None = 1) -> str:
-    """The record as JSON text.
+    """Convert a record to JSON text.
 
-    The bytes of a path that are not UTF-8 are in Python's strings as lone surrogates (PEP 383), and in the text as
-    their escapes, as Python's own module writes and reads them: such a path names the same file again.
+    Bytes of a path that are not UTF-8 are lone surrogates in Python's strings (PEP 383), and their escapes in the
+    text, as Python's own module writes and reads them: such a path names the same file again.
 
     Args:
-        record: any.
-        indent: ``None``: on one line.
+        record: any record.
+        indent: ``None``: write a single line.
     """
     try:
         encoded = msgspec.json.encode(record)
@@ -238,7 +237,7 @@ def to_json(record: Record, *, indent: int | None = 1) -> str:
 
 
 def _plain(data: Any) -> Any:
-    """As msgspec writes it: numbers that JSON does not have are null."""
+    """Values as msgspec writes them: numbers that JSON does not have are null."""
     if isinstance(data, dict):
         return {key: _plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -247,7 +246,7 @@ def _plain(data: Any) -> Any:
 
 
 def write_record(path: str | Path, record: Record, *, force: bool = False) -> None:
-    """Write a record as a JSON file, whole or not at all.
+    """Write a record as a JSON file, as a whole or not at all.
 
     Raises:
         InputError: the file exists and ``force`` is not set, or it cannot be written.
@@ -470,9 +469,9 @@ def cache_folder() -> Path:
 
     ``FRAMEFIT_CACHE``, else ``XDG_CACHE_HOME/framefit``, else ``~/.cache/framefit``.
     """
-    given = os.environ.get("FRAMEFIT_CACHE")
-    if given:
-        return Path(given)
+    folder = os.environ.get("FRAMEFIT_CACHE")
+    if folder:
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "framefit"
 
 

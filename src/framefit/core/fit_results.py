@@ -1,4 +1,4 @@
-"""What ``framefit fit`` found and did: ``fit.json`` of its folder."""
+"""Result of ``framefit fit``: ``fit.json`` of its folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ StepOutcome = Literal["kept", "no gain", "too inaccurate", "failed", "verified",
 
 
 class FitSettings(Settings, kw_only=True):
-    """What a fit is asked for: ``--resume`` continues with it. Stored paths are absolute."""
+    """Settings of a fit: ``--resume`` continues with them. Stored paths are absolute."""
 
     app: Annotated[str, option("Workload to fit.", argument=True, metavar="APP.toml")]
     target: Annotated[
@@ -73,12 +73,12 @@ class FitSettings(Settings, kw_only=True):
 
 
 class ServedModel(Record, kw_only=True):
-    """What a model asks for, and what a plan gives it.
+    """What a model requires, and what a plan provides.
 
     Attributes:
         duration_ns: planned quantile of a launch of the whole model.
-        asked_hz: launches a second that its frames ask for: its stream's rate by ``every`` and ``frames``.
-        planned_hz: launches a second in the timetable; 0 where there is none.
+        asked_hz: launches a second that its frames require: its stream's rate by ``every`` and ``frames``.
+        planned_hz: launches a second in the timetable; 0 without one.
     """
 
     name: str
@@ -89,7 +89,7 @@ class ServedModel(Record, kw_only=True):
 
     @property
     def share_ratio(self) -> float:
-        """Part of what it asks for that it gets, 0 to 1."""
+        """Part of the required launches that is provided, 0 to 1."""
         return min(self.planned_hz / self.asked_hz, 1.0) if self.asked_hz else 1.0
 
 
@@ -97,13 +97,13 @@ class Standing(Record, kw_only=True):
     """How far a workload is from fitting.
 
     Attributes:
-        fits: the plan is feasible, and no model gets fewer launches than its frames ask for.
-        feasible: the plan is: priority models and all deadlines hold.
-        load_ratio: time that all models ask for over the time of all units that they may use, at planned quantiles;
-            above 1 nothing can make them fit but cheaper models or fewer frames.
+        fits: the plan is feasible, and no model gets fewer launches than its frames require.
+        feasible: the plan is feasible: priority models and all deadlines hold.
+        load_ratio: time that all models require over the time of all units that they may use, at planned quantiles;
+            above 1 only cheaper models or fewer frames can make them fit.
         worst_slack_ns: of the plan.
-        models: what each asks for and gets.
-        binding: what is in the way, as a sentence; ``None``: nothing.
+        models: what each requires and gets.
+        binding: the binding constraint, as a sentence; ``None``: there is none.
     """
 
     fits: bool
@@ -115,23 +115,23 @@ class Standing(Record, kw_only=True):
 
     @property
     def least_share_ratio(self) -> float:
-        """What the least-served model gets of what it asks for, 0 to 1."""
+        """Part of its required launches that the least-served model gets, 0 to 1."""
         return min((model.share_ratio for model in self.models), default=1.0) if self.feasible else 0.0
 
 
 class ProposedStep(Record, kw_only=True):
-    """A step that may be taken.
+    """A step that can be taken.
 
     Attributes:
         key: no step of this key is taken twice with the same settings.
-        name: of its kind.
-        model: that it changes; ``None``: the workload.
-        what: it is, as a sentence's part ("sparsify 'tags' to 0.55 of its cycles").
-        cost: nothing but time, accuracy, or frames.
-        predicted_load_ratio: afterwards; ``None``: only taking it can tell.
-        enough: whether it alone is predicted to be.
-        cycles_ratio: of the original's cycles, where sparsity is asked for.
-        needs: what is missing to take it, with the remedy; ``None``: nothing.
+        name: kind of the step.
+        model: the model that it changes; ``None``: the workload.
+        what: description, as a part of a sentence ("sparsify 'tags' to 0.55 of its cycles").
+        cost: what is lost: nothing but time, accuracy, or frames.
+        predicted_load_ratio: after the step; ``None``: not predictable.
+        enough: whether this step alone is predicted to suffice.
+        cycles_ratio: part of the original's cycles that sparsity shall reach.
+        needs: what is missing for the step, with the remedy; ``None``: nothing.
     """
 
     key: str
@@ -151,19 +151,19 @@ class FitStep(Record, kw_only=True):
     Attributes:
         number: from 1.
         key: of the proposal.
-        name: of its kind; "verify": the plan was simulated or run; "restore": a model is what it was, for it fits
-            without.
-        what: it was.
+        name: kind of the step; "verify": the plan was simulated or run; "restore": a model was restored, since the
+            workload fits without its change.
+        what: description of the step.
         folder: of its files, relative to the result's; ``None``: it has none.
         predicted_load_ratio, cycles_ratio: of the proposal.
-        load_ratio: (before, after); after is ``None`` where it failed.
-        share_ratio: what the least-served model gets of what it asks for, (before, after); of a verification what it
-            was planned to get, and what it got.
-        top1: of the model, (before, after), on validation data; ``None``: not touched.
+        load_ratio: (before, after); after is ``None`` if it failed.
+        share_ratio: part of its required launches that the least-served model gets, (before, after); of a verification
+            the planned part, and the real one.
+        top1: of the model, (before, after), on validation data; ``None``: unchanged.
         outcome: "kept": the workload has changed; "no gain", "too inaccurate", "failed": it has not; "verified",
-            "missed": what a verification showed.
-        detail: why, as a sentence.
-        seconds: of wall clock.
+            "missed": result of a verification.
+        detail: reason, as a sentence.
+        seconds: wall clock.
     """
 
     number: int
@@ -183,12 +183,12 @@ class FitStep(Record, kw_only=True):
 
 
 class FinalAccuracy(Record, kw_only=True):
-    """Top-1 on the test data, touched once at the end.
+    """Top-1 on the test data, which are used once at the end.
 
     Attributes:
-        top1: (of the user's model, of what became of it), 0 to 1.
-        interval: 90 % of the latter, Wilson's.
-        images: that both rest on.
+        top1: (of the user's model, of the final model), 0 to 1.
+        interval: 90 % interval of the latter, Wilson's.
+        images: number of images for both.
     """
 
     top1: tuple[float, float]
@@ -197,7 +197,7 @@ class FinalAccuracy(Record, kw_only=True):
 
     @property
     def drop(self) -> float:
-        """What was lost; negative: gained."""
+        """Loss of accuracy; negative: a gain."""
         return self.top1[0] - self.top1[1]
 
 
@@ -206,14 +206,14 @@ class FittedModel(Record, kw_only=True):
 
     Attributes:
         original: the user's file.
-        float_path: the latest version in floating point: what int8 is made from.
-        path: of what the workload runs.
-        cycles_ratio: that sparsity was asked for, of the original's cycles; 1: none was.
+        float_path: the latest version in floating point, from which int8 is made.
+        path: of the version that the workload runs.
+        cycles_ratio: part of the original's cycles that sparsity had to reach; 1: no sparsity.
         int8: whether the path is quantised; "ends": all but its first and last layer with weights.
-        trees: whether layers gave way to trees.
-        float_drop: of top-1 that the version in floating point lost, as estimated from validation data.
-        drop: the same of what the workload runs.
-        test: afterwards, on the test data.
+        trees: whether trees have replaced layers.
+        float_drop: loss of top-1 of the version in floating point, as estimated from validation data.
+        drop: the same of the version that the workload runs.
+        test: final accuracy on the test data.
     """
 
     name: str
@@ -233,17 +233,17 @@ class FitResult(Record, kw_only=True):
 
     Attributes:
         fits: the plan fits, a verification proves it, and every changed model is within its accuracy; without
-            ``applied`` that the workload fits as it is.
+            ``applied``: the workload fits as it is.
         applied: whether steps were taken, or only proposed.
-        before, after: how the user's workload stands, and the one of the result.
-        verified: how the final plan was; ``None``: it was not.
-        margin_ratio: times what they are planned with that launches were planned to take, after a verification missed.
+        before, after: state of the user's workload, and of the resulting one.
+        verified: how the final plan was verified; ``None``: it was not.
+        margin_ratio: factor on planned durations of launches, after a verification missed.
         steps: in the order in which they were taken.
-        proposals: that are left, the next one first.
-        models: that were changed.
-        table: latency table with what layers took, relative to the folder; ``None``: none was written.
-        notes: what to know, as sentences.
-        seconds: of wall clock, those of interrupted calls included.
+        proposals: remaining ones, the next one first.
+        models: those that were changed.
+        table: latency table with measured times of layers, relative to the folder; ``None``: none was written.
+        notes: remarks, as sentences.
+        seconds: wall clock, including interrupted calls.
     """
 
     schema_version: int = 1

@@ -1,4 +1,4 @@
-"""Functions of the user's own that a workload names: ``"module:function"``."""
+"""Functions of the user that a workload names: ``"module:function"``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["error_text", "load_function"]
 def load_function(spec: str, folder: Path, where: str) -> Callable[..., Any]:
     """Import the function that ``spec`` names.
 
-    The module is looked for in ``folder`` first, then where Python looks. A module of
-    that name that is already loaded from elsewhere stays what it is for everyone else.
+    The module is searched in ``folder`` first, then in Python's search path. A module of that name that is already
+    loaded from elsewhere is not changed for other users.
 
     Args:
         spec: "module:function"; the module may be dotted.
-        folder: the app's.
+        folder: folder of the app.
         where: key or entry, for messages.
 
     Raises:
-        InputError: no such module or attribute, nothing that can be called, or a
-            module that fails while it is imported.
+        InputError: the module or attribute does not exist, the attribute cannot be called, or the module fails
+            while it is imported.
     """
     if not names_function(spec):
         raise InputError(f"{spec!r} names no function", where=where, remedy='write "module:function"')
@@ -48,7 +48,7 @@ def load_function(spec: str, folder: Path, where: str) -> Callable[..., Any]:
             raise InputError(
                 f"no module {name!r}", where=where, remedy=f"put {root}.py beside the app, or install it"
             ) from None
-        except (Exception, SystemExit) as error:  # whatever the user's module does
+        except (Exception, SystemExit) as error:  # the user's module may raise anything
             raise InputError(
                 f"importing {name!r} failed: {error_text(error)}", where=where, remedy="correct the module"
             ) from error
@@ -65,7 +65,7 @@ def load_function(spec: str, folder: Path, where: str) -> Callable[..., Any]:
 
 
 def error_text(error: BaseException) -> str:
-    """An exception of the user's code in one line: kind, message, and where it was raised."""
+    """Describe an exception of the user's code in one line: kind, message, and where it was raised."""
     message = next(iter(str(error).splitlines()), "")
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({Path(error.filename or '?').name}, line {error.lineno})"
@@ -80,7 +80,7 @@ def error_text(error: BaseException) -> str:
 
 @contextmanager
 def _importing_from(folder: Path, root: str) -> Iterator[None]:
-    """The folder goes first; a module of the same name from elsewhere is put aside meanwhile."""
+    """Search the folder first; a module of the same name from elsewhere is removed for the time being."""
     aside = {}
     if (folder / f"{root}.py").is_file() or (folder / root).is_dir():
         loaded = sys.modules.get(root)
@@ -100,6 +100,6 @@ def _importing_from(folder: Path, root: str) -> Iterator[None]:
 
 
 def _removed(root: str) -> dict[str, Any]:
-    """A module and its submodules, taken out of Python's list of loaded modules."""
+    """Remove a module and its submodules from Python's list of loaded modules."""
     names = [name for name in sys.modules if name == root or name.startswith(f"{root}.")]
     return {name: sys.modules.pop(name) for name in names}

@@ -1,4 +1,4 @@
-"""What the host saw of a run: one operation a launch. A run folder's files tell it; pictures are made from it."""
+"""The host's view of a run: one operation for each launch, from the files of a run folder, for pictures."""
 
 from __future__ import annotations
 
@@ -24,36 +24,38 @@ Releases = npt.NDArray[np.int64]
 
 
 def whole_operation(label: str, segment: Segment) -> Operation:
-    """A launch of a segment as one operation that takes what the timetable says."""
+    """A launch of a segment as one operation with the duration in the timetable."""
     spread = max(segment.duration_ns / max(segment.median_ns, 1) - 1, 0.0) / 2.33
     return Operation.opaque(label, segment.last_layer, segment.unit, segment.median_ns, spread)
 
 
 def host_program(program: Program, timetable: Timetable) -> Program:
-    """A run's program with one operation a segment.
+    """A run's program with one operation for each segment.
 
     Args:
-        program: what the device executed.
-        timetable: that was run.
+        program: the program that the device executed.
+        timetable: the timetable of the run.
     """
     segments = [segment for model in timetable.launched.models for segment in model.segments]
     programs = tuple(
-        msgspec.structs.replace(one, groups=(Group(index=0, operations=(whole_operation(one.name, segment),)),))
-        for one, segment in zip(program.programs, segments, strict=True)
+        msgspec.structs.replace(
+            segment_program, groups=(Group(index=0, operations=(whole_operation(segment_program.name, segment),)),)
+        )
+        for segment_program, segment in zip(program.programs, segments, strict=True)
     )
     return msgspec.structs.replace(program, programs=programs)
 
 
 @dataclass(frozen=True)
 class HostView:
-    """What the host saw of a run.
+    """The host's view of a run.
 
     Attributes:
-        trace: a START and an END of each launch, on the host's clock; nothing is lost.
-        program: one operation a segment.
+        trace: START and END of each launch, on the host's clock; nothing is lost.
+        program: one operation for each segment.
         launches: as they were submitted.
-        releases_ns: int64, one a window.
-        in_force: from when on which timetable was in force.
+        releases_ns: int64, one for each window.
+        in_force: times at which timetables came into force, with their names.
     """
 
     trace: Trace
@@ -64,20 +66,20 @@ class HostView:
 
     @classmethod
     def of(cls, program: Program, timetable: Timetable, launches: Launches, metrics: Metrics) -> HostView:
-        """What the host saw, from a run's records.
+        """Make the view from a run's records.
 
         Args:
-            program: what the device executed.
-            timetable: that was run.
+            program: the program that the device executed.
+            timetable: the timetable of the run.
             launches: with their ends, and the windows' releases.
-            metrics: of the run: when which timetable came into force.
+            metrics: of the run: when each timetable came into force.
         """
         seen = host_program(program, timetable)
         finished_ns, releases_ns = launches.finished_ns, launches.releases_ns
         assert finished_ns is not None
         assert releases_ns is not None
         core_of = {unit.name: unit.core for unit in program.units}
-        cores = np.asarray([core_of[one.groups[0].operations[0].unit] for one in seen.programs])
+        cores = np.asarray([core_of[segment_program.groups[0].operations[0].unit] for segment_program in seen.programs])
         which = launches.program
         trace = Trace(
             time_ns=np.stack([launches.submit_ns, finished_ns], axis=1).reshape(-1),
@@ -85,7 +87,7 @@ class HostView:
             type=np.tile([EventType.START, EventType.END], len(which)).astype(np.uint8),
             core=np.repeat(cores[which] if len(which) else which, 2).astype(np.int16),
             operation=np.zeros(2 * len(which), np.int64),
-            kinds=tuple(one.name for one in seen.programs),
+            kinds=tuple(segment_program.name for segment_program in seen.programs),
         )
         in_force = [(int(releases_ns[0]), "planned")] if len(releases_ns) else []
         in_force += [(int(releases_ns[s.window]), s.rung) for s in metrics.switches if s.window < len(releases_ns)]
@@ -93,10 +95,10 @@ class HostView:
 
     @classmethod
     def read(cls, folder: Path) -> HostView:
-        """What the host saw, from a run's folder.
+        """Read the view from a run's folder.
 
         Raises:
-            InputError: a file cannot be read, or the launches lack their ends, as an earlier version wrote them.
+            InputError: a file cannot be read, or launches have no ends, as in files of earlier versions.
         """
         program, launches = read_program(folder / "program.json")
         if launches is None or launches.finished_ns is None or launches.releases_ns is None:
@@ -107,13 +109,13 @@ class HostView:
         return cls.of(program, timetable, launches, read_record(folder / "metrics.json", Metrics))
 
     def part(self, first: int, last: int | None = None) -> tuple[Trace, Launches, Releases]:
-        """Windows ``first`` to ``last`` - 1 (default: to the end)."""
+        """The view of windows ``first`` to ``last`` - 1 (default: to the end)."""
         seen, launches = self.trace, self.launches
-        # Of several units one may already be in the next window when another one launches in the last.
+        # One of several units may already be in the next window when another one launches in the last one.
         window = np.maximum.accumulate(launches.window)
         begin = int(np.searchsorted(window, first))
         end = len(launches) if last is None else int(np.searchsorted(window, last))
-        told, events = slice(begin, end), slice(2 * begin, 2 * end)  # a START and an END each
+        of_launches, events = slice(begin, end), slice(2 * begin, 2 * end)  # a START and an END each
         return (
             Trace(
                 time_ns=seen.time_ns[events],
@@ -124,15 +126,15 @@ class HostView:
                 kinds=seen.kinds,
             ),
             Launches(
-                program=launches.program[told],
-                window=launches.window[told],
-                frame=launches.frame[told],
-                submit_ns=launches.submit_ns[told],
+                program=launches.program[of_launches],
+                window=launches.window[of_launches],
+                frame=launches.frame[of_launches],
+                submit_ns=launches.submit_ns[of_launches],
             ),
             self.releases_ns[first:last],
         )
 
     def in_force_from(self, begin_ns: int) -> Sequence[tuple[int, str]]:
-        """The timetables that were in force from a time on, the first of them since then."""
+        """The timetables in force from a time on, the first of them since then."""
         last = [(begin_ns, name) for at, name in self.in_force if at <= begin_ns][-1:]
-        return [*last, *(one for one in self.in_force if one[0] > begin_ns)]
+        return [*last, *(change for change in self.in_force if change[0] > begin_ns)]

@@ -1,11 +1,11 @@
-"""The journal of a run: a folder that is claimed at the start, and files that only grow while the run goes on.
+"""The journal of a run: a folder that is claimed at the start, and files that grow during the run.
 
-A journal survives its process. Each file is a sequence of whole rows or whole lines, so that a file that ends in the
-middle of one, wherever it was cut off, is read without that one. Whoever records only hands bytes over: a thread of the
-journal writes them, and does so before a second has passed. What is written is in the hands of the operating system, so
-that it survives a killed process, though not a machine without power.
+A journal survives its process. Each file is a sequence of whole rows or whole lines; a file that ends in the middle of
+one, wherever it was cut off, is read without that one. Recording code only passes bytes on: a thread of the journal
+writes them within a second. Written data are held by the operating system, so that they survive a killed process, but
+not a loss of power.
 
-Without a folder the same files have no names: they go with the journal, and only keep a long run out of the memory.
+Without a folder the same files have no names: they are deleted with the journal, and only spare memory in a long run.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ __all__ = [
 ]
 
 JOURNAL = "journal"
-"""Name of the folder in a run folder that holds the journal while the run goes on, and after it was cut off."""
+"""Folder in a run folder that holds the journal during the run, and after it was cut off."""
 _CLAIM = "claim.json"
-_WRITE_S = 0.4  # between two writes of what was handed over, at least
-_WAKE_S = 0.3  # so much longer the thread waits for a time at which nothing is due
+_WRITE_S = 0.4  # least time between two writes
+_WAKE_S = 0.3  # additional time that the thread waits for a moment in which nothing else is due
 Data = bytes | memoryview
 R = TypeVar("R", bound=Record)
 
 
 class JournalFile:
-    """A file that bytes are appended to.
+    """A file to which bytes are appended.
 
-    One thread appends; any thread may read what was appended, whether it is written yet or not.
+    One thread appends; any thread may read all appended bytes, whether they are written yet or not.
 
     Args:
-        journal: decides who writes.
+        journal: decides which thread writes.
         path: of the file; ``None``: it has no name.
-        size: that the file has already.
+        size: present size of the file.
     """
 
     def __init__(self, journal: Journal, path: Path | None, size: int = 0) -> None:
@@ -67,7 +67,7 @@ class JournalFile:
         self._pending: deque[Data | Callable[[], Data]] = deque()
         self._written = size
         self._file: BinaryIO | None = None
-        self._lock = threading.Lock()  # between those who write and those who read
+        self._lock = threading.Lock()  # between writing and reading threads
 
     @property
     def named(self) -> bool:
@@ -76,24 +76,24 @@ class JournalFile:
 
     @property
     def failed(self) -> bool:
-        """Whether nothing is recorded any more."""
+        """Whether the recording has ended."""
         return self._journal.failure is not None
 
     def append(self, data: Data | Callable[[], Data]) -> None:
-        """Hand bytes over, or what makes them in the thread that writes; returns at once."""
+        """Append bytes, or a function that makes them in the writing thread; returns at once."""
         if self._journal.failure is None:
             self._pending.append(data)
             if not self._journal.in_thread:
                 self.write()
 
     def write(self) -> None:
-        """Write all that was handed over; what cannot be written ends the recording."""
+        """Write all appended bytes; if they cannot be written, the recording ends."""
         with self._lock:
             while self._pending and self._journal.failure is None:
                 try:
                     self._write(self._pending[0])
                 except OSError as error:
-                    if self._path is None:  # a run goes on; what has no room in a file stays in memory
+                    if self._path is None:  # the run continues, so data that cannot be written stay in memory
                         return
                     self._journal.failure = error
                     break
@@ -102,7 +102,7 @@ class JournalFile:
                 self._pending.clear()
 
     def read(self) -> bytes:
-        """All bytes that were appended."""
+        """Return all appended bytes."""
         with self._lock:
             rest = [bytes(data() if callable(data) else data) for data in self._pending]
             parts, at = list[bytes](), 0
@@ -112,7 +112,7 @@ class JournalFile:
         return b"".join([*parts, *rest])
 
     def open(self) -> BinaryIO:
-        """All bytes that were appended, to be read from their beginning; after the last of them."""
+        """Open a file of all appended bytes at its beginning, after the last append."""
         self.write()
         if self._file is None or self._pending:
             return io.BytesIO(self.read())
@@ -121,7 +121,7 @@ class JournalFile:
         return file
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Delete the contents."""
         with self._lock:
             self._pending.clear()
             self._written = 0
@@ -150,7 +150,7 @@ class JournalFile:
         while len(view):
             written = os.pwrite(self._file.fileno(), view, at)
             view, at = view[written:], at + written
-            if self._path is not None:  # else it is tried again from the beginning
+            if self._path is not None:  # otherwise it is tried again from the beginning
                 self._written = at
         self._written = at
 
@@ -159,12 +159,12 @@ class Journal:
     """The files of one part of a run, and the thread that writes them.
 
     Args:
-        folder: of the part, which is there; ``None``: the files have no names, and are written at once.
+        folder: existing folder of the part; ``None``: the files have no names, and are written at once.
 
     Attributes:
         folder: the same.
-        in_thread: whether a thread writes, so that nobody else waits for the disk.
-        failure: what ended the recording; ``None``: nothing did.
+        in_thread: whether a thread writes, so that no other one waits for the disk.
+        failure: error that ended the recording; ``None``: there was none.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -182,20 +182,20 @@ class Journal:
         return self.folder is not None
 
     def file(self, name: str) -> JournalFile:
-        """The file of a name, which is made with its first bytes."""
+        """The file of a name; its first bytes create it."""
         if self.folder is None:
             return JournalFile(self, None)
         return self._files.setdefault(name, JournalFile(self, self.folder / name))
 
     def adopt(self, path: Path) -> JournalFile:
-        """A file of any place, which is there, and grows from its present end on."""
+        """An existing file anywhere, which grows from its present end on."""
         return self._files.setdefault(str(path), JournalFile(self, path, path.stat().st_size))
 
     def start(self, note: Callable[[], bytes]) -> None:
-        """Write in a thread from here on.
+        """Write in a thread from now on.
 
         Args:
-            note: called by the thread every time before it writes; makes a line about the state of the run.
+            note: called by the thread before each write; makes a line about the state of the run.
         """
         if self.folder is None:
             return
@@ -204,13 +204,13 @@ class Journal:
         self._thread.start()
 
     def wake(self) -> None:
-        """There is time to write, for nothing else is due for a while; whoever says so does not wait."""
+        """Let the thread write, since nothing else is due for a while; the caller does not wait."""
         if self._asleep.locked():
-            with contextlib.suppress(RuntimeError):  # somebody else has said so
+            with contextlib.suppress(RuntimeError):  # another caller has done so
                 self._asleep.release()
 
     def stop(self) -> None:
-        """Write all that was handed over, and end the thread."""
+        """Write all appended bytes, and end the thread."""
         if self._thread is not None:
             self._ended.set()
             self._thread.join()
@@ -221,19 +221,19 @@ class Journal:
         while True:
             ended = self._ended.wait(_WRITE_S)
             if not ended:
-                self._asleep.acquire(blocking=False)  # what was said long ago does not count
+                self._asleep.acquire(blocking=False)  # earlier wake-ups do not count
                 self._asleep.acquire(timeout=_WAKE_S)
             self._notes.append(self._note() + b"\n")
             for file in list(self._files.values()):
                 if file is not self._notes:
                     file.write()
-            self._notes.write()  # last: what a line tells of lies in the other files
+            self._notes.write()  # last, since its lines refer to data in the other files
             if ended:
                 return
 
 
 def read_rows(path: Path, size: int) -> bytes:
-    """Whole rows of a journal's file, of ``size`` bytes each; none where there is no file."""
+    """Read whole rows of a journal's file, of ``size`` bytes each; empty if there is no file."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -242,10 +242,10 @@ def read_rows(path: Path, size: int) -> bytes:
 
 
 def read_lines(path: Path, kind: type[R]) -> list[R]:
-    """Whole lines of a journal's file, each a record; none where there is no file.
+    """Read whole lines of a journal's file, each a record; empty if there is no file.
 
     Raises:
-        InputError: a line is no such record.
+        InputError: a line is not such a record.
     """
     try:
         data = path.read_bytes()
@@ -255,7 +255,7 @@ def read_lines(path: Path, kind: type[R]) -> list[R]:
 
 
 class _ClaimNote(Record, kw_only=True):
-    """Who writes into a run folder."""
+    """The process that writes into a run folder."""
 
     schema_version: int = 1
     process: int
@@ -266,12 +266,12 @@ class _ClaimNote(Record, kw_only=True):
 class Claim:
     """A run folder that belongs to this process until it is complete, or the process ends.
 
-    The claim is a lock on a file in the journal. The system takes it from a process that ends, however that ends.
+    The claim is a lock on a file in the journal. The system releases it when the process ends, in whatever way.
 
     Attributes:
         folder: the run folder.
         journal: the folder of its journal.
-        recording: whether the run has begun to record; then the folder stays, whatever happens.
+        recording: whether the run has begun to record; then the folder stays in any case.
     """
 
     def __init__(self, folder: Path, lock: int, *, made: bool) -> None:
@@ -286,13 +286,13 @@ class Claim:
         return self.journal / f"part-{len(journal_parts(self.folder)) + 1 if resumes else 1}"
 
     def begin(self, *, resumes: bool) -> Path:
-        """Make the folder of the run's next part; what the run replaces is removed.
+        """Make the folder of the run's next part, and remove the run that is replaced.
 
         Args:
-            resumes: the journal has parts already, which stay.
+            resumes: whether the journal has parts already, which stay.
 
         Raises:
-            InputError: it cannot be written.
+            InputError: the folder cannot be written.
         """
         try:
             for path in self.folder.iterdir():
@@ -311,11 +311,11 @@ class Claim:
         return part
 
     def complete(self) -> None:
-        """The run folder has all its files: the journal is not needed any more."""
+        """Remove the journal, since the run folder has all of its files."""
         shutil.rmtree(self.journal, ignore_errors=True)
 
     def release(self) -> None:
-        """Give the folder back; where nothing was recorded, it is as it was before."""
+        """Release the folder; if nothing was recorded, it is as it was before."""
         if not self.recording:
             with contextlib.suppress(OSError):
                 if not journal_parts(self.folder):
@@ -327,19 +327,19 @@ class Claim:
 
 
 def claimed(place: Path, mark: str, what: str, *, numbers: bool, force: bool, resumes: bool = False) -> Claim:
-    """Claim a run folder before anything is done for the run; see :class:`Claim`.
+    """Claim a run folder before any work for the run; see :class:`Claim`.
 
     Args:
-        place: the folder, or what its number is put behind.
+        place: the folder, or its name without the number.
         mark: name of a file that only complete run folders have.
-        what: how messages call it.
-        numbers: take the first number that is free.
-        force: replace a run, also one that was cut off.
-        resumes: go on with a run that was cut off.
+        what: name of such a folder in messages.
+        numbers: whether to take the first free number.
+        force: whether to replace a run, also one that was cut off.
+        resumes: whether to continue a run that was cut off.
 
     Raises:
-        InputError: another process writes there, something is there that may not be replaced, or there is nothing to
-            go on with.
+        InputError: another process writes there, something there must not be replaced, or there is nothing to
+            continue.
     """
     folder = claim_number(place) if numbers else place.resolve()
     journal = folder / JOURNAL
@@ -385,14 +385,14 @@ def claimed(place: Path, mark: str, what: str, *, numbers: bool, force: bool, re
 
 
 def journal_parts(folder: Path) -> list[Path]:
-    """The parts of a run folder's journal, in order: it has some while the run goes on, and after it was cut off."""
+    """The parts of a run folder's journal, in order; it exists during the run, and after it was cut off."""
     parts = (folder / JOURNAL).glob("part-*")
     return sorted(parts, key=lambda part: int(part.name.removeprefix("part-")))
 
 
 @contextlib.contextmanager
 def released(claim: Claim) -> Iterator[Claim]:
-    """Give a claim back in the end."""
+    """Release a claim in the end."""
     try:
         yield claim
     finally:
@@ -404,7 +404,7 @@ def _in_use(folder: Path) -> bool:
 
 
 def _who(journal: Path) -> str:
-    """Who has claimed a folder, as far as it is known yet."""
+    """The process that has claimed a folder, as far as it is known."""
     try:
         note = msgspec.json.decode((journal / _CLAIM).read_bytes(), type=_ClaimNote)
     except (OSError, msgspec.DecodeError):

@@ -1,8 +1,8 @@
-"""How far whole networks take the sum of their layers, and what corrects the sum.
+"""How far whole networks differ from the sum of their layers, and the correction of the sum.
 
-What layers and segments cost on a device (``*.table.json``).
+Latencies of layers and segments on a device (``*.table.json``).
 
-``framefit table``: latency tables shown, compared and merged.
+``framefit table``: shows, compares and merges latency tables.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ __all__ = [
 
 
 class Correction(Record, kw_only=True):
-    """What the audit of whole networks adds to the plain sum of layers.
+    """Correction of the plain sum of layers, from the audit of whole networks.
 
-    A network takes ``scale`` x sum of its layers + ``launch_ns`` + ``boundary_ns`` x boundaries
-    + ``layout_ns_per_byte`` x bytes that stay in one layout + ``cold_ns_per_byte`` x weights, the
-    last in networks of more than ``cache_bytes``. For each class of layers ``class_ratios`` x their sum is added.
+    A network takes ``scale`` x sum of layers + ``launch_ns`` + ``boundary_ns`` x boundaries + ``layout_ns_per_byte``
+    x bytes that stay in one layout + ``cold_ns_per_byte`` x weights, the last for networks above ``cache_bytes``.
+    For each class of layers ``class_ratios`` x their sum is added.
 
     Attributes:
-        beyond_ratio: of tables of earlier versions, which multiplied it onto the sum of every larger network,
-            though one audited network told it; it is read, and neither kept nor applied.
+        beyond_ratio: in tables of earlier versions, where it was a factor on the sum of every larger network, although
+            a single audited network determined it; it is read, but neither kept nor applied.
         error_ratio: standard deviation of the relative error of networks that were left out of the fit.
-        networks: how many were audited; 0: none.
+        networks: number of audited networks; 0: none.
     """
 
     scale: float = 1.0
@@ -78,9 +78,9 @@ class AuditedNetwork(Record, kw_only=True):
     """A whole network, measured and predicted.
 
     Attributes:
-        overhead_ns: of its launch: what is measured holds it, the plain sum does not.
-        corrected_ns: with the correction that was fitted.
-        left_out_ns: with one that was fitted without this network.
+        overhead_ns: of its launch: included in the measured latency, but not in the plain sum.
+        corrected_ns: with the fitted correction.
+        left_out_ns: with a correction that was fitted without this network.
     """
 
     name: str
@@ -92,10 +92,10 @@ class AuditedNetwork(Record, kw_only=True):
 
 
 class AdditivityAudit(Record, kw_only=True):
-    """How far whole networks take the sum of their layers, and what corrects it.
+    """How far whole networks differ from the sum of their layers, and the correction of the sum.
 
     Attributes:
-        terms: of the correction, in the order in which they helped.
+        terms: of the correction, in the order of their benefit.
         plain_error_ratio: median of |plain sum and overhead / measured - 1|.
         left_out_error_ratio: the same of the corrected estimate, each network left out of its own fit.
     """
@@ -107,26 +107,24 @@ class AdditivityAudit(Record, kw_only=True):
     left_out_error_ratio: float
 
 
-_MOST_SPREAD = 100.0  # of a ratio, relative: beyond it nothing is known anyway, and its exponential has no number
+_MOST_SPREAD = 100.0  # of a ratio, relative: beyond it nothing is known, and its exponential would overflow
 Value = bool | int | float | str | list[bool | int | float | str | None] | None
 
 
 class Overhead(Record, kw_only=True):
-    """Linear model of what an inference costs beside its layers.
+    """Linear model of the overhead of an inference beside its layers.
 
     Attributes:
-        input_ns_per_byte, output_ns_per_byte: of what crosses between host and device.
-        intercept_ns: of a launch, whatever it hands over.
-        condition_number: of the design that they were fitted on, its columns scaled to length 1;
-            above 30 they cannot be told apart (Belsley, Kuh and Welsch, 1980, "Regression
-            Diagnostics", section 3.2).
-        auxiliary: the auxiliary layer that they were fitted with; "" where that is not known.
-        input_interval, output_interval: 90 %, ns a byte.
+        input_ns_per_byte, output_ns_per_byte: for bytes transferred between host and device.
+        intercept_ns: for a launch of any size.
+        condition_number: of the design for the fit, its columns scaled to length 1; above 30 the coefficients
+            cannot be separated (Belsley, Kuh and Welsch, 1980, "Regression Diagnostics", section 3.2).
+        auxiliary: kind of the auxiliary layer in the fit; "" if it is not known.
+        input_interval, output_interval: 90 %, ns for each byte.
         intercept_interval_ns: 90 %.
-        lack_of_fit_ns: standard deviation of what an affine model of the auxiliary layer's own
-            time leaves unexplained.
-        input_bend, output_bend: where transfers are no straight line: bytes, ascending, and the ns that transfers of
-            so many take beyond it; linear between, constant beyond the last.
+        lack_of_fit_ns: standard deviation of the auxiliary layer's own time around its affine model.
+        input_bend, output_bend: departure of transfers from a straight line: bytes, ascending, and ns beside the line;
+            linear between them, constant beyond the last.
     """
 
     input_ns_per_byte: float
@@ -147,19 +145,19 @@ class LatencyEntry(Record, kw_only=True):
 
     Attributes:
         op: operator, fused operators joined by "+", or "segment".
-        configuration: what determines the cost; never a layer's name.
-        unit: where it was measured.
+        configuration: everything that determines the cost; never a layer's name.
+        unit: unit of the measurement.
         latency_ns: median.
         interval_ns: 90 % interval of the median.
         samples_ns: all samples, in order.
-        source: "measured", "derived", "interpolated", "modelled" or "profiled"; "drifting"
-            behind it: the machine's speed changed meanwhile.
-        below_noise: whether the latency cannot be told from 0: it is below ``noise_floor_ns``.
+        source: "measured", "derived", "interpolated", "modelled" or "profiled"; followed by "drifting" if the
+            machine's speed changed during the measurement.
+        below_noise: whether the latency cannot be distinguished from 0: it is below ``noise_floor_ns``.
         noise_floor_ns: 3.29 standard deviations of the estimate: the detection limit at 5 % risk on either
             side (Currie, 1968, "Limits for Qualitative Detection and Quantitative Determination").
-        auxiliary: layer that was appended; "none": the layer alone; "" where that is not known.
-        overhead_ns: what was subtracted from the median of the totals.
-        literal_ns: total minus the auxiliary layer run alone, its bias of the transfers included.
+        auxiliary: layer that was appended; "none": the layer alone; "" if it is not known.
+        overhead_ns: subtracted from the median of the totals.
+        literal_ns: total minus the auxiliary layer run alone, including the bias by transfers.
     """
 
     op: str
@@ -176,7 +174,7 @@ class LatencyEntry(Record, kw_only=True):
     literal_ns: int | None = None
 
     def quantile_ns(self, quantile: float) -> int:
-        """Upper empirical quantile of the samples (0 to 1); the latency where there are none."""
+        """Upper empirical quantile of the samples (0 to 1); the latency if there are none."""
         if not self.samples_ns:
             return self.latency_ns
         return int(np.quantile(np.asarray(self.samples_ns), quantile, method="higher"))
@@ -188,7 +186,7 @@ class LatencyEntry(Record, kw_only=True):
 
 
 class FactDifference(Record, kw_only=True):
-    """A fact in which two fingerprints differ; ``None``: one of them does not state it."""
+    """A fact in which two fingerprints differ; ``None``: it is missing in one of them."""
 
     fact: str
     here: Value
@@ -196,15 +194,15 @@ class FactDifference(Record, kw_only=True):
 
 
 class MeasuredRun(Record, kw_only=True):
-    """A launch that was timed for a table: what its entries were made from.
+    """A launch that was timed for a table, from which its entries were made.
 
     Attributes:
         role: "layer" (with its auxiliary layer), "auxiliary" (alone), "overhead", "network" (whole, for
             the audit) or "reference".
         digest: of the model that was launched.
-        input_bytes, output_bytes: what crossed between host and device.
-        runs: samples of each round.
-        samples_ns: in order, drift of the device's speed taken out; rounds x runs.
+        input_bytes, output_bytes: transferred between host and device.
+        runs: number of samples in each round.
+        samples_ns: in order, corrected for drift of the device's speed; rounds x runs.
     """
 
     role: str
@@ -217,7 +215,7 @@ class MeasuredRun(Record, kw_only=True):
 
 
 class Unmeasured(Record, kw_only=True):
-    """A layer that could not be measured, and why."""
+    """A layer that could not be measured, and the reason."""
 
     op: str
     configuration: dict[str, Value]
@@ -227,10 +225,10 @@ class Unmeasured(Record, kw_only=True):
 
 
 class MeasuredFusion(Record, kw_only=True):
-    """Two adjacent layers that were found to run as one, by the configuration that they have together.
+    """Two adjacent layers that measurements show to run as one, by their joint configuration.
 
     Attributes:
-        apart: they were found to run apart: kept so that nobody tries them again.
+        apart: measurements show that they run separately: recorded so that they are not tested again.
     """
 
     op: str
@@ -242,17 +240,16 @@ class LatencyTable(Record, kw_only=True, dict=True):
     """Entries of one target, found by configuration.
 
     Attributes:
-        overhead: of a launch; that of the auxiliary layer which most entries have.
-        audit: the networks that the correction was fitted to; ``None``: there was no audit.
-        overheads: fitted with each auxiliary layer.
+        overhead: of a launch; that of the auxiliary layer of most entries.
+        audit: the networks of the correction's fit; ``None``: there was no audit.
+        overheads: for each auxiliary layer.
         unmeasured: layers without an entry.
-        warnings: what makes figures uncertain, and the remedy.
+        warnings: reasons why figures are uncertain, each with a remedy.
         settings: of the measurement: repeats, seed and so on.
         runs: all samples.
-        fusions: which layers are entries as one, found by measuring, and which are not; ``None``: as the
-            device says.
-        fingerprint: facts of device, clock, runtime and threads; a table from
-            another fingerprint does not apply.
+        fusions: which layers measurements show to be one entry, and which not; ``None``: as the device says.
+        fingerprint: facts of device, clock, runtime and threads; the table only applies to devices with the same
+            fingerprint.
     """
 
     schema_version: int = 1
@@ -292,7 +289,7 @@ class EntryComparison(Record, kw_only=True):
     """One configuration in two tables.
 
     Attributes:
-        ratio: there over here; ``None`` where one of them is not above 0.
+        ratio: there over here; ``None`` if one of them is not above 0.
         ratio_interval: 90 %.
     """
 
@@ -306,12 +303,12 @@ class EntryComparison(Record, kw_only=True):
 
 
 class TableComparison(Record, kw_only=True):
-    """Two latency tables side by side (``framefit table --against``).
+    """Comparison of two latency tables (``framefit table --against``).
 
     Attributes:
-        differences: of their fingerprints.
+        differences: between their fingerprints.
         ratio: median of the entries' ratios, there over here; ``None``: there are none.
-        only_here, only_there: entries that the other one lacks.
+        only_here, only_there: entries that the other table lacks.
     """
 
     schema_version: int = 1
@@ -325,10 +322,10 @@ class TableComparison(Record, kw_only=True):
 
 
 def read_table(path: str | Path) -> LatencyTable:
-    """Read a ``*.table.json``; what older files do not state keeps its default.
+    """Read a ``*.table.json``; keys that older files lack have their defaults.
 
     Raises:
-        InputError: missing or malformed file, or two entries of one configuration and unit.
+        InputError: the file is missing or malformed, or has two entries of one configuration and unit.
     """
     table = read_record(path, LatencyTable)
     keys = [_key(entry.op, entry.unit, entry.configuration) for entry in table.entries]
@@ -352,16 +349,16 @@ def differing_facts(here: Mapping[str, Value], there: Mapping[str, Value]) -> tu
 
 
 def check_fingerprint(table: LatencyTable, facts: Mapping[str, Value], where: str | Path, remedy: str) -> None:
-    """Refuse a table that was measured on something else.
+    """Refuse a table that was measured on another device.
 
     Args:
-        table: as it was read.
-        facts: fingerprint of the device that it is to apply to.
+        table: the table.
+        facts: fingerprint of the device to which it shall apply.
         where: the table's file, for the message.
-        remedy: what the user can do.
+        remedy: for the user.
 
     Raises:
-        InputError: the fingerprints differ; every differing fact is named.
+        InputError: the fingerprints differ; the message names every differing fact.
     """
     if differences := differing_facts(table.fingerprint, facts):
         shown = "; ".join(
@@ -372,10 +369,10 @@ def check_fingerprint(table: LatencyTable, facts: Mapping[str, Value], where: st
 
 
 def compared(here: LatencyTable, there: LatencyTable) -> TableComparison:
-    """Entry by entry, matched by operator, configuration and unit.
+    """Compare entries, matched by operator, configuration and unit.
 
-    A ratio's interval takes both entries' errors as independent and small: on the logarithm,
-    their relative deviations add in squares.
+    The interval of a ratio assumes that both entries' errors are independent and small: their relative deviations
+    add up in squares.
     """
     entries = []
     for entry in here.entries:
@@ -408,20 +405,19 @@ def compared(here: LatencyTable, there: LatencyTable) -> TableComparison:
         differences=differing_facts(here.fingerprint, there.fingerprint),
         ratio=float(np.median(ratios)) if ratios else None,
         entries=tuple(entries),
-        only_here=tuple(one for one in here.entries if there.find(one.op, one.configuration, one.unit) is None),
-        only_there=tuple(one for one in there.entries if here.find(one.op, one.configuration, one.unit) is None),
+        only_here=tuple(row for row in here.entries if there.find(row.op, row.configuration, row.unit) is None),
+        only_there=tuple(row for row in there.entries if here.find(row.op, row.configuration, row.unit) is None),
     )
 
 
 def merged(tables: Sequence[LatencyTable]) -> LatencyTable:
-    """One table of the entries of several; of equal configurations the last one stays.
+    """Merge the entries of several tables; of equal configurations the last one is kept.
 
-    Overhead, correction with its audit, and settings are those of the first table that has them;
-    runs and warnings of all are kept. Whether the tables belong together is for the caller to decide:
-    see :func:`differing_facts`.
+    Overhead, correction with its audit, and settings are those of the first table that has them; runs and warnings of
+    all are kept. The caller decides whether the tables belong together: see :func:`differing_facts`.
 
     Args:
-        tables: one at least.
+        tables: at least one.
     """
     first = tables[0]
     whole = first.with_entries(tuple(entry for table in tables for entry in table.entries))
@@ -447,9 +443,9 @@ def merged(tables: Sequence[LatencyTable]) -> LatencyTable:
 
 
 def _fused(tables: Sequence[LatencyTable]) -> tuple[MeasuredFusion, ...] | None:
-    """What any of the tables found; ``None`` where none of them looked."""
+    """Measured fusions of any of the tables; ``None`` if none of them has any."""
     fusions = [fusion for table in tables for fusion in table.fusions or ()]
-    fusions.sort(key=lambda fusion: not fusion.apart)  # where they contradict each other, fused counts
+    fusions.sort(key=lambda fusion: not fusion.apart)  # fused takes precedence
     known = {_key(fusion.op, "", fusion.configuration): fusion for fusion in fusions}
     return None if all(table.fusions is None for table in tables) else tuple(known.values())
 
@@ -466,7 +462,7 @@ def table(path: str | Path) -> LatencyTable:
     """Read a latency table, of this or an earlier version.
 
     Raises:
-        InputError: missing or malformed file.
+        InputError: the file is missing or malformed.
 
     Example:
         >>> framefit.table("board.table.json").entries[0].latency_ns  # doctest: +SKIP
@@ -476,14 +472,14 @@ def table(path: str | Path) -> LatencyTable:
 
 
 def compare_tables(path: str | Path, against: str | Path) -> TableComparison:
-    """Two tables entry by entry: ratios there over here, what each lacks, facts in which they differ.
+    """Compare two tables: ratios of entries there over here, entries that one lacks, and differing facts.
 
     Args:
         path: the table here.
         against: the table there.
 
     Raises:
-        InputError: missing or malformed file.
+        InputError: a file is missing or malformed.
     """
     return compared(read_table(path), read_table(against))
 
@@ -495,16 +491,16 @@ def merge_tables(
     any_fingerprint: bool = False,
     force: bool = False,
 ) -> LatencyTable:
-    """Write one table of the entries of several; of equal configurations the last one stays.
+    """Write one table with the entries of several; of equal configurations the last one is kept.
 
     Args:
         paths: the tables; target and fingerprint are those of the first one.
         output: the file to write.
-        any_fingerprint: merge what was measured on different devices, too.
-        force: overwrite the file.
+        any_fingerprint: whether to merge tables of different devices, too.
+        force: whether to overwrite the file.
 
     Raises:
-        InputError: a file is missing or malformed, fingerprints differ (the facts are named), or the
+        InputError: a file is missing or malformed, fingerprints differ (the message names the facts), or the
             output exists.
     """
     if Path(output).exists() and not force:

@@ -1,4 +1,4 @@
-"""Whose segment runs next in a residual: one policy for the plan and for the run."""
+"""The service policy of residuals, which decides whose segment runs next, for the plan and for the run."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ __all__ = ["Rotation", "turns_between", "turns_in_proportion"]
 
 
 _MOST_TURNS = 8  # of a model in a round: bounds on ages count whole rounds
-_WRONG = 0.1  # by which a share may be
+_WRONG = 0.1  # largest error of a share
 
 
 class Rotation:
-    """Background models take turns, frame by frame; what a turn cannot use goes to the others.
+    """Background models take turns, frame by frame; others use the time that does not suffice for the present turn.
 
-    The model whose turn it is runs whenever its next segment fits. Where that does not
-    fit any more, the next model in turn whose segment does may use the time: it would
-    be lost otherwise, so nobody is delayed by it. Shorter durations never make the
-    model in turn later, which is what the bound on a result's age rests on.
+    The model whose turn it is runs whenever its next segment fits. Where it does not fit any more, the next model
+    in turn whose segment does may use the time: it would be lost otherwise, so no model is delayed. Shorter durations
+    never delay the model in turn, on which the bound on a result's age relies.
 
     Args:
         count: number of models, in order of service.
-        turns: of each in a round; default: one.
+        turns: of each model in a round; default: one.
     """
 
     def __init__(self, count: int, turns: Sequence[int] = ()) -> None:
@@ -34,22 +33,22 @@ class Rotation:
 
     @property
     def place(self) -> int:
-        """Of the present turn in a round."""
+        """Place of the present turn in a round."""
         return self._place
 
     def choose(self, needed_ns: Sequence[int | None], room_ns: int) -> int | None:
-        """Whose next segment is to start now.
+        """Choose the model whose next segment starts now.
 
         Args:
             needed_ns: for each model the quantile of its next segment, or ``None``
-                where it has nothing to do.
+                if it has nothing to do.
             room_ns: time before the next reserved instant, less guard.
 
         Returns:
-            Number of the model, or ``None``: nothing fits.
+            Number of the model, or ``None``: no segment fits.
         """
         due = needed_ns[self.turn] if needed_ns else None
-        if due is not None and due <= room_ns:  # nearly always; short, for it runs between two launches
+        if due is not None and due <= room_ns:  # the usual case, kept short since it runs between two launches
             return self.turn
         for _ in self._order:
             if needed_ns[self.turn] is not None:
@@ -63,20 +62,20 @@ class Rotation:
         return None
 
     def finished(self, model: int) -> None:
-        """A frame of ``model`` is done; if it was its turn, the next one's begins."""
+        """Record that a frame of ``model`` is done; if it was its turn, the next turn begins."""
         if model == self.turn:
             self._pass_on()
 
     def join(self) -> None:
-        """There is one more model, whose turn comes last in a round."""
+        """Add a model, whose turn comes last in a round."""
         self._turns.append(1)
         self._order = (*self._order, len(self._turns) - 1)
 
     def rearrange(self, turns: Sequence[int]) -> None:
-        """Other turns in a round from here on; whose turn it is stays.
+        """Change the turns in a round; the present turn stays the same.
 
         Args:
-            turns: of each model; those that joined keep theirs.
+            turns: of each model; joined models keep theirs.
         """
         if list(turns) == self._turns[: len(turns)]:
             return
@@ -90,10 +89,10 @@ class Rotation:
 
 
 def order_of(turns: Sequence[int]) -> tuple[int, ...]:
-    """Whose turns follow each other in a round: each model's spread evenly over it.
+    """Order of the turns in a round: each model's turns are evenly spread over it.
 
-    Turn k of n lies at (k + 1/2) / n of the round; of equals the earlier model comes first. One turn each
-    is the order of the models.
+    Turn k of n is at (k + 1/2) / n of the round; in a tie the earlier model comes first. With one turn each it is
+    the order of the models.
 
     Args:
         turns: of each model in a round, at least 1.
@@ -106,7 +105,7 @@ def order_of(turns: Sequence[int]) -> tuple[int, ...]:
 
 
 def turns_between(turns: Sequence[int], model: int) -> list[list[int]]:
-    """The others whose turns lie before each of a model's own, since the one before, in order.
+    """Other models' turns before each turn of a model, since its preceding one, in order.
 
     Args:
         turns: of each model in a round.
@@ -119,10 +118,10 @@ def turns_between(turns: Sequence[int], model: int) -> list[list[int]]:
 
 
 def turns_in_proportion(weights: Sequence[float]) -> list[int]:
-    """Turns of each model in a round: the smallest whole numbers of which none is wrong by more than a tenth.
+    """Turns of each model in a round: the smallest whole numbers whose shares are all within a tenth.
 
     Args:
-        weights: what each is to be served, at least 0; where no numbers up to 8 are so close, the closest.
+        weights: service of each model, at least 0; if no numbers up to 8 are that close, the closest are used.
     """
     greatest = max(weights, default=1.0) or 1.0
     parts = [max(weight / greatest, 1 / _MOST_TURNS) for weight in weights]

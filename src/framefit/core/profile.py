@@ -1,4 +1,4 @@
-"""What really happened in a run: every operation that was executed, rebuilt from a trace that lost events."""
+"""Profile of a run: every executed operation, reconstructed from a trace that lost events."""
 
 from __future__ import annotations
 
@@ -55,27 +55,27 @@ HOW_WORDS: dict[How, str] = {
     How.BETWEEN: "between neighbours",
     How.OUTSIDE: "beyond the events",
 }
-"""How the time of an edge is known, in a reader's words."""
+"""How the time of an edge is known, as text for readers."""
 
 
 @dataclass(frozen=True)
 class OperationLog:
-    """Operations in the order in which the program tells them: launch by launch.
+    """Operations in the order of the program: launch by launch.
 
     All arrays have one length. Times are nanoseconds on the device's clock, unwrapped.
 
     Attributes:
-        inference: int64, ordinal of the launch.
+        inference: int64, number of the launch.
         program: int32, index into ``Program.programs``.
-        operation: int32, index within that program, through all of its groups.
+        operation: int32, index within that program, counted through all of its groups.
         kind: int32, index into ``kinds``.
         core: int16.
-        unit: int16, index into ``Program.units``; -1 where it is not known.
+        unit: int16, index into ``Program.units``; -1 if it is not known.
         start_ns, end_ns: int64; ``start_ns <= end_ns``.
         start_how, end_how: uint8, :class:`How`.
-        start_low_ns, start_high_ns, end_low_ns, end_high_ns: int64, 90 % interval of each edge unless
-            asked otherwise; both equal to the time where it was measured.
-        start_event, end_event: int64, position of the packet in the trace; -1 where it was lost.
+        start_low_ns, start_high_ns, end_low_ns, end_high_ns: int64, 90 % interval of each edge by default; both
+            equal to the time if it was measured.
+        start_event, end_event: int64, index of the packet in the trace; -1 if it was lost.
         kinds: names.
     """
 
@@ -102,12 +102,12 @@ class OperationLog:
 
     @property
     def inferred(self) -> npt.NDArray[np.bool_]:
-        """Operations of which an edge is not measured."""
+        """Operations with an edge that is not measured."""
         return np.asarray((self.start_how != How.MEASURED) | (self.end_how != How.MEASURED))
 
 
 class EventCounts(Record, kw_only=True):
-    """Packets of a trace against what the program expects."""
+    """Number of a trace's packets, compared with the program's expectation."""
 
     received: int
     expected: int
@@ -118,11 +118,11 @@ class EventCounts(Record, kw_only=True):
 
 
 class Totals(Record, kw_only=True):
-    """Operations taken together.
+    """Sums over several operations.
 
     Attributes:
-        duration_ns: their sum.
-        interval_ns: 90 % of the sum, from what was inferred.
+        duration_ns: sum of their durations.
+        interval_ns: 90 % interval of the sum, due to inferred edges.
         inferred_ratio: part of their edges that was inferred.
     """
 
@@ -137,9 +137,9 @@ class Violation(Record, kw_only=True):
 
     Attributes:
         operation: model, segment and operation, or the period.
-        count: how often.
+        count: number of occurrences.
         actual_ns: median.
-        interval_ns: 90 % of the median.
+        interval_ns: 90 % interval of the median.
     """
 
     operation: str
@@ -150,18 +150,18 @@ class Violation(Record, kw_only=True):
 
 
 class Certificate(Record, kw_only=True):
-    """How well this very trace is repaired: received events were masked as loss struck, and put back.
+    """Quality of the reconstruction of this trace: received events were masked like its losses, and reconstructed.
 
     Attributes:
-        masked: events that were masked, among
-        matched: events that were received and belong to the program.
+        masked: number of masked events.
+        matched: number of received events that belong to the program.
         burst: mean number of events masked together.
-        as_struck: whether they were masked as this trace's own losses lie; else singly, since it has none.
-        recognised_ratio: part of the events left that were recognised as what they are without the mask.
-        edge_error_ns: how far the masked events were put from where they had been.
-        duration_error_ratio: absolute errors of the durations that rest on masked events, over these durations.
-        coverage_ratio: part of the masked events that lie in their intervals; the profile's ``confidence``
-            is what it should be.
+        as_struck: whether the mask has the pattern of the trace's own losses; else single events, as it has none.
+        recognised_ratio: part of the remaining events that were matched in the same way as without the mask.
+        edge_error_ns: error of the times of masked events.
+        duration_error_ratio: absolute errors of the durations with masked events, over these durations.
+        coverage_ratio: part of the masked events within their intervals; it should equal the profile's
+            ``confidence``.
         coverage_interval: 90 % interval of that part.
     """
 
@@ -177,22 +177,22 @@ class Certificate(Record, kw_only=True):
 
 
 class Profile(Record, kw_only=True):
-    """What a trace says, with its uncertainty (``framefit profile --json``).
+    """Result of the analysis of a trace, with its uncertainty (``framefit profile --json``).
 
     Attributes:
         method: "align" or "rule".
-        inferences: launches that the trace covers.
-        utilisation_by_unit: busy time over the time that the trace covers.
+        inferences: number of launches in the trace.
+        utilisation_by_unit: busy time over the time of the trace.
         totals_by_layer: keys are ``MODEL/LAYER``; by group ``PROGRAM/INDEX``.
         violations: operations beyond the latency table's expectation, then periods that were not kept,
             the worst first.
-        diagnosis: how events were lost and what would have kept them, as sentences.
-        calibrated: whether the intervals were checked on masked events of this very trace.
-        warnings: what to know of the figures, as sentences.
+        diagnosis: how events were lost and what would have preserved them, as sentences.
+        calibrated: whether the intervals were checked on masked events of this trace.
+        warnings: remarks on the figures, as sentences.
         confidence: of all intervals.
         covered_ns: from the first to the last edge.
         gaps_by_unit: idle time between two operations of a unit.
-        certificate: what the repair of this trace is worth, where that was asked for.
+        certificate: quality of this trace's reconstruction, if requested.
     """
 
     schema_version: int = 1
@@ -216,11 +216,11 @@ class Profile(Record, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class WindowUse:
-    """Which part of the residual background models used, window by window.
+    """Part of the residual that background models used, for each window.
 
     Attributes:
-        first: the first window that the trace covers.
-        used_ratio: float64, of this window and those that follow it.
+        first: number of the first window in the trace.
+        used_ratio: float64, of this window and the following ones.
     """
 
     first: int

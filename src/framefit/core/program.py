@@ -1,4 +1,4 @@
-"""The order in which launches were submitted to a device (``program.json``, ``launches.npz``)."""
+"""Programs: the order in which launches were submitted to a device (``program.json``, ``launches.npz``)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from framefit.errors import InputError
 __all__ = ["Group", "Launches", "Operation", "Program", "ProgramUnit", "RuleOffsets", "SegmentProgram"]
 
 
-_BY_POSITION = -1  # an index that was not given
+_BY_POSITION = -1  # an index that is not given
 
 
 def _number(key: str, value: int, least: int = 0, below: int = 1 << 31) -> None:
-    if not least <= value < below:  # as arrays of traces and profiles hold it
+    if not least <= value < below:  # limits of the arrays of traces and profiles
         raise ValueError(f"{key} must be 0 to {below - 1}, is {value}")
 
 
@@ -38,7 +38,7 @@ class Operation(Record, kw_only=True):
         sigma_ratio: spread of the duration over its expectation.
         after: operations of the same program that must have ended, beside those before it on its unit.
         op: operators, as in a latency table, where the operation is a whole layer; else "".
-        configuration: of the layer, by which a latency table finds it.
+        configuration: of the layer, by which it is found in a latency table.
     """
 
     index: int = _BY_POSITION
@@ -59,7 +59,7 @@ class Operation(Record, kw_only=True):
 
     @classmethod
     def opaque(cls, label: str, layer: str, unit: str, expected_ns: int = 0, sigma_ratio: float = 0.0) -> Operation:
-        """A segment of which nothing but the whole can be seen: one operation of a kind of its own."""
+        """A segment that can only be seen as a whole: one operation of its own kind."""
         return cls(
             index=0, name=label, layer=layer, kind=label, unit=unit, expected_ns=expected_ns, sigma_ratio=sigma_ratio
         )
@@ -76,7 +76,7 @@ class Group(Record, kw_only=True):
 
 
 class SegmentProgram(Record, kw_only=True):
-    """What one launch of one segment executes.
+    """Operations of one launch of one segment.
 
     Attributes:
         name: by default ``model``, else "program" and its number.
@@ -99,7 +99,7 @@ class SegmentProgram(Record, kw_only=True):
 
 
 def _numbered(group: Group, at: int, position: Iterator[int]) -> Group:
-    """Give a group, and its operations, the indices that they lack; ``position`` counts operations."""
+    """Give a group, and its operations, the missing indices; ``position`` counts operations."""
     operations = tuple(
         replace(operation, index=here) if operation.index == _BY_POSITION else operation
         for operation, here in zip(group.operations, position, strict=False)
@@ -126,12 +126,12 @@ class RuleOffsets(Record, kw_only=True):
 
 
 class Program(Record, kw_only=True):
-    """What a trace is held against.
+    """Everything that a trace is compared with.
 
     Attributes:
-        window_ns: of the beat; ``None``: there is none, and no period is checked.
+        window_ns: length of a window; ``None``: no period is checked.
         launches: name of the ``.npz`` beside it; ``None``: the first program repeats.
-        repeats: how often; ``None``: until the trace ends.
+        repeats: number of repetitions; ``None``: until the trace ends.
     """
 
     smallest: ClassVar[str] = (
@@ -157,7 +157,7 @@ class Program(Record, kw_only=True):
 
     @property
     def period_ns(self) -> int:
-        """Length of a window; 0 where there is no beat."""
+        """Length of a window; 0 if there are no windows."""
         return self.window_ns or 0
 
 
@@ -167,11 +167,11 @@ class Launches:
 
     Attributes:
         program: int32, index into ``Program.programs``.
-        window: int64, the window in which it was submitted.
+        window: int64, the window of its submission.
         frame: int64.
-        submit_ns: int64, host clock; all alike where it is not known.
-        finished_ns: int64, when the host saw them end; ``None``: it is not known.
-        releases_ns: int64, when each window began; ``None``: it is not known.
+        submit_ns: int64, host clock; all equal if it is not known.
+        finished_ns: int64, when the host saw them end; ``None``: not known.
+        releases_ns: int64, when each window began; ``None``: not known.
     """
 
     program: npt.NDArray[np.int32]
@@ -192,12 +192,12 @@ class Launches:
 
     @classmethod
     def read(cls, path: str | Path) -> Launches:
-        """Read ``launches.npz``, in which only ``program`` has to be.
+        """Read ``launches.npz``, in which only ``program`` is required.
 
         By default each launch has a window of its own, frames of a program are counted, and submit times are unknown.
 
         Raises:
-            InputError: not such a file.
+            InputError: the file is not a list of launches.
         """
         arrays = read_arrays(
             path,
@@ -216,7 +216,7 @@ class Launches:
             raise InputError(str(error), where=path, remedy="write the file again") from error
 
     def write(self, path: str | Path, *, force: bool = False) -> None:
-        """Write ``launches.npz``, whole or not at all."""
+        """Write ``launches.npz``, as a whole or not at all."""
         with write_whole(path, force=force) as file:
             arrays: dict[str, Any] = {
                 "program": self.program,
@@ -239,7 +239,7 @@ def _ordinals(program: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
 
 
 def read_program(path: str | Path) -> tuple[Program, Launches | None]:
-    """A program and the launches that lie beside it."""
+    """Read a program and the launches beside it."""
     program = read_record(path, Program)
     launches = None if program.launches is None else Launches.read(Path(path).parent / program.launches)
     return program, launches

@@ -1,6 +1,6 @@
-"""What a run or a search found: the records that ``report`` shows.
+"""Records of runs, costs and machines that ``report`` shows.
 
-The fates of all frames of a run, as columns: a long run has millions.
+The outcomes of all frames of a run are columns, since a long run has millions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class Percentiles(Record, kw_only=True):
-    """Percentiles of a sample of durations; all 0 for an empty one."""
+    """Percentiles of a sample of durations; all are 0 for an empty one."""
 
     p50: int
     p90: int
@@ -51,7 +51,7 @@ class Percentiles(Record, kw_only=True):
 
     @classmethod
     def of(cls, samples_ns: npt.ArrayLike) -> Percentiles:
-        """Of a one-dimensional sample, in nanoseconds."""
+        """Percentiles of a one-dimensional sample, in nanoseconds."""
         samples = np.asarray(samples_ns)
         if samples.size == 0:
             return cls(p50=0, p90=0, p99=0, p999=0, max=0, count=0)
@@ -65,14 +65,14 @@ class ModelMetrics(Record, kw_only=True):
     """One model in one run.
 
     Attributes:
-        releases: frames released while it ran; a window in which its stream waited has none.
-        completed: frames finished, late ones included.
-        missed: priority: frames late, dropped or unfinished; background: late ones.
-        miss_ratio_upper: 95 % upper bound; 3/N where none was seen.
-        max_relative_difference: joined segments against the whole model; ``None``: not compared.
-        degraded: at the end of the run it rested, for it had failed again and again.
-        faults: what went wrong with its frames, and how often: "error" and "hang" of launches, "input" (a frame that
-            could not be read, or did not fit), "not finite" (NaN or infinity in outputs), "state" (likewise).
+        releases: number of frames released during the run; none in windows in which its stream waited.
+        completed: number of frames finished, including late ones.
+        missed: for priority models frames late, dropped or unfinished; for background models late ones.
+        miss_ratio_upper: 95 % upper bound; 3/N if there were no misses.
+        max_relative_difference: of joined segments from the whole model; ``None``: not compared.
+        degraded: whether it rested at the end of the run, since it had failed repeatedly.
+        faults: kinds of faults of its frames, with their numbers: "error" and "hang" of launches, "input" (a frame that
+            could not be read, or did not match), "not finite" (NaN or infinity in outputs), "state" (likewise).
     """
 
     name: str
@@ -98,8 +98,8 @@ class StreamMetrics(Record, kw_only=True):
     """Frames of one stream: received, and dropped by any of its readers.
 
     Attributes:
-        waited_windows: windows without a new frame, because a full queue made the stream wait.
-        empty_windows: likewise, because none had come.
+        waited_windows: number of windows without a new frame, because a full queue made the stream wait.
+        empty_windows: likewise, because no frame had come.
     """
 
     name: str
@@ -113,12 +113,12 @@ class UnitMetrics(Record, kw_only=True):
     """One unit in one run.
 
     Attributes:
-        residual_utilisation_ratio: useful background time over residual offered there; what is
-            missing is split into guard and packing.
-        estimate_exceeded_ratio: launches that took longer than their quantile.
+        residual_utilisation_ratio: useful background time over residual offered there; the rest is divided into
+            guard and packing.
+        estimate_exceeded_ratio: part of the launches that took longer than their quantile.
         dispatch_ns: from one launch's end to the next one's start, where it followed at once.
-        planned_memory_bytes: of all tensors, those that cross units as often as the plan allows.
-        peak_memory_bytes: the same, as often as they existed at once.
+        planned_memory_bytes: of all tensors, with as many copies between units as the plan allows.
+        peak_memory_bytes: the same with as many copies as existed at once.
     """
 
     name: str
@@ -146,12 +146,12 @@ MissCause = Literal[
 
 
 class Miss(Record, kw_only=True):
-    """A priority frame that was not ready in time, and why.
+    """A priority frame that was not ready in time, and the cause.
 
     Attributes:
-        window: with which the frame came.
-        detail: the cause in words, with the launch or frame that it began with.
-        injected: the fault that was injected, and that it began with, such as "slow:face*1.4"; "": none.
+        window: the window in which the frame came.
+        detail: description of the cause, with the launch or frame with which it began.
+        injected: the injected fault with which it began, such as "slow:face*1.4"; "": none.
     """
 
     window: int
@@ -165,10 +165,10 @@ class InjectedFault(Record, kw_only=True):
     """A fault that was injected (``--inject``).
 
     Attributes:
-        fault: its name: kind, model, unit or stream, and amount.
-        times: launches, frames or windows that it befell.
-        first_window, last_window: in which it did.
-        missed: priority frames that were missed for it.
+        fault: its label: kind, model, unit or stream, and amount.
+        times: number of launches, frames or windows that it affected.
+        first_window, last_window: first and last of these windows.
+        missed: number of priority frames that were missed because of it.
     """
 
     fault: str
@@ -179,7 +179,7 @@ class InjectedFault(Record, kw_only=True):
 
 
 class Switch(Record, kw_only=True):
-    """From which window on another timetable was in force, and why."""
+    """A change of the timetable in force, from a window on, and the reason."""
 
     window: int
     rung: str
@@ -187,17 +187,16 @@ class Switch(Record, kw_only=True):
 
 
 class Metrics(Record, kw_only=True):
-    """What a run measured (``metrics.json``).
+    """Measured figures of a run (``metrics.json``).
 
     Attributes:
-        residual_utilisation_ratio: useful background time over residual offered;
-            what is missing is split into guard and packing.
-        floor_release_to_start_ns: wake-ups of windows without work, same run.
-        estimate_exceeded_ratio: segments that took longer than their quantile.
+        residual_utilisation_ratio: useful background time over residual offered; the rest is divided into guard and
+            packing.
+        floor_release_to_start_ns: wake-ups of windows without work, in the same run.
+        estimate_exceeded_ratio: part of the segments that took longer than their quantile.
         dispatch_ns: from one launch's end to the next one's start, where it followed at once.
         peak_memory_bytes: of all units.
-        rung_switches: how often another timetable came into force, see
-        switches.
+        rung_switches: number of changes of the timetable in force, see ``switches``.
     """
 
     schema_version: int = 1
@@ -219,13 +218,13 @@ class Metrics(Record, kw_only=True):
 
     @property
     def miss_ratio(self) -> float:
-        """The worst priority model's misses over its releases."""
+        """The worst priority model's ratio of misses to releases."""
         ratios = [m.missed / m.releases for m in self.models if m.role == "priority" and m.releases]
         return max(ratios, default=0.0)
 
 
 class Frame(Record, kw_only=True):
-    """The fate of one frame at one model (a line of ``frames.csv``)."""
+    """Outcome of one frame at one model (a line of ``frames.csv``)."""
 
     stream: str
     frame: int
@@ -240,9 +239,9 @@ class RunInfo(Record, kw_only=True):
     """Settings and facts of a run (``run.json``).
 
     Attributes:
-        app: its file; "" where that is not known.
-        interrupted: it was stopped before its end.
-        error: what made it fail before its end; ``None``: nothing did.
+        app: its file; "" if it is not known.
+        interrupted: whether it was stopped before its end.
+        error: error that ended it early; ``None``: there was none.
     """
 
     schema_version: int = 1
@@ -258,22 +257,22 @@ class RunInfo(Record, kw_only=True):
 
 
 class ReportPage(Record, kw_only=True):
-    """Where a report lies (``framefit report --json``)."""
+    """Path of a report (``framefit report --json``)."""
 
     schema_version: int = 1
     page: str
 
 
 class Finding(Record, kw_only=True):
-    """One fact of a machine, and what it means for work on a beat.
+    """One fact of a machine, and its consequence for real-time work.
 
     Attributes:
-        topic: what was looked at.
+        topic: examined property.
         status: "poor" costs missed deadlines, "fair" costs jitter or throughput;
-            "unknown" where the machine does not say.
-        value: what was found.
+            "unknown" if the machine does not tell.
+        value: result of the examination.
         why: why it matters.
-        remedy: what to do, as a command where there is one; ``None`` where nothing is needed or possible.
+        remedy: what to do, as a command if possible; ``None``: nothing is needed or possible.
     """
 
     topic: str
@@ -284,7 +283,7 @@ class Finding(Record, kw_only=True):
 
 
 class HostReport(Record, kw_only=True):
-    """What a machine permits (``framefit doctor``), and what decides how fast it runs."""
+    """What a machine permits (``framefit doctor``), and the facts that determine its speed."""
 
     schema_version: int = 1
     findings: tuple[Finding, ...]
@@ -312,27 +311,27 @@ class TargetList(Record, kw_only=True):
 
 
 class LayerCycles(Record, kw_only=True):
-    """What one layer costs on a unit.
+    """Cost of one layer on a unit.
 
     Attributes:
-        name: the layer's.
+        name: of the layer.
         op: its operators.
         macs: multiply-accumulates, zeros included.
         cycles: of the unit's clock.
-        bound: the term that is longest: "compute", a memory's name with "read" or "write", "on-chip",
-            "overhead", "table" or "function" where these gave the duration; "none": nothing is to be done.
-        bytes_read, bytes_written: from and to all memories, tiles that come again included.
-        utilisation_ratio: multiply-accumulates that were not skipped, over what the unit could do meanwhile.
+        bound: the longest term: "compute", a memory's name with "read" or "write", "on-chip", "overhead",
+            "table" or "function" if these gave the duration; "none": there is no work.
+        bytes_read, bytes_written: from and to all memories, including tiles that are loaded repeatedly.
+        utilisation_ratio: multiply-accumulates that were not skipped, over those that the unit could do in that time.
         weight_sparsity_ratio, activation_sparsity_ratio: zeros among weights and first operand; 0
             for layers without products.
-        latency_ns: these cycles as time.
-        unit: where it runs.
-        precision: of its products; "" without any.
-        method: what was priced: "products", "elements", "bytes" (an operator that the model does not
-            know, by what it reads and writes), "view" (nothing moves), "unknown" (a shape or a
-            number of iterations depends on the data: what is known of it).
-        terms: each term's cycles.
-        overhead_cycles: load, drain and fixed, on top of the longest term.
+        latency_ns: the time of these cycles.
+        unit: the unit of the layer.
+        precision: of its products; "" if there are none.
+        method: basis of the price: "products", "elements", "bytes" (an operator that the model does not
+            know, by the bytes that it reads and writes), "view" (nothing moves), "unknown" (a shape or a
+            number of iterations depends on the data, so only a part is priced).
+        terms: cycles of each term.
+        overhead_cycles: load, drain and fixed cycles, added to the longest term.
     """
 
     name: str
@@ -354,14 +353,14 @@ class LayerCycles(Record, kw_only=True):
 
 
 class CycleReport(Record, kw_only=True):
-    """What a model costs on a target, layer by layer (``framefit cycles --json``).
+    """Cost of a model on a target, layer by layer (``framefit cycles --json``).
 
     Attributes:
-        source: where the costs come from: "cycles" (the model), "table" or "function".
+        source: source of the costs: "cycles" (the model), "table" or "function".
         total_cycles: of all layers, one after the other.
-        total_ns: as time.
-        clock_mhz: of the cycles.
-        notes: what to know of the figures, as sentences.
+        total_ns: the time of these cycles.
+        clock_mhz: clock of the cycles.
+        notes: remarks on the figures, as sentences.
     """
 
     schema_version: int = 1
@@ -377,10 +376,10 @@ class CycleReport(Record, kw_only=True):
 
 
 class LayerLatency(Record, kw_only=True):
-    """What one layer of a network takes.
+    """Latency of one layer of a network.
 
     Attributes:
-        interval_ns: 90 %.
+        interval_ns: 90 % interval.
         source: of the table's entry ("measured", ...); "interpolated" or "modelled": by a fallback;
             "view": it has no entry, and moves nothing.
     """
@@ -397,13 +396,13 @@ class LatencyEstimate(Record, kw_only=True):
 
     Attributes:
         total_ns: of a launch of the whole network: plain sum, correction and overhead.
-        interval_ns: 90 % of the total.
-        plain_sum_ns: of the layers, nothing added.
-        correction_ns: what the audit of other networks adds; 0 in a table without one.
+        interval_ns: 90 % interval of the total.
+        plain_sum_ns: of the layers, without correction and overhead.
+        correction_ns: from the audit of other networks; 0 in a table without one.
         overhead_ns: of the host and of transfers, once; 0 in a table without an overhead model.
-        coverage_ratio: layers with an entry of their own, over all layers that take time.
-        estimated_ns: part of the plain sum that comes from a fallback.
-        notes: what to know of the figures, as sentences.
+        coverage_ratio: part of the layers that have an entry of their own, of all layers that take time.
+        estimated_ns: part of the plain sum that comes from fallbacks.
+        notes: remarks on the figures, as sentences.
     """
 
     schema_version: int = 1
@@ -422,24 +421,24 @@ class LatencyEstimate(Record, kw_only=True):
 
 
 OutcomeText = tuple[Literal["done", "late", "dropped", "skipped"], str]
-"""A fate and its reason."""
+"""An outcome and its reason."""
 _Integers = npt.NDArray[np.int64]
 _Row = tuple[str, int, str, Literal["done", "late", "dropped", "skipped"], str, int, int | None]
-_AT_ONCE = 1 << 14  # rows that are made into Python objects, 1 kB each
+_AT_ONCE = 1 << 14  # rows that become Python objects at once, 1 kB each
 
 
 @dataclass(frozen=True, eq=False)
 class FrameTable(Sequence[Frame]):
-    """Frames in order of release; a record is only made of the one that is looked at.
+    """Frames in order of release; a record is only made when a frame is read.
 
     Attributes:
-        models: their names, by number.
-        streams: of each model, the one that its frames are counted by.
-        fates: by number.
+        models: names, by number.
+        streams: for each model the stream by which its frames are counted.
+        fates: outcomes, by number.
         model, fate: int64, numbers.
         frame: int64, counted by the stream.
         released_ns: int64, after the first release.
-        finished_ns: int64, likewise, -1 where there is none.
+        finished_ns: int64, likewise, -1 if it was not finished.
     """
 
     models: tuple[str, ...]
@@ -474,7 +473,7 @@ class FrameTable(Sequence[Frame]):
     __hash__ = None  # type: ignore[assignment]
 
     def rows(self) -> Iterator[_Row]:
-        """The fields of all frames, in the order of :class:`~framefit.core.run_record.Frame`."""
+        """Fields of all frames, in the order of :class:`~framefit.core.run_record.Frame`."""
         for first in range(0, len(self), _AT_ONCE):
             yield from self._rows(slice(first, first + _AT_ONCE))
 
@@ -501,10 +500,10 @@ def _record(row: _Row) -> Frame:
 
 @dataclass(frozen=True, eq=False)
 class FrameTimes:
-    """When each frame of a model was begun and ready, int64 nanoseconds after its release.
+    """Begin and end of each frame of a model, int64 nanoseconds after its release.
 
     Attributes:
-        start_ns: of frames that were launched; empty where launches are not known.
+        start_ns: of frames that were launched; empty if launches are not known.
         finish_ns: of frames that were finished.
     """
 

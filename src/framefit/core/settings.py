@@ -47,11 +47,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Earlier = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 Notify = Callable[[str], None]
-"""What a verb takes beside its settings: receives what is being done, as a line of text."""
+"""An argument of verbs beside their settings: receives messages on the progress."""
 
 
 def silent(message: str) -> None:
-    """Receives what is being done, and says nothing of it."""
+    """Receive messages, and ignore them."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,19 @@ class Option:
     """One field of a settings record, as an option.
 
     Attributes:
-        name: the field's, and the Python option's.
+        name: of the field, and of the option in Python.
         kind: its type without ``None``; ``Any``: a path or name, or an object in Python.
-        default: ``...`` where there is none.
+        default: ``...`` if there is none.
         text: its description.
-        flags: on the command line, where they are not the name with two dashes.
-        metavar: what stands for the value in help texts.
-        example: of a value, for messages about one of another form.
-        argument: whether it is given by position on the command line.
+        flags: on the command line, if they are not the name with two dashes.
+        metavar: name of the value in help texts.
+        example: of a value, for messages about malformed ones.
+        argument: whether it is a positional argument on the command line.
         python: what else it may be in Python, as a part of a sentence.
         many: whether it may be repeated on the command line.
-        joined: whether its numbers are one value of the command line, with commas between them.
-        none: the word that stands for ``None``, where that is not the default.
-        ge, gt, le, lt: limits, as ``msgspec.Meta`` has them.
+        joined: whether its numbers are one value on the command line, with commas between them.
+        none: the word for ``None`` on the command line, if that is not the default.
+        ge, gt, le, lt: limits, as in ``msgspec.Meta``.
     """
 
     name: str
@@ -93,25 +93,25 @@ class Option:
 
     @property
     def required(self) -> bool:
-        """Whether it has to be given."""
+        """Whether it must be given."""
         return self.default is ...
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """Values of a ``Literal``, alone, beside other types or several of them; empty: it has none."""
+        """Values of a ``Literal``, alone, beside other types or several of them; empty: there is none."""
         several = _is_union(self.kind) or get_origin(self.kind) is tuple
         parts = get_args(self.kind) if several else (self.kind,)
         return tuple(value for part in parts if get_origin(part) is Literal for value in get_args(part))
 
     @property
     def flag(self) -> str:
-        """What a user of the command line calls it."""
+        """Its name for a user of the command line."""
         if self.argument:
             return self.metavar or self.name.upper()
         return self.flags[-1].split("/")[0] if self.flags else f"--{self.name.replace('_', '-')}"
 
     def check(self, value: Any) -> None:
-        """Raises: ValueError: a number beyond the limits."""
+        """Check the limits. Raises: ValueError: a number is beyond them."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return
         limits = (
@@ -130,7 +130,7 @@ def option(text: str, *flags: str, **details: Any) -> msgspec.Meta:
     """Describe a field of a settings record, in its ``Annotated`` type.
 
     Args:
-        text: whole plain English, with units; it is shown by ``--help``, in docstrings and in docs/cli.md.
+        text: a plain English description, with units, for ``--help``, docstrings and docs/cli.md.
         flags: see :class:`Option`.
         details: further fields of :class:`Option`.
     """
@@ -147,7 +147,7 @@ class Settings(Record, kw_only=True):
 
 @functools.cache
 def options(kind: type[Settings]) -> dict[str, Option]:
-    """The options of a settings record, in order: its fields that are described with :func:`option`."""
+    """The options of a settings record, in order: its fields with a description by :func:`option`."""
     hints = typing.get_type_hints(kind, include_extras=True)
     described = {}
     for field in msgspec.structs.fields(kind):
@@ -170,21 +170,21 @@ def settings_of(kind: type[S], given: Mapping[str, Any]) -> S:
 
     Args:
         kind: the record.
-        given: option -> value; ``None`` means that it was not given.
+        given: option -> value; ``None``: it was not given.
 
     Raises:
-        InputError: an unknown option (the nearest known one is named), a missing one, a value of another type or
-            beyond its limits.
+        InputError: an option is unknown (the message names the nearest known one) or missing, or a value has another
+            type or is beyond its limits.
     """
     return _made(kind, _converted(kind, given))
 
 
 def part_of(settings: Settings, kind: type[S], **changed: Any) -> S:
-    """The fields of a record that another one has, too: what is stored of a call.
+    """Extract the fields that another record has, too: the stored part of a call's settings.
 
     Args:
-        settings: has at least the fields of ``kind``.
-        kind: of the other record.
+        settings: it has at least the fields of ``kind``.
+        kind: type of the other record.
         changed: fields with other values.
     """
     values = {name: getattr(settings, name) for name in kind.__struct_fields__}
@@ -196,18 +196,18 @@ def verb(
 ) -> Callable[[Callable[Concatenate[S, P], R]], Callable[..., R]]:
     """Turn a function of a settings record into one that takes its fields as options.
 
-    ``run(RunSettings(app="app.toml", seconds=5))`` and ``run("app.toml", seconds=5)`` are the same then; keyword
-    parameters of the function itself, such as ``notify``, stay what they are. Signature and docstring list all options.
+    Then ``run(RunSettings(app="app.toml", seconds=5))`` and ``run("app.toml", seconds=5)`` are the same; keyword
+    parameters of the function itself, such as ``notify``, are unchanged. Signature and docstring list all options.
 
     Args:
         kind: the record.
-        positional: fields that may be given by position, in order; a last one that is a tuple takes all that follow.
-        earlier: from what was given to further values, such as those of an earlier search that ``resume`` names.
+        positional: fields that may be positional, in order; a last one that is a tuple takes all that follow.
+        earlier: from given values to further ones, such as those of an earlier search that ``resume`` names.
     """
 
     def decorate(function: Callable[Concatenate[S, P], R]) -> Callable[..., R]:
-        _, *own = inspect.signature(function).parameters.values()
-        names = {parameter.name for parameter in own}
+        _, *parameters = inspect.signature(function).parameters.values()
+        names = {parameter.name for parameter in parameters}
         untyped: Callable[..., R] = function
 
         @functools.wraps(function)
@@ -216,14 +216,14 @@ def verb(
             if arguments and isinstance(arguments[0], kind):
                 first, *more = arguments
                 if more:
-                    raise TypeError(f"{function.__name__}() takes nothing by position beside {kind.__name__}")
+                    raise TypeError(f"{function.__name__}() takes no positional arguments beside {kind.__name__}")
                 return untyped(msgspec.structs.replace(first, **_converted(kind, given)), **beside)
             values = _converted(kind, _named(function.__name__, kind, positional, arguments, given))
             if earlier is not None:
                 values = dict(earlier(values)) | values
             return untyped(_made(kind, values), **beside)
 
-        call.__signature__ = _signature(kind, positional, own)  # type: ignore[attr-defined]
+        call.__signature__ = _signature(kind, positional, parameters)  # type: ignore[attr-defined]
         call.__doc__ = _documented(inspect.getdoc(function) or "", kind)
         return call
 
@@ -233,12 +233,12 @@ def verb(
 def _named(
     function: str, kind: type[Settings], positional: tuple[str, ...], arguments: tuple[Any, ...], given: dict[str, Any]
 ) -> dict[str, Any]:
-    """All that was given, by name."""
+    """All given values, by name."""
     if positional and get_origin(options(kind)[positional[-1]].kind) is tuple:
         before = len(positional) - 1
         arguments = (*arguments[:before], arguments[before:]) if len(arguments) > before else arguments
     if len(arguments) > len(positional):
-        raise TypeError(f"{function}() takes {len(positional)} arguments by position, {len(arguments)} were given")
+        raise TypeError(f"{function}() takes {len(positional)} positional arguments, {len(arguments)} were given")
     by_position = dict(zip(positional, arguments, strict=False))
     twice = by_position.keys() & given.keys()
     if twice:
@@ -247,7 +247,7 @@ def _named(
 
 
 def _converted(kind: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, in the types of the fields."""
+    """Given values, converted to the types of the fields."""
     known = options(kind)
     values: dict[str, Any] = {}
     for name, value in given.items():
@@ -266,7 +266,7 @@ def _value(known: Option, value: Any) -> Any:
     if known.kind is Any:
         return os.fspath(value) if isinstance(value, os.PathLike) else value
     if get_origin(known.kind) is dict and isinstance(value, str | os.PathLike):
-        value = {"": value}  # a path alone has the empty name
+        value = {"": value}  # a single path has the empty name
     try:
         return msgspec.convert(_plain(value), known.kind)
     except (msgspec.ValidationError, TypeError) as error:
@@ -278,7 +278,7 @@ def _value(known: Option, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Paths as text, arrays and their numbers as Python's own, containers of them likewise."""
+    """Convert paths to text, arrays and their numbers to Python's own, also inside containers."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
@@ -311,8 +311,10 @@ def _without_none(kind: Any) -> Any:
     return parts[0] if len(parts) == 1 else Union[parts]  # noqa: UP007 - as many as there are
 
 
-def _signature(kind: type[Settings], positional: tuple[str, ...], own: list[inspect.Parameter]) -> inspect.Signature:
-    """All options, and what the function takes beside them."""
+def _signature(
+    kind: type[Settings], positional: tuple[str, ...], parameters: list[inspect.Parameter]
+) -> inspect.Signature:
+    """The signature with all options, and the function's own parameters."""
     keyword, either = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     known = options(kind)
 
@@ -324,15 +326,15 @@ def _signature(kind: type[Settings], positional: tuple[str, ...], own: list[insp
     if first and get_origin(first[-1].kind) is tuple:
         rest = inspect.Parameter(first.pop().name, inspect.Parameter.VAR_POSITIONAL)
         leading = [parameter(each, either) for each in first] + [rest]
-    else:  # one that may be left out stands before none that may not
+    else:  # optional parameters must not precede required ones
         optional = [any(not before.required for before in first[:at]) for at in range(len(first))]
         leading = [parameter(each, either, optional=after) for each, after in zip(first, optional, strict=True)]
     others = [parameter(each, keyword) for each in known.values() if each.name not in positional]
-    return inspect.Signature([*leading, *others, *(each.replace(kind=keyword) for each in own)])
+    return inspect.Signature([*leading, *others, *(each.replace(kind=keyword) for each in parameters)])
 
 
 def _documented(text: str, kind: type[Settings]) -> str:
-    """A docstring with all options among its ``Args:``, in the place of ``settings``."""
+    """A docstring with all options among its ``Args:``, in place of ``settings``."""
     lines = [
         f"    {each.name}: {each.text}" + (f" In Python also {each.python}." if each.python else "")
         for each in options(kind).values()

@@ -1,4 +1,4 @@
-"""What a search for sparsity found: ``result.json``, ``trials.json`` and ``deploy.json`` of its folder."""
+"""Results of a search for sparsity: ``result.json``, ``trials.json`` and ``deploy.json`` of its folder."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ SolverName = Literal["auto", "dp", "spdy", "swaps", "ddpg", "ddpg-warm", "random
 
 
 class Spent(Record, kw_only=True):
-    """What a search cost.
+    """Costs of a search.
 
     Attributes:
-        images_forwarded: through the network: calibration, the database, batch norm, evaluations.
-        seconds: of wall clock, those of interrupted runs before included.
-        evaluations: of the accuracy of an assignment.
+        images_forwarded: number of images through the network: calibration, the database, batch norm, evaluations.
+        seconds: wall clock, including interrupted runs before.
+        evaluations: number of evaluations of an assignment's accuracy.
     """
 
     images_forwarded: int
@@ -58,14 +58,14 @@ class Spent(Record, kw_only=True):
 
 
 class DenseModel(Record, kw_only=True):
-    """The model as it was given.
+    """The original model.
 
     Attributes:
         top1, top5: on the test data, 0 to 1.
-        top1_interval: 90 %, Wilson's.
-        cycles: on the target, with the activation sparsity that it has on calibration data.
-        parameters: elements of all its weights and other constants.
-        images: of the test data.
+        top1_interval: 90 % interval, Wilson's.
+        cycles: on the target, with the activation sparsity of the calibration data.
+        parameters: number of elements of all its weights and other constants.
+        images: number of images in the test data.
     """
 
     top1: float
@@ -81,10 +81,10 @@ class LayerSparsity(Record, kw_only=True):
 
     Attributes:
         sparsity_ratio: zeros (and removed weights) over the dense layer's elements.
-        activation_sparsity_ratio: zeros in what the layer reads, on calibration data.
+        activation_sparsity_ratio: zeros in the layer's input, on calibration data.
         cycles: on the target.
-        share_ratio: of the network's cycles.
-        cycles_ratio: of the dense layer's cycles.
+        share_ratio: part of the network's cycles.
+        cycles_ratio: over the dense layer's cycles.
     """
 
     name: str
@@ -99,16 +99,16 @@ class Configuration(Record, kw_only=True):
     """A sparse model: one row of the table of results.
 
     Attributes:
-        solver: that found it; "dense" is none.
-        hardware: whether the search knew the target's cycles; else it knew multiply-accumulates.
-        validation_top1: of the search, on its subset of the validation data.
+        solver: the solver that found it; "dense": none.
+        hardware: whether the search knew the target's cycles; otherwise multiply-accumulates.
+        validation_top1: in the search, on its subset of the validation data.
         top1_before_finetune: on the test data, after reconstruction and batch-norm re-estimation.
-        top1, top5: on the test data, as it is now; fine-tuned where ``finetune_epochs`` > 0.
-        top1_interval: 90 %, Wilson's.
-        parameters: elements that are left in the file; zeros: those of them that are zero.
+        top1, top5: on the test data; after fine-tuning if ``finetune_epochs`` > 0.
+        top1_interval: 90 % interval, Wilson's.
+        parameters: number of elements that remain in the file; zeros: those of them that are zero.
         sparsity_ratio: zeros and removed elements over the dense model's weights that may be pruned.
         cycles: with its own activation sparsity; cycles_ratio: over the dense model's.
-        difference_top1: to the dense model, in percentage points; negative: worse.
+        difference_top1: from the dense model, in percentage points; negative: worse.
     """
 
     solver: str
@@ -129,13 +129,13 @@ class Configuration(Record, kw_only=True):
 
 
 class Threshold(Record, kw_only=True):
-    """What a model had to reach at a time, and why that was asked.
+    """Thresholds for a model, and their reason.
 
     Attributes:
         round: of search and fine-tuning, from 0.
-        top1: at least; cycles_ratio: at most, of the dense model's.
+        top1: least; cycles_ratio: largest, relative to the dense model's.
         source: "given" by the user, "derived" from model and hardware, or "dynamic": changed after a round.
-        reason: for this value.
+        reason: of this value.
     """
 
     round: int
@@ -146,10 +146,10 @@ class Threshold(Record, kw_only=True):
 
 
 class SearchPoint(Record, kw_only=True):
-    """The best of a solver at a point of its search.
+    """The best assignment of a solver at a point of its search.
 
     Attributes:
-        solver: its name, whether it was blind, and in which round, from 1, where thresholds moved.
+        solver: its name, whether it was blind, and the round, from 1, if thresholds moved.
         cycles: of that assignment.
     """
 
@@ -166,19 +166,19 @@ class SparsityResult(Record, kw_only=True):
 
     Attributes:
         pattern: of the zeros.
-        target_cycles_ratio: what was asked for, of the dense model's cycles.
-        configurations: one for each solver that was tried; those of arms that know no hardware, too.
-        chosen: index into ``configurations``; ``None``: none was found.
-        decision: what the gates say; ``deployed``: whether it was registered.
+        target_cycles_ratio: requested part of the dense model's cycles.
+        configurations: one for each solver that was tried, including arms that ignore the hardware.
+        chosen: index into ``configurations``; ``None``: there is none.
+        decision: of the gates; ``deployed``: whether it was registered.
         reasons: of the decision, as sentences.
-        additive_bound, additive_error: least sum of layer errors that any assignment within the budget
-            has, and that of the allocation over the database: the gap of the discretisation.
-        thresholds: in the order in which they held; judged_by: index of the one that the chosen model is held
-            against.
-        curve: best of each solver over its search.
-        ledger: what all this cost.
+        additive_bound, additive_error: least sum of layer errors of any assignment within the budget, and that
+            of the allocation over the database: the gap of the discretisation.
+        thresholds: in the order of their use; judged_by: index of the one with which the chosen model is
+            compared.
+        curve: best assignment of each solver during its search.
+        ledger: total costs.
         interrupted: whether the search was stopped before its end.
-        notes: what to know of the figures.
+        notes: remarks on the figures.
     """
 
     schema_version: int = 1
@@ -206,13 +206,13 @@ class SparsityResult(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.chosen is not None and not 0 <= self.chosen < len(self.configurations):
-            raise ValueError(f"chosen is {self.chosen}, there are {len(self.configurations)} configurations")
+            raise ValueError(f"chosen is {self.chosen}, but there are {len(self.configurations)} configurations")
         if not -len(self.thresholds) <= self.judged_by < len(self.thresholds):
-            raise ValueError(f"judged_by is {self.judged_by}, there are {len(self.thresholds)} thresholds")
+            raise ValueError(f"judged_by is {self.judged_by}, but there are {len(self.thresholds)} thresholds")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the configurations, the last of which are those of the rounds: solver, whether blind, and which round."""
+        """Names of the configurations, rounds last: solver, whether blind, and which round."""
         first = len(self.configurations) - len(self.thresholds)
         return tuple(
             row.solver + ("" if row.hardware else ", blind") + (f", round {at - first}" if at > first else "")
@@ -221,12 +221,12 @@ class SparsityResult(Record, kw_only=True):
 
     @property
     def threshold(self) -> Threshold:
-        """What the chosen model is held against."""
+        """The threshold for the chosen model."""
         return self.thresholds[self.judged_by]
 
     @property
     def satisfied(self) -> bool:
-        """Whether the chosen model is deployed, or its figures, not their intervals, meet the thresholds."""
+        """Whether the chosen model is deployed, or its figures (not their intervals) meet the thresholds."""
         if self.deployed or self.chosen is None:
             return self.deployed
         row = self.configurations[self.chosen]
@@ -234,9 +234,9 @@ class SparsityResult(Record, kw_only=True):
 
 
 class SparsifySettings(Settings, kw_only=True):
-    """What a search is asked for (``sparsify.json``): ``--resume`` continues with it.
+    """Settings of a search (``sparsify.json``): ``--resume`` continues with them.
 
-    ``n`` and ``m`` are those of the pattern "n:m" where the target leaves them open; ``distill_ratio`` is the part of
+    ``n`` and ``m`` are those of the pattern "n:m" if the target leaves them open; ``distill_ratio`` is the part of
     the fine-tuning's loss that compares with the dense model.
     """
 
@@ -337,7 +337,7 @@ class SparsifySettings(Settings, kw_only=True):
 
 
 class SparsifyOptions(SparsifySettings, kw_only=True):
-    """Options of ``framefit sparsify``: the search, where it is kept, and what comes after it."""
+    """Options of ``framefit sparsify``: the search, its folder, and what follows it."""
 
     compare: Annotated[
         bool, option("Also run the rules without a search, and the same search without knowledge of the hardware.")
@@ -369,13 +369,13 @@ class SparsifyOptions(SparsifySettings, kw_only=True):
 
 
 class Trial(Record, kw_only=True):
-    """One assignment that was evaluated.
+    """One evaluated assignment.
 
     Attributes:
-        arm: solver and budget that asked for it.
+        arm: solver and budget of the search.
         levels: index of each layer's level.
         top1: on the validation subset.
-        images_forwarded, seconds: of the ledger afterwards.
+        images_forwarded, seconds: on the ledger afterwards.
     """
 
     arm: str
@@ -386,10 +386,10 @@ class Trial(Record, kw_only=True):
 
 
 class Trials(Record, kw_only=True):
-    """All evaluations of a search (``trials.json``): with the same seed it goes on from them.
+    """All evaluations of a search (``trials.json``): a search with the same seed continues after them.
 
     Attributes:
-        key: digest of what the evaluations depend on: model, data, pattern, levels.
+        key: digest of everything that evaluations depend on: model, data, pattern, levels.
     """
 
     schema_version: int = 1
@@ -398,13 +398,13 @@ class Trials(Record, kw_only=True):
 
 
 class Registration(Record, kw_only=True):
-    """A target that a model was compiled for.
+    """A target for which a model was compiled.
 
     Attributes:
-        cycles: modelled; ``None``: the target is not described, it was measured.
+        cycles: modelled; ``None``: the target is not described, so it was measured.
         latency_ns: modelled, or the measured median of a frame.
         dense_latency_ns: the same of the dense model.
-        note: what the user should not expect.
+        note: limits of the gain.
     """
 
     target: str
@@ -416,11 +416,11 @@ class Registration(Record, kw_only=True):
 
 
 class Deployment(Record, kw_only=True):
-    """``deploy.json``: a model that passed its gates, or was let through, and where it may run.
+    """``deploy.json``: a model that passed its gates, or the user's override, and the targets that run it.
 
     Attributes:
         digest: SHA-256 of ``model.onnx``.
-        forced: let through by the user against the gates.
+        forced: whether the user overrode the gates.
     """
 
     schema_version: int = 1

@@ -1,9 +1,9 @@
-"""What a device is: its units, arithmetic, memories, link and trace (``target.toml``).
+"""Description of a device: its units, arithmetic, memories, link and trace (``target.toml``).
 
-``docs/targets.md`` documents the file key by key. The built-in targets are such files
-too, in ``targets/`` beside this module; they are read when they are asked for.
+``docs/targets.md`` documents the file key by key. The built-in targets are such files, too, in ``targets/`` beside
+this module; they are read on demand.
 
-Built-in and own targets (``framefit targets``).
+Built-in and user-defined targets (``framefit targets``).
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ __all__ = [
 
 
 BACKENDS = {
-    "ort": "framefit.devices.trees.device",  # this machine, by ONNX Runtime, and by kernels for trees
+    "ort": "framefit.devices.trees.device",  # this machine: ONNX Runtime, and kernels for trees
     "npu": "framefit.devices.npu.device",  # a described accelerator, simulated
 }
-"""Kinds of devices that a target may name, and the module whose ``BACKEND`` opens one: a new backend is one line."""
+"""Kinds of devices that a target may name, and the module whose ``BACKEND`` opens one: one line for each backend."""
 BUILTIN_TARGETS = ("vpu", "micro-npu", "vpu-two-queues", "meteor-lake", "edge-8", "gpu", "dsp", "cpu")
 """Names of the built-in targets. The order is a contract: the first name with ``vpu`` is the VPU with one queue."""
 PRECISIONS = {"int4": 4, "int8": 8, "int16": 16, "fp16": 16, "bf16": 16, "fp32": 32}  # bits
 _BITS = (1, 2, 4, 8, 16, 32)
-_MOST = 1e15  # of any figure: what is made of thousands of them fits 64 bits
+_MOST = 1e15  # of any figure, so that sums of thousands of them fit into 64 bits
 _PACKET = "<qihBx"  # of raw streams: time_ns, id, core, type, pad
 
 
@@ -87,14 +87,14 @@ class Processor(Record, kw_only=True):
 
     Attributes:
         clock_mhz: of the data processing units; cycles are counted in it.
-        fabric_clock_mhz: of memories on the chip and of the interconnect; default: the same clock.
-        processing_units: data processing units behind each unit's queue; they share a segment's layers.
-        macs_per_cycle: precision -> multiply-accumulates of one data processing unit a cycle.
+        fabric_clock_mhz: of on-chip memories and the interconnect; default: the same clock.
+        processing_units: number of data processing units behind each unit's queue; they share a segment's layers.
+        macs_per_cycle: precision -> multiply-accumulates of one data processing unit in a cycle.
         array_rows, array_columns: of a weight-stationary systolic array in each data
-            processing unit; where given, its formula replaces ``macs_per_cycle``.
+            processing unit; if given, its formula replaces ``macs_per_cycle``.
         channel_granule: input channels are rounded up to a multiple of it.
-        vector_lanes: elements a cycle, for everything without multiply-accumulates.
-        activation_bits, weight_bits: how tensors and weights are stored; default: as in
+        vector_lanes: elements in a cycle, for everything without multiply-accumulates.
+        activation_bits, weight_bits: storage of tensors and weights; default: as in
             the model.
         layer_cycles: fixed overhead of a layer.
     """
@@ -134,12 +134,12 @@ class Memory(Record, kw_only=True):
     """A memory that holds weights and tensors.
 
     Attributes:
-        type: off the chip ("ddr"), or clocked with the fabric ("sram").
-        size_mib: capacity; default: enough.
-        read_bandwidth_gbps, write_bandwidth_gbps: gigabytes (10^9) a second; default: what the bus carries.
+        type: off-chip ("ddr"), or clocked with the fabric ("sram").
+        size_mib: capacity; default: unlimited.
+        read_bandwidth_gbps, write_bandwidth_gbps: gigabytes (10^9) a second; default: the capacity of the bus.
         read_bus_bits, write_bus_bits: width of one port.
         derating_ratio: part of the bandwidth that is reached in practice.
-        ports: that can be used at once.
+        ports: number that can be used at once.
         latency_ns: until the first byte.
     """
 
@@ -174,9 +174,9 @@ class Cache(Record, kw_only=True):
 
     Attributes:
         size_kib: of the whole; half of it holds a tile while the other half is filled.
-        clock_mhz: default: the fabric's.
+        clock_mhz: default: the clock of the fabric.
         word_bits: of one access on one port.
-        ports: accesses a cycle.
+        ports: number of accesses in a cycle.
     """
 
     size_kib: float
@@ -190,17 +190,17 @@ class Cache(Record, kw_only=True):
 
 
 class Sparsity(Record, kw_only=True):
-    """Which zeros the arithmetic skips.
+    """The zeros that the arithmetic skips.
 
     Attributes:
         skips: "none", "weights", "activations", "saturating" (the greater of both counts) or "dual" (both).
-        granularity: of the zeros in the weights that count.
+        granularity: pattern of the zero weights that count.
         n, m: of "n:m": at most n of m neighbours are not zero.
         cap_ratio: greatest speed-up.
-        threshold_density_ratio: skipping starts to pay below this density: a layer of density d
-            takes d / threshold of its dense time, or is computed densely.
-        lanes: that work in step: the slowest one counts; 1: no imbalance.
-        weights_packed: zero weights are not transferred, at one bit of index an element.
+        threshold_density_ratio: skipping is worthwhile below this density: a layer of density d takes
+            d / threshold of its dense time, or is computed densely.
+        lanes: number of lanes in step, of which the slowest counts; 1: no imbalance.
+        weights_packed: whether zero weights are not transferred, at one bit of index for each element.
     """
 
     skips: Literal["none", "weights", "activations", "saturating", "dual"] = "none"
@@ -229,12 +229,12 @@ class Unit(Record, kw_only=True):
     Attributes:
         name: unique within the target.
         preemptive: whether the operating system can interrupt a running segment; default: on a CPU only.
-        core: number of the CPU core, or of the unit's core in event packets; default: the unit's place.
-        memory_mib: for tensors of its segments; default: enough.
-        operators: that it supports; default: all.
-        unsupported: that it does not support.
-        tuned: operator -> its arithmetic takes so many times as long (a hand-written kernel: below
-            1), but never less than at the peak.
+        core: number of the CPU core, or of the unit's core in event packets; default: the unit's index.
+        memory_mib: for tensors of its segments; default: unlimited.
+        operators: supported ones; default: all.
+        unsupported: operators that it does not support.
+        tuned: operator -> factor on the time of its arithmetic (a hand-written kernel: below 1), limited by
+            the peak rate.
         speed_ratio: of its clock to the processor's.
     """
 
@@ -259,7 +259,7 @@ class Unit(Record, kw_only=True):
             raise ValueError(f"unit {self.name!r} supports no operator: name some, or leave operators out")
 
     def supports(self, op: str) -> bool:
-        """Whether it can run this operator."""
+        """Whether it supports this operator."""
         return (self.operators is None or op in self.operators) and op not in self.unsupported
 
 
@@ -267,10 +267,10 @@ class Host(Record, kw_only=True):
     """The link between host and device, and the host's part in an inference.
 
     Attributes:
-        inference_ns: of the host's processing, for each launch.
-        byte_ns: of the host's processing, for each byte in and out.
+        inference_ns: host processing for each launch.
+        byte_ns: host processing for each byte in and out.
         input_bandwidth_gbps, output_bandwidth_gbps: gigabytes (10^9) a second; default: tensors are shared.
-        latency_ns: fixed, each way.
+        latency_ns: fixed, in each direction.
     """
 
     inference_ns: float = 0.0
@@ -286,7 +286,7 @@ class Host(Record, kw_only=True):
             _not_negative(key, getattr(self, key))
 
     def transfer_ns(self, input_bytes: float, output_bytes: float) -> float:
-        """Time beside the units' own for a launch with so many bytes in and out."""
+        """Time beside the units' own for a launch with these bytes in and out."""
         time = self.inference_ns + self.byte_ns * (input_bytes + output_bytes)
         for size, bandwidth in ((input_bytes, self.input_bandwidth_gbps), (output_bytes, self.output_bandwidth_gbps)):
             if size:
@@ -295,11 +295,11 @@ class Host(Record, kw_only=True):
 
 
 class Link(Record, kw_only=True):
-    """What tensors pass on their way from one unit's memory to another's; units without one share theirs.
+    """The path of tensors from one unit's memory to another's; units without a link share theirs.
 
     Attributes:
-        between: names of the two units; tensors go both ways, one at a time.
-        latency_ns: fixed, of each transfer.
+        between: names of the two units; tensors go in both directions, one at a time.
+        latency_ns: fixed, for each transfer.
         bandwidth_gbps: gigabytes (10^9) a second; default: only the latency counts.
     """
 
@@ -314,7 +314,7 @@ class Link(Record, kw_only=True):
         _positive("bandwidth_gbps", self.bandwidth_gbps)
 
     def occupied_ns(self, size_bytes: float) -> float:
-        """How long a transfer keeps others waiting; it arrives ``latency_ns`` after that."""
+        """Time for which a transfer occupies the link; the tensor arrives ``latency_ns`` later."""
         return size_bytes / self.bandwidth_gbps if self.bandwidth_gbps else 0.0
 
 
@@ -325,13 +325,13 @@ class TraceUnit(Record, kw_only=True):
         events: kinds that can be selected; default: all that occur.
         selected: kinds that are recorded; default: all of them.
         combinations: name -> kinds that are selected together; ``selected`` may name one.
-        buffer_events: packets that wait for the host.
-        drain_rate_hz: packets a second that the host takes; default: all at once, between segments.
+        buffer_events: number of packets that wait for the host.
+        drain_rate_hz: packets a second that the host reads; default: all at once, between segments.
         resolution_ns: of time stamps.
-        time_bits: of time stamps; they wrap around. Default: they do not.
+        time_bits: of time stamps, which wrap around; default: they do not.
         loss_markers: whether the device reports that packets were dropped.
         operations: whether packets carry the operation's number.
-        packet_format: a packet's fields in a raw stream, as Python's ``struct`` writes them.
+        packet_format: a packet's fields in a raw stream, in the notation of Python's ``struct``.
     """
 
     events: tuple[str, ...] | None = None
@@ -374,11 +374,11 @@ class TraceUnit(Record, kw_only=True):
 
 
 class Cost(Record, kw_only=True):
-    """Where durations come from: the cycle model, a latency table, or a user's function.
+    """Source of durations: the cycle model, a latency table, or a user's function.
 
     Attributes:
         table: path of a ``*.table.json``, relative to the target's file.
-        function: "module:function", called with a layer, a unit's name and the target; gives nanoseconds.
+        function: "module:function", called with a layer, a unit's name and the target; returns nanoseconds.
     """
 
     source: Literal["cycles", "table", "function"] = "cycles"
@@ -387,20 +387,20 @@ class Cost(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         for source in ("table", "function"):
-            given = getattr(self, source) is not None
-            if given != (self.source == source):
+            present = getattr(self, source) is not None
+            if present != (self.source == source):
                 raise ValueError(f'source = "{source}" and {source} = ... belong together: give both or neither')
         if self.function is not None and not all(self.function.partition(":")):
             raise ValueError(f'function must be "module:function", is "{self.function}"')
 
 
 class Variation(Record, kw_only=True):
-    """How the simulated device departs from the model's time; from the seed.
+    """Variation of the simulated device around the model's time; random by the seed.
 
     Attributes:
         sigma_ratio: of log-normal jitter, median 1.
         most_ratio: the jitter's factor is at most 1 plus this.
-        stall_rate_hz, stall_ns: stalls of this length, so often a second of busy time (Poisson).
+        stall_rate_hz, stall_ns: rate of stalls in busy time (Poisson), and their length.
         drift_ratio, drift_period_ms: amplitude and period of a slow sine of the speed.
     """
 
@@ -425,10 +425,10 @@ class Target(Record, kw_only=True):
     """A described device.
 
     Attributes:
-        name: what ``app.toml`` calls it.
+        name: its name in ``app.toml``.
         kind: of device, one of ``BACKENDS``: "ort" (ONNX Runtime on this machine), "npu" (a described accelerator).
         units: default: one, named like the target.
-        links: between units whose memories are separate; others share theirs.
+        links: between units with separate memories; others share theirs.
     """
 
     schema_version: int = 1
@@ -476,7 +476,7 @@ class Target(Record, kw_only=True):
         raise KeyError(name)
 
     def link(self, unit: str, receiver: str) -> Link | None:
-        """What is between two units; ``None``: they share their memory."""
+        """The link between two units; ``None``: they share their memory."""
         return next((link for link in self.links if set(link.between) == {unit, receiver}), None)
 
 
@@ -484,14 +484,14 @@ def load_target(path: str | Path) -> Target:
     """Read a ``target.toml``; the path of its latency table becomes absolute.
 
     Raises:
-        InputError: missing, malformed or inconsistent file.
+        InputError: the file is missing, malformed or inconsistent.
     """
     path = Path(path)
     target = read_record(path, Target)
     if target.kind not in BACKENDS:
         near = difflib.get_close_matches(target.kind, BACKENDS, n=1)
         raise InputError(
-            f"$.kind = {target.kind!r} is no kind of device" + (f"; did you mean {near[0]!r}?" if near else ""),
+            f"$.kind = {target.kind!r} is not a kind of device" + (f"; did you mean {near[0]!r}?" if near else ""),
             where=path,
             remedy=f"choose from {', '.join(BACKENDS)}",
         )
@@ -510,7 +510,7 @@ def load_target(path: str | Path) -> Target:
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a name that is too long for any file
+    except OSError:  # the name is too long for a file
         return False
 
 
@@ -518,12 +518,12 @@ def target_file(name_or_path: str | Path, folder: Path | None = None) -> Path:
     """The file of a built-in target, or the path itself.
 
     Args:
-        name_or_path: a name of ``BUILTIN_TARGETS``, or a path: something that ends in ``.toml``
-            or ``.json``, names a folder, or exists.
-        folder: what a path is relative to; default: the current one.
+        name_or_path: a name of ``BUILTIN_TARGETS``, or a path: a text that ends in ``.toml`` or ``.json``, names a
+            folder, or exists.
+        folder: folder of relative paths; default: the current one.
 
     Raises:
-        InputError: neither a built-in name nor a path.
+        InputError: it is neither a built-in name nor a path.
     """
     name = str(name_or_path)
     if name in BUILTIN_TARGETS:
@@ -539,24 +539,24 @@ def target_file(name_or_path: str | Path, folder: Path | None = None) -> Path:
 
 
 def absolute_target(name: str, folder: Path) -> str:
-    """A built-in target's name as it is; else the absolute path of the target's file.
+    """Return a built-in target's name unchanged, or the absolute path of the target's file.
 
     Args:
-        name: as a workload or a command has it.
-        folder: what a path is relative to.
+        name: as in a workload or a command.
+        folder: folder of relative paths.
     """
     return name if name in BUILTIN_TARGETS else str(target_file(name, folder).resolve())
 
 
 def resolve_target(name_or_path: str | Path, folder: Path | None = None) -> Target:
-    """The target that ``app.toml`` or a command names.
+    """Read the target that ``app.toml`` or a command names.
 
     Args:
         name_or_path: built-in name, or path of a ``target.toml``.
-        folder: what a path is relative to; default: the current one.
+        folder: folder of relative paths; default: the current one.
 
     Raises:
-        InputError: no such target, or its file cannot be used.
+        InputError: there is no such target, or its file cannot be used.
     """
     if name_or_path == "cpu":
         return cpu_target(_available_cores())
@@ -571,7 +571,7 @@ def builtin_targets() -> tuple[Target, ...]:
 
 
 def cpu_target(cores: tuple[int, ...], units: tuple[Unit, ...] = ()) -> Target:
-    """The built-in target ``cpu``: one preemptive unit a pinned core, or these units instead."""
+    """The built-in target ``cpu``: one preemptive unit for each core, or the given units."""
     units = units or tuple(Unit(name=f"cpu{core}", core=core) for core in cores)
     return msgspec.structs.replace(_builtin("cpu"), units=units)
 
@@ -605,18 +605,18 @@ def targets() -> TargetList:
 def describe_target(
     name_or_path: str | Path, *, output: str | Path | None = None, force: bool = False
 ) -> tuple[Target, str]:
-    """One target, with the sources of its figures.
+    """Describe one target, with the sources of its figures.
 
     Args:
         name_or_path: built-in name, or path of a ``target.toml``.
-        output: gets a copy of the target's file, comments included, to start an own one from.
-        force: overwrite it.
+        output: path for a copy of the target's file, comments included, as a start for one's own.
+        force: whether to overwrite it.
 
     Returns:
-        The target, all defaults filled in; and the comment that its file begins with.
+        The target with all defaults, and the comment at the beginning of its file.
 
     Raises:
-        InputError: no such target, its file cannot be used, or ``output`` exists.
+        InputError: there is no such target, its file cannot be used, or ``output`` exists.
     """
     target = resolve_target(name_or_path)
     text = read_bytes(target_file(name_or_path))

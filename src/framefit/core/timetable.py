@@ -1,6 +1,6 @@
-"""What runs when: the plan (``timetable.json``).
+"""The plan: what runs when (``timetable.json``).
 
-Priority periods that go on beyond the end of their window, as drawings of single windows need them.
+Priority periods may continue beyond the end of their window; pictures of single windows need them divided.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Segment(Record, kw_only=True):
         output_layers: layers whose outputs leave the segment.
         duration_ns: the planned quantile.
         median_ns: the measured median.
-        boundary_bytes: bytes of the tensors that it hands on.
-        tensors: names of the tensors that it hands on, outputs of the model included.
+        boundary_bytes: bytes of the tensors that it passes on.
+        tensors: names of the tensors that it passes on, including outputs of the model.
         span: numbers of its first and last layer, in the layers that ``PlannedModel.layers`` describes.
-        replica: of its model; each has segments for all layers.
+        replica: number of the replica; each has segments for all layers.
     """
 
     index: int
@@ -72,11 +72,11 @@ class Segment(Record, kw_only=True):
 
 
 class ModelLayers(Record, kw_only=True):
-    """The layers of a model that its segments are made of.
+    """The layers of a model of which its segments are made.
 
     Attributes:
-        digest: SHA-256 of the model as it was loaded, its shapes and constants fixed; ``None`` until the plan is
-            stored, for until then it has the models themselves.
+        digest: SHA-256 of the loaded model, with its shapes and constants fixed; ``None`` until the plan is stored,
+            since until then it has the models themselves.
         kind: the layers of the file; these in groups that the device fuses; or the operators that a runtime makes of
             the model.
         groups: names of the nodes of each group.
@@ -93,20 +93,20 @@ class PlannedModel(Record, kw_only=True):
     """A model's part in the plan.
 
     A model may have several replicas, each with segments of its own on units of its own. A frame goes to the first
-    replica that is free; results leave in the order of the frames.
+    free replica; results leave in the order of the frames.
 
     Attributes:
-        duration_ns: quantile of the whole model, what its boundaries cost included; of the slowest replica.
+        duration_ns: quantile of the whole model, including the cost of its boundaries; of the slowest replica.
         segments: of each replica in order, one replica after the other.
-        result_age_windows: bound on the age of a result when it is ready, in windows
-            after its frame's release; ``None`` where there is none.
-        queue_age_windows: how much of that its queue may cost: frames that wait although newer ones are there.
-        max_relative_difference: joined segments against the whole model; ``None``: not compared, since
+        result_age_windows: bound on the age of a finished result, in windows after its frame's release; ``None`` if
+            there is none.
+        queue_age_windows: part of that due to its queue: frames that wait although newer ones exist.
+        max_relative_difference: of joined segments from the whole model; ``None``: not compared, since
             nothing was run.
-        slots: frames of each replica that may be in flight at once; tensors that cross units exist so often.
+        slots: largest number of each replica's frames in flight, and number of copies of tensors between units.
         after: models whose outputs it reads: it takes a frame when theirs of the same number is done.
-        turns: that each of its stages has in a round of its unit.
-        layers: what its segments are made of; ``None``: not stated, so that the model cannot be run from the file.
+        turns: number for each of its stages in a round of its unit.
+        layers: of which its segments are made; ``None``: not stated, so that the model cannot be run from the file.
         whole_ns: median of the uncut model.
     """
 
@@ -132,13 +132,13 @@ class PlannedModel(Record, kw_only=True):
 
     @property
     def stages(self) -> tuple[tuple[Segment, ...], ...]:
-        """Runs of segments that follow one another on one unit, in order; one replica after the other."""
+        """Runs of successive segments on one unit, in order; one replica after the other."""
         runs = itertools.groupby(self.segments, key=lambda segment: (segment.replica, segment.unit))
         return tuple(tuple(run) for _, run in runs)
 
     @property
     def replicas(self) -> tuple[PlannedModel, ...]:
-        """The model with the segments of one replica each, which keep their numbers; itself where there is one."""
+        """The model with the segments of one replica each, which keep their numbers; itself if there is one."""
         if not self.segments or not self.segments[-1].replica:
             return (self,)
         ways = [tuple(way) for _, way in itertools.groupby(self.segments, key=lambda segment: segment.replica)]
@@ -154,7 +154,7 @@ class PlannedModel(Record, kw_only=True):
 
 
 class PriorityPeriod(Record, kw_only=True):
-    """Time of a window that is reserved, relative to its beginning."""
+    """A part of a window that is reserved, relative to its begin."""
 
     unit: str
     start_ns: int
@@ -177,7 +177,7 @@ class Window(Record, kw_only=True):
     """One window of the hyperperiod.
 
     Attributes:
-        residual_ns: what the first, second, ... background model finds, on all units that it uses.
+        residual_ns: residual for the first, second, ... background model, on all units that it uses.
     """
 
     index: int
@@ -188,14 +188,14 @@ class Window(Record, kw_only=True):
 
 
 class Instruction(Record, kw_only=True):
-    """One step of a unit's list; the unit executes them in order and decides nothing.
+    """One step of a unit's list; the unit executes the steps in order, without decisions.
 
     Attributes:
-        kind: fetch tensors, execute a segment, or hand tensors on.
-        window, start_ns: of the planned launch that it belongs to.
-        frame: as the launch's slot counts it.
-        copy: which of the model's ``slots`` copies of its crossing tensors it uses.
-        tensors: that are moved; empty for "run", and for a model's own inputs.
+        kind: fetch tensors, execute a segment, or pass tensors on.
+        window, start_ns: of the planned launch.
+        frame: as in the launch's slot.
+        copy: index of the copy of tensors between units that it uses, of the model's ``slots``.
+        tensors: names of those that are moved; empty for "run", and for a model's own inputs.
         source, target: unit, or "host"; the same unit for "run".
     """
 
@@ -213,11 +213,11 @@ class Instruction(Record, kw_only=True):
 
 
 class InstructionLists(Record, kw_only=True):
-    """What each unit does in one repetition of a timetable (``instructions.json``).
+    """Steps of each unit in one repetition of a timetable (``instructions.json``).
 
     Attributes:
-        hyperperiod_windows: until the lists begin anew.
-        units: each one's steps, in order.
+        hyperperiod_windows: windows until the lists repeat.
+        units: steps of each unit, in order.
     """
 
     schema_version: int = 1
@@ -234,14 +234,14 @@ class Fix(Record, kw_only=True):
 
 
 class Refusal(Record, kw_only=True):
-    """Why no schedule of the priority models was found.
+    """Why there is no schedule of the priority models.
 
     Attributes:
         kind: a proof that there is none, or a search that ended without one.
-        reason: what binds, in a sentence.
-        searched_s: time that was spent.
-        lateness_ns: of the schedule in which the greatest lateness is least; ``None``: none was found.
-        bound_ns: no schedule has a smaller greatest lateness.
+        reason: the binding constraint, as a sentence.
+        searched_s: time of the search.
+        lateness_ns: greatest lateness in the best schedule; ``None``: there is none.
+        bound_ns: lower bound of the greatest lateness.
     """
 
     kind: Literal["proved", "not found"]
@@ -252,13 +252,13 @@ class Refusal(Record, kw_only=True):
 
 
 class PlanSource(Record, kw_only=True):
-    """What a plan was made of, so that a run can start from its file.
+    """Everything that a plan was made of, so that a run can start from its file.
 
     Attributes:
-        app: path of the ``app.toml``; functions are looked for in its folder.
+        app: path of the ``app.toml``; functions are searched in its folder.
         workload: with absolute paths.
-        device: facts of the device that durations were measured on, or are modelled for.
-        in_real_time: whether a described device's plan leaves time for the host's late wake-ups.
+        device: facts of the device on which durations were measured, or for which they are modelled.
+        in_real_time: whether a described device's plan includes time for late wake-ups of the host.
     """
 
     app: str
@@ -268,13 +268,13 @@ class PlanSource(Record, kw_only=True):
 
 
 class PlannedRung(Record, kw_only=True):
-    """Another timetable that a run may change to.
+    """Another timetable to which a run may change.
 
     Attributes:
-        name: for people, labels and files.
-        timetable: feasible; its models are in the order of the plan's.
+        name: for readers, labels and files.
+        timetable: a feasible one; its models are in the order of the plan's.
         workload: with the rates of its streams.
-        covers: how much longer launches may take than they were planned for, of priority and of background models.
+        covers: factor on launches that it allows, for priority and for background models.
     """
 
     name: str
@@ -284,11 +284,11 @@ class PlannedRung(Record, kw_only=True):
 
 
 class PlannedLadder(Record, kw_only=True):
-    """All timetables that a run may change to, besides the plan's own.
+    """All timetables to which a run may change, beside the plan's own.
 
     Attributes:
-        rungs: of the same rates in the order of what they cover.
-        finest: every model cut wherever any timetable cuts it: for frames in flight when the timetable changes.
+        rungs: those of the same rates in the order of what they cover.
+        finest: every model with the cuts of all timetables: for frames in flight when the timetable changes.
     """
 
     rungs: tuple[PlannedRung, ...]
@@ -300,18 +300,18 @@ class Timetable(Record, kw_only=True):
 
     Attributes:
         window_ns: length of the shortest window.
-        priority_ns: the most that any window reserves on one unit.
-        residual_ns: the least that any window leaves on one unit.
-        preemptive: background slots may be parts of a launch that priority periods interrupt.
-        links: between units; where there is none, they share their memory.
-        lengths_ns: of the windows until they repeat, where streams have different rates.
-        releases: model -> windows of these in which its stream releases a frame for it; one that is missing: all.
+        priority_ns: the most that a window reserves on one unit.
+        residual_ns: the least that a window leaves on one unit.
+        preemptive: whether background slots may be parts of a launch that priority periods interrupt.
+        links: between units; units without one share their memory.
+        lengths_ns: of the windows until they repeat, if streams have different rates.
+        releases: model -> windows of these in which its stream releases a frame for it; a missing model: all windows.
         bound: windows from one result of the background models to the next, of the one that has
             to wait longest, if the residual were one fluid (or as its frames arrive).
-        gap_ratio: background work that a fluid residual would hold over what the plan holds, minus 1.
-        refusal: why there is no schedule of the priority models; ``None``: there is, or none was looked for.
-        ladder: further timetables that a run may change to; ``None``: none.
-        source: what a run needs beside the timetable; ``None``: not stored, so that it cannot be run from its file.
+        gap_ratio: background work that a fluid residual would hold over that in the plan, minus 1.
+        refusal: why there is no schedule of the priority models; ``None``: there is one, or none was searched for.
+        ladder: further timetables to which a run may change; ``None``: none.
+        source: everything else that a run needs; ``None``: not stored, so that it cannot be run from its file.
     """
 
     schema_version: int = 1
@@ -340,12 +340,12 @@ class Timetable(Record, kw_only=True):
     source: PlanSource | None = None
 
     def launches_of(self, model: str) -> int:
-        """How often the whole model runs in one repetition."""
+        """Number of launches of the whole model in one repetition."""
         return len({slot.frame for window in self.windows for slot in window.slots if slot.model == model})
 
     @property
     def first_reserved_ns(self) -> dict[str, tuple[int, ...]]:
-        """On each unit, from each window's release to the first priority period; without one the release counts."""
+        """On each unit, from each window's release to the first priority period; without one to the next release."""
         return {
             unit: tuple(
                 min((period.start_ns for period in window.priority if period.unit == unit), default=0)
@@ -356,7 +356,7 @@ class Timetable(Record, kw_only=True):
 
     @property
     def overhang_ns(self) -> dict[str, tuple[int, ...]]:
-        """On each unit, how far beyond each window its priority periods last: another stream's release ends it."""
+        """On each unit, how far its priority periods extend beyond each window, which another stream's release ends."""
         return {
             unit: tuple(
                 max([0, *(p.end_ns - window.length_ns for p in window.priority if p.unit == unit)])
@@ -367,14 +367,14 @@ class Timetable(Record, kw_only=True):
 
     @property
     def timetables(self) -> tuple[Timetable, ...]:
-        """This one, and all that a run may change to, as far as they are planned."""
+        """This timetable, and all planned ones to which a run may change."""
         return (self, *(rung.timetable for rung in (self.ladder.rungs if self.ladder else ())))
 
     @property
     def cuts(self) -> tuple[tuple[PlannedModel, ...], ...]:
-        """All models in each way in which a run may cut them: those of all timetables, then the finest.
+        """All models in each cut that a run may use: those of all timetables, then the finest.
 
-        Programs (segments that a run may launch) are numbered through them, in this order.
+        Programs (segments that a run may launch) are numbered in this order.
         """
         ways = tuple(timetable.models for timetable in self.timetables)
         return ways if self.ladder is None else (*ways, self.ladder.finest)
@@ -388,7 +388,7 @@ class Timetable(Record, kw_only=True):
 
     @property
     def launched(self) -> Timetable:
-        """This timetable with its models once for each of the :attr:`cuts`: launches are numbered through these."""
+        """This timetable with its models once for each of the :attr:`cuts`, in which launches are numbered."""
         if self.ladder is None:
             return self
         return msgspec.structs.replace(self, models=tuple(itertools.chain(*self.cuts)), ladder=None)
@@ -399,15 +399,15 @@ class Timetable(Record, kw_only=True):
         return np.asarray([segment.unit for model in self.models for segment in model.segments], np.str_)
 
     def model(self, name: str) -> PlannedModel:
-        """The entry of that name."""
+        """Find a model by its name."""
         return next(model for model in self.models if model.name == name)
 
 
 def within_windows(timetable: Timetable) -> Timetable:
-    """The same plan with what goes on beyond a window parted at its end: the rest begins the next one.
+    """Divide priority periods at the end of their window: the rest begins the next window.
 
     Args:
-        timetable: the plan; itself where no period does. In windows of one length none may: that is an overrun.
+        timetable: unchanged if no period extends beyond its window. In windows of one length that is an overrun.
     """
     crossing = any(period.end_ns > window.length_ns for window in timetable.windows for period in window.priority)
     if not crossing or not timetable.lengths_ns:
@@ -415,7 +415,7 @@ def within_windows(timetable: Timetable) -> Timetable:
     priority = {model.name for model in timetable.models if model.role == "priority"}
     periods: list[PriorityPeriod] = []
     slots: list[Slot] = []
-    for _ in range(2):  # what the last window's leave lies in the first one
+    for _ in range(2):  # the rest of the last window's periods is in the first one
         windows = []
         for window in timetable.windows:
             periods += window.priority
@@ -472,7 +472,7 @@ def _parted_slots(slots: Sequence[Slot], length_ns: int, priority: set[str]) -> 
 
 @dataclass(frozen=True)
 class FreeTime:
-    """A stretch of a window that no priority period takes on a unit; its last ``guard_ns`` stay free."""
+    """A stretch of a window without priority periods on a unit; its last ``guard_ns`` stay free."""
 
     unit: str
     start_ns: int
@@ -491,10 +491,10 @@ def window_starts(timetable: Timetable) -> tuple[int, ...]:
 
 
 def free_times(timetable: Timetable, window: Window, unit: str) -> list[FreeTime]:
-    """What the priority periods leave of a window on a unit, in order.
+    """Stretches of a window between its priority periods on a unit, in order.
 
     Args:
-        timetable: says how long the guard is.
+        timetable: gives the guard.
         window: one of its windows.
         unit: one of its units.
     """
@@ -510,16 +510,18 @@ def free_times(timetable: Timetable, window: Window, unit: str) -> list[FreeTime
 
 
 def in_order(models: Sequence[PlannedModel]) -> list[PlannedModel]:
-    """The same models, each after those that it reads; else as they are.
+    """Sort models so that each follows those that it reads; otherwise the order is kept.
 
-    Models that read each other stay where they are.
+    Models that read each other keep their places.
     """
     names = {model.name for model in models}
     ordered: list[PlannedModel] = []
     left = list(models)
     while left:
         there = {model.name for model in ordered}
-        following = next((m for m in left if all(one in there or one not in names for one in m.after)), left[0])
+        following = next(
+            (m for m in left if all(source in there or source not in names for source in m.after)), left[0]
+        )
         ordered.append(following)
         left.remove(following)
     return ordered

@@ -1,6 +1,6 @@
-"""Trees in place of layers: what was asked for, and what was found (``treeify.json``, ``result.json``).
+"""Settings and results of ``framefit treeify`` (``treeify.json``, ``result.json``).
 
-What ``framefit rtl`` found: ``report.json`` of its folder.
+Results of ``framefit rtl``: ``report.json`` of its folder.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WeightLevels = Literal["float", "8bit", "4bit", "ternary", "binary"]
 
 
 class TreeifySettings(Settings, kw_only=True):
-    """How groups are looked for and replaced (``treeify.json``): ``--resume`` continues with it."""
+    """Settings of a search for groups (``treeify.json``): ``--resume`` continues with them."""
 
     schema_version: int = 1
     model: Annotated[
@@ -164,11 +164,11 @@ class TreeifySettings(Settings, kw_only=True):
         if self.scope == "input" and (self.method != "gradient" or self.loss in ("log", "hinge")):
             raise ValueError("outputs without levels have no votes, and no log or hinge loss: take scope group or all")
         if self.train == "hybrid" and (not self.train_epochs or None in (self.first, self.layers)):
-            raise ValueError("nothing tells the best group of an untrained network: give first, layers, train_epochs")
+            raise ValueError("an untrained network cannot rank groups: give first, layers and train_epochs")
 
 
 class TreeifyOptions(TreeifySettings, kw_only=True):
-    """Options of ``framefit treeify``: the search, where it is kept, and its files."""
+    """Options of ``framefit treeify``: the search, its folder, and its files."""
 
     export: Annotated[
         Literal["core", "ml"],
@@ -185,12 +185,12 @@ class TreeifyOptions(TreeifySettings, kw_only=True):
 
 
 class Original(Record, kw_only=True):
-    """The network as it was given; trained first, where that was asked for.
+    """The original network, trained first if requested.
 
     Attributes:
         top1: on the test data, 0 to 1.
         validation_top1: on the validation data.
-        latency_ns: of a frame, by ONNX Runtime on one core or as the target says; ``None``: not known.
+        latency_ns: of a frame, by ONNX Runtime on one core or by the target's model; ``None``: not known.
     """
 
     top1: float
@@ -203,15 +203,15 @@ class Candidate(Record, kw_only=True):
 
     Attributes:
         first_layer, last_layer: numbers of its layers with weights, from 0.
-        bound_top1: on the validation data with the group's own output quantised, and the layers behind fitted to
-            that: no trees are better but by chance.
-        top1: on the validation data with trees, before any fine-tuning; ``None``: given up before they were
+        bound_top1: on the validation data with the group's own output quantised, and the later layers fitted to
+            that: no trees are better except by chance.
+        top1: on the validation data with trees, before any fine-tuning; ``None``: rejected before they were
             fitted in full.
-        latency_ns: of the group's trees, a frame; ``None``: not known.
+        latency_ns: of the group's trees, for one frame; ``None``: not known.
         layers_latency_ns: of the layers that they replace.
-        lut6: look-up tables of six inputs of a fixed-function circuit of the trees, as built, before synthesis
-            makes fewer of them (``framefit rtl`` counts these).
-        pareto: whether no other candidate with trees has both a better accuracy and less of latency or tables.
+        lut6: look-up tables of six inputs of a fixed-function circuit of the trees, as built; synthesis
+            needs fewer (``framefit rtl`` counts these).
+        pareto: whether no other candidate has both a better accuracy and a lower latency or fewer tables.
     """
 
     first_layer: int
@@ -229,11 +229,11 @@ class ChosenGroup(Record, kw_only=True):
 
     Attributes:
         first_layer, last_layer: numbers of its layers with weights, from 0.
-        depth: tests of a tree.
-        trees: how many.
-        kind: of their leaves.
-        accumulator_bits: that hold every sum of their leaves, the sign included.
-        fit_seconds: of processor time that fitting took.
+        depth: number of tests of a tree.
+        trees: number of trees.
+        kind: kind of their leaves.
+        accumulator_bits: enough for every sum of their leaves with its sign.
+        fit_seconds: processor time of the fit.
     """
 
     first_layer: int
@@ -249,9 +249,9 @@ class Export(Record, kw_only=True):
     """A file of the hybrid.
 
     Attributes:
-        file: in the folder.
-        flavour: of what runtimes execute that know nothing of trees: "core": ONNX's own operators; "ml": the tree
-            operator of ``ai.onnx.ml``.
+        file: name in the folder.
+        flavour: operators for runtimes without trees: "core": ONNX's own operators; "ml": the tree operator
+            of ``ai.onnx.ml``.
         runtime_latency_ns: of a frame of this file, by ONNX Runtime alone on one core.
     """
 
@@ -264,15 +264,15 @@ class TreeifiedModel(Record, kw_only=True):
     """The hybrid.
 
     Attributes:
-        groups: that were replaced, in order.
+        groups: replaced groups, in order.
         top1: on the test data.
-        top1_before_finetune: likewise, with the trees as they were fitted.
-        validation_top1: on the validation data, fine-tuned.
-        latency_ns: of a frame, trees by their kernels or as the target says; ``None``: not known.
+        top1_before_finetune: likewise, with the trees as fitted.
+        validation_top1: on the validation data, after fine-tuning.
+        latency_ns: of a frame, trees by their kernels or by the target's model; ``None``: not known.
         lut6: see :class:`Candidate`.
-        bytes: of the trees.
-        finetune_seconds: that fine-tuning took; or training, end to end.
-        exports: its files, whose trees were found equal to the last bit when they were written.
+        bytes: memory of the trees.
+        finetune_seconds: duration of fine-tuning, or of training end to end.
+        exports: its files, whose trees were found exactly equal when they were written.
     """
 
     groups: tuple[ChosenGroup, ...]
@@ -290,8 +290,8 @@ class TreeifyResult(Record, kw_only=True):
     """``framefit treeify --json``, ``result.json``.
 
     Attributes:
-        chosen: ``None``: no group is worth replacing within the drop that was allowed.
-        notes: what to know of the figures.
+        chosen: ``None``: no group is worth replacing within the allowed drop.
+        notes: remarks on the figures.
     """
 
     schema_version: int = 1
@@ -307,17 +307,17 @@ CoreKind = Literal["fixed", "programmable"]
 
 
 class CircuitCost(Record, kw_only=True):
-    """What one circuit takes, by synthesis without carry chains, multipliers or block memories of any vendor.
+    """Size of one circuit, by synthesis without carry chains, multipliers or block memories of any vendor.
 
     Attributes:
-        circuit: "trees", their "encoder" (not part of them), or what they replace: "int8" or "ternary".
-        lut6, lut4: look-up tables of that many inputs; ``None``: not asked for.
-        lut6_depth, lut4_depth: the most tables between registers, inputs and outputs; ``None``: not asked
-            for, or only a part was synthesised.
+        circuit: "trees", their "encoder" (counted separately), or what they replace: "int8" or "ternary".
+        lut6, lut4: number of look-up tables of that many inputs; ``None``: not requested.
+        lut6_depth, lut4_depth: the most tables between registers, inputs and outputs; ``None``: not requested,
+            or only a part was synthesised.
         flip_flops: bits of registers.
         memory_bits: in memories, beside tables and registers.
-        factor: the figures are those of the part that was synthesised times this.
-        synthesised: that part, in words.
+        factor: the figures are those of the synthesised part times this factor.
+        synthesised: description of that part.
     """
 
     circuit: str
@@ -335,17 +335,17 @@ class GroupCircuit(Record, kw_only=True):
     """The circuit of one group's trees.
 
     Attributes:
-        group: its name.
+        group: name of the group.
         kind: of its ensemble: "vote", "scalar" or "vector".
         features, outputs, trees: numbers of them; a feature is two comparator bits.
-        positions: rows of one example: the circuit computes one row.
+        positions: number of rows in one example: the circuit computes one row.
         latency_cycles: from a row's input to its output; ``None``: it depends on the row.
-        rows, mismatches: that were simulated, and of these the ones that differ from the model.
-        cycles, nodes: of the programmable core for all these rows, and inner nodes that they visited.
-        cycles_per_node: one by the other.
-        costs: of the trees, and of what stands beside them; empty where synthesis was left out.
+        rows, mismatches: number of simulated rows, and of those that differ from the model.
+        cycles, nodes: of the programmable core for all these rows, and number of inner nodes that they visited.
+        cycles_per_node: their ratio.
+        costs: of the trees, and of the circuits for comparison; empty without synthesis.
         lut6_per_output: of the fixed-function trees, without the encoder.
-        notes: what to know about these figures.
+        notes: remarks on these figures.
     """
 
     group: str
@@ -369,10 +369,10 @@ class RtlReport(Record, kw_only=True):
     """The circuits of a model's trees.
 
     Attributes:
-        model: that the trees stand in.
-        core: which kind.
-        yosys: its version.
-        seed: of the rows, and of the weights of what stands beside the trees.
+        model: name of the model with the trees.
+        core: kind of circuit.
+        yosys: version of Yosys.
+        seed: for the rows, and for the weights of the circuits for comparison.
     """
 
     schema_version: int = 1

@@ -1,8 +1,8 @@
-"""Tree ensembles as data: what stands in a model in place of a group of layers.
+"""Tree ensembles as data, which replace a group of layers in a model.
 
-An ensemble reads comparator bits of its input and adds up whole numbers that its trees' leaves hold;
-an output is selected by the sum, or is the sum times a scale. The functions at the end evaluate it in
-plain numpy: kernels, ONNX files and hardware are held to them bit for bit.
+An ensemble reads comparator bits of its input and adds up whole numbers from its trees' leaves; an output is
+selected by the sum, or is the sum times a scale. The functions at the end evaluate it in plain numpy: kernels, ONNX
+files and hardware have to equal them bit for bit.
 
 Groups of trees inside a model: each is one node, and carries its ensemble.
 """
@@ -49,7 +49,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 MAX_DEPTH = 6
-"""Tests of an oblivious tree: a leaf bit is then one look-up table of six inputs, as FPGAs have them."""
+"""Tests of an oblivious tree: a leaf bit is then one look-up table of six inputs, as in FPGAs."""
 _WORD_BITS = 2  # of an encoded input
 
 
@@ -76,15 +76,15 @@ class Encoder(Record, kw_only=True):
 
 
 class Patch(Record, kw_only=True):
-    """The part of a picture that the trees see, as a convolution's: applied at every output position.
+    """The part of an image that the trees read, as for a convolution: applied at every output position.
 
-    Feature ``(channel, y, x)`` of a patch has the number ``channel * area + y * width + x``. In padding
-    all comparator bits are 0.
+    Feature ``(channel, y, x)`` of a patch has the number ``channel * area + y * width + x``. In padding all comparator
+    bits are 0.
 
     Attributes:
         kernel, stride: height and width.
         padding: top, left, bottom, right.
-        border: ``area`` more features, one a place of the patch: both bits are 1 in padding, else 0.
+        border: ``area`` more features, one for each place of the patch: both bits are 1 in padding, else 0.
     """
 
     kernel: tuple[int, int]
@@ -94,15 +94,15 @@ class Patch(Record, kw_only=True):
 
     def __post_init__(self) -> None:
         if min(*self.kernel, *self.stride) < 1 or min(self.padding) < 0:
-            raise ValueError(f"no patch: kernel {self.kernel}, stride {self.stride}, padding {self.padding}")
+            raise ValueError(f"not a patch: kernel {self.kernel}, stride {self.stride}, padding {self.padding}")
 
     @property
     def area(self) -> int:
-        """Places of a patch."""
+        """Number of places in a patch."""
         return self.kernel[0] * self.kernel[1]
 
     def positions(self, height: int, width: int) -> tuple[int, int]:
-        """Rows and columns of outputs for a picture of this size."""
+        """Rows and columns of outputs for an image of this size."""
         top, left, bottom, right = self.padding
         return (
             (height + top + bottom - self.kernel[0]) // self.stride[0] + 1,
@@ -111,12 +111,12 @@ class Patch(Record, kw_only=True):
 
 
 class ObliviousTree(Record, kw_only=True):
-    """A tree with one test a level: the leaf's number is made of the tests' results, the first in its lowest bit.
+    """A tree with one test at each level: the test results form the leaf's number, the first in its lowest bit.
 
     Attributes:
-        inputs: the feature that each test looks at.
+        inputs: the feature that each test reads.
         bits: which of its two comparator bits.
-        leaves: row by row, a row a leaf; see :class:`Ensemble`.
+        leaves: row by row, one row for each leaf; see :class:`Ensemble`.
     """
 
     inputs: tuple[int, ...]
@@ -127,21 +127,21 @@ class ObliviousTree(Record, kw_only=True):
         if len(self.inputs) != len(self.bits) or len(self.inputs) > MAX_DEPTH:
             raise ValueError(f"{len(self.inputs)} inputs, {len(self.bits)} bits; at most {MAX_DEPTH} of each")
         if any(bit not in (0, 1) for bit in self.bits):
-            raise ValueError("a test looks at comparator bit 0 or 1")
+            raise ValueError("a test reads comparator bit 0 or 1")
 
     @property
     def depth(self) -> int:
-        """Tests on the way to a leaf."""
+        """Number of tests on the way to a leaf."""
         return len(self.inputs)
 
     @property
     def leaf_count(self) -> int:
-        """Rows of ``leaves``."""
+        """Number of rows of ``leaves``."""
         return 1 << len(self.inputs)
 
 
 class TreeNode(Record, array_like=True):
-    """An inner node: to ``i1`` where bits ``h`` .. ``l`` of input ``x``'s word are above ``a``, else to ``i0``."""
+    """An inner node: to ``i1`` if bits ``h`` .. ``l`` of input ``x``'s word exceed ``a``, else to ``i0``."""
 
     x: int
     a: int
@@ -154,11 +154,11 @@ class TreeNode(Record, array_like=True):
 class FreeTree(Record, kw_only=True):
     """A tree of any shape, as nodes in a memory.
 
-    With N inner nodes a place K < N is one of them, and K >= N the leaf K - N; evaluation begins at 0.
+    With N inner nodes a place K < N is one of them, and K >= N is the leaf K - N; evaluation begins at 0.
 
     Attributes:
-        nodes: each leads to places behind its own, so that evaluation ends.
-        leaves: row by row, a row a leaf; see :class:`Ensemble`.
+        nodes: each leads to later places only, so that evaluation ends.
+        leaves: row by row, one row for each leaf; see :class:`Ensemble`.
     """
 
     nodes: tuple[TreeNode, ...]
@@ -173,7 +173,7 @@ class FreeTree(Record, kw_only=True):
 
     @property
     def depth(self) -> int:
-        """Tests on the longest way to a leaf."""
+        """Number of tests on the longest way to a leaf."""
         inner = len(self.nodes)
         longest = [0] * (2 * inner + 1)
         for place in range(inner - 1, -1, -1):
@@ -183,7 +183,7 @@ class FreeTree(Record, kw_only=True):
 
     @property
     def leaf_count(self) -> int:
-        """Rows of ``leaves``: as in any binary tree one more than inner nodes."""
+        """Number of rows of ``leaves``: as in any binary tree one more than inner nodes."""
         return len(self.nodes) + 1
 
 
@@ -232,15 +232,15 @@ class Ensemble(Record, kw_only=True):
 
     Attributes:
         name: of the group.
-        input, output: tensors between which the trees stand.
+        input, output: tensors between which the trees are placed.
         input_shape, output_shape: of one example; with a patch channels x height x width.
-        kind: "vote": a leaf is one bit, and the trees of an output follow one another, as many for each;
+        kind: "vote": a leaf is one bit, and the trees of an output are successive, the same number for each;
             "scalar": the same with an int8 as leaf; "vector": a leaf is an int8 for each output, and every
             tree adds to all of them.
         encoder: of the input.
         patch: ``None``: every element of the input is a feature.
         trees, free_trees: one of the two.
-        levels, scaled: how an output is made of its sum; one of the two.
+        levels, scaled: how an output is computed from its sum; one of the two.
     """
 
     name: str
@@ -265,9 +265,9 @@ class Ensemble(Record, kw_only=True):
             raise ValueError(f"ensemble {self.name!r} has either levels or scaled")
         decoded = len(self.levels.low) if self.levels else len(self.scaled.bias) if self.scaled else 0
         if decoded != self.outputs:
-            raise ValueError(f"{decoded} outputs are decoded, the ensemble has {self.outputs}")
+            raise ValueError(f"{decoded} outputs are decoded, but the ensemble has {self.outputs}")
         if self.kind != "vector" and len(members) % self.outputs:
-            raise ValueError(f"{len(members)} trees for {self.outputs} outputs: as many for each")
+            raise ValueError(f"{len(members)} trees for {self.outputs} outputs: each needs the same number")
         least, most = (0, 1) if self.kind == "vote" else (-128, 127)
         for place, tree in enumerate(members):
             if len(tree.leaves) != tree.leaf_count * self.width:
@@ -275,21 +275,21 @@ class Ensemble(Record, kw_only=True):
             if min(tree.leaves) < least or max(tree.leaves) > most:
                 raise ValueError(f"a leaf of tree {place} is outside {least} .. {most}")
         if any(not 0 <= feature < self.features for feature in self._tested()):
-            raise ValueError(f"a tree looks at a feature outside 0 .. {self.features - 1}")
+            raise ValueError(f"a tree reads a feature outside 0 .. {self.features - 1}")
 
     def _check_shapes(self) -> None:
         if min((*self.input_shape, *self.output_shape), default=0) < 1:
-            raise ValueError(f"no shapes: input {self.input_shape}, output {self.output_shape}")
+            raise ValueError(f"not shapes: input {self.input_shape}, output {self.output_shape}")
         channels = self.input_shape[0] if self.patch else math.prod(self.input_shape)
         if len(self.encoder.low) != channels:
             raise ValueError(f"{len(self.encoder.low)} comparators for {channels} channels or features")
         if self.patch is None:
             return
         if len(self.input_shape) != 3 or len(self.output_shape) != 3:
-            raise ValueError(f"a patch is of C x H x W, not {self.input_shape} to {self.output_shape}")
+            raise ValueError(f"a patch needs C x H x W, not {self.input_shape} to {self.output_shape}")
         positions = self.patch.positions(*self.input_shape[1:])
         if min(positions) < 1 or positions != self.output_shape[1:]:
-            raise ValueError(f"the patch has {positions} positions, the output is {self.output_shape}")
+            raise ValueError(f"the patch has {positions} positions, but the output is {self.output_shape}")
 
     def _tested(self) -> set[int]:
         features = {feature for tree in self.trees for feature in tree.inputs}
@@ -297,44 +297,44 @@ class Ensemble(Record, kw_only=True):
 
     @property
     def members(self) -> tuple[ObliviousTree | FreeTree, ...]:
-        """Its trees, of whichever form."""
+        """Its trees, in either form."""
         return self.trees or self.free_trees
 
     @property
     def outputs(self) -> int:
-        """Sums of one row: channels of the output with a patch, else its elements."""
+        """Number of sums in a row: channels of the output with a patch, else its elements."""
         return self.output_shape[0] if self.patch else math.prod(self.output_shape)
 
     @property
     def width(self) -> int:
-        """Values of one leaf."""
+        """Number of values in one leaf."""
         return self.outputs if self.kind == "vector" else 1
 
     @property
     def features(self) -> int:
-        """Words of one row, border features included."""
+        """Number of words in one row, including border features."""
         if self.patch is None:
             return math.prod(self.input_shape)
         return (self.input_shape[0] + self.patch.border) * self.patch.area
 
     @property
     def positions(self) -> int:
-        """Rows of one example."""
+        """Number of rows in one example."""
         return math.prod(self.output_shape[1:]) if self.patch else 1
 
     @property
     def accumulator_bits(self) -> int:
-        """Bits that hold every sum, its sign included."""
+        """Number of bits for every sum with its sign."""
         return (self.trees_each if self.kind == "vote" else 128 * self.trees_each).bit_length() + (self.kind != "vote")
 
     @property
     def trees_each(self) -> int:
-        """Trees that add to one output."""
+        """Number of trees that add to one output."""
         return len(self.members) // (1 if self.kind == "vector" else self.outputs)
 
     @property
     def bytes(self) -> int:
-        """Memory of the trees: a leaf bit, an int8 leaf value; two bytes a test, eight a node."""
+        """Memory of the trees: a leaf bit, an int8 leaf value; two bytes for a test, eight for a node."""
         leaves = sum(len(tree.leaves) for tree in self.members)
         tests = sum(2 * len(tree.inputs) for tree in self.trees) + sum(8 * len(tree.nodes) for tree in self.free_trees)
         return tests + (-(-leaves // 8) if self.kind == "vote" else leaves)
@@ -344,7 +344,7 @@ class Forest(Record, kw_only=True):
     """``*.trees.json``: the ensembles of a model, in the order of its layers.
 
     Attributes:
-        model: that they stand in.
+        model: name of the model with the trees.
     """
 
     schema_version: int = 1
@@ -356,23 +356,23 @@ def read_forest(path: str | Path) -> Forest:
     """Read a ``*.trees.json``.
 
     Raises:
-        InputError: missing, damaged, or not what :class:`Ensemble` allows.
+        InputError: the file is missing, damaged, or violates :class:`Ensemble`.
     """
     return read_record(path, Forest)
 
 
 def encode(ensemble: Ensemble, x: Array) -> npt.NDArray[np.uint8]:
-    """What the trees see.
+    """Encode the input of the trees.
 
     Args:
-        ensemble: whose encoder it is.
+        ensemble: the ensemble with the encoder.
         x: N x input_shape, float32.
 
     Returns:
-        Rows x features, words 0 .. 2; a row an example, with a patch a row an example's position, row by row.
+        Rows x features, words 0 .. 2; one row for an example, or with a patch for each of its positions, row by row.
 
     Raises:
-        InputError: another shape.
+        InputError: the shape differs.
     """
     if x.shape[1:] != ensemble.input_shape:
         raise InputError(
@@ -391,7 +391,7 @@ def encode(ensemble: Ensemble, x: Array) -> npt.NDArray[np.uint8]:
 
 
 def _patches(patch: Patch, words: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Rows of patches of N x C x H x W words."""
+    """Patches of N x C x H x W words, as rows."""
     top, left, bottom, right = patch.padding
     frame = ((0, 0), (0, 0), (top, bottom), (left, right))
     padded = np.pad(words, frame)
@@ -404,7 +404,7 @@ def _patches(patch: Patch, words: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8
 
 
 def accumulate(ensemble: Ensemble, words: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
-    """Sums of the leaves found: rows x outputs, for rows x features of words."""
+    """Sum the leaves that rows reach: rows x outputs, for rows x features of words."""
     sums = np.zeros((len(words), ensemble.outputs), np.int32)
     for place, tree in enumerate(ensemble.members):
         leaf = _leaf(tree, words)
@@ -417,13 +417,13 @@ def accumulate(ensemble: Ensemble, words: npt.NDArray[np.uint8]) -> npt.NDArray[
 
 
 def _leaf(tree: ObliviousTree | FreeTree, words: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Number of the leaf that each row leads to."""
+    """Number of the leaf that each row reaches."""
     if isinstance(tree, ObliviousTree):
         tests = words[:, list(tree.inputs)] > np.asarray(tree.bits, np.uint8)
         return tests @ (1 << np.arange(len(tree.inputs), dtype=np.int64))
     inner = len(tree.nodes)
     place = np.zeros(len(words), np.int64)
-    for number, node in enumerate(tree.nodes):  # a node leads behind itself: one pass is enough
+    for number, node in enumerate(tree.nodes):  # nodes lead to later ones: one pass is enough
         here = np.flatnonzero(place == number)
         part = words[here, node.x] >> node.l & (1 << node.h - node.l + 1) - 1
         place[here] = np.where(part > node.a, node.i1, node.i0)
@@ -431,7 +431,7 @@ def _leaf(tree: ObliviousTree | FreeTree, words: npt.NDArray[np.uint8]) -> npt.N
 
 
 def levels_of(ensemble: Ensemble, sums: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
-    """Level 0, 1 or 2 of each output, of an ensemble that has levels."""
+    """Level 0, 1 or 2 of each output, for an ensemble with levels."""
     assert ensemble.levels is not None
     low, high = np.asarray(ensemble.levels.low), np.asarray(ensemble.levels.high)
     return (sums >= low).astype(np.uint8) + (sums >= high)
@@ -448,10 +448,10 @@ def decode(ensemble: Ensemble, sums: npt.NDArray[np.int32]) -> npt.NDArray[np.fl
 
 
 def evaluate(ensemble: Ensemble, x: Array) -> npt.NDArray[np.float32]:
-    """The output of the group: N x output_shape, for N x input_shape.
+    """Compute the output of the group: N x output_shape, for N x input_shape.
 
     Raises:
-        InputError: another shape.
+        InputError: the shape differs.
     """
     rows = decode(ensemble, accumulate(ensemble, encode(ensemble, x)))
     if ensemble.patch is not None:
@@ -461,7 +461,7 @@ def evaluate(ensemble: Ensemble, x: Array) -> npt.NDArray[np.float32]:
 
 def _check_floats(values: tuple[float, ...], what: str) -> None:
     array = np.asarray(values, np.float64)
-    if not np.array_equal(array.astype(np.float32), array):  # neither does what is no number equal itself
+    if not np.array_equal(array.astype(np.float32), array):  # NaN does not equal itself, either
         raise ValueError(f"{what} is not a float32 number")
     if not np.isfinite(array).all():
         raise ValueError(f"{what} is not finite")
@@ -473,23 +473,23 @@ def _check_whole(values: tuple[int, ...], bits: int, what: str) -> None:
 
 
 TREES = "Trees"
-"""Operator of such a node.
+"""Operator of a node of trees.
 
-Its attributes say what a cost depends on: ``kind`` of the leaves, number of ``trees``, ``bytes`` of memory, and
+Its attributes determine its cost: ``kind`` of the leaves, number of ``trees``, ``bytes`` of memory, and
 ``operations``, see :func:`operations`.
 """
 
 
 def with_ensemble(model: Model, ensemble: Ensemble, part: Model) -> Model:
-    """The model with trees in place of what lies between an ensemble's tensors.
+    """Replace the layers between an ensemble's tensors by trees.
 
     Args:
-        model: stays as it is.
-        ensemble: whose name no other ensemble of the model has.
-        part: the ensemble as a graph, for whoever knows nothing of trees.
+        model: it is not changed.
+        ensemble: no other ensemble of the model may have its name.
+        part: the ensemble as a graph, for runtimes without trees.
 
     Raises:
-        InputError: tensors, types or shapes that the model does not have.
+        InputError: the model does not have the tensors, types or shapes.
     """
     return with_part(
         model,
@@ -509,11 +509,11 @@ def with_ensemble(model: Model, ensemble: Ensemble, part: Model) -> Model:
 
 
 def operations(ensemble: Ensemble) -> int:
-    """Comparisons, selections and additions of one example, on single numbers.
+    """Number of comparisons, selections and additions for one example, on single numbers.
 
-    Two comparisons of each value that is read; at every position a selection for each test on the longest way to
-    a leaf and an addition for each number in that leaf; for each output two comparisons and a selection, or, where
-    it is scaled, an addition and a product: the only one.
+    These are two comparisons of each value read; at every position a selection for each test on the longest way
+    to a leaf, and an addition for each number in that leaf; for each output two comparisons and a selection, or,
+    if it is scaled, an addition and a product: the only one.
     """
     selections = sum(tree.depth for tree in ensemble.members)
     additions = len(ensemble.members) * ensemble.width
@@ -522,20 +522,20 @@ def operations(ensemble: Ensemble) -> int:
 
 
 def tree_layers(model: Model) -> tuple[int, ...]:
-    """Numbers of the layers that are trees and nothing else."""
+    """Numbers of the layers that consist of trees."""
     notes = model.notes
     return tuple(index for index, layer in enumerate(model.layers) if layer.op == TREES and layer.name in notes)
 
 
 def ensembles_in(model: Model) -> dict[str, Ensemble]:
-    """The ensembles that nodes of a model carry, by the names of the nodes.
+    """The ensembles that a model's nodes carry, by the names of the nodes.
 
     Raises:
-        InputError: a damaged one.
+        InputError: an ensemble is damaged.
     """
     return {name: _ensemble(note, f"trees {name!r}") for name, note in model.notes.items()}
 
 
-@functools.lru_cache(maxsize=16)  # of megabytes, and asked for with every segment
+@functools.lru_cache(maxsize=16)  # of megabytes, and needed for every segment
 def _ensemble(note: str, where: str) -> Ensemble:
     return from_text(note.encode(), Ensemble, where)

@@ -1,4 +1,4 @@
-"""What the user wants to run, and on which beat (``app.toml``)."""
+"""What the user wants to run, on which device and in which windows (``app.toml``)."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ OnError = Literal["retry", "skip", "stop"]
 OnNan = Literal["flag", "drop", "ignore"]
 IMPLICIT_STREAM = "synthetic"  # the stream of a workload that names none
 _MOST_PATTERN = 1000  # windows until the values of `every` repeat
-DEFAULT_QUEUE = 2  # frames that may wait: one that is late does not cost the next one
-_MOST_FRAMES = 10_000  # at once, or in a queue: as many as windows that bounds on ages look ahead
-_LEAST, _MOST = 1e-6, 1e9  # Hz, ms and s: nanoseconds of windows, and of thousands of them, fit 64 bits
+DEFAULT_QUEUE = 2  # frames that may wait: a late frame does not cost the next one
+_MOST_FRAMES = 10_000  # at once, or in a queue: the number of windows that bounds on ages consider
+_LEAST, _MOST = 1e-6, 1e9  # Hz, ms and s: nanoseconds of thousands of windows fit into 64 bits
 _MOST_NAME = 255  # bytes of a file's name (NAME_MAX of Linux's file systems)
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
@@ -54,18 +54,18 @@ class Schedule(Record, kw_only=True):
 
     Attributes:
         priority_position: of the priority period in its window.
-        priority_threshold: levels from here on are priority; or
-        num_priority: so many models of the highest levels are.
-        segmentation: cut so finely that residuals are filled, into as few segments as
-            possible, or into nearly equal ones.
-        quantile: of a segment's duration that is planned with.
-        guard_ms: kept free before each reserved instant; default: from the machine's floor.
-        preemption: "auto" uses the operating system's real-time priorities where they
-            are permitted; "never" runs segments cooperatively.
-        ladder: plan further timetables ahead, for launches that take longer than they do now, and change to
-            them when they do (docs/ladder.md).
-        search_s: seconds in which a solver may look for a schedule of the priority models where the fast search
-            has found none; 0: it is not asked.
+        priority_threshold: models of this level and above are priority models; or
+        num_priority: this many models of the highest levels are.
+        segmentation: cut so finely that residuals are filled, into as few segments as possible, or into nearly equal
+            ones.
+        quantile: of a segment's duration, for planning.
+        guard_ms: kept free before each reserved instant; default: from the machine's wake-up delays.
+        preemption: "auto" uses the operating system's real-time priorities if they are permitted; "never" runs
+            segments cooperatively.
+        ladder: plan further timetables in advance, for launches that take longer than now, and change to them when
+            launches do (docs/ladder.md).
+        search_s: seconds that a solver may search for a schedule of the priority models after the fast search has
+            found none; 0: it is not used.
     """
 
     priority_position: Literal["start", "middle", "end"] = "start"
@@ -93,7 +93,7 @@ class Schedule(Record, kw_only=True):
 
 
 class RateChange(Record, kw_only=True):
-    """From ``after_s`` seconds on, at the next window in which it can, a stream has another rate."""
+    """A new rate of a stream, from the first possible window after ``after_s`` seconds on."""
 
     after_s: float
     rate_hz: float
@@ -104,19 +104,19 @@ class RateChange(Record, kw_only=True):
 
 
 class StreamEntry(Record, kw_only=True):
-    """Where frames come from.
+    """A source of frames.
 
     Attributes:
-        source: "synthetic", a ``.npz`` file, an image folder, or "module:function" (a
-            function without arguments that gives arrays, one after the other).
-        shape: of one frame; synthetic streams only (default: what the models read).
+        source: "synthetic", a ``.npz`` file, an image folder, or "module:function" (a function without arguments
+            that yields arrays).
+        shape: of one frame; for synthetic streams only (default: what the models read).
         array: name of the array in the ``.npz``; its first axis counts frames.
-        queue: frames that may wait for a model; default: 2, and 1, the newest, for background models that look at
-            single images.
-        when_full: what a new frame does that finds a model's queue full: take the oldest
-            one's place, be dropped, or wait ("block"), and all later ones with it.
-        changes: of its rate in mid-run, in order.
-        rates_hz: that a program may give it in mid-run (``Runner.set_rate``): planned for ahead.
+        queue: number of frames that may wait for a model; default: 2, or 1, the newest, for background models that look
+            at single images.
+        when_full: what happens to a new frame for a full queue: it takes the oldest one's place, is dropped, or
+            waits ("block"), with all later ones.
+        changes: of its rate during the run, in order.
+        rates_hz: rates that a program may set during the run (``Runner.set_rate``): planned for in advance.
     """
 
     name: str
@@ -146,10 +146,10 @@ class Preprocess(Record, kw_only=True):
     """How an image becomes a model's input: resized, then ``(x - mean) * scale``.
 
     Attributes:
-        size: height and width; default: what the input takes.
+        size: height and width; default: those of the input.
         layout: of the input.
         channels: of the input, in its order; images come as RGB or gray.
-        mean: one for all channels, or one a channel in that order; default: 0.
+        mean: one for all channels, or one for each channel in that order; default: 0.
     """
 
     size: tuple[int, int] | None = None
@@ -174,21 +174,21 @@ class ModelEntry(Record, kw_only=True):
 
     Attributes:
         priority: "every-window", "background", "auto", or a level.
-        inputs: graph input -> stream; a model with one free input and a workload
-            with one stream need no entry.
+        inputs: graph input -> stream; a model with one free input and a workload with one stream need
+            no entry.
         shapes: graph input -> shape, for dynamic dimensions.
         state: graph input -> the output that is fed back to it; zeros at first.
         constants: graph input -> value that never changes.
-        frames: consecutive frames consumed at once, stacked along ``frames_axis``.
-        aggregate: frames whose outputs are given out together.
+        frames: number of consecutive frames consumed at once, stacked along ``frames_axis``.
+        aggregate: number of frames whose outputs are returned together.
         preprocess: how raw images become its inputs.
         postprocess: "module:function", called with the outputs; its result replaces them.
-        every: windows between its frames.
-        always_split: cut it even where it fits whole.
-        on_error: what a launch that fails means: "retry" it once ahead of dropping the frame (default, but for
-            priority models), "skip" the frame (theirs), or "stop" the run.
-        on_nan: what becomes of a frame with NaN or infinity in its outputs or state: "flag" it and keep the state of
-            before, "drop" its outputs besides, or "ignore" that, and look at nothing.
+        every: number of windows between its frames.
+        always_split: whether to cut it even where it fits as a whole.
+        on_error: response to a failed launch: "retry" it once before dropping the frame (default, except for priority
+            models), "skip" the frame (their default), or "stop" the run.
+        on_nan: response to NaN or infinity in a frame's outputs or state: "flag" it and keep the earlier state, also
+            "drop" its outputs, or "ignore" it, without any check.
     """
 
     name: str
@@ -232,13 +232,13 @@ class UnitEntry(Record, kw_only=True):
     """One unit of this machine, where units differ.
 
     Attributes:
-        name: that models name in ``units``, and results show.
+        name: for models in ``units``, and in results.
         provider: execution provider of ONNX Runtime, tried before ``providers``; default: these alone.
-        device_id: which of the provider's devices.
+        device_id: number of the provider's device.
         options: of the provider, by its own names.
         cores: one for each thread, the first one launches; default: the last ones that no other unit has.
-        threads: of one launch; default: as many as ``cores``, else 1.
-        same_as: name of a unit that is exactly as fast: what was measured there counts here, too.
+        threads: number for one launch; default: as many as ``cores``, else 1.
+        same_as: name of a unit of exactly the same speed, whose measurements count here, too.
     """
 
     name: str
@@ -259,24 +259,24 @@ class UnitEntry(Record, kw_only=True):
         if self.device_id is not None and self.device_id < 0:
             raise ValueError(f"device_id must not be negative, is {self.device_id}")
         if self.provider is None and (self.options or self.device_id is not None):
-            raise ValueError("options and device_id are a provider's: name it with provider")
+            raise ValueError("options and device_id belong to a provider: name it with provider")
         if "device_id" in self.options and self.device_id is not None:
-            raise ValueError("give device_id once, not in options besides")
+            raise ValueError("give device_id once, not in options, too")
 
     @property
     def width(self) -> int:
-        """Threads of one launch."""
+        """Number of threads of one launch."""
         return self.threads or len(self.cores) or 1
 
     @property
     def given(self) -> dict[str, str]:
-        """The provider's options as ONNX Runtime takes them."""
+        """The provider's options in ONNX Runtime's form."""
         device = {} if self.device_id is None else {"device_id": self.device_id}
         return {key: str(value) for key, value in sorted((self.options | device).items())}
 
     @property
     def fact(self) -> str:
-        """What decides how fast it is."""
+        """Everything that determines its speed."""
         options = "".join(f" {key}={value}" for key, value in self.given.items())
         return f"{self.name}: {self.provider or 'providers'}{options}, {self.width} thread{'s' * (self.width > 1)}"
 
@@ -286,11 +286,11 @@ _NOT_ALIKE = (
     "cores",
     "device",
     "units",
-)  # which cores execute, not how fast equal ones do; and what has facts of its own
+)  # which cores execute does not affect the speed of equal ones; the others have facts of their own
 
 
 class DeviceOptions(Record, kw_only=True):
-    """The table ``[device]``: what the backend of this machine is to load.
+    """The table ``[device]``: what the backend of this machine has to load.
 
     Attributes:
         custom_ops: libraries of custom operators for ONNX Runtime, relative to the file.
@@ -299,7 +299,7 @@ class DeviceOptions(Record, kw_only=True):
     custom_ops: tuple[str, ...] = ()
 
     def facts(self) -> dict[str, str | int | float | bool]:
-        """Its part of :meth:`MachineSettings.facts`: a library is known by its content."""
+        """Its part of :meth:`MachineSettings.facts`: a library is identified by its content."""
         libraries = (f"{Path(path).name}:{_digest(path, Path(path).stat().st_mtime_ns)}" for path in self.custom_ops)
         return {"custom_ops": ",".join(libraries)} if self.custom_ops else {}
 
@@ -312,13 +312,13 @@ def _digest(path: str, mtime_ns: int) -> str:  # noqa: ARG001 - a file that was 
 class MachineSettings(Record, kw_only=True):
     """How this machine executes models: keys at the top of ``app.toml``, compared, merged and fingerprinted together.
 
-    A setting that is added here is a key of ``app.toml``; what it changes is the backend's business.
+    A new setting here is a key of ``app.toml``; its effect is up to the backend.
 
     Attributes:
-        cores: one unit each; default: the last one available.
+        cores: one unit for each; default: the last one available.
         providers: execution providers of ONNX Runtime, in order of preference.
-        device: what is loaded beside it.
-        units: one each, where they differ in more than the core; instead of ``cores``.
+        device: libraries to load.
+        units: one for each, if they differ in more than the core; instead of ``cores``.
     """
 
     cores: tuple[int, ...] | None = None
@@ -336,7 +336,7 @@ class MachineSettings(Record, kw_only=True):
         return tuple(core for unit in self.units for core in unit.cores)
 
     def facts(self) -> dict[str, str | int | float | bool]:
-        """Settings that decide how fast things run, for fingerprints; those that are not set are left out."""
+        """Settings that affect the speed, for fingerprints, without those that are not set."""
         values = {key: getattr(self, key) for key in MachineSettings.__struct_fields__ if key not in _NOT_ALIKE}
         units: dict[str, str | int | float | bool] = {"units": "; ".join(unit.fact for unit in self.units)}
         return (
@@ -351,11 +351,11 @@ class MachineSettings(Record, kw_only=True):
 
 
 class Workload(MachineSettings, kw_only=True):
-    """A device, a beat, streams and models.
+    """A device, windows, streams and models.
 
     Attributes:
-        table: a latency table: durations are planned from it where it is the device's own, and nothing is run.
-        table_fallback: tell layers that it lacks by interpolation, else by the calibrated analytical model.
+        table: a latency table: if it belongs to the device, durations come from it, and nothing is run.
+        table_fallback: estimate layers that it lacks by interpolation, or else by the calibrated analytical model.
         rate_hz: windows a second; or ``window_ms``, or the streams' rate.
     """
 
@@ -374,11 +374,11 @@ class Workload(MachineSettings, kw_only=True):
         _need_positive("rate_hz", self.rate_hz)
         _need_positive("window_ms", self.window_ms)
         if self.table_fallback and self.table is None:
-            raise ValueError("table_fallback is about a table: name it with table")
+            raise ValueError("table_fallback needs a table: name it with table")
         if self.rate_hz is not None and self.window_ms is not None:
             raise ValueError("give rate_hz or window_ms, not both")
         if self.rate_hz is None and self.window_ms is None and not any(s.rate_hz for s in self.streams):
-            raise ValueError("the beat is missing: give rate_hz, window_ms or a stream's rate_hz")
+            raise ValueError("the windows' rate is missing: give rate_hz, window_ms or a stream's rate_hz")
         if not self.models:
             raise ValueError("no models")
         if self.cores is not None and self.units:
@@ -409,7 +409,7 @@ class Workload(MachineSettings, kw_only=True):
 
     @property
     def machine(self) -> MachineSettings:
-        """How this machine executes it."""
+        """How this machine executes the workload."""
         return MachineSettings(**{key: getattr(self, key) for key in MachineSettings.__struct_fields__})
 
     @property
@@ -423,15 +423,15 @@ class Workload(MachineSettings, kw_only=True):
         return [stream.name for stream in self.streams]
 
     def producer(self, source: str) -> str | None:
-        """The model that ``"model.output"`` or ``"model"`` names; of names with dots the longest that fits."""
+        """The model that ``"model.output"`` or ``"model"`` names; of names with dots the longest that matches."""
         named = [name for name in self.model_names if source == name or source.startswith(f"{name}.")]
         return max(named, key=len, default=None)
 
     @property
     def rates_hz(self) -> dict[str, float]:
-        """Of each stream: its own, else the beat's that is given, else the fastest stream's."""
-        given = [self.given_hz] if self.given_hz is not None else [s.rate_hz for s in self.streams if s.rate_hz]
-        return {stream.name: stream.rate_hz or max(given) for stream in self.streams}
+        """Rate of each stream: its own, else the given rate of windows, else the fastest stream's."""
+        rates = [self.given_hz] if self.given_hz is not None else [s.rate_hz for s in self.streams if s.rate_hz]
+        return {stream.name: stream.rate_hz or max(rates) for stream in self.streams}
 
     @property
     def rates_name(self) -> str:
@@ -443,10 +443,10 @@ class Workload(MachineSettings, kw_only=True):
 
     @property
     def grid(self) -> Grid:
-        """When windows begin: at each release of a stream, and of the beat where it is given.
+        """The grid of windows: they begin at each release of a stream, and at the given rate if there is one.
 
         Raises:
-            InputError: the rates hardly ever meet.
+            InputError: the rates almost never coincide.
         """
         return merged(self.rates_hz, self.given_hz)
 
@@ -471,21 +471,21 @@ class Workload(MachineSettings, kw_only=True):
         return workloads
 
     def at_rates(self, rates_hz: Mapping[str, float]) -> Workload:
-        """The same with streams of other rates.
+        """The same workload with other rates of streams.
 
-        A beat that is given goes on while a stream follows it; when the last one that did has another rate, windows
-        follow from the streams.
+        A given rate of windows stays in force while a stream follows it; when the last one that did has another rate,
+        windows follow from the streams.
 
         Args:
-            rates_hz: of those that change.
+            rates_hz: of the streams that change.
         """
         streams = tuple(
             msgspec.structs.replace(stream, rate_hz=rates_hz.get(stream.name, stream.rate_hz))
             for stream in self.streams
         )
-        before, given = self.rates_hz, self.given_hz
+        before, own_hz = self.rates_hz, self.given_hz
         after = before | dict(rates_hz)
-        left = given in before.values() and given not in after.values()
+        left = own_hz in before.values() and own_hz not in after.values()
         return msgspec.structs.replace(
             self,
             streams=streams,
@@ -495,7 +495,7 @@ class Workload(MachineSettings, kw_only=True):
 
     @property
     def given_hz(self) -> float | None:
-        """The beat that is given, besides the streams' rates."""
+        """The given rate of windows, beside the streams' rates."""
         if self.rate_hz is not None:
             return self.rate_hz
         return None if self.window_ms is None else 1e3 / self.window_ms
@@ -536,10 +536,10 @@ def _need_few(key: str, frames: int) -> None:
 
 
 def _grids(workload: Workload, path: Path) -> list[Grid]:
-    """All that the streams' rates make of the windows, one after the other.
+    """All grids of windows that the streams' rates give, in order.
 
     Raises:
-        InputError: rates that hardly ever meet.
+        InputError: rates almost never coincide.
     """
     try:
         return [variant.grid for variant in (workload, *(changed for _, changed in workload.announced()))]
@@ -551,7 +551,7 @@ def load_workload(path: str | Path) -> Workload:
     """Read an ``app.toml``; paths of table, models, streams and sinks become absolute.
 
     Raises:
-        InputError: missing, malformed or inconsistent file.
+        InputError: the file is missing, malformed or inconsistent.
     """
     path = Path(path)
     workload = read_record(path, Workload)
@@ -595,12 +595,12 @@ STRICTEST: tuple[WhenFull, ...] = ("block", "drop-newest", "drop-oldest")
 
 
 def streams_of(workload: Workload) -> tuple[StreamEntry, ...]:
-    """The workload's streams; one synthetic stream where it names none."""
+    """The workload's streams; a synthetic stream if it names none."""
     return workload.streams or (StreamEntry(name=IMPLICIT_STREAM),)
 
 
 def in_order(workload: Workload, app: Path) -> list[ModelEntry]:
-    """Models, each after those that it reads, else in the order of the file.
+    """Sort models so that each follows those that it reads, otherwise in the order of the file.
 
     Raises:
         InputError: models that read each other.

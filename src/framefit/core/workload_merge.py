@@ -1,4 +1,4 @@
-"""Several applications on one runner: their workloads as one, in which a model that two of them need is there once."""
+"""Merges several applications on one runner: their workloads become one, in which shared models exist once."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from framefit.errors import InputError
 __all__ = ["shared"]
 
 
-# What has to be equal for two models to be one.
+# Fields in which two models have to be equal to be merged.
 _SAME = ("inputs", "shapes", "state", "constants", "frames", "frames_axis", "aggregate", "preprocess", "postprocess")
-_NEAR = 1e-9  # rates this close are one
+_NEAR = 1e-9  # largest relative difference of equal rates
 
 
 @dataclass(frozen=True)
 class Shared:
-    """Workloads as one.
+    """Several workloads as one.
 
     Attributes:
-        workload: of all.
-        names: of each application, model -> its name in ``workload``.
+        workload: the merged workload.
+        names: for each application, model -> its name in ``workload``.
     """
 
     workload: Workload
@@ -52,7 +52,7 @@ class Shared:
 
 @dataclass
 class _Merging:
-    """What was put together so far."""
+    """The merged part so far."""
 
     streams: dict[str, StreamEntry] = field(default_factory=dict)
     models: dict[str, ModelEntry] = field(default_factory=dict)
@@ -60,19 +60,17 @@ class _Merging:
 
 
 def shared(apps: Sequence[tuple[Path, Workload]]) -> Shared:
-    """Put workloads together.
+    """Merge workloads.
 
-    Streams of one name are one; models of the same file that read the same are one, which
-    runs once a frame. Where applications ask for different things, the stricter one holds: the
-    faster rate of a stream, the higher priority, the earlier deadline, the shallower queue, the rule that
-    loses less. What cannot be put together is refused.
+    Streams of the same name are merged; so are models of the same file with the same inputs, which run once for each
+    frame. Where applications differ, the stricter rule holds: the faster rate of a stream, the higher priority, the
+    earlier deadline, the shorter queue, the rule that loses less. Contradictions are refused.
 
     Args:
-        apps: files, and workloads with absolute paths; the first one's folder is where functions are
-            looked for.
+        apps: files, and workloads with absolute paths; functions are searched in the first one's folder.
 
     Raises:
-        InputError: targets, tables, schedules, rates, streams or models that contradict each other.
+        InputError: targets, tables, schedules, rates, streams or models contradict each other.
     """
     first_path, first = apps[0]
     if len(apps) == 1:
@@ -82,7 +80,7 @@ def shared(apps: Sequence[tuple[Path, Workload]]) -> Shared:
             _need_equal(getattr(first, key), getattr(workload, key), f"$.{key}", first_path, path)
         if path.resolve().parent != first_path.resolve().parent and (spec := _function(workload)):
             raise InputError(
-                f"{spec!r} is looked for beside the first application, {first_path}",
+                f"{spec!r} is searched beside the first application, {first_path}",
                 where=path,
                 remedy="put the applications of one runner into one folder",
             )
@@ -101,32 +99,32 @@ def shared(apps: Sequence[tuple[Path, Workload]]) -> Shared:
         "models": tuple(merging.models.values()),
         "outputs": tuple(merging.outputs),
     }
-    try:  # what a workload checks when it is made
+    try:  # a workload is checked when it is made
         return Shared(msgspec.convert(msgspec.to_builtins(first) | msgspec.to_builtins(merged), Workload), tuple(names))
     except msgspec.ValidationError as error:
         where = ", ".join(str(path) for path, _ in apps)
-        raise InputError(f"together: {error}", where=where, remedy="change one of the applications") from error
+        raise InputError(f"merged: {error}", where=where, remedy="change one of the applications") from error
 
 
 def _rates_hz(workload: Workload) -> dict[str, float]:
-    """Of each stream, the one that nobody named included."""
+    """Rate of each stream, including the implicit one."""
     return workload.rates_hz or {IMPLICIT_STREAM: workload.beat_hz}
 
 
 def _at_rates(path: Path, workload: Workload, rates_hz: Mapping[str, float]) -> Workload:
-    """With each stream and input named, and streams that may come faster than it asks for."""
+    """A workload that names each stream and input, for streams that may be faster than it requires."""
     slower = {name: _times_slower(path, name, own_hz, rates_hz[name]) for name, own_hz in _rates_hz(workload).items()}
     streams = tuple(msgspec.structs.replace(entry, rate_hz=rates_hz[entry.name]) for entry in streams_of(workload))
     models = []
     for model in workload.models:
         inputs = dict(model.inputs)
-        if len(streams) == 1:  # beside other streams it has to be said
+        if len(streams) == 1:  # with several streams it has to be named
             free = [n for n in declared_inputs(model.path) if n not in model.state and n not in model.constants]
             inputs = dict.fromkeys(free, streams[0].name) | inputs
         read = {slower[source] for source in inputs.values() if source in slower}
         if max(slower.values()) > 1 and not slower.keys() >= set(inputs.values()):
             raise InputError(
-                f"model {model.name!r} reads another one, and the other application's frames come faster",
+                f"model {model.name!r} reads another model, but the other application's frames come faster",
                 where=path,
                 remedy="give its streams one rate in all applications",
             )
@@ -135,7 +133,7 @@ def _at_rates(path: Path, workload: Workload, rates_hz: Mapping[str, float]) -> 
 
 
 def _times_slower(path: Path, stream: str, own_hz: float, rate_hz: float) -> int:
-    """Frames of a stream between those that an application asks for."""
+    """Number of a stream's frames for each one that an application needs."""
     ratio = rate_hz / own_hz
     if abs(ratio / round(ratio) - 1) > _NEAR:
         raise InputError(
@@ -147,7 +145,7 @@ def _times_slower(path: Path, stream: str, own_hz: float, rate_hz: float) -> int
 
 
 def _add(merging: _Merging, path: Path, workload: Workload) -> dict[str, str]:
-    """Put one application's streams, models and outputs to the others; what its models are called there."""
+    """Add one application's streams, models and outputs; returns the merged names of its models."""
     for stream in workload.streams:
         known = merging.streams.get(stream.name)
         merging.streams[stream.name] = stream if known is None else _stream(known, stream, path)
@@ -169,7 +167,7 @@ def _add(merging: _Merging, path: Path, workload: Workload) -> dict[str, str]:
 
 
 def _read(model: ModelEntry, workload: Workload, names: Mapping[str, str]) -> dict[str, str]:
-    """Its inputs' sources, models among them by what they are called together."""
+    """Sources of a model's inputs, with the merged names of models."""
     sources = {}
     for name, source in model.inputs.items():
         producer = None if source in workload.stream_names else workload.producer(source)
@@ -178,7 +176,7 @@ def _read(model: ModelEntry, workload: Workload, names: Mapping[str, str]) -> di
 
 
 def _stream(known: StreamEntry, stream: StreamEntry, path: Path) -> StreamEntry:
-    """One stream for two."""
+    """Merge two streams."""
     for key in ("source", "shape", "array"):
         _need_equal(getattr(known, key), getattr(stream, key), f"stream {stream.name!r}: {key}", "before", path)
     rule = next(rule for rule in STRICTEST if rule in (known.when_full, stream.when_full))
@@ -186,9 +184,9 @@ def _stream(known: StreamEntry, stream: StreamEntry, path: Path) -> StreamEntry:
 
 
 def _shallower(first: int | None, second: int | None) -> int | None:
-    """Of two queues; ``None`` is what the models decide, and never deeper than the default."""
-    given = [queue for queue in (first, second) if queue is not None]
-    return None if len(given) < 2 and min(given, default=DEFAULT_QUEUE) >= DEFAULT_QUEUE else min(given)
+    """The shorter of two queues; ``None`` is up to the models, and at most the default."""
+    queues = [queue for queue in (first, second) if queue is not None]
+    return None if len(queues) < 2 and min(queues, default=DEFAULT_QUEUE) >= DEFAULT_QUEUE else min(queues)
 
 
 def _is_same(first: ModelEntry, second: ModelEntry) -> bool:
@@ -224,15 +222,15 @@ def _strictness(priority: int | str) -> float:
 
 
 def _schedule(first: tuple[Path, Schedule], second: tuple[Path, Schedule]) -> tuple[Path, Schedule]:
-    """Keys that both say differently are refused; a default says nothing."""
-    plain, said = Schedule(), {}
+    """Merge two schedules; a key with two different values, neither the default, is refused."""
+    plain, chosen = Schedule(), {}
     for name in Schedule.__struct_fields__:
         a, b, default = (getattr(schedule, name) for schedule in (first[1], second[1], plain))
         if default not in (a, b):
             _need_equal(a, b, f"$.schedule.{name}", first[0], second[0])
-        said[name] = b if a == default else a
+        chosen[name] = b if a == default else a
     try:
-        return first[0], Schedule(**said)
+        return first[0], Schedule(**chosen)
     except ValueError as error:
         raise InputError(f"$.schedule, together: {error}", where=second[0], remedy="change one of them") from error
 

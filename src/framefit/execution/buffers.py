@@ -124,11 +124,6 @@ def unit_bytes(
     return needed
 
 
-def tensor_bytes(model: Model, bounds: Sequence[tuple[int, int]], state: Mapping[str, str]) -> int:
-    """Memory of a model's tensors in these segments of one unit; see :func:`unit_bytes`."""
-    return sum(unit_bytes(model, bounds, ["any"] * len(bounds), state).values())
-
-
 def frame_sets(
     model: Model,
     parts: Sequence[Model],

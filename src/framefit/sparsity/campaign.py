@@ -289,12 +289,12 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
         assignment, interrupted = searched.arms[searched.main].best.assignment, searched.interrupted
         target = goal = int(threshold.cycles_ratio * self._dense_cycles)
         for _ in range(_TUNINGS):
-            network, taken = self._fitted(self._sparse, assignment, goal)
+            network, fitted = self._fitted(self._sparse, assignment, goal)
             before, epochs = state(network), 0.0
             reasons: tuple[str, ...] = ()
             try:
                 for _ in range(0 if interrupted else turns):
-                    network, taken, passes, remarks = self._trained(network, taken, target)
+                    network, fitted, passes, remarks = self._trained(network, fitted, target)
                     epochs += passes
                     reasons += remarks
             except KeyboardInterrupt:
@@ -306,7 +306,7 @@ class SparsifyCampaign(Campaign[SparsifySettings]):
                 break
             goal = int(goal * target / real) - 1
         accuracy = self._validated(network)
-        return _Round(threshold, searched, taken, network, before, epochs, accuracy, interrupted, reasons)
+        return _Round(threshold, searched, fitted, network, before, epochs, accuracy, interrupted, reasons)
 
     def _trained_on(self, earlier: _Round, threshold: Threshold) -> _Round:
         """Fine-tune a round's network once more; keep it as it was if that gains nothing, or costs too many cycles."""

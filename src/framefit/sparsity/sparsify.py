@@ -60,8 +60,8 @@ def sparsify(settings: SparsifyOptions, *, notify: Notify = silent) -> Sparsifie
 
     if resume is None:
         place.check_free(force=settings.force)
-    asked = part_of(settings, SparsifySettings, model=path_of(model), data=path_of(data))
-    campaign = SparsifyCampaign(place, asked, notify, *objects, compare=settings.compare)
+    search_settings = part_of(settings, SparsifySettings, model=path_of(model), data=path_of(data))
+    campaign = SparsifyCampaign(place, search_settings, notify, *objects, compare=settings.compare)
     check_targets(campaign.subject.model, settings.deploy_to)
     campaign.begin(keep=resume is not None)
     targets, override = settings.deploy_to or (settings.target,), settings.override

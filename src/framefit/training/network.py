@@ -486,7 +486,7 @@ def from_module(module: Any, input_shape: Sequence[int], *, name: str = "network
     network = to_torch(model).eval()
     with torch.no_grad():
         pairs = ((expected, network(x)), (alone, network(x[:1])))
-    if not all(alike(_first(wanted), _first(found)) for wanted, found in pairs):
+    if not all(alike(_first(reference), _first(computed)) for reference, computed in pairs):
         raise InputError(
             "the exported graph computes other results than the module",
             where=name,

@@ -68,7 +68,7 @@ def test_a_group_has_one_way_in_and_one_way_out() -> None:
     b.output(b.op("Add", y, z), "sum")
     model = b.build()
     assert group_nodes(model, "Relu_1", "sum")[0] == "Gemm_2"
-    with pytest.raises(InputError, match="not of 'Gemm_2' alone"):
+    with pytest.raises(InputError, match="not on 'Gemm_2' alone"):
         group_nodes(model, "Gemm_2", "sum")
     with pytest.raises(InputError, match="'Relu_1' is read outside"):
         group_nodes(model, "x", "Gemm_2")

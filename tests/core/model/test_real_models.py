@@ -78,7 +78,7 @@ def test_figures_of_the_resnet(shared_models: Path) -> None:
     model = runner(shared_models / "resnet20-cifar10.onnx").model
     assert model.macs == pytest.approx(41e6, rel=0.02)
     assert model.parameters == pytest.approx(0.275e6, rel=0.02)
-    assert model.defaulted_dims == ("input 'input': leading dimension batch taken as 1",)
+    assert model.defaulted_dims == ("input 'input': leading dimension batch assumed to be 1",)
 
 
 def test_the_voice_detector_keeps_no_branch(shared_models: Path) -> None:

@@ -46,7 +46,7 @@ def test_whatever_multiplies_has_a_kind_of_its_own() -> None:
     assert {op for op, kind in found.items() if kind == "recurrent"} == {"LSTM", "GRU", "RNN"}
 
 
-def test_whatever_only_moves_is_told_apart() -> None:
+def test_whatever_only_moves_is_its_own_kind() -> None:
     """Views, parts and moves of the cycle model are reformatting or padding, statistics are reductions."""
     assert {event_kind(op) for op in work._VIEWS | work._PART} == {"reformat"}
     assert {op: event_kind(op) for op in work._MOVES if event_kind(op) != "reformat"} == {"Pad": "pad_pool"}

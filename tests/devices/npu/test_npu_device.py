@@ -69,7 +69,7 @@ class TestNpuDeviceInRealTime(DeviceConformance):
         target = board(buffer_events=trace_events, drain_rate_hz=HARDLY_HZ)
         return NpuDevice(target, RealClock(), lambda model, _: [100_000] * len(model.layers))
 
-    def test_takes_at_least_the_time_told(self, tmp_path: Path) -> None:
+    def test_takes_at_least_the_given_time(self, tmp_path: Path) -> None:
         """A launch is never shorter than its layers, and its caller waits for it."""
         device, model = self.make(tmp_path), small_network()
         binding = device.compile(model, "npu0", "net").bind(arrays_for(model))

@@ -172,7 +172,7 @@ UNITS = st.builds(
 
 @settings(deadline=None, max_examples=300)
 @given(UNITS, runs(), st.sampled_from([1, 2, 3, 256]), st.sampled_from([1, 5, 1 << 20]))
-def test_packets_are_those_of_a_unit_told_event_by_event(
+def test_packets_equal_those_of_a_unit_fed_event_by_event(
     unit: TraceUnit, launches: list[Launch], pending: int, keep: int
 ) -> None:
     """Whatever the unit, the launches and the size of batches: the same packets, losses and counts."""

@@ -1,8 +1,8 @@
-"""Auxiliary layers: what is appended to a layer so that the two can be timed as one launch.
+"""Auxiliary layers: they are appended to a layer so that the two can be timed as one launch.
 
-A device that shows only start and end of a launch cannot say what a layer takes. A cheap layer
-behind it, whose own cost is measured elsewhere, decides how many bytes come back and in which
-layout, so that the overhead around both can be told apart from the layer.
+The latency of a layer cannot be read off start and end of its launch alone. A cheap layer behind it, whose own
+cost is measured separately, determines how many bytes are returned and in which layout, so that the overhead can be
+separated from the layer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from framefit.core.model.model import Model
 
 AuxiliaryKind = Literal["avgpool", "conv1x1", "conv3x3"]
 AUXILIARY_KINDS: tuple[AuxiliaryKind, ...] = ("avgpool", "conv1x1", "conv3x3")
-_MOST_CHANNELS = 64  # of a picture made of a tensor of another rank
+_MOST_CHANNELS = 64  # of an image made of a tensor of another rank
 
 
 class Auxiliary(Record, kw_only=True):
@@ -28,8 +28,7 @@ class Auxiliary(Record, kw_only=True):
 
     Attributes:
         kind: average pool, Conv 1x1 or Conv 3x3.
-        stride: in both directions; 1 in a direction that is shorter. A pool of stride 1
-            averages over 3 x 3.
+        stride: in both directions; 1 in a direction that is shorter. A pool of stride 1 averages over 3 x 3.
         channels: of a convolution's output.
     """
 
@@ -38,7 +37,7 @@ class Auxiliary(Record, kw_only=True):
     channels: int = 16
 
     def output_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-        """What it makes of a tensor of this shape, of any rank."""
+        """Shape of its output for a tensor of this shape, of any rank."""
         batch, channels, *sizes = picture_shape(shape)
         strides = self.strides(sizes)
         padded = self.kind == "conv3x3" or (self.kind == "avgpool" and self.stride == 1)
@@ -49,11 +48,11 @@ class Auxiliary(Record, kw_only=True):
         return batch, channels if self.kind == "avgpool" else self.channels, height, width
 
     def strides(self, sizes: Sequence[int]) -> list[int]:
-        """Its stride in each direction of a picture."""
+        """Its stride in each direction of an image."""
         return [self.stride if size >= self.stride else 1 for size in sizes]
 
     def macs(self, shape: tuple[int, ...]) -> int:
-        """Multiply-accumulates on a tensor of this shape; of a pool, elements that it reads."""
+        """Multiply-accumulates for a tensor of this shape; for a pool, elements that it reads."""
         if self.kind == "avgpool":
             return math.prod(shape)
         area = 9 if self.kind == "conv3x3" else 1
@@ -61,7 +60,7 @@ class Auxiliary(Record, kw_only=True):
 
 
 def picture_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """N x C x H x W with the elements of ``shape`` in the same order; four dimensions stay as they are."""
+    """N x C x H x W with the elements of ``shape`` in the same order; four dimensions stay unchanged."""
     if len(shape) == 4:
         return shape[0], shape[1], shape[2], shape[3]
     elements = math.prod(shape)
@@ -79,24 +78,24 @@ def with_auxiliary(
     shown: bool = False,
     seed: int = 0,
 ) -> Model:
-    """Auxiliary layers behind a model's output, or alone behind a graph input.
+    """Append auxiliary layers to a model's output, or make them alone behind a graph input.
 
-    Whole numbers, and floats that are no float32, are cast first; a tensor that is no picture
-    is reshaped first. Both are there in the same way when the auxiliary layer runs alone.
+    Whole numbers, and floats other than float32, are cast first; a tensor that is not an image is reshaped first.
+    Both also happen when the auxiliary layer runs alone.
 
     Args:
         source: the model, or the tensor that is the only graph input.
-        links: one behind the other; none: the source itself.
-        tensor: the model's output that they begin at; the model's other outputs are returned
-            beside the last link's.
-        variants: of the last link that stand side by side on the same tensor, all returned: (0, 1)
-            is the layer and its twin. They differ in their weights, or in an attribute that
-            changes nothing that a pool computes, so that no optimiser makes one of them.
-        shown: what each link makes is returned, the last one's too.
-        seed: of the weights.
+        links: successive auxiliary layers; none: the source itself.
+        tensor: the model's output to which they are appended; the model's other outputs are returned
+            with that of the last link.
+        variants: of the last link, in parallel on the same tensor, all returned: (0, 1) is the layer and
+            its twin. They differ in their weights, or in an attribute that does not affect a pool, so that
+            no optimiser merges them.
+        shown: whether the output of each link is returned, not only that of the last one.
+        seed: for the weights.
 
     Returns:
-        A stand-alone model: all of its inputs and outputs cross between host and device.
+        A model that runs alone: all of its inputs and outputs are transferred between host and device.
     """
     if isinstance(source, Model):
         builder = GraphBuilder(source.name, seed, base=source)
@@ -119,10 +118,10 @@ def with_auxiliary(
 
 
 def led(model: Model) -> Model:
-    """The same with every input written by a layer in front, as a predecessor would write it.
+    """The same model with every input written by a leading layer, as a predecessor would write it.
 
-    Where host and device share their memory nothing is transferred, and what counts is that a
-    layer finds its input in the caches and its buffers under the runtime's own planning.
+    Where host and device share their memory nothing is transferred, and a layer has to find its input in the caches
+    and its buffers in the memory that the runtime plans.
     """
     builder = GraphBuilder(model.name, base=model)
     for tensor in model.inputs:
@@ -134,10 +133,10 @@ def led(model: Model) -> Model:
 
 
 def auxiliary_runs(source: TensorInfo, link: Auxiliary, seed: int = 0) -> tuple[Model, Model, Model]:
-    """Auxiliary layers alone on a tensor that a layer in front writes, to be run as they are.
+    """Auxiliary layers alone on a tensor that a leading layer writes, to be run as they are.
 
     Returns:
-        One; two on the same tensor; two tensors, one on each.
+        One layer; two on the same tensor; two tensors with one layer each.
     """
     assert source.shape is not None
     made = []
@@ -179,5 +178,5 @@ def _appended(builder: GraphBuilder, x: str, link: Auxiliary, variant: int) -> s
 
 
 def _divisor(number: int, most: int) -> int:
-    """The greatest divisor of a number that is not above ``most``; 1 at least."""
+    """The greatest divisor of a number that is at most ``most``, and at least 1."""
     return next((size for size in range(min(most, number), 1, -1) if number % size == 0), 1)

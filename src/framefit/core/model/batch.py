@@ -1,7 +1,7 @@
-"""The batch of a graph: where it lies in each tensor, and files in which it is free.
+"""The batch of a graph: its place in each tensor, and files in which it is dynamic.
 
-A :class:`~framefit.core.model.model.Model` has static shapes. Training and evaluation run many
-examples at once, and users' files have a dynamic batch: constants of shapes must not fix it.
+A :class:`~framefit.core.model.model.Model` has static shapes. Training and evaluation run many examples at once, and
+users' files have a dynamic batch: constant shapes must not fix it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__: list[str] = []
 
 
 class _Place(NamedTuple):
-    """Where the batch lies in a tensor.
+    """Place of the batch in a tensor.
 
     Attributes:
-        axis: which holds it.
-        outer: elements of the same axis that it repeats inside of: 1, or what was merged in front of it.
+        axis: the axis that holds it.
+        outer: number of elements of the same axis within which it repeats: 1, or the size of what was merged before it.
     """
 
     axis: int
@@ -34,16 +34,16 @@ class _Place(NamedTuple):
 
 
 def unbind_batch(graph: ir.Graph) -> dict[ir.Value, _Place]:
-    """Rewrite the targets of ``Reshape`` and ``Expand`` so that they keep whatever batch comes, in place.
+    """Rewrite the targets of ``Reshape`` and ``Expand`` so that they keep any batch, in place.
 
-    The batch is the leading dimension of the inputs; it is followed through each node. A constant that is
-    repeated for each example and joined to them, such as a class token, is kept once.
+    The batch is the leading dimension of the inputs; it is traced through each node. A constant that is repeated
+    for each example and joined to them, such as a class token, is kept once.
 
     Args:
         graph: canonical, shapes inferred, constants folded.
 
     Returns:
-        Where the batch lies, of the values that it was followed to.
+        Place of the batch in the values to which it was traced.
     """
     places = {value: _Place(0) for value in graph.inputs if static_shape(value)}
     batch = next((shape[0] for value in graph.inputs if (shape := static_shape(value))), 1)
@@ -68,7 +68,7 @@ def free_batch_of(model: ir.Model, name: str = "batch") -> None:
     """Make the leading dimension of all inputs and outputs the symbol ``name``, in place.
 
     Raises:
-        UnsupportedError: a node's constants fix the batch.
+        UnsupportedError: constants of a node fix the batch.
     """
     graph = model.graph
     repeat_constants(graph)
@@ -94,7 +94,7 @@ def free_batch_of(model: ir.Model, name: str = "batch") -> None:
 
 
 def repeat_constants(graph: ir.Graph) -> None:
-    """Let constants that are joined to the examples be as many as these, at run time, in place."""
+    """Repeat constants that are joined to the examples as often as there are examples, at run time; in place."""
     places = unbind_batch(graph)
     for node in list(graph):
         if node.op_type == "Concat" and places.get(node.outputs[0]) == _Place(0):
@@ -102,10 +102,10 @@ def repeat_constants(graph: ir.Graph) -> None:
 
 
 def _unbind(graph: ir.Graph, node: ir.Node, place: _Place, batch: int) -> _Place | None:
-    """Free one ``Reshape`` or ``Expand``.
+    """Make one ``Reshape`` or ``Expand`` independent of the batch.
 
     Returns:
-        The batch's place in the output.
+        Place of the batch in the output.
     """
     source, target = node.inputs[0], node.inputs[1]
     before, after = static_shape(source), static_shape(node.outputs[0])
@@ -114,7 +114,7 @@ def _unbind(graph: ir.Graph, node: ir.Node, place: _Place, batch: int) -> _Place
     sizes = list(after)
     if node.op_type == "Expand":
         moved = _Place(place.axis + len(after) - len(before), place.outer)
-        sizes[moved.axis] = 1  # keeps the input's
+        sizes[moved.axis] = 1  # keeps the size of the input
     else:
         reshaped = _reshaped(before, after, place, batch, target.const_value.numpy().tolist())
         if reshaped is None:
@@ -128,7 +128,7 @@ def _unbind(graph: ir.Graph, node: ir.Node, place: _Place, batch: int) -> _Place
 
 
 def constant(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
-    """A new initializer, under this name or the next one that is free."""
+    """Make a new initializer, under this name or the next free one."""
     while name in graph.initializers:
         name += "_"
     tensor = ir.tensor(array, name=name)
@@ -138,7 +138,7 @@ def constant(graph: ir.Graph, name: str, array: npt.NDArray[Any]) -> ir.Value:
 
 
 def _once(graph: ir.Graph, value: ir.Value, batch: int) -> ir.Value:
-    """A constant that says the same for each example, for one of them; another one as it is."""
+    """A constant that is equal for all examples, reduced to one of them; another constant unchanged."""
     assert value.const_value is not None
     array = value.const_value.numpy()
     if batch == 1 or array.ndim == 0 or len(array) != batch or not (array == array[:1]).all():
@@ -167,11 +167,11 @@ def _repeat(graph: ir.Graph, node: ir.Node, carrier: ir.Value) -> None:
 def _reshaped(
     before: Sequence[int], after: Sequence[int], place: _Place, batch: int, target: list[int]
 ) -> _Place | None:
-    """The batch's place after a reshape: elements keep their order, so as many lie outside of it as before.
+    """Place of the batch after a reshape: elements keep their order, so as many are outside of it as before.
 
-    A batch of 1 fits in several places: an axis of its own is preferred (the one that the target leaves
-    open, or where it was), then the axis that the target leaves open; else one that is merged goes to the
-    axis in front where the sizes behind it stay, and to the axis behind where they do not.
+    A batch of 1 fits in several places: preferred is an axis of its own (the one that the target leaves open, or
+    the previous one), then the axis that the target leaves open; otherwise a merged batch belongs to the axis before
+    it if the sizes behind it stay the same, and to the axis behind it if they do not.
     """
     outside = math.prod(before[: place.axis]) * place.outer
     fitting = []
@@ -196,12 +196,12 @@ def _reshaped(
 
 
 def _moved(node: ir.Node, carrier: ir.Value, place: _Place) -> _Place | None:
-    """The batch's place in a node's outputs; ``None`` where it is gone."""
+    """Place of the batch in a node's outputs; ``None`` where it is lost."""
     before, after = static_shape(carrier), static_shape(node.outputs[0])
     if before is None or after is None:
         return None
     op, attributes, axis = node.op_type, node.attributes, place.axis
-    moved: int | None = axis + len(after) - len(before)  # as operands are broadcast: aligned at the last axis
+    moved: int | None = axis + len(after) - len(before)  # operands are broadcast aligned at the last axis
     if op == "Transpose":
         order = attributes["perm"].as_ints() if "perm" in attributes else range(len(before))[::-1]
         moved = list(order).index(axis)
@@ -216,19 +216,19 @@ def _moved(node: ir.Node, carrier: ir.Value, place: _Place) -> _Place | None:
 
 
 def _shifted(node: ir.Node, before: Sequence[int], after: Sequence[int], axis: int) -> int | None:
-    """Through a node that adds or drops axes."""
+    """Place of the batch behind a node that adds or drops axes."""
     if len(after) == len(before):
         return axis
     added = len(after) > len(before)
     rank = max(len(before), len(after))
     if "axes" in node.attributes:
-        given = [int(place) % rank for place in node.attributes["axes"].as_ints()]
+        axes = [int(place) % rank for place in node.attributes["axes"].as_ints()]
     elif len(node.inputs) > 1 and node.inputs[1] is not None and node.inputs[1].const_value is not None:
-        given = [int(place) % rank for place in node.inputs[1].const_value.numpy().ravel()]
+        axes = [int(place) % rank for place in node.inputs[1].const_value.numpy().ravel()]
     elif node.op_type == "Squeeze":
-        given = [place for place, size in enumerate(before) if size == 1]
+        axes = [place for place, size in enumerate(before) if size == 1]
     else:
-        given = list(range(rank))
+        axes = list(range(rank))
     if added:
-        return [place for place in range(rank) if place not in given][axis]
-    return None if axis in given else axis - sum(place < axis for place in given)
+        return [place for place in range(rank) if place not in axes][axis]
+    return None if axis in axes else axis - sum(place < axis for place in axes)

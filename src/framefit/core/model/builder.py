@@ -25,10 +25,9 @@ class GraphBuilder:
 
     Args:
         name: of the model.
-        seed: of the weights.
-        base: go on from a copy of this model; its tensors keep their names, and none of them
-            is an output yet.
-        lowered: the model is to run as it is, see :class:`Model`; so is one that goes on from such a base.
+        seed: for the weights.
+        base: start from a copy of this model; its tensors keep their names, and none of them is an output yet.
+        lowered: whether the model runs as it is, see :class:`Model`; also with such a base.
 
     Example:
         >>> b = GraphBuilder("tiny")
@@ -44,7 +43,7 @@ class GraphBuilder:
         self._random = np.random.default_rng(seed)
         self._count: dict[str, int] = {}
         self._values: dict[str, ir.Value] = {}
-        self._others: set[str] = set()  # names of a base's nodes
+        self._others: set[str] = set()  # names of the base's nodes
         self._ir_version = _IR_VERSION
         self._lowered = lowered or (base is not None and base.lowered)
         self._functions: list[ir.Function] = []
@@ -62,17 +61,17 @@ class GraphBuilder:
         self._others = {str(node.name) for node in self._graph}
 
     def input(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> str:
-        """A graph input."""
+        """Add a graph input."""
         value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype))))
         self._graph.inputs.append(value)
         self._values[name] = value
         return name
 
     def lead(self, name: str) -> str:
-        """Make a graph input something that a layer in front writes: a single number, spread out.
+        """Let a leading layer write a graph input: a single number, expanded.
 
         Returns:
-            The input's name now.
+            The input's new name.
         """
         old = self._values[name]
         shape = self.constant(np.asarray(self.shape(name), np.int64), self.fresh("shape"))
@@ -83,7 +82,7 @@ class GraphBuilder:
         return number
 
     def redirect(self, tensor: str, made: str) -> None:
-        """Let what reads a tensor read another one that is made of it; what makes that still reads the first."""
+        """Replace a tensor for its readers by another one that is made of it; what makes that still reads the first."""
         old, new = self._values[tensor], self._values[made]
         between: set[ir.Node] = set()
         waiting = [new]
@@ -103,7 +102,7 @@ class GraphBuilder:
         self._graph.outputs.append(self._values[tensor])
 
     def constant(self, array: npt.ArrayLike, name: str | None = None) -> str:
-        """An initializer."""
+        """Add an initializer."""
         name = name or self.fresh("constant")
         value = ir.Value(name=name, const_value=ir.tensor(np.asarray(array), name=name))
         value.shape, value.dtype = ir.Shape(np.shape(array)), ir.DataType.from_numpy(np.asarray(array).dtype)
@@ -112,12 +111,12 @@ class GraphBuilder:
         return name
 
     def weight(self, shape: Sequence[int], fan_in: int) -> str:
-        """Normal weights of variance 2 / fan_in (He et al., 2015, "Delving Deep into Rectifiers")."""
+        """Add normal weights of variance 2 / fan_in (He et al., 2015, "Delving Deep into Rectifiers")."""
         scale = math.sqrt(2 / max(fan_in, 1))
         return self.constant((self._random.standard_normal(shape) * scale).astype(np.float32), self.fresh("weight"))
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
-        """Any operator; ``""`` leaves an optional input out.
+        """Add any operator; ``""`` leaves an optional input out.
 
         Returns:
             The output's name, or a list of names where ``outputs`` > 1.
@@ -162,7 +161,7 @@ class GraphBuilder:
         norm: bool = False,
         activation: str | None = None,
     ) -> str:
-        """Convolution with "same" padding, then batch norm and activation where asked; x: N x C x H x W."""
+        """Add a convolution with "same" padding, then batch norm and activation if requested; x: N x C x H x W."""
         features = self.channels(x) // groups
         inputs = [x, self.weight((channels, features, kernel, kernel), features * kernel * kernel)]
         if bias and not norm:
@@ -182,7 +181,7 @@ class GraphBuilder:
         return self.op(activation, x) if activation else x
 
     def batch_norm(self, x: str) -> str:
-        """Batch normalisation with mild random statistics; x: N x C x ..."""
+        """Add a batch normalisation with mild random statistics; x: N x C x ..."""
         channels = self.channels(x)
         draw = self._random
         parameters = [
@@ -194,28 +193,28 @@ class GraphBuilder:
         return str(self.op("BatchNormalization", x, *(self.constant(p.astype(np.float32)) for p in parameters)))
 
     def dense(self, x: str, features: int, *, activation: str | None = None) -> str:
-        """Fully connected layer; x: N x F."""
+        """Add a fully connected layer; x: N x F."""
         width = self.channels(x, -1)
         bias = self.constant(np.zeros(features, np.float32), self.fresh("bias"))
         x = self.op("Gemm", x, self.weight((width, features), width), bias)
         return self.op(activation, x) if activation else x
 
     def upsample(self, x: str, factor: int = 2) -> str:
-        """Nearest-neighbour resize; x: N x C x H x W."""
+        """Add a nearest-neighbour resize; x: N x C x H x W."""
         scales = self.constant(np.asarray([1, 1, factor, factor], np.float32))
         return str(self.op("Resize", x, "", scales, mode="nearest"))
 
     def build(self) -> Model:
         """The network as a :class:`Model`."""
         graph = ir.Model(self._graph, ir_version=self._ir_version, producer_name="framefit", functions=self._functions)
-        if self._lowered:  # behind a runtime's own operators ONNX's inference knows nothing
+        if self._lowered:  # ONNX's inference knows nothing behind a runtime's own operators
             for value in [value for node in self._graph for value in node.outputs]:
                 self._infer(value)
         canonical(graph, {}, {}, self.name)
         return Model(graph, name=self.name, lowered=self._lowered)
 
     def fresh(self, stem: str) -> str:
-        """A name that nothing has yet."""
+        """Return an unused name."""
         while True:
             self._count[stem] = self._count.get(stem, 0) + 1
             name = f"{stem}_{self._count[stem]}"
@@ -241,7 +240,7 @@ class GraphBuilder:
         return names
 
     def _infer(self, value: ir.Value) -> None:
-        """Shape of a value and of what it is made from, node by node."""
+        """Infer the shape of a value and of its inputs, node by node."""
         node = value.producer()
         if node is None or value.shape is not None:
             return

@@ -1,7 +1,7 @@
 """Built-in networks: real shapes and costs, random weights.
 
-They let every command run without a model file. Nothing was trained: the
-numbers that they compute mean nothing, only what computing them takes.
+They let every command run without a model file. They are not trained: their results mean nothing, only their
+costs are realistic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["BUILTIN", "load_model"]
 
 
 def detector(seed: int = 0) -> Model:
-    """A face detector's shape: depthwise-separable convolutions and heads at three scales.
+    """Make a network with the shape of a face detector: depthwise-separable convolutions and heads at three scales.
 
     Laid out like single-shot detectors (Liu et al., 2016, "SSD: Single Shot MultiBox
     Detector") on a MobileNet (Howard et al., 2017). Random weights: its boxes mean nothing.
@@ -31,7 +31,7 @@ def detector(seed: int = 0) -> Model:
     anchor's background and face add up to 1), and "boxes", 1 x 4360 x 4.
 
     Args:
-        seed: of the weights.
+        seed: for the weights.
     """
     b = GraphBuilder("detector", seed)
     x = b.input("image", (1, 3, 240, 320))
@@ -54,16 +54,16 @@ def detector(seed: int = 0) -> Model:
 
 
 def depth(seed: int = 0) -> Model:
-    """A monocular depth network's shape: a U-Net of inverted residual blocks.
+    """Make a network with the shape of monocular depth estimation: a U-Net of inverted residual blocks.
 
-    Encoder of inverted residuals (Sandler et al., 2018, "MobileNetV2"), decoder that
-    resizes and concatenates what the encoder had at that scale (Ronneberger et al.,
-    2015, "U-Net"). Random weights: its depths mean nothing.
+    It has an encoder of inverted residuals (Sandler et al., 2018, "MobileNetV2") and a decoder that resizes and
+    concatenates the encoder's tensors of that scale (Ronneberger et al., 2015, "U-Net"). Random weights: its depths
+    mean nothing.
 
     Input "image": 1 x 3 x 256 x 320, float32. Output "depth": 1 x 1 x 256 x 320, in 0 .. 1.
 
     Args:
-        seed: of the weights.
+        seed: for the weights.
     """
     b = GraphBuilder("depth", seed)
     x = b.input("image", (1, 3, 256, 320))
@@ -83,7 +83,7 @@ def depth(seed: int = 0) -> Model:
 
 
 BUILTIN: dict[str, Callable[[int], Model]] = {"detector": detector, "depth": depth}
-"""Name -> network, made from a seed."""
+"""Name -> function from a seed to the network."""
 
 
 def _separable(b: GraphBuilder, x: str, channels: int, stride: int) -> str:
@@ -92,14 +92,14 @@ def _separable(b: GraphBuilder, x: str, channels: int, stride: int) -> str:
 
 
 def _head(b: GraphBuilder, x: str, anchors: int, numbers: int) -> str:
-    """Per-anchor numbers of one scale, 1 x (height * width * anchors) x numbers."""
+    """Add numbers for each anchor of one scale, 1 x (height * width * anchors) x numbers."""
     x = b.conv(x, b.channels(x), groups=b.channels(x), norm=True, activation="Relu")
     x = b.op("Transpose", _linear(b, x, anchors * numbers, gain=0.1), perm=[0, 2, 3, 1])
     return str(b.op("Reshape", x, b.constant(np.asarray([1, -1, numbers], np.int64))))
 
 
 def _linear(b: GraphBuilder, x: str, channels: int, gain: float = 1.0) -> str:
-    """1 x 1 convolution that no activation follows; ``gain``: of the variance."""
+    """Add a 1 x 1 convolution without an activation; ``gain``: of the variance."""
     features = b.channels(x)
     weight = b.weight((channels, features, 1, 1), round(2 * features / gain))
     return str(b.op("Conv", x, weight, b.constant(np.zeros(channels, np.float32)), kernel_shape=[1, 1]))
@@ -116,10 +116,10 @@ def _inverted_residual(b: GraphBuilder, x: str, channels: int, *, stride: int, e
 def load_model(
     model: str | Path | Model, shapes: Mapping[str, tuple[int, ...]] | None, constants: Mapping[str, Any] | None
 ) -> Model:
-    """The model that a command names: an ONNX file, or a built-in one.
+    """Load the model that a command names: an ONNX file, or a built-in one.
 
     Raises:
-        InputError: neither, or shapes that do not fit or are not given.
+        InputError: it is neither, or shapes are missing or do not match.
     """
     if isinstance(model, Model):
         return model
@@ -139,7 +139,7 @@ def load_model(
     try:
         return Model.load(path, shapes=shapes, constants=constants)
     except InputError as error:
-        # The reader's remedy is a key of app.toml; there is none here.
+        # The reader's remedy is a key of app.toml, which does not exist here.
         unknown = re.match(r"input '(.+)' has (the dynamic dimension|no shape)", error.what)
         if unknown is None:
             raise

@@ -1,10 +1,10 @@
-"""Layers: what they read and write, their parameters and multiply-accumulates.
+"""Layers: their inputs and outputs, parameters and multiply-accumulates.
 
-What a cost needs to know of a layer's nodes: shapes, stored types, attributes, bodies, zeros in weights.
+Facts of a layer's nodes that determine its cost: shapes, storage types, attributes, bodies, zeros in weights.
 
-What layers, cuts and costs are made from: a graph's nodes and values as records, each made once.
+A graph's nodes and values as records, each made once, of which layers, cuts and costs are made.
 
-A model and the same model with its nodes grouped share the graph, and so all that is known of it.
+A model and the same model with its nodes grouped share the graph, and thus these records.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ class TensorInfo(Record, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """Size in bytes; 0 where the shape is not known."""
+        """Size in bytes; 0 if the shape is not known."""
         if self.shape is None or not self.dtype:
             return 0
         return math.prod(self.shape) * _item_bytes(self.dtype)
 
     @property
     def fixed(self) -> bool:
-        """Whether a buffer for it can be made ahead of time."""
+        """Whether a buffer for it can be made in advance."""
         return self.shape is not None and bool(self.dtype)
 
 
 @functools.cache
 def _item_bytes(dtype: str) -> int:
-    return np.dtype(dtype).itemsize  # ml_dtypes, which onnx_ir brings along, tells numpy of the narrow ones
+    return np.dtype(dtype).itemsize  # ml_dtypes, which onnx_ir needs, registers narrow types with numpy
 
 
 @functools.cache
 def _numpy_name(dtype: ir.DataType) -> str:
-    """Of numbers; "" of what is none."""
+    """Numpy's name of a type of numbers; "" for other types."""
     return "" if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED) else str(dtype.numpy().name)
 
 
@@ -70,7 +70,7 @@ class Layer(Record, kw_only=True):
         name: name of its last node.
         op: operators in order, joined by "+".
         nodes: names of its nodes, in order.
-        inputs: tensors from other layers or the model's inputs; no parameters.
+        inputs: tensors from other layers or the model's inputs, without parameters.
         outputs: tensors that other layers or the model's outputs read.
         parameters: number of constant elements.
         macs: multiply-accumulates; 0 for operators that have none.
@@ -94,7 +94,7 @@ def tensor_info(value: ir.Value) -> TensorInfo:
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """Sizes of a value; ``None`` where one of them is not known, or there is no value."""
+    """Sizes of a value; ``None`` if one of them is not known, or there is no value."""
     if value is None or value.shape is None:
         return None
     sizes: list[int] = []
@@ -105,7 +105,7 @@ def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
     return tuple(sizes)
 
 
-# Operator -> position of its weight; com.microsoft's quantised and fused forms beside the standard ones.
+# Operator -> position of its weight; com.microsoft's quantised and fused forms, too.
 _CONVOLUTIONS = {"Conv": 1, "FusedConv": 1, "NhwcConv": 1, "ConvInteger": 1, "QLinearConv": 3, "NhwcFusedConv": 1}
 _PRODUCTS = {
     "MatMul": 1,
@@ -125,10 +125,10 @@ WEIGHT_INPUT = _CONVOLUTIONS | _PRODUCTS | dict.fromkeys((*_RECURRENT_GATES, "Co
 
 
 def node_macs(node: ir.Node) -> int:
-    """Multiply-accumulates of a node, its subgraphs included; 0 where shapes are not known.
+    """Multiply-accumulates of a node, including its subgraphs; 0 if shapes are not known.
 
-    An ``If`` counts the branch with the most of them, whichever is taken, a ``Loop`` or ``Scan``
-    its body once an iteration where the number of iterations is constant, else once.
+    For an ``If`` the branch with the most of them counts, for a ``Loop`` or ``Scan`` its body times the number of
+    iterations if that is constant, else once.
     """
     op = node.op_type
     inputs = [static_shape(value) for value in node.inputs]
@@ -168,7 +168,7 @@ def _at(sizes: list[tuple[int, ...] | None], index: int) -> tuple[int, ...] | No
 
 
 def iterations(node: ir.Node) -> int | None:
-    """How often a ``Loop`` or ``Scan`` runs its body at most; ``None`` where that depends on the data.
+    """Largest number of iterations of a ``Loop`` or ``Scan``; ``None`` if it depends on the data.
 
     Other nodes run once.
     """
@@ -200,11 +200,11 @@ Tensors = Callable[[ir.Value], TensorInfo]
 
 
 class Operand(TensorInfo, kw_only=True):
-    """An input of a node.
+    """Input of a node.
 
     Attributes:
         constant: whether it is the same in every frame.
-        stored_dtype: how it lies in memory: the type before a ``DequantizeLinear``.
+        stored_dtype: storage type: the type before a ``DequantizeLinear``.
     """
 
     constant: bool
@@ -212,17 +212,17 @@ class Operand(TensorInfo, kw_only=True):
 
 
 class Node(Record, kw_only=True):
-    """One operator of a layer, with what its cost depends on.
+    """One operator of a layer, with everything that determines its cost.
 
     Attributes:
         name: as in the canonical graph.
         op: operator.
-        domain: of the operator; "" is ONNX's own.
-        inputs: in order; ``None`` for an optional one that is left out.
+        domain: of the operator; "" for ONNX's own.
+        inputs: in order; ``None`` for an optional input that is left out.
         outputs: in order.
-        attributes: numbers, strings and lists of them; no tensors, no graphs.
+        attributes: numbers, strings and lists of them; neither tensors nor graphs.
         bodies: nodes of each subgraph that depend on data: branches of an ``If``, the body of a ``Loop`` or ``Scan``.
-        iterations: of the body, at most; ``None`` where they depend on the data.
+        iterations: largest number for the body; ``None`` if it depends on the data.
     """
 
     name: str
@@ -236,7 +236,7 @@ class Node(Record, kw_only=True):
 
 
 def describe(node: ir.Node, dependent: Collection[ir.Value], tensor: Tensors) -> Node:
-    """The record of a graph's node.
+    """Make the record of a graph's node.
 
     Args:
         node: of the canonical graph, or of a subgraph.
@@ -266,16 +266,15 @@ def describe(node: ir.Node, dependent: Collection[ir.Value], tensor: Tensors) ->
     )
 
 
-_COMMON_DOMAINS = ("", "ai.onnx", "com.microsoft")  # in which an operator's name tells what it is
+_COMMON_DOMAINS = ("", "ai.onnx", "com.microsoft")  # in which an operator's name identifies it
 
 
 def configuration(nodes: Iterable[Node]) -> dict[str, Value]:
-    """What determines a layer's cost, as a latency table's key; no names.
+    """Everything that determines a layer's cost, without names, as key of a latency table.
 
-    Shapes with their stored types of inputs, weights and outputs; kernel, stride, padding,
-    dilation and groups of the main operator (the first with a weight, else the first) under
-    these names, its other attributes under ONNX's; those of fused operators after "2.Relu."
-    and so on.
+    Shapes with their storage types of inputs, weights and outputs; kernel, stride, padding, dilation and groups of the
+    main operator (the first with a weight, else the first) under these names, its other attributes under ONNX's; those
+    of fused operators after "2.Relu." and so on.
     """
     nodes = tuple(nodes)
     main = next((node for node in nodes if _weight(node) is not None), nodes[0])
@@ -317,10 +316,10 @@ def configuration(nodes: Iterable[Node]) -> dict[str, Value]:
 
 
 def weight_masks(nodes: Iterable[ir.Node], dependent: Collection[ir.Value]) -> list[Mask]:
-    """Where the constant weights of products are not zero, subgraphs not included.
+    """Where the constant weights of products are not zero, without subgraphs.
 
     Returns:
-        For each weight an array of which the first axis counts outputs and the last one inputs.
+        For each weight an array whose first axis counts outputs and whose last one inputs.
     """
     masks = []
     for node in nodes:
@@ -340,12 +339,12 @@ def weight_masks(nodes: Iterable[ir.Node], dependent: Collection[ir.Value]) -> l
 
 
 def zeros_ratio(masks: Iterable[Mask], granularity: Granularity = "unstructured", n: int = 1, m: int = 1) -> float:
-    """Zeros of these weights that count for hardware of a granularity, over all elements.
+    """Part of the weights whose zeros count for hardware of a granularity.
 
     Args:
         masks: see :func:`weight_masks`.
         granularity: "unstructured": each zero; "channel": those of outputs without any weight;
-            "n:m": 1 - n / m where no m neighbouring inputs hold more than n weights, else 0; "none": 0.
+            "n:m": 1 - n / m if no m neighbouring inputs hold more than n weights, else 0; "none": 0.
         n: of "n:m".
         m: of "n:m".
     """
@@ -421,7 +420,7 @@ _ZERO_POINTS = {"QLinearConv": 5, "ConvInteger": 3, "QLinearMatMul": 5, "MatMulI
 
 
 def _zero_point(node: ir.Node) -> npt.NDArray[Any]:
-    """The number that stands for 0 in a node's integer weight."""
+    """The number that represents 0 in a node's integer weight."""
     index = _ZERO_POINTS.get(node.op_type)
     value = node.inputs[index] if index is not None and index < len(node.inputs) else None
     if value is None or value.const_value is None:
@@ -432,12 +431,12 @@ def _zero_point(node: ir.Node) -> npt.NDArray[Any]:
 
 
 def _nonzero(value: ir.Value, zero: npt.NDArray[Any]) -> Mask | None:
-    """Where a constant is not ``zero``, through what brings it into form; ``None`` where that is not known."""
+    """Where a constant is not ``zero``, through nodes that reshape it; ``None`` if that is not known."""
     if value.const_value is not None:
         array = value.const_value.numpy()
         try:
             return np.asarray(array != np.asarray(zero, array.dtype))
-        except ValueError:  # a zero point that does not broadcast
+        except ValueError:  # the zero point does not broadcast
             return None
     node = value.producer()
     source = node.inputs[0] if node is not None and node.inputs else None
@@ -460,7 +459,7 @@ def _nonzero(value: ir.Value, zero: npt.NDArray[Any]) -> Mask | None:
 
 
 def _outputs_first(mask: Mask, node: ir.Node) -> Mask:
-    """Axes in an order of which the first counts outputs and the last one inputs."""
+    """Reorder axes so that the first counts outputs and the last one inputs."""
     op = node.op_type
     if mask.ndim < 2:
         return mask.reshape(1, -1)
@@ -476,7 +475,7 @@ def _outputs_first(mask: Mask, node: ir.Node) -> Mask:
 
 
 class GraphIndex:
-    """What is known of a graph that does not change any more.
+    """Facts of a graph that does not change any more, each computed once.
 
     Args:
         graph: canonical.
@@ -492,7 +491,7 @@ class GraphIndex:
 
     @cached_property
     def reads(self) -> dict[ir.Node, list[ir.Value]]:
-        """Nodes that depend on an input of the graph, in order, with what they read; the others are constants."""
+        """Nodes that depend on an input of the graph, in order, with the values read; others are constants."""
         return dependent_reads(self._graph)
 
     @cached_property
@@ -502,7 +501,7 @@ class GraphIndex:
 
     @cached_property
     def edges(self) -> list[tuple[int, int]]:
-        """Positions, among the nodes of ``reads``, of one node that makes a value and one that reads it."""
+        """Positions, among the nodes of ``reads``, of a node that makes a value and one that reads it."""
         producer = {value: index for index, node in enumerate(self.reads) for value in node.outputs}
         return [
             (producer[value], index)
@@ -539,7 +538,7 @@ class GraphIndex:
         return described
 
     def layer(self, nodes: Sequence[ir.Node]) -> Layer:
-        """Nodes of ``reads``, in order, as one layer."""
+        """Make one layer of nodes of ``reads``, in order."""
         key = tuple(nodes)
         layer = self._layers.get(key)
         if layer is None:
@@ -574,7 +573,7 @@ class GraphIndex:
         return macs
 
     def _constant(self, value: ir.Value) -> tuple[int, int]:
-        """Elements and bytes of an initializer."""
+        """Number of elements and bytes of an initializer."""
         counts = self._constants.get(value)
         if counts is None:
             tensor = value.const_value
@@ -582,7 +581,7 @@ class GraphIndex:
         return counts
 
     def _initializers_behind(self, values: Iterable[ir.Value]) -> list[ir.Value]:
-        """Initializers from which constant values are computed, each once."""
+        """Initializers from which constant values are computed, without duplicates."""
         initializers: dict[ir.Value, None] = {}
         stack = list(values)
         while stack:

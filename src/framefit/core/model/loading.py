@@ -1,14 +1,12 @@
-"""From an ONNX file as users have it to a graph that can be cut.
+"""Converts an ONNX file of a user to a graph that can be cut.
 
-After :func:`canonical`: functions inlined but for parts (:mod:`framefit.core.model.parts`),
-every node named, nodes in topological
-order, no initializer listed as an input, all input dimensions fixed, shapes
-inferred, shape computations on static shapes replaced by their values, and each
-``If`` whose condition became constant replaced by the branch that it takes.
+:func:`canonical` inlines functions except parts (:mod:`framefit.core.model.parts`), names every node, sorts nodes
+topologically, removes initializers from the inputs, fixes all input dimensions, infers shapes, replaces shape
+computations on static shapes by their values, and each ``If`` with a constant condition by its branch.
 
-Types and shapes: what ONNX's inference finds, and what files declare.
+Types and shapes come from ONNX's inference, and from declarations in files.
 
-What an ONNX file claims, held against what is in it, before anything is made of it.
+Files are validated: claims of an ONNX file are compared with its contents before anything is made of it.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ __all__ = ["declared_inputs", "integer_scalars"]
 
 logger = logging.getLogger(__name__)
 SHAPE_ELEMENTS = 1024
-"""Constants of at most so many compute shapes, larger ones are weights."""
+"""Constants of at most this many elements compute shapes, larger ones are weights."""
 
 
 def infer(model: ir.Model) -> None:
@@ -58,7 +56,7 @@ def infer(model: ir.Model) -> None:
 
 
 def _without_weights(model: ir.Model) -> onnx.ModelProto:
-    """As ONNX, large initializers as inputs: inference reads shapes and axes, no weights."""
+    """Convert to ONNX with large initializers as inputs: inference reads shapes and axes, but no weights."""
     graph = model.graph
     kept: list[ir.Value] = []
     large: list[ir.Value] = []
@@ -76,13 +74,13 @@ def _without_weights(model: ir.Model) -> onnx.ModelProto:
 
 
 def type_of(proto: onnx.TypeProto) -> ir.TypeProtocol | None:
-    """What a value is; ``None`` where that is not said. Dense tensors, which most are, without onnx_ir's detours."""
+    """Type of a value; ``None`` if it is not given. Dense tensors, the usual case, avoid onnx_ir's slower code."""
     kind = proto.tensor_type.elem_type if proto.HasField("tensor_type") and not proto.denotation else 0
     return ir.TensorType(ir.DataType(kind)) if kind else ir.serde.deserialize_type_proto_for_type(proto)
 
 
 def shape_of(proto: onnx.TypeProto) -> ir.Shape | None:
-    """Its shape; ``None`` where that is not said. Static ones, which most are, without onnx_ir's detours."""
+    """Shape of a value; ``None`` if it is not given. Static shapes, the usual case, avoid onnx_ir's slower code."""
     if proto.HasField("tensor_type") and proto.tensor_type.HasField("shape"):
         sizes = []
         for dim in proto.tensor_type.shape.dim:
@@ -95,7 +93,7 @@ def shape_of(proto: onnx.TypeProto) -> ir.Shape | None:
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and those inside it, each before its own."""
+    """A graph and those inside it, each before its inner ones."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -103,7 +101,7 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from _graphs(inner)
 
 
-_MOST_NODES = 1_000_000  # once functions are inlined: some hundred times what large networks have
+_MOST_NODES = 1_000_000  # after inlining functions: some hundred times as many as in large networks
 _MOST_IN_BYTE = 8  # elements: none has less than a bit
 _REMEDY = "export the model again"
 _GROWING = {
@@ -111,15 +109,15 @@ _GROWING = {
     "ConvTranspose", "DFT", "Expand", "EyeLike", "HammingWindow", "HannWindow", "LpPool", "MaxPool", "MaxUnpool",
     "MelWeightMatrix", "OneHot", "Pad", "Range", "Resize", "RoiAlign", "STFT", "Tile", "Upsample",
 }  # fmt: skip
-"""Operators whose outputs may be larger than all that they read."""
+"""Operators whose outputs may be larger than all of their inputs."""
 
 
 def _validate(model: ir.Model, where: Path) -> None:
-    """Refuse what cannot be computed: tensors that nothing makes, or that are not there, and functions without end.
+    """Refuse what cannot be computed: tensors without a producer or data, and endless functions.
 
     Raises:
-        InputError: with the tensor, the attribute or the function.
-        ValueError: a tensor whose data are not of its shape.
+        InputError: its message names the tensor, the attribute or the function.
+        ValueError: the data of a tensor do not match its shape.
     """
     _check_versions(model, where)
     for graph in model.graphs():
@@ -137,7 +135,7 @@ def _check_versions(model: ir.Model, where: Path) -> None:
 
 
 def _check_attributes(model: ir.Model, where: Path) -> None:
-    """Refuse attributes of another type than their operator has."""
+    """Refuse attributes of another type than the operator's."""
     parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     for nodes in parts:
         known: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -153,7 +151,7 @@ def _check_attributes(model: ir.Model, where: Path) -> None:
 
 
 def _attributes_of(node: ir.Node, version: int) -> Mapping[str, Any]:
-    """What ONNX says of an operator's attributes; nothing of operators that are not its own."""
+    """ONNX's description of an operator's attributes; empty for operators that are not its own."""
     try:
         attributes: Mapping[str, Any] = onnx.defs.get_schema(node.op_type, version, node.domain).attributes
     except onnx.defs.SchemaError:
@@ -162,12 +160,12 @@ def _attributes_of(node: ir.Node, version: int) -> Mapping[str, Any]:
 
 
 def _check_names(model: ir.Model, where: Path) -> None:
-    """Refuse a graph that reads what nothing makes."""
+    """Refuse a graph with a tensor that is read, but not produced."""
     nodes = ir.traversal.RecursiveGraphIterator(model.graph)
     reads = [(node, value) for node in nodes for value in node.inputs]
     outputs = [(None, value) for graph in model.graphs() for value in graph.outputs]
     for node, value in [*reads, *outputs]:
-        if value is None:  # an optional input left out
+        if value is None:  # an optional input that is left out
             continue
         if value.producer() is None and not value.is_graph_input() and not value.is_initializer():
             reader = "an output of a graph" if node is None else f"read by {node.op_type} {node.name!r}"
@@ -180,11 +178,11 @@ def _check_tensor(value: ir.Value, where: Path) -> None:
         raise InputError(f"the tensor {value.name!r} has data that do not match its shape", where=where, remedy=_REMEDY)
     if isinstance(tensor, ir.serde.TensorProtoTensor) and tensor.size > _MOST_IN_BYTE * where.stat().st_size:
         raise InputError(f"the tensor {value.name!r} is larger than the file", where=where, remedy=_REMEDY)
-    tensor.numpy()  # which raises where there are fewer or more of them
+    tensor.numpy()  # raises if there are fewer or more data
 
 
 def _check_functions(model: ir.Model, where: Path) -> None:
-    """Refuse functions that call themselves, or that make too many nodes of few."""
+    """Refuse functions that call themselves, or that expand to too many nodes."""
     sizes: dict[ir.OperatorIdentifier, int] = {}
 
     def size(nodes: ir.Function | ir.Graph, callers: tuple[ir.OperatorIdentifier, ...]) -> int:
@@ -200,14 +198,14 @@ def _check_functions(model: ir.Model, where: Path) -> None:
 
     if (count := size(model.graph, ())) > _MOST_NODES:
         raise InputError(
-            f"its functions stand for {count} nodes; at most {_MOST_NODES} are read",
+            f"its functions expand to {count} nodes; at most {_MOST_NODES} are read",
             where=where,
             remedy="export the model without functions",
         )
 
 
 def may_exceed(node: ir.Node, elements: int) -> bool:
-    """Whether an output of a node may have more elements; where its size is not known, whatever may grow does."""
+    """Whether an output of a node may have more elements; if its size is not known, any output that can grow does."""
     for value in node.outputs:
         sizes = [size for size in value.shape or () if isinstance(size, int)]
         known = value.shape is not None and len(sizes) == len(value.shape)
@@ -217,17 +215,17 @@ def may_exceed(node: ir.Node, elements: int) -> bool:
 
 
 PART_DOMAIN = "framefit.parts."
-"""Functions of domains that begin so stay nodes; the part's name follows."""
+"""Prefix of domains whose functions stay nodes; the part's name follows."""
 PART_NOTE = "framefit.part"
 """Key of a part's note in its function's metadata."""
-_DECLARED = "declared"  # in a graph's notes: value -> what its file declares of it
+_DECLARED = "declared"  # key in a graph's metadata: value -> declaration in the file
 
 
 def read_graph(path: str | Path) -> ir.Model:
-    """Read an ONNX file, external data included.
+    """Read an ONNX file, including external data.
 
     Raises:
-        InputError: missing, truncated or not an ONNX model.
+        InputError: the file is missing, truncated or not an ONNX model.
     """
     path = Path(path)
     if not path.is_file():
@@ -256,7 +254,7 @@ def read_graph(path: str | Path) -> ir.Model:
 
 
 def _check_tensors(graph: onnx.GraphProto, path: Path) -> None:
-    """Refuse sequences, maps and optional values at either end: nothing can be bound to them."""
+    """Refuse sequences, maps and optional values as inputs and outputs: nothing can be bound to them."""
     for what, infos in (("input", graph.input), ("output", graph.output)):
         for info in infos:
             kind = info.type.WhichOneof("value") or "tensor_type"
@@ -269,21 +267,21 @@ def _check_tensors(graph: onnx.GraphProto, path: Path) -> None:
 
 
 def _taken_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """Take out what a file declares of its values: of thousands of them onnx_ir makes types and shapes one by one.
+    """Remove a file's declarations of its values: onnx_ir would make types and shapes of thousands one by one.
 
-    Initializers tell their own. Notes on values stay where they are, and so do functions' values.
+    Initializers have their own. Notes on values stay, and so do functions' values.
     """
     if proto.functions:
         return {}
-    taken = {info.name: info.type for info in proto.graph.value_info if not (info.metadata_props or info.doc_string)}
-    kept = [info for info in proto.graph.value_info if info.name not in taken]
+    declared = {info.name: info.type for info in proto.graph.value_info if not (info.metadata_props or info.doc_string)}
+    kept = [info for info in proto.graph.value_info if info.name not in declared]
     del proto.graph.value_info[:]
     proto.graph.value_info.extend(kept)
-    return taken
+    return declared
 
 
 def _give_types(graph: ir.Graph, declared: Mapping[str, onnx.TypeProto]) -> None:
-    """Give nodes' outputs their declared types at once, and their shapes when :func:`canonical` wants them."""
+    """Give nodes' outputs their declared types at once, and their shapes when :func:`canonical` needs them."""
     kept = {}
     for node in graph:
         for value in node.outputs:
@@ -295,13 +293,13 @@ def _give_types(graph: ir.Graph, declared: Mapping[str, onnx.TypeProto]) -> None
 
 
 def declared_inputs(path: str | Path) -> dict[str, tuple[int | None, ...] | None]:
-    """A file's inputs that are no initializers, with the sizes that it declares; the graph is not looked at.
+    """A file's inputs except initializers, with the sizes that it declares; the graph is not read.
 
     Returns:
         Input -> sizes, ``None`` for dynamic ones; ``None`` for an input without a shape.
 
     Raises:
-        InputError: missing, truncated or not an ONNX model.
+        InputError: the file is missing, truncated or not an ONNX model.
     """
     path = Path(path)
     try:
@@ -309,7 +307,7 @@ def declared_inputs(path: str | Path) -> dict[str, tuple[int | None, ...] | None
     except (OSError, DecodeError):
         graph = onnx.GraphProto()
     if not graph.node or not graph.output:
-        read_graph(path)  # which says why
+        read_graph(path)  # raises the error that says why
     weights = {tensor.name for tensor in graph.initializer} | {
         sparse.values.name for sparse in graph.sparse_initializer
     }
@@ -323,24 +321,24 @@ def declared_inputs(path: str | Path) -> dict[str, tuple[int | None, ...] | None
 
 
 def integer_scalars(path: str | Path) -> set[str]:
-    """Inputs that :func:`declared_inputs` gives as whole numbers, one each: options of a model rather than frames."""
+    """Inputs of :func:`declared_inputs` that are single whole numbers: options of a model rather than frames."""
     whole = {getattr(onnx.TensorProto, name) for name in ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16")}
     types = {v.name: v.type.tensor_type for v in onnx.load_model(path, load_external_data=False).graph.input}
     return {n for n, sizes in declared_inputs(path).items() if sizes in ((), (1,)) and types[n].elem_type in whole}
 
 
 def parsed(content: bytes) -> ir.Model:
-    """The graph in an ONNX file's bytes, as it is.
+    """Parse the graph in an ONNX file's bytes, without changes.
 
     Raises:
-        DecodeError, ValueError: they hold none.
+        DecodeError, ValueError: they hold no graph.
     """
     model: ir.Model = ir.from_proto(onnx.ModelProto.FromString(content))
     return model
 
 
 def node_inputs(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
-    """Values of ``graph`` that a node reads, those read only inside its subgraphs included."""
+    """Values of ``graph`` that a node reads, including those read only inside its subgraphs."""
     values = [value for value in node.inputs if value is not None]
     for subgraph in _bodies(node):
         for inner in ir.traversal.RecursiveGraphIterator(subgraph):
@@ -352,7 +350,7 @@ def node_inputs(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
 def _bodies(node: ir.Node) -> list[ir.Graph]:
     """Graphs inside a node: branches of an ``If``, the body of a ``Loop`` or ``Scan``."""
     bodies: list[ir.Graph] = []
-    for attribute in node.attributes.data.values():  # of a dict, five times as fast as the mapping's own
+    for attribute in node.attributes.data.values():  # of the dict, five times as fast as the mapping's own
         if attribute.type == ir.AttributeType.GRAPH:
             bodies.append(attribute.as_graph())
         elif attribute.type == ir.AttributeType.GRAPHS:
@@ -361,7 +359,7 @@ def _bodies(node: ir.Node) -> list[ir.Graph]:
 
 
 def dependent_reads(graph: ir.Graph) -> dict[ir.Node, list[ir.Value]]:
-    """Nodes that depend on an input of the graph, in order, with what they read; the others are constants."""
+    """Nodes that depend on an input of the graph, in order, with the values that they read; others are constants."""
     known = set(graph.inputs)
     reads: dict[ir.Node, list[ir.Value]] = {}
     for node in graph:
@@ -373,11 +371,11 @@ def dependent_reads(graph: ir.Graph) -> dict[ir.Node, list[ir.Value]]:
 
 
 class Changes(NamedTuple):
-    """What :func:`canonical` did to a graph, as sentences for the user.
+    """Changes of :func:`canonical` to a graph, as sentences for the user.
 
     Attributes:
         assumed: sizes that the file leaves open.
-        cleaned: what was put in order without changing what the model computes, and seeds that were fixed.
+        cleaned: corrections that do not change the results, and seeds that were fixed.
     """
 
     assumed: list[str]
@@ -390,12 +388,12 @@ def canonical(
     constants: Mapping[str, Any],
     where: str | Path | None,
 ) -> Changes:
-    """Bring ``model`` into the form that the module describes, in place.
+    """Bring ``model`` into the canonical form that the module describes, in place.
 
     Args:
-        model: as read.
+        model: as read from a file.
         shapes: graph input -> shape.
-        constants: graph input -> value; the input goes.
+        constants: graph input -> value; the input is removed.
         where: the file, for messages.
 
     Raises:
@@ -424,13 +422,13 @@ def canonical(
         if not _static(value):
             shape = shape_of(inferred) if isinstance(inferred, onnx.TypeProto) else inferred
             if shape is not None and all(isinstance(size, int) for size in shape):
-                value.shape = shape  # an operator that inference does not know, but the exporter did
+                value.shape = shape  # inference does not know the operator, but the exporter did
     _remove_unused(model)
     return Changes(assumed, list(_cleaned(weights, computed, branches, _fix_seeds(graph))))
 
 
 def _cleaned(weights: int, computed: int, branches: int, seeds: int) -> Iterator[str]:
-    """``weights``, nodes ``computed``, ``branches`` and ``seeds``: how many."""
+    """Sentences for numbers of ``weights``, computed nodes, branches and seeds."""
     if weights:
         were = _were(weights, "initializer")
         yield f"{were} moved out of the graph's inputs: a runtime fuses layers with constants only"
@@ -447,7 +445,7 @@ def _were(number: int, noun: str) -> str:
 
 
 def _remove_unused(model: ir.Model) -> None:
-    """Drop what no output needs, and what only subgraphs of that read."""
+    """Drop nodes that no output needs, and values that only their subgraphs read."""
     graph = model.graph
     needed, unused = set(graph.outputs), []
     for node in reversed(graph):
@@ -477,16 +475,16 @@ def _input_named(graph: ir.Graph, name: str, key: str, where: str | Path | None)
 
 
 def _set_constants(model: ir.Model, constants: Mapping[str, Any], where: str | Path | None) -> None:
-    for name, given in constants.items():
+    for name, number in constants.items():
         value = _input_named(model.graph, name, "constants", where)
         dtype = value.dtype
         if dtype is None:
             raise InputError(f"input {name!r} has no type", where=where, remedy="export the model again")
         try:
-            array = np.asarray(given).astype(dtype.numpy())
+            array = np.asarray(number).astype(dtype.numpy())
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"constant {name!r} cannot be {given!r}: {error}", where=where, remedy=f"give {dtype.numpy()} numbers"
+                f"constant {name!r} cannot be {number!r}: {error}", where=where, remedy=f"give {dtype.numpy()} numbers"
             ) from error
         if value.shape is not None:
             declared = list(value.shape)
@@ -505,7 +503,7 @@ def _set_constants(model: ir.Model, constants: Mapping[str, Any], where: str | P
 
 
 def _fix_inputs(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], where: str | Path | None) -> list[str]:
-    """Give every input a static shape: from ``shapes``, by equal symbols, leading dimensions 1."""
+    """Give every input a static shape: from ``shapes``, by equal symbols, or leading dimensions 1."""
     symbols: dict[str, int] = {}
     for name, given in shapes.items():
         value = _input_named(graph, name, "shapes", where)
@@ -518,7 +516,7 @@ def _fix_inputs(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], where: s
             continue
         declared = [size if isinstance(size, int) else str(size) for size in value.shape]
         if len(given) == len(declared) - 1 and _fits(declared, (1, *given)):
-            given = (1, *given)  # a single frame: its leading dimension may be left out
+            given = (1, *given)  # the leading dimension of a single frame may be left out
         if not _fits(declared, given):
             raise InputError(
                 f"input {name!r} takes {_shown(declared)}, not {_shown(given)}",
@@ -550,7 +548,7 @@ def _fix_inputs(graph: ir.Graph, shapes: Mapping[str, tuple[int, ...]], where: s
                 fixed.append(1)
                 if symbol is not None:
                     symbols[symbol] = 1
-                assumed.append(f"input {value.name!r}: leading dimension {symbol or '?'} taken as 1")
+                assumed.append(f"input {value.name!r}: leading dimension {symbol or '?'} assumed to be 1")
             else:
                 raise InputError(
                     f"input {value.name!r} has the dynamic dimension {symbol or '?'} (axis {axis})",
@@ -566,7 +564,7 @@ def _shape_remedy(value: ir.Value) -> str:
 
 
 def _fits(declared: Sequence[Any], given: Sequence[int]) -> bool:
-    """Whether static sizes agree with declared ones, of which some may be symbols."""
+    """Whether static sizes agree with declared ones, some of which may be symbols."""
     return len(given) == len(declared) and all(
         not isinstance(size, int) or size == number for size, number in zip(declared, given, strict=True)
     )
@@ -581,7 +579,7 @@ def _static(value: ir.Value) -> bool:
 
 
 def random_nodes(graph: ir.Graph) -> list[ir.Node]:
-    """Nodes that draw random numbers, those inside others included."""
+    """Nodes that draw random numbers, including those inside others."""
     return [node for node in ir.traversal.RecursiveGraphIterator(graph) if _is_random(node)]
 
 
@@ -593,10 +591,10 @@ def _is_random(node: ir.Node) -> bool:
 
 
 def _fix_seeds(graph: ir.Graph) -> int:
-    """Give ONNX's own random operators that have no seed one each, so that they draw the same in every session.
+    """Give ONNX's random operators without a seed one each, so that they draw the same in every session.
 
     Returns:
-        How many got one.
+        Number of operators that got one.
     """
     seedless = [node for node in random_nodes(graph) if node.domain == "" and "seed" not in node.attributes]
     for seed, node in enumerate(seedless, 1):
@@ -605,13 +603,13 @@ def _fix_seeds(graph: ir.Graph) -> int:
 
 
 def _fold_and_infer(model: ir.Model) -> tuple[int, int]:
-    """Infer shapes and fold what computes them, each helping the other, until nothing changes.
+    """Alternate between inferring shapes and folding shape computations until nothing changes.
 
     Returns:
-        How many nodes that compute something became constants, and how many ``If`` were replaced by a branch.
+        Number of nodes that became constants, and number of ``If`` nodes that were replaced by a branch.
     """
     graph = model.graph
-    computed = branches = given = 0
+    computed = branches = constants = 0
     while True:
         infer(model)
         folded = 0
@@ -627,24 +625,24 @@ def _fold_and_infer(model: ir.Model) -> tuple[int, int]:
                 else:
                     _become_constant(graph, node, [np.asarray(sizes.prod(dtype=np.int64))])
                 folded += 1
-        taken = sum(_take_branch(graph, node) for node in list(graph) if node.op_type == "If")
+        branches_taken = sum(_take_branch(graph, node) for node in list(graph) if node.op_type == "If")
         if any(not _static(value) for node in graph for value in node.outputs):
             kinds = [node.op_type for node in _small_constants(graph) if _evaluate(model, node)]
-            folded, given = folded + len(kinds), given + kinds.count("Constant")
-        computed, branches = computed + folded, branches + taken
-        if not folded + taken:
-            return computed - given, branches
-        passes.NameFixPass()(model)  # branches may have used one name twice
+            folded, constants = folded + len(kinds), constants + kinds.count("Constant")
+        computed, branches = computed + folded, branches + branches_taken
+        if not folded + branches_taken:
+            return computed - constants, branches
+        passes.NameFixPass()(model)  # branches may have used the same name
 
 
 def fold_constants(model: ir.Model) -> None:
-    """Replace what is computed from constants by its value, of any size; QDQ pairs stay."""
+    """Replace everything that is computed from constants by its value, of any size; QDQ pairs stay."""
     while sum(_evaluate(model, node, sys.maxsize) for node in _small_constants(model.graph, sys.maxsize)):
         pass
 
 
 def _small_constants(graph: ir.Graph, most: int = SHAPE_ELEMENTS) -> Iterator[ir.Node]:
-    """Nodes without subgraphs whose inputs are all small known constants, QDQ pairs left alone."""
+    """Nodes without subgraphs whose inputs are all small known constants, except QDQ pairs."""
     for node in list(graph):
         if _is_random(node) or "Quantize" in node.op_type:
             continue
@@ -659,7 +657,7 @@ def _small_constants(graph: ir.Graph, most: int = SHAPE_ELEMENTS) -> Iterator[ir
 
 
 def _evaluate(model: ir.Model, node: ir.Node, most: int = SHAPE_ELEMENTS) -> bool:
-    """Replace a constant node by its value; False where the reference implementation cannot."""
+    """Replace a constant node by its value; False if the reference implementation cannot compute it."""
     from onnx.reference import ReferenceEvaluator
 
     if may_exceed(node, most):
@@ -682,7 +680,7 @@ def _evaluate(model: ir.Model, node: ir.Node, most: int = SHAPE_ELEMENTS) -> boo
 
 
 def _take_branch(graph: ir.Graph, node: ir.Node) -> bool:
-    """Put the branch of an ``If`` with a constant condition in its place."""
+    """Replace an ``If`` with a constant condition by its branch."""
     condition = node.inputs[0].const_value if node.inputs and node.inputs[0] is not None else None
     if condition is None or condition.size != 1:
         return False
@@ -697,7 +695,7 @@ def _take_branch(graph: ir.Graph, node: ir.Node) -> bool:
     branch.remove(inner)
     graph.insert_before(node, inner)
     for old, new in zip(node.outputs, results, strict=True):
-        if new.producer() not in inner:  # a value from outside: it keeps its name
+        if new.producer() not in inner:  # a value from outside keeps its name
             copy = ir.node("Identity", [new], name=f"{node.name}/{old.name}")
             graph.insert_before(node, [copy])
             inner.append(copy)
@@ -709,7 +707,7 @@ def _take_branch(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _become_constant(graph: ir.Graph, node: ir.Node, arrays: list[np.ndarray[Any, Any]]) -> None:
-    """Put initializers of the same names in the place of a node's outputs."""
+    """Replace a node's outputs by initializers of the same names."""
     values = list(node.outputs)
     replacements = []
     for value, array in zip(values, arrays, strict=True):

@@ -1,6 +1,6 @@
-"""What a runtime makes of a model: its own operators, layouts and copies between layouts, as layers.
+"""Lowered models: a runtime's own operators, layouts and copies between layouts, as layers.
 
-Which nodes are fused: read off the graph that a runtime made of a model, or by a rule.
+Also which nodes are fused: from the graph that a runtime made of a model, or by a rule.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
 def lowered(model: Model, optimised: bytes, ask: Callable[[bytes, Sequence[str]], Shapes]) -> Model:
-    """The graph that a runtime saved after optimising a model, each of its operators a layer.
+    """Make a model of the graph that a runtime saved after optimisation, each of its operators a layer.
 
     A runtime that makes the same operators in another order, or numbers them otherwise, gives the same result.
 
     Args:
         model: as given to the runtime.
         optimised: the ONNX file that the runtime saved.
-        ask: runs an ONNX file and tells type and shape of tensors that it returns: ONNX's inference
-            does not know a runtime's own operators.
+        ask: runs an ONNX file and returns type and shape of its outputs: ONNX's inference does not know a
+            runtime's own operators.
 
     Raises:
-        DeviceError: the saved file is no ONNX model.
+        DeviceError: the saved file is not an ONNX model.
     """
     try:
         graph = parsed(optimised)
@@ -136,14 +136,14 @@ def _renumbered(names: Sequence[str], taken: Collection[str]) -> list[str]:
 
 
 def lowered_around(model: Model, parts: Collection[str], lower: Callable[[Model], Model]) -> Model:
-    """What a runtime makes of all but some nodes, with these among its operators as they are.
+    """Lower all but some nodes of a model, with these unchanged among the runtime's operators.
 
-    All of the rest is lowered at once: its names stay apart, and what bypasses a node stays in the runtime's layout.
+    The rest is lowered at once: names stay distinct, and tensors that bypass a node stay in the runtime's layout.
 
     Args:
-        model: stays as it is.
+        model: it is not changed.
         parts: names of nodes that something else executes.
-        lower: tells what the runtime makes of a model.
+        lower: the runtime's lowering of a model.
 
     Raises:
         DeviceError: see ``lower``.
@@ -179,7 +179,7 @@ def lowered_around(model: Model, parts: Collection[str], lower: Callable[[Model]
 
 
 def _without(model: Model, parts: Collection[str]) -> Model:
-    """The model without some of its nodes: what they read is an output, what they make an input."""
+    """The model without some of its nodes: their inputs become outputs, their outputs inputs."""
     outer = parsed(model.to_bytes())
     graph = outer.graph
     gone = [node for node in graph if node.name in parts]
@@ -200,7 +200,7 @@ def _without(model: Model, parts: Collection[str]) -> Model:
 
 
 _HEAVY = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "MatMul", "MatMulInteger", "QLinearMatMul", "Gemm")
-_SUM = "Add"  # of a residual: what follows it is applied to it
+_SUM = "Add"  # of a residual: the nodes that follow are applied to it
 _EPILOGUE = (
     *("BatchNormalization", "Add", "Mul", "Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid", "HardSwish"),
     *("Tanh", "Elu", "Gelu", "Swish", "Mish", "Identity"),
@@ -209,19 +209,18 @@ _CONVERSION = ("QuantizeLinear", "DequantizeLinear")
 
 
 def epilogue_groups(model: Model) -> tuple[tuple[str, ...], ...]:
-    """Convolutions, products and sums, each with what follows it element by element.
+    """Groups of convolutions, products and sums, each with the element-wise nodes that follow.
 
-    A rule for accelerators that cannot be asked: normalisation, bias, scale and activation
-    are applied on the way out of the array. Every step of the chain is the only reader of
-    the one before, and reads nothing else that depends on the inputs.
+    A rule for accelerators that do not say what they fuse: normalisation, bias, scale and activation are applied at
+    the output of the array. Every node of the chain is the only reader of the preceding one, and reads nothing else
+    that depends on the inputs.
 
-    Of a quantised model each operator, heavy or not, takes in the ``DequantizeLinear`` of
-    which it is the only reader and the ``QuantizeLinear`` of its result: what crosses from
-    layer to layer is int8, and no cut lies inside. Conversions at the model's ends belong to
-    its first and last operators.
+    In a quantised model each operator, heavy or not, includes the ``DequantizeLinear`` nodes of which it is the only
+    reader and the ``QuantizeLinear`` of its result: tensors between layers are int8, and no cut lies inside.
+    Conversions at the model's ends belong to its first and last operators.
 
     Args:
-        model: its layers; those that are groups already stay as they are.
+        model: its layers; existing groups stay unchanged.
     """
     layers = model.layers
     readers: dict[str, list[int]] = {}
@@ -247,7 +246,7 @@ def epilogue_groups(model: Model) -> tuple[tuple[str, ...], ...]:
                 break
             chain.append(reader)
         if len(chain) > 1 and layers[chain[-1]].op == "DequantizeLinear" and only_reader(chain[-1]) is not None:
-            del chain[-1]  # it belongs to what reads it
+            del chain[-1]  # it belongs to its reader
         if layer.op not in _CONVERSION:
             _take_conversions_before(chain, layers, maker, only_reader, taken)
         if len(chain) > 1:
@@ -263,7 +262,7 @@ def _take_conversions_before(
     only_reader: Callable[[int], int | None],
     taken: Collection[int],
 ) -> None:
-    """Put the conversions that only the first of ``chain`` reads, and theirs, in their places before it."""
+    """Insert before ``chain`` the conversions that only its first node reads, and theirs."""
     waiting = [chain[0]]
     while waiting:
         reader = waiting.pop()
@@ -278,17 +277,17 @@ def _take_conversions_before(
 
 
 def fused_groups(model: Model, optimised: bytes) -> tuple[tuple[str, ...], ...]:
-    """Groups of nodes between which no tensor is left after a runtime's optimisation.
+    """Groups of nodes between which no tensor remains after a runtime's optimisation.
 
-    A tensor whose name survived is still computed; one that did not was fused away,
-    so its producer and its readers belong together.
+    A tensor whose name remains is still computed; one that is gone was fused away, so its producer and its readers
+    belong together.
 
     Args:
         model: as given to the runtime.
         optimised: the ONNX file that the runtime saved after optimising it.
 
     Raises:
-        DeviceError: the saved file is no ONNX model.
+        DeviceError: the saved file is not an ONNX model.
     """
     try:
         graph = parsed(optimised).graph
@@ -310,14 +309,14 @@ _OWN_NAMES = re.compile(r"(_token_\d+|(_bn)?_nchwc|_new_reshape|/MatMul\w*Fusion
 
 
 def owners(model: Model, lowered: Model) -> list[int]:
-    """Which layer each of a runtime's operators belongs to.
+    """The layer to which each of a runtime's operators belongs.
 
     Args:
-        model: as the user has it, with groups as layers.
-        lowered: what the runtime made of it.
+        model: the user's, with groups as layers.
+        lowered: the runtime's version of it.
 
     Returns:
-        For each layer of ``lowered`` the position of one of ``model``.
+        For each layer of ``lowered`` the index of one of ``model``.
     """
     owner = {tensor.name: index for index, layer in enumerate(model.layers) for tensor in layer.outputs}
     owner |= {name: index for index, layer in enumerate(model.layers) for name in layer.nodes}
@@ -331,14 +330,14 @@ def owners(model: Model, lowered: Model) -> list[int]:
         if known is not None:
             maker |= {tensor.name: known for tensor in layer.outputs}
     places, following = [], 0
-    for known in reversed(owner_of):  # what nothing made belongs to what comes next
+    for known in reversed(owner_of):  # operators without an owner belong to the next layer
         following = following if known is None else known
         places.append(following)
     return places[::-1]
 
 
 def _owner(layer: Layer, owner: dict[str, int]) -> int | None:
-    """The user's layer that an operator is named after, or whose result it makes."""
+    """The user's layer after which an operator is named, or whose result it makes."""
     for name in (*(tensor.name for tensor in layer.outputs), layer.name):
         while name not in owner and (shorter := _OWN_NAMES.sub("", name)) != name:
             name = shorter

@@ -22,8 +22,8 @@ class Cut(Record, kw_only=True):
     """A boundary between two segments.
 
     Attributes:
-        position: layers before it; 1 .. number of layers - 1.
-        tensors: what crosses it: made before, read after.
+        position: number of layers before it; 1 .. number of layers - 1.
+        tensors: tensors across it: made before, read after.
         obstacle: why no segment may end here; ``None`` for a legal cut.
     """
 
@@ -33,15 +33,15 @@ class Cut(Record, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """Bytes that cross."""
+        """Bytes of all tensors across it."""
         return sum(tensor.bytes for tensor in self.tensors)
 
 
 class Model:
     """A network with static input shapes, as layers in topological order.
 
-    Nodes that depend on no input (weights being transposed or dequantised, shapes)
-    are no layers: each segment that needs them gets them.
+    Nodes that depend on no input (weights being transposed or dequantised, shapes) are not layers: each segment
+    that needs them includes them.
 
     Make one with :meth:`load`; ``Model(...)`` itself takes a canonical graph.
     """
@@ -61,10 +61,10 @@ class Model:
         self._groups = tuple(tuple(group) for group in groups)
         self.name = name
         self.lowered = lowered
-        """Whether its nodes are what a runtime executes: it was optimised already, and is to run as it is."""
+        """Whether a runtime has optimised its nodes, so that it is to run as it is."""
         self.defaulted_dims = tuple(defaulted_dims)
         self.cleaned = tuple(cleaned)
-        """What reading its file put in order, as sentences: at most the seeds of random operators are other ones."""
+        """Corrections when its file was read, as sentences: at most the seeds of random operators differ."""
         self.internal_tensors = frozenset(internal_tensors)
         """Inputs and outputs that a segment shares with other segments only; the others are the whole model's."""
         self._zeros: dict[tuple[Granularity, int, int], tuple[float, ...]] = {}
@@ -82,15 +82,14 @@ class Model:
         """Read an ONNX file.
 
         Args:
-            path: the file; external data beside it is read too.
-            shapes: graph input -> shape, needed for dynamic dimensions; a leading 1 may
-                be left out. Other inputs follow where they use the same symbols; leading
-                dimensions default to 1 (noted in ``defaulted_dims``).
-            constants: graph input -> value that never changes; it stops being an input.
+            path: the file; external data beside it are read, too.
+            shapes: graph input -> shape, for dynamic dimensions; a leading 1 may be left out. Other inputs follow where
+                they use the same symbols; leading dimensions default to 1 (listed in ``defaulted_dims``).
+            constants: graph input -> value that never changes; the input is removed.
             name: default: the file's stem.
 
         Raises:
-            InputError: missing, truncated or invalid file; a shape that does not fit.
+            InputError: the file is missing, truncated or invalid, or a shape does not match.
 
         Example:
             >>> Model.load("face.onnx").layers[0].op  # doctest: +SKIP
@@ -116,7 +115,7 @@ class Model:
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """Graph inputs; no initializers among them."""
+        """Graph inputs, without initializers."""
         return tuple(self._index.tensor(value) for value in self._ir.graph.inputs)
 
     @property
@@ -126,16 +125,16 @@ class Model:
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """In topological order."""
+        """The layers in topological order."""
         return tuple(self._index.layer(nodes) for nodes in self._members)
 
     @cached_property
     def nodes(self) -> tuple[tuple[Node, ...], ...]:
-        """What each layer's nodes are, in the order of ``layers``: what a cost is made from."""
+        """Nodes of each layer, in the order of ``layers``, which determine its cost."""
         return tuple(tuple(map(self._index.node, nodes)) for nodes in self._members)
 
     def weight_zeros(self, granularity: Granularity = "unstructured", n: int = 1, m: int = 1) -> tuple[float, ...]:
-        """Part of each layer's weights that is zero, 0 to 1; weights are what products multiply with.
+        """Part of each layer's weights that is zero, 0 to 1; weights are the constant operands of products.
 
         Args:
             granularity: of the zeros that count, see :func:`~framefit.core.model.graph.zeros_ratio`.
@@ -150,7 +149,7 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """Number of weights, each counted once."""
+        """Number of weights, without duplicates."""
         return self._index.parameters
 
     @property
@@ -160,12 +159,12 @@ class Model:
 
     @cached_property
     def random(self) -> tuple[str, ...]:
-        """Its nodes that draw random numbers: operator and name of each."""
+        """Nodes that draw random numbers: operator and name of each."""
         return tuple(f"{node.op_type} {node.name!r}" for node in random_nodes(self._ir.graph))
 
     @cached_property
     def notes(self) -> dict[str, str]:
-        """What its parts carry (see :mod:`framefit.core.model.parts`): name of the node -> note."""
+        """Notes of its parts (see :mod:`framefit.core.model.parts`): name of the node -> note."""
         functions = self._functions(self._ir.graph)
         return {
             name: function.metadata_props[PART_NOTE]
@@ -177,8 +176,8 @@ class Model:
         """The same model with groups of nodes as single layers.
 
         Args:
-            groups: names of nodes that the device always fuses. Groups that share a
-                node are joined; so are groups that would wait for each other.
+            groups: names of nodes that the device always fuses. Groups that share a node are joined; so are groups that
+                would depend on each other.
         """
         model = Model(
             self._ir,
@@ -216,13 +215,13 @@ class Model:
         return tuple(cut for cut in self.cuts if cut.obstacle is None)
 
     def segment(self, first: int, last: int) -> Model:
-        """The sub-model of layers ``first`` .. ``last`` (inclusive), original names kept.
+        """The sub-model of layers ``first`` to ``last`` (inclusive), with the original names.
 
-        Its inputs are the tensors that it reads from outside, its outputs those that
-        later layers or the whole model's outputs read.
+        Its inputs are the tensors that it reads from outside, its outputs those that later layers read and the
+        whole model's outputs.
 
         Raises:
-            InputError: no such layers, or an end that is no legal cut.
+            InputError: the layers do not exist, or an end is not a legal cut.
         """
         count = len(self._members)
         if not 0 <= first <= last < count:
@@ -271,7 +270,7 @@ class Model:
         return Model(part, name=name, groups=groups, internal_tensors=inner, lowered=self.lowered)
 
     def _functions(self, graph: ir.Graph) -> dict[str, ir.Function]:
-        """Those that nodes of a graph call, by the nodes' names."""
+        """Functions that nodes of a graph call, by the nodes' names."""
         known = self._ir.functions
         nodes = [node for node in graph if node.op_identifier() in known] if known else []
         return {str(node.name): known[node.op_identifier()] for node in nodes}
@@ -282,11 +281,11 @@ class Model:
         return bytes(proto.SerializeToString(deterministic=True))
 
     def to_bytes(self) -> bytes:
-        """As an ONNX file."""
+        """Convert to an ONNX file."""
         return self._encoded
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write an ONNX file, whole or not at all."""
+        """Write an ONNX file, as a whole or not at all."""
         with write_whole(path, force=force) as file:
             file.write(self.to_bytes())
 

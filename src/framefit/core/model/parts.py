@@ -1,7 +1,7 @@
-"""A part of a model as one node: a function of the file that stays one.
+"""A part of a model as one node: a function of the file that is not inlined.
 
-Functions of other origin are written out where a model is read. A part's function has core operators, so that any
-runtime executes the file, and carries a note for those who know a better way.
+Functions of other origin are inlined when a model is read. A part's function has core operators, so that any runtime
+executes the file, and carries a note for devices with a better implementation.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from framefit.errors import InputError
 
 
 def group_nodes(model: Model, source: str, target: str) -> tuple[str, ...]:
-    """Names of the nodes that make one tensor of another, in order.
+    """Names of the nodes between two tensors, in order.
 
     Raises:
-        InputError: no such tensors, the second is not made of the first alone, or something else reads
-            what lies between.
+        InputError: a tensor does not exist, the second one depends on others than the first, or other nodes read
+            tensors between them.
     """
     graph = parsed(model.to_bytes()).graph
     return tuple(str(node.name) for node in _between(graph, source, target, model.name))
@@ -39,20 +39,20 @@ def with_part(
     attributes: Mapping[str, int | str],
     note: str,
 ) -> Model:
-    """The model with one node between two tensors.
+    """Replace the nodes between two tensors by one node.
 
     Args:
-        model: stays as it is.
+        model: it is not changed.
         source: tensor that the node reads.
         target: tensor that it makes; it keeps its name.
-        part: what it computes: a graph of one input and one output of the same shapes.
+        part: computation of the node: a graph with one input and one output of the same shapes.
         op: the node's operator.
-        name: of the node; no other part of the model has it.
-        attributes: of the node: what its cost depends on.
-        note: what :attr:`Model.notes` tells of it.
+        name: of the node; no other part of the model may have it.
+        attributes: of the node: everything that determines its cost.
+        note: text in :attr:`Model.notes`.
 
     Raises:
-        InputError: see :func:`group_nodes`; or shapes that differ.
+        InputError: see :func:`group_nodes`; or shapes differ.
     """
     outer = parsed(model.to_bytes())
     graph = outer.graph
@@ -86,7 +86,7 @@ def with_part(
 
 
 def _function(part: Model, domain: str, op: str, attributes: Mapping[str, int | str]) -> ir.Function:
-    """A graph as a function: its constants become nodes, for functions have no initializers."""
+    """Make a function of a graph: its constants become nodes, as functions have no initializers."""
     graph = parsed(part.to_bytes()).graph
     constants = []
     for value in list(graph.initializers.values()):
@@ -97,13 +97,13 @@ def _function(part: Model, domain: str, op: str, attributes: Mapping[str, int | 
     graph.initializers.clear()
     graph.insert_before(graph[0], constants)
     for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
-        value.shape = value.type = None  # of the batch at hand; those of its node count
+        value.shape = value.type = None  # they hold the present batch; those of the node count
     given = [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name in attributes]
     return ir.Function(domain, op, graph=graph, attributes=given)
 
 
 def _between(graph: ir.Graph, source: str, target: str, where: str) -> list[ir.Node]:
-    """The nodes that make ``target`` of ``source``; constants' own are no part of them."""
+    """Nodes between ``source`` and ``target``, without those of constants."""
     values = {value.name: value for value in [*graph.inputs, *(v for node in graph for v in node.outputs)]}
     for name in (source, target):
         if name not in values:
@@ -111,31 +111,31 @@ def _between(graph: ir.Graph, source: str, target: str, where: str) -> list[ir.N
     start, end = values[source], values[target]
     reads = dependent_reads(graph)
     producers = {value: node for node in reads for value in node.outputs}
-    wanted, waiting = set(), [end]
+    between, waiting = set(), [end]
     while waiting:
         value = waiting.pop()
         node = producers.get(value)
-        if value is start or (node is None and value.is_initializer()) or node in wanted:
+        if value is start or (node is None and value.is_initializer()) or node in between:
             continue
         if node is None:
             if value.is_graph_input():
                 raise InputError(
-                    f"{target!r} is made of {value.name!r} too, not of {source!r} alone",
+                    f"{target!r} also depends on {value.name!r}, not on {source!r} alone",
                     where=where,
-                    remedy="choose a group that one tensor leads into: whole residual blocks only",
+                    remedy="choose a group with a single input tensor: whole residual blocks only",
                 )
             continue
-        wanted.add(node)
+        between.add(node)
         waiting += reads[node]
-    nodes = [node for node in reads if node in wanted]
+    nodes = [node for node in reads if node in between]
     inside = {value for node in nodes for value in node.outputs} - {end}
-    leak = next((v for v in inside if v.is_graph_output() or any(u not in wanted for u, _ in v.uses())), None)
+    leak = next((v for v in inside if v.is_graph_output() or any(u not in between for u, _ in v.uses())), None)
     if leak is not None or not nodes:
         raise InputError(
             f"{leak.name!r} is read outside of the group"
             if leak
-            else f"nothing lies between {source!r} and {target!r}",
+            else f"there are no nodes between {source!r} and {target!r}",
             where=where,
-            remedy="choose a group that one tensor leads out of",
+            remedy="choose a group with a single output tensor",
         )
     return nodes

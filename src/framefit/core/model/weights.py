@@ -1,7 +1,7 @@
-"""A model written out, constants included, and the same model with other weights.
+"""All nodes and constants of a model as data, and the same model with other weights.
 
-What training, pruning and trees need: every initializer as an array under its ONNX name, and a
-way back that keeps the names of nodes and tensors.
+Training, pruning and trees need every initializer as an array under its ONNX name, and a way back that keeps
+the names of nodes and tensors.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Listing:
-    """A model written out.
+    """Nodes and initializers of a model.
 
     Attributes:
-        nodes: in topological order, with what computes constants that could not be replaced by their value.
+        nodes: in topological order, including those that compute constants without a known value.
         arrays: initializers by name; a copy of an initializer (``Identity``: exporters write equal
             ones once) is an array of its own.
         opset: version of ONNX's own operators.
@@ -42,7 +42,7 @@ class Listing:
 
 
 def listing(model: Model) -> Listing:
-    """Write a model out; ``Reshape`` and ``Expand`` leave its batch as it comes."""
+    """List a model's nodes and initializers; ``Reshape`` and ``Expand`` work with any batch."""
     graph = _opened(model).graph
     index = GraphIndex(graph)
     nodes = tuple(describe(node, index.dependent, index.tensor) for node in graph)
@@ -50,15 +50,15 @@ def listing(model: Model) -> Listing:
 
 
 def with_weights(model: Model, arrays: Mapping[str, Array]) -> Model:
-    """The same graph with some initializers replaced.
+    """Replace some initializers of a graph.
 
     Args:
-        model: stays as it is.
-        arrays: initializer -> what takes its place, cast to its type. Another shape is allowed, where
-            channels are removed for example: the groups of a depthwise convolution follow its weight.
+        model: it is not changed.
+        arrays: initializer -> new values, cast to its type. The shape may differ, if channels are removed for
+            example: the groups of a depthwise convolution follow its weight.
 
     Raises:
-        InputError: no such initializer, or shapes that do not fit each other.
+        InputError: there is no such initializer, or shapes do not match each other.
     """
     graph = _opened(model)
     known = graph.graph.initializers
@@ -79,9 +79,9 @@ def with_weights(model: Model, arrays: Mapping[str, Array]) -> Model:
 
 
 def folded(model: Model) -> Model:
-    """Batch normalisations behind a convolution or ``Gemm`` that nothing else reads, in its weight and bias.
+    """Fold batch normalisations into the convolution or ``Gemm`` before them, if nothing else reads its output.
 
-    Names of the other nodes stay; the folded node's output tensor keeps the name that its readers know.
+    The other nodes keep their names; the output tensor of a folded node keeps its name, too.
     """
     graph = _opened(model)
     for node in list(graph.graph):
@@ -96,11 +96,11 @@ def folded(model: Model) -> Model:
 
 
 def free_batch(model: Model, name: str = "batch") -> bytes:
-    """As an ONNX file with a dynamic batch.
+    """Convert to an ONNX file with a dynamic batch.
 
     Args:
         model: its inputs' leading dimension is the batch.
-        name: of the dimension.
+        name: of the batch dimension.
 
     Raises:
         UnsupportedError: constants of the graph fix the batch.
@@ -111,10 +111,10 @@ def free_batch(model: Model, name: str = "batch") -> bytes:
 
 
 def rebatched(model: Model, batch: int) -> Model:
-    """The same for another batch.
+    """Make the same model for another batch.
 
-    Where the batch lies in a reshaped tensor is plain only if no other size equals it: a file with a
-    dynamic batch that merges it with other axes is best loaded with a batch such as 13, and rebatched.
+    The batch dimension of a reshaped tensor is only unambiguous if no other size equals it: a file with a dynamic batch
+    that is merged with other axes is best loaded with a batch such as 13, and then rebatched.
 
     Args:
         model: its inputs' leading dimension is the batch.
@@ -130,11 +130,11 @@ def rebatched(model: Model, batch: int) -> Model:
     return _rebuilt(graph, model, reshaped=True)
 
 
-_OUTPUT_AXIS = {"Conv": 0, "ConvTranspose": 1, "Gemm": 0}  # of the weight; Gemm's with transB
+_OUTPUT_AXIS = {"Conv": 0, "ConvTranspose": 1, "Gemm": 0}  # of the weight; for Gemm with transB
 
 
 def _opened(model: Model) -> ir.Model:
-    """A copy of the graph that may be changed: what its constants compute is folded, reshapes keep any batch."""
+    """A copy of the graph that may be changed: constants are folded, reshapes keep any batch."""
     graph = parsed(model.to_bytes())
     fold_constants(graph)
     unbind_batch(graph.graph)
@@ -143,20 +143,20 @@ def _opened(model: Model) -> ir.Model:
 
 
 def _rebuilt(graph: ir.Model, model: Model, *, reshaped: bool = False) -> Model:
-    if reshaped:  # shapes of before would stand in for those that do not fit any more
+    if reshaped:  # old shapes would remain for values whose new ones cannot be inferred
         for value in [value for node in graph.graph for value in node.outputs]:
             value.shape = None
     try:
         canonical(graph, {}, {}, model.name)
     except (ValueError, RuntimeError, KeyError, IndexError, TypeError) as error:
-        raise InputError(f"these weights do not fit each other: {error}", where=model.name) from error
+        raise InputError(f"these weights do not match each other: {error}", where=model.name) from error
     made = Model(graph, name=model.name, defaulted_dims=model.defaulted_dims, internal_tensors=model.internal_tensors)
     before = {node.name: node for nodes in model.nodes for node in nodes}
     for node in (node for nodes in made.nodes for node in nodes):
         unknown = any(output.shape is None for output in node.outputs)
         if not _fits(node) or (unknown and all(output.shape is not None for output in before[node.name].outputs)):
             raise InputError(
-                "with these weights its inputs do not fit each other",
+                "with these weights its inputs do not match each other",
                 where=f"{model.name}: {node.op} {node.name!r}",
                 remedy="remove a channel from every weight that makes or reads it",
             )
@@ -164,7 +164,7 @@ def _rebuilt(graph: ir.Model, model: Model, *, reshaped: bool = False) -> Model:
 
 
 def _fits(node: Node) -> bool:
-    """Whether channels agree, where ONNX's inference of shapes does not look."""
+    """Whether channels agree where ONNX's shape inference does not check it."""
     shapes = [None if operand is None else operand.shape for operand in node.inputs]
     data, weight = (*shapes, None, None)[:2]
     if data is None or weight is None or node.op not in ("Conv", "ConvTranspose", "BatchNormalization"):
@@ -195,7 +195,7 @@ def _set(value: ir.Value, array: Array) -> None:
 
 
 def _follow(weight: ir.Value, array: Array) -> None:
-    """Let the groups of depthwise convolutions follow a weight with fewer outputs."""
+    """Adapt the groups of depthwise convolutions to a weight with fewer outputs."""
     old = static_shape(weight)
     for node, index in weight.uses():
         groups = node.attributes.get_int("group", 1)
@@ -204,21 +204,25 @@ def _follow(weight: ir.Value, array: Array) -> None:
 
 
 def _fold_norm(graph: ir.Graph, before: ir.Node, norm: ir.Node) -> None:
-    """Put y = scale (x - mean) / sqrt(variance + epsilon) + shift into the weight and bias that make x."""
-    weight, given = before.inputs[1], before.inputs[2] if len(before.inputs) > 2 else None
+    """Fold y = scale (x - mean) / sqrt(variance + epsilon) + shift into the weight and bias that make x."""
+    weight, old_bias = before.inputs[1], before.inputs[2] if len(before.inputs) > 2 else None
     assert weight is not None
     array, attributes = _array(weight), before.attributes
     scale, shift, mean, variance = (_array(value).astype(np.float64) for value in norm.inputs[1:] if value is not None)
     factor = scale / np.sqrt(variance + norm.attributes.get_float("epsilon", 1e-5))
     axis = 1 - attributes.get_int("transB", 0) if before.op_type == "Gemm" else _OUTPUT_AXIS[before.op_type]
     scaled = any(attributes.get_float(name, 1.0) != 1 for name in ("alpha", "beta"))
-    if scaled or array.shape[axis] != len(factor):  # the latter: a transposed convolution of several groups
+    if scaled or array.shape[axis] != len(factor):  # the latter for a transposed convolution of several groups
         return
-    bias = np.zeros(len(factor)) if given is None else np.broadcast_to(_array(given).astype(np.float64), factor.shape)
+    bias = (
+        np.zeros(len(factor))
+        if old_bias is None
+        else np.broadcast_to(_array(old_bias).astype(np.float64), factor.shape)
+    )
     stretched = factor.reshape([-1 if place == axis else 1 for place in range(array.ndim)])
     before.resize_inputs(3)
     before.replace_input_with(1, constant(graph, f"{weight.name}_folded", (array * stretched).astype(array.dtype)))
-    stem = f"{weight.name}_bias" if given is None else f"{given.name}_folded"
+    stem = f"{weight.name}_bias" if old_bias is None else f"{old_bias.name}_folded"
     before.replace_input_with(2, constant(graph, stem, ((bias - mean) * factor + shift).astype(array.dtype)))
     old, new = norm.outputs[0], before.outputs[0]
     name = old.name

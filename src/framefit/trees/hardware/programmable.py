@@ -317,18 +317,18 @@ class ProgrammableCore(wiring.Component):  # type: ignore[misc]
         Raises:
             InputError: the program is larger than the core, or has other inputs or outputs.
         """
-        own = self.program
-        same = (own.features, own.outputs, own.kind) == (program.features, program.outputs, program.kind)
+        present = self.program
+        same = (present.features, present.outputs, present.kind) == (program.features, program.outputs, program.kind)
         if not same or len(program.nodes) > self._room[0] or len(program.leaves) > self._room[1]:
             raise InputError(
                 f"the program has {len(program.nodes)} nodes, {len(program.leaves)} leaves, {program.features} features"
                 f" and {program.outputs} outputs ({program.kind}), the core has {self._room[0]}, {self._room[1]}, "
-                f"{own.features} and {own.outputs} ({own.kind})",
+                f"{present.features} and {present.outputs} ({present.kind})",
                 remedy="build a core with larger memories, or for these inputs and outputs",
             )
-        if program.sum_bits > own.sum_bits:
+        if program.sum_bits > present.sum_bits:
             raise InputError(
-                f"the program has sums of {program.sum_bits} bits, the core {own.sum_bits}",
+                f"the program has sums of {program.sum_bits} bits, the core {present.sum_bits}",
                 remedy="build the core for the program with the most trees",
             )
         nodes = [{"x": n.x, "a": n.a, "l": n.l, "h": n.h, "i0": n.i0, "i1": n.i1} for n in program.nodes]
