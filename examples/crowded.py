@@ -3,11 +3,11 @@
     python examples/crowded.py [-o FOLDER] [--target vpu] [--small]
     framefit fit FOLDER/app.toml --data FOLDER/digits.npz --apply
 
-A camera over a conveyor belt. A detector sees every frame, a network reads the digit on each parcel, a third one looks
-after the light. The reader is accurate and too slow: a frame of it takes 1.6 times what the others leave. Writes
+A camera watches a conveyor belt. A detector processes every frame, a network reads the digit on each parcel, a third
+one measures the light. The reader is accurate and too slow: it takes 1.6 times as long as the others leave. Writes
 ``detector.onnx``, ``light.onnx``, ``reader.onnx`` (trained on scikit-learn's 1,797 handwritten digits), ``digits.npz``
-and ``app.toml``, whose rate follows from what the three take on the target. With ``--small`` all three are a hundredth
-of that, made and trained in seconds.
+and ``app.toml``, whose rate follows from the models' durations on the target. With ``--small`` all three are a
+hundredth of that size, made and trained in seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RECIPE = Recipe(epochs=8, batch=64, rate=0.1, pad=2, flip=False)
 SMALL = Recipe(epochs=8, batch=64, rate=0.1, pad=1, flip=False, bf16=False)
 
 APP = """\
-# A conveyor belt: {ratio:g} times what the others leave is what "reader" takes for a frame.
+# A conveyor belt: "reader" takes {ratio:g} times as long for a frame as the other models leave.
 schema_version = 1
 target = "{target}"
 {cores}rate_hz = {rate_hz:.6g}
@@ -59,7 +59,7 @@ priority = "background"
 
 
 def reader(size: int = 16, channels: tuple[int, ...] = (64, 128, 128, 128)) -> Model:
-    """Convolutions on 1 x 16 x 16 pixels, generously wide; weights are not trained yet."""
+    """Wide convolutions on 1 x 16 x 16 pixels; weights are not trained yet."""
     b = GraphBuilder("reader")
     x = b.input("image", (1, 1, size, size))
     for count in channels:
@@ -69,7 +69,7 @@ def reader(size: int = 16, channels: tuple[int, ...] = (64, 128, 128, 128)) -> M
 
 
 def light(name: str = "light", height: int = 60, width: int = 80) -> Model:
-    """How bright the picture is, in a few convolutions; random weights."""
+    """A few convolutions that measure brightness; random weights."""
     b = GraphBuilder(name, 3)
     x = b.input("image", (1, 3, height, width))
     for channels in (8, 16, 16):
@@ -79,19 +79,19 @@ def light(name: str = "light", height: int = 60, width: int = 80) -> Model:
 
 
 def write_models(folder: Path, *, small: bool) -> float:
-    """The three models and the data; accuracy of the reader on the test digits."""
+    """Write the three models and the data; return the reader's accuracy on the test digits."""
     folder.mkdir(parents=True, exist_ok=True)
-    finds, looks = (light("detector", 48, 64), light("light", 24, 32)) if small else (detector(), light())
-    finds.save(folder / "detector.onnx", force=True)
-    looks.save(folder / "light.onnx", force=True)
+    first, second = (light("detector", 48, 64), light("light", 24, 32)) if small else (detector(), light())
+    first.save(folder / "detector.onnx", force=True)
+    second.save(folder / "light.onnx", force=True)
     size = 8 if small else 16
-    reads = reader(size, (16, 32, 32)) if small else reader(size)
+    untrained = reader(size, (16, 32, 32)) if small else reader(size)
     data = write_data(folder / "digits.npz", size)
-    return write_reader(reads, data, folder / "reader.onnx", SMALL if small else RECIPE)
+    return write_reader(untrained, data, folder / "reader.onnx", SMALL if small else RECIPE)
 
 
 def write_data(path: Path, size: int = 16) -> Path:
-    """The digits as an ``.npz`` of pictures: a fifth of them for the test, normalised by the others."""
+    """Write the digits to an ``.npz`` of images: a fifth of them for the test, normalised by the others."""
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     x = np.kron(digits.images[order], np.ones((1, size // 8, size // 8))).astype(np.float32)[:, None]
@@ -104,7 +104,7 @@ def write_data(path: Path, size: int = 16) -> Path:
 
 
 def write_reader(model: Model, data: Path, path: Path, recipe: Recipe = RECIPE) -> float:
-    """Train the reader and write it; its accuracy on the test digits."""
+    """Train the reader and write it; return its accuracy on the test digits."""
     digits = load_data(data)
     network = to_torch(model)
     fine_tune(network, digits.train, recipe)
@@ -114,28 +114,28 @@ def write_reader(model: Model, data: Path, path: Path, recipe: Recipe = RECIPE) 
 
 
 def write_app(folder: Path, target: str, ratio: float = TOO_SLOW) -> Path:
-    """``app.toml`` with a rate at which the reader takes ``ratio`` times what the others leave of a window.
+    """Write ``app.toml`` with a rate at which the reader takes ``ratio`` times as long as the others leave in a window.
 
-    On this machine the workload has one core, the last one. The path of a ``target.toml`` counts from here.
+    On this machine the workload has one core, the last one. The path of a ``target.toml`` is relative to this folder.
     """
     app = folder / "app.toml"
     if target not in BUILTIN_TARGETS:
         target = Path(os.path.relpath(target, folder)).as_posix()
-    measured = target == "cpu"  # what launches take depends on how long the core slept before
+    measured = target == "cpu"  # durations of launches depend on how long the core slept before
     cores = f"cores = [{default_core()}]\n" if measured else ""
     rate_hz = 50.0 if measured else 1.0
     for _ in range(2 if measured else 1):
         app.write_text(APP.format(ratio=ratio, target=target, cores=cores, rate_hz=rate_hz))
         planned = framefit.plan(app, cache=not measured).timetable
-        taken = {model.name: model.duration_ns for model in planned.models}
-        window_ns = taken["detector"] + taken["light"] + planned.guard_ns + taken["reader"] / ratio
+        duration_ns = {model.name: model.duration_ns for model in planned.models}
+        window_ns = duration_ns["detector"] + duration_ns["light"] + planned.guard_ns + duration_ns["reader"] / ratio
         rate_hz = math.floor(1e10 / window_ns) / 10
     app.write_text(APP.format(ratio=ratio, target=target, cores=cores, rate_hz=rate_hz))
     return app
 
 
 def main() -> None:
-    """Models, data and workload."""
+    """Write models, data and workload."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=Path("crowded"))
     parser.add_argument("--target", default="vpu", help="a built-in target, or the path of a target.toml")

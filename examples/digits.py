@@ -1,4 +1,4 @@
-"""Two networks that read handwritten digits, trained in seconds: something to make cheaper.
+"""Two networks that read handwritten digits, trained in seconds, as examples for sparsity and trees.
 
     python examples/digits.py [--network mlp] [-o FOLDER]
 
@@ -45,7 +45,7 @@ def conv() -> Model:
 
 
 def write_data(path: Path, *, images: bool) -> Path:
-    """The digits as an ``.npz``: a fifth of them for the test, normalised by the others."""
+    """Write the digits to an ``.npz``: a fifth of them for the test, normalised by the others."""
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     x = digits.data[order].astype(np.float32)
@@ -59,7 +59,7 @@ def write_data(path: Path, *, images: bool) -> Path:
 
 
 def write_network(model: Model, data: Path, path: Path, recipe: Recipe = RECIPE) -> float:
-    """Train a network on ``data`` and write it; its accuracy on the test digits."""
+    """Train a network on ``data`` and write it; return its accuracy on the test digits."""
     digits = load_data(data)
     network = to_torch(model)
     fine_tune(network, digits.train, recipe)
@@ -69,15 +69,15 @@ def write_network(model: Model, data: Path, path: Path, recipe: Recipe = RECIPE)
 
 
 def main() -> None:
-    """Both networks, or one."""
+    """Write both networks, or one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=Path("digits"))
     parser.add_argument("--network", choices=("mlp", "conv"), help="only this one")
-    given = parser.parse_args()
+    options = parser.parse_args()
     for build, name, images in ((mlp, "digits.npz", False), (conv, "digits-images.npz", True)):
-        if given.network in (None, build.__name__):
-            data = write_data(given.output / name, images=images)
-            file = given.output / f"{build.__name__}.onnx"
+        if options.network in (None, build.__name__):
+            data = write_data(options.output / name, images=images)
+            file = options.output / f"{build.__name__}.onnx"
             accuracy = write_network(build(), data, file)
             print(f"{file}: {accuracy:.4f} of the test digits right; data in {data}")
 

@@ -2,9 +2,9 @@
 
     python examples/train_cifar10.py --data FOLDER [--network resnet20] [--epochs 50] [-o resnet20.onnx]
 
-A training that was interrupted goes on when the same command is given again. ``--network`` is
-``resnet20`` or ``mobilenetv2``; its ``module:function`` (``train_cifar10:mobilenetv2``) is what
-``framefit sparsify`` takes too.
+An interrupted training continues when the same command is given again. ``--network`` is
+``resnet20`` or ``mobilenetv2``; ``framefit sparsify`` accepts its ``module:function``, too
+(``train_cifar10:mobilenetv2``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Residual(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """Wide in the middle, depthwise there (Sandler et al., 2018, "MobileNetV2", figure 3)."""
+    """A block with a wide depthwise convolution in its middle (Sandler et al., 2018, "MobileNetV2", figure 3)."""
 
     def __init__(self, before: int, after: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -87,12 +87,12 @@ NETWORKS = {"resnet20": resnet20, "mobilenetv2": mobilenetv2}
 
 
 def main() -> None:
-    """Train, write, and tell the accuracy on the test images."""
+    """Train, write, and print the accuracy on the test images."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--network", choices=NETWORKS, default="resnet20")
     parser.add_argument("--epochs", type=float, default=50)
-    parser.add_argument("--seconds", type=float, help="of wall clock at most")
+    parser.add_argument("--seconds", type=float, help="longest time, wall clock")
     parser.add_argument("--rate", type=float, default=0.4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", type=Path, default=None)
@@ -104,11 +104,11 @@ def main() -> None:
     network = to_torch(from_module(NETWORKS[options.network](), data.input_shape, name=options.network))
     recipe = Recipe(epochs=options.epochs, seconds=options.seconds, rate=options.rate, seed=options.seed)
 
-    def told(at: Progress) -> None:
+    def show(at: Progress) -> None:
         if sys.stderr.isatty():
             print(f"\repoch {at.epoch:6.2f}  loss {at.loss:.3f}  {at.seconds:6.0f} s", end="", file=sys.stderr)
 
-    done = fine_tune(network, data.train, recipe, progress=told, checkpoint=output.with_suffix(".part.npz"))
+    done = fine_tune(network, data.train, recipe, progress=show, checkpoint=output.with_suffix(".part.npz"))
     print(file=sys.stderr)
     with write_whole(output, force=True) as file:
         file.write(free_batch(to_model(network)))
@@ -124,4 +124,4 @@ if __name__ == "__main__":
     except FramefitError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
-        sys.exit("interrupted: the same command goes on")
+        sys.exit("interrupted: the same command continues")

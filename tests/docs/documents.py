@@ -18,7 +18,7 @@ import pytest
 
 from framefit.cli.app import main
 
-__all__ = ["ROOT", "Block", "Course", "blocks"]
+__all__ = ["ROOT", "Block", "Walkthrough", "blocks"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,7 +45,7 @@ def blocks(document: Path) -> list[Block]:
 
 
 @dataclass
-class Course:
+class Walkthrough:
     """One way through a document.
 
     ``toml`` and ``json`` blocks whose first line is a comment with a file's name are that file. ``python`` blocks

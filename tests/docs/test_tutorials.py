@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from documents import ROOT, Course, blocks
+from documents import ROOT, Walkthrough, blocks
 
 import framefit
 from framefit import GraphBuilder
@@ -18,14 +18,14 @@ DIGITS = "python examples/digits.py --network mlp -o digits"
 
 
 @pytest.fixture
-def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
+def walkthrough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Walkthrough:
     """A reader in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return Course(tmp_path, {"__name__": "__main__"})
+    return Walkthrough(tmp_path, {"__name__": "__main__"})
 
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=[path.stem for path in TUTORIALS])
-def test_a_tutorial_can_be_followed(tutorial: Path, course: Course, request: pytest.FixtureRequest) -> None:
+def test_a_tutorial_can_be_followed(tutorial: Path, walkthrough: Walkthrough, request: pytest.FixtureRequest) -> None:
     """From its first block to its last, each does what it is shown to do."""
     assert blocks(tutorial)
     text = tutorial.read_text()
@@ -33,25 +33,25 @@ def test_a_tutorial_can_be_followed(tutorial: Path, course: Course, request: pyt
         pytest.importorskip("torch", reason="the extra 'train' is not installed")
         pytest.importorskip("sklearn", reason="no digits without scikit-learn")
     if DIGITS in text:
-        course.examples = {DIGITS: request.getfixturevalue("digits")}
-    course.follow(tutorial)
+        walkthrough.examples = {DIGITS: request.getfixturevalue("digits")}
+    walkthrough.follow(tutorial)
 
 
-def test_the_examples_of_the_guide_run(course: Course, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_guide_run(walkthrough: Walkthrough, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they are printed, in virtual time, with the models that they name."""
-    write_target(course.folder)
+    write_target(walkthrough.folder)
     for name in ("face", "depth"):
         b = GraphBuilder(name, 1)
         x = b.conv(b.input("image", (1, 3, 16, 16)), 8, activation="Relu")
         b.output(b.op("GlobalAveragePool", x), "boxes")
-        b.build().save(course.folder / f"{name}.onnx")
+        b.build().save(walkthrough.folder / f"{name}.onnx")
     given = {"rate_hz": 80, "guard_ms": None, "schedule": "", "target": "target.toml"}
-    write_app(course.folder, **given, priority=["depth"], background=()).rename(course.folder / "other.toml")
-    write_app(course.folder, **given, priority=["face"], background=["depth"])
-    course.names["camera"] = np.random.default_rng(1).standard_normal((6, 3, 16, 16)).astype(np.float32)
+    write_app(walkthrough.folder, **given, priority=["depth"], background=()).rename(walkthrough.folder / "other.toml")
+    write_app(walkthrough.folder, **given, priority=["face"], background=["depth"])
+    walkthrough.names["camera"] = np.random.default_rng(1).standard_normal((6, 3, 16, 16)).astype(np.float32)
     monkeypatch.setattr(framefit, "Runner", functools.partial(framefit.Runner, virtual=True))
-    course.follow(ROOT / "docs" / "embedding.md")
-    assert course.printed
+    walkthrough.follow(ROOT / "docs" / "embedding.md")
+    assert walkthrough.printed
 
 
 def test_tutorials_can_be_found() -> None:
