@@ -42,7 +42,7 @@ def example() -> ModuleType:
     return module
 
 
-def told(step: FitStep) -> dict[str, Any]:
+def row_of(step: FitStep) -> dict[str, Any]:
     """A step as a row."""
     return {
         "what": step.what,
@@ -79,7 +79,7 @@ def part(name: str, work: Path, epochs: float) -> dict[str, Any]:
         "verified": result.verified,
         "load_ratio": (result.before.load_ratio, result.after.load_ratio),
         "binding": (result.before.binding, result.after.binding),
-        "steps": [told(step) for step in result.steps],
+        "steps": [row_of(step) for step in result.steps],
         "left": [f"{one.what} ({one.needs})" if one.needs else one.what for one in result.proposals],
         "seconds": round(result.seconds, 1),
     }

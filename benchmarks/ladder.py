@@ -72,8 +72,8 @@ def nanoseconds(layer, unit, target):
 def write(
     folder: Path, rate_hz: float, face: Layers, background: dict[str, Layers], schedule: str, *, ladder: bool
 ) -> Path:
-    """The workload's files; of models that do nothing but take the time that is told."""
-    told: dict[str, int] = {}
+    """The workload's files; of models that do nothing but take a given time."""
+    durations_ns: dict[str, int] = {}
     text = f'rate_hz = {rate_hz}\ntarget = "target.toml"\n[schedule]\nladder = {str(ladder).lower()}\n{schedule}\n'
     for number, (name, (total_ms, layers, seed)) in enumerate({"face": face, **background}.items(), 1):
         share = np.random.default_rng(seed).dirichlet(np.full(layers, 4.0)) * total_ms * 1e6
@@ -81,13 +81,13 @@ def write(
         x = b.input("x", (1, number))
         for ns in share:
             x = b.op("Relu", x)
-            told[f"{number} {x}"] = int(ns)
+            durations_ns[f"{number} {x}"] = int(ns)
         b.output(x)
         b.build().save(folder / f"{name}.onnx", force=True)
         role = "every-window" if name == "face" else "background"
         text += f'[[models]]\nname = "{name}"\npath = "{name}.onnx"\npriority = "{role}"\n'
     (folder / "target.toml").write_text(TARGET)
-    (folder / "layers.json").write_text(json.dumps(told))
+    (folder / "layers.json").write_text(json.dumps(durations_ns))
     (folder / "costs_of_layers.py").write_text(FUNCTION)
     app = folder / f"app-{ladder}.toml"
     app.write_text(text)

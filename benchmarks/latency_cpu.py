@@ -348,10 +348,10 @@ def evaluated(
         f"{'plain':>7} {'profiler':>9} {'MACs':>8}"
     )
     for name in [name for name in nets.whole if name not in AUDITED]:
-        told, ns = estimator.estimate(nets.lowered[name]), took[name]
+        estimated, ns = estimator.estimate(nets.lowered[name]), took[name]
         predicted = {
-            "predicted": told.total_ns,
-            "plain": told.plain_sum_ns + told.overhead_ns,
+            "predicted": estimated.total_ns,
+            "plain": estimated.plain_sum_ns + estimated.overhead_ns,
             "profiler": sum(kernels[name].values()),
             "macs": speed * nets.macs(name),
         }
@@ -359,18 +359,18 @@ def evaluated(
         low, high = np.quantile(medians[1:, nets.places[name]], (0.05, 0.95))
         row: dict[str, Any] = {
             "architecture": name,
-            "predicted_ns": told.total_ns,
-            "interval_ns": told.interval_ns,
+            "predicted_ns": estimated.total_ns,
+            "interval_ns": estimated.interval_ns,
             "measured_ns": round(ns),
             "measured_interval_ns": [round(float(low)), round(float(high))],
             "held_out": name not in list(ARCHITECTURES)[::2],
-            "hit": told.interval_ns[0] <= ns <= told.interval_ns[1],
-            "layers": len(told.layers),
+            "hit": estimated.interval_ns[0] <= ns <= estimated.interval_ns[1],
+            "layers": len(estimated.layers),
             "error": {key: round(value, 4) for key, value in errors.items()},
         }
         rows.append(row)
         print(
-            f"{name:17} {told.total_ns / 1e6:7.3f} ms {ns / 1e6:7.3f} ms {errors['predicted']:7.1%} "
+            f"{name:17} {estimated.total_ns / 1e6:7.3f} ms {ns / 1e6:7.3f} ms {errors['predicted']:7.1%} "
             f"{'yes' if row['hit'] else 'no':>8} {errors['plain']:7.1%} {errors['profiler']:9.1%} {errors['macs']:8.1%}"
         )
     result: dict[str, object] = {

@@ -245,13 +245,13 @@ def main() -> None:
     rows = layers(resnet20(), arguments.seeds)
     print("auxiliary  method      repeats  floor  qualified  median    p95    bias  tables within the bars")
     for row in rows:
-        told = [
+        errors_shown = [
             "     -" if row[key] is None else f"{100 * float(str(row[key])):5.2f}%"
             for key in ("median_ratio", "p95_ratio", "bias_ratio")
         ]
         print(
             f"{row['auxiliary']:10} {row['method']:11} {row['repeats']:7}  {row['floor_deviations']:>5}  "
-            f"{row['qualified']:>3} of {row['layers']:<3} {' '.join(told)}  {row['tables_within_bars']}"
+            f"{row['qualified']:>3} of {row['layers']:<3} {' '.join(errors_shown)}  {row['tables_within_bars']}"
         )
     figures = {"noise": msgspec.to_builtins(NOISE), "layers": rows, "networks": network, "drivers": behind}
     command = f"latency_simulated.py --seeds {arguments.seeds} --chains {arguments.chains}"

@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--inferences", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
-    told, count = program(), options.inferences
+    executed, count = program(), options.inferences
     launches = Launches(
         program=np.zeros(count, np.int32), window=np.arange(count), frame=np.arange(count), submit_ns=np.arange(count)
     )
@@ -102,7 +102,7 @@ def main() -> None:
         path = Path(name) / "trace.pftrace"
 
         def written(of: OperationLog) -> Callable[[], None]:
-            return lambda: write_perfetto(path, of, told, launches)
+            return lambda: write_perfetto(path, of, executed, launches)
 
         arms = {arm: written(log(count, ratio, np.random.default_rng(0))) for arm, ratio in ARMS.items()}
         arms["10 % inferred"]()

@@ -62,7 +62,7 @@ def recorded(model: Model, runs: int, folder: str) -> ReadTrace:
     return read_trace(Path(session.end_profiling()))
 
 
-def told(log: OperationLog, packets: int) -> npt.NDArray[np.int64]:
+def labels_of(log: OperationLog, packets: int) -> npt.NDArray[np.int64]:
     """Inference, operation and type of each packet as one number; -1: none."""
     name = 2 * (log.inference * 100_000 + log.operation)
     found = np.full(packets, -1, np.int64)
@@ -83,7 +83,7 @@ def main() -> None:
             read = recorded(made(), options.runs, folder)
         assert read.program is not None
         sequence = Sequence.of(read.program, None, read.trace.kinds)
-        truth = told(rule.reconstruct(read.trace, sequence, {}).log, len(read.trace))
+        truth = labels_of(rule.reconstruct(read.trace, sequence, {}).log, len(read.trace))
         for kind, rate in LOSSES:
             for named in (True, False):
                 matched: dict[str, list[float]] = {"align": [], "rule": []}
@@ -96,7 +96,7 @@ def main() -> None:
                         ("align", align.reconstruct(thin, sequence).log),
                         ("rule", rule.reconstruct(thin, sequence, {}).log),
                     ):
-                        matched[method].append(float(np.mean(told(log, len(thin)) == truth[lossy.kept])))
+                        matched[method].append(float(np.mean(labels_of(log, len(thin)) == truth[lossy.kept])))
                 table.append(
                     {
                         "network": name,

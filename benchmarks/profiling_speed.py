@@ -90,7 +90,7 @@ def measure(packets: int, rounds: int) -> dict[str, Any]:
     streams = {name: thinned(kind, rate, int(inferences / (1 - rate))) for name, (kind, rate) in ARMS.items()}
     table = np.full((8, 64), 1000.0)
     taken: dict[str, list[float]] = {name: [] for name in ARMS}
-    told: dict[str, list[float]] = {name: [] for name in ARMS}
+    reference_per_s: dict[str, list[float]] = {name: [] for name in ARMS}
     for trace, sequence in streams.values():
         reference(trace.time_ns[:9], trace.id[:9], trace.type[:9], trace.core[:9], table)
         aligned(part(trace, 0), sequence)
@@ -101,16 +101,16 @@ def measure(packets: int, rounds: int) -> dict[str, Any]:
             aligned(trace, sequence)
             middle = time.perf_counter()
             reference(trace.time_ns, trace.id, trace.type, trace.core, table)
-            told[name].append(len(trace) / (time.perf_counter() - middle))
+            reference_per_s[name].append(len(trace) / (time.perf_counter() - middle))
             taken[name].append(len(trace) / (middle - begin))
     result = {}
     for name in ARMS:
         result[name] = {
             "packets": len(streams[name][0]),
             "events_per_s": {"median": float(np.median(taken[name])), "rounds": taken[name]},
-            "reference_per_s": {"median": float(np.median(told[name])), "rounds": told[name]},
+            "reference_per_s": {"median": float(np.median(reference_per_s[name])), "rounds": reference_per_s[name]},
         }
-        mine, its = float(np.median(taken[name])), float(np.median(told[name]))
+        mine, its = float(np.median(taken[name])), float(np.median(reference_per_s[name]))
         best = max(taken[name]) / 1e6
         print(f"{name:12} {mine / 1e6:.2f} M events/s (best {best:.2f}), reference {its / 1e6:.0f}: {its / mine:.0f}")
     return result
@@ -147,10 +147,10 @@ def main() -> None:
         speed = measure(options.packets, options.rounds)
         memory = {}
         for packets in options.memory:
-            told = subprocess.run(
+            measured = subprocess.run(
                 [sys.executable, __file__, "--one", str(packets)], capture_output=True, text=True, check=True
             )
-            memory[str(packets)] = float(told.stdout)
+            memory[str(packets)] = float(measured.stdout)
             print(f"{packets:>10} packets: peak {memory[str(packets)]:.0f} MiB")
     command = f"profiling_speed.py --packets {options.packets} --rounds {options.rounds}"
     store("profiling_speed", {"speed": speed, "peak_memory_mib": memory}, command)

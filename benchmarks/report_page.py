@@ -60,8 +60,8 @@ class Page:
         while time.monotonic() < until:
             found = self._ask("Runtime.evaluate", {"expression": READY}, self._session)["result"].get("value")
             if found:
-                told = self._ask("Performance.getMetrics", {}, self._session)["metrics"]
-                return float(found), 1e3 * next(one["value"] for one in told if one["name"] == "ProcessTime")
+                metrics = self._ask("Performance.getMetrics", {}, self._session)["metrics"]
+                return float(found), 1e3 * next(one["value"] for one in metrics if one["name"] == "ProcessTime")
             time.sleep(0.1)
         raise SystemExit(f"not drawn within {WAIT_S} s")
 
@@ -124,13 +124,13 @@ def main() -> None:
     version = subprocess.run([browser, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     print(f"{'page':18} {'events':>10} {'size':>9} {'made in':>9} {'opens, own time':>26} {'elapsed':>22}")
     for arm, row in rows.items():
-        told = []
+        cells = []
         for name, values in zip(("opens_elapsed_ms", "opens_own_ms"), zip(*taken[arm], strict=True), strict=True):
             middle, (low, high) = float(np.median(values)), interval(values, np.median)
             row |= {name: values, f"{name}_median": middle, f"{name}_interval": (low, high)}
-            told.insert(0, f"{middle:.0f} ms ({low:.0f} to {high:.0f})")
+            cells.insert(0, f"{middle:.0f} ms ({low:.0f} to {high:.0f})")
         size, made = f"{row['page_bytes'] / 1e6:.2f} MB", f"{row['made_in_s']:.1f} s"
-        print(f"{arm:18} {row['events']:>10,} {size:>9} {made:>9} {told[0]:>26} {told[1]:>22}")
+        print(f"{arm:18} {row['events']:>10,} {size:>9} {made:>9} {cells[0]:>26} {cells[1]:>22}")
     store("report_page", {"browser": version, "rounds": rounds, "arms": rows}, f"report_page.py --rounds {rounds}")
 
 

@@ -4,7 +4,7 @@
 
 The built-in detector 30 times a second and the built-in depth network, as ``framefit run`` plans them by
 default. Every ten seconds the process's resident memory is read in idle time; jitter and misses are
-told for the whole hour and for each five minutes. A picture lies beside the figures.
+given for the whole hour and for each five minutes. A picture lies beside the figures.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def deadline(model: ModelEntry, workload: Workload) -> list[tuple[str, int]]:
     return [(model.name, workload.grid.period_ns(streams[0]))]
 
 
-def told(app: Path, windows: int, folder: Path) -> dict[str, object]:
+def row_of(app: Path, windows: int, folder: Path) -> dict[str, object]:
     """One workload's row."""
     begin = time.perf_counter()
     plan = framefit.plan(app)
@@ -98,7 +98,7 @@ def main() -> None:
                 if not file.exists():
                     (BUILTIN[file.stem](0) if file.stem in BUILTIN else ARCHITECTURES[file.stem]()).save(file)
             try:
-                row = told(app, options.windows, folder)
+                row = row_of(app, options.windows, folder)
             except FramefitError as error:
                 row = {"refused": error.what}
             table[path.stem] = row

@@ -99,7 +99,7 @@ def opened(options: argparse.Namespace, seed: int, **changed: Any) -> Opened:
     """Subject, database and problem of a seed; the database is kept, for it is the same for every target."""
     settings, ledger = settings_of(options, seed, **changed), Ledger()
     subject = open_subject(settings, ledger, None, data_of(options, seed))
-    database = make_database(subject, database_of(options, seed, settings), ledger, seed, told)
+    database = make_database(subject, database_of(options, seed, settings), ledger, seed, show)
     return Opened(subject, database, make_problem(subject, database, ledger), ledger)
 
 
@@ -109,7 +109,7 @@ def database_of(options: argparse.Namespace, seed: int, settings: SparsifySettin
     return Path(options.work) / f"database-{pattern}{seed}.npz"
 
 
-def told(message: str) -> None:
+def show(message: str) -> None:
     """What is being done, on a terminal."""
     if sys.stderr.isatty():
         print(message, file=sys.stderr)
@@ -126,7 +126,7 @@ def made(options: argparse.Namespace, name: str, seed: int, **changed: Any) -> S
             if kept_database.exists():
                 shutil.copy(kept_database, folder / "database.npz")
         found = framefit.sparsify(
-            str(options.model), data_of(options, seed), compare=False, resume=folder, notify=told
+            str(options.model), data_of(options, seed), compare=False, resume=folder, notify=show
         ).result
         if found.interrupted:
             raise KeyboardInterrupt
@@ -306,7 +306,7 @@ def speed(options: argparse.Namespace) -> Iterator[Row]:
     fresh = Path(options.work) / "database-timed.npz"
     fresh.unlink(missing_ok=True)
     started = time.perf_counter()
-    database = make_database(subject, fresh, ledger, 0, told)
+    database = make_database(subject, fresh, ledger, 0, show)
     built_s = time.perf_counter() - started
     problem = make_problem(subject, database, ledger)
     assignment = allocate(problem, problem.dense_cycles // 2)

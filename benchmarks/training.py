@@ -128,8 +128,8 @@ def main() -> None:
     keys = ("to_torch", "back", "folded", "batch_of_three")
     print(f"{'network':18} {'  '.join(f'{key:>14}' for key in keys)}")
     for row in rows:
-        told = "  ".join("-".rjust(14) if key not in row else f"{row[key]:14.1e}" for key in keys)
-        print(f"{row['network']:18} {row.get('refused', told)}")
+        cells = "  ".join("-".rjust(14) if key not in row else f"{row[key]:14.1e}" for key in keys)
+        print(f"{row['network']:18} {row.get('refused', cells)}")
 
     resnet = models["resnet20-cifar10"]
     figures: dict[str, object] = {"equality": rows, "threads": torch.get_num_threads(), "torch": str(torch.__version__)}

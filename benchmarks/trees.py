@@ -188,7 +188,7 @@ def group_arms(network: Model, hybrid: Model, x: Array, batch: int) -> tuple[dic
     return {"float32": layers, "int8": quantised(layers, read), "trees": trees}, read[:batch]
 
 
-def told(row: Row) -> None:
+def show(row: Row) -> None:
     """A line of the table."""
     int8 = f", int8 {row['int8_us']:8.1f} us" if "int8_us" in row else ""
     print(
@@ -216,10 +216,10 @@ def of_hybrids(device: TreesDevice, given: argparse.Namespace) -> list[Row]:
             row: Row = {"what": what, "batch": batch, "trees": len(ensemble.members), "kind": ensemble.kind}
             row |= {"bytes": ensemble.bytes, "weight_bytes": 4 * arms["float32"].parameters, "lut6": lut6_of(ensemble)}
             rows.append(row | compared(device, arms, given.rounds, feed))
-            told(rows[-1])
+            show(rows[-1])
         whole = {"what": f"{what}: whole network", "batch": 1}
         rows.append(whole | compared(device, {"float32": network, "trees": hybrid}, given.rounds))
-        told(rows[-1])
+        show(rows[-1])
     return rows
 
 
@@ -264,7 +264,7 @@ def of_random_trees(device: TreesDevice, rounds: int) -> list[Row]:
                 arms = {"float32": network.segment(1, len(network.layers) - 2), "trees": hybrid.segment(1, 1)}
                 row: Row = {"what": f"{name}, {kind} {trees}", "batch": batch, "kind": kind, "trees": trees}
                 rows.append(row | compared(device, arms, rounds))
-                told(rows[-1])
+                show(rows[-1])
     return rows
 
 
@@ -309,9 +309,9 @@ def window(given: argparse.Namespace) -> None:
     row: Row = {"rate_hz": rate_hz, "planned_ns": taken, "feasible": feasible}
     print(f"windows of {1e3 / rate_hz:.2f} ms; planned: {taken} ns; feasible: {feasible}")
     if hybrid.timetable.feasible:
-        (told,) = run(hybrid, windows=given.windows, output=folder / "run", force=True).metrics.models
-        row |= {"windows": given.windows, "completed": told.completed, "missed": told.missed}
-        print(f"  {told.completed} frames of {given.windows} windows, {told.missed} late")
+        (metrics,) = run(hybrid, windows=given.windows, output=folder / "run", force=True).metrics.models
+        row |= {"windows": given.windows, "completed": metrics.completed, "missed": metrics.missed}
+        print(f"  {metrics.completed} frames of {given.windows} windows, {metrics.missed} late")
     store("trees_window", row, f"trees.py window --windows {given.windows}")
 
 

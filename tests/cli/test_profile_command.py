@@ -99,7 +99,7 @@ def there(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(framefit: Framefit, *arguments: object) -> dict[str, Any]:
+def result_of(framefit: Framefit, *arguments: object) -> dict[str, Any]:
     """The JSON of a call that ends well."""
     ended = framefit(*arguments, "--json")
     assert ended.code == 0, ended.err
@@ -110,7 +110,7 @@ def told(framefit: Framefit, *arguments: object) -> dict[str, Any]:
 def test_a_thinned_trace_is_repaired_and_the_folder_holds_everything(framefit: Framefit, there: Path) -> None:
     """Totals are within their intervals, files are complete, and nothing inferred is called measured."""
     out = there / "out"
-    found = told(framefit, "profile", there / "thin.npz", "--program", there / "net.json", "-o", out)
+    found = result_of(framefit, "profile", there / "thin.npz", "--program", there / "net.json", "-o", out)
     assert {path.name for path in out.iterdir()} == FILES
     thin = Trace.read(there / "thin.npz")
     assert found["events"]["received"] == len(thin)
@@ -220,7 +220,7 @@ def test_a_bad_trace_is_reported_and_never_fatal(framefit: Framefit, there: Path
     trace = damaged(name)
     trace.write(there / "bad.npz")
     arguments = ("profile", there / "bad.npz", "--program", there / "net.json", "--method", method, "-o", there / "o")
-    found = told(framefit, *arguments)
+    found = result_of(framefit, *arguments)
     if DAMAGE[name]:
         assert any(any(word in note for word in DAMAGE[name].split("|")) for note in found["warnings"])
     assert found["events"]["received"] in (len(trace), len(trace) - 2)
@@ -296,7 +296,7 @@ def test_what_cannot_be_is_refused(
 def test_an_audit_certifies_the_repair(framefit: Framefit, there: Path) -> None:
     """Masked events are found again near where they were, and lie in their intervals as often as these say."""
     arguments = ("profile", there / "thin.npz", "--program", there / "net.json", "--audit", "-o", there / "o")
-    found = told(framefit, *arguments)["certificate"]
+    found = result_of(framefit, *arguments)["certificate"]
     assert found["masked"] >= 40
     assert found["as_struck"]
     assert found["recognised_ratio"] > 0.98

@@ -6,7 +6,8 @@ import ast
 import re
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "framefit"
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "framefit"
 REPLACED = {
     "aside": "spill file",
     "bell": "wake-up",
@@ -28,6 +29,8 @@ REPLACED = {
     "yardsticks": "throughput bounds",
 }
 """Metaphors of older names, and the word of docs/architecture.md that stands for each."""
+PARTICIPLES = {"asked", "found", "said", "told"}
+PLAIN_ROOMS = {"core", "devices", "execution", "latency", "sparsity", "training", "trees"}
 
 
 def words_of(name: str) -> list[str]:
@@ -65,3 +68,36 @@ def test_no_metaphors() -> None:
         if word in REPLACED
     ]
     assert metaphors == []
+
+
+def variables_in(path: Path) -> set[str]:
+    """Names of a module's variables and parameters."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
+
+
+def test_no_metaphors_in_tests_and_benchmarks() -> None:
+    """No test, and no function of a benchmark or an example, is named by such a metaphor."""
+    scripts = {path: names_in(path) for folder in ("benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")}
+    tests = {path: names_in(path) for path in (ROOT / "tests").rglob("test_*.py")}
+    names = [(path, name) for path, found in scripts.items() for name in found]
+    names += [(path, name) for path, found in tests.items() for name in found if name.startswith("test_")]
+    metaphors = [
+        f"{path.relative_to(ROOT)}: {name} (say: {REPLACED[word]})"
+        for path, name in sorted(names)
+        for word in words_of(name)
+        if word in REPLACED
+    ]
+    assert metaphors == []
+
+
+def test_variables_are_nouns() -> None:
+    """In the rooms below the engines that plan and run, a variable is the noun that it holds, not a participle."""
+    participles = [
+        f"{path.relative_to(SOURCE)}: {name}"
+        for room in sorted(PLAIN_ROOMS)
+        for path in sorted((SOURCE / room).rglob("*.py"))
+        for name in sorted(variables_in(path) & PARTICIPLES)
+    ]
+    assert participles == []

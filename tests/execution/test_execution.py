@@ -90,7 +90,7 @@ def test_reset_forgets(device: OrtDevice) -> None:
         assert all(difference(one, other) == 0 for one, other in zip(first, again, strict=True))
 
 
-def test_state_is_handed_on_without_a_copy() -> None:
+def test_state_is_passed_on_without_a_copy() -> None:
     """The array that holds one frame's new state is the very array that the next frame reads."""
     model = NETWORKS["lstm"]()
     device = FakeDevice()

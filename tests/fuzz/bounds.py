@@ -66,18 +66,18 @@ def _resident_bytes() -> int:
     """Of this process; its peak is counted anew from here on."""
     with contextlib.suppress(OSError):
         _CLEAR.write_text("5")
-    return _told_bytes("VmRSS")
+    return _claimed_bytes("VmRSS")
 
 
 def _peak_bytes() -> int:
-    return _told_bytes("VmHWM")
+    return _claimed_bytes("VmHWM")
 
 
 def _virtual_bytes() -> int:
-    return _told_bytes("VmSize")
+    return _claimed_bytes("VmSize")
 
 
-def _told_bytes(key: str) -> int:
+def _claimed_bytes(key: str) -> int:
     """A line of Linux's ``/proc/self/status``; 0 elsewhere, where memory is not watched."""
     try:
         lines = _STATUS.read_text().splitlines()

@@ -146,7 +146,7 @@ def test_the_excess_is_that_of_the_variation() -> None:
     assert (excess(still), still.greatest_excess()) == (1.0, 0.0)
 
 
-def test_the_host_wakes_up_at_once_unless_it_is_told_otherwise() -> None:
+def test_the_host_wakes_up_at_once_by_default() -> None:
     """In virtual time nobody waits; in real time the host's own wake-ups count."""
     assert modelled(board()).wake_ups() == (0,)
     assert modelled(board(), host_wakes=(70_000, 90_000)).wake_ups() == (70_000, 90_000)
@@ -259,7 +259,7 @@ def test_only_samples_tell_how_a_machine_varies() -> None:
     assert durations.greatest_excess() == 0.0
 
 
-def test_drift_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_drift_is_reported_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """However many campaigns it spoils."""
     monkeypatch.setenv("FRAMEFIT_CACHE", str(tmp_path))
     monkeypatch.setattr("framefit.planning.durations.measure", Campaigns(drifting=True))

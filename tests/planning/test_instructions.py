@@ -11,7 +11,7 @@ from framefit.planning.beat import Beat
 from framefit.planning.timetable import HOST, build_timetable, instructions
 
 
-def test_tensors_are_handed_from_unit_to_unit() -> None:
+def test_tensors_move_from_unit_to_unit() -> None:
     """Two segments on npu0, one on npu1, which another model reads on npu0."""
     models = [
         on_units("later", [("npu0", 10), ("npu0", 10), ("npu1", 10)], slots=2),

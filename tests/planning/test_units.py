@@ -191,7 +191,7 @@ def test_fixes_are_verified_on_several_units() -> None:
     assert not arranged(beat, {"third": percent / 100 + 0.1}).feasible
 
 
-def test_a_rate_of_uneven_windows_is_told_as_a_factor() -> None:
+def test_a_rate_of_uneven_windows_is_given_as_a_factor() -> None:
     """All streams' rates change together there."""
     lengths = (100, 50)
     demands = {"first": Demand(deadline_ns=50)}

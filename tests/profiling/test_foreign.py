@@ -32,7 +32,7 @@ def scores(case: ForeignCase, seeds: range, **options: Any) -> list[ForeignScore
 
 
 @pytest.mark.parametrize("burst", [1, 5])
-def test_units_of_one_core_are_told_apart(burst: int) -> None:
+def test_units_of_one_core_are_separate(burst: int) -> None:
     """Units that send their packets on one core and run side by side have a track, and a utilisation, each."""
     found = scores(ForeignCase(overlap=True, burst=burst, inferences=100), range(3))
     assert min(each.matched for each in found) >= 0.998

@@ -94,7 +94,7 @@ def test_overflow_loses_where_a_core_sends_faster_than_its_buffer_drains() -> No
     assert injected.trace.meta.drain_rate_hz is not None
 
 
-def test_other_losses_are_not_told_but_those_told_before_keep_their_place() -> None:
+def test_other_losses_are_not_reported_but_those_reported_before_keep_their_place() -> None:
     """Only an overflow leaves markers; a marker of the input stays between the same packets."""
     marked = replace(COMPLETE, loss_after=np.array([0, 100, len(COMPLETE)], np.int64))
     injected = drop_packets(marked, TWO_UNITS, None, kind="random", rate=0.5, seed=0)

@@ -55,7 +55,7 @@ def test_every_form_of_the_file_is_read(form: Any) -> None:
     assert len(warnings) == (isinstance(form, str) and "]" not in form)
 
 
-def test_whole_events_are_told_in_the_order_of_time() -> None:
+def test_whole_events_are_listed_in_the_order_of_time() -> None:
     """X events are split; their threads are cores as they come."""
     packets, _ = chrome([event("X", 5, "pool", dur=2), event("X", 1, "conv", dur=4), event("X", 2, "conv", 7, dur=1)])
     assert packets == [
@@ -110,7 +110,7 @@ def test_pairs_stay_in_the_order_of_the_file() -> None:
         (7, "1 entries are not events"),
     ],
 )
-def test_what_is_odd_is_left_out_and_told(odd: Any, said: str) -> None:
+def test_what_is_odd_is_left_out_and_reported(odd: Any, said: str) -> None:
     """One sentence each; the rest is read."""
     packets, warnings = chrome([*PAIR, odd])
     assert packets == READ
@@ -191,7 +191,7 @@ def test_the_last_run_may_be_incomplete() -> None:
     assert len(trace) == 16
 
 
-def test_a_full_profile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_profile_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many events as ONNX Runtime keeps at most mean that it stopped there."""
     parsed, _ = parse_events(json.dumps(profile()).encode(), "made")
     monkeypatch.setattr(ort_profile, "_MOST_EVENTS", len(parsed))

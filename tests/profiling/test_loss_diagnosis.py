@@ -103,7 +103,7 @@ def test_the_kinds_that_are_advised_fit() -> None:
         assert lost(recorded(changed(unit, selected=advice.kinds))) == 0
 
 
-def test_whether_starts_alone_would_do_is_told() -> None:
+def test_whether_starts_alone_would_do_is_reported() -> None:
     """Half the events fit a buffer of more than half the size, and not one of much less."""
     most = 2 * len(NET.groups[0].operations)
     assert found(TraceUnit(buffer_events=most * 3 // 4)).starts_only
@@ -124,7 +124,7 @@ def test_sentences_carry_the_figures() -> None:
     assert any("STARTs only" in sentence for sentence in sentences)
 
 
-def test_a_buffer_a_core_is_told_from_one_for_all() -> None:
+def test_a_buffer_for_each_core_differs_from_one_for_all() -> None:
     """Losses of a core that alone is in a hurry are explained by its own buffer."""
     both = program(segment("net", *((("conv", "npu0", 500),) * 12), ("conv", "npu1", 9000)), units=("npu0", "npu1"))
     run = played(both, 60)
@@ -161,7 +161,7 @@ def test_one_sided_and_whole_losses_are_named() -> None:
     assert any("nearly all lost events are STARTs" in sentence for sentence in diagnosis_of(starts))
 
 
-def test_what_lies_beyond_the_trace_is_told_by_the_devices_count() -> None:
+def test_what_lies_beyond_the_trace_is_known_by_the_devices_count() -> None:
     """A recorder that was full, and a host that kept the last events only."""
     run = played(PROGRAM, 5)
     size = len(run)

@@ -16,7 +16,7 @@ from profiling_truth import Setting, simulate
 HUGE = 1 << 60
 
 
-def told(setting: Setting, after: list[list[int]]) -> Sequence:
+def sequence_of(setting: Setting, after: list[list[int]]) -> Sequence:
     """The program of a setting, in which each operation comes after those that are listed for it."""
     truth = simulate(setting)
     sequence = Sequence.of(truth.program, truth.launches, truth.trace.kinds)
@@ -27,7 +27,7 @@ def told(setting: Setting, after: list[list[int]]) -> Sequence:
 
 def filled(setting: Setting, after: list[list[int]], units: int) -> tuple[Window, InferredEdges]:
     """Two launches of a program, of which but the first operation and the last one was lost."""
-    truth, sequence = simulate(setting), told(setting, after)
+    truth, sequence = simulate(setting), sequence_of(setting, after)
     precedence, dropped = Precedence.of(sequence)
     assert dropped == 0
     count, size = setting.inferences, setting.operations
@@ -72,11 +72,11 @@ def test_means_add_up_along_exclusive_units() -> None:
 
 @given(data=st.data(), units=st.integers(1, 4), exclusive=st.integers(0, 4))
 def test_same_ancestors(data: st.DataObject, units: int, exclusive: int) -> None:
-    """What is left implies what was told, and nothing that is left is implied by the rest."""
+    """What is left implies what was sequence_of, and nothing that is left is implied by the rest."""
     names = tuple(f"npu{number}" for number in range(min(exclusive, units)))
     setting = Setting(operations=12, inferences=1, units=units, exclusive=names, dependent_ratio=0.0)
     after = [data.draw(st.lists(st.integers(0, op - 1), max_size=4)) if op else [] for op in range(12)]
-    sequence = told(setting, after)
+    sequence = sequence_of(setting, after)
     precedence, _ = Precedence.of(sequence)
     core = precedence.track
     ancestors: list[set[int]] = []

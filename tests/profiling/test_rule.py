@@ -142,7 +142,7 @@ def test_only_what_the_trace_covers_is_in_the_log() -> None:
     assert reconstruction.log.operation.tolist() == [1]
 
 
-def test_duplicates_and_strangers_are_told_apart_and_change_nothing() -> None:
+def test_duplicates_and_strangers_are_counted_and_change_nothing() -> None:
     """A packet said twice is duplicated, one of an unknown core, kind or type spurious."""
     clean = repaired(WHOLE)
     packets = [WHOLE[0], WHOLE[0], (1050, "pool", 1, 9), (1060, "conv", 7, 0), *WHOLE[1:]]

@@ -120,7 +120,7 @@ def test_a_stream_may_begin_and_end_in_the_middle() -> None:
     assert any("begins in the middle: 4 nibbles" in warning for warning in warnings)
 
 
-def test_packets_without_time_stamps_are_told_of() -> None:
+def test_packets_without_time_stamps_are_reported() -> None:
     """Before the first stamp they are left out, later they have the time of the one before."""
     stream = Stream().begin().data(2, 8).data(2, 8, 10).data(3, 8)
     events, _, warnings = read(stream.nibbles)

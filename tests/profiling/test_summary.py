@@ -277,7 +277,7 @@ def test_few_executions_give_wide_intervals() -> None:
     assert np.array_equal(times.median_ns, np.median(taken, 0))
 
 
-def test_units_side_by_side_are_told_apart() -> None:
+def test_units_side_by_side_are_separate() -> None:
     """Each unit has its own totals, use and gaps; together they may be busy more than all of the time."""
     program: Program = program_of("cc", cores="01")
     run = bridged(program, 10, loss=0.0)

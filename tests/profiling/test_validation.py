@@ -79,7 +79,7 @@ def test_a_sound_trace_raises_no_doubts() -> None:
     assert notes == sanity_warnings(reconstruct(RUN, sequence, {}), RUN, PROGRAM, "trace") == []
 
 
-def test_kinds_that_were_not_selected_are_told() -> None:
+def test_kinds_that_were_not_selected_are_reported() -> None:
     """It is said which operations the device was told not to record."""
     sequence = Sequence.of(PROGRAM, None, RUN.kinds)
     meta = msgspec.structs.replace(RUN.meta, selected_kinds=RUN.kinds[:1])

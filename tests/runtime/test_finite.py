@@ -38,7 +38,7 @@ def test_other_kinds_are_finite(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("drops", [False, True])
-def test_a_sink_is_told_of_outputs_that_are_not_finite(drops: bool) -> None:
+def test_a_sink_gets_notice_of_outputs_that_are_not_finite(drops: bool) -> None:
     """Whichever of them it is; where asked for, those frames are not handed on."""
     inner, told = ListSink(), list[int]()
     sink = CheckedSink(inner, told.append, drops=drops)

@@ -315,7 +315,7 @@ def test_waiting_for_frames_that_started_late_themselves() -> None:
     assert causes(frames, launches) == [(1, "own duration"), (2, "backlog")]
 
 
-def test_a_miss_is_told_by_its_window() -> None:
+def test_a_miss_is_identified_by_its_window() -> None:
     """Frame 1 of a stream that waited twice came in window 3: that is where its miss is looked for."""
     frames = frame_log((0, 0, FrameOutcome.DONE, 20, 22), (0, 1, FrameOutcome.LATE, 30, 42), lag=2)
     launches = launch_log((0, 0, 20, 22), (0, 1, 30, 42))

@@ -175,7 +175,7 @@ def test_threads_hand_frames_over_at_once(rule: WhenFull) -> None:
     assert rule != "block" or not dropped
 
 
-def test_frames_are_made_ready_when_they_are_handed_over() -> None:
+def test_frames_are_made_ready_when_they_are_submitted() -> None:
     """Each input gets its own type, with or without the leading 1; the caller may change what was copied."""
     one = stream((IMAGE, None), (WHOLE, None))
     SubmissionQueue([one], 1, "block", lambda: 0)

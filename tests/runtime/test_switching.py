@@ -316,7 +316,7 @@ def unit_of(plan: Plan, label: str, group: UnitGroup) -> str:
 @pytest.mark.timed
 @settings(max_examples=4, deadline=None)
 @given(plans(), st.lists(st.integers(0, 3), min_size=1, max_size=12))
-def test_threads_that_are_told_at_any_time(plan: Plan, asked: list[int]) -> None:
+def test_threads_that_change_rungs_at_any_time(plan: Plan, asked: list[int]) -> None:
     """In real time each unit has a thread, and another one asks: all of them change with the same windows."""
     device = FakeDevice(lambda label, _: plan.longest[label] // 4, units=plan.units, clock=RealClock(), on_host=False)
     group, rungs, sink = made(plan, device)

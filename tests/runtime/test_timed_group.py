@@ -127,7 +127,7 @@ medians = st.lists(st.integers(MS // 20, 4 * MS), min_size=1, max_size=4)
     st.integers(0, 2**32 - 1),
     st.dictionaries(st.sampled_from(["big0", "big1", "big2"]), st.integers(1, 3)),
 )
-def test_a_crew_of_one_is_the_dispatcher(
+def test_a_group_of_one_unit_is_the_dispatcher(
     face: list[int], big: list[list[int]], guard: int, seed: int, every: dict[str, int]
 ) -> None:
     """Bit for bit: launches, fates and packets."""

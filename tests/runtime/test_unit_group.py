@@ -76,7 +76,7 @@ def test_two_slots_double_the_throughput_of_a_model() -> None:
     assert done == [50, 99]
 
 
-def test_a_frame_is_copied_when_it_is_handed_on() -> None:
+def test_a_frame_is_copied_when_it_is_passed_on() -> None:
     """The link's time counts from the end of a stage, not from the begin of the next, however late that is."""
     device = FakeDevice({"face": 5 * MS, "big.0": 2 * MS, "big.1": 3 * MS}, units=2, link_ns=2 * MS)
     entries = [Entry("face", [(1, [5 * MS])], priority=True), Entry("big", [(0, [2 * MS]), (1, [3 * MS])])]
@@ -89,7 +89,7 @@ def test_a_frame_is_copied_when_it_is_handed_on() -> None:
     assert device.handed[0] == ("fake0", "fake1", 16, group.start_ns + 2 * MS)
 
 
-def test_an_idle_unit_wakes_up_for_a_frame_that_is_handed_over() -> None:
+def test_an_idle_unit_wakes_up_for_a_frame_that_is_passed_on() -> None:
     """Nothing was due there before its next release; the frame starts in the nanosecond in which it arrives."""
     device = FakeDevice({"big.0": 3 * MS + 17, "big.1": MS}, units=2, link_ns=1001)
     entries = [Entry("big", [(1, [4 * MS]), (0, [MS])])]  # the first stage's unit comes second
@@ -127,7 +127,7 @@ def test_a_priority_model_in_stages_keeps_its_instants() -> None:
     assert fates(group, 0) == dict.fromkeys(range(50), FrameOutcome.DONE)
 
 
-def test_a_late_priority_frame_starts_as_soon_as_it_is_handed_over() -> None:
+def test_a_late_priority_frame_starts_as_soon_as_it_is_passed_on() -> None:
     """Its unit starts nothing else in between, and the next frame is on time again."""
     took = iter([5 * MS])
     device = FakeDevice(lambda label, _: next(took, MS) if label == "face.0" else MS, units=2)

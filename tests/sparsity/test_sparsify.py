@@ -244,7 +244,7 @@ def test_a_finished_search_is_resumed_with_other_settings(place: Path, whole: Co
 
 
 @pytest.mark.usefixtures("result")
-def test_what_is_out_of_reach_or_cannot_be_used_is_told(place: Path, tmp_path: Path) -> None:
+def test_what_is_out_of_reach_or_cannot_be_used_is_an_error(place: Path, tmp_path: Path) -> None:
     """Each with one clear error, and nothing is left behind."""
     with pytest.raises(InfeasibleError, match="out of reach"):
         made(place, "far", cycles=0.02)
@@ -406,7 +406,7 @@ def test_a_pruned_model_is_kept_where_fine_tuning_diverges(place: Path) -> None:
     assert resumed.reasons == found.reasons
 
 
-def test_a_lower_rate_after_a_divergence_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lower_rate_after_a_divergence_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a quarter of the rate does not diverge the model is fine-tuned with that, and the reasons say so."""
 
     def one_cycle(ratio: float, peak: float, rising_ratio: float) -> float:

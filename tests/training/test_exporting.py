@@ -116,7 +116,7 @@ def test_the_file_has_a_free_batch() -> None:
         np.testing.assert_allclose(session.run(None, {"input": x.numpy()})[0], module(x).numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_course_that_depends_on_the_batch_is_refused() -> None:
+def test_control_flow_that_depends_on_the_batch_is_refused() -> None:
     """A module of which a trace computes other results is refused, not trained as other results."""
 
     class Odd(nn.Module):

@@ -179,7 +179,7 @@ def test_a_small_set_is_one_batch() -> None:
         fine_tune(to_torch(reader()), Examples(x[:1], y[:1]), QUICK)
 
 
-def test_a_loss_that_is_no_number_is_told(stripes: Dataset) -> None:
+def test_a_loss_that_is_not_a_number_is_an_error(stripes: Dataset) -> None:
     """A training that diverges is an input error with a remedy, not a network full of NaN handed on in silence."""
     with pytest.raises(InputError, match="loss is") as error:
         fine_tune(to_torch(reader()), stripes.train, msgspec.structs.replace(QUICK, rate=1e30))
@@ -203,7 +203,7 @@ def test_weights_from_before_a_divergence_are_kept(stripes: Dataset) -> None:
     assert not network.training
 
 
-def test_weights_that_only_the_last_step_ruins_are_told(stripes: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_only_the_last_step_ruins_are_an_error(stripes: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step behind which no loss is computed any more does not hand on weights that are no numbers."""
     network = to_torch(plain())
     monkeypatch.setattr("framefit.training.fine_tune.one_cycle", lambda *_: float("inf"))

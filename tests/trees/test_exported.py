@@ -17,7 +17,7 @@ from trees_cases import hybrid
 
 
 @pytest.mark.parametrize("flavour", ["core", "ml"])
-def test_a_file_is_told(tmp_path: Path, flavour: Flavour) -> None:
+def test_a_file_is_identified(tmp_path: Path, flavour: Flavour) -> None:
     """Whatever flavour the hybrid has, its file has the one that was asked for, the trees, and a time."""
     model, _, ensemble = hybrid(flavour="ml" if flavour == "core" else "core")
     told = export(model, Forest(model="hybrid", ensembles=(ensemble,)), flavour, tmp_path)

@@ -64,7 +64,7 @@ def faults_of(metrics: Metrics) -> dict[str, tuple[bool, dict[str, int]]]:
     return {model.name: (model.degraded, model.faults) for model in metrics.models}
 
 
-def test_without_faults_nothing_is_told(planned: Plan, tmp_path: Path) -> None:
+def test_without_faults_nothing_is_reported(planned: Plan, tmp_path: Path) -> None:
     """No faults, no notes, nobody is degraded; and a run after one with faults has none."""
     simulate(planned, windows=WINDOWS, output=tmp_path / "bad", inject=["raise:chain"])
     result = simulate(planned, windows=WINDOWS, output=tmp_path / "good")

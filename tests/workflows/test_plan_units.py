@@ -79,7 +79,7 @@ def test_the_executions_are_those_of_the_plan(board: Board) -> None:
         assert len(compiled.whole.parts) == 1
 
 
-def test_memory_is_told_by_unit(board: Board) -> None:
+def test_memory_is_given_by_unit(board: Board) -> None:
     """What executions allocate, on the unit where it lies: what crosses once for each frame in flight."""
     result = board(links=LINK, rate_hz=90)
     timetable, needed = result.timetable, dict.fromkeys(("a", "b"), 0)

@@ -67,7 +67,7 @@ def test_inputs_are_known_by_what_they_hold(left: Path, tmp_path: Path, name: st
         assert sections(write_report(renamed, output=tmp_path / "again.html")) == [kind]
 
 
-def test_a_run_is_told_in_full(left: Path, tmp_path: Path) -> None:
+def test_a_run_is_shown_in_full(left: Path, tmp_path: Path) -> None:
     """The page of a run has its timeline, its charts and the plan, with the ways of frames."""
     page = write_report(left / "run", output=tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Fits:" in page

@@ -563,7 +563,7 @@ def failing(patch: pytest.MonkeyPatch, device: type, launches: int) -> None:
     patch.setattr(device, "submit", fail)
 
 
-def test_a_device_that_fails_is_told(planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_fails_is_reported(planned: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results until then are given; then whoever submits, reads or leaves gets its error, and the folder says so."""
     failing(monkeypatch, NpuDevice, 5)
 
@@ -742,7 +742,7 @@ def test_a_run_folder_of_a_real_run(folder: Path, tmp_path: Path, caplog: pytest
 
 @pytest.mark.timed
 @pytest.mark.usefixtures("_brief")
-def test_a_processor_that_fails_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_that_fails_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits is woken, with the error; so is whoever leaves."""
     app = write_app(folder, rate_hz=100, guard_ms=None, background=(), model='on_error = "stop"')
 

@@ -440,7 +440,7 @@ def test_the_timetable_never_misses_where_whole_models_do(folder: Path, tmp_path
     assert len(late) == detector.missed
 
 
-def test_stalls_are_told_not_planned(folder: Path, tmp_path: Path) -> None:
+def test_stalls_are_reported_not_planned(folder: Path, tmp_path: Path) -> None:
     """A device that stalls for three windows now and then: each miss is a line with its cause."""
     write_target(folder, "stalling.toml", variation="stall_rate_hz = 2\nstall_ns = 40_000_000")
     result = simulate(on_board(folder, target="stalling.toml"), windows=400, output=tmp_path / "out")

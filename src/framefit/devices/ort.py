@@ -583,8 +583,8 @@ def _options_of(provider: str, options: dict[str, str]) -> dict[str, str]:
     quiet.log_severity_level = 4  # failures are raised; the runtime need not print them too
     with kept_denormals():
         session = _started(builder.build().to_bytes(), quiet, [(provider, options), "CPUExecutionProvider"])
-    found: dict[str, str] = session.get_provider_options().get(provider, {})
-    return found
+    provider_options: dict[str, str] = session.get_provider_options().get(provider, {})
+    return provider_options
 
 
 def _started(source: bytes | str, options: Any, providers: Sequence[Any]) -> Any:
